@@ -46,7 +46,6 @@ VLLM_NAMED: Mapping[str, str] = {
     "spec/deployment.py": _CONFIGURED,
     "config/campaign.py": _CONFIGURED,
     "config/catalogue.py": _CONFIGURED,
-    "config/compare.py": _CONFIGURED,
     "config/imports.py": _CONFIGURED,
     "config/release.py": _CONFIGURED,
     "importing/compared.py": _CONFIGURED,

@@ -13,7 +13,7 @@ import numpy as np
 
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.load import levels as workloads
-from kveval.spec.curve.demands import demands
+from kveval.spec.curve.of_cells import demands
 from kveval.spec.curve.service import Demanded, Floats, ServedLevel, TierSpeed
 from kveval.spec.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
 from kveval.spec.servers.registry import software_of

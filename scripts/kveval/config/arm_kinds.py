@@ -4,11 +4,8 @@ A new kind is an entry here, a scenario in config/scenarios.yaml, and a function
 run it (kveval.spec.servers).
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
-
-from kveval.config.problems import Mistake
 
 Part = Literal["native", "lmcache", "files", "index"]
 """The server's own tier in host memory, LMCache, files as the last tier, an index of KV blocks for routing."""
@@ -54,26 +51,3 @@ ARM_KINDS: dict[str, ArmKind] = {
 def kinds_of(section: Section) -> tuple[str, ...]:
     """Return the names of the kinds in a section of the report."""
     return tuple(name for name, kind in ARM_KINDS.items() if kind.section == section)
-
-
-def rules_broken(arm: str, scenario: Mapping[str, object]) -> Iterator[Mistake]:
-    """Yield the mistakes in a scenario's keys: those that its kind of arm needs but lacks, or must not have."""
-    kind = ARM_KINDS[arm]
-    if kind.cpu_tier is not None and kind.cpu_tier != scenario["cpu_tier"]:
-        has = "a" if kind.cpu_tier else "no"
-        yield Mistake(f"arm {arm} has {has} CPU tier: cpu_tier must be {str(kind.cpu_tier).lower()}", "cpu_tier")
-    if kind.store == "none" and scenario["store"] is not None:
-        users = [name for name, other in ARM_KINDS.items() if other.store != "none"]
-        yield Mistake(f"arm {arm} uses no store; {', '.join(users[:-1])} and {users[-1]} do", "store_not_used")
-    if scenario["form"] != "connector" and kind.parts != {"native"}:
-        yield Mistake(f"form {scenario['form']} is only for arm native", "form_of_native")
-    if scenario["native_share"] is not None and not kind.shares_budget:
-        said = f"arm {arm} has no two tiers that share a budget: native_share is only for arm hybrid"
-        yield Mistake(said, "share_of_hybrid")
-    if kind.store == "required" and scenario["store"] is None:
-        yield Mistake(f"arm {arm} needs store: redis or valkey", "store_missing")
-    if not kind.parts and scenario["connector_config"]:
-        yield Mistake(f"arm {arm} has no connector to configure", "no_connector")
-    if kind.parts and not scenario["exercised"]:
-        said = "exercised is empty: name a counter that must rise, or nothing proves that the arm was active"
-        yield Mistake(said, "exercised_empty")

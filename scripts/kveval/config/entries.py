@@ -8,12 +8,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from kveval.config.catalogue import KnownDefect, Metric, Model, Scenario
-from kveval.config.imports import names_used as imported_names
+from kveval.config.inheritance import YamlEntry, read_yaml, resolve_extends
 from kveval.config.problems import ConfigProblem, kind_of, problems_of, unknown_name
 from kveval.config.release import Release
 from kveval.config.types import NAME_PATTERN
 from kveval.config.workload import Workload
-from kveval.config.yaml_files import YamlEntry, read_yaml, resolve_extends
 
 KINDS: dict[str, type[BaseModel]] = {
     "models": Model,
@@ -148,14 +147,24 @@ def check_names(campaign: Mapping[str, Any], place: str, known: Mapping[str, set
 
 
 def _names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    yield from imported_names(campaign)
+    """Yield the names of entries that a campaign and its imports use, as read: key, name, kind."""
     yield "workload", campaign.get("workload"), "workloads"
     server = campaign.get("server")
     if isinstance(server, Mapping):
         yield "server.release", server.get("release"), "releases"
-    matrix = campaign.get("matrix")
-    for index, entry in enumerate(matrix if isinstance(matrix, list | tuple) else ()):
-        for kind in ("models", "scenarios"):
-            names = entry.get(kind) if isinstance(entry, Mapping) else None
-            for position, name in enumerate(names if isinstance(names, list | tuple) else ()):
-                yield f"matrix[{index}].{kind}[{position}]", name, kind
+    for section in ("matrix", "import"):
+        for place, entry in _items(campaign.get(section)):
+            given = entry if isinstance(entry, Mapping) else {}
+            for kind in ("models", "scenarios"):
+                for position, name in _items(given.get(kind)):
+                    yield f"{section}{place}.{kind}{position}", name, kind
+            sizes = given.get("cpu_blocks")
+            for name in sizes if isinstance(sizes, Mapping) else ():
+                yield f"{section}{place}.cpu_blocks.{name}", name, "scenarios"
+
+
+def _items(value: Any) -> list[tuple[str, Any]]:
+    """Return what a list or a mapping holds, each with the end of its key; nothing of another value."""
+    if isinstance(value, Mapping):
+        return [(f".{name}", item) for name, item in value.items()]
+    return [(f"[{index}]", item) for index, item in enumerate(value)] if isinstance(value, list | tuple) else []

@@ -1,8 +1,11 @@
-"""The section of a campaign about results that were measured elsewhere."""
+"""The campaigns that measure nothing: of results that were measured elsewhere, and those that compare campaigns.
 
-from collections.abc import Iterator, Mapping
+In a comparison every scenario of campaign C with label L appears as SCENARIO-on-L.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, StrictBool
 
@@ -17,69 +20,68 @@ class Import(Strict):
     """A tree of existing results: which of them to import, and what their names mean in this workflow."""
 
     path: Text = Field(description="folder of the results, absolute or relative to the repository")
-    hardware: Text | None = Field(
-        None, description="only results whose names have exactly this hardware; the others are listed as not selected"
-    )
+    hardware: Text | None = None
+    """only results whose names have exactly this hardware; the others are listed as not selected"""
     software: Text | None = Field(None, description="only results whose names have exactly this release")
     replicas: PositiveInt | None = Field(None, description="only results with this number of replicas")
     models: dict[Text, Name] = Field({}, description="what names and reports call a model -> its name in models.yaml")
     scenarios: dict[Text, Name] = Field({}, description="what names call an arm -> its name in scenarios.yaml")
-    pattern: Text | None = Field(
-        None,
-        description="names of single report files, with as many folders as they have: {arm}/benchmarks-{model}.json",
-    )
-    vllm: VersionText | None = Field(
-        None, description="vLLM's release (it decides how metrics are called), if no start-up log names it"
-    )
-    cpu_blocks: dict[Name, CountInt] = Field(
-        {}, description="scenario -> size of its CPU tier, if neither names nor arguments say it"
-    )
-    archives: tuple[Text, ...] = Field(
-        (), description="PCP archives that cover several results, relative to path; found by their names when left out"
-    )
-    copy_files: StrictBool = Field(
-        False, alias="copy", description="copy the files into the store, which otherwise refers to them"
-    )
+    pattern: Text | None = None
+    """names of single report files, with as many folders as they have: {arm}/benchmarks-{model}.json"""
+    vllm: VersionText | None = None
+    """vLLM's release (it decides how metrics are called), if no start-up log names it"""
+    cpu_blocks: dict[Name, CountInt] = Field({})
+    """scenario -> size of its CPU tier, if neither names nor arguments say it"""
+    archives: tuple[Text, ...] = ()
+    """PCP archives that cover several results, relative to path; found by their names when left out"""
+    copy_files: StrictBool = Field(False, alias="copy")
+    """copy the files into the store, which otherwise refers to them"""
 
 
 def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
     if matrix:
-        raise Mistake("a campaign either imports or measures, as reports do not mix both; make two campaigns", "mixed")
+        raise Mistake("a campaign that imports or compares measures nothing itself; make two campaigns", "mixed")
     return matrix
 
 
-class ImportCampaign(Campaign):
-    """An evaluation of results measured elsewhere; nothing is deployed, so server and workload are not declared."""
+class Unmeasured(Campaign):
+    """An evaluation of what was measured elsewhere; nothing is deployed, so server and workload are not declared."""
 
-    imports: tuple[Import, ...] = Field(
-        alias="import",
-        min_length=1,
-        description="trees of existing results, from which cells are made instead of measured",
-    )
-    server: ServerConfig = Field(
-        ServerConfig.model_validate({"vllm": "0", "guidellm": "0"}),
-        description="not deployed; vllm is the release where nothing else names it",
-    )
-    workload: Name = Field("as-imported", description="not used: every result has its own")
+    server: ServerConfig = ServerConfig.model_validate({"vllm": "0", "guidellm": "0"})
+    workload: Name = "as-measured"
     matrix: Annotated[tuple[MatrixEntry, ...], AfterValidator(_nothing)] = ()
-    runs: PositiveInt = Field(1, description="not used: every run that is found counts")
+    runs: PositiveInt = 1
+
+
+class Compared(Strict):
+    """A campaign, and the label of its scenarios in the report."""
+
+    campaign: Name = Field(description="a file of config/campaigns, without .yaml")
+    label: Name = Field(description="what distinguishes it from the others: a release, a machine, a date")
+
+
+class CompareCampaign(Unmeasured):
+    """An evaluation of other campaigns' measurements: the same arms, measured twice, in one report."""
+
+    compare: tuple[Compared, ...] = Field(min_length=2)
+    """measured campaigns for one report; each is compared with the first"""
+
+
+def named_on(scenario: str, label: str) -> str:
+    """Return the name under which a scenario of a labelled campaign appears."""
+    return f"{scenario}-on-{label}"
+
+
+class ImportCampaign(Unmeasured):
+    """An evaluation of results measured elsewhere."""
+
+    imports: tuple[Import, ...] = Field(alias="import", min_length=1)
+    """trees of existing results, from which cells are made instead of measured"""
+    workload: Name = "as-imported"
 
     def vllm(self, asked: Import) -> str:
         """Return the release of vLLM that the campaign declares for an import, "0" if none."""
         return asked.vllm or self.server.vllm
-
-
-def names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Yield the catalogues' names that a campaign's imports use, as read: key, name, kind."""
-    imports = campaign.get("import")
-    for index, entry in enumerate(imports if isinstance(imports, list | tuple) else ()):
-        for kind in ("models", "scenarios"):
-            names = entry.get(kind) if isinstance(entry, Mapping) else None
-            for name, meant in names.items() if isinstance(names, Mapping) else ():
-                yield f"import[{index}].{kind}.{name}", meant, kind
-        sizes = entry.get("cpu_blocks") if isinstance(entry, Mapping) else None
-        for name in sizes if isinstance(sizes, Mapping) else ():
-            yield f"import[{index}].cpu_blocks.{name}", name, "scenarios"
 
 
 def import_problems(campaign: Campaign, catalogue: Catalogue, place: str) -> Iterator[ConfigProblem]:

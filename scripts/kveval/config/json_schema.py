@@ -1,34 +1,31 @@
 """The JSON schema of the configuration's files, which editors use."""
 
+import json
 from typing import Any
 
 from kveval.config.campaign import Campaign
-from kveval.config.compare import CompareCampaign
 from kveval.config.entries import KINDS
-from kveval.config.imports import ImportCampaign
+from kveval.config.imports import CompareCampaign, ImportCampaign
 from kveval.config.inheritance import ADDED, EXTENDS
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of a campaign file; those of the catalogue files are in its $defs, by file name."""
-    schema = ImportCampaign.model_json_schema()
-    comparing = CompareCampaign.model_json_schema()
-    definitions = schema["$defs"]
-    # A campaign that measures has required keys which one that imports lacks.
-    measuring = Campaign.model_json_schema()
-    required = [name for name in measuring["required"] if name not in schema["required"]]
-    schema |= {"title": "Campaign", "description": "One evaluation."}
-    schema["required"].remove("import")
-    definitions |= comparing["$defs"]
-    schema["properties"]["matrix"]["description"] = measuring["properties"]["matrix"]["description"]
+    schema, importing, comparing = (kind.model_json_schema() for kind in (Campaign, ImportCampaign, CompareCampaign))
+    definitions = {**schema["$defs"], **importing["$defs"], **comparing["$defs"]}
+    # Keys that a campaign which measures has to have, and one that imports or compares lacks.
+    required = [name for name in schema["required"] if name not in importing["required"]]
+    schema["required"] = [name for name in schema["required"] if name not in required]
+    matrix = {**importing["properties"]["matrix"], "description": schema["properties"]["matrix"]["description"]}
     schema["properties"] |= {
-        **{name: measuring["properties"][name] for name in ("server", "workload", "runs")},
+        "matrix": matrix,
+        "import": importing["properties"]["import"],
         "compare": comparing["properties"]["compare"],
         EXTENDS: {
             "type": "string",
             "description": "another campaign of the same folder, from which everything else is taken",
         },
-        ADDED: {**schema["properties"]["matrix"], "description": "cells in addition to those of the extended campaign"},
+        ADDED: {**matrix, "description": "cells in addition to those of the extended campaign"},
     }
     schema["anyOf"] = [
         {"required": required},
@@ -46,8 +43,14 @@ def json_schema() -> dict[str, Any]:
             inner["anyOf"] = [{"required": ["extends"]}, {"required": inner.pop("required")}]
         definitions[model.__name__] = inner
         definitions[f"{kind}.yaml"] = {"type": "object", "additionalProperties": {"$ref": f"#/$defs/{model.__name__}"}}
-    return {
+    whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
         "$defs": dict(sorted(definitions.items())),
     }
+    return json.loads(json.dumps(whole), object_hook=_on_one_line)  # type: ignore[no-any-return]
+
+
+def _on_one_line(entry: dict[str, Any]) -> dict[str, Any]:
+    said = entry.get("description")
+    return {**entry, "description": " ".join(said.split())} if isinstance(said, str) else entry

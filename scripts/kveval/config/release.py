@@ -42,16 +42,13 @@ class EndpointPicker(Strict):
     """How the endpoint picker of a release is configured."""
 
     api_version: Text = Field(description="of the kind EndpointPickerConfig")
-    prefix_state: Literal["scorer", "producer"] = Field(
-        description="what keeps the state of prefixes: every scorer its own, or producers that scorers name"
-    )
+    prefix_state: Literal["scorer", "producer"]
+    """what keeps the state of prefixes: every scorer its own, or producers that scorers name"""
     args: tuple[Text, ...] = Field((), description="more flags, in addition to those of its chart")
-    tokenizer_cache: Text | None = Field(
-        None, description="folder for tokenizers, where the picker's own default cannot be written"
-    )
-    objectives: tuple[Text, ...] = Field(
-        (), description="API groups of the InferenceObjectives without which it does not start behind a Gateway"
-    )
+    tokenizer_cache: Text | None = None
+    """folder for tokenizers, where the picker's own default cannot be written"""
+    objectives: tuple[Text, ...] = ()
+    """API groups of the InferenceObjectives without which it does not start behind a Gateway"""
 
 
 class CacheEvents(Strict):
@@ -78,9 +75,8 @@ class Release(Strict):
     sources: tuple[Text, ...] = Field(description="where it is stated that these parts were shipped together")
     vllm: VersionText = Field(description="vLLM in the server's image")
     lmcache: VersionText | None = Field(None, description="LMCache in the server's image, where that is known")
-    lmcache_form: Literal["process", "server"] = Field(
-        description="LMCache inside the server's process, or a server of its own"
-    )
+    lmcache_form: Literal["process", "server"]
+    """LMCache inside the server's process, or a server of its own"""
     images: Images
     server_labels: dict[Text, str] = Field(description="labels by which this release knows a model server's pod")
     epp: EndpointPicker

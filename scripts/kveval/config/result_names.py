@@ -5,18 +5,18 @@ fewer fields; `parse_fields` accepts any of the fields in this order, with known
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from kveval.host.errors import Failure
 
-_HARDWARE = r"(?P<nodes>[1-9]\d*)x(?P<gpus>[1-9]\d*)x(?P<gpu>[A-Za-z0-9.+-]+)"
-_SIZE = r"(?:-(?P<thousands>[1-9]\d*)k(?P<cpu>cpu)?)?"
-_MEMPRESS = r"(?P<mempress>-mempress)?"
-_FOLDER = re.compile(
-    rf"(?P<hardware>{_HARDWARE})_(?P<software>[^_]+?){_MEMPRESS}_(?P<model>[^_]+)_(?P<arm>[^_]+?){_SIZE}"
-    r"_replica(?P<replicas>[1-9]\d*)_rate(?P<rate>[1-9]\d*)"
-)
+_NUMBER = r"[1-9]\d*"
+_HARDWARE = rf"(?P<hardware>(?P<nodes>{_NUMBER})x(?P<gpus>{_NUMBER})x(?P<gpu>[A-Za-z0-9.+-]+))"
+_SOFTWARE = r"(?P<software>[^_/]+?)(?P<mempress>-mempress)?"
+_SIZE = rf"(?:-(?P<thousands>{_NUMBER})k(?P<cpu>cpu)?)?"
+_REPLICAS, _RATE = rf"(?P<replicas>{_NUMBER})", rf"(?P<rate>{_NUMBER})"
+_FOLDER = re.compile(rf"{_HARDWARE}_{_SOFTWARE}_(?P<model>[^_]+)_(?P<arm>[^_]+?){_SIZE}_replica{_REPLICAS}_rate{_RATE}")
 _WANTED = "HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k]_replicaN_rateC"
 # NVIDIA's and AMD's GPUs for inference; others have to be named in the import.
 GPUS = frozenset(
@@ -70,7 +70,11 @@ def parse_fields(name: str, models: Collection[str], arms: Collection[str]) -> D
     The arm is required; hardware and software come together or not at all; models and arms must be known. Raises
     NameProblem.
     """
-    match = _fields(models, arms).fullmatch(name)
+    match = re.fullmatch(
+        rf"(?:{_HARDWARE}_{_SOFTWARE}_)?(?:{_alternatives('model', models)}_)?{_alternatives('arm', arms)}{_SIZE}"
+        rf"(?:_replica{_REPLICAS})?(?:_rate{_RATE})?",
+        name,
+    )
     if match is None:
         known = f"arms {', '.join(sorted(arms))}; models {', '.join(sorted(models))}"
         raise NameProblem(f"{name!r} has no fields of {_WANTED} with a known arm ({known})", code="no_known_arm")
@@ -111,24 +115,21 @@ def _pattern_regex(pattern: str, models: Collection[str] | None, arms: Collectio
     kinds = {
         "model": _alternatives("model", models),
         "arm": f"{_alternatives('arm', arms)}{_SIZE}",
-        "hardware": f"(?P<hardware>{_HARDWARE})",
-        "software": f"(?P<software>[^_/]+?){_MEMPRESS}",
-        "replicas": r"(?P<replicas>[1-9]\d*)",
-        "rate": r"(?P<rate>[1-9]\d*)",
+        "hardware": _HARDWARE,
+        "software": _SOFTWARE,
+        "replicas": _REPLICAS,
+        "rate": _RATE,
         "any": "[^/]*?",
     }
     parts = re.split(r"\{(\w*)\}", pattern)
     placeholders = parts[1::2]
-    unknown = sorted({name for name in placeholders if name not in kinds})
-    if unknown or "arm" not in placeholders:
-        wrong = f"{{{unknown[0]}}} is not a placeholder" if unknown else "{arm} is missing"
-        there = ", ".join(f"{{{name}}}" for name in kinds)
-        code, name = ("unknown_placeholder", unknown[0]) if unknown else ("placeholder_missing", "arm")
-        raise NameProblem(f"{pattern!r}: {wrong}; there are {there}", code=code, placeholder=name)
-    repeated = [name for name in kinds if name != "any" and placeholders.count(name) > 1]
-    if repeated:
-        said = f"{pattern!r}: {{{repeated[0]}}} is given twice"
-        raise NameProblem(said, code="placeholder_repeated", placeholder=repeated[0])
+    wrong = [("unknown_placeholder", name, "is not a placeholder") for name in sorted({*placeholders} - {*kinds})]
+    wrong += [("placeholder_missing", "arm", "is missing")] if "arm" not in placeholders else []
+    counted = Counter(name for name in placeholders if name != "any")
+    wrong += [("placeholder_repeated", name, "is given twice") for name in kinds if counted[name] > 1]
+    for code, name, what in wrong[:1]:
+        there = ", ".join(f"{{{known}}}" for known in kinds)
+        raise NameProblem(f"{pattern!r}: {{{name}}} {what}; there are {there}", code=code, placeholder=name)
     expression = "".join(kinds[part] if number % 2 else re.escape(part) for number, part in enumerate(parts))
     # Reports may be compressed.
     return re.compile(rf"{expression}(?:\.zst){{0,3}}")
@@ -145,13 +146,6 @@ def parse_hardware(name: str, also: Collection[str] = ()) -> NamedHardware:
     raise NameProblem(said, code="unknown_hardware", hardware=name)
 
 
-def _fields(models: Collection[str], arms: Collection[str]) -> re.Pattern[str]:
-    return re.compile(
-        rf"(?:(?P<hardware>{_HARDWARE})_(?P<software>[^_]+?){_MEMPRESS}_)?(?:{_alternatives('model', models)}_)?"
-        rf"{_alternatives('arm', arms)}{_SIZE}(?:_replica(?P<replicas>[1-9]\d*))?(?:_rate(?P<rate>[1-9]\d*))?"
-    )
-
-
 def _alternatives(name: str, known: Collection[str] | None) -> str:
     if known is None:
         return f"(?P<{name}>[^/]+?)"
@@ -161,14 +155,7 @@ def _alternatives(name: str, known: Collection[str] | None) -> str:
 
 def _declared(match: re.Match[str]) -> Declared:
     found = match.groupdict()
-    thousands, replicas, rate = (found.get(name) for name in ("thousands", "replicas", "rate"))
-    return Declared(
-        arm=str(found["arm"]),
-        cpu_blocks=None if thousands is None else 1000 * int(thousands),
-        mempress=found.get("mempress") is not None,
-        hardware=found.get("hardware"),
-        software=found.get("software"),
-        model=found.get("model"),
-        replicas=None if replicas is None else int(replicas),
-        rate=None if rate is None else int(rate),
-    )
+    size, replicas, rate = (int(found.get(name) or 0) or None for name in ("thousands", "replicas", "rate"))
+    texts = {name: found.get(name) for name in ("hardware", "software", "model")}
+    blocks, mempress = size and 1000 * size, found.get("mempress") is not None
+    return Declared(found["arm"], cpu_blocks=blocks, mempress=mempress, replicas=replicas, rate=rate, **texts)

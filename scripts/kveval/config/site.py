@@ -45,18 +45,13 @@ class Gateway(Strict):
 
     name: ObjectName = Field(description="name of the Gateway")
     namespace: Label | None = Field(None, description="its namespace; that of the campaign when left out")
-    class_name: ObjectName | None = Field(
-        None,
-        alias="class",
-        description="its GatewayClass, if it is to be created: istio, openshift-default, gke-l7-rilb, ...",
-    )
-    controller: Text | None = Field(
-        None, description="controllerName of its class; read from the cluster when left out"
-    )
+    class_name: ObjectName | None = Field(None, alias="class")
+    """its GatewayClass, if it is to be created: istio, openshift-default, gke-l7-rilb, ..."""
+    controller: Text | None = None
+    """controllerName of its class; read from the cluster when left out"""
     create: StrictBool = Field(False, description="create it, and remove it with the campaign's other objects")
-    url: Url | None = Field(
-        None, description="its address for clients in the cluster; read from its status when left out"
-    )
+    url: Url | None = None
+    """its address for clients in the cluster; read from its status when left out"""
 
     @property
     def provider(self) -> Literal["istio", "gke", "none"]:
@@ -82,12 +77,9 @@ class ModelCache(Strict):
 
     claim: ObjectName | None = Field(None, description="an existing PersistentVolumeClaim; it is never deleted")
     size: Quantity | None = Field(None, description="size of a claim to be created")
-    access: AccessMode = Field(
-        "ReadWriteMany",
-        description="ReadWriteOnce: the campaign's servers stay on one node at a time, and the load gets its"
-        " tokenizer from"
-        " the hub; if the hub cannot be reached, use ReadWriteMany",
-    )
+    access: AccessMode = "ReadWriteMany"
+    """ReadWriteOnce: the campaign's servers stay on one node at a time, and the load gets its tokenizer from the hub;
+    if the hub cannot be reached, use ReadWriteMany"""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -100,13 +92,10 @@ class FileVolume(Strict):
     """The volume that arms with a tier of files write to: one for each pod, or one for all replicas."""
 
     size: Quantity = Field("200Gi", description="size of each volume")
-    storage_class: ObjectName | None = Field(
-        None, description="storage class of the disk under test; the node's own disk (emptyDir) when left out"
-    )
-    access: AccessMode = Field(
-        "ReadWriteOnce",
-        description="ReadWriteOnce: a volume for each pod; ReadWriteMany: one for all replicas of a run",
-    )
+    storage_class: ObjectName | None = None
+    """storage class of the disk under test; the node's own disk (emptyDir) when left out"""
+    access: AccessMode = "ReadWriteOnce"
+    """ReadWriteOnce: a volume for each pod; ReadWriteMany: one for all replicas of a run"""
 
     @model_validator(mode="after")
     def _shareable(self) -> Self:
@@ -122,26 +111,20 @@ class Toleration(Strict):
     key: Text | None = Field(None, description="key of the taint; every key when left out")
     operator: Literal["Exists", "Equal"] = Field("Exists", description="whether value is compared")
     value: str | None = Field(None, description="value of the taint")
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        None, description="effect of the taint; every effect when left out"
-    )
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """effect of the taint; every effect when left out"""
 
 
 class LoadPods(Strict):
     """The load generator's pods: one sends requests while the next one starts."""
 
-    cpus: PositiveInt = Field(
-        3,
-        description="cores requested by each pod: one for each worker process, and one more",
-    )
+    cpus: PositiveInt = Field(3, description="cores requested by each pod: one for each worker process, and one more")
     memory: Quantity = Field("2Gi", description="memory requested by each pod")
-    memory_limit: Quantity = Field(
-        "32Gi", description="memory limit of each pod; every request is kept in memory until the level ends"
-    )
+    memory_limit: Quantity = "32Gi"
+    """memory limit of each pod; every request is kept in memory until the level ends"""
     node_selector: dict[Text, str] = Field({}, description="labels of nodes for the load")
-    tolerations: tuple[Toleration, ...] = Field(
-        (), description="taints that these pods tolerate; without any, nodes with a taint such as GPU nodes are avoided"
-    )
+    tolerations: tuple[Toleration, ...] = ()
+    """taints that these pods tolerate; without any, nodes with a taint such as GPU nodes are avoided"""
 
     @property
     def as_host_cpus(self) -> int:
@@ -153,9 +136,8 @@ class RecorderConfig(Strict):
     """How the system is recorded on the nodes."""
 
     image: Text = Field("ghcr.io/performancecopilot/pcp:7.2.0", description="image of Performance Co-Pilot")
-    sources: dict[Literal["dcgm", "gateway"], SourceUrl] = Field(
-        {}, description="addresses of Prometheus exporters of the site, by name: dcgm, gateway; {host} is the node"
-    )
+    sources: dict[Literal["dcgm", "gateway"], SourceUrl] = Field({})
+    """addresses of Prometheus exporters of the site, by name: dcgm, gateway; {host} is the node"""
     interval_s: PositiveNumber = Field(1.0, description="seconds between samples")
 
 
@@ -166,70 +148,50 @@ class Cluster(Strict):
     kubeconfig: Text | None = Field(None, description="kubeconfig file; KUBECONFIG or ~/.kube/config when left out")
     namespace: Label = Field("kveval", description="namespace of everything but the recorder; it must exist")
     pcp_namespace: Label = Field("kveval-pcp", description="namespace of the recorder, whose pods need privileges")
-    service_account: Label | None = Field(
-        None, description="service account of the pods; the namespace's default when left out"
-    )
+    service_account: Label | None = None
+    """service account of the pods; the namespace's default when left out"""
     image_pull_secrets: tuple[ObjectName, ...] = Field((), description="names of Secrets for private registries")
-    token_secret: KeyOfSecret | None = Field(
-        None, description="the Secret with the model hub's token; it reaches the pods by reference only"
-    )
-    storage_class: ObjectName | None = Field(
-        None, description="storage class of created claims; the cluster's default when left out"
-    )
-    model_cache: ModelCache | None = Field(
-        None, description="volume that keeps weights between cells; without it every server downloads them"
-    )
+    token_secret: KeyOfSecret | None = None
+    """the Secret with the model hub's token; it reaches the pods by reference only"""
+    storage_class: ObjectName | None = None
+    """storage class of created claims; the cluster's default when left out"""
+    model_cache: ModelCache | None = None
+    """volume that keeps weights between cells; without it every server downloads them"""
     file_volume: FileVolume = Field(FileVolume.model_validate({}), description="the disk under arms with files")
     gateway: Gateway | None = Field(None, description="the Gateway for address: gateway, and for llm-d 0.4.0")
-    address: Literal["router", "gateway", "service"] | Url = Field(
-        "router",
-        description="what the load is sent to: llm-d's router (an endpoint picker with a proxy of its own, or behind"
-        " the"
-        " gateway if the release has no such proxy), the gateway, the server's Service, or a URL with {port} if"
-        " Services"
-        " cannot be reached",
-    )
-    router_requests: dict[Literal["cpu", "memory"], Text] | None = Field(
-        None,
-        description="requests of each container of the router, if nodes have less than llm-d's chart asks for: 8 CPUs"
-        " and"
-        " 8Gi for the endpoint picker, 4 and 8Gi each for proxy and tokenizer",
-    )
-    shared_network: StrictBool = Field(
-        False, description="for test clusters whose pods share one address: every server gets its own port"
-    )
+    address: Literal["router", "gateway", "service"] | Url = "router"
+    """what the load is sent to: llm-d's router (an endpoint picker with a proxy of its own, or behind the gateway if
+    the release has no such proxy), the gateway, the server's Service, or a URL with {port} if Services cannot be
+    reached"""
+    router_requests: dict[Literal["cpu", "memory"], Text] | None = None
+    """requests of each container of the router, if nodes have less than llm-d's chart asks for: 8 CPUs and 8Gi for the
+    endpoint picker, 4 and 8Gi each for proxy and tokenizer"""
+    shared_network: StrictBool = False
+    """for test clusters whose pods share one address: every server gets its own port"""
     node_selector: dict[Text, str] = Field({}, description="labels of nodes for servers, downloads and the recorder")
     tolerations: tuple[Toleration, ...] = Field((), description="taints that these pods tolerate")
     gpu_resource: Text = Field("nvidia.com/gpu", description="resource by which pods request GPUs")
-    user_id: CountInt | None = Field(
-        1000, description="user id of the pods, not root; null if the cluster assigns one (OpenShift)"
-    )
+    user_id: CountInt | None = 1000
+    """user id of the pods, not root; null if the cluster assigns one (OpenShift)"""
     annotations: dict[Text, str] = Field({}, description="annotations of every pod")
-    component_annotations: dict[Component, dict[Text, str]] = Field(
-        {}, description="annotations of the pods of one component"
-    )
+    component_annotations: dict[Component, dict[Text, str]] = Field({})
+    """annotations of the pods of one component"""
     recorder: RecorderConfig = Field(RecorderConfig.model_validate({}), description="how the system is recorded")
     load: LoadPods = Field(LoadPods.model_validate({}), description="the pods of the load generator")
-    prompts_ahead: StrictBool = Field(
-        True,
-        description="make the next level's prompts while a level runs; false if the load's nodes have no cores to"
-        " spare",
-    )
+    prompts_ahead: StrictBool = True
+    """make the next level's prompts while a level runs; false if the load's nodes have no cores to spare"""
     slots: PositiveInt = Field(1, description="number of cells measured at once")
-    share_nodes: StrictBool = Field(
-        False, description="measure at the same time as other campaigns on a node, instead of after them"
-    )
-    schedule_timeout_s: PositiveNumber = Field(
-        1200.0, description="longest wait for a node; one from an autoscaler takes 5 to 15 minutes"
-    )
+    share_nodes: StrictBool = False
+    """measure at the same time as other campaigns on a node, instead of after them"""
+    schedule_timeout_s: PositiveNumber = 1200.0
+    """longest wait for a node; one from an autoscaler takes 5 to 15 minutes"""
     rollout_timeout_s: PositiveNumber = Field(1800.0, description="longest start of a server, including its download")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.address == "gateway" and self.gateway is None:
-            raise Mistake(
-                "address: gateway needs gateway with its name; address: router works without one", "gateway_missing"
-            )
+            said = "address: gateway needs gateway with its name; address: router works without one"
+            raise Mistake(said, "gateway_missing")
         if self.namespace == self.pcp_namespace:
             said = "pcp_namespace must differ from namespace, because the recorder's pods need privileges in it"
             raise Mistake(said, "one_namespace")

@@ -29,9 +29,12 @@ def on_cpu(build: str | None) -> bool:
 
 
 class Strict(BaseModel):
-    """Base of everything read from YAML: frozen, unknown keys refused."""
+    """Base of everything read from YAML: frozen, unknown keys refused.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    The text below a key describes it in the JSON schema and in docs/, as `description` does in the same line.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def version_text(text: str) -> str:
@@ -52,19 +55,12 @@ def _environment_text(value: Any) -> Any:
 
 
 def _no_secret(env: dict[str, str]) -> dict[str, str]:
-    for name in env:
-        if _SECRET.search(name):
-            raise Mistake(
-                f"{name} looks like a secret: list its name in the campaign's secrets and set it in the environment",
-                "secret",
-            )
+    for name in filter(_SECRET.search, env):
+        said = f"{name} looks like a secret: list its name in the campaign's secrets and set it in the environment"
+        raise Mistake(said, "secret")
     return env
 
 
 Environment = Annotated[
-    dict[
-        VariableName,
-        Annotated[str, BeforeValidator(_environment_text)],
-    ],
-    AfterValidator(_no_secret),
+    dict[VariableName, Annotated[str, BeforeValidator(_environment_text)]], AfterValidator(_no_secret)
 ]

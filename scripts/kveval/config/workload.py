@@ -55,10 +55,8 @@ class Bursts(Strict):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.factor * self.share > 1:
-            raise ValueError(
-                f"bursts of {self.factor:g} times the mean rate cannot take {self.share:g} of the time: with at most"
-                f" {1 / self.factor:.3g} the rest has a rate of 0 or more"
-            )
+            said = f"bursts of {self.factor:g} times the mean rate cannot take {self.share:g} of the time: with at most"
+            raise ValueError(f"{said} {1 / self.factor:.3g} the rest has a rate of 0 or more")
         return self
 
 
@@ -66,20 +64,12 @@ class Replayed(Strict):
     """A file of requests in the Mooncake trace's format, which are sent with its lengths and shared prefixes."""
 
     file: Text = Field(description="path of the file, relative to config/; plain or compressed by gzip")
-    hash_tokens: PositiveInt = Field(
-        512,
-        description="tokens that one id of the file stands for: 512 in Mooncake's traces, 16 in Bailian's, 64 in"
-        " Weka's",
-    )
-    tokens: PositiveInt | None = Field(
-        None,
-        description="tokens that are sent for each id, hash_tokens when left out. Fewer make prompts and answers"
-        " shorter in"
-        " proportion, with the same shared parts",
-    )
-    start_s: Annotated[Number, Field(ge=0)] = Field(
-        0.0, description="seconds at the beginning of the file that are skipped"
-    )
+    hash_tokens: PositiveInt = 512
+    """tokens that one id of the file stands for: 512 in Mooncake's traces, 16 in Bailian's, 64 in Weka's"""
+    tokens: PositiveInt | None = None
+    """tokens sent for each id, hash_tokens when left out; fewer make prompts and answers shorter in proportion"""
+    start_s: Annotated[Number, Field(ge=0)] = 0.0
+    """seconds at the beginning of the file that are skipped"""
 
     @field_validator("file")
     @classmethod
@@ -102,13 +92,11 @@ class PeakSearch(Strict):
     start: PositiveInt = Field(alias="from", description="lowest level")
     stop: PositiveInt = Field(alias="to", description="highest level")
     resolution: Percentage = Field(0.1, description="the search ends when the peak's neighbours are this close")
-    seconds: PositiveNumber | None = Field(
-        None, description="length of a level of the pilot; that of the workload when left out"
-    )
+    seconds: PositiveNumber | None = None
+    """length of a level of the pilot; that of the workload when left out"""
     budget: PositiveInt = Field(10, description="most levels that the pilot tries")
-    keep: Annotated[StrictInt, Field(ge=3)] = Field(
-        5, description="number of levels at which every arm is then measured"
-    )
+    keep: Annotated[StrictInt, Field(ge=3)] = 5
+    """number of levels at which every arm is then measured"""
     noise: Percentage = Field(0.02, description="relative difference of throughputs that counts as none")
 
     @property
@@ -135,43 +123,32 @@ class Workload(Strict):
     profile: Literal[
         "concurrent", "constant", "poisson", "bursts", "trace", "trace-streams", "prefix-length", "sweep"
     ] = Field("concurrent", description="what a level means and when requests are sent: see the table above")
-    levels: tuple[PositiveInt, ...] | Searched = Field(
-        (),
-        description="profiles concurrent and trace-streams: numbers of streams; constant, poisson and bursts: requests"
-        " per minute; trace: percent of the trace's rate; prefix-length: tokens of the prefix. Or {search: ...}, to"
-        " have"
-        " them found around the baseline's peak",
-    )
+    levels: tuple[PositiveInt, ...] | Searched = ()
+    """profiles concurrent and trace-streams: numbers of streams; constant, poisson and bursts: requests per minute;
+    trace: percent of the trace's rate; prefix-length: tokens of the prefix. Or {search: ...}, to have them found around
+    the baseline's peak"""
     bursts: Bursts | None = Field(None, description="profile bursts: how large, how frequent and how long bursts are")
     trace: Replayed | None = Field(None, description="profiles trace and trace-streams: the trace")
     sweep_size: Annotated[StrictInt, Field(ge=3)] | None = Field(None, description="profile sweep: number of rates")
     seconds: PositiveNumber = Field(description="length of a level, seconds")
-    warmup_s: Annotated[Number, Field(ge=0)] = Field(
-        0.0, description="seconds at a level's beginning that are not measured"
-    )
+    warmup_s: Annotated[Number, Field(ge=0)] = 0.0
+    """seconds at a level's beginning that are not measured"""
     request_timeout_s: PositiveNumber = Field(120.0, description="seconds after which a request has failed")
     prompt_tokens: CountInt = Field(0, description="tokens of a turn's prompt, without the prefix; a trace has its own")
     prompt_spread: LengthSpread | None = Field(None, description="how prompt_tokens vary; not at all when left out")
     output_tokens: CountInt = Field(0, description="tokens of a turn's answer; a trace has its own")
     output_spread: LengthSpread | None = Field(None, description="how output_tokens vary; not at all when left out")
     turns: PositiveInt = Field(1, description="questions, with their answers, of a conversation")
-    prefix_tokens: CountInt = Field(
-        0, description="tokens of a shared prefix; with profile prefix-length that is the level"
-    )
-    prefix_count: CountInt | PerLevel | WorkingSet = Field(
-        0,
-        description="number of distinct prefixes; {per_level: 2} for twice the level; {tokens: 200000} for as many as"
-        " make"
-        " up 200,000 tokens",
-    )
-    prime: bool = Field(
-        False,
-        description="send every prefix once before each level, unmeasured, so that the level measures a cache in use",
-    )
+    prefix_tokens: CountInt = 0
+    """tokens of a shared prefix; with profile prefix-length that is the level"""
+    prefix_count: CountInt | PerLevel | WorkingSet = 0
+    """number of distinct prefixes; {per_level: 2}: twice the level; {tokens: 200000}: what makes up 200,000 tokens"""
+    prime: bool = False
+    """send every prefix once before each level, unmeasured, so that the level measures a cache in use"""
     seed: CountInt = Field(description="seed of prompts, draws and arrivals")
 
     @model_validator(mode="after")
-    def _levels_consistent(self) -> Self:
+    def _arrivals_consistent(self) -> Self:
         if self.profile == "sweep":
             if self.levels or self.sweep_size is None:
                 raise Mistake("profile sweep takes sweep_size and no levels", "sweep_with_levels")
@@ -185,29 +162,25 @@ class Workload(Strict):
             raise Mistake("levels repeat; each is measured once per run", "levels_repeat")
         if self.warmup_s >= self.seconds:
             raise Mistake(f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s", "all_warmup")
+        if (self.profile == "bursts") != (self.bursts is not None):
+            raise ValueError("profile bursts needs the section bursts, and that section needs profile bursts")
+        if self.profile == "bursts" and self.turns > 1:
+            raise ValueError("profile bursts sends single requests: turns must be 1")
         return self
 
     @model_validator(mode="after")
-    def _prefixes_consistent(self) -> Self:
+    def _requests_consistent(self) -> Self:
         if self.profile == "prefix-length":
             if self.prefix_tokens or not self.prefix_count:
                 raise ValueError("profile prefix-length takes prefix_count and no prefix_tokens: that is the level")
         elif bool(self.prefix_tokens) != bool(self.prefix_count):
             raise Mistake("prefix_tokens and prefix_count go together: both 0, or both above 0", "prefix_half_given")
         if self.prime and not self.trace and (not self.prefix_count or self.profile in ("bursts", "sweep")):
-            raise Mistake(
-                f"prime sends every prefix once before each level: profile {self.profile} with prefix_count"
-                f" {self.prefix_count} has none to send",
-                "nothing_to_prime",
-            )
+            said = f"prime sends every prefix once before each level: profile {self.profile} with prefix_count"
+            raise Mistake(f"{said} {self.prefix_count} has none to send", "nothing_to_prime")
         if isinstance(self.prefix_count, WorkingSet) and self.prefix_count.tokens < self.longest_prefix:
-            raise ValueError(
-                f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _lengths_given_once(self) -> Self:
+            said = f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"
+            raise ValueError(said)
         of_trace = self.profile in ("trace", "trace-streams")
         if of_trace != (self.trace is not None):
             raise Mistake("trace needs profile trace or trace-streams, and these need trace", "trace_half_given")
@@ -217,14 +190,6 @@ class Workload(Strict):
             raise Mistake(f"a trace has its own lengths, prefixes and turns: leave out {said}", "trace_and_lengths")
         if not of_trace and not {"prompt_tokens", "output_tokens"} <= given:
             raise Mistake("prompt_tokens and output_tokens are needed, each 1 or more", "no_lengths")
-        return self
-
-    @model_validator(mode="after")
-    def _arrivals_consistent(self) -> Self:
-        if (self.profile == "bursts") != (self.bursts is not None):
-            raise ValueError("profile bursts needs the section bursts, and that section needs profile bursts")
-        if self.profile == "bursts" and self.turns > 1:
-            raise ValueError("profile bursts sends single requests: turns must be 1")
         for name in ("prompt", "output"):
             mean, spread = getattr(self, f"{name}_tokens"), getattr(self, f"{name}_spread")
             if spread is not None and not spread.min <= mean <= spread.max:
@@ -263,14 +228,11 @@ class Workload(Strict):
         times = [row.timestamp for row in traces.from_start(whole)]
         if self.profile == "trace-streams":
             return whole
-        lasting = times[-1] if times else 0.0
-        if lasting < self.seconds * max(self.fixed_levels) / 100:
-            raise trace_file.TraceError(
-                f"{asked.file} has {lasting:.0f} s after start_s {asked.start_s:g}; a level of {self.seconds:g} s at"
-                f" {max(self.fixed_levels)} % needs {self.seconds * max(self.fixed_levels) / 100:.0f} s of it",
-                code="trace_too_short",
-                seconds=lasting,
-            )
+        lasting, most = times[-1] if times else 0.0, max(self.fixed_levels)
+        if lasting < (needed := self.seconds * most / 100):
+            said = f"{asked.file} has {lasting:.0f} s after start_s {asked.start_s:g}; a level of {self.seconds:g} s at"
+            said += f" {most} % needs {needed:.0f} s of it"
+            raise trace_file.TraceError(said, code="trace_too_short", seconds=lasting)
         counts = (sum(time < self.seconds * level / 100 for time in times) for level in self.fixed_levels)
         return msgspec.structs.replace(whole, requests=tuple(counts))
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from kveval.config.compare import named_on
+from kveval.config.imports import named_on
 from kveval.config.problems import ConfigError
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.spec.config import Config
-from kveval.spec.differences import described, differences
+from kveval.spec.specification import described, differences
 from kveval.store.run_file import Cell, pointer_of
 
 # The keys with which a campaign declares a release, and those of a specification that follow from it.

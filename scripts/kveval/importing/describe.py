@@ -31,13 +31,8 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
     ends = [level.facts.end for _, level in good]
     guidellm = sorted({str(result.source.facts.guidellm) for result, _ in good})
     device_tokens = next((r.source.facts.device_tokens for r, _ in good if r.source.facts.device_tokens), None)
-    sizes = sizing.budget(
-        model.geometry,
-        cell.cpu_blocks,
-        kv_cache_dtype=model.kv_cache_dtype,
-        tensor_parallel_size=first.ranks,
-        dtype=model.dtype,
-    )
+    per_token = sizing.kv_bytes_per_token(model.geometry, model.kv_cache_dtype, first.ranks, model.dtype)
+    sizes = sizing.budget(per_token, cell.cpu_blocks, ranks=first.ranks)
     budget = {**msgspec.structs.asdict(sizes), "device_tokens": device_tokens}
     args = first.settings.args
     argv = [] if args is None else ["vllm", "serve", model.hf_id, *args]

@@ -127,7 +127,7 @@ def effective_tier(settings: ServedSettings, model: Model, ranks: int) -> Tier |
     Native offload counts server blocks (`num_cpu_blocks`) or bytes over all ranks (`cpu_bytes_to_use`,
     `--kv-offloading-size` in GiB); LMCache has LMCACHE_MAX_LOCAL_CPU_SIZE, GiB for each of `ranks`.
     """
-    per_block = sizing.bytes_per_block(model.geometry, _kv_dtype(settings, model), ranks, model.dtype)
+    per_block = BLOCK_TOKENS * sizing.kv_bytes_per_token(model.geometry, _kv_dtype(settings, model), ranks, model.dtype)
     for config in _connector_configs(transfer_config(settings)):
         name, extra = config.get("kv_connector"), config.get("kv_connector_extra_config") or {}
         if name == "OffloadingConnector" and isinstance(extra, Mapping):

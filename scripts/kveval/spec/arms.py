@@ -17,7 +17,7 @@ from packaging.version import Version
 from kveval.config.catalogue import Scenario
 from kveval.config.release import CacheEvents
 from kveval.host.errors import Failure
-from kveval.spec.sizing import Budget
+from kveval.spec.sizing import Budget, blocks_of_server, budget
 from kveval.spec.specification import SidecarSpec
 
 LMCACHE_CHUNK_TOKENS = 256
@@ -78,14 +78,19 @@ def canonical_json(value: Mapping[str, Any]) -> str:
     return re.sub(r'"(\{\w+_port\})"', r"\1", text)
 
 
-def hybrid_budgets(scenario: Scenario, budget: Budget) -> tuple[Budget, Budget]:
+def hybrid_budgets(scenario: Scenario, platform: Platform, whole: Budget) -> tuple[Budget, Budget]:
     """Divide a budget between the server's own tier and LMCache, in whole server blocks. Raises ArmError."""
     share = NATIVE_SHARE if scenario.native_share is None else scenario.native_share
-    blocks = int(budget.tier_blocks * share)
-    if not 0 < blocks < budget.tier_blocks:
-        said = f"{budget.cpu_blocks} cpu_blocks are too few to share between two tiers"
+    blocks = int(whole.tier_blocks * share)
+    if not 0 < blocks < whole.tier_blocks:
+        said = f"{whole.cpu_blocks} cpu_blocks are too few to share between two tiers"
         raise ArmError(said, code="too_few_to_share")
-    return budget.part(blocks), budget.part(budget.tier_blocks - blocks)
+    per_token, ranks = whole.requested_bytes // whole.tokens, whole.tier_bytes // whole.rank_bytes
+    native, lmcache = (
+        budget(per_token, blocks_of_server(part, platform.block_size), platform.block_size, ranks)
+        for part in (blocks, whole.tier_blocks - blocks)
+    )
+    return native, lmcache
 
 
 def lmcache_sidecars(scenario: Scenario, platform: Platform, budget: Budget) -> tuple[SidecarSpec, ...]:

@@ -26,7 +26,7 @@ BESIDE = "lmcache"
 Kind = Literal["release", "wheel", "checkout", "environment"]
 Files = Mapping[str, str]
 """Path below a source tree -> git's hash of the file's content."""
-_GIT_S = 120.0
+_ANSWER_S = 120.0
 # Compiled files are made from the sources, for one machine.
 _COMPILED = (".so", ".pyc", ".pyd")
 _ENVIRONMENT = """
@@ -115,25 +115,18 @@ def find_build(source: BuildSource, server: ServerConfig) -> ArmBuild:
     return ArmBuild("release", f"{program}-{version}", f"release {version} of {program}", {program: version})
 
 
-def distributions(server: ServerConfig) -> tuple[str, ...]:
-    """Return the distributions that may hold the server: the build's name first, then the program's."""
-    return tuple(dict.fromkeys((server.build, server.program)))
-
-
-def content_name(content: bytes) -> str:
-    """Return git's hash of a file's content."""
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
 def files_in(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Return the existing source files among `names`, relative to `folder`, with git's hash of their content."""
     found = {}
     for name in names:
         path = folder / name
         if path.is_symlink():
-            found[name] = content_name(path.readlink().as_posix().encode())
+            content = path.readlink().as_posix().encode()
         elif path.is_file() and path.suffix not in _COMPILED:
-            found[name] = content_name(path.read_bytes())
+            content = path.read_bytes()
+        else:
+            continue
+        found[name] = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
     return found
 
 
@@ -142,15 +135,39 @@ def git(place: Path, *arguments: str, env: Mapping[str, str] | None = None, give
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(env or {})}
     command = ["git", "-C", str(place), *arguments]
+    return _output(command, f"checkout {place}: git {arguments[0]}", "git_failed", environment, given)
+
+
+def asked_of(environment: Path, program: str, *arguments: str) -> Any:
+    """Return the JSON that a program prints, run by the environment's own Python. Raises BuildError."""
+    python = environment / "bin" / "python"
+    if not python.exists():
+        said = f"environment {environment}: there is no bin/python"
+        raise BuildError(said, code="no_environment_there")
+    # Isolated (-I), so that only what is installed in the environment counts.
+    who = f"environment {environment}: its Python does not answer"
+    printed = _output([str(python), "-I", "-c", program, *arguments], who, "no_answer")
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_GIT_S, env=environment, input=given)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BuildError(f"checkout {place}: git did not answer ({error})", code="git_failed") from None
-    if done.returncode:
+        return json.loads(printed)
+    except ValueError as error:
+        raise BuildError(f"{who} ({error})", code="no_answer") from None
+
+
+def _output(
+    command: list[str], who: str, code: str, environment: Mapping[str, str] | None = None, given: bytes = b""
+) -> bytes:
+    """Return what a command prints. Raises BuildError, with the last line that it says on standard error."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_ANSWER_S, env=environment, input=given)
+        if not done.returncode:
+            return done.stdout
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        said = f"checkout {place}: git {arguments[0]}: {lines[-1] if lines else 'failed without a message'}"
-        raise BuildError(said, code="git_failed")
-    return done.stdout
+        why = lines[-1] if lines else f"exit status {done.returncode}"
+    except subprocess.TimeoutExpired:
+        why = f"not within {_ANSWER_S:.0f} s"
+    except OSError as error:
+        why = str(error)
+    raise BuildError(f"{who} ({why})", code=code)
 
 
 def _checkout(given: str, commit: str | None, programs: Sequence[str]) -> ArmBuild:
@@ -211,7 +228,7 @@ def _wheel(given: str, server: ServerConfig) -> ArmBuild:
         name, version, _, _ = parse_wheel_filename(place.name)
     except InvalidWheelFilename:
         raise BuildError(f"{given} is not named like a wheel: NAME-VERSION-...-.whl", code="no_wheel") from None
-    programs = {canonicalize_name(one): server.program for one in distributions(server)} | {BESIDE: BESIDE}
+    programs = {canonicalize_name(one): server.program for one in (server.build, server.program)} | {BESIDE: BESIDE}
     if name not in programs:
         said = f"wheel {given} is of {name}; valid is one of {', '.join(programs)}"
         raise BuildError(said, code="other_program")
@@ -223,34 +240,13 @@ def _environment(given: str, server: ServerConfig) -> ArmBuild:
     place = Path(given).expanduser().absolute()
     found = asked_of(place, _ENVIRONMENT, server.program, BESIDE)
     versions: dict[str, str] = {}
-    for program, names in ((server.program, distributions(server)), (BESIDE, (BESIDE,))):
+    for program, names in ((server.program, (server.build, server.program)), (BESIDE, (BESIDE,))):
         known = [found["distributions"][name][0] for name in names if name in found["distributions"]]
         versions |= {program: known[0]} if known else {}
     if server.program not in versions:
         raise BuildError(f"environment {given} has no {server.program}", code="no_server")
     said = f"environment {place.name} with {server.program} {versions[server.program]}"
     return ArmBuild("environment", content_hash(found), said, versions, place)
-
-
-def asked_of(environment: Path, program: str, *arguments: str) -> Any:
-    """Return the JSON that a program prints, run by the environment's own Python. Raises BuildError."""
-    python = environment / "bin" / "python"
-    if not python.exists():
-        said = f"environment {environment}: there is no bin/python"
-        raise BuildError(said, code="no_environment_there")
-    # Isolated (-I), so that only what is installed in the environment counts.
-    command = [str(python), "-I", "-c", program, *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S)
-        if not done.returncode:
-            return json.loads(done.stdout)
-        lines = done.stderr.strip().splitlines()
-        problem = lines[-1] if lines else f"exit status {done.returncode}"
-    except subprocess.TimeoutExpired:
-        problem = f"not within {_GIT_S:.0f} s"
-    except (OSError, ValueError) as error:
-        problem = str(error)
-    raise BuildError(f"environment {environment}: its Python does not answer ({problem})", code="no_answer")
 
 
 def with_build(server: ServerConfig, build: ArmBuild | None) -> ServerConfig:

@@ -2,24 +2,21 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from kveval.config.campaign import Campaign
 from kveval.config.catalogue import BuildSource, Catalogue
-from kveval.config.compare import Compared
-from kveval.config.imports import Import, ImportCampaign
+from kveval.config.imports import Compared, Import, ImportCampaign
 from kveval.config.problems import ConfigError, ConfigProblem
 from kveval.config.workload import Workload
 from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
-from kveval.load.enough import MIN_RUNS, window_s
 from kveval.spec.builds import ArmBuild, BuildError, find_build
-from kveval.spec.differences import described, differences
-from kveval.spec.resolve import required_counters, resolve_cell
-from kveval.spec.specification import Specification
-from kveval.spec.warnings import cluster_warnings, idle_tiers, noted
+from kveval.spec.resolve import resolve_cell
+from kveval.spec.specification import Specification, described, differences
+from kveval.spec.warnings import warnings_of
 from kveval.store.run_file import Cell
 
 # Between the seeds of two runs, see kveval.load.guidellm.levels_of.
@@ -41,6 +38,9 @@ class Config:
     campaign: Campaign
     catalogue: Catalogue
     compared: "Sequence[tuple[Compared, Config]]" = ()
+    _resolved: dict[Cell, tuple[Specification, tuple[dict[str, Any], ...]]] = field(default_factory=dict, init=False)
+    _builds: dict[BuildSource, ArmBuild] = field(default_factory=dict, init=False)
+    _ids: dict[tuple[Cell, tuple[int, ...] | None], str] = field(default_factory=dict, init=False)
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
@@ -52,33 +52,12 @@ class Config:
         rounds = sum(entry.rounds for entry in self.campaign.bridges if cell in entry.cells())
         return range(1, self.campaign.runs * (1 + rounds) + 1)
 
-    @cached_property
-    def _resolved(self) -> dict[Cell, Specification]:
-        return {}
-
-    @cached_property
-    def _builds(self) -> dict[BuildSource, ArmBuild]:
-        return {}
-
-    @cached_property
-    def _ids(self) -> dict[tuple[Cell, tuple[int, ...] | None], str]:
-        return {}
-
     def cell(self, model: str, scenario: str, cpu_blocks: str | int) -> Cell:
         """Return the cell of a path's parts, listed in the matrix or not, checked. Raises ConfigError."""
         if isinstance(cpu_blocks, str) and not re.fullmatch(r"0|[1-9][0-9]*", cpu_blocks):
             place = f"cell {model}/{scenario}/{cpu_blocks}"
-            raise ConfigError(
-                [
-                    ConfigProblem(
-                        place,
-                        "cpu_blocks",
-                        f"{cpu_blocks!r} is not a number of blocks",
-                        "0, 500, 10000, ...",
-                        "no_number",
-                    )
-                ]
-            )
+            said = f"{cpu_blocks!r} is not a number of blocks"
+            raise ConfigError([ConfigProblem(place, "cpu_blocks", said, "0, 500, 10000, ...", "no_number")])
         cell = Cell(model, scenario, int(cpu_blocks))
         self.specification(cell)
         return cell
@@ -90,11 +69,11 @@ class Config:
         if they had been given.
         """
         if cell not in self._resolved:
-            resolved, problems = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL, self.build(cell))
-            if resolved is None:
-                raise ConfigError(replace(problem, file=f"cell {cell.path}") for problem in problems)
-            self._resolved[cell] = resolved
-        found = self._resolved[cell]
+            try:
+                self._resolved[cell] = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL, self.build(cell))
+            except ConfigError as error:
+                raise ConfigError(replace(one, file=f"cell {cell.path}") for one in error.problems) from None
+        found, _ = self._resolved[cell]
         if levels is not None and self.workload.searched is not None:
             return found.with_workload(levels=tuple(levels))
         return found
@@ -102,7 +81,7 @@ class Config:
     def required_counters(self, cell: Cell) -> tuple[dict[str, Any], ...]:
         """Return the counters that prove the cell's arm active; they check a measurement and do not define it."""
         self.specification(cell)
-        return required_counters(cell, self.campaign, self.catalogue, self.build(cell))
+        return self._resolved[cell][1]
 
     def build(self, cell: Cell) -> ArmBuild | None:
         """Return the build that a cell runs in place of what is installed, as it is now. Raises ConfigError.
@@ -197,59 +176,9 @@ class Config:
         """Warnings of cells that can be measured but will not show what they seem to."""
         if self.imports or self.compared:
             return ()
-        return (
-            *self._reuse_warnings(),
-            *self._length_warnings(),
-            *self._matrix_warnings(),
-            *self._cluster_warnings(),
-            *self._replicate_warnings(),
-        )
-
-    def _reuse_warnings(self) -> list[Finding]:
         specifications = {cell: self.specification(cell) for cell in self.cells}
         baselines = {cell: self.baseline(cell) for cell in self.cells}
-        found = idle_tiers(specifications, baselines, self.campaign.comparison.margin)
-        if self.workload.varying_working_set:
-            said = "the working set grows with the level, so levels differ in two ways"
-            found.append(noted(f"workload {self.campaign.workload}: {said}", "working_set_grows"))
-        return found
-
-    def _matrix_warnings(self) -> list[Finding]:
-        missing = {
-            f"{cell.scenario} is compared with {baseline.path}, which the matrix does not list"
-            for cell in self.cells
-            if (baseline := self.baseline(cell)) is not None and baseline not in self.cells
-        }
-        found = [noted(said, "baseline_unlisted") for said in sorted(missing)]
-        step = self.campaign.server.block_size
-        uneven = sorted({cell.cpu_blocks for cell in self.cells if cell.cpu_blocks * 16 % step})
-        found += [
-            noted(
-                f"cpu_blocks {blocks} are not a whole number of server blocks of {step} tokens; the rest stays unused",
-                "blocks_uneven",
-                cpu_blocks=blocks,
-            )
-            for blocks in uneven
-        ]
-        if self.campaign.runs < MIN_RUNS:
-            said = f"runs is {self.campaign.runs}: a verdict needs {MIN_RUNS} or more, five to show parity"
-            found.append(noted(said, "few_runs"))
-        return found
-
-    def _cluster_warnings(self) -> list[Finding]:
-        images = {cell: self.specification(cell).images.get("server") for cell in self.cells}
-        baselines = {cell: self.baseline(cell) for cell in self.cells}
-        return cluster_warnings(self.campaign, self.catalogue, images, baselines)
-
-    def _length_warnings(self) -> list[Finding]:
-        """Warn of levels too short for system metrics; how many requests they will complete is not known yet."""
-        load, needed = self.workload, self.campaign.min_samples
-        window = window_s(load.seconds, load.warmup_s)
-        if window >= needed:
-            return []
-        said = f"workload {self.campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"
-        said += " of the recording at one a second: its system metrics will be n/a"
-        return [noted(said, "few_samples", min_samples=needed)]
+        return tuple(warnings_of(self.campaign, self.catalogue, specifications, baselines))
 
     def replicate_problems(self, cell: Cell) -> list[ConfigProblem]:
         """Report how a replicate differs from the cell it repeats: their comparison would not show noise alone."""
@@ -262,16 +191,3 @@ class Config:
             return []
         said = f"{cell.scenario} is a replicate of {baseline.scenario}, and differs: {described(other)}"
         return [ConfigProblem(f"cell {cell.path}", "scenarios", said, "replicate: false", "no_replicate")]
-
-    def _replicate_warnings(self) -> list[Finding]:
-        same: dict[str, list[str]] = {}
-        for cell in self.cells:
-            if self.catalogue.scenarios[cell.scenario].replicate:
-                continue
-            effective = {key: value for key, value in self.specification(cell).to_json().items() if key != "cell"}
-            same.setdefault(measurement_id(effective), []).append(cell.path)
-        return [
-            noted(f"{' and '.join(paths)} are configured alike: a difference is noise", "configured_alike", cells=paths)
-            for paths in same.values()
-            if len(paths) > 1
-        ]

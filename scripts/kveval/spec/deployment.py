@@ -10,6 +10,7 @@ from kveval.config.catalogue import Scenario
 from kveval.config.problems import ConfigProblem
 from kveval.config.release import ImageName, Release
 from kveval.spec import arms
+from kveval.spec.cell_checks import wrong
 from kveval.spec.routing import Index, picker_config
 from kveval.spec.servers.software import ServerSoftware
 from kveval.spec.sizing import GIB
@@ -21,24 +22,7 @@ _CPU_SERVER_BYTES = 6 * GIB
 _SHM_BYTES = 2 * GIB
 
 
-def images(scenario: Scenario, campaign: Campaign, release: Release, sidecars: Iterable[SidecarSpec]) -> dict[str, str]:
-    """Return the image of everything that runs for a cell, by its role."""
-    server = campaign.server
-    beside = {sidecar.name for sidecar in sidecars}
-    needed: dict[ImageName, bool] = {
-        "guidellm": True,
-        "epp": route_of(campaign, release) != "service",
-        "proxy": route_of(campaign, release) == "standalone",
-        "tokenizer": _tokenized(scenario, campaign, release),
-        "redis": "redis" in beside,
-        "valkey": "valkey" in beside,
-        "lmcache": "lmcache" in beside,
-    }
-    beside_server = {str(name): _image(name, server, release) for name, used in needed.items() if used}
-    return {"server": server_image(scenario, server, release), **beside_server}
-
-
-def deployment(
+def deployed(
     scenario: Scenario,
     campaign: Campaign,
     release: Release,
@@ -47,16 +31,33 @@ def deployment(
     model: ServedModel,
     budget: CacheSizes,
     argv: Sequence[str],
-) -> DeploymentSpec:
-    """Return the part of the specification that engine kubernetes adds beside images; `argv`: of the server."""
-    server = campaign.server
-    route = route_of(campaign, release)
-    picked = route != "service"
-    index = _index(scenario, platform)
-    routing = scenario.routing or server.routing
+    sidecars: Iterable[SidecarSpec],
+) -> tuple[dict[str, str], DeploymentSpec]:
+    """Return what engine kubernetes adds to the specification: the image of everything that runs, and the rest.
+
+    `argv`: of the server.
+    """
+    server, route, parts = campaign.server, route_of(campaign, release), scenario.kind.parts
+    routed, beside = route != "service", {sidecar.name for sidecar in sidecars}
+    index = None
+    if "index" in parts and scenario.store is not None:
+        index = Index(scenario.store, platform.served_name, platform.block_size)
+    # The endpoint picker needs prompts as the model's tokens, which a program beside it makes.
+    tokenized = index is not None and routed and release.epp.prefix_state == "producer"
+    needed: dict[ImageName, bool] = {
+        "guidellm": True,
+        "epp": routed,
+        "proxy": route == "standalone",
+        "tokenizer": tokenized,
+        "redis": "redis" in beside,
+        "valkey": "valkey" in beside,
+        "lmcache": "lmcache" in beside,
+    }
+    images = {str(name): _image(name, server, release) for name, used in needed.items() if used}
     held = software.held_bytes(argv, platform.server_version, model, budget, on_cpu=server.on_cpu)
     memory_bytes, shm_bytes, cpus = _resources(server, model, budget, held)
-    return DeploymentSpec(
+    model_name = "{model_dir}" if server.weights == "miniature" else platform.served_name
+    deployment = DeploymentSpec(
         release=str(server.release),
         route=route,
         replicas=replicas(scenario, server),
@@ -65,15 +66,17 @@ def deployment(
         shm_bytes=shm_bytes,
         cpus=cpus,
         server_labels=release.server_labels,
-        lmcache_form=software.lmcache_form(platform) if "lmcache" in scenario.kind.parts else None,
-        picker=picker_config(release, routing, budget.tokens, index) if picked else None,
-        picker_args=release.epp.args if picked else (),
+        lmcache_form=software.lmcache_form(platform) if "lmcache" in parts else None,
+        picker=picker_config(release, scenario.routing or server.routing, budget.tokens, index) if routed else None,
+        picker_args=release.epp.args if routed else (),
         picker_protocol=None,
         objectives=release.epp.objectives if route == "gateway" else (),
-        tokenizer=_tokenizer(server, software, platform) if _tokenized(scenario, campaign, release) else None,
-        file_medium=_file_medium(campaign) if "files" in scenario.kind.parts else None,
-        router=getattr(release.router, route) if picked else UNSET,
+        tokenizer=software.tokenizer(model_name, platform.served_name) if tokenized else None,
+        file_medium=_file_medium(campaign) if "files" in parts else None,
+        router=getattr(release.router, route) if routed else UNSET,
     )
+    image = scenario.image or _image("cpu_server" if server.on_cpu else "server", server, release)
+    return {"server": image, **images}, deployment
 
 
 def route_of(campaign: Campaign, release: Release) -> str:
@@ -92,12 +95,6 @@ def replicas(scenario: Scenario, server: ServerConfig) -> int:
     return scenario.replicas or server.replicas
 
 
-def server_image(scenario: Scenario, server: ServerConfig, release: Release) -> str:
-    """Return the image of the server: the scenario's own, the campaign's, or the release's."""
-    name: ImageName = "cpu_server" if server.on_cpu else "server"
-    return scenario.image or _image(name, server, release)
-
-
 def deployment_problems(
     name: str,
     scenario: Scenario,
@@ -107,70 +104,48 @@ def deployment_problems(
     platform: arms.Platform,
 ) -> Iterator[ConfigProblem]:
     """Report what a cluster cannot do, or would not do as declared."""
-    server = campaign.server
+    server, parts = campaign.server, scenario.kind.parts
     own_image = scenario.image or server.images.get("cpu_server" if server.on_cpu else "server")
-    same = bool(server.vllm) and Version(server.vllm) == Version(release.vllm)
-    if not server.on_cpu and own_image is None and not same:
-        yield ConfigProblem(
-            "",
-            "server.vllm",
-            f"{server.release} has vLLM {release.vllm}, but {server.vllm or server.program} is declared",
-            f"{release.vllm}, or server.images.server with an image that has {server.vllm or server.program}",
-            "other_version",
-        )
-    inside = "lmcache" in scenario.kind.parts and software.lmcache_form(platform) == "process"
+    declared = server.vllm or server.program
+    if not server.on_cpu and own_image is None and Version(server.vllm or "0") != Version(release.vllm):
+        said = f"{server.release} has vLLM {release.vllm}, but {declared} is declared"
+        right = f"{release.vllm}, or server.images.server with an image that has {declared}"
+        yield wrong("server.vllm", said, right, "other_version")
+    inside = "lmcache" in parts and software.lmcache_form(platform) == "process"
     if inside and own_image is None and release.lmcache not in (None, server.lmcache):
         said = f"{server.release} has LMCache {release.lmcache}, but {server.lmcache} is declared"
         right = f"{release.lmcache}, or server.images.server with an image that has {server.lmcache}"
-        yield ConfigProblem("", "server.lmcache", said, right, "other_version")
+        yield wrong("server.lmcache", said, right, "other_version")
     if server.fs_dir is not None:
-        yield ConfigProblem("", "server.fs_dir", "is a folder of this host", "cluster.file_volume", "of_this_host")
-    several = replicas(scenario, server) > 1
-    if several and campaign.cluster is not None and campaign.cluster.shared_network:
-        said = f"{name}: replicas on one network would need the same port"
-        yield ConfigProblem("", "server.replicas", said, "1", "one_port")
-    yield from _route_problems(campaign, release)
-    if "index" in scenario.kind.parts:
-        yield from _index_problems(name, campaign, release, platform)
+        yield wrong("server.fs_dir", "is a folder of this host", "cluster.file_volume", "of_this_host")
+    if replicas(scenario, server) > 1 and campaign.cluster is not None and campaign.cluster.shared_network:
+        yield wrong("server.replicas", f"{name}: replicas on one network would need the same port", "1", "one_port")
+    yield from _route_problems(name, "index" in parts, campaign, release)
     if campaign.reset_caches == "endpoint" and (why := _not_reset(scenario, software, platform)):
         said, code = why
-        yield ConfigProblem("", "reset_caches", f"{name}: {said}, so that levels would start warm", "restart", code)
+        yield wrong("reset_caches", f"{name}: {said}, so that levels would start warm", "restart", code)
 
 
-def _route_problems(campaign: Campaign, release: Release) -> Iterator[ConfigProblem]:
-    """Report what the route of the requests lacks."""
-    site, route = campaign.cluster, route_of(campaign, release)
+def _route_problems(name: str, indexed: bool, campaign: Campaign, release: Release) -> Iterator[ConfigProblem]:
+    """Report what the route of the requests, or an index for routing, lacks."""
+    site, route, of = campaign.cluster, route_of(campaign, release), campaign.server.release
+    if indexed and route == "service":
+        said = f"{name} is an index for routing, and this load is not routed"
+        yield wrong("cluster.address", said, "address: router", "not_routed")
+    if indexed and campaign.server.weights == "miniature" and release.epp.prefix_state == "scorer":
+        said = f"{name}: the endpoint picker of {of} fetches the tokenizer from the hub, which has none for a miniature"
+        yield wrong("scenarios", said, "weights: full, or a newer release", "tokenizer_of_miniature")
     if site is None or route == "service":
         return
     if site.shared_network:
         said = "llm-d's router has ports of its own, which pods on one network cannot each have"
-        yield ConfigProblem("", "cluster.address", said, "address: service, or a URL", "one_port")
-    if route != "gateway":
-        return
-    if site.gateway is None:
-        said = f"{campaign.server.release} routes through a Gateway, and none is named"
-        yield ConfigProblem("", "cluster", said, "gateway: {name: ...}; or a newer release", "gateway_missing")
-    elif site.slots > 1 and not site.gateway.create:
+        yield wrong("cluster.address", said, "address: service, or a URL", "one_port")
+    if route == "gateway" and site.gateway is None:
+        said = f"{of} routes through a Gateway, and none is named"
+        yield wrong("cluster", said, "gateway: {name: ...}; or a newer release", "gateway_missing")
+    elif route == "gateway" and site.gateway is not None and site.slots > 1 and not site.gateway.create:
         said = "slots: cells at once need gateway.create, because each takes a whole Gateway's requests"
-        yield ConfigProblem("", "cluster", said, "gateway.create: true, or address: router", "gateway_shared")
-
-
-def _index_problems(
-    name: str, campaign: Campaign, release: Release, platform: arms.Platform
-) -> Iterator[ConfigProblem]:
-    server = campaign.server
-    if route_of(campaign, release) == "service":
-        said = f"{name} is an index for routing, and this load is not routed"
-        yield ConfigProblem("", "cluster.address", said, "address: router", "not_routed")
-    if server.weights == "miniature" and release.epp.prefix_state == "scorer":
-        yield ConfigProblem(
-            "",
-            "scenarios",
-            f"{name}: the endpoint picker of {server.release} fetches the tokenizer from the hub,"
-            " which has none for a miniature",
-            "weights: full, or a newer release",
-            "tokenizer_of_miniature",
-        )
+        yield wrong("cluster", said, "gateway.create: true, or address: router", "gateway_shared")
 
 
 def _not_reset(scenario: Scenario, software: ServerSoftware, platform: arms.Platform) -> tuple[str, str] | None:
@@ -182,24 +157,6 @@ def _not_reset(scenario: Scenario, software: ServerSoftware, platform: arms.Plat
         said = f"the endpoint of {software.title} {platform.server_version} empties the device's cache alone"
         return said, "tier_not_emptied"
     return None
-
-
-def _index(scenario: Scenario, platform: arms.Platform) -> Index | None:
-    if "index" not in scenario.kind.parts or scenario.store is None:
-        return None
-    return Index(scenario.store, platform.served_name, platform.block_size)
-
-
-def _tokenized(scenario: Scenario, campaign: Campaign, release: Release) -> bool:
-    """Whether the endpoint picker needs prompts as the model's tokens, which a program beside it makes."""
-    indexed = "index" in scenario.kind.parts and scenario.store is not None
-    return indexed and route_of(campaign, release) != "service" and release.epp.prefix_state == "producer"
-
-
-def _tokenizer(server: ServerConfig, software: ServerSoftware, platform: arms.Platform) -> tuple[str, ...]:
-    """Return the command that turns prompts into the model's tokens for the endpoint picker."""
-    model = "{model_dir}" if server.weights == "miniature" else platform.served_name
-    return software.tokenizer(model, platform.served_name)
 
 
 def _image(name: ImageName, server: ServerConfig, release: Release) -> str:

@@ -1,20 +1,19 @@
 """A campaign and the catalogues read and checked: all mistakes at once, each with file and key."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from kveval.config.campaign import Campaign, MatrixEntry
-from kveval.config.catalogue import Catalogue
-from kveval.config.compare import CompareCampaign
+from kveval.config.campaign import Campaign
+from kveval.config.catalogue import Catalogue, Model
 from kveval.config.entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
-from kveval.config.imports import ImportCampaign, import_problems
+from kveval.config.imports import CompareCampaign, Compared, ImportCampaign, import_problems, named_on
 from kveval.config.inheritance import CampaignSource, read_campaign
-from kveval.config.problems import ConfigError, ConfigProblem, problems_of
-from kveval.spec.compared import compared_campaigns, compared_catalogue, with_contrasts
+from kveval.config.problems import ConfigError, ConfigProblem, problems_of, unknown_name
 from kveval.spec.config import Config
 from kveval.store.run_file import Cell
 
@@ -46,32 +45,26 @@ def _complete(source: CampaignSource, directory: Path, place: str, problems: lis
     known = {kind: set(entries[kind]) for kind in KINDS if kind not in unread}
     check_scenarios(valid["scenarios"], entries["scenarios"], known, problems)
     problems += check_names(raw, place, known)
-    parsed = _parse_campaign(raw, place, problems) if readable else None
-    if parsed is None:
+    if not readable:
         raise ConfigError(problems)
+    # Without its own entries, which may extend others and are validated with them.
+    declared = {key: value for key, value in raw.items() if key not in OWN_KINDS}
+    kind = ImportCampaign if "import" in raw else CompareCampaign if "compare" in raw else Campaign
+    try:
+        parsed = kind.model_validate(declared)
+    except ValidationError as error:
+        raise ConfigError([*problems, *problems_of(error, kind, raw, place)]) from None
     own = {
-        kind: {name: entry for name, entry in valid[kind].items() if name in (raw.get(kind) or {})}
-        for kind in OWN_KINDS
+        name: {key: entry for key, entry in valid[name].items() if key in (raw.get(name) or {})} for name in OWN_KINDS
     }
     config = Config(parsed.model_copy(update=own), Catalogue.model_construct(None, **valid))
     problems += [*_matrix_problems(config, place), *import_problems(config.campaign, config.catalogue, place)]
-    found, wrong = compared_campaigns(config.campaign, directory, place, load_config)
-    problems += wrong
+    found = _compared(config.campaign, directory, place, problems)
     if problems:
         raise ConfigError(problems)
     if not found:
         return config
-    return Config(with_contrasts(config.campaign, found), compared_catalogue(found, config.catalogue), found)
-
-
-def _parse_campaign(raw: Mapping[str, Any], place: str, problems: list[ConfigProblem]) -> Campaign | None:
-    """Validate the campaign without its own catalogue entries, which may extend others and are validated with them."""
-    kind = ImportCampaign if "import" in raw else CompareCampaign if "compare" in raw else Campaign
-    try:
-        return kind.model_validate({key: value for key, value in raw.items() if key not in OWN_KINDS})
-    except ValidationError as error:
-        problems += problems_of(error, kind, raw, place)
-        return None
+    return Config(_with_contrasts(config.campaign, found), _compared_catalogue(found, config.catalogue), found)
 
 
 def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:
@@ -89,16 +82,83 @@ def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:
                 continue
             try:
                 config.specification(cell)
-                problems += [_in_matrix(one, cell, entry, index, place) for one in config.replicate_problems(cell)]
+                found: Iterable[ConfigProblem] = config.replicate_problems(cell)
             except ConfigError as error:
-                problems += [_in_matrix(problem, cell, entry, index, place) for problem in error.problems]
+                found = error.problems
+            axes = {"models": cell.model, "scenarios": cell.scenario, "cpu_blocks": cell.cpu_blocks}
+            for one in found:
+                key = one.key
+                if key in axes:
+                    key = f"matrix[{index}].{key}[{getattr(entry, key).index(axes[key])}]"
+                problems.append(replace(one, file=place, key=key))
     return problems
 
 
-def _in_matrix(problem: ConfigProblem, cell: Cell, entry: MatrixEntry, index: int, place: str) -> ConfigProblem:
-    positions = {
-        "models": f"matrix[{index}].models[{entry.models.index(cell.model)}]",
-        "scenarios": f"matrix[{index}].scenarios[{entry.scenarios.index(cell.scenario)}]",
-        "cpu_blocks": f"matrix[{index}].cpu_blocks[{entry.cpu_blocks.index(cell.cpu_blocks)}]",
-    }
-    return replace(problem, file=place, key=positions.get(problem.key, problem.key))
+def _compared(
+    campaign: Campaign, directory: Path, place: str, problems: list[ConfigProblem]
+) -> list[tuple[Compared, Config]]:
+    """Load the campaigns that `campaign` compares, if any, from `directory`/campaigns; append what is wrong."""
+    found: list[tuple[Compared, Config]] = []
+    compared = campaign.compare if isinstance(campaign, CompareCampaign) else ()
+    folder = directory / "campaigns"
+    for index, entry in enumerate(compared):
+        key, path = f"compare[{index}].campaign", folder / f"{entry.campaign}.yaml"
+        if not path.is_file():
+            known = (other.stem for other in folder.glob("*.yaml"))
+            problems.append(unknown_name(place, key, entry.campaign, known, f"there is no {path.as_posix()}"))
+            continue
+        try:
+            config = load_config(path, directory)
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        if not config.cells:
+            said = f"{entry.campaign} measures nothing"
+            problems.append(ConfigProblem(place, key, said, "a campaign with a matrix", "no_matrix"))
+        found.append((entry, config))
+    for label, count in Counter(entry.label for entry in compared).items():
+        if count > 1:
+            said = f"label {label} is given twice"
+            problems.append(ConfigProblem(place, "compare", said, code="repeated_label"))
+    seen: dict[str, tuple[str, Model]] = {}
+    for entry, config in found:
+        for name in dict.fromkeys(cell.model for cell in config.cells):
+            model = config.catalogue.models[name]
+            other, earlier = seen.setdefault(name, (entry.campaign, model))
+            if earlier != model:
+                said = f"model {name} differs between {entry.campaign} and {other}"
+                problems.append(ConfigProblem(place, "compare", said, code="other_model"))
+    return found
+
+
+def _compared_catalogue(found: Sequence[tuple[Compared, Config]], catalogue: Catalogue) -> Catalogue:
+    """Return the catalogue with the campaigns' models and their scenarios under the names they appear with.
+
+    Every scenario is compared with the same scenario on the first label.
+    """
+    models = dict(catalogue.models)
+    scenarios = dict(catalogue.scenarios)
+    first = {named_on(cell.scenario, found[0][0].label): cell.scenario for cell in found[0][1].cells}
+    for entry, config in found:
+        for cell in config.cells:
+            models[cell.model] = config.catalogue.models[cell.model]
+            scenario, reference = config.catalogue.scenarios[cell.scenario], named_on(cell.scenario, found[0][0].label)
+            scenarios[named_on(cell.scenario, entry.label)] = scenario.model_copy(
+                update={
+                    "title": f"{scenario.title}, {entry.label}",
+                    "baseline": reference if entry is not found[0][0] and reference in first else None,
+                }
+            )
+    return catalogue.model_copy(update={"models": models, "scenarios": scenarios})
+
+
+def _with_contrasts(campaign: Campaign, found: Sequence[tuple[Compared, Config]]) -> Campaign:
+    """Return the campaign with every arm compared with its own campaign's baseline as well."""
+    pairs: dict[tuple[str, str], None] = {}
+    for entry, config in found:
+        for cell in config.cells:
+            base: Cell | None = config.baseline(cell)
+            if base is not None and base in config.cells:
+                pairs[named_on(cell.scenario, entry.label), named_on(base.scenario, entry.label)] = None
+    comparison = campaign.comparison.model_copy(update={"contrasts": tuple(pairs)})
+    return campaign.model_copy(update={"comparison": comparison})

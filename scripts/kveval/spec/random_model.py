@@ -18,6 +18,11 @@ _VOCABULARY = 4096
 _SPECIALS = ("<s>", "</s>")
 _CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] }}\n{{ message['content'] }}\n{% endfor %}"
 _MODEL_TYPES = {"Qwen3ForCausalLM": "qwen3", "LlamaForCausalLM": "llama"}
+_CONFIG_NAMES = {
+    "layers": "num_hidden_layers",
+    "attention_heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+}
 # Common English words, in no order that matters; the statistics of letters come from them, too.
 _WORDS = Path(__file__).with_name("tokenizer_words.txt")
 _FREQUENT_PAIRS = 200
@@ -31,10 +36,9 @@ _QUANTIZATION: dict[str, dict[str, Any]] = {
 
 def miniature_geometry(model: Model) -> Geometry:
     """Shrink a model's shape: the same architecture, at least two layers, 512 bytes of KV cache per token and layer."""
-    full = model.geometry
     return Geometry(
-        architecture=full.architecture,
-        layers=max(2, math.ceil(full.layers / 16)),
+        architecture=model.geometry.architecture,
+        layers=max(2, math.ceil(model.geometry.layers / 16)),
         kv_heads=2,
         head_dim=64,
         hidden_size=256,
@@ -51,11 +55,10 @@ def write_served(
 ) -> Path:
     """Write a random-weight model of the given shape, with a tokenizer of as many tokens as its vocabulary."""
     directory.mkdir(parents=True, exist_ok=True)
-    _write(directory / "config.json", model_config(geometry, dtype, quantization))
-    _write(directory / "tokenizer.json", tokenizer(geometry.vocab_size))
-    _write(
-        directory / "tokenizer_config.json",
-        {
+    files = {
+        "config.json": model_config(geometry, dtype, quantization),
+        "tokenizer.json": tokenizer(geometry.vocab_size),
+        "tokenizer_config.json": {
             # The one class that transformers 4 and 5 both read.
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": _SPECIALS[0],
@@ -65,26 +68,20 @@ def write_served(
             # Conversations of several turns go to the chat endpoint, which refuses a model without a template.
             "chat_template": _CHAT_TEMPLATE,
         },
-    )
+    }
+    for name, content in files.items():
+        (directory / name).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     return directory
 
 
 def model_config(geometry: Geometry, dtype: str = "bfloat16", quantization: str | None = None) -> dict[str, Any]:
     """Return the config.json of a model of this shape, as transformers reads it."""
-    architecture = geometry.architecture
+    shape = geometry.model_dump(exclude={"architecture"})
     quantized = {} if quantization is None else {"quantization_config": _QUANTIZATION[quantization]}
     return {
-        "architectures": [architecture],
-        "model_type": _MODEL_TYPES[architecture],
-        "hidden_size": geometry.hidden_size,
-        "intermediate_size": geometry.intermediate_size,
-        "num_hidden_layers": geometry.layers,
-        "num_attention_heads": geometry.attention_heads,
-        "num_key_value_heads": geometry.kv_heads,
-        "head_dim": geometry.head_dim,
-        "vocab_size": geometry.vocab_size,
-        "max_position_embeddings": geometry.max_position_embeddings,
-        "tie_word_embeddings": geometry.tie_word_embeddings,
+        "architectures": [geometry.architecture],
+        "model_type": _MODEL_TYPES[geometry.architecture],
+        **{_CONFIG_NAMES.get(name, name): value for name, value in shape.items()},
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
         "rope_theta": 1e6,
@@ -196,7 +193,3 @@ def _encode(text: str, ranks: Mapping[tuple[str, str], int]) -> list[str]:
                 merged.append(token)
         tokens = merged
     return tokens
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

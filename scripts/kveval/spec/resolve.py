@@ -1,30 +1,28 @@
 """Resolves a cell into everything that defines its measurement: server arguments, environment, budget, workload."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from kveval.config.campaign import Campaign, ServerConfig
-from kveval.config.catalogue import Catalogue, Counter, Model, Scenario, name_for
-from kveval.config.problems import ConfigProblem
-from kveval.config.types import BLOCK_TOKENS
+from kveval.config.catalogue import Catalogue, Model, Scenario, name_for
+from kveval.config.problems import ConfigError, ConfigProblem
+from kveval.config.release import Release
 from kveval.spec import arms, sizing
 from kveval.spec.builds import ArmBuild, with_build
 from kveval.spec.cell_checks import (
-    build_problems,
-    capacity_problems,
-    elsewhere_problems,
+    flags,
     overrides,
-    parallel_problems,
-    stand_in_problems,
-    tier_problems,
+    server_problems,
+    size_problems,
     unknown_names,
-    weights_problems,
     with_settings,
     workload_problems,
+    wrong,
 )
-from kveval.spec.deployment import deployment, deployment_problems, images
+from kveval.spec.deployment import deployed, deployment_problems
 from kveval.spec.random_model import miniature_geometry
 from kveval.spec.servers.registry import SERVERS
 from kveval.spec.servers.software import ServerSoftware
@@ -49,7 +47,7 @@ def served_model(name: str, model: Model, scenario: Scenario, server: ServerConf
         quantization=None if miniature else model.quantization,
         tensor_parallel_size=ranks,
         max_model_len=min(model.max_model_len, server.max_model_len or server.device_tokens or model.max_model_len),
-        gpu_memory_utilization=None if miniature or server.fixed_capacity else utilization,
+        gpu_memory_utilization=None if server.one_rank else utilization,
         geometry=geometry,
         kv_bytes_per_token=sizing.kv_bytes_per_token(geometry, model.kv_cache_dtype, ranks, dtype),
         folder=model.path if server.weights == "full" and model.path is not None else UNSET,
@@ -64,139 +62,104 @@ def exercised_counters(
     Those of later releases are left out, and those of an LMCache server if there is none.
     """
     inside = "lmcache" in scenario.kind.parts and software.lmcache_form(platform) == "process"
-    named = (
-        (_counter_name(counter, software, platform.server_version), counter)
-        for counter in scenario.exercised
-        if not (inside and counter.of == "lmcache server")
-    )
-    return tuple(
-        {"counter": name, "at_least": counter.at_least, "unit": counter.unit}
-        for name, counter in named
-        if name is not None
-    )
-
-
-def _counter_name(counter: Counter, software: ServerSoftware, version: str) -> str | None:
-    """Return a counter's name on the wire, None if the release lacks it; other names than servers' terms stay."""
-    name = name_for(counter.name, version)
-    known = any(name in other.metrics for other in (software, *SERVERS.values()))
-    return software.on_wire(name, version) if name is not None and known else name
-
-
-def required_counters(
-    cell: Cell, campaign: Campaign, catalogue: Catalogue, build: ArmBuild | None = None
-) -> tuple[dict[str, Any], ...]:
-    """Return the counters that prove a cell's arm active; the cell must have no problems."""
-    scenario, campaign = catalogue.scenarios[cell.scenario], _on_build(campaign, build)
-    platform = _platform(_served(cell, campaign, catalogue), campaign, catalogue)
-    return exercised_counters(scenario, SERVERS[campaign.server.program], platform)
+    version, found = platform.server_version, []
+    for counter in scenario.exercised:
+        name = name_for(counter.name, version)
+        # Names that are no server's terms stay.
+        if any(name in other.metrics for other in (software, *SERVERS.values())):
+            name = software.on_wire(str(name), version)
+        if name is not None and not (inside and counter.of == "lmcache server"):
+            found.append({"counter": name, "at_least": counter.at_least, "unit": counter.unit})
+    return tuple(found)
 
 
 def resolve_cell(
     cell: Cell, campaign: Campaign, catalogue: Catalogue, protocol: int, build: ArmBuild | None = None
-) -> tuple[Specification | None, list[ConfigProblem]]:
-    """Resolve a cell, or say all that is wrong with it; a problem's key is the part of the matrix it is about.
+) -> tuple[Specification, tuple[dict[str, Any], ...]]:
+    """Return what defines a cell's measurement, and the counters that prove its arm active, which do not define it.
 
-    `build`: what its scenario runs in place of what is installed.
+    `build`: what its scenario runs in place of what is installed. Raises ConfigError with all that is wrong with the
+    cell; a problem's key is the part of the matrix it is about.
     """
-    campaign = _on_build(campaign, build)
-    unknown = list(unknown_names(cell, campaign, catalogue))
-    if unknown:
-        return None, unknown
+    server = with_build(campaign.server, build)
+    campaign = campaign.model_copy(update={"server": server})
+    _refuse(unknown_names(cell, campaign, catalogue))
     scenario = catalogue.scenarios[cell.scenario]
     model = catalogue.models[scenario.serves.get(cell.model, cell.model)]
-    server, workload = campaign.server, catalogue.workloads[campaign.workload]
-    software = SERVERS[server.program]
+    workload, software = catalogue.workloads[campaign.workload], SERVERS[server.program]
     release = None if server.release is None else catalogue.releases[server.release]
-    served = _served(cell, campaign, catalogue)
-    problems = [
-        *tier_problems(cell, scenario),
-        *capacity_problems(cell, scenario, server),
-        *elsewhere_problems(cell, scenario, server),
-        *build_problems(cell, scenario, server, build),
-        *stand_in_problems(cell, scenario),
-        *parallel_problems(cell, scenario, model, server),
-        *weights_problems(cell, model, server),
-        *workload_problems(cell, served.max_model_len, workload, campaign.workload),
-    ]
-    if problems:
-        return None, problems
-    budget = sizing.budget(
-        served.geometry,
-        cell.cpu_blocks,
-        block_size=server.block_size,
-        kv_cache_dtype=served.kv_cache_dtype,
-        tensor_parallel_size=served.tensor_parallel_size,
-        dtype=served.dtype,
+    served = served_model(cell.model, model, scenario, server)
+    _refuse(
+        (
+            *size_problems(cell, scenario, server),
+            *server_problems(cell, scenario, model, server, build),
+            *workload_problems(cell, served.max_model_len, workload, campaign.workload),
+        )
     )
-    platform = _platform(served, campaign, catalogue)
+    budget = sizing.budget(served.kv_bytes_per_token, cell.cpu_blocks, server.block_size, served.tensor_parallel_size)
+    platform = _platform(served, campaign, release)
     if release is not None:
-        problems = list(deployment_problems(cell.scenario, scenario, campaign, release, software, platform))
-    if problems:
-        return None, problems
+        _refuse(deployment_problems(cell.scenario, scenario, campaign, release, software, platform))
+    counters = exercised_counters(scenario, software, platform)
     try:
-        if scenario.exercised and not exercised_counters(scenario, software, platform):
+        if scenario.exercised and not counters:
             said = f"{software.title} {server.declared_version}"
             raise arms.ArmError(f"{said} has none of the counters that would prove it active", code="no_proof")
         arm = software.arm_arguments(scenario, platform, budget)
         sizes = _sizes(scenario, server, platform, budget)
     except arms.ArmError as error:
-        return None, [ConfigProblem("", "scenarios", f"{cell.scenario}: {error}", code=error.code)]
-    settings = {str(name): own for name, own in scenario.companions.items()}
-    sidecars, problems = with_settings(cell, arm.sidecars, settings)
+        raise ConfigError([wrong("scenarios", f"{cell.scenario}: {error}", code=error.code)]) from None
+    sidecars, problems = with_settings(cell.scenario, scenario, arm.sidecars)
     argv = (*software.common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**software.common_environment(served, server), **arm.env}
-    problems += [
-        *overrides(cell.model, "models", model.extra_args, {}, (argv, env), software.arm_flags),
-        *overrides("server", "server", server.args, server.env, (argv, env), software.arm_flags),
-        *overrides(cell.scenario, "scenarios", scenario.args, scenario.env, (argv, env), software.arm_flags),
-    ]
-    if problems:
-        return None, problems
+    computed = flags(argv) | env.keys() | software.arm_flags
+    for owner, key, args, own in (
+        (cell.model, "models", model.extra_args, {}),
+        ("server", "server", server.args, server.env),
+        (cell.scenario, "scenarios", scenario.args, scenario.env),
+    ):
+        problems += overrides(owner, key, args, own, computed)
+    _refuse(problems)
     argv = (*argv, *model.extra_args, *server.args, *scenario.args)
     versions = {software.name: server.declared_version, "guidellm": server.guidellm}
     if "lmcache" in scenario.kind.parts and server.lmcache is not None:
         versions["lmcache"] = server.lmcache
-    return (
-        Specification(
-            protocol=protocol,
-            cell=cell,
-            engine=campaign.engine,
-            weights=server.weights,
-            model=served,
-            versions=versions,
-            build=server.build,
-            source=build.source or UNSET if build is not None else UNSET,
-            block_size=server.block_size,
-            argv=argv,
-            env={**env, **server.env, **scenario.env},
-            sidecars=sidecars,
-            budget=sizes,
-            fs_dir=server.fs_dir if "files" in scenario.kind.parts else UNSET,
-            workload=workload.specification,
-            reset_caches=campaign.reset_caches,
-            images={} if release is None else images(scenario, campaign, release, sidecars),
-            deployment=None
-            if release is None
-            else deployment(scenario, campaign, release, software, platform, served, sizes, argv),
-        ),
-        [],
+    images, deployment = (
+        ({}, None)
+        if release is None
+        else deployed(scenario, campaign, release, software, platform, served, sizes, argv, sidecars)
     )
+    specification = Specification(
+        protocol=protocol,
+        cell=cell,
+        engine=campaign.engine,
+        weights=server.weights,
+        model=served,
+        versions=versions,
+        build=server.build,
+        source=build.source or UNSET if build is not None else UNSET,
+        block_size=server.block_size,
+        argv=argv,
+        env={**env, **server.env, **scenario.env},
+        sidecars=sidecars,
+        budget=sizes,
+        fs_dir=server.fs_dir if "files" in scenario.kind.parts else UNSET,
+        workload=workload.specification,
+        reset_caches=campaign.reset_caches,
+        images=images,
+        deployment=deployment,
+    )
+    return specification, counters
 
 
-def _on_build(campaign: Campaign, build: ArmBuild | None) -> Campaign:
-    return campaign.model_copy(update={"server": with_build(campaign.server, build)})
+def _refuse(problems: Iterable[ConfigProblem]) -> None:
+    found = [*problems]
+    if found:
+        raise ConfigError(found)
 
 
-def _served(cell: Cell, campaign: Campaign, catalogue: Catalogue) -> ServedModel:
-    scenario = catalogue.scenarios[cell.scenario]
-    model = catalogue.models[scenario.serves.get(cell.model, cell.model)]
-    return served_model(cell.model, model, scenario, campaign.server)
-
-
-def _platform(served: ServedModel, campaign: Campaign, catalogue: Catalogue) -> arms.Platform:
+def _platform(served: ServedModel, campaign: Campaign, release: Release | None) -> arms.Platform:
     server = campaign.server
-    release = None if server.release is None else catalogue.releases[server.release]
     # Two of the longest conversations: enough for a buffer, too little to serve as a tier.
     staging_blocks = sizing.server_blocks(2 * sizing.blocks_for_tokens(served.max_model_len), server.block_size)
     return arms.Platform(
@@ -216,12 +179,12 @@ def _sizes(scenario: Scenario, server: ServerConfig, platform: arms.Platform, bu
     """Return the budget with its parts, where two tiers share it, the staging buffer and the device's own cache."""
     split = {}
     if scenario.kind.shares_budget:
-        native, lmcache = arms.hybrid_budgets(scenario, budget)
+        native, lmcache = arms.hybrid_budgets(scenario, platform, budget)
         split = {"native_bytes": native.tier_bytes, "lmcache_bytes": lmcache.tier_bytes}
     return CacheSizes(
         **msgspec.structs.asdict(budget),
         staging_bytes=platform.staging_bytes if "files" in scenario.kind.parts and not scenario.cpu_tier else 0,
         device_blocks=server.device_blocks,
-        device_tokens=None if server.device_blocks is None else server.device_blocks * BLOCK_TOKENS,
+        device_tokens=server.device_tokens,
         split=split,
     )

@@ -6,7 +6,6 @@ larger of the two counts and not their sum: both of vLLM's own tiers and LMCache
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -185,19 +184,13 @@ def caches_of(specification: Specification, reported_tokens: int | None = None) 
 
 def _tier_tokens(specification: Specification) -> float:
     """The tokens of the largest tier: all tiers store the same tokens, even two that share one budget."""
-    budget, per_token = specification.budget, specification.model.kv_bytes_per_token
-    if specification.file_tier:
-        return math.inf
+    budget, limit = specification.budget, "--maxmemory"
     sizes: list[float] = [*budget.split.values()] or [budget.tier_bytes]
-    if budget.tier_bytes:
-        sizes += [_store_bytes(sidecar.argv) for sidecar in specification.sidecars if sidecar.name in _STORES]
-    return max(sizes) // per_token if math.isfinite(max(sizes)) else math.inf
-
-
-def _store_bytes(argv: Iterable[str]) -> float:
-    """The memory that a store's arguments allow it."""
-    given = list(argv)
-    return float(given[given.index("--maxmemory") + 1]) if "--maxmemory" in given else math.inf
+    for argv in (sidecar.argv for sidecar in specification.sidecars if sidecar.name in _STORES and budget.tier_bytes):
+        sizes.append(float(argv[argv.index(limit) + 1]) if limit in argv else math.inf)
+    if specification.file_tier or math.isinf(max(sizes)):
+        return math.inf
+    return max(sizes) // specification.model.kv_bytes_per_token
 
 
 def reuse_of(specification: Specification, reported_tokens: int | None = None) -> list[LevelReuse]:

@@ -82,7 +82,11 @@ def _precise(release: Release, index: Index) -> dict[str, Any]:
     store: dict[str, Any] = {"inMemoryConfig": None, "enableMetrics": True}
     address = f"redis://{{{index.store}_host}}:{{{index.store}_port}}"
     load: list[Plugin] = [{"type": "kv-cache-utilization-scorer"}, {"type": "queue-scorer"}]
+    weights = {"kv-cache-utilization-scorer": 1, "queue-scorer": 1, "max-score-picker": None}
     if state == "scorer":
+        # Without a writable folder, the picker's request for a tokenizer never returns.
+        folder = release.epp.tokenizer_cache
+        tokenizers = {} if folder is None else {"tokenizersPoolConfig": {"hf": {"tokenizersCacheDir": folder}}}
         store[f"{index.store}Config"] = {"address": address, "backendType": index.store}
         scorer: Plugin = {
             "type": _PRECISE[state],
@@ -90,15 +94,14 @@ def _precise(release: Release, index: Index) -> dict[str, Any]:
                 "indexerConfig": {
                     "tokenProcessorConfig": hashing,
                     "kvBlockIndexConfig": store,
-                    **_tokenizers(release),
+                    **tokenizers,
                 },
                 "kvEventsConfig": {"zmqEndpoint": "tcp://*:{events_port}", "topicFilter": "kv@", "concurrency": 4},
             },
         }
-        plugins = [{"type": "single-profile-handler"}, scorer, *load]
         return {
-            "plugins": [*plugins, {"type": "max-score-picker"}],
-            "schedulingProfiles": [_precise_profile(_PRECISE[state])],
+            "plugins": [{"type": "single-profile-handler"}, scorer, *load, {"type": "max-score-picker"}],
+            "schedulingProfiles": [_profile({_PRECISE[state]: 2, **weights})],
         }
     # A Valkey server is addressed like Redis.
     store["redisConfig"] = {"address": address}
@@ -133,24 +136,8 @@ def _precise(release: Release, index: Index) -> dict[str, Any]:
                 {"pluginRef": source, "extractors": [{"pluginRef": extractor}]} for source, extractor in sources.items()
             ]
         },
-        "schedulingProfiles": [_precise_profile("prefix-cache-scorer")],
+        "schedulingProfiles": [_profile({"prefix-cache-scorer": 2, **weights})],
     }
-
-
-def _tokenizers(release: Release) -> dict[str, Any]:
-    """Name a writable folder: without one, the picker's request for a tokenizer never returns."""
-    folder = release.epp.tokenizer_cache
-    return {} if folder is None else {"tokenizersPoolConfig": {"hf": {"tokenizersCacheDir": folder}}}
-
-
-def _precise_profile(scorer: str) -> dict[str, Any]:
-    weights: Mapping[str, int | None] = {
-        scorer: 2,
-        "kv-cache-utilization-scorer": 1,
-        "queue-scorer": 1,
-        "max-score-picker": None,
-    }
-    return _profile(weights)
 
 
 def _profile(weights: Mapping[str, int | None]) -> dict[str, Any]:

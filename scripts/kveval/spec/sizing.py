@@ -45,13 +45,6 @@ def kv_bytes_per_token(
     return 2 * geometry.layers * heads * geometry.head_dim * element_bytes(kv_cache_dtype, dtype)
 
 
-def bytes_per_block(
-    geometry: Geometry, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1, dtype: str = "bfloat16"
-) -> int:
-    """Return the bytes of one 16-token block over all ranks."""
-    return BLOCK_TOKENS * kv_bytes_per_token(geometry, kv_cache_dtype, tensor_parallel_size, dtype)
-
-
 def gib(size_bytes: int) -> float:
     """Convert bytes to GiB; exact for anything that is a multiple of a KiB."""
     return size_bytes / GIB
@@ -107,45 +100,20 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         """One rank's share of the tier, GiB."""
         return gib(self.rank_bytes)
 
-    def part(self, tier_blocks: int) -> "Budget":
-        """Return the budget of so many of the server's blocks."""
-        block_bytes = self.tier_bytes // self.tier_blocks
-        per_token = self.requested_bytes // self.tokens
-        tier_bytes = tier_blocks * block_bytes
-        tokens = tier_bytes // per_token
-        ranks = self.tier_bytes // self.rank_bytes
-        return Budget(
-            cpu_blocks=tokens // BLOCK_TOKENS,
-            tokens=tokens,
-            requested_bytes=tier_bytes,
-            tier_blocks=tier_blocks,
-            tier_bytes=tier_bytes,
-            rank_bytes=tier_bytes // ranks,
-        )
 
-
-def budget(
-    geometry: Geometry,
-    cpu_blocks: int,
-    *,
-    block_size: int = BLOCK_TOKENS,
-    kv_cache_dtype: str = "auto",
-    tensor_parallel_size: int = 1,
-    dtype: str = "bfloat16",
-) -> Budget:
-    """Translate `cpu_blocks` (16-token blocks) for a server with blocks of `block_size` tokens.
+def budget(kv_bytes_per_token: int, cpu_blocks: int, block_size: int = BLOCK_TOKENS, ranks: int = 1) -> Budget:
+    """Translate `cpu_blocks` (16-token blocks) for a server with blocks of `block_size` tokens, over all its ranks.
 
     The bytes given to an arm are a multiple of the server's block, so that arms which count blocks and arms which count
     bytes get the same tier.
     """
-    per_token = kv_bytes_per_token(geometry, kv_cache_dtype, tensor_parallel_size, dtype)
     blocks = server_blocks(cpu_blocks, block_size)
-    tier_bytes = blocks * block_size * per_token
+    tier_bytes = blocks * block_size * kv_bytes_per_token
     return Budget(
         cpu_blocks=cpu_blocks,
         tokens=cpu_blocks * BLOCK_TOKENS,
-        requested_bytes=cpu_blocks * BLOCK_TOKENS * per_token,
+        requested_bytes=cpu_blocks * BLOCK_TOKENS * kv_bytes_per_token,
         tier_blocks=blocks,
         tier_bytes=tier_bytes,
-        rank_bytes=tier_bytes // tensor_parallel_size,
+        rank_bytes=tier_bytes // ranks,
     )

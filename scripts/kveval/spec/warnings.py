@@ -1,13 +1,15 @@
 """Warnings of campaigns that can be measured but cannot show what they are meant to."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kveval.config.campaign import Campaign
 from kveval.config.catalogue import Catalogue
 from kveval.config.types import BLOCK_TOKENS
 from kveval.host.findings import Finding, warning
+from kveval.host.hashing import content_hash
+from kveval.load.enough import MIN_RUNS, window_s
 from kveval.spec.deployment import replicas
 from kveval.spec.reuse import LevelReuse, reuse_of
 from kveval.spec.specification import Specification
@@ -19,47 +21,84 @@ WORKLOAD = "workload"
 _OUTGROWN = 2
 
 
-def cluster_warnings(
-    campaign: Campaign, catalogue: Catalogue, images: Mapping[Cell, str | None], baselines: Mapping[Cell, Cell | None]
-) -> list[Finding]:
-    """Return a warning for each arm whose image differs from that of its baseline, another arm; for each index without
-    effect; and for each load that is spread unevenly.
+def warnings_of(
+    campaign: Campaign,
+    catalogue: Catalogue,
+    specifications: Mapping[Cell, Specification],
+    baselines: Mapping[Cell, Cell | None],
+) -> Iterator[Finding]:
+    """Yield a warning for what can be measured but will not show what it seems to.
 
-    `images`: the server's image of every cell of the matrix; `baselines`: what it is compared with.
+    `specifications` of the matrix's cells; `baselines`: what each is compared with.
+    """
+    workload = catalogue.workloads[campaign.workload]
+    yield from _idle_tiers(specifications, baselines, campaign.comparison.margin)
+    if workload.varying_working_set:
+        said = "the working set grows with the level, so levels differ in two ways"
+        yield noted(f"workload {campaign.workload}: {said}", "working_set_grows")
+    # How many requests a level will complete is not known yet; its length is.
+    window, needed = window_s(workload.seconds, workload.warmup_s), campaign.min_samples
+    if window < needed:
+        said = f"workload {campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"
+        said += " of the recording at one a second: its system metrics will be n/a"
+        yield noted(said, "few_samples", min_samples=needed)
+    missing = {
+        (cell.scenario, base.path) for cell, base in baselines.items() if base is not None and base not in baselines
+    }
+    for scenario, path in sorted(missing):
+        yield noted(f"{scenario} is compared with {path}, which the matrix does not list", "baseline_unlisted")
+    step = campaign.server.block_size
+    for blocks in sorted({cell.cpu_blocks for cell in baselines if cell.cpu_blocks * BLOCK_TOKENS % step}):
+        said = f"cpu_blocks {blocks} are not a whole number of server blocks of {step} tokens; the rest stays unused"
+        yield noted(said, "blocks_uneven", cpu_blocks=blocks)
+    if campaign.runs < MIN_RUNS:
+        said = f"runs is {campaign.runs}: a verdict needs {MIN_RUNS} or more, five to show parity"
+        yield noted(said, "few_runs")
+    images = {cell: specification.images.get("server") for cell, specification in specifications.items()}
+    yield from _cluster_warnings(campaign, catalogue, images, baselines)
+    same: dict[str, list[str]] = {}
+    for cell, specification in specifications.items():
+        if not catalogue.scenarios[cell.scenario].replicate:
+            effective = {key: value for key, value in specification.to_json().items() if key != "cell"}
+            same.setdefault(content_hash(effective), []).append(cell.path)
+    for paths in same.values():
+        if len(paths) > 1:
+            said = f"{' and '.join(paths)} are configured alike: a difference is noise"
+            yield noted(said, "configured_alike", cells=paths)
+
+
+def _cluster_warnings(
+    campaign: Campaign, catalogue: Catalogue, images: Mapping[Cell, str | None], baselines: Mapping[Cell, Cell | None]
+) -> Iterator[Finding]:
+    """Yield a warning for each arm whose image differs from that of its baseline, another arm; for each index without
+    effect; and for each load that is spread unevenly.
     """
     if campaign.cluster is None:
-        return []
-    found = [
-        noted(
-            f"{cell.path} runs {image}, its baseline {images[baseline]}: their comparison is confounded",
-            "other_image",
-            cell=cell.path,
-            images=(image, images[baseline]),
-        )
-        for cell, image in images.items()
-        if (baseline := baselines[cell]) is not None
-        and images.get(baseline, image) != image
-        and not catalogue.scenarios[cell.scenario].same_arm(catalogue.scenarios[baseline.scenario])
-    ]
+        return
+    scenarios = catalogue.scenarios
+    for cell, image in images.items():
+        base = baselines[cell]
+        if base is None or base not in images or scenarios[cell.scenario].same_arm(scenarios[base.scenario]):
+            continue
+        if images[base] != image:
+            said = f"{cell.path} runs {image}, its baseline {images[base]}: their comparison is confounded"
+            yield noted(said, "other_image", cell=cell.path, images=(image, images[base]))
     for name in dict.fromkeys(cell.scenario for cell in images):
-        scenario = catalogue.scenarios[name]
-        servers = replicas(scenario, campaign.server)
-        if "index" in scenario.kind.parts and servers == 1:
+        servers = replicas(scenarios[name], campaign.server)
+        if "index" in scenarios[name].kind.parts and servers == 1:
             said = f"{name} routes between replicas, and there is one: it cannot differ from its baseline"
-            found.append(noted(said, "one_replica", scenario=name))
+            yield noted(said, "one_replica", scenario=name)
         if campaign.cluster.address not in ("router", "gateway") and servers > 1:
             said = f"{name} has {servers} replicas behind a Service, which spreads connections, not requests:"
-            found.append(noted(f"{said} use address: router", "connections_spread", scenario=name))
-    return found
+            yield noted(f"{said} use address: router", "connections_spread", scenario=name)
 
 
-def idle_tiers(
+def _idle_tiers(
     specifications: Mapping[Cell, Specification], baselines: Mapping[Cell, Cell | None], margin: float
-) -> list[Finding]:
-    """Return a warning for arms whose tier can save next to nothing at any level and of any size.
+) -> Iterator[Finding]:
+    """Yield a warning for arms whose tier can save next to nothing at any level and of any size.
 
-    `specifications` of the matrix's cells; `baselines`: what each is compared with; `margin`: the relative difference
-    that matters. Arms and models with the same reason have one warning.
+    `margin`: the relative difference that matters. Arms and models with the same reason have one warning.
     """
     arms: dict[tuple[str, str], list[LevelReuse]] = {}
     for cell, specification in specifications.items():
@@ -75,16 +114,11 @@ def idle_tiers(
         reason = idle[max(range(len(shown)), key=lambda place: (shown[place].saved, shown[place].overflows))]
         if reason is not None and None not in idle:
             same.setdefault((baseline[scenario], reason), []).append((model, scenario))
-    return [_idle(base, reason, found) for (base, reason), found in same.items()]
-
-
-def _idle(baseline: str, reason: tuple[str, str, str], arms: list[tuple[str, str]]) -> Finding:
-    code, why, fix = reason
-    models = list(dict.fromkeys(model for model, _ in arms))
-    scenarios = list(dict.fromkeys(scenario for _, scenario in arms))
-    pair = f"{', '.join(scenarios)} and {baseline} on {', '.join(models)}"
-    said = f"this campaign cannot show a difference between {pair}, apart from what the tier costs: {why}"
-    return warning(WORKLOAD, said, fix, code, scenarios=scenarios, baseline=baseline, models=models)
+    for (base_name, (code, why, fix)), alike in same.items():
+        models, scenarios = (list(dict.fromkeys(names)) for names in zip(*alike, strict=True))
+        pair = f"{', '.join(scenarios)} and {base_name} on {', '.join(models)}"
+        said = f"this campaign cannot show a difference between {pair}, apart from what the tier costs: {why}"
+        yield warning(WORKLOAD, said, fix, code, scenarios=scenarios, baseline=base_name, models=models)
 
 
 def no_gain(reuse: LevelReuse, margin: float) -> tuple[str, str, str] | None:

@@ -4,6 +4,7 @@ import pytest
 from tests.support.config_files import CONFIG
 
 from kveval.config.catalogue import Catalogue
+from kveval.config.types import BLOCK_TOKENS
 from kveval.importing.settings import connectors, effective_tier, ignored_sizes, parse_settings, ranks
 from kveval.spec import sizing
 from kveval.spec.loading import load_config
@@ -132,7 +133,7 @@ def test_the_tier_that_the_arguments_size(catalogue: Catalogue, args: str, env: 
     tier = effective_tier(settings, model, ranks(settings, model))
     assert tier is not None
     assert (tier.cpu_blocks, tier.said_by) == (blocks, said_by)
-    per_block = sizing.bytes_per_block(model.geometry) // (2 if "fp8" in args else 1)
+    per_block = BLOCK_TOKENS * sizing.kv_bytes_per_token(model.geometry) // (2 if "fp8" in args else 1)
     assert abs(tier.size_bytes - blocks * per_block) < per_block
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from kveval.config.catalogue import Scenario
 from kveval.config.release import CacheEvents
+from kveval.spec import sizing
 from kveval.spec.arms import ArmError, Platform, canonical_json
 from kveval.spec.servers.vllm import VLLM
-from kveval.spec.sizing import budget
 
 MOVED = ({"name": "vllm:external_prefix_cache_hits_total", "unit": "tokens"},)
 GPU = Platform(
@@ -26,6 +26,11 @@ class Shape:
     """Qwen3-14B: 160 KiB per token."""
 
     layers, kv_heads, head_dim = 40, 8, 128
+
+
+def budget(shape, cpu_blocks, block_size=16, tensor_parallel_size=1):
+    per_token = sizing.kv_bytes_per_token(shape, "auto", tensor_parallel_size)
+    return sizing.budget(per_token, cpu_blocks, block_size, tensor_parallel_size)
 
 
 SIZE = budget(Shape, 10_000, tensor_parallel_size=2)

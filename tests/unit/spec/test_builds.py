@@ -134,7 +134,7 @@ def test_what_is_no_build_is_named(tmp_path: Path) -> None:
 )
 def test_an_environment_whose_python_fails_says_why(tmp_path: Path, monkeypatch: Any, does: str, said: str) -> None:
     if "tail" in does:
-        monkeypatch.setattr(builds, "_GIT_S", 0.0)
+        monkeypatch.setattr(builds, "_ANSWER_S", 0.0)
     failing_python(tmp_path, does)
     with pytest.raises(BuildError) as error:
         asked_of(tmp_path, "print({})")

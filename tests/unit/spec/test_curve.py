@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kveval.load.trace_file import TraceRow
-from kveval.spec.curve.curve import TierRules, device_curve, replicas, tier_curve
+from kveval.spec.curve import curve as module
+from kveval.spec.curve.curve import replicas, reuse_curve
 from kveval.spec.curve.distances import FIRST, Sample, reuse_distances
 from kveval.spec.curve.prompts import Prompts
 
@@ -91,9 +92,9 @@ def test_the_curves_are_those_of_caches_that_are_filled_block_by_block(
     prompts: Prompts, block: int, device: int, tier: int, blocks_of_chunk: int
 ) -> None:
     chunk = block * blocks_of_chunk
-    alone = device_curve([prompts], block)
+    alone = reuse_curve([prompts], block)
     assert round(alone.share(device * block) * alone.prompt_tokens) == simulated([prompts], block, device)
-    both = tier_curve([prompts], block, device * block, TierRules(chunk))
+    both = reuse_curve([prompts], block, (device * block, chunk))
     assert round(both.share(tier * chunk) * both.prompt_tokens) == simulated([prompts], block, device, tier, chunk)
 
 
@@ -101,7 +102,7 @@ def test_the_curves_are_those_of_caches_that_are_filled_block_by_block(
 def test_replicas_are_servers_of_their_own(prompts: Prompts, servers: int, by_prefix: bool, device: int) -> None:
     parts = replicas(prompts, servers, by_prefix)
     assert sum(len(part.input_tokens) for part in parts) == len(prompts.input_tokens)
-    curve = device_curve(parts, 2)
+    curve = reuse_curve(parts, 2)
     assert round(curve.share(2 * device) * curve.prompt_tokens) == simulated(parts, 2, device)
 
 
@@ -118,7 +119,7 @@ def test_single_blocks_have_the_classic_stack_distances(blocks: list[int]) -> No
 
 @given(loads())
 def test_a_curve_rises_to_its_ceiling(prompts: Prompts) -> None:
-    curve = device_curve([prompts], 2)
+    curve = reuse_curve([prompts], 2)
     shares = [curve.share(size) for size in [0, *curve.sizes.tolist(), np.inf]]
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (curve.base, curve.ceiling)
@@ -129,7 +130,7 @@ def test_a_curve_rises_to_its_ceiling(prompts: Prompts) -> None:
 
 
 @pytest.mark.parametrize(("seed", "chunk"), [(1, 4), (2, 8), (3, 16)])
-def test_a_sample_tells_the_curve_within_its_error(seed: int, chunk: int) -> None:
+def test_a_sample_tells_the_curve_within_its_error(seed: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prefixes of a heavy-tailed popularity before suffixes of their own; a thirtieth of the blocks is looked at."""
     generator = np.random.default_rng(seed)
     drawn = zip((generator.zipf(1.3, 4000) % 400).tolist(), generator.integers(4, 30, 4000).tolist(), strict=True)
@@ -138,13 +139,10 @@ def test_a_sample_tells_the_curve_within_its_error(seed: int, chunk: int) -> Non
         for own, (prefix, length) in zip(range(10**6, 10**7, 60), drawn, strict=False)
     ]
     prompts = [Prompts.of_rows(rows, 4)]
-    few = prompts[0].block_count(4, answers=True) // 6
-    rules = TierRules(chunk)
-    curves = (
-        (device_curve(prompts, 4), device_curve(prompts, 4, few)),
-        (tier_curve(prompts, 4, 4000, rules), tier_curve(prompts, 4, 4000, rules, few)),
-    )
-    for exact, sampled in curves:
+    exactly = reuse_curve(prompts, 4), reuse_curve(prompts, 4, (4000, chunk))
+    monkeypatch.setattr(module, "EXACT_UP_TO", prompts[0].block_count(4, answers=True) // 6)
+    of_samples = reuse_curve(prompts, 4), reuse_curve(prompts, 4, (4000, chunk))
+    for exact, sampled in zip(exactly, of_samples, strict=True):
         assert (exact.sampled, exact.error) == (1.0, 0.0)
         assert sampled.sampled == pytest.approx(1 / 30, rel=0.01)
         sizes = [*np.geomspace(400, 4 * exact.sizes[-1], 30).tolist(), np.inf]
@@ -166,12 +164,3 @@ def test_a_sample_is_the_same_blocks_at_every_use_and_of_every_size() -> None:
     assert [units - {5} for units in blocks] == chunks
     assert len({frozenset(units & {0, 1, 2}) for units in blocks}) == 1
     assert 0.2 < sum(len(units & {3, 4, 5}) for units in blocks) / (3 * len(rows)) < 0.4
-
-
-def test_a_tier_that_drops_before_it_is_full_must_be_larger() -> None:
-    rows = [TraceRow(0.0, 9, 0, [0, 1, 2]) for _ in range(2)]
-    prompts = Prompts.of_rows(rows, 4)
-    whole = tier_curve([prompts], 4, 0, TierRules(4))
-    partly = tier_curve([prompts], 4, 0, TierRules(4, usable=0.5))
-    assert (whole.size_for(), partly.size_for()) == (8, 16)
-    assert whole.ceiling == pytest.approx(8 / 18)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kveval.spec.curve.service import Demanded, ServerSpeed, TierSpeed, serve
+from kveval.spec.curve.service import Demanded, ServedLevel, ServerSpeed, Service, TierSpeed
 from kveval.spec.curve.speed import ObservedLevel, fit_speed, level_figures
 
 SPEED = ServerSpeed(token_s=5e-5, context_share=1e-4, batch_s=0.004, answer_s=0.0005, request_s=0.01)
@@ -28,6 +28,10 @@ def demanded(found: list[int], *, prompt: int = 3000, answer: int = 16, loaded: 
         groups=np.arange(len(found)),
     )
     return replace(made, **changes)
+
+
+def serve(*settings, **more) -> ServedLevel:
+    return Service(*settings, **more).served()
 
 
 def test_a_request_by_itself_takes_the_sum_of_its_parts():

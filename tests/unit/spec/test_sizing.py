@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from tests.support.paths import CONFIG
 
 from kveval.config.types import BLOCK_TOKENS
+from kveval.spec import sizing
 from kveval.spec.loading import load_config
 from kveval.spec.servers.vllm import VLLM
 from kveval.spec.sizing import (
     blocks_for_tokens,
     blocks_of_server,
-    budget,
-    bytes_per_block,
     element_bytes,
     gib,
     kv_bytes_per_token,
@@ -31,6 +30,11 @@ class Shape:
     layers: int
     kv_heads: int
     head_dim: int
+
+
+def budget(shape, cpu_blocks, block_size=16, kv_cache_dtype="auto", tensor_parallel_size=1):
+    per_token = kv_bytes_per_token(shape, kv_cache_dtype, tensor_parallel_size)
+    return sizing.budget(per_token, cpu_blocks, block_size, tensor_parallel_size)
 
 
 shapes = st.builds(
@@ -57,7 +61,7 @@ def test_catalogue_models_have_the_published_sizes(name, kib_per_token, mib_per_
     model = load_config(CONFIG / "config.yaml", CONFIG).catalogue.models[name]
     geometry = model.geometry
     assert kv_bytes_per_token(geometry, model.kv_cache_dtype, model.tensor_parallel_size) == kib_per_token * 2**10
-    assert bytes_per_block(geometry) == mib_per_block * 2**20
+    assert BLOCK_TOKENS * kv_bytes_per_token(geometry) == mib_per_block * 2**20
     size = budget(geometry, 10_000, tensor_parallel_size=model.tensor_parallel_size)
     assert round(size.tier_gib, 2) == gib_of_10000
     assert size.rank_gib == pytest.approx(size.tier_gib / 2)
@@ -106,7 +110,7 @@ def test_the_block_size_of_the_server_does_not_change_an_even_budget(shape, dtyp
     cpu_blocks = blocks_of_server(server_count, block_size)
     size = budget(shape, cpu_blocks, block_size=block_size, kv_cache_dtype=dtype)
     assert size.tier_blocks == server_count
-    assert size.tier_bytes == size.requested_bytes == cpu_blocks * bytes_per_block(shape, dtype)
+    assert size.tier_bytes == size.requested_bytes == cpu_blocks * BLOCK_TOKENS * kv_bytes_per_token(shape, dtype)
 
 
 @given(counts, block_sizes)

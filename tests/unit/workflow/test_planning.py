@@ -13,8 +13,8 @@ from tests.support.config_files import CONFIG, RAW, load_raw, on_gpus
 
 from kveval.config.problems import ConfigError
 from kveval.load.enough import window_s
-from kveval.spec.differences import described, differences
 from kveval.spec.loading import load_config
+from kveval.spec.specification import described, differences
 from kveval.spec.warnings import sentence
 from kveval.store.run_file import Cell
 from kveval.workflow.planning import tier_sizes

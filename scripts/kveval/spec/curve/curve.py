@@ -1,7 +1,7 @@
 """Share of the prompt tokens served against the size of a cache: of the device alone, and of a tier behind it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,56 +61,47 @@ class ReuseCurve:
         return int(self.sizes[np.searchsorted(self.served[1:], self.served[0] + part * gain)])
 
 
-@dataclass(frozen=True)
-class TierRules:
-    """How a tier looks up and stores: chunks of so many tokens, and `usable` of its size before any eviction."""
+def reuse_curve(prompts: Sequence[Prompts], block_tokens: int, behind: tuple[float, int] | None = None) -> ReuseCurve:
+    """Return the curve of devices alone, which keep answers as well; `prompts`: those of each server.
 
-    chunk_tokens: int
-    usable: float = 1.0
-
-
-def device_curve(prompts: Sequence[Prompts], block_tokens: int, exact_up_to: int = EXACT_UP_TO) -> ReuseCurve:
-    """Return the curve of devices alone, which keep answers as well; `prompts`: those of each server."""
-    sample = _sample(prompts, block_tokens, block_tokens, exact_up_to)
-    blocks = [own.blocks(block_tokens, answers=True, sample=sample) for own in prompts]
-
-    def needed(server: int, group: int | None, rate: float) -> _Part:
-        own = _chosen(blocks[server], group)
-        return _sizes_needed(own, block_tokens, rate, sample), own.found_tokens
-
-    return _estimate(prompts, block_tokens, sample, needed)
-
-
-def tier_curve(
-    prompts: Sequence[Prompts],
-    block_tokens: int,
-    device_tokens: float,
-    rules: TierRules,
-    exact_up_to: int = EXACT_UP_TO,
-) -> ReuseCurve:
-    """Return what devices of one size and tiers of each size serve together; tiers store what devices compute.
-
-    A tier looks up the chunks of a prompt from its beginning on, so that it serves a block of the device exactly if it
-    holds the chunk that contains the whole block. The curve's sizes are as configured, of which `usable` is used.
+    `behind`: tokens of each device, and of the chunks that tiers behind them look up and store; then it is the curve of
+    such tiers, which store what devices compute. A tier looks up the chunks of a prompt from its beginning on, so that
+    it serves a block of the device exactly if it holds the chunk that contains the whole block.
     """
-    sample = _sample(prompts, block_tokens, rules.chunk_tokens, exact_up_to)
+    sample = _sample(prompts, block_tokens, block_tokens if behind is None else behind[1])
     blocks = [own.blocks(block_tokens, answers=True, sample=sample) for own in prompts]
-    all_chunks = [own.blocks(rules.chunk_tokens, sample=sample) for own in prompts]
+    chunks = [] if behind is None else [own.blocks(behind[1], sample=sample) for own in prompts]
+    total = sum(own.counted_tokens for own in prompts)
+    expected = sum(own.found_tokens(block_tokens) for own in prompts)
 
-    def needed(server: int, group: int | None, rate: float) -> _Part:
-        alone, chunks = _chosen(blocks[server], group), _chosen(all_chunks[server], group)
-        sizes = _tier_sizes_needed(alone, chunks, block_tokens, device_tokens, rules, rate, sample)
-        return sizes, alone.found_tokens
+    def part(server: int, group: int | None, rate: float) -> _Part:
+        alone, *tier = (
+            each[server] if group is None else each[server].of_group(group) for each in (blocks, chunks) if each
+        )
+        if behind is None:
+            return _sizes_needed(alone, rate, sample), alone.found_tokens
+        return _tier_sizes_needed(alone, tier[0], behind[0], rate, sample), alone.found_tokens
 
-    return _estimate(prompts, block_tokens, sample, needed)
+    def curve(group: int | None, rate: float) -> ReuseCurve:
+        parts = [part(server, group, rate) for server in range(len(prompts))]
+        return _scaled(_curve(parts, total), rate, expected - sum(int(found.sum()) for _, found in parts) / rate)
+
+    if sample is None:
+        return _curve([part(server, None, 1.0) for server in range(len(prompts))], total)
+    whole = curve(None, sample.rate)
+    sizes = whole.sizes[np.linspace(0, len(whole.sizes) - 1, _COMPARED).astype(int)] if len(whole.sizes) else ()
+    parts = [curve(group, sample.rate / GROUPS) for group in range(GROUPS)]
+    shares = np.array([[part.share(size) for size in sizes] for part in parts])
+    error = float(shares.std(axis=0, ddof=1).max(initial=0.0)) / math.sqrt(GROUPS)
+    return replace(whole, sampled=sample.rate, error=error)
 
 
 def served_by_request(
-    own: Prompts, block_tokens: int, device_tokens: float, tier_tokens: Sequence[float], rules: TierRules
+    own: Prompts, block_tokens: int, device_tokens: float, tier_tokens: Sequence[float], chunk_tokens: int
 ) -> tuple[Ints, list[Ints]]:
     """Return the prompt tokens of each request that the device serves, and for each size of a tier those it adds."""
-    blocks, chunks = own.blocks(block_tokens, answers=True), own.blocks(rules.chunk_tokens)
-    needed = _tier_sizes_needed(blocks, chunks, block_tokens, device_tokens, rules)
+    blocks, chunks = own.blocks(block_tokens, answers=True), own.blocks(chunk_tokens)
+    needed = _tier_sizes_needed(blocks, chunks, device_tokens)
     request = _requests(blocks)
 
     def tokens(served: npt.NDArray[np.bool_]) -> Ints:
@@ -121,85 +112,46 @@ def served_by_request(
 
 
 def _tier_sizes_needed(
-    alone: Blocks,
-    chunks: Blocks,
-    block_tokens: int,
-    device_tokens: float,
-    rules: TierRules,
-    rate: float = 1.0,
-    sample: Sample | None = None,
+    blocks: Blocks, chunks: Blocks, device_tokens: float, rate: float = 1.0, sample: Sample | None = None
 ) -> Ints:
-    """Tokens that a tier must hold to have each block of prompts and answers; 0 where the device has it."""
-    held = _sizes_needed(alone, block_tokens, rate, sample) <= device_tokens
-    of_chunks = _sizes_needed(chunks, rules.chunk_tokens, rate, sample)
-    behind = _by_block(alone, chunks, of_chunks, block_tokens, rules.chunk_tokens)
-    ever = behind < _NEVER
-    behind[ever] = np.ceil(behind[ever] / rules.usable)
-    return np.where(held, 0, behind)
+    """Tokens that a tier must hold to have each block of prompts and answers; 0 where the device has it.
+
+    A block needs what its chunk does; one that lies in no full chunk is never held.
+    """
+    held = _sizes_needed(blocks, rate, sample) <= device_tokens
+    needed = _sizes_needed(chunks, rate, sample)
+    if not len(needed):
+        return np.where(held, 0, _NEVER)
+    span = 1 + int(max(blocks.numbers.max(initial=0), chunks.numbers.max(initial=0)))
+    chunk = ((blocks.numbers.astype(np.int64) + 1) * blocks.tokens - 1) // chunks.tokens
+    wanted = _requests(blocks) * span + chunk
+    there = _requests(chunks) * span + chunks.numbers
+    place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
+    return np.where(held, 0, np.where(there[place] == wanted, needed[place], _NEVER))
 
 
-def _sample(prompts: Sequence[Prompts], block_tokens: int, chunk_tokens: int, exact_up_to: int) -> Sample | None:
+def _sample(prompts: Sequence[Prompts], block_tokens: int, chunk_tokens: int) -> Sample | None:
     """Return how to sample very many blocks, None to count all. Whole chunks are chosen, so that blocks find theirs."""
     count = sum(own.block_count(block_tokens, answers=True) for own in prompts)
-    if count <= exact_up_to:
+    if count <= EXACT_UP_TO:
         return None
-    rate = _SAMPLED_PART * exact_up_to / count
+    rate = _SAMPLED_PART * EXACT_UP_TO / count
     return Sample(rate, math.lcm(block_tokens, chunk_tokens), math.gcd(block_tokens, chunk_tokens))
 
 
-def _chosen(blocks: Blocks, group: int | None) -> Blocks:
-    return blocks if group is None else blocks.of_group(group)
-
-
-def _sizes_needed(blocks: Blocks, block_tokens: int, rate: float, sample: Sample | None) -> Ints:
+def _sizes_needed(blocks: Blocks, rate: float, sample: Sample | None) -> Ints:
     """Tokens that a cache must hold to have each block."""
     distances = reuse_distances(blocks.ids, blocks.offsets)
     if sample is None:
-        return np.where(distances == FIRST, _NEVER, (distances + 1) * block_tokens)
+        return np.where(distances == FIRST, _NEVER, (distances + 1) * blocks.tokens)
     # The blocks before this one in its own unit were chosen with it and are not scaled.
-    own = blocks.numbers % (sample.unit_tokens // block_tokens)
+    own = blocks.numbers % (sample.unit_tokens // blocks.tokens)
     others = np.rint((distances - own) / rate).astype(np.int64)
-    return np.where(distances == FIRST, _NEVER, (others + own + 1) * block_tokens)
-
-
-def _by_block(blocks: Blocks, chunks: Blocks, needed: Ints, block_tokens: int, chunk_tokens: int) -> Ints:
-    """The size that each block's chunk needs; a block that lies in no full chunk is never held."""
-    if not len(needed):
-        return np.full(len(blocks.ids), _NEVER)
-    span = 1 + int(max(blocks.numbers.max(initial=0), chunks.numbers.max(initial=0)))
-    wanted = _requests(blocks) * span + ((blocks.numbers.astype(np.int64) + 1) * block_tokens - 1) // chunk_tokens
-    there = _requests(chunks) * span + chunks.numbers
-    place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
-    return np.where(there[place] == wanted, needed[place], _NEVER)
+    return np.where(distances == FIRST, _NEVER, (others + own + 1) * blocks.tokens)
 
 
 def _requests(blocks: Blocks) -> Ints:
     return np.repeat(np.arange(len(blocks.offsets) - 1), np.diff(blocks.offsets))
-
-
-def _estimate(
-    prompts: Sequence[Prompts],
-    block_tokens: int,
-    sample: Sample | None,
-    needed: Callable[[int, int | None, float], _Part],
-) -> ReuseCurve:
-    """The curve of all servers: of all their blocks, or of a sample and with its error."""
-    total = sum(own.counted_tokens for own in prompts)
-    servers = range(len(prompts))
-    if sample is None:
-        return _curve([needed(server, None, 1.0) for server in servers], total)
-    expected = sum(own.found_tokens(block_tokens) for own in prompts)
-
-    def curve(group: int | None, rate: float) -> ReuseCurve:
-        parts = [needed(server, group, rate) for server in servers]
-        return _scaled(_curve(parts, total), rate, expected - sum(int(found.sum()) for _, found in parts) / rate)
-
-    whole = curve(None, sample.rate)
-    sizes = whole.sizes[np.linspace(0, len(whole.sizes) - 1, _COMPARED).astype(int)] if len(whole.sizes) else ()
-    parts = [curve(group, sample.rate / GROUPS) for group in range(GROUPS)]
-    shares = np.array([[part.share(size) for size in sizes] for part in parts])
-    error = float(shares.std(axis=0, ddof=1).max(initial=0.0)) / math.sqrt(GROUPS)
-    return replace(whole, sampled=sample.rate, error=error)
 
 
 def _scaled(curve: ReuseCurve, rate: float, lacking: float) -> ReuseCurve:

@@ -39,6 +39,10 @@ class Sample:
     unit_tokens: int
     part_tokens: int
 
+    def chosen(self, mixed: Unsigned) -> npt.NDArray[np.bool_]:
+        """Return for each hash whether it is in the sample."""
+        return (mixed >> np.uint64(64 - _HASH_BITS)) < np.uint64(round(self.rate * 2**_HASH_BITS))
+
 
 def hashes(ids: Ints) -> Unsigned:
     """Return well-mixed 64 bits for each id: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
@@ -46,16 +50,6 @@ def hashes(ids: Ints) -> Unsigned:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
-
-
-def below(mixed: Unsigned, rate: float) -> npt.NDArray[np.bool_]:
-    """Return for each hash whether it is in a sample of this rate."""
-    return (mixed >> np.uint64(64 - _HASH_BITS)) < np.uint64(round(rate * 2**_HASH_BITS))
-
-
-def groups_of(mixed: Unsigned) -> npt.NDArray[np.uint8]:
-    """Return the group of each hash."""
-    return (mixed % np.uint64(GROUPS)).astype(np.uint8)
 
 
 def reuse_distances(blocks: Ints, offsets: Ints) -> Ints:

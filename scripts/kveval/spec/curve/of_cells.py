@@ -1,20 +1,22 @@
-"""The curves of a cell: of the requests of its levels, on the caches that it has."""
+"""The requests of a cell's levels, and what the caches that it has serve of them: its curves, and its `demands`."""
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from kveval.load import levels as workloads
 from kveval.load import traces
+from kveval.load.trace_file import TraceRow
 from kveval.load.workload import WorkloadSpec
 from kveval.spec.arms import LMCACHE_CHUNK_TOKENS
-from kveval.spec.curve.curve import ReuseCurve, TierRules, device_curve, replicas, tier_curve
+from kveval.spec.curve.curve import ReuseCurve, dealt, replicas, reuse_curve, served_by_request
 from kveval.spec.curve.prompts import Prompts
+from kveval.spec.curve.service import Demanded, Floats
 from kveval.spec.reuse import caches_of
 from kveval.spec.specification import Specification
 
@@ -71,26 +73,24 @@ def curves_of(
     """
     serving = serving_of(specification, reported_tokens)
     load = _Load(specification.workload, level, run, requests, serving.block, serving.servers, serving.by_prefix)
-    tier = None if serving.device_tokens is None else _tier(load, serving.rules, serving.device_tokens)
-    return _of_cell(specification, serving, _device(load), tier)
+    return _of_cell(specification, serving, partial(_curve, load))
 
 
 def curves_of_prompts(specification: Specification, prompts: Prompts, reported_tokens: int | None = None) -> CellCurves:
     """Return the curves of requests as they were sent; `reported_tokens` as in `curves_of`."""
     serving = serving_of(specification, reported_tokens)
-    each, known = replicas(prompts, serving.servers, serving.by_prefix), serving.device_tokens
-    tier = None if known is None else tier_curve(each, serving.block, known, serving.rules)
-    return _of_cell(specification, serving, device_curve(each, serving.block), tier)
+    each = replicas(prompts, serving.servers, serving.by_prefix)
+    return _of_cell(specification, serving, partial(reuse_curve, each, serving.block))
 
 
 @dataclass(frozen=True)
 class Serving:
-    """How a cell's servers look up and divide prompts, and the size of each one's device."""
+    """How a cell's servers divide and look up prompts, in tokens of a block and a tier's chunk; each device's size."""
 
     block: int
     servers: int
     by_prefix: bool
-    rules: TierRules
+    chunk: int
     device_tokens: int | None
 
 
@@ -101,18 +101,16 @@ def serving_of(specification: Specification, reported_tokens: int | None = None)
         block=block,
         servers=1 if deployment is None else deployment.replicas,
         by_prefix=deployment is not None and deployment.route == "gateway",
-        rules=TierRules(LMCACHE_CHUNK_TOKENS if _chunked(specification) else block),
+        chunk=LMCACHE_CHUNK_TOKENS if "lmcache" in specification.versions else block,
         device_tokens=caches_of(specification, reported_tokens).device,
     )
 
 
-def _chunked(specification: Specification) -> bool:
-    return "lmcache" in specification.versions
-
-
-def _of_cell(specification: Specification, serving: Serving, device: ReuseCurve, tier: ReuseCurve | None) -> CellCurves:
-    holds = LMCACHE_HOLDS if _chunked(specification) else (1.0, 1.0)
-    return CellCurves(device, tier, serving.device_tokens, caches_of(specification).tier, holds)
+def _of_cell(specification: Specification, serving: Serving, curve: Callable[..., ReuseCurve]) -> CellCurves:
+    device = serving.device_tokens
+    tier = None if device is None else curve((device, serving.chunk))
+    holds = LMCACHE_HOLDS if "lmcache" in specification.versions else (1.0, 1.0)
+    return CellCurves(curve(), tier, device, caches_of(specification).tier, holds)
 
 
 class _Load(NamedTuple):
@@ -128,13 +126,8 @@ class _Load(NamedTuple):
 
 
 @cache
-def _device(load: _Load) -> ReuseCurve:
-    return device_curve(_each(load), load.block)
-
-
-@cache
-def _tier(load: _Load, rules: TierRules, device_tokens: int) -> ReuseCurve:
-    return tier_curve(_each(load), load.block, device_tokens, rules)
+def _curve(load: _Load, behind: tuple[int, int] | None = None) -> ReuseCurve:
+    return reuse_curve(_each(load), load.block, behind)
 
 
 @lru_cache(maxsize=1)
@@ -159,13 +152,70 @@ def prompts_of(workload: WorkloadSpec, level: int, run: int, block_tokens: int, 
     Without that number: of a trace those of the level's time, or all in a closed loop; of other loads enough to
     visit nearly every prefix, and then those that count.
     """
-    seed = workload.seed + 100_000 * run + workload.given_levels.index(level)
     if workload.profile not in workloads.REPLAYS:
-        return _conversations(workload, level, seed, block_tokens, requests)
-    rows = list(traces.rows(workload, level, seed))
-    if workload.profile != "trace-streams":
-        rows = [row for row in rows if row.timestamp < workload.seconds]
-    return Prompts.of_rows(rows[:requests], traces.block_tokens(workload, level))
+        return _conversations(workload, level, _seed(workload, level, run), block_tokens, requests)
+    return Prompts.of_rows(_rows(workload, level, run)[:requests], traces.block_tokens(workload, level))
+
+
+def _seed(workload: WorkloadSpec, level: int, run: int) -> int:
+    """The seed of a level, as kveval.load.guidellm draws with it."""
+    return workload.seed + 100_000 * run + workload.given_levels.index(level)
+
+
+def _rows(workload: WorkloadSpec, level: int, run: int) -> list[TraceRow]:
+    """The requests of a level that are read from a file: those of its time, or all in a closed loop."""
+    rows = traces.rows(workload, level, _seed(workload, level, run))
+    return [row for row in rows if workload.profile == "trace-streams" or row.timestamp < workload.seconds]
+
+
+def demands(
+    specification: Specification,
+    level: int,
+    run: int,
+    requests: int,
+    device_tokens: float,
+    tier_tokens: Sequence[float],
+) -> list[list[Demanded]]:
+    """Return a level's first requests for `service`, by size of the tier and by server.
+
+    `requests`: the most that a closed loop may send; an open loop sends those of the level's time.
+    `tier_tokens`: sizes of one server's tier, of which only what is used before eviction.
+    """
+    workload, serving = specification.workload, serving_of(specification)
+    times = _arrivals_s(workload, level, run)
+    prompts = prompts_of(workload, level, run, serving.block, requests if times is None else len(times))
+    server = dealt(prompts, serving.servers, serving.by_prefix)
+    found: list[list[Demanded]] = [[] for _ in tier_tokens]
+    for number in range(serving.servers):
+        own = prompts.served_by(server == number)
+        on_device, in_tier = served_by_request(own, serving.block, device_tokens, tier_tokens, serving.chunk)
+        kept = own.counted
+        for of_size, added in zip(found, in_tier, strict=True):
+            of_size.append(
+                Demanded(
+                    arrivals_s=None if times is None else times[server[prompts.counted] == number],
+                    input_tokens=own.input_tokens[kept],
+                    output_tokens=np.maximum(1, own.output_tokens[kept]),
+                    on_device=on_device[kept],
+                    in_tier=added[kept],
+                    groups=own.first_ids[kept],
+                )
+            )
+    return found
+
+
+def _arrivals_s(workload: WorkloadSpec, level: int, run: int) -> Floats | None:
+    """Arrival times within a level, s, drawn as the load generator draws them; None in a closed loop."""
+    if workload.profile not in workloads.OPEN_LOOP:
+        return None
+    if workload.profile in workloads.REPLAYS:
+        return np.array([row.timestamp for row in _rows(workload, level, run)])
+    rate = workloads.rate_req_s_at(workload, level) or 0.0
+    count = int(rate * workload.seconds)
+    if workload.profile == "constant":
+        return np.arange(count) / rate
+    generator = random.Random(run)
+    return np.array([*itertools.accumulate(generator.expovariate(rate) for _ in range(count))])
 
 
 def block_count(workload: WorkloadSpec, level: int, block_tokens: int) -> float:
@@ -208,43 +258,33 @@ def _conversations(
     # Ids of whole blocks: those within a prefix are shared, all others a conversation's own.
     shared = prefix // block_tokens
     longest = -(-(prefix + workload.turns * new) // block_tokens)
-    pieces: list[tuple[int, int]] = []
-    inputs: list[int] = []
-    outputs: list[int] = []
-    lengths: list[int] = []
-    counted: list[bool] = []
+    # Of each request its conversation, the prefix drawn, and the tokens of prompt and answer.
+    sent: list[tuple[int, int, int, int]] = []
     numbers = itertools.count()
-
-    def add(number: int, drawn: int, tokens: int, output: int) -> None:
-        """Append a request to the sequence."""
-        needed = -(-(tokens + output) // block_tokens)
-        head, own = min(shared, needed), count * shared + number * longest
-        pieces.extend(((drawn * shared, head), (own + head, needed - head)))
-        inputs.append(tokens)
-        outputs.append(output)
-        lengths.append(needed)
-        counted.append(number >= before)
-
     for drawn in _order_drawn(seed, primed):
-        add(next(numbers), drawn, prefix, 0)
+        sent.append((next(numbers), drawn, prefix, 0))
     running: list[tuple[int, int, int]] = []
-    while requests is None or len(inputs) < total:
+    while requests is None or len(sent) < total:
         while len(running) < streams and (number := next(numbers)) < total:
             running.append((number, generator.choice(range(count)) if count else 0, 0))
         if not running:
             break
         number, drawn, turn = running.pop(0)
-        add(number, drawn, prefix + turn * new + workload.prompt_tokens, workload.output_tokens)
+        sent.append((number, drawn, prefix + turn * new + workload.prompt_tokens, workload.output_tokens))
         if turn + 1 < workload.turns:
             running.append((number, drawn, turn + 1))
-    begins, counts = np.array(pieces, np.int64).reshape(-1, 2).T
+    conversation, prefixes, inputs, outputs = np.array(sent, np.int64).reshape(-1, 4).T
+    lengths = -(-(inputs + outputs) // block_tokens)
+    heads = np.minimum(shared, lengths)
+    begins = np.column_stack((prefixes * shared, count * shared + conversation * longest + heads)).ravel()
+    counts = np.column_stack((heads, lengths - heads)).ravel()
     return Prompts(
         hash_ids=np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum()),
-        offsets=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
+        offsets=np.concatenate(([0], np.cumsum(lengths))),
         hash_tokens=block_tokens,
-        input_tokens=np.array(inputs, np.int64),
-        output_tokens=np.array(outputs, np.int64),
-        counted=np.array(counted, bool),
+        input_tokens=inputs,
+        output_tokens=outputs,
+        counted=conversation >= before,
         answers_known=True,
     )
 

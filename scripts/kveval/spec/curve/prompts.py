@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kveval.load.trace_file import TraceRow
-from kveval.spec.curve.distances import Ints, Sample, below, groups_of, hashes
+from kveval.spec.curve.distances import GROUPS, Ints, Sample, hashes
 
 # Blocks that are computed at once, which bounds memory: few enough for a processor's cache.
 _AT_ONCE = 250_000
@@ -20,6 +20,7 @@ class Blocks:
     """The full blocks of all requests, in the order of the requests; those of request n from `offsets[n]` on.
 
     Attributes:
+        tokens: of a block.
         ids: one for each block.
         numbers: position of each block in its request, from 0 on.
         offsets: where each request's blocks begin, and the end of the last.
@@ -28,6 +29,7 @@ class Blocks:
         groups: the part of the sample that each block is in; None if there is no sample.
     """
 
+    tokens: int
     ids: Ints
     numbers: npt.NDArray[np.int32]
     offsets: Ints
@@ -128,7 +130,7 @@ class Prompts:
         ]
         ids, requests, numbers, found, groups = (np.concatenate(column) for column in zip(*parts, strict=True))
         offsets = np.concatenate(([0], np.cumsum(np.bincount(requests, minlength=len(sizes)))))
-        return Blocks(ids, numbers, offsets, found, None if sample is None else groups)
+        return Blocks(block_tokens, ids, numbers, offsets, found, None if sample is None else groups)
 
     def _sizes(self, block_tokens: int, answers: bool) -> Ints:
         return (self.input_tokens + (self.output_tokens if answers else 0)) // block_tokens
@@ -143,8 +145,9 @@ class Prompts:
         if sample is not None:
             unit = number * block_tokens // sample.unit_tokens * sample.unit_tokens
             mixed = hashes(self._ids(request, unit + sample.part_tokens - 1, sample.part_tokens))
-            chosen = below(mixed, sample.rate)
-            request, number, groups = request[chosen], number[chosen], groups_of(mixed[chosen])
+            chosen = sample.chosen(mixed)
+            request, number = request[chosen], number[chosen]
+            groups = (mixed[chosen] % np.uint64(GROUPS)).astype(np.uint8)
         end = (number + 1) * block_tokens
         found = np.where((end < self.input_tokens[request]) & self.counted[request], block_tokens, 0)
         ids = self._ids(request, end - 1, block_tokens)

@@ -97,38 +97,24 @@ class ServedLevel:
     waiting: int
 
 
-def serve(
-    demanded: Demanded,
-    speed: ServerSpeed,
-    tier: TierSpeed,
-    window: tuple[float, float],
-    streams: int | None = None,
-    device_tokens: float = math.inf,
-    batch_tokens: int = 2048,
-) -> ServedLevel:
-    """Serve requests until the window closes (seconds from the start) or no request is left to send.
+@dataclass
+class Service:
+    """One server, batch by batch, until the window closes (seconds from the start) or no request is left to send.
 
     `streams`: how many are in flight in a closed loop, None in an open loop. `batch_tokens`: the most that the device
     computes at once.
     """
-    return _Run(demanded, speed, tier, window, streams, device_tokens, batch_tokens).served()
 
+    demanded: Demanded
+    speed: ServerSpeed
+    tier: TierSpeed
+    window: tuple[float, float]
+    streams: int | None = None
+    device_tokens: float = math.inf
+    batch_tokens: int = 2048
 
-class _Run:
-    """One server, batch by batch."""
-
-    def __init__(
-        self,
-        demanded: Demanded,
-        speed: ServerSpeed,
-        tier: TierSpeed,
-        window: tuple[float, float],
-        streams: int | None,
-        device_tokens: float,
-        batch_tokens: int,
-    ) -> None:
-        self.speed, self.tier, self.window = speed, tier, window
-        self.streams, self.room, self.batch_tokens = streams, device_tokens, batch_tokens
+    def __post_init__(self) -> None:
+        demanded, tier, self.room = self.demanded, self.tier, self.device_tokens
         self.inputs, self.outputs = demanded.input_tokens.tolist(), demanded.output_tokens.tolist()
         self.found = (demanded.on_device + demanded.in_tier).tolist()
         self.load_s = (demanded.in_tier / tier.load_tokens_s).tolist()
@@ -149,12 +135,12 @@ class _Run:
         self.held: dict[int, int] = {}
         self.taken: dict[int, int] = {}
         self.next = 0
-        self.end = window[1]
+        self.end = self.window[1]
         self.busy, self.delivered, self.completed = 0.0, 0.0, 0
         self.gaps: list[float] = []
 
     def served(self) -> ServedLevel:
-        """Run, and count what is in the window."""
+        """Return the level as measured in the window."""
         if self.arrivals is None:
             for _ in range(self.streams or 1):
                 self._send(0.0)

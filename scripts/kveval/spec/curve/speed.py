@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from kveval.spec.curve.service import Demanded, Floats, ServedLevel, ServerSpeed, TierSpeed, serve
+from kveval.spec.curve.service import Demanded, Floats, ServedLevel, ServerSpeed, Service, TierSpeed
 
 # Relative errors: runs of one server differ, and the simulated batches are simplified; more for parts of a
 # distribution, which hold few requests.
@@ -32,7 +32,7 @@ _STARTS = tuple(itertools.product((0.4, 1.0, 2.0), (0.3, 1.0, 3.0)))
 
 @dataclass(frozen=True)
 class ObservedLevel:
-    """A level that was measured: its requests and settings, as arguments of `serve`, and its results."""
+    """A level that was measured: its requests and settings, as those of `Service`, and its results."""
 
     demanded: Sequence[Demanded]
     window: tuple[float, float]
@@ -49,7 +49,8 @@ class ObservedLevel:
         """Simulate the level, or other requests in its place, on each of its servers."""
         each = demanded or self.demanded
         streams = None if self.streams is None else max(1, round(self.streams / len(each)))
-        return [serve(one, speed, tier, self.window, streams, self.device_tokens, self.batch_tokens) for one in each]
+        settings = self.window, streams, self.device_tokens, self.batch_tokens
+        return [Service(one, speed, tier, *settings).served() for one in each]
 
 
 @dataclass(frozen=True)

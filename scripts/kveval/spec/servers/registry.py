@@ -57,7 +57,8 @@ def names_on_wire(metric: str) -> Iterator[str]:
     """Yield every name that a metric has, in any release of any server, the newest first."""
     for software in SERVERS.values():
         names = software.metrics.get(metric, {})
-        yield from (names[key] for key in sorted(names, key=_age, reverse=True))
+        ages = {key: Version("0" if key == "*" else key) for key in names}
+        yield from (names[key] for key in sorted(names, key=ages.__getitem__, reverse=True))
 
 
 def recorded_as(expressions: Sequence[str], version: str) -> Iterator[list[tuple[str, ...]]]:
@@ -75,7 +76,3 @@ def recorded_as(expressions: Sequence[str], version: str) -> Iterator[list[tuple
         known = {term: software.recorded(term.removeprefix(_OF_SERVER), version) for term in terms}
         if None not in known.values():
             yield [tuple(known.get(part) or part for part in names) for names in parts]
-
-
-def _age(key: str) -> Version:
-    return Version("0" if key == "*" else key)

@@ -6,6 +6,7 @@ from typing import Any
 
 from kveval.config.campaign import ServerConfig
 from kveval.config.catalogue import Scenario, name_for
+from kveval.config.types import BLOCK_TOKENS
 from kveval.spec.arms import ArmArguments, ArmError, Platform
 from kveval.spec.sizing import Budget, pinned_bytes
 from kveval.spec.specification import CacheSizes, ServedModel
@@ -68,6 +69,11 @@ class ServerSoftware:
         if scenario.arm not in self.arms:
             said = f"{self.title} has no arguments for arm {scenario.arm}; it has {', '.join(self.arms)}"
             raise ArmError(said, code="not_of_this_server")
+        if scenario.cpu_tier and budget.tier_blocks < 1:
+            block = (
+                f"one server block of {platform.block_size} tokens ({platform.block_size // BLOCK_TOKENS} cpu_blocks)"
+            )
+            raise ArmError(f"{budget.cpu_blocks} cpu_blocks are less than {block}", code="less_than_a_block")
         return self.arms[scenario.arm](scenario, platform, budget)
 
     def held_bytes(

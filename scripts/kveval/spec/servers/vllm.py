@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from kveval.config.campaign import ServerConfig
 from kveval.config.catalogue import Scenario
+from kveval.config.types import BLOCK_TOKENS
 from kveval.spec import sizing
 from kveval.spec.arms import (
     HASH_SEED,
@@ -30,7 +31,7 @@ from kveval.spec.arms import (
 from kveval.spec.servers.software import ServerSoftware
 from kveval.spec.servers.vllm_wire import METRICS, release_in_log, startup_facts
 from kveval.spec.sizing import GIB, Budget
-from kveval.spec.specification import ServedModel
+from kveval.spec.specification import ServedModel, SidecarSpec
 
 _HOST_SPEC = {"spec_name": "RowCopyOffloadingSpec", "spec_module_path": "kveval_host_offload"}
 _TIERING_SPEC = {"spec_name": "TieringOffloadingSpec"}
@@ -97,6 +98,12 @@ def common_environment(model: ServedModel, server: ServerConfig) -> dict[str, st
     return env
 
 
+def _since(platform: Platform, release: str, what: str, code: str) -> None:
+    """Refuse a server that is older than what it is to run. Raises ArmError."""
+    if platform.version < Version(release):
+        raise ArmError(f"{what} needs vLLM {release} or newer, not {platform.server_version}", code=code)
+
+
 def no_offload(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
     """The device's own prefix cache, nothing behind it."""
     return ArmArguments()
@@ -104,41 +111,25 @@ def no_offload(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArg
 
 def native(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
     """vLLM's OffloadingConnector: the budget in server blocks up to 0.13, in bytes over all ranks from 0.14.1."""
-    version = platform.version
-    if version < Version("0.11"):
-        raise ArmError(f"native offload came with vLLM 0.11; {platform.server_version} has none", code="native_too_old")
-    if Version("0.14") <= version < Version("0.14.1"):
-        raise ArmError(
-            f"native offload changed its keys around vLLM {platform.server_version}: declare 0.13.x or 0.14.1 or newer",
-            code="native_keys_changing",
-        )
-    if budget.tier_blocks < 1:
-        raise ArmError(
-            f"{budget.cpu_blocks} cpu_blocks are less than one server block of {platform.block_size} tokens"
-            f" ({platform.block_size // 16} cpu_blocks)",
-            code="less_than_a_block",
-        )
-    in_bytes = version >= Version("0.14.1")
-    if platform.on_cpu and version < Version("0.24"):
-        said = f"native offload on a CPU needs vLLM 0.24 or newer, not {platform.server_version}"
-        raise ArmError(said, code="native_on_cpu_too_old")
+    _since(platform, "0.11", "native offload", "native_too_old")
+    if platform.on_cpu:
+        _since(platform, "0.24", "native offload on a CPU", "native_on_cpu_too_old")
+    in_bytes = platform.version >= Version("0.14.1")
+    if not in_bytes and platform.version >= Version("0.14"):
+        said = f"native offload changed its keys around vLLM {platform.server_version}: declare 0.13.x or 0.14.1"
+        raise ArmError(f"{said} or newer", code="native_keys_changing")
     if scenario.form == "size-flag":
-        return _native_by_flag(scenario, platform, budget, in_bytes=in_bytes)
+        return _native_by_flag(scenario, platform, budget)
     size = {"cpu_bytes_to_use": budget.tier_bytes} if in_bytes else {"num_cpu_blocks": budget.tier_blocks}
-    extra = _with_own(scenario, {**size, **(_HOST_SPEC if platform.on_cpu else {})})
-    return ArmArguments(("--kv-transfer-config", _transfer("OffloadingConnector", extra)))
+    return _connected(scenario, "OffloadingConnector", {**size, **(_HOST_SPEC if platform.on_cpu else {})})
 
 
-def _native_by_flag(scenario: Scenario, platform: Platform, budget: Budget, *, in_bytes: bool) -> ArmArguments:
+def _native_by_flag(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
     if platform.on_cpu:
         said = "form size-flag cannot name the spec that offloads on a CPU; use form connector"
         raise ArmError(said, code="size_flag_on_cpu")
-    if not in_bytes:
-        raise ArmError(
-            f"--kv-offloading-size sets 0 blocks in vLLM {platform.server_version}; use form connector,"
-            " or 0.14.1 or newer",
-            code="size_flag_sets_none",
-        )
+    # Older releases read the flag, and set 0 blocks.
+    _since(platform, "0.14.1", "form size-flag", "size_flag_sets_none")
     if scenario.connector_config:
         said = "form size-flag has no place for connector_config; use form connector"
         raise ArmError(said, code="size_flag_configured")
@@ -154,28 +145,17 @@ def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgume
         said = "LMCache's release is not declared: set server.lmcache, for instance 0.5.6"
         raise ArmError(said, code="lmcache_undeclared")
     if LMCACHE_CHUNK_TOKENS % platform.block_size:
-        raise ArmError(
-            f"LMCache's chunks of {LMCACHE_CHUNK_TOKENS} tokens are not a multiple of block_size {platform.block_size};"
-            " valid is 16, 32, 64, 128 or 256",
-            code="chunks_uneven",
-            block_size=platform.block_size,
-        )
+        said = f"block_size {platform.block_size} does not divide LMCache's chunks of {LMCACHE_CHUNK_TOKENS} tokens"
+        raise ArmError(f"{said}; valid is 16, 32, 64, 128 or 256", code="chunks_uneven", block_size=platform.block_size)
     if budget.tokens < LMCACHE_CHUNK_TOKENS:
-        raise ArmError(
-            f"{budget.cpu_blocks} cpu_blocks are less than one LMCache chunk ({LMCACHE_CHUNK_TOKENS // 16} cpu_blocks)",
-            code="less_than_a_chunk",
-        )
+        least = LMCACHE_CHUNK_TOKENS // BLOCK_TOKENS
+        said = f"{budget.cpu_blocks} cpu_blocks are less than one LMCache chunk ({least} cpu_blocks)"
+        raise ArmError(said, code="less_than_a_chunk")
     if lmcache_form(platform) == "server":
         return _lmcache_server(scenario, platform, budget)
     if platform.on_cpu:
-        raise ArmError(
-            "LMCache on a CPU runs as a server of its own, which needs vLLM 0.23 or newer,"
-            f" not {platform.server_version}",
-            code="lmcache_on_cpu_too_old",
-        )
-    if platform.version < Version("0.11"):
-        said = f"LMCacheConnectorV1 is supported from vLLM 0.11; {platform.server_version} is older"
-        raise ArmError(said, code="lmcache_too_old")
+        _since(platform, "0.23", "LMCache on a CPU, a server of its own,", "lmcache_on_cpu_too_old")
+    _since(platform, "0.11", "LMCacheConnectorV1", "lmcache_too_old")
     return _lmcache_in_process(scenario, platform, budget)
 
 
@@ -196,9 +176,8 @@ def _lmcache_in_process(scenario: Scenario, platform: Platform, budget: Budget) 
     if scenario.store is not None:
         env["LMCACHE_REMOTE_URL"] = f"{scenario.store}://{{{scenario.store}_host}}:{{{scenario.store}_port}}"
         env["LMCACHE_REMOTE_SERDE"] = "naive"
-    extra = _with_own(scenario, {})
     store = store_sidecars(scenario, platform, 2 * budget.tier_bytes)
-    return ArmArguments(("--kv-transfer-config", _transfer("LMCacheConnectorV1", extra)), env, store)
+    return _connected(scenario, "LMCacheConnectorV1", {}, env, store)
 
 
 def _lmcache_server(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -206,11 +185,8 @@ def _lmcache_server(scenario: Scenario, platform: Platform, budget: Budget) -> A
     if platform.on_cpu:
         # Left to itself the client chooses, for a CPU, the mode that the server does not offer, and waits five minutes.
         client["lmcache.mp.mp_transfer_mode"] = "lmcache_driven"
-    return ArmArguments(
-        ("--kv-transfer-config", _transfer("LMCacheMPConnector", _with_own(scenario, client))),
-        dict(LMCACHE_PRIVATE),
-        lmcache_sidecars(scenario, platform, budget),
-    )
+    sidecars = lmcache_sidecars(scenario, platform, budget)
+    return _connected(scenario, "LMCacheMPConnector", client, LMCACHE_PRIVATE, sidecars)
 
 
 def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -220,40 +196,24 @@ def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
     """
     if scenario.connector_config:
         raise ArmError("two connectors cannot share one connector_config; leave it out", code="config_shared")
-    own, rest = hybrid_budgets(scenario, budget)
-    parts = [native(scenario, platform, own), lmcache(scenario, platform, rest)]
-    connectors = [json.loads(_port_as_text(part.argv[1])) for part in parts]
-    return ArmArguments(
-        ("--kv-transfer-config", _transfer("MultiConnector", {"connectors": connectors})),
-        {**parts[0].env, **parts[1].env},
-        parts[1].sidecars,
-    )
+    own, rest = hybrid_budgets(scenario, platform, budget)
+    first, second = native(scenario, platform, own), lmcache(scenario, platform, rest)
+    connectors = [json.loads(_port_as_text(part.argv[1])) for part in (first, second)]
+    env = {**first.env, **second.env}
+    return _connected(scenario, "MultiConnector", {"connectors": connectors}, env, second.sidecars)
 
 
 def files(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
     """vLLM's tiered offload with files as the last tier, behind the CPU tier or behind a staging buffer alone."""
-    if platform.version < Version("0.22.1"):
-        raise ArmError(
-            "TieringOffloadingSpec, which offloads to files, came with vLLM 0.22.1;"
-            f" {platform.server_version} is older",
-            code="files_too_old",
-        )
-    if platform.on_cpu and platform.version < Version("0.32"):
-        said = f"offload to files on a CPU is known to work from vLLM 0.32, not on {platform.server_version}"
-        raise ArmError(said, code="files_on_cpu_too_old")
-    size = budget.tier_bytes if scenario.cpu_tier else platform.staging_bytes
-    if size < 1:
-        raise ArmError(
-            f"{budget.cpu_blocks} cpu_blocks are less than one server block of {platform.block_size} tokens"
-            f" ({platform.block_size // 16} cpu_blocks)",
-            code="less_than_a_block",
-        )
+    _since(platform, "0.22.1", "TieringOffloadingSpec, which offloads to files,", "files_too_old")
+    if platform.on_cpu:
+        _since(platform, "0.32", "offload to files on a CPU", "files_on_cpu_too_old")
     computed = {
-        "cpu_bytes_to_use": size,
+        "cpu_bytes_to_use": budget.tier_bytes if scenario.cpu_tier else platform.staging_bytes,
         "secondary_tiers": [{"type": "fs", "root_dir": "{fs_dir}"}],
         **(_HOST_TIERING_SPEC if platform.on_cpu else _TIERING_SPEC),
     }
-    return ArmArguments(("--kv-transfer-config", _transfer("OffloadingConnector", _with_own(scenario, computed))))
+    return _connected(scenario, "OffloadingConnector", computed)
 
 
 def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -262,14 +222,9 @@ def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmAr
     With a CPU tier, vLLM's native one stands behind the index.
     """
     if not platform.on_cluster:
-        raise ArmError(
-            "the index lives in llm-d's endpoint picker, which routes between servers on a cluster: it needs engine"
-            f" kubernetes, not {platform.engine}",
-            code="index_on_cluster_alone",
-        )
-    if platform.version < Version("0.11"):
-        said = f"the index is supported from vLLM 0.11; {platform.server_version} is older"
-        raise ArmError(said, code="index_too_old")
+        said = "the index lives in llm-d's endpoint picker, which routes between servers on a cluster: it needs engine"
+        raise ArmError(f"{said} kubernetes, not {platform.engine}", code="index_on_cluster_alone")
+    _since(platform, "0.11", "the index", "index_too_old")
     if platform.events is None:
         said = "how servers publish their cache events depends on the release: set server.release"
         raise ArmError(said, code="release_undeclared")
@@ -287,31 +242,28 @@ def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmAr
     )
 
 
-def _transfer(connector: str, extra: Mapping[str, Any]) -> str:
-    config: dict[str, Any] = {"kv_connector": connector, "kv_role": "kv_both"}
-    if extra:
-        config["kv_connector_extra_config"] = dict(extra)
-    return canonical_json(config)
-
-
-def _with_own(scenario: Scenario, computed: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the scenario's own connector keys; those that are computed here are refused. Raises ArmError."""
+def _connected(
+    scenario: Scenario,
+    connector: str,
+    computed: Mapping[str, Any],
+    env: Mapping[str, str] | None = None,
+    sidecars: tuple[SidecarSpec, ...] = (),
+) -> ArmArguments:
+    """Return an arm with a connector, whose computed keys a scenario may add to, not replace. Raises ArmError."""
     computed_always = {"cpu_bytes_to_use", "num_cpu_blocks", "spec_name", "spec_module_path", *computed}
     taken = sorted(computed_always & scenario.connector_config.keys())
     if taken:
         said = f"connector_config must not set {', '.join(taken)}: computed from cpu_blocks and the software"
         raise ArmError(said, code="config_computed", keys=[*taken])
-    return {**computed, **scenario.connector_config}
+    config: dict[str, Any] = {"kv_connector": connector, "kv_role": "kv_both"}
+    if extra := {**computed, **scenario.connector_config}:
+        config["kv_connector_extra_config"] = extra
+    return ArmArguments(("--kv-transfer-config", canonical_json(config)), dict(env or {}), sidecars)
 
 
 def _port_as_text(text: str) -> str:
     """Undo what canonical_json does with ports, so that an argument can be read again."""
     return re.sub(r"(?<!\")(\{\w+_port\})(?!\")", r'"\1"', text)
-
-
-def _reset_reaches_tiers(platform: Platform) -> bool:
-    """Whether the endpoint that empties the device's cache empties the tiers behind it as well."""
-    return platform.version >= Version("0.24")
 
 
 def shares_native_tier(argv: Sequence[str], version: str, *, on_cpu: bool) -> bool:
@@ -372,7 +324,7 @@ VLLM = ServerSoftware(
         }
     ),
     lmcache_form=lmcache_form,
-    reset_reaches_tiers=_reset_reaches_tiers,
+    reset_reaches_tiers=lambda platform: platform.version >= Version("0.24"),
     pinned_layouts=_pinned_layouts,
     batch_tokens=_batch_tokens,
     startup_facts=startup_facts,

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 from kveval.spec.config import Config
-from kveval.spec.differences import described, differences
-from kveval.spec.specification import Specification
+from kveval.spec.specification import Specification, described, differences
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.order import block_of, in_order
 from kveval.workflow.planning.stored import StoreIndex
