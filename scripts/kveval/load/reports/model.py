@@ -82,8 +82,8 @@ class Aggregate:
     with every version: it serves to reproduce what was published from it and nothing else.
     """
 
-    tpot_includes_first_token: bool
-    delivered_tokens: float | None
+    tpot_includes_first_token: bool = True
+    delivered_tokens: float | None = None
     ttft_ms: ByStatus = ByStatus()
     tpot_ms: ByStatus = ByStatus()
     itl_ms: ByStatus = ByStatus()
@@ -117,7 +117,7 @@ class LevelReport:
     requests: tuple[RequestRecord, ...]
     requests_missing: int
     rate_req_s: float | None = None
-    aggregate: Aggregate | None = None
+    aggregate: Aggregate = Aggregate()
     data: SyntheticData | None = None
     model: str | None = None
     latencies_kept: bool = False
