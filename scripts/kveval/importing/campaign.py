@@ -60,10 +60,9 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
 def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
     """Return the error when nothing can be imported: the reasons, and a pattern for the JSON files that are there."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for entry in plan.listed:
-        result = entry.result
+    for result in plan.listed:
         key = (result.status, result.code or result.reason)
-        groups.setdefault(key, []).append(f"{result.source.found.place}: {result.reason}")
+        groups.setdefault(key, []).append(f"{result.found.place}: {result.reason}")
     said = [f"{len(found)} {status}, such as {found[0]}" for (status, _), found in list(groups.items())[:_SHOWN]]
     files = [other for _, other in plan.others if other.file]
     said += [f"left out: {other.place}: {other.reason}" for other in files[:_SHOWN]]
@@ -79,7 +78,7 @@ def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
     lines = "".join(f"\n  {line}" for line in said)
     return NothingToImport(
         f"campaign {config.campaign.name}: nothing can be imported; {summary(plan)}{lines}",
-        statuses=[entry.result.status for entry in plan.listed],
+        statuses=[result.status for result in plan.listed],
         files=[other.place for other in files],
         pattern=pattern,
     )

@@ -49,9 +49,14 @@ class FoundTree(msgspec.Struct, frozen=True):
     archives: list[Stamp] = []
 
     @property
+    def beside(self) -> list[Stamp]:
+        """What says how the server ran."""
+        return [*([self.config] if self.config else []), *self.logs]
+
+    @property
     def stamps(self) -> list[Stamp]:
         """Every file that is read when a plan is made, so all but archives."""
-        return [*self.reports, *([self.config] if self.config else []), *self.logs]
+        return [*self.reports, *self.beside]
 
 
 class LeftOut(msgspec.Struct, frozen=True, order=True):

@@ -40,7 +40,7 @@ def levels(planned: ImportPlan) -> dict[str, list[list[int]]]:
 
 
 def result_at(planned: ImportPlan, place: str) -> Result:
-    (found,) = [entry.result for entry in planned.listed if entry.result.source.found.place == place]
+    (found,) = [entry for entry in planned.listed if entry.found.place == place]
     return found
 
 
@@ -132,7 +132,7 @@ def test_pointers_of_git_lfs_are_called_that(tree: Path) -> None:
     assert levels(planned) == {f"{MODEL}/no-offload/0": [[1, 4, 8]]}
     found = result_at(planned, places[0])
     assert (found.status, found.code) == ("no report", "lfs_pointer")
-    assert any("vllm-startup.log.zst" in note for note in found.source.facts.notes)
+    assert any("vllm-startup.log.zst" in note for note in found.facts.notes)
 
 
 def test_arguments_under_the_other_key_size_the_tier_and_none_at_all_leave_it_unknown(tree: Path) -> None:
@@ -144,9 +144,9 @@ def test_arguments_under_the_other_key_size_the_tier_and_none_at_all_leave_it_un
     write_level(tree, MODEL, "no-offload", 1, archive=False, config=none)
     planned = plan(tree)
     assert levels(planned) == {f"{MODEL}/native-offload/20000": [[1]], f"{MODEL}/no-offload/0": [[1]]}
-    unknown = [entry.result for entry in planned.listed if entry.result.status != "imported"]
+    unknown = [entry for entry in planned.listed if entry.status != "imported"]
     assert [(entry.status, entry.code) for entry in unknown] == [("unknown", "tier_unknown")]
-    runs = {run.scenario: run.description["specification"] for run in planned.runs}
+    runs = {run.cell.scenario: run.description["specification"] for run in planned.runs}
     assert runs["no-offload"]["configuration"] is None
     assert runs["no-offload"]["argv"] == []
     assert runs["native-offload"]["argv"][:2] == ["vllm", "serve"]
@@ -172,7 +172,7 @@ def test_results_of_vllm_bench_are_levels_of_their_concurrency(tree: Path) -> No
     assert levels(planned) == {f"{MODEL}/native-offload/10000": [[1, 8]], f"{MODEL}/no-offload/0": [[1, 8]]}
     workload = planned.runs[0].description["specification"]["workload"]
     assert (workload["profile"], workload["prompt_tokens"], workload["output_tokens"]) == ("concurrent", 64, 37)
-    assert planned.listed[0].result.source.facts.guidellm == VLLM_BENCH
+    assert planned.listed[0].facts.guidellm == VLLM_BENCH
 
 
 def test_results_appended_to_a_file_are_levels_of_one_run(tree: Path) -> None:
@@ -225,4 +225,4 @@ def test_a_report_of_another_import_is_left_out_as_well(tmp_path: Path) -> None:
     write_level(tmp_path / "b", MODEL, "no-offload", 4, archive=False, start=START + HOUR)
     planned = plan(tmp_path / "a", {"path": str(tmp_path / "a")}, {"path": str(tmp_path / "b")})
     assert levels(planned) == {f"{MODEL}/no-offload/0": [[1]]}
-    assert [entry.result.status for entry in planned.listed] == ["imported", "left out"]
+    assert [entry.status for entry in planned.listed] == ["imported", "left out"]
