@@ -9,8 +9,6 @@ from kveval.pcp.archive.files import split_name
 from kveval.pcp.archive.index import read_index
 from kveval.pcp.archive.member import Member
 from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.tars import TARS
-from kveval.pcp.archive.wire import Label
 
 # The index of a logger that was killed ends before its data does.
 _UNINDEXED_NS = 120 * 10**9
@@ -30,30 +28,28 @@ class Span:
     paths: tuple[str, ...]
 
 
-def is_tar(path: str) -> bool:
-    """Whether a file is a packed archive; to learn what time it covers, it would have to be unpacked."""
-    return path.lower().endswith(TARS)
-
-
 def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
     """Return the archives among `paths` in order of their starts, and what of them cannot be read, in words."""
-    bases: dict[str, list[str]] = {}
+    bases: dict[str, dict[str, Member]] = {}
     for path in paths:
         folder, _, name = path.rpartition("/")
-        parts = split_name(name)
-        if parts is not None:
-            bases.setdefault(f"{folder}/{parts[0]}", []).append(path)
+        if (parts := split_name(name)) is not None:
+            base, part, suffix = parts
+            bases.setdefault(f"{folder}/{base}", {})[path] = Member(root / path, suffix, part)
     found, problems = [], []
     for base, members in sorted(bases.items()):
-        span = _span(root, base, members)
-        if span is None:
-            pointer = any(is_lfs_pointer(_head(root / path)) for path in members)
-            why = (
-                "Git LFS pointers, not the files: git lfs pull" if pointer else "none of its files starts with a label"
-            )
-            problems.append(f"{base}: no PCP archive ({why})")
+        labels = [label for member in members.values() if (label := member.label()) is not None]
+        if labels:
+            first = min(labels, key=lambda label: label.start_ns)
+            index = next((member for member in members.values() if member.name == "index"), None)
+            times = [entry.time_ns for entry in read_index(index, first.version, ProblemLog())]
+            # A logger that was killed before its second entry leaves an index of one, which does not give the end.
+            end_ns = max((time for time in times if time > first.start_ns), default=None)
+            found.append(Span(base, first.host, first.start_ns, end_ns, tuple(members)))
         else:
-            found.append(span)
+            pointer = any(is_lfs_pointer(_head(root / path)) for path in members)
+            lacking = "Git LFS pointers, not the files: git lfs pull" if pointer else "no file starts with a label"
+            problems.append(f"{base}: no PCP archive ({lacking})")
     return sorted(found, key=lambda span: (span.start_ns, span.base)), problems
 
 
@@ -80,27 +76,3 @@ def covering(found: Sequence[Span], start_s: float, end_s: float) -> list[Span]:
         if not limits or min(limits) >= start_ns:
             chosen.append(span)
     return chosen
-
-
-def _span(root: Path, base: str, members: Sequence[str]) -> Span | None:
-    labels: list[Label] = []
-    index: Member | None = None
-    for path in members:
-        parts = split_name(path.rpartition("/")[2])
-        if parts is None:
-            continue
-        member = Member(root / path, parts[2], path)
-        label = member.label()
-        if label is not None:
-            labels.append(label)
-        if parts[1] == "index":
-            index = member
-    if not labels:
-        return None
-    first = min(labels, key=lambda label: label.start_ns)
-    entries = read_index(index, first.version, ProblemLog())
-    end_ns = max((entry.time_ns for entry in entries), default=None)
-    # A logger that was killed before its second entry leaves an index of one, which does not give the end.
-    if end_ns is not None and end_ns <= first.start_ns:
-        end_ns = None
-    return Span(base, first.host, first.start_ns, end_ns, tuple(members))

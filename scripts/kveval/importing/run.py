@@ -1,6 +1,5 @@
 """Puts one imported run into the measurement store: links or copies its files, adds checksums and a description."""
 
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,12 +11,13 @@ import msgspec
 
 from kveval.host.errors import Failure
 from kveval.host.files import sha256_file, write_json
-from kveval.importing.archives import Span, covering, is_tar, spans
+from kveval.importing.archives import covering, spans
 from kveval.importing.counters import counters_of
 from kveval.importing.plan import LevelPlan, RunPlan
 from kveval.importing.trees import ARCHIVES_NAME
+from kveval.pcp.archive.tars import is_tar
 from kveval.spec.config import measurement_id
-from kveval.store.run_file import IMPORTED, SCHEMA
+from kveval.store.run_file import SCHEMA
 from kveval.store.store import Key, Store, pointer
 
 # A sample before a level and one after it, so that counters have a value at both of its ends.
@@ -30,20 +30,12 @@ class ImportFailure(Failure):
 
 @dataclass
 class _Sources:
-    """The files of a run: name in the store -> the original, relative to the tree."""
+    """The files of a run: name in the store -> the original, relative to the tree; `recording`: names of archives."""
 
     files: dict[str, str] = field(default_factory=dict)
-    recording: list[str] = field(default_factory=list)
+    recording: dict[str, None] = field(default_factory=dict)
     hosts: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
-
-    def add(self, name: str, path: str) -> str:
-        self.files[name] = path
-        return name
-
-    def record(self, source: str) -> None:
-        if source not in self.recording:
-            self.recording.append(source)
 
 
 def import_run(plan: RunPlan, store: Store, output: Path) -> None:
@@ -54,8 +46,10 @@ def import_run(plan: RunPlan, store: Store, output: Path) -> None:
     tree = Path(plan.tree)
     sources = _sources(plan, tree)
     digests = _digests(sources.files, tree)
+    # A file that several levels name counts once.
     originals = {path: digests[name] for name, path in sources.files.items()}
-    identity = {**plan.description["specification"], "sources": sorted(originals.values()), "levels": _identity(plan)}
+    levels = [[level.level, level.benchmark, level.report is not None] for level in plan.levels]
+    identity = {**plan.description["specification"], "sources": sorted(originals.values()), "levels": levels}
     key = Key(measurement_id(identity), plan.run, str(plan.description["hardware"]["fingerprint"]))
     # Keeps others from deleting the entry before the pointer to it exists.
     with store.using():
@@ -77,66 +71,46 @@ def plan_from(content: Mapping[str, Any]) -> RunPlan:
     return msgspec.convert(content, RunPlan)
 
 
-def _identity(plan: RunPlan) -> list[list[Any]]:
-    return [[level.level, level.benchmark, level.report is not None] for level in plan.levels]
-
-
 def _sources(plan: RunPlan, tree: Path) -> _Sources:
     """Choose the files: the levels' reports, and the archives that cover them."""
     sources = _Sources()
-    reports: dict[str, str] = {}
-    for level in plan.levels:
-        if level.report is None:
-            continue
-        if level.report not in reports:
-            name = level.report.rpartition("/")[2]
-            suffix = name[name.rindex(".json") :]
-            reports[level.report] = sources.add(f"raw/guidellm-{level.level:04d}{suffix}", level.report)
-        for path in level.beside:
-            sources.add(f"raw/beside/{level.level:04d}/{path.rpartition('/')[2]}", path)
-        _own_archives(level, tree, sources)
-    if plan.shared_archives:
-        _shared_archives(plan, tree, sources)
+    good = [level for level in plan.levels if level.report is not None]
+    reports: set[str] = set()
+    for level in good:
+        report, number = str(level.report), f"{level.level:04d}"
+        if report not in reports:
+            reports.add(report)
+            sources.files[f"raw/guidellm-{number}{_suffix(report, '.json')}"] = report
+        sources.files |= {f"raw/beside/{number}/{path.rpartition('/')[2]}": path for path in level.beside}
+        _choose(number, level.archives, [level], tree, sources)
+    _choose("shared", plan.shared_archives, good, tree, sources)
     return sources
 
 
-def _own_archives(level: LevelPlan, tree: Path, sources: _Sources) -> None:
-    tars = [path for path in level.archives if is_tar(path)]
+def _choose(whose: str, paths: Sequence[str], levels: Sequence[LevelPlan], tree: Path, sources: _Sources) -> None:
+    """Take the archives of the time of any of the levels, and whole tars; `whose` tells them apart in the store."""
+    tars = [path for path in paths if is_tar(path.rpartition("/")[2])]
     for number, path in enumerate(tars):
-        extra = f"-{number}" if number else ""
-        sources.record(sources.add(f"raw/pcp-{level.level:04d}{extra}{_tar_suffix(path)}", path))
-    found, problems = spans(tree, [path for path in level.archives if path not in tars])
+        extra = f"-{number}" if number or whose == "shared" else ""
+        name = f"raw/pcp-{whose}{extra}{_suffix(path.lower(), '.t')}"
+        sources.files[name] = path
+        sources.recording[name] = None
+    found, problems = spans(tree, [path for path in paths if path not in tars])
     sources.notes += problems
-    chosen = covering(found, *_window(level))
+    chosen = {span.base: span for level in levels for span in covering(found, *_window(level))}
     if found and not chosen:
-        sources.notes.append(f"level {level.level}: none of its {len(found)} archives covers its time")
-    _link(chosen, f"{level.level:04d}", sources)
-
-
-def _shared_archives(plan: RunPlan, tree: Path, sources: _Sources) -> None:
-    """Take the archives that belong to no single result: those of the time of any level, and whole tars."""
-    paths = plan.shared_archives
-    for number, path in enumerate(path for path in paths if is_tar(path)):
-        sources.record(sources.add(f"raw/pcp-shared-{number}{_tar_suffix(path)}", path))
-    found, problems = spans(tree, [path for path in paths if not is_tar(path)])
-    sources.notes += problems
-    chosen = {span.base: span for level in plan.levels if level.report for span in covering(found, *_window(level))}
-    _link(list(chosen.values()), "shared", sources)
-
-
-def _link(chosen: Sequence[Span], folder: str, sources: _Sources) -> None:
-    for span in chosen:
+        numbers = ", ".join(str(level.level) for level in levels)
+        sources.notes.append(f"level {numbers}: none of its {len(found)} archives covers its time")
+    for span in chosen.values():
         sources.hosts.add(span.host)
-        for path in span.paths:
-            below = path.rpartition(f"{ARCHIVES_NAME}/")[2]
-            sources.add(f"raw/pcp/{folder}/{below}", path)
-    if chosen:
-        sources.record("raw/pcp")
+        sources.recording["raw/pcp"] = None
+        sources.files |= {f"raw/pcp/{whose}/{path.rpartition(f'{ARCHIVES_NAME}/')[2]}": path for path in span.paths}
 
 
-def _tar_suffix(path: str) -> str:
-    name = path.rpartition("/")[2].lower()
-    return name[name.rindex(".tar") :] if ".tar" in name else f".{name.rpartition('.')[2]}"
+def _suffix(path: str, begin: str) -> str:
+    """Return the end of a file's name from the last `begin` on, such as .json.zst or .tar.xz."""
+    name = path.rpartition("/")[2]
+    return name[name.rindex(begin) :]
 
 
 def _window(level: LevelPlan) -> tuple[float, float]:
@@ -173,26 +147,25 @@ def _description(
 ) -> dict[str, Any]:
     tree = Path(plan.tree)
     names = {path: name for name, path in sources.files.items()}
-    good = [level for level in plan.levels if level.report is not None]
-    window = (min(_window(level)[0] for level in good), max(_window(level)[1] for level in good))
-    counters, note = counters_of(plan, [scratch / source for source in sources.recording], window)
+    windows = [_window(level) for level in plan.levels if level.report is not None]
+    window = (min(begin for begin, _ in windows), max(end for _, end in windows))
+    counters, notes = counters_of(plan, [scratch / source for source in sources.recording], window)
     if len(sources.hosts) > 1:
         hosts = ", ".join(sorted(sources.hosts))
-        sources.notes.append(f"recorded on several hosts ({hosts}), which are not distinguished")
+        notes = [f"recorded on several hosts ({hosts}), which are not distinguished", *notes]
     return {
-        **json.loads(json.dumps(plan.description)),
+        **plan.description,
         "schema": SCHEMA,
         "measurement": key.measurement,
         "run": plan.run,
-        "engine": IMPORTED,
         "levels": [_level(level, names, counters.get(level.level, {})) for level in plan.levels],
         # Only a recording of the server's counters can prove that the arm was active.
         "exercised": {"required": plan.required} if counters else {"required": [], "unread": plan.required},
         "recording": {
-            "sources": sources.recording,
+            "sources": list(sources.recording),
             "window": window,
             "hosts": sorted(sources.hosts),
-            "notes": [*sources.notes, *note],
+            "notes": [*sources.notes, *notes],
         },
         "sources": [
             {"path": (tree / path).as_posix(), "bytes": (tree / path).stat().st_size, "sha256": digests[name]}
