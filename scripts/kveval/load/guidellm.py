@@ -97,7 +97,7 @@ def next_level(workload: WorkloadSpec, run: int, throughput_tok_s: Mapping[int, 
     search = workload.searched
     if search is None:
         return next(iter(levels_of(workload, run)[index:]), None)
-    streams = peak_search.next_level(search.search, throughput_tok_s)
+    streams = peak_search.next_level(search, throughput_tok_s)
     return None if streams is None else _level(workload, run, index, streams)
 
 
