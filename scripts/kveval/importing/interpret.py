@@ -118,8 +118,9 @@ def interpret(number: int, found: FoundTree, facts: IndexedReport, asked: Import
         declared = _declared(found, asked, catalogue)
         result = replace(result, declared=declared)
         _require_selected(declared, asked)
-        hardware = declared.hardware or asked.hardware
-        result = replace(result, hardware=_hardware(hardware, asked) if hardware else None)
+        if hardware := declared.hardware or asked.hardware:
+            also = (asked.hardware,) if asked.hardware else ()
+            result = replace(result, hardware=parse_hardware(hardware, also=also))
         name, scenario = _scenario(declared, asked, catalogue)
         model, remarks = _model(facts, declared, settings, asked, catalogue)
         if facts.error is not None:
@@ -157,32 +158,24 @@ def interpret(number: int, found: FoundTree, facts: IndexedReport, asked: Import
     )
 
 
-def known_arms(asked: Import, catalogue: Catalogue) -> set[str]:
-    """Return the names that folders may use for arms: the catalogue's, and those that the import translates."""
-    names = {*catalogue.scenarios, *asked.scenarios}
-    return {name.removesuffix("-mempress") for name in names}
-
-
-def known_models(asked: Import, catalogue: Catalogue) -> set[str]:
-    """Return the names that folders may use for models."""
-    return {*catalogue.models, *asked.models}
-
-
 def import_pattern(asked: Import, catalogue: Catalogue) -> NamePattern | None:
     """Return the import's pattern, None without one. Raises NameProblem."""
-    if asked.pattern is None:
-        return None
-    return NamePattern(asked.pattern, known_models(asked, catalogue), known_arms(asked, catalogue))
+    return None if asked.pattern is None else NamePattern(asked.pattern, *_known(asked, catalogue))
+
+
+def _known(asked: Import, catalogue: Catalogue) -> tuple[set[str], set[str]]:
+    """Return what names may call models and arms: the catalogue's names, and those that the import translates."""
+    arms = {name.removesuffix("-mempress") for name in (*catalogue.scenarios, *asked.scenarios)}
+    return {*catalogue.models, *asked.models}, arms
 
 
 def _declared(found: FoundTree, asked: Import, catalogue: Catalogue) -> Declared:
     if found.form == "folder":
         return parse_folder(found.name)
     if found.form == "benchmark":
-        return parse_fields(found.name, known_models(asked, catalogue), known_arms(asked, catalogue))
+        return parse_fields(found.name, *_known(asked, catalogue))
     pattern = import_pattern(asked, catalogue)
-    if pattern is None:
-        raise AssertionError("results of a pattern are found by it")
+    assert pattern is not None, "results of a pattern are found by it"
     return pattern.declared(found.name)
 
 
@@ -191,10 +184,6 @@ def _require_selected(declared: Declared, asked: Import) -> None:
         wanted, found = getattr(asked, key), getattr(declared, key)
         if wanted is not None and found is not None and wanted != found:
             raise _Refused(NOT_SELECTED, f"{key} {found} is not imported here ({key}: {wanted} is)", key)
-
-
-def _hardware(name: str, asked: Import) -> NamedHardware:
-    return parse_hardware(name, also=(asked.hardware,) if asked.hardware else ())
 
 
 def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[str, Scenario]:
@@ -255,14 +244,13 @@ def _levels(facts: list[LevelFacts]) -> tuple[FoundLevel, ...]:
     Those of a sweep, which has both, are numbered in the order of their load. A report may repeat a number of streams;
     such levels go to different runs.
     """
-    numbered = list(enumerate(facts))
-    if all(level.streams is not None for level in facts):
-        return tuple(FoundLevel(level.streams or 0, number, level) for number, level in numbered)
-    per_minute = [round(60 * (level.rate_req_s or 0.0)) for level in facts]
-    if all(per_minute) and len(set(per_minute)) == len(per_minute):
-        return tuple(FoundLevel(per_minute[number], number, level) for number, level in numbered)
-    by_load = sorted(numbered, key=lambda entry: _load(entry[1]))
-    return tuple(FoundLevel(rank, number, level) for rank, (number, level) in enumerate(by_load, start=1))
+    numbers = [level.streams for level in facts]
+    if None in numbers:
+        numbers = [round(60 * (level.rate_req_s or 0.0)) for level in facts]
+        if not all(numbers) or len(set(numbers)) < len(numbers):
+            by_load = sorted(range(len(facts)), key=lambda number: _load(facts[number]))
+            return tuple(FoundLevel(rank, number, facts[number]) for rank, number in enumerate(by_load, start=1))
+    return tuple(FoundLevel(level or 0, number, facts[number]) for number, level in enumerate(numbers))
 
 
 def _load(level: LevelFacts) -> tuple[int, float]:
