@@ -1,7 +1,5 @@
 """A campaign's imports as the workflow asks for them."""
 
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from kveval.spec.loading import load_config
 from kveval.spec.resolve import exercised_counters
 from kveval.spec.servers.registry import IMPORTED
 
-_SAY_EVERY_S = 5.0
 # The most that a message lists of each kind.
 _SHOWN = 8
 
@@ -29,18 +26,10 @@ class NothingToImport(Failure):
 def import_plan(config: Config, index: Path) -> ImportPlan:
     """Return what a campaign imports; `index` is the folder that keeps what was read.
 
-    Says on standard error how far it is, when it has to read results. Raises NothingToImport when a tree cannot be read
-    or nothing in it can be imported.
+    Raises NothingToImport when a tree cannot be read or nothing in it can be imported.
     """
     if not isinstance(config.campaign, ImportCampaign):
         return ImportPlan((), (), ())
-    said_s = time.monotonic()
-
-    def progress(tree: str, done: int, total: int) -> None:
-        nonlocal said_s
-        if time.monotonic() - said_s >= _SAY_EVERY_S:
-            said_s = time.monotonic()
-            print(f"reading results in {tree}: {done} of {total}", file=sys.stderr, flush=True)
 
     def required(scenario: str, vllm: str) -> list[dict[str, Any]]:
         # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
@@ -48,7 +37,7 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
         return [dict(entry) for entry in exercised_counters(config.catalogue.scenarios[scenario], IMPORTED, platform)]
 
     try:
-        plan = make_plan(config.campaign, config.catalogue, index, required, progress=progress)
+        plan = make_plan(config.campaign, config.catalogue, index, required)
     except OSError as error:
         said = f"{error.filename}: cannot be read ({error.strerror})"
         raise NothingToImport(said, code="unreadable", path=error.filename) from error

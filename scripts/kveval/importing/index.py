@@ -4,7 +4,7 @@ The index holds no judgement: names, catalogues and the campaign are applied to 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 
@@ -63,24 +63,23 @@ class _Index(msgspec.Struct):
     entries: dict[str, tuple[list[Stamp], IndexedReport]] = {}
 
 
-def read_tree(
-    root: Path, pattern: NamePattern | None, cache: Path, *, progress: Callable[[int, int], None]
-) -> tuple[dict[str, IndexedReport], Tree]:
+def read_tree(root: Path, pattern: NamePattern | None, cache: Path) -> tuple[dict[str, IndexedReport], Tree]:
     """Return the tree at `root`, and the facts of its results by place; those of unchanged files come from `cache`.
 
-    `progress(done, total)` is called for each result that has to be read. Raises OSError when the tree cannot be read.
+    Raises OSError when the tree cannot be read.
     """
     tree = scan(root, pattern)
     file = cache / f"{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.json"
     known = _load(file).entries
-    stale = [found for found in tree.results if known.get(found.place, (None,))[0] != found.stamps]
-    kept = {found.place: known[found.place] for found in tree.results if found.place in known}
-    for number, found in enumerate(stale):
-        progress(number, len(stale))
-        kept[found.place] = (found.stamps, read_facts(root, found))
-    if stale or len(known) != len(kept):
-        write_bytes(file, msgspec.json.encode(_Index(tree=str(root), entries=kept)))
-    return {place: facts for place, (_, facts) in kept.items()}, tree
+    entries = {}
+    for found in tree.results:
+        kept = known.get(found.place)
+        if kept is None or kept[0] != found.stamps:
+            kept = (found.stamps, read_facts(root, found))
+        entries[found.place] = kept
+    if entries != known:
+        write_bytes(file, msgspec.json.encode(_Index(tree=str(root), entries=entries)))
+    return {place: facts for place, (_, facts) in entries.items()}, tree
 
 
 def read_facts(root: Path, found: FoundTree) -> IndexedReport:

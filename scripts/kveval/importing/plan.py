@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -116,19 +116,16 @@ def make_plan(
     catalogue: Catalogue,
     cache: Path,
     required: Callable[[str, str], list[dict[str, Any]]],
-    *,
-    progress: Callable[[str, int, int], None] = lambda tree, done, total: None,
 ) -> ImportPlan:
     """Find and interpret everything that the campaign imports.
 
-    `cache` is the folder of the index; `required(scenario, vllm)` gives the counters that prove an arm active;
-    `progress(tree, done, total)` is called for every result that has to be read. Raises OSError for an unreadable tree.
+    `cache` is the folder of the index; `required(scenario, vllm)` gives the counters that prove an arm active. Raises
+    OSError for an unreadable tree.
     """
     trees: list[Tree] = []
     results: list[Result] = []
     for number, asked in enumerate(campaign.imports):
-        pattern = import_pattern(asked, catalogue)
-        facts, tree = read_tree(Path(asked.path), pattern, cache, progress=partial(progress, asked.path))
+        facts, tree = read_tree(Path(asked.path), import_pattern(asked, catalogue), cache)
         trees.append(tree)
         results += [interpret(number, found, facts[found.place], asked, catalogue) for found in tree.results]
     results = _likened(_without_mixtures(_without_copies(results)))
