@@ -173,7 +173,7 @@ def request_rows(level: int, report: LevelReport) -> pd.DataFrame:
 
 
 def _empty_requests() -> pd.DataFrame:
-    empty = LevelReport("", None, 0.0, 1.0, 0.0, 0.0, 0, 0, 0, (), 0)
+    empty = LevelReport("", None, 0.0, 1.0, 0.0, 0, 0, 0, (), 0)
     return request_rows(0, empty)
 
 

@@ -67,7 +67,6 @@ class ByStatus:
 
     completed: Statistics | None = None
     incomplete: Statistics | None = None
-    errored: Statistics | None = None
     everything: Statistics | None = None
 
 
@@ -110,7 +109,6 @@ class LevelReport:
     start: float
     end: float
     warmup_s: float
-    cooldown_s: float
     completed: int
     incomplete: int
     errored: int
@@ -130,11 +128,7 @@ class LevelReport:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """A report of any version; `schema` is 0 for reports that do not name theirs (GuideLLM before 0.5).
-
-    `guidellm_version` is the program's name where it is not GuideLLM.
-    """
+    """A report of any version; `guidellm_version` is the program's name where it is not GuideLLM."""
 
     guidellm_version: str
-    schema: int
     levels: tuple[LevelReport, ...]

@@ -94,8 +94,8 @@ def decode_report(content: bytes, name: str) -> LoadReport:
         if (report := _vllm_bench(content, name)) is None:
             raise
         return report
-    number = head.metadata.version if head.metadata else None
-    guidellm = _guidellm(number, benchmarks, name)
+    metadata = head.metadata or _Metadata()
+    guidellm = _guidellm(metadata.version, benchmarks, name)
     data = synthetic_data(head.asked.data or [])
     levels = []
     for position, raw in enumerate(benchmarks):
@@ -106,8 +106,7 @@ def decode_report(content: bytes, name: str) -> LoadReport:
             raise ReportFileError(message, code="not_its_schema", guidellm=guidellm) from error
         _require_window(level, position, name)
         levels.append(replace(level, data=level.data or data, model=level.model or head.asked.model))
-    version = head.metadata.guidellm_version if head.metadata else None
-    return LoadReport(guidellm_version=version or guidellm, schema=number or 0, levels=tuple(levels))
+    return LoadReport(guidellm_version=metadata.guidellm_version or guidellm, levels=tuple(levels))
 
 
 def _vllm_bench(content: bytes, name: str) -> LoadReport | None:
@@ -120,7 +119,7 @@ def _vllm_bench(content: bytes, name: str) -> LoadReport | None:
         return None
     for number, level in enumerate(levels):
         _require_window(level, number, name)
-    return LoadReport(guidellm_version=vllm_bench.VLLM_BENCH, schema=0, levels=tuple(levels))
+    return LoadReport(guidellm_version=vllm_bench.VLLM_BENCH, levels=tuple(levels))
 
 
 def _require_window(level: LevelReport, number: int, name: str) -> None:

@@ -51,7 +51,6 @@ from kveval.load.reports.wire import (
 class _Args03(msgspec.Struct):
     strategy: Strategy
     warmup_duration: float | None = None
-    cooldown_duration: float | None = None
 
 
 class _Worker03(msgspec.Struct):
@@ -79,7 +78,6 @@ def decode_03(raw: msgspec.Raw) -> LevelReport:
         benchmark.request_totals,
         tpot_includes_first_token=False,
         warmup_s=args.warmup_duration or 0.0,
-        cooldown_s=args.cooldown_duration or 0.0,
         data=synthetic_data([benchmark.request_loader.data]),
         model=benchmark.worker.backend_model,
     )
@@ -148,7 +146,6 @@ class _Benchmark(Benchmark[Request], kw_only=True):
     metrics: _WindowMetrics
     scheduler_metrics: _SchedulerMetrics = msgspec.field(default_factory=_SchedulerMetrics)
     warmup_duration: float = 0.0
-    cooldown_duration: float = 0.0
 
 
 def decode_1(raw: msgspec.Raw) -> LevelReport:
@@ -175,7 +172,6 @@ def _level(benchmark: _Benchmark) -> LevelReport:
         benchmark.metrics.request_totals,
         end=min(benchmark.end_time, run_end),
         warmup_s=benchmark.warmup_duration,
-        cooldown_s=max(0.0, benchmark.cooldown_duration),
         requests_missing=max(0, finished - benchmark.requests.finished),
         model=config.backend.model,
     )

@@ -122,7 +122,6 @@ def _level(result: _Result) -> LevelReport:
         start=start,
         end=end,
         warmup_s=0.0,
-        cooldown_s=0.0,
         completed=result.completed,
         incomplete=0,
         errored=failed,

@@ -25,14 +25,6 @@ def decode_json(content: bytes, kind: type[Decoded]) -> Decoded:
         return msgspec.json.decode(_NOT_JSON.sub(rb"\1null", content), type=kind)
 
 
-class Percentiles(msgspec.Struct):
-    """Only what is used of a report's eleven percentiles."""
-
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
-
-
 class Distribution(msgspec.Struct):
     """A distribution summary; all zeros when nothing was observed."""
 
@@ -40,22 +32,17 @@ class Distribution(msgspec.Struct):
     median: float | None = None
     count: float = 0
     total_sum: float | None = None
-    percentiles: Percentiles | None = None
+    percentiles: dict[str, float | None] | None = None
 
     def neutral(self, scale: float) -> Statistics | None:
         """Return it times `scale`, None for a distribution of nothing."""
         if not self.count or self.mean is None:
             return None
-        quantiles = self.percentiles or Percentiles()
+        told = self.percentiles or {}
         total = self.mean * self.count if self.total_sum is None else self.total_sum
-        return Statistics(
-            count=round(self.count),
-            mean=scale * self.mean,
-            total=scale * total,
-            p50=_scaled(self.median if quantiles.p50 is None else quantiles.p50, scale),
-            p90=_scaled(quantiles.p90, scale),
-            p99=_scaled(quantiles.p99, scale),
-        )
+        p50 = self.median if told.get("p50") is None else told["p50"]
+        scaled = (None if value is None else scale * value for value in (p50, told.get("p90"), told.get("p99")))
+        return Statistics(round(self.count), scale * self.mean, scale * total, *scaled)
 
 
 class StatusDistributions(msgspec.Struct):
@@ -63,7 +50,6 @@ class StatusDistributions(msgspec.Struct):
 
     successful: Distribution | None = None
     incomplete: Distribution | None = None
-    errored: Distribution | None = None
     total: Distribution | None = None
 
 
@@ -253,7 +239,6 @@ def level_report(
         start=benchmark.start_time,
         end=benchmark.end_time,
         warmup_s=0.0,
-        cooldown_s=0.0,
         completed=totals.successful,
         incomplete=totals.incomplete,
         errored=totals.errored,
@@ -280,9 +265,5 @@ def by_status(distributions: StatusDistributions | None, scale: float = 1.0) -> 
     """Return a quantity of the report, times `scale`."""
     if distributions is None:
         return ByStatus()
-    groups = (distributions.successful, distributions.incomplete, distributions.errored, distributions.total)
+    groups = (distributions.successful, distributions.incomplete, distributions.total)
     return ByStatus(*(None if group is None else group.neutral(scale) for group in groups))
-
-
-def _scaled(value: float | None, scale: float) -> float | None:
-    return None if value is None else scale * value
