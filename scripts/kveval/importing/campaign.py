@@ -1,19 +1,13 @@
 """A campaign's imports as the workflow asks for them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from kveval.config.catalogue import Catalogue
-from kveval.config.imports import ImportCampaign
 from kveval.host.errors import Failure
 from kveval.importing.plan import ImportPlan, make_plan
 from kveval.importing.table import summary
-from kveval.spec.arms import Platform
 from kveval.spec.config import Config
-from kveval.spec.loading import load_config
-from kveval.spec.resolve import exercised_counters
-from kveval.spec.servers.registry import IMPORTED
 
 # The most that a message lists of each kind.
 _SHOWN = 8
@@ -28,20 +22,12 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
 
     Raises NothingToImport when a tree cannot be read or nothing in it can be imported.
     """
-    if not isinstance(config.campaign, ImportCampaign):
-        return ImportPlan((), (), ())
-
-    def required(scenario: str, vllm: str) -> list[dict[str, Any]]:
-        # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
-        platform = Platform(vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name="")
-        return [dict(entry) for entry in exercised_counters(config.catalogue.scenarios[scenario], IMPORTED, platform)]
-
     try:
-        plan = make_plan(config.campaign, config.catalogue, index, required)
+        plan = make_plan(config, index)
     except OSError as error:
         said = f"{error.filename}: cannot be read ({error.strerror})"
         raise NothingToImport(said, code="unreadable", path=error.filename) from error
-    if not plan.runs:
+    if config.imports and not plan.runs:
         raise _nothing(config, plan)
     return plan
 
@@ -94,8 +80,3 @@ def suggested_pattern(files: Sequence[str], catalogue: Catalogue) -> str | None:
         stem = f"{before}{model}{after[:1]}{{arm}}" if after else f"{{arm}}{before[-1:]}{model}"
         name = f"{stem if model else '{arm}'}{dot}{suffix}"
     return f"{folder}/{name}" if "{" in folder else name
-
-
-def campaign_imports(campaign: Path | Mapping[str, Any], catalogues: Path, index: Path) -> ImportPlan:
-    """Return what a campaign imports, given by its file or its values."""
-    return import_plan(load_config(campaign, catalogues), index)

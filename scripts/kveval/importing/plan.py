@@ -1,7 +1,7 @@
 """Everything that a campaign imports: its results interpreted, made runs of cells, and what each needs."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kveval.config.catalogue import Catalogue
+from kveval.config.catalogue import Scenario
 from kveval.config.imports import ImportCampaign
 from kveval.host.hashing import content_hash
 from kveval.importing.describe import describe_run
@@ -17,6 +17,10 @@ from kveval.importing.index import read_tree
 from kveval.importing.interpret import AMBIGUOUS, COPY, LEFT_OUT, Remark, Result, import_pattern, interpret
 from kveval.importing.runs import PlacedLevel, drafts_of, joined
 from kveval.importing.trees import LeftOut, Tree, stamps_of
+from kveval.spec.arms import Platform
+from kveval.spec.config import Config
+from kveval.spec.resolve import exercised_counters
+from kveval.spec.servers.registry import IMPORTED
 from kveval.store.run_file import Cell
 
 _ALIKE = "configured_alike"
@@ -111,17 +115,14 @@ class ImportPlan(RunsElsewhere[RunPlan]):
         return content_hash([listed, reasons, [run.stamp for run in self.runs], others], spaced=True)
 
 
-def make_plan(
-    campaign: ImportCampaign,
-    catalogue: Catalogue,
-    cache: Path,
-    required: Callable[[str, str], list[dict[str, Any]]],
-) -> ImportPlan:
-    """Find and interpret everything that the campaign imports.
+def make_plan(config: Config, cache: Path) -> ImportPlan:
+    """Find and interpret everything that a campaign imports; `cache` is the folder of the index.
 
-    `cache` is the folder of the index; `required(scenario, vllm)` gives the counters that prove an arm active. Raises
-    OSError for an unreadable tree.
+    Raises OSError for an unreadable tree.
     """
+    campaign, catalogue = config.campaign, config.catalogue
+    if not isinstance(campaign, ImportCampaign):
+        return ImportPlan((), (), ())
     trees: list[Tree] = []
     results: list[Result] = []
     for number, asked in enumerate(campaign.imports):
@@ -158,7 +159,7 @@ def make_plan(
                 description=describe_run(members, catalogue.models[cell.model], vllm, said),
                 stamp=content_hash([msgspec.to_builtins(stamp) for stamp in stamps], spaced=True),
                 vllm=vllm,
-                required=required(cell.scenario, vllm),
+                required=_required(catalogue.scenarios[cell.scenario], vllm),
                 shared_archives=[stamp.path for stamp in shared],
                 copy=asked.copy_files,
             )
@@ -172,6 +173,13 @@ def make_plan(
             listed.append(replace(result, runs=tuple(numbers)))
     others = [(asked.path, other) for asked, tree in zip(campaign.imports, trees, strict=True) for other in tree.others]
     return ImportPlan(runs, listed, others)
+
+
+def _required(scenario: Scenario, vllm: str) -> list[dict[str, Any]]:
+    """Return the counters that prove an arm active."""
+    # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
+    platform = Platform(vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name="")
+    return [dict(entry) for entry in exercised_counters(scenario, IMPORTED, platform)]
 
 
 def _refused(result: Result, status: str, reason: str, code: str = "") -> Result:
