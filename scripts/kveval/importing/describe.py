@@ -11,7 +11,7 @@ from kveval.config.catalogue import Model
 from kveval.importing.interpret import FoundLevel, Result, effective
 from kveval.importing.runs import PlacedLevel
 from kveval.load.levels import OPEN_LOOP
-from kveval.load.reports import SyntheticData
+from kveval.load.reports.data import SyntheticData
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec import sizing
 from kveval.store.run_file import time_text

@@ -14,7 +14,9 @@ import zstandard
 from kveval.config.result_names import NamePattern
 from kveval.host.files import is_lfs_pointer, write_bytes
 from kveval.importing.trees import FoundTree, Stamp, Tree, scan
-from kveval.load.reports import LevelReport, ReportFileError, SyntheticData, read_report
+from kveval.load.reports import LevelReport, ReportFileError
+from kveval.load.reports.data import SyntheticData
+from kveval.load.reports.reading import read_report
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec.servers.registry import IMPORTED
 

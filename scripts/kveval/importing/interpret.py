@@ -89,7 +89,7 @@ class Result:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What tells it apart: a tree may be imported several times."""
+        """The import that it is of, and its place: a tree may be imported several times."""
         return self.number, self.found.place
 
     @property

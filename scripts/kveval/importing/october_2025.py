@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from kveval.load.reports import LoadReport, ReportFileError, read_report
+from kveval.load.reports import LoadReport, ReportFileError
+from kveval.load.reports.reading import read_report
 
 
 class LegacyRow(NamedTuple):

@@ -50,7 +50,7 @@ class FoundTree(msgspec.Struct, frozen=True):
 
     @property
     def beside(self) -> list[Stamp]:
-        """What says how the server ran."""
+        """The files that say how the server ran."""
         return [*([self.config] if self.config else []), *self.logs]
 
     @property

@@ -6,7 +6,8 @@ import pytest
 import zstandard
 from tests.support.paths import DATA
 
-from kveval.load.reports import ReportFileError, decode_report, read_report
+from kveval.load.reports import ReportFileError
+from kveval.load.reports.reading import decode_report, read_report
 
 # Our own measurement: vLLM 0.32 on a CPU with a miniature, 8 streams, texts and statistics taken out.
 REPORT = DATA / "guidellm-0.8.1-0008.json.zst"

@@ -16,8 +16,9 @@ from tests.support.paths import SCRIPTS
 from tests.support.synthetic import run_description
 
 from kveval.analysis.levels.tables import LevelsError, level_row
-from kveval.load.reports import LevelReport, LoadReport, SyntheticData, decode_report, read_report
-from kveval.load.reports.data import synthetic_data
+from kveval.load.reports import LevelReport, LoadReport
+from kveval.load.reports.data import SyntheticData, synthetic_data
+from kveval.load.reports.reading import decode_report, read_report
 from kveval.store.run_file import LevelRun, Run
 
 DATA = Path(os.environ.get("KVEVAL_TEST_DATA", "")) / "guidellm"
@@ -267,7 +268,7 @@ def test_a_real_report_of_0_5() -> None:
 LARGE = """
 import resource, sys
 from pathlib import Path
-from kveval.load.reports import read_report
+from kveval.load.reports.reading import read_report
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 report = read_report(Path(sys.argv[1]))
 print(len(report.levels[0].requests), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)

@@ -10,7 +10,8 @@ import pytest
 from tests.support.guidellm_reports import START
 from tests.support.vllm_bench import result
 
-from kveval.load.reports import LevelReport, ReportFileError, decode_report, read_report
+from kveval.load.reports import LevelReport, ReportFileError
+from kveval.load.reports.reading import decode_report, read_report
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 
 LATENCY_S = 0.2 + 36 * 0.05

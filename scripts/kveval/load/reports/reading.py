@@ -9,9 +9,8 @@ import msgspec
 import zstandard
 
 from kveval.host.files import is_lfs_pointer
-from kveval.load.reports import schemas, vllm_bench
+from kveval.load.reports import LevelReport, LoadReport, ReportFileError, schemas, vllm_bench
 from kveval.load.reports.data import synthetic_data
-from kveval.load.reports.model import LevelReport, LoadReport, ReportFileError
 from kveval.load.reports.wire import decode_json
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -25,7 +24,7 @@ class _Metadata(msgspec.Struct):
 
 
 class _Asked(msgspec.Struct):
-    """What the load generator was asked for."""
+    """The model and the data that the load generator was asked for."""
 
     model: str | None = None
     data: list[Any] | None = None

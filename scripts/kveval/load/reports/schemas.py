@@ -34,8 +34,8 @@ from typing import Any
 
 import msgspec
 
+from kveval.load.reports import ByStatus, LevelReport, Statistics
 from kveval.load.reports.data import synthetic_data
-from kveval.load.reports.model import ByStatus, LevelReport, Statistics
 from kveval.load.reports.wire import (
     Benchmark,
     Metrics,

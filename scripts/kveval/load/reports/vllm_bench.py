@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from kveval.load.reports.model import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics
+from kveval.load.reports import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics
 from kveval.load.reports.wire import decode_json
 
 VLLM_BENCH = "vllm bench serve"

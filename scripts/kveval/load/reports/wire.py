@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kveval.load.reports.model import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics, Status
+from kveval.load.reports import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics, Status
 
 # Python's json writes these words, which JSON does not have.
 _NOT_JSON = re.compile(rb"([:\[,]\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
@@ -211,7 +211,7 @@ class Strategy(msgspec.Struct):
 
 
 class Benchmark(msgspec.Struct, Generic[AnyRequest], kw_only=True):
-    """What all benchmarks have under the same names; the window in epoch seconds."""
+    """The fields that all benchmarks have under the same names; the window in epoch seconds."""
 
     metrics: Metrics
     start_time: float
