@@ -11,14 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-
-def _reasons(nvml: Any, handle: Any) -> float:
-    # The second is the first's name before driver 535; the module may have a function that the driver lacks.
-    with contextlib.suppress(nvml.NVMLError, AttributeError):
-        return float(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    return float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-
-
 # Name, type, help, and the NVML call; units are those of PCP's agent, converted to base units.
 _METRICS: Sequence[tuple[str, str, str, Callable[[Any, Any], float]]] = (
     ("gpu_active_percent", "gauge", "Time in which a kernel ran", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu),
@@ -43,7 +35,12 @@ _METRICS: Sequence[tuple[str, str, str, Callable[[Any, Any], float]]] = (
         lambda n, h: n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU),
     ),
     ("gpu_sm_clock_mhz", "gauge", "Clock of the SMs", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
-    ("gpu_throttle_reasons", "gauge", "Bits of NVML's clocks event reasons", _reasons),
+    (
+        "gpu_throttle_reasons",
+        "gauge",
+        "Bits of NVML's clocks event reasons",
+        lambda n, h: n.nvmlDeviceGetCurrentClocksEventReasons(h),
+    ),
     ("gpu_pcie_generation", "gauge", "PCIe link now", lambda n, h: n.nvmlDeviceGetCurrPcieLinkGeneration(h)),
     ("gpu_pcie_width", "gauge", "PCIe lanes now", lambda n, h: n.nvmlDeviceGetCurrPcieLinkWidth(h)),
 )
