@@ -1,8 +1,11 @@
-"""Puts one imported run into the measurement store: links or copies its files, adds checksums and a description."""
+"""Puts one imported run into the measurement store: links or copies its files, adds checksums and a description.
+
+The PCP archives that cover its levels are chosen by the times that the archives themselves name, never by file names.
+"""
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +13,14 @@ from typing import Any
 import msgspec
 
 from kveval.host.errors import Failure
-from kveval.host.files import sha256_file, write_json
-from kveval.importing.archives import covering, spans
+from kveval.host.files import is_lfs_pointer, sha256_file, write_json
 from kveval.importing.counters import counters_of
 from kveval.importing.plan import LevelPlan, RunPlan
 from kveval.importing.trees import ARCHIVES_NAME
+from kveval.pcp.archive.files import split_name
+from kveval.pcp.archive.index import read_index
+from kveval.pcp.archive.member import Member
+from kveval.pcp.archive.problems import ProblemLog
 from kveval.pcp.archive.tars import is_tar
 from kveval.spec.config import measurement_id
 from kveval.store.run_file import SCHEMA
@@ -23,9 +29,26 @@ from kveval.store.store import Key, Store, pointer
 # A sample before a level and one after it, so that counters have a value at both of its ends.
 _MARGIN_S = 30.0
 
+# The index of a logger that was killed ends before its data does.
+_UNINDEXED_NS = 120 * 10**9
+
 
 class ImportFailure(Failure):
     """A run cannot be imported; the message says which file and why."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """An archive and the time it covers (ns since 1970 UTC); `end_ns` is None if it is not known.
+
+    `paths` are relative to the tree, as given.
+    """
+
+    base: str
+    host: str
+    start_ns: int
+    end_ns: int | None
+    paths: tuple[str, ...]
 
 
 @dataclass
@@ -105,6 +128,56 @@ def _choose(whose: str, paths: Sequence[str], levels: Sequence[LevelPlan], tree:
         sources.hosts.add(span.host)
         sources.recording["raw/pcp"] = None
         sources.files |= {f"raw/pcp/{whose}/{path.rpartition(f'{ARCHIVES_NAME}/')[2]}": path for path in span.paths}
+
+
+def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
+    """Return the archives among `paths` in order of their starts, and what of them cannot be read, in words."""
+    bases: dict[str, dict[str, Member]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if (parts := split_name(name)) is not None:
+            base, part, suffix = parts
+            bases.setdefault(f"{folder}/{base}", {})[path] = Member(root / path, suffix, part)
+    found, problems = [], []
+    for base, members in sorted(bases.items()):
+        labels = [label for member in members.values() if (label := member.label()) is not None]
+        if labels:
+            first = min(labels, key=lambda label: label.start_ns)
+            index = next((member for member in members.values() if member.name == "index"), None)
+            times = [entry.time_ns for entry in read_index(index, first.version, ProblemLog())]
+            # A logger that was killed before its second entry leaves an index of one, which does not give the end.
+            end_ns = max((time for time in times if time > first.start_ns), default=None)
+            found.append(Span(base, first.host, first.start_ns, end_ns, tuple(members)))
+        else:
+            pointer = any(is_lfs_pointer(_head(root / path)) for path in members)
+            lacking = "Git LFS pointers, not the files: git lfs pull" if pointer else "no file starts with a label"
+            problems.append(f"{base}: no PCP archive ({lacking})")
+    return sorted(found, key=lambda span: (span.start_ns, span.base)), problems
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(64)
+
+
+def covering(found: Sequence[Span], start_s: float, end_s: float) -> list[Span]:
+    """Return the archives that may hold samples of a window in epoch seconds.
+
+    An archive lasts until its index ends, and at most until the next one of its host begins; one that is alone is taken
+    unless it begins after the window.
+    """
+    start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
+    chosen = []
+    for number, span in enumerate(found):
+        if span.start_ns > end_ns:
+            continue
+        later = [other.start_ns for other in found[number + 1 :] if other.host == span.host]
+        limits = [min(later)] if later else []
+        if span.end_ns is not None and len(found) > 1:
+            limits.append(span.end_ns + _UNINDEXED_NS)
+        if not limits or min(limits) >= start_ns:
+            chosen.append(span)
+    return chosen
 
 
 def _suffix(path: str, begin: str) -> str:
