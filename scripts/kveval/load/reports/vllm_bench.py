@@ -14,7 +14,7 @@ Definitions, from the sources of vLLM 0.32 (`vllm/benchmarks/serve.py`, `lib/end
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -59,18 +59,6 @@ class _Result(_Mark):
     latencies: list[float] = []
     start_times: list[float] = []
     errors: list[str] = []
-    mean_ttft_ms: float | None = None
-    median_ttft_ms: float | None = None
-    p90_ttft_ms: float | None = None
-    p99_ttft_ms: float | None = None
-    mean_tpot_ms: float | None = None
-    median_tpot_ms: float | None = None
-    p90_tpot_ms: float | None = None
-    p99_tpot_ms: float | None = None
-    mean_e2el_ms: float | None = None
-    median_e2el_ms: float | None = None
-    p90_e2el_ms: float | None = None
-    p99_e2el_ms: float | None = None
 
     @property
     def strategy(self) -> tuple[str, float | None]:
@@ -99,7 +87,7 @@ def results_of(content: bytes) -> list[LevelReport] | None:
         documents = [line for line in content.splitlines() if line.strip()]
     elif not _is_result(content):
         return None
-    return [_level(decode_json(document, _Result)) for document in documents]
+    return [_level(document) for document in documents]
 
 
 def _is_result(document: bytes) -> bool:
@@ -110,7 +98,8 @@ def _is_result(document: bytes) -> bool:
     return True
 
 
-def _level(result: _Result) -> LevelReport:
+def _level(document: bytes) -> LevelReport:
+    result = decode_json(document, _Result)
     records = _records(result)
     timed = records is not None and bool(result.start_times)
     strategy, rate = result.strategy
@@ -128,7 +117,7 @@ def _level(result: _Result) -> LevelReport:
         requests=_requests(records, result.start_times, end) if records is not None and timed else (),
         requests_missing=0 if timed else result.completed + failed,
         rate_req_s=rate,
-        aggregate=_aggregate(result, _summed_up(result) if records is None else _statistics(records)),
+        aggregate=_aggregate(result, _summed_up(result, document) if records is None else _statistics(records)),
         model=result.model_id,
         latencies_kept=records is not None,
     )
@@ -205,12 +194,13 @@ def _statistics(records: pd.DataFrame) -> dict[str, Statistics | None]:
     return found
 
 
-def _summed_up(result: _Result) -> dict[str, Statistics | None]:
+def _summed_up(result: _Result, document: bytes) -> dict[str, Statistics | None]:
     """Return the statistics of a result without records, as far as the file has them."""
-    count, tokens = result.completed, result.total_output_tokens
+    count, tokens, told = result.completed, result.total_output_tokens, decode_json(document, dict[str, Any])
     found: dict[str, Statistics | None] = {}
     for name, named in {"ttft": "ttft", "itl": "tpot", "e2e": "e2el"}.items():
-        mean, *quantiles = (getattr(result, f"{kind}_{named}_ms") for kind in ("mean", "median", "p90", "p99"))
+        values = [told.get(f"{kind}_{named}_ms") for kind in ("mean", "median", "p90", "p99")]
+        mean, *quantiles = msgspec.convert(values, list[float | None])
         # Zeros are what a client without streaming writes.
         found[name] = Statistics(count, mean, mean * count, *quantiles) if mean and count else None
     if (e2e := found["e2e"]) and tokens:
