@@ -117,7 +117,10 @@ def interpret(number: int, found: FoundTree, facts: IndexedReport, asked: Import
     try:
         declared = _declared(found, asked, catalogue)
         result = replace(result, declared=declared)
-        _require_selected(declared, asked)
+        for key in ("hardware", "software", "replicas"):
+            wanted, named = getattr(asked, key), getattr(declared, key)
+            if wanted is not None and named is not None and wanted != named:
+                raise _Refused(NOT_SELECTED, f"{key} {named} is not imported here ({key}: {wanted} is)", key)
         if hardware := declared.hardware or asked.hardware:
             also = (asked.hardware,) if asked.hardware else ()
             result = replace(result, hardware=parse_hardware(hardware, also=also))
@@ -177,13 +180,6 @@ def _declared(found: FoundTree, asked: Import, catalogue: Catalogue) -> Declared
     pattern = import_pattern(asked, catalogue)
     assert pattern is not None, "results of a pattern are found by it"
     return pattern.declared(found.name)
-
-
-def _require_selected(declared: Declared, asked: Import) -> None:
-    for key in ("hardware", "software", "replicas"):
-        wanted, found = getattr(asked, key), getattr(declared, key)
-        if wanted is not None and found is not None and wanted != found:
-            raise _Refused(NOT_SELECTED, f"{key} {found} is not imported here ({key}: {wanted} is)", key)
 
 
 def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[str, Scenario]:

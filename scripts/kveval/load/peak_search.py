@@ -6,7 +6,7 @@ search (Kiefer 1953) on the logarithm of the level, because what matters of a le
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,7 +81,7 @@ def levels_to_freeze(search: SearchSpec, throughput_tok_s: Mapping[int, float]) 
     chosen = list(wanted)[: search.keep]
     while len(chosen) < min(search.keep, len(tried)):
         left = [level for level in tried if level not in chosen]
-        chosen.append(max(left, key=lambda level: _clearance(level, chosen)))
+        chosen.append(max(left, key=lambda level: min(abs(math.log(level / other)) for other in chosen)))
     return tuple(sorted(chosen))
 
 
@@ -105,7 +105,3 @@ def _open_gaps(search: SearchSpec, below: int | None, peak: int, above: int | No
     """The gaps beside the peak in which a whole level lies, and that are wider than what is asked for."""
     gaps = ([(below, peak)] if below is not None else []) + ([(peak, above)] if above is not None else [])
     return [(low, high) for low, high in gaps if high - low > 1 and high / low > 1 + search.resolution]
-
-
-def _clearance(level: int, chosen: Iterable[int]) -> float:
-    return min(abs(math.log(level / other)) for other in chosen)
