@@ -20,6 +20,7 @@ _LMCACHE_DEFAULT_GIB = 5.0
 # As the suites of llm-d and of OpenShift AI name them, in lower case.
 _ARGS_KEYS = ("vllm extra args", "vllm additional args")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL", re.IGNORECASE)
+_KV_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
 _LMCACHE = ("LMCacheConnectorV1", "LMCacheMPConnector", "LMCacheConnector")
 
 
@@ -116,7 +117,9 @@ def effective_tier(settings: ServedSettings, model: Model, ranks: int) -> Tier |
     Native offload counts server blocks (`num_cpu_blocks`) or bytes over all ranks (`cpu_bytes_to_use`,
     `--kv-offloading-size` in GiB); LMCache has LMCACHE_MAX_LOCAL_CPU_SIZE, GiB for each of `ranks`.
     """
-    per_block = sizing.bytes_per_block(model.geometry, _kv_dtype(settings, model), ranks, model.dtype)
+    given = settings.argument("--kv-cache-dtype")
+    kv_dtype = given if given in _KV_DTYPES else model.kv_cache_dtype
+    per_block = sizing.bytes_per_block(model.geometry, kv_dtype, ranks, model.dtype)
     for config in _connector_configs(settings):
         if config["kv_connector"] == "OffloadingConnector":
             extra = _extra(config)
@@ -129,11 +132,6 @@ def effective_tier(settings: ServedSettings, model: Model, ranks: int) -> Tier |
     if size is not None and _number(size) is not None:
         return _tier(float(size) * sizing.GIB, per_block, f"--kv-offloading-size {size} GiB")
     return None
-
-
-def _kv_dtype(settings: ServedSettings, model: Model) -> str:
-    given = settings.argument("--kv-cache-dtype")
-    return given if given in ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2") else model.kv_cache_dtype
 
 
 def _native(settings: ServedSettings, extra: Mapping[str, Any], per_block: int) -> Tier | None:

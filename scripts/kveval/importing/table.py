@@ -54,7 +54,7 @@ def findings(plan: ImportPlan, shown: int = 12) -> str:
     lines = [f"{summary(plan)}; `analysis/imported.csv` lists each: what its name declares, and what ran."]
     single = [cell.path for cell in plan.cells if len(plan.runs_of(cell.path)) == 1]
     if single:
-        lines.append(f"- only one run, so no verdict: {_first(single, shown)}")
+        lines.append(f"- only one run, so no verdict: {', '.join(single[:shown])}{_more(len(single) - shown)}")
     refused: dict[str, list[str]] = {}
     remarks: dict[str, list[str]] = {}
     for result in plan.listed:
@@ -76,10 +76,6 @@ def findings(plan: ImportPlan, shown: int = 12) -> str:
     if len(remarks) > shown:
         lines.append(f"- {len(remarks) - shown} more remarks")
     return "\n".join(lines)
-
-
-def _first(names: Sequence[str], shown: int) -> str:
-    return ", ".join(names[:shown]) + _more(len(names) - shown)
 
 
 def _more(count: int) -> str:
