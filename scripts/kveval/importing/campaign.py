@@ -1,9 +1,7 @@
 """A campaign's imports as the workflow asks for them."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from kveval.config.catalogue import Catalogue
 from kveval.host.errors import Failure
 from kveval.importing.plan import ImportPlan, make_plan
 from kveval.importing.table import summary
@@ -33,7 +31,7 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
 
 
 def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
-    """Return the error when nothing can be imported: the reasons, and a pattern for the JSON files that are there."""
+    """Return the error when nothing can be imported: the reasons, and how to name the JSON files that are there."""
     groups: dict[tuple[str, str], list[str]] = {}
     for result in plan.listed:
         key = (result.status, result.code or result.reason)
@@ -43,40 +41,15 @@ def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
     said += [f"left out: {other.place}: {other.reason}" for other in files[:_SHOWN]]
     if len(files) > _SHOWN:
         said.append(f"left out: {len(files) - _SHOWN} more JSON files")
-    pattern = suggested_pattern([other.place for other in files], config.catalogue)
     # Where some names are recognised, these files are left out on purpose.
-    if pattern is not None and not plan.listed:
+    if files and not plan.listed:
         said.append(
-            f"say what their names mean, as in `pattern: '{pattern}'`; {{arm}} and {{model}} stand for names in"
-            " scenarios.yaml and models.yaml, or for those that the import's `scenarios` and `models` translate"
+            "say what their names mean, as in `pattern: '{arm}/benchmarks-{model}.json'`; {arm} and {model} stand for"
+            " names in scenarios.yaml and models.yaml, or those that the import's `scenarios` and `models` translate"
         )
     lines = "".join(f"\n  {line}" for line in said)
     return NothingToImport(
         f"campaign {config.campaign.name}: nothing can be imported; {summary(plan)}{lines}",
         statuses=[result.status for result in plan.listed],
         files=[other.place for other in files],
-        pattern=pattern,
     )
-
-
-def suggested_pattern(files: Sequence[str], catalogue: Catalogue) -> str | None:
-    """Return a pattern that fits the first of some files, None if there is none.
-
-    A known model or arm in the path is taken as such; without a known arm, the innermost folder or file name is it.
-    """
-    if not files:
-        return None
-    found = "/".join(files[0].split("/")[-2:])
-    for kind, names in (("model", catalogue.models), ("arm", catalogue.scenarios)):
-        known = next((name for name in sorted(names, key=len, reverse=True) if name in found), None)
-        if known is not None:
-            found = found.replace(known, f"{{{kind}}}", 1)
-    folder, _, name = found.rpartition("/")
-    if "{arm}" not in found:
-        if folder and "{" not in folder:
-            return f"{{arm}}/{name}"
-        stem, dot, suffix = name.partition(".json")
-        before, model, after = stem.partition("{model}")
-        stem = f"{before}{model}{after[:1]}{{arm}}" if after else f"{{arm}}{before[-1:]}{model}"
-        name = f"{stem if model else '{arm}'}{dot}{suffix}"
-    return f"{folder}/{name}" if "{" in folder else name

@@ -446,7 +446,7 @@ def test_nothing_to_import_is_an_error_with_examples(tree: Path) -> None:
     write_level(tree, "Qwen9-1B", "no-offload", 1, archive=False)
     with pytest.raises(NothingToImport) as error:
         plan(tree)
-    assert error.value.facts == {"statuses": ["unknown"], "files": [], "pattern": None}
+    assert error.value.facts == {"statuses": ["unknown"], "files": []}
     assert folder_name("Qwen9-1B", "no-offload", 1) in str(error.value)
 
 
