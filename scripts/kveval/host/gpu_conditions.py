@@ -118,11 +118,8 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def _one(index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
-    def values(name: str) -> list[float]:
-        return [value for sample in samples if (value := getattr(sample, name)) is not None]
-
     def reduced(reduce: Callable[[list[float]], float], name: str) -> float | None:
-        found = values(name)
+        found = [value for sample in samples if (value := getattr(sample, name)) is not None]
         return round(reduce(found), 1) if found else None
 
     counts = {reason: sum(reason in sample.reasons for sample in samples) for reason in _BITS.values()}

@@ -53,19 +53,11 @@ class _Args03(msgspec.Struct):
     warmup_duration: float | None = None
 
 
-class _Worker03(msgspec.Struct):
-    backend_model: str | None = None
-
-
-class _Loader03(msgspec.Struct):
-    data: Any = None
-
-
 class _Benchmark03(Benchmark[Request03], kw_only=True):
     args: _Args03
     request_totals: Totals
-    worker: _Worker03 = msgspec.field(default_factory=_Worker03)
-    request_loader: _Loader03 = msgspec.field(default_factory=_Loader03)
+    worker: dict[str, Any] = msgspec.field(default_factory=dict)
+    request_loader: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 def decode_03(raw: msgspec.Raw) -> LevelReport:
@@ -78,8 +70,8 @@ def decode_03(raw: msgspec.Raw) -> LevelReport:
         benchmark.request_totals,
         tpot_includes_first_token=False,
         warmup_s=args.warmup_duration or 0.0,
-        data=synthetic_data([benchmark.request_loader.data]),
-        model=benchmark.worker.backend_model,
+        data=synthetic_data([benchmark.request_loader.get("data")]),
+        model=benchmark.worker.get("backend_model"),
     )
 
 
