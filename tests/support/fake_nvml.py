@@ -21,16 +21,10 @@ B = "GPU-0b7a4a4e-1d0c-9f5e-77aa-5f2d3c4b5a02"
 
 
 class FakeNvml:
-    """The module: nvidia-ml-py 13's names and units - milliwatts, bytes, MHz, millijoules; GPU 1 supports the least.
-
-    `old`: neither driver nor module has the newer name of throttle reasons.
-    """
+    """The module: nvidia-ml-py 13's names and units - milliwatts, bytes, MHz, millijoules; GPU 1 supports the least."""
 
     NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = NVML_CLOCK_SM, NVML_TEMPERATURE_GPU
     NVMLError = NVMLError
-
-    def __init__(self, *, old: bool = False) -> None:
-        self.old = old
 
     def nvmlInit(self) -> None:
         pass
@@ -69,12 +63,7 @@ class FakeNvml:
         return self._only_first(handle, 16)
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
-        if self.old:
-            raise NVMLError("Function Not Found")
         return self._only_first(handle, 4)
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
-        return self._only_first(handle, 8)
 
     def _only_first(self, handle: int, value: Any) -> Any:
         if handle:

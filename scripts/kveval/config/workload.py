@@ -16,7 +16,6 @@ from kveval.config.problems import Mistake
 from kveval.config.types import CountInt, Number, PositiveInt, PositiveNumber, Strict, Text
 from kveval.load import levels as workloads
 from kveval.load import trace_file, traces
-from kveval.load.peak_search import Search
 from kveval.load.trace_file import TraceRow
 from kveval.load.workload import TraceSpec, WorkloadSpec
 
@@ -99,14 +98,16 @@ class PeakSearch(Strict):
     """number of levels at which every arm is then measured"""
     noise: Percentage = Field(0.02, description="relative difference of throughputs that counts as none")
 
-    @property
-    def search(self) -> Search:
-        """The parameters of the search."""
-        return Search(self.start, self.stop, self.resolution, self.budget, self.noise)
-
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        _ = self.search
+        if self.start >= self.stop:
+            raise ValueError(f"a search goes from a level up, not from {self.start} to {self.stop}")
+        if self.resolution <= 0:
+            raise ValueError(f"resolution {self.resolution} is not above 0")
+        if self.budget < 3:
+            raise ValueError(f"a budget of {self.budget} levels cannot bracket a peak, which takes 3")
+        if not 0 <= self.noise < 1:
+            raise ValueError(f"noise {self.noise} is not from 0 to below 1")
         return self
 
 

@@ -24,9 +24,8 @@ _FIELDS = (
     "power.draw",
     "temperature.gpu",
     "utilization.gpu",
+    "clocks_event_reasons.active",
 )
-# The first is the second's name since driver 535; an unknown field fails the whole query.
-_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 # Bits of NVML's clocks event reasons, without that of an idle GPU (0x1), which is no throttling.
 _BITS = {
     0x2: "applications_clocks_setting",
@@ -58,7 +57,7 @@ class GpuSample:
 
 def parse(text: str) -> list[GpuSample]:
     """Parse nvidia-smi's output for `arguments`: one line per GPU, without header and units; ignore other lines."""
-    rows = (row for row in csv.reader(text.splitlines(), skipinitialspace=True) if len(row) == len(_FIELDS) + 1)
+    rows = (row for row in csv.reader(text.splitlines(), skipinitialspace=True) if len(row) == len(_FIELDS))
     return [
         GpuSample(uuid, name, _reasons(mask), *map(_number, values))
         for uuid, name, *values, mask in rows
@@ -66,10 +65,10 @@ def parse(text: str) -> list[GpuSample]:
     ]
 
 
-def arguments(reasons: str, chosen: str = "") -> list[str]:
+def arguments(chosen: str = "") -> list[str]:
     """Return nvidia-smi's arguments; `chosen`: GPUs by index or UUID, comma-separated, "" for all."""
     of_these = [f"--id={chosen}"] if chosen else []
-    return [*of_these, f"--query-gpu={','.join((*_FIELDS, reasons))}", "--format=csv,noheader,nounits"]
+    return [*of_these, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
 
 
 @dataclass
@@ -79,20 +78,14 @@ class GpuWatch:
     smi: Smi
     chosen: str = ""
     samples: list[GpuSample] = field(default_factory=list)
-    _names: list[str] = field(default_factory=lambda: list(_REASONS))
     _failed: int = 0
 
     def sample(self) -> None:
         """Take a sample; a failure is ignored, because it does not invalidate a measurement."""
-        if self._failed >= _TRIES:
-            return
-        for name in self._names:
-            found = parse(self.smi(arguments(name, self.chosen)) or "")
-            if found:
-                self.samples += found
-                self._names, self._failed = [name], 0
-                return
-        self._failed += 1
+        if self._failed < _TRIES:
+            found = parse(self.smi(arguments(self.chosen)) or "")
+            self.samples += found
+            self._failed = 0 if found else self._failed + 1
 
     def conditions(self) -> list[dict[str, Any]]:
         """Return the entry of run.json, see kveval.store.run_file.GpuConditions."""
@@ -125,11 +118,8 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def _one(index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
-    def values(name: str) -> list[float]:
-        return [value for sample in samples if (value := getattr(sample, name)) is not None]
-
     def reduced(reduce: Callable[[list[float]], float], name: str) -> float | None:
-        found = values(name)
+        found = [value for sample in samples if (value := getattr(sample, name)) is not None]
         return round(reduce(found), 1) if found else None
 
     counts = {reason: sum(reason in sample.reasons for sample in samples) for reason in _BITS.values()}

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -185,12 +185,10 @@ def signals_deferred() -> Iterator[None]:
         yield
         return
     arrived: list[int] = []
-    previous = {number: signal.signal(number, lambda received, _frame: arrived.append(received)) for number in _SIGNALS}
     try:
-        yield
+        with _handled_by(lambda number, _frame: arrived.append(number)):
+            yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
         if arrived:
             os.kill(os.getpid(), arrived[0])
 
@@ -202,12 +200,18 @@ def stop_signals_raise() -> Iterator[None]:
     def stop(number: int, _frame: object) -> None:
         raise Terminated(signal.Signals(number).name)
 
-    previous = {number: signal.signal(number, stop) for number in _SIGNALS}
+    with _handled_by(stop):
+        yield
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Callable[[int, object], None]) -> Iterator[None]:
+    previous = {number: signal.signal(number, handler) for number in _SIGNALS}
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 def workflow_process() -> psutil.Process | None:

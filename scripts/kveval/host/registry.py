@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from kveval.host.files import write_json
 from kveval.host.sessions import Session
 
@@ -51,7 +53,7 @@ class SharedMemory:
     def remove(self) -> bool:
         """Remove the segment unless it is gone, replaced by another, or still mapped; return whether it was removed."""
         path = SHARED_MEMORY / self.segment
-        if path.parent != SHARED_MEMORY or not self.exists() or self in mapped_by(_all_pids()):
+        if path.parent != SHARED_MEMORY or not self.exists() or self in mapped_by(psutil.pids()):
             return False
         try:
             path.unlink()
@@ -80,10 +82,6 @@ def mapped_by(pids: Iterable[int]) -> set[SharedMemory]:
                 if place and not place.endswith(" (deleted)"):
                     found.add(SharedMemory(place, int(line.split(maxsplit=5)[4])))
     return found
-
-
-def _all_pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 class Registry:

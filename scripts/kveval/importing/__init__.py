@@ -2,5 +2,5 @@
 
 `result_names` of kveval.config reads what a name declares, `settings` reads the server's arguments, `trees` finds the
 results, `index` keeps what was read of them, `interpret` says what each is, `runs` makes runs of them, `plan` says what
-each needs, `run` puts one into the measurement store, `archives` finds its PCP archives, `table` lists everything.
+each needs, `run` puts one with its PCP archives into the measurement store, `table` lists everything.
 """

@@ -1,23 +1,12 @@
 """A campaign's imports as the workflow asks for them."""
 
-import sys
-import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from kveval.config.catalogue import Catalogue
-from kveval.config.imports import ImportCampaign
 from kveval.host.errors import Failure
 from kveval.importing.plan import ImportPlan, make_plan
 from kveval.importing.table import summary
-from kveval.spec.arms import Platform
 from kveval.spec.config import Config
-from kveval.spec.loading import load_config
-from kveval.spec.resolve import exercised_counters
-from kveval.spec.servers.registry import IMPORTED
 
-_SAY_EVERY_S = 5.0
 # The most that a message lists of each kind.
 _SHOWN = 8
 
@@ -29,85 +18,38 @@ class NothingToImport(Failure):
 def import_plan(config: Config, index: Path) -> ImportPlan:
     """Return what a campaign imports; `index` is the folder that keeps what was read.
 
-    Says on standard error how far it is, when it has to read results. Raises NothingToImport when a tree cannot be read
-    or nothing in it can be imported.
+    Raises NothingToImport when a tree cannot be read or nothing in it can be imported.
     """
-    if not isinstance(config.campaign, ImportCampaign):
-        return ImportPlan((), (), ())
-    said_s = time.monotonic()
-
-    def progress(tree: str, done: int, total: int) -> None:
-        nonlocal said_s
-        if time.monotonic() - said_s >= _SAY_EVERY_S:
-            said_s = time.monotonic()
-            print(f"reading results in {tree}: {done} of {total}", file=sys.stderr, flush=True)
-
-    def required(scenario: str, vllm: str) -> list[dict[str, Any]]:
-        # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
-        platform = Platform(vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name="")
-        return [dict(entry) for entry in exercised_counters(config.catalogue.scenarios[scenario], IMPORTED, platform)]
-
     try:
-        plan = make_plan(config.campaign, config.catalogue, index, required, progress=progress)
+        plan = make_plan(config, index)
     except OSError as error:
         said = f"{error.filename}: cannot be read ({error.strerror})"
         raise NothingToImport(said, code="unreadable", path=error.filename) from error
-    if not plan.runs:
+    if config.imports and not plan.runs:
         raise _nothing(config, plan)
     return plan
 
 
 def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
-    """Return the error when nothing can be imported: the reasons, and a pattern for the JSON files that are there."""
+    """Return the error when nothing can be imported: the reasons, and how to name the JSON files that are there."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for entry in plan.listed:
-        result = entry.result
+    for result in plan.listed:
         key = (result.status, result.code or result.reason)
-        groups.setdefault(key, []).append(f"{result.source.found.place}: {result.reason}")
+        groups.setdefault(key, []).append(f"{result.found.place}: {result.reason}")
     said = [f"{len(found)} {status}, such as {found[0]}" for (status, _), found in list(groups.items())[:_SHOWN]]
     files = [other for _, other in plan.others if other.file]
     said += [f"left out: {other.place}: {other.reason}" for other in files[:_SHOWN]]
     if len(files) > _SHOWN:
         said.append(f"left out: {len(files) - _SHOWN} more JSON files")
-    pattern = suggested_pattern([other.place for other in files], config.catalogue)
     # Where some names are recognised, these files are left out on purpose.
-    if pattern is not None and not plan.listed:
+    if files and not plan.listed:
         said.append(
-            f"say what their names mean, as in `pattern: '{pattern}'`; {{arm}} and {{model}} stand for names in"
-            " scenarios.yaml and models.yaml, or for those that the import's `scenarios` and `models` translate"
+            "say what their names mean, as in `pattern: '{arm}/benchmarks-{model}.json'`; {arm} and {model} stand for"
+            " names in scenarios.yaml and models.yaml, or those that the import's `scenarios` and `models` translate"
         )
     lines = "".join(f"\n  {line}" for line in said)
     return NothingToImport(
         f"campaign {config.campaign.name}: nothing can be imported; {summary(plan)}{lines}",
-        statuses=[entry.result.status for entry in plan.listed],
+        statuses=[result.status for result in plan.listed],
         files=[other.place for other in files],
-        pattern=pattern,
     )
-
-
-def suggested_pattern(files: Sequence[str], catalogue: Catalogue) -> str | None:
-    """Return a pattern that fits the first of some files, None if there is none.
-
-    A known model or arm in the path is taken as such; without a known arm, the innermost folder or file name is it.
-    """
-    if not files:
-        return None
-    found = "/".join(files[0].split("/")[-2:])
-    for kind, names in (("model", catalogue.models), ("arm", catalogue.scenarios)):
-        known = next((name for name in sorted(names, key=len, reverse=True) if name in found), None)
-        if known is not None:
-            found = found.replace(known, f"{{{kind}}}", 1)
-    folder, _, name = found.rpartition("/")
-    if "{arm}" not in found:
-        if folder and "{" not in folder:
-            return f"{{arm}}/{name}"
-        stem, dot, suffix = name.partition(".json")
-        before, model, after = stem.partition("{model}")
-        stem = f"{before}{model}{after[:1]}{{arm}}" if after else f"{{arm}}{before[-1:]}{model}"
-        name = f"{stem if model else '{arm}'}{dot}{suffix}"
-    return f"{folder}/{name}" if "{" in folder else name
-
-
-def campaign_imports(campaign: Path | Mapping[str, Any], catalogues: Path, index: Path) -> ImportPlan:
-    """Return what a campaign imports, given by its file or its values."""
-    return import_plan(load_config(campaign, catalogues), index)

@@ -1,8 +1,7 @@
 """The runs of several campaigns as those of one, and what confounds their comparison."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from kveval.config.imports import named_on
 from kveval.config.problems import ConfigError
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
+from kveval.importing.plan import RunElsewhere, RunsElsewhere
 from kveval.spec.config import Config
 from kveval.spec.specification import described, differences
 from kveval.store.run_file import Cell, pointer_of
@@ -25,56 +25,26 @@ class CombiningError(Failure):
     """A campaign that is to be compared was not measured."""
 
 
-class CombinedRun(msgspec.Struct, frozen=True):
+class CombinedRun(RunElsewhere, frozen=True, kw_only=True):
     """A run of a compared campaign, under its scenario's name in the comparison; `pointer`: its own."""
 
-    model: str
-    scenario: str
-    cpu_blocks: int
-    run: int
-    vllm: str
     pointer: str
     campaign: str
-    required: list[dict[str, Any]] = []
-
-    @property
-    def cell(self) -> Cell:
-        """The cell under which it appears."""
-        return Cell(self.model, self.scenario, self.cpu_blocks)
 
 
 @dataclass(frozen=True)
-class Combination:
+class Combination(RunsElsewhere[CombinedRun]):
     """The runs that a campaign compares. `remarks`, in Markdown: differences other than the release."""
 
-    runs: Sequence[CombinedRun]
     remarks: str
     stamp: str = ""
-
-    @cached_property
-    def _by_cell(self) -> dict[str, list[CombinedRun]]:
-        found: dict[str, list[CombinedRun]] = {}
-        for run in self.runs:
-            found.setdefault(run.cell.path, []).append(run)
-        return found
-
-    @property
-    def cells(self) -> list[Cell]:
-        """The cells as they appear, in the order of the campaigns."""
-        return [runs[0].cell for runs in self._by_cell.values()]
-
-    def runs_of(self, path: str) -> list[CombinedRun]:
-        """Return the runs of a cell."""
-        return self._by_cell.get(path, [])
 
 
 def combination(config: Config) -> Combination:
     """Return the runs of the campaigns that a campaign compares."""
     runs = [
         CombinedRun(
-            model=cell.model,
-            scenario=named_on(cell.scenario, entry.label),
-            cpu_blocks=cell.cpu_blocks,
+            cell=replace(cell, scenario=named_on(cell.scenario, entry.label)),
             run=run,
             vllm=source.campaign.server.vllm,
             pointer=pointer_of(source.campaign.results, cell, run).as_posix(),

@@ -58,14 +58,12 @@ def counters_of(
 def _recorded(parquet: Path, names: Sequence[str]) -> dict[str, list[PreparedCounter]]:
     """Return the samples of every counter, separately for each endpoint that was recorded."""
     metrics = [name for name, info in describe(parquet).items() if info.samples and info.semantics == "counter"]
-    return {
-        name: [
-            PreparedCounter(series(parquet, metric, labels=_labels(name) or None))
-            for metric in metrics
-            if _is(metric, name)
-        ]
-        for name in names
-    }
+    found = {}
+    for name in names:
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', name.partition("{")[2])) or None
+        own = [metric for metric in metrics if fnmatchcase(metric, _pattern(name))]
+        found[name] = [PreparedCounter(series(parquet, metric, labels=labels)) for metric in own]
+    return found
 
 
 def _level_counters(
@@ -73,12 +71,12 @@ def _level_counters(
 ) -> Counters:
     if level.start is None or level.end is None:
         return {}
-    before = [other.end for other in levels if other.end is not None and other.end <= level.start]
-    after = [other.start for other in levels if other.start is not None and other.start >= level.end]
-    begin = level.start - min([_MARGIN_S, *((level.start - end) / 2 for end in before)])
-    finish = level.end + min([_MARGIN_S, *((start - level.end) / 2 for start in after)])
-    margin = min(level.start - begin, finish - level.end)
-    window_ns = round(begin * 1e9), round(finish * 1e9)
+    # What lies before and after it; at most half of that is the level's own.
+    pauses = [(level.start - other.end) / 2 for other in levels if other.end is not None and other.end <= level.start]
+    before_s = min([_MARGIN_S, *pauses])
+    pauses = [(other.start - level.end) / 2 for other in levels if other.start and other.start >= level.end]
+    after_s = min([_MARGIN_S, *pauses])
+    window_ns = round((level.start - before_s) * 1e9), round((level.end + after_s) * 1e9)
     tokens = IMPORTED.metrics[_TOKENS].values()
     found: Counters = {}
     for name, endpoints in recorded.items():
@@ -86,22 +84,14 @@ def _level_counters(
         if not parts:
             continue
         first, gained = sum(part.first for part in parts), sum(part.increase for part in parts)
-        if name in tokens and max(part.interval_s for part in parts) > 2 * margin:
+        if name in tokens and max(part.interval_s for part in parts) > 2 * min(before_s, after_s):
             # Samples are too far apart to separate this level's tokens from its neighbours'.
             continue
         found[name] = {"before": first, "after": first + gained, "delta": gained}
     return found
 
 
-def _is(metric: str, counter: str) -> bool:
-    return fnmatchcase(metric, _pattern(counter))
-
-
 def _pattern(counter: str) -> str:
     """Return the pattern of a counter's PCP metrics, whatever its endpoint is called there."""
     name = counter.partition("{")[0]
     return f"openmetrics.*.{name.replace(':', '.', 1)}"
-
-
-def _labels(counter: str) -> dict[str, str]:
-    return dict(re.findall(r'(\w+)="([^"]*)"', counter.partition("{")[2]))

@@ -1,6 +1,6 @@
 """The part of an imported run's run.json that needs no file: what defined the run, as far as that is known."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +9,9 @@ import msgspec
 from kveval import __version__
 from kveval.config.catalogue import Model
 from kveval.importing.interpret import FoundLevel, Result, effective
+from kveval.importing.runs import PlacedLevel
 from kveval.load.levels import OPEN_LOOP
+from kveval.load.reports.data import SyntheticData
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec import sizing
 from kveval.store.run_file import time_text
@@ -17,20 +19,19 @@ from kveval.store.run_file import time_text
 UNKNOWN_RELEASE = "0"
 # Requests per minute: the rounding error of a rate that is written in requests per second.
 _SAME_RATE = 1e-3
-Members = Sequence[tuple[Result, FoundLevel | None]]
 
 
-def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[str]) -> dict[str, Any]:
-    """Return the parts of run.json that need no file; `members` are the run's results, None for a level without one."""
-    good = [(result, level) for result, level in members if level is not None and level.error is None]
+def describe_run(members: Sequence[PlacedLevel], model: Model, vllm: str, remarks: Sequence[str]) -> dict[str, Any]:
+    """Return the parts of run.json that need no file; `members` are those of the run's draft."""
+    good = [(member.result, member.usable) for member in members if member.usable]
     first = good[0][0]
     cell, declared = first.cell, first.declared
-    if cell is None or declared is None:
-        raise AssertionError("only interpreted results are described")
+    assert cell is not None
+    assert declared is not None
     starts = [level.facts.start for _, level in good]
     ends = [level.facts.end for _, level in good]
-    guidellm = sorted({str(result.source.facts.guidellm) for result, _ in good})
-    device_tokens = next((r.source.facts.device_tokens for r, _ in good if r.source.facts.device_tokens), None)
+    guidellm = sorted({str(result.facts.guidellm) for result, _ in good})
+    device_tokens = next((result.facts.device_tokens for result, _ in good if result.facts.device_tokens), None)
     per_token = sizing.kv_bytes_per_token(model.geometry, model.kv_cache_dtype, first.ranks, model.dtype)
     sizes = sizing.budget(per_token, cell.cpu_blocks, ranks=first.ranks)
     budget = {**msgspec.structs.asdict(sizes), "device_tokens": device_tokens}
@@ -46,9 +47,8 @@ def describe_run(members: Members, model: Model, vllm: str, remarks: Sequence[st
             "engine": "imported",
             "weights": "full",
             "model": {
-                **{"name": cell.model, "hf_id": model.hf_id, "geometry": model.geometry.model_dump()},
-                **{"dtype": model.dtype, "kv_cache_dtype": model.kv_cache_dtype, "quantization": model.quantization},
-                **{"tensor_parallel_size": first.ranks, "gpu_memory_utilization": utilization},
+                **model.model_dump(include={"hf_id", "geometry", "dtype", "kv_cache_dtype", "quantization"}),
+                **{"name": cell.model, "tensor_parallel_size": first.ranks, "gpu_memory_utilization": utilization},
             },
             "versions": versions,
             "software": declared.software,
@@ -80,15 +80,15 @@ def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
     """Return the load: what was asked for where benchmark-config.txt says it, else what the reports say."""
     levels = sorted({level.level for _, level in good})
     # `vllm bench serve` sends a number of requests, without a limit of time; GuideLLM stops at its limit or just after.
-    timed = good[0][0].source.facts.guidellm != VLLM_BENCH
+    timed = good[0][0].facts.guidellm != VLLM_BENCH
     seconds = round(max(level.facts.end - level.facts.start for _, level in good)) if timed else None
     asked = [number for result, _ in good if (number := result.settings.number("Max Seconds"))]
     limit = max(asked, default=seconds)
     profile = _profile([level for _, level in good])
-    data = next((level.facts.data for _, level in good if level.facts.data), None)
-    tokens = next((level.facts.tokens for _, level in good if level.facts.tokens), None) or (0.0, 0.0)
+    prompt, output = next((level.facts.tokens for _, level in good if level.facts.tokens), (0.0, 0.0))
+    reported = next((level.facts.data for _, level in good if level.facts.data), None)
+    data = reported or SyntheticData(round(prompt), round(output))
     settings = good[0][0].settings
-    prompt, output, prefix_tokens, _, turns = data or (round(tokens[0]), round(tokens[1]), 0, 0, 1)
     said = settings.number("Prefix Tokens")
     return {
         "profile": profile,
@@ -96,11 +96,11 @@ def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
         "sweep_size": len(levels) if profile == "sweep" else None,
         "seconds": None if limit is None else float(limit),
         "warmup_s": 0.0,
-        "prompt_tokens": prompt,
-        "output_tokens": output,
-        "prefix_tokens": prefix_tokens if said is None else said,
+        "prompt_tokens": data.prompt_tokens,
+        "output_tokens": data.output_tokens,
+        "prefix_tokens": data.prefix_tokens if said is None else said,
         "prefix_count": _prefix_count(good),
-        "turns": settings.number("Turns") or turns,
+        "turns": settings.number("Turns") or data.turns,
     }
 
 
@@ -118,7 +118,8 @@ def _prefix_count(good: Sequence[tuple[Result, FoundLevel]]) -> int | dict[str, 
     counts = {}
     for result, level in good:
         said = result.settings.number("Prefix Count")
-        counts[level.level] = said if said is not None else level.facts.data[3] if level.facts.data else 0
+        reported = level.facts.data.prefix_count if level.facts.data else 0
+        counts[level.level] = reported if said is None else said
     if len(set(counts.values())) == 1:
         return next(iter(counts.values()))
     per_level = {count / level for level, count in counts.items() if level}
@@ -128,17 +129,16 @@ def _prefix_count(good: Sequence[tuple[Result, FoundLevel]]) -> int | dict[str, 
     return max(counts.values())
 
 
-def _hardware(result: Result) -> Mapping[str, Any]:
+def _hardware(result: Result) -> dict[str, Any]:
     """Return the hardware as the name has it; nothing of it was probed."""
-    hardware, declared = result.hardware, result.declared
-    name = hardware.name if hardware else "not recorded"
-    nodes = "" if hardware is None or hardware.nodes == 1 else f"{hardware.nodes} nodes with "
-    gpus = f"{hardware.gpus} x {hardware.gpu}" if hardware and hardware.gpus else name
+    hardware, said = result.hardware, "hardware not recorded"
+    if hardware is not None:
+        nodes = "" if hardware.nodes == 1 else f"{hardware.nodes} nodes with "
+        gpus = f"{hardware.gpus} x {hardware.gpu}" if hardware.gpus else hardware.name
+        said = f"{nodes}{gpus}, as the results' names say (not probed)"
     return {
-        "fingerprint": f"imported-{name}",
-        "description": f"{nodes}{gpus}, as the results' names say (not probed)"
-        if hardware
-        else "hardware not recorded",
-        "software": declared.software if declared else None,
+        "fingerprint": f"imported-{hardware.name if hardware else 'not recorded'}",
+        "description": said,
+        "software": result.declared.software if result.declared else None,
         "gpus": [],
     }

@@ -4,8 +4,9 @@ The index holds no judgement: names, catalogues and the campaign are applied to 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 import zstandard
@@ -13,17 +14,22 @@ import zstandard
 from kveval.config.result_names import NamePattern
 from kveval.host.files import is_lfs_pointer, write_bytes
 from kveval.importing.trees import FoundTree, Stamp, Tree, scan
-from kveval.load.reports import LevelReport, ReportFileError, read_report
+from kveval.load.reports import LevelReport, ReportFileError
+from kveval.load.reports.data import SyntheticData
+from kveval.load.reports.reading import read_report
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec.servers.registry import IMPORTED
 
-_VERSION = 2
+_VERSION = 3
 # Release and size are logged when the server starts; after that there is one line per request.
 _LOG_HEAD = 1 << 20
 
 
 class LevelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One benchmark of a report; times in epoch seconds. `data` is prompt, output, prefix tokens, prefixes, turns."""
+    """One benchmark of a report; times in epoch seconds.
+
+    `tokens`: means of a completed request's prompt and answer; `error`: why nothing can be computed of the level.
+    """
 
     strategy: str
     start: float
@@ -31,13 +37,12 @@ class LevelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     completed: int
     incomplete: int
     errored: int
-    missing: int
     streams: int | None = None
     rate_req_s: float | None = None
     model: str | None = None
-    data: tuple[int, int, int, int, int] | None = None
+    data: SyntheticData | None = None
     tokens: tuple[float, float] | None = None
-    usable: str | None = None
+    error: str | None = None
 
 
 class IndexedReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,7 +50,6 @@ class IndexedReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     report: str | None = None
     guidellm: str | None = None
-    schema: int = 0
     levels: list[LevelFacts] = []
     error: str | None = None
     code: str = ""
@@ -55,49 +59,29 @@ class IndexedReport(msgspec.Struct, frozen=True, omit_defaults=True):
     device_tokens: int | None = None
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    stamps: list[Stamp]
-    facts: IndexedReport
-
-
 class _Index(msgspec.Struct):
     version: int = _VERSION
     tree: str = ""
-    entries: dict[str, _Entry] = {}
+    entries: dict[str, tuple[list[Stamp], IndexedReport]] = {}
 
 
-class Catalogued(msgspec.Struct, frozen=True):
-    """A result with what its files say."""
+def read_tree(root: Path, pattern: NamePattern | None, cache: Path) -> tuple[dict[str, IndexedReport], Tree]:
+    """Return the tree at `root`, and the facts of its results by place; those of unchanged files come from `cache`.
 
-    found: FoundTree
-    facts: IndexedReport
-
-
-def read_tree(
-    root: Path,
-    pattern: NamePattern | None,
-    cache: Path,
-    *,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[list[Catalogued], Tree]:
-    """Return every result below `root` with its facts; those of unchanged files come from the index in `cache`.
-
-    `progress(done, total)` is called for each result that has to be read. Raises OSError when the tree cannot be read.
+    Raises OSError when the tree cannot be read.
     """
     tree = scan(root, pattern)
-    place = cache / f"{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.json"
-    index = _load(place)
-    known = {place: entry.facts for place, entry in index.entries.items()}
-    old = {place: entry.stamps for place, entry in index.entries.items()}
-    stale = [found for found in tree.results if old.get(found.place) != found.stamps]
-    for number, found in enumerate(stale):
-        progress(number, len(stale))
-        known[found.place] = read_facts(root, found)
-    facts = {found.place: known[found.place] for found in tree.results}
-    if stale or len(index.entries) != len(tree.results):
-        entries = {found.place: _Entry(found.stamps, facts[found.place]) for found in tree.results}
-        write_bytes(place, msgspec.json.encode(_Index(tree=str(root), entries=entries)))
-    return [Catalogued(found, facts[found.place]) for found in tree.results], tree
+    file = cache / f"{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.json"
+    known = _load(file).entries
+    entries = {}
+    for found in tree.results:
+        kept = known.get(found.place)
+        if kept is None or kept[0] != found.stamps:
+            kept = (found.stamps, read_facts(root, found))
+        entries[found.place] = kept
+    if entries != known:
+        write_bytes(file, msgspec.json.encode(_Index(tree=str(root), entries=entries)))
+    return {place: facts for place, (_, facts) in entries.items()}, tree
 
 
 def read_facts(root: Path, found: FoundTree) -> IndexedReport:
@@ -127,7 +111,6 @@ def read_facts(root: Path, found: FoundTree) -> IndexedReport:
             facts,
             report=stamp.path,
             guidellm=report.guidellm_version,
-            schema=report.schema,
             levels=[_level_facts(level) for level in report.levels],
             notes=[*notes, *errors],
         )
@@ -135,39 +118,19 @@ def read_facts(root: Path, found: FoundTree) -> IndexedReport:
 
 
 def _level_facts(level: LevelReport) -> LevelFacts:
-    data, aggregate = level.data, level.aggregate
-    sums = aggregate and (aggregate.prompt_tokens.completed, aggregate.output_tokens.completed)
-    tokens = (sums[0].mean, sums[1].mean) if sums and sums[0] and sums[1] else None
+    prompts, outputs = level.aggregate.prompt_tokens.completed, level.aggregate.output_tokens.completed
+    tokens = (prompts.mean, outputs.mean) if prompts and outputs else None
     if tokens is None and (done := [r for r in level.requests if r.status == "completed" and r.prompt_tokens]):
-        tokens = (
-            sum(request.prompt_tokens or 0 for request in done) / len(done),
-            sum(request.output_tokens for request in done) / len(done),
-        )
-    return LevelFacts(
-        strategy=level.strategy,
-        start=level.start,
-        end=level.end,
-        completed=level.completed,
-        incomplete=level.incomplete,
-        errored=level.errored,
-        missing=level.requests_missing,
-        streams=level.streams,
-        rate_req_s=level.rate_req_s,
-        model=level.model,
-        data=None
-        if data is None
-        else (data.prompt_tokens, data.output_tokens, data.prefix_tokens, data.prefix_count, data.turns),
-        tokens=tokens,
-        usable=_why_unusable(level),
-    )
+        tokens = fmean(one.prompt_tokens or 0 for one in done), fmean(one.output_tokens for one in done)
+    facts = msgspec.convert(level, LevelFacts, from_attributes=True)
+    return msgspec.structs.replace(facts, tokens=tokens, error=_why_unusable(level))
 
 
 def _why_unusable(level: LevelReport) -> str | None:
     """Return why nothing can be computed of a level, None if something can."""
     if not level.completed and not any(request.output_tokens for request in level.requests):
         return f"no request was completed ({level.errored} failed, {level.incomplete} were cut off)"
-    delivered = level.aggregate.delivered_tokens if level.aggregate else None
-    if level.requests_missing and not delivered:
+    if level.requests_missing and not level.aggregate.delivered_tokens:
         return "the report holds neither its requests nor statistics of their tokens"
     return None
 

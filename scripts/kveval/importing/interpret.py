@@ -20,7 +20,7 @@ from kveval.config.result_names import (
     parse_hardware,
 )
 from kveval.host.hashing import content_hash
-from kveval.importing.index import Catalogued, LevelFacts
+from kveval.importing.index import IndexedReport, LevelFacts
 from kveval.importing.settings import (
     ServedSettings,
     Tier,
@@ -30,6 +30,7 @@ from kveval.importing.settings import (
     parse_settings,
     ranks,
 )
+from kveval.importing.trees import FoundTree
 from kveval.store.run_file import Cell
 
 IMPORTED, DAMAGED, NO_REPORT = "imported", "damaged", "no report"
@@ -41,12 +42,11 @@ _SAME_BUDGET = 0.01
 
 @dataclass(frozen=True)
 class FoundLevel:
-    """One benchmark of a result as a level; `benchmark` is its number in the report, `error` why it gives nothing."""
+    """One benchmark of a result as a level; `benchmark` is its number in the report."""
 
     level: int
     benchmark: int
     facts: LevelFacts
-    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,16 @@ class Remark:
 
 @dataclass(frozen=True)
 class Result:
-    """One result of a tree, interpreted; without a `cell` it is only listed, with its reason.
+    """One result of the tree `tree`, interpreted; without a `cell` it is only listed, with its reason.
 
-    `code`: a fixed name for the kind of reason, if the status alone does not identify it.
+    `number`: that of the import it is found by; `code`: a fixed name for the kind of reason, if the status alone does
+    not identify it; `runs`: those that its levels went into.
     """
 
-    source: Catalogued
+    number: int
+    tree: str
+    found: FoundTree
+    facts: IndexedReport
     status: str
     reason: str = ""
     code: str = ""
@@ -81,6 +85,12 @@ class Result:
     declared_blocks: int | None = None
     ranks: int = 1
     levels: tuple[FoundLevel, ...] = ()
+    runs: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """The import that it is of, and its place: a tree may be imported several times."""
+        return self.number, self.found.place
 
     @property
     def configuration(self) -> str | None:
@@ -100,24 +110,28 @@ class _Refused(Exception):
         self.code = code
 
 
-def interpret(source: Catalogued, asked: Import, catalogue: Catalogue) -> Result:
-    """Interpret one result. Never raises for its content."""
-    settings = parse_settings(source.facts.settings or "")
-    result = Result(source=source, status=IMPORTED, settings=settings)
+def interpret(number: int, found: FoundTree, facts: IndexedReport, asked: Import, catalogue: Catalogue) -> Result:
+    """Interpret one result of an import. Never raises for its content."""
+    settings = parse_settings(facts.settings or "")
+    result = Result(number, asked.path, found, facts, IMPORTED, settings=settings)
     try:
-        declared = _declared(source, asked, catalogue)
+        declared = _declared(found, asked, catalogue)
         result = replace(result, declared=declared)
-        _require_selected(declared, asked)
-        hardware = declared.hardware or asked.hardware
-        result = replace(result, hardware=_hardware(hardware, asked) if hardware else None)
+        for key in ("hardware", "software", "replicas"):
+            wanted, named = getattr(asked, key), getattr(declared, key)
+            if wanted is not None and named is not None and wanted != named:
+                raise _Refused(NOT_SELECTED, f"{key} {named} is not imported here ({key}: {wanted} is)", key)
+        if hardware := declared.hardware or asked.hardware:
+            also = (asked.hardware,) if asked.hardware else ()
+            result = replace(result, hardware=parse_hardware(hardware, also=also))
         name, scenario = _scenario(declared, asked, catalogue)
-        model, remarks = _model(source, declared, settings, asked, catalogue)
-        if source.facts.error is not None:
-            there = source.found.reports and source.facts.code != "lfs_pointer"
-            raise _Refused(DAMAGED if there else NO_REPORT, source.facts.error, source.facts.code)
-        levels = _levels(source.facts.levels)
-        if all(level.error for level in levels):
-            raise _Refused(DAMAGED, str(levels[0].error), "no_request")
+        model, remarks = _model(facts, declared, settings, asked, catalogue)
+        if facts.error is not None:
+            there = found.reports and facts.code != "lfs_pointer"
+            raise _Refused(DAMAGED if there else NO_REPORT, facts.error, facts.code)
+        levels = _levels(facts.levels)
+        if all(level.facts.error for level in levels):
+            raise _Refused(DAMAGED, str(levels[0].facts.error), "no_request")
         entry = catalogue.models[model]
         count = ranks(settings, entry)
         said = declared.cpu_blocks if declared.cpu_blocks is not None else asked.cpu_blocks.get(name)
@@ -130,11 +144,11 @@ def interpret(source: Catalogued, asked: Import, catalogue: Catalogue) -> Result
     differences = (
         *remarks,
         *more,
-        *_differences(source, declared, settings, levels),
+        *_differences(found.name, declared, settings, levels),
         *_utilization(settings, scenario, entry, model),
         *(Remark(text, "ignored_size") for text in ignored_sizes(settings)),
         *(Remark(text, "settings") for text in settings.problems),
-        *(Remark(text, "report") for text in source.facts.notes),
+        *(Remark(text, "report") for text in facts.notes),
     )
     return replace(
         result,
@@ -147,45 +161,25 @@ def interpret(source: Catalogued, asked: Import, catalogue: Catalogue) -> Result
     )
 
 
-def known_arms(asked: Import, catalogue: Catalogue) -> set[str]:
-    """Return the names that folders may use for arms: the catalogue's, and those that the import translates."""
-    names = {*catalogue.scenarios, *asked.scenarios}
-    return {name.removesuffix("-mempress") for name in names}
-
-
-def known_models(asked: Import, catalogue: Catalogue) -> set[str]:
-    """Return the names that folders may use for models."""
-    return {*catalogue.models, *asked.models}
-
-
 def import_pattern(asked: Import, catalogue: Catalogue) -> NamePattern | None:
     """Return the import's pattern, None without one. Raises NameProblem."""
-    if asked.pattern is None:
-        return None
-    return NamePattern(asked.pattern, known_models(asked, catalogue), known_arms(asked, catalogue))
+    return None if asked.pattern is None else NamePattern(asked.pattern, *_known(asked, catalogue))
 
 
-def _declared(source: Catalogued, asked: Import, catalogue: Catalogue) -> Declared:
-    found = source.found
+def _known(asked: Import, catalogue: Catalogue) -> tuple[set[str], set[str]]:
+    """Return what names may call models and arms: the catalogue's names, and those that the import translates."""
+    arms = {name.removesuffix("-mempress") for name in (*catalogue.scenarios, *asked.scenarios)}
+    return {*catalogue.models, *asked.models}, arms
+
+
+def _declared(found: FoundTree, asked: Import, catalogue: Catalogue) -> Declared:
     if found.form == "folder":
         return parse_folder(found.name)
     if found.form == "benchmark":
-        return parse_fields(found.name, known_models(asked, catalogue), known_arms(asked, catalogue))
+        return parse_fields(found.name, *_known(asked, catalogue))
     pattern = import_pattern(asked, catalogue)
-    if pattern is None:
-        raise AssertionError("results of a pattern are found by it")
+    assert pattern is not None, "results of a pattern are found by it"
     return pattern.declared(found.name)
-
-
-def _require_selected(declared: Declared, asked: Import) -> None:
-    for key in ("hardware", "software", "replicas"):
-        wanted, found = getattr(asked, key), getattr(declared, key)
-        if wanted is not None and found is not None and wanted != found:
-            raise _Refused(NOT_SELECTED, f"{key} {found} is not imported here ({key}: {wanted} is)", key)
-
-
-def _hardware(name: str, asked: Import) -> NamedHardware:
-    return parse_hardware(name, also=(asked.hardware,) if asked.hardware else ())
 
 
 def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[str, Scenario]:
@@ -201,7 +195,7 @@ def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[
 
 
 def _model(
-    source: Catalogued, declared: Declared, settings: ServedSettings, asked: Import, catalogue: Catalogue
+    facts: IndexedReport, declared: Declared, settings: ServedSettings, asked: Import, catalogue: Catalogue
 ) -> tuple[str, tuple[Remark, ...]]:
     """Return the model that ran, and a remark if the name says another.
 
@@ -212,7 +206,7 @@ def _model(
     if named is not None and named not in catalogue.models:
         said = f"unknown model {declared.model!r}: not in models.yaml; say which it is, as in `models: {{NAME: MODEL}}`"
         raise NameProblem(said, code="unknown_model")
-    given = [settings.values.get("Model"), *(level.model for level in source.facts.levels)]
+    given = [settings.values.get("Model"), *(level.model for level in facts.levels)]
     ran = sorted({_tail(_translated(name, asked, catalogue)) for name in given if name})
     if named is not None and ran in ([], [_tail(catalogue.models[named].hf_id)]):
         return named, ()
@@ -246,14 +240,13 @@ def _levels(facts: list[LevelFacts]) -> tuple[FoundLevel, ...]:
     Those of a sweep, which has both, are numbered in the order of their load. A report may repeat a number of streams;
     such levels go to different runs.
     """
-    numbered = list(enumerate(facts))
-    if all(level.streams is not None for level in facts):
-        return tuple(FoundLevel(level.streams or 0, number, level, level.usable) for number, level in numbered)
-    per_minute = [round(60 * (level.rate_req_s or 0.0)) for level in facts]
-    if all(per_minute) and len(set(per_minute)) == len(per_minute):
-        return tuple(FoundLevel(per_minute[number], number, level, level.usable) for number, level in numbered)
-    by_load = sorted(numbered, key=lambda entry: _load(entry[1]))
-    return tuple(FoundLevel(rank, number, level, level.usable) for rank, (number, level) in enumerate(by_load, start=1))
+    numbers = [level.streams for level in facts]
+    if None in numbers:
+        numbers = [round(60 * (level.rate_req_s or 0.0)) for level in facts]
+        if not all(numbers) or len(set(numbers)) < len(numbers):
+            by_load = sorted(range(len(facts)), key=lambda number: _load(facts[number]))
+            return tuple(FoundLevel(rank, number, facts[number]) for rank, number in enumerate(by_load, start=1))
+    return tuple(FoundLevel(level or 0, number, facts[number]) for number, level in enumerate(numbers))
 
 
 def _load(level: LevelFacts) -> tuple[int, float]:
@@ -294,11 +287,11 @@ def _sized(tier: Tier, declared: int | None, scenario: Scenario) -> tuple[int, t
 
 
 def _differences(
-    source: Catalogued, declared: Declared, settings: ServedSettings, levels: tuple[FoundLevel, ...]
+    name: str, declared: Declared, settings: ServedSettings, levels: tuple[FoundLevel, ...]
 ) -> Iterator[Remark]:
     """Say where name, arguments and report do not agree."""
     run_id, values = settings.values.get("Run ID"), settings.values
-    if run_id is not None and run_id != source.found.name:
+    if run_id is not None and run_id != name:
         yield Remark(f"its Run ID is {run_id}", "other_run_id", (run_id,))
     streams = {level.level for level in levels if level.facts.streams is not None}
     for what, rate, code in (
@@ -315,15 +308,9 @@ def _differences(
     if "Parameters" in values and not values["Parameters"].startswith(declared.arm):
         said = f"the name says arm {declared.arm}, the arguments {values['Parameters']}"
         yield Remark(said, "other_arm", (declared.arm, values["Parameters"]))
-    yield from _load_differences(settings, levels)
-
-
-def _load_differences(settings: ServedSettings, levels: tuple[FoundLevel, ...]) -> Iterator[Remark]:
-    for level in levels:
-        if level.facts.data is None:
-            continue
-        _, _, prefix_tokens, prefix_count, turns = level.facts.data
-        for key, ran in (("Prefix Tokens", prefix_tokens), ("Prefix Count", prefix_count), ("Turns", turns)):
+    for data in (level.facts.data for level in levels if level.facts.data):
+        load = {"Prefix Tokens": data.prefix_tokens, "Prefix Count": data.prefix_count, "Turns": data.turns}
+        for key, ran in load.items():
             asked = settings.number(key)
             # A report of a version without turns has none in its data; whether they were sent is a check of its own.
             if asked is not None and ran != asked and not (key == "Turns" and ran == 1):

@@ -11,17 +11,19 @@ the most part that strategy's queue, and neither says what an arm does. The work
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
-from kveval.load.reports import ByStatus, LevelReport, LoadReport, ReportFileError, read_report
+from kveval.load.reports import LoadReport, ReportFileError
+from kveval.load.reports.reading import read_report
 
 
-@dataclass(frozen=True)
-class LegacyRow:
-    """One published row. `itl_ms` was published as "Avg TPOT"; `incomplete_share` is that of the strategy of the rate.
+class LegacyRow(NamedTuple):
+    """One published row; `strategies` counts what the means are over.
 
-    `strategies` counts what the means are over.
+    `itl_ms` was published as "Avg TPOT"; `incomplete_share` is that of the strategy of the highest rate, `strategy`, of
+    its requests that did not fail.
     """
 
     max_output_tok_s: float
@@ -29,38 +31,23 @@ class LegacyRow:
     itl_ms: float
     strategies: int
     strategy: str
-    completed: int
-    incomplete: int
-
-    @property
-    def incomplete_share(self) -> float:
-        """Share of the requests of the fastest strategy that were cut off; 0 where all failed."""
-        return self.incomplete / max(1, self.completed + self.incomplete)
+    incomplete_share: float
 
 
 def legacy_row(report: LoadReport, name: str) -> LegacyRow:
     """Sum a sweep up as the publication did. Raises ReportFileError when a strategy lacks one of the statistics."""
-    rates = [_mean(level, "output_tok_s", name) for level in report.levels]
+    means: dict[str, list[float]] = {"output_tok_s": [], "ttft_ms": [], "itl_ms": []}
+    for level in report.levels:
+        for quantity, found in means.items():
+            every = getattr(level.aggregate, quantity).everything
+            if every is None:
+                said = f"{name}: strategy {level.strategy} has no statistics of {quantity}"
+                raise ReportFileError(said, code="no_statistics", quantity=quantity)
+            found.append(every.mean)
+    rates, ttft_ms, itl_ms = means.values()
     fastest = report.levels[rates.index(max(rates))]
-    ttft = [_mean(level, "ttft_ms", name) for level in report.levels]
-    itl = [_mean(level, "itl_ms", name) for level in report.levels]
-    return LegacyRow(
-        max_output_tok_s=max(rates),
-        ttft_ms=sum(ttft) / len(ttft),
-        itl_ms=sum(itl) / len(itl),
-        strategies=len(report.levels),
-        strategy=fastest.strategy,
-        completed=fastest.completed,
-        incomplete=fastest.incomplete,
-    )
-
-
-def _mean(level: LevelReport, quantity: str, name: str) -> float:
-    values: ByStatus = getattr(level.aggregate, quantity, ByStatus())
-    if values.everything is None:
-        said = f"{name}: strategy {level.strategy} has no statistics of {quantity}"
-        raise ReportFileError(said, code="no_statistics", quantity=quantity)
-    return values.everything.mean
+    share = fastest.incomplete / max(1, fastest.completed + fastest.incomplete)
+    return LegacyRow(max(rates), fmean(ttft_ms), fmean(itl_ms), len(rates), fastest.strategy, share)
 
 
 def main(arguments: Sequence[str]) -> int:

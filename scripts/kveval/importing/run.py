@@ -1,9 +1,11 @@
-"""Puts one imported run into the measurement store: links or copies its files, adds checksums and a description."""
+"""Puts one imported run into the measurement store: links or copies its files, adds checksums and a description.
 
-import json
+The PCP archives that cover its levels are chosen by the times that the archives themselves name, never by file names.
+"""
+
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,39 +13,52 @@ from typing import Any
 import msgspec
 
 from kveval.host.errors import Failure
-from kveval.host.files import sha256_file, write_json
-from kveval.importing.archives import Span, covering, is_tar, spans
+from kveval.host.files import is_lfs_pointer, sha256_file, write_json
 from kveval.importing.counters import counters_of
 from kveval.importing.plan import LevelPlan, RunPlan
 from kveval.importing.trees import ARCHIVES_NAME
+from kveval.pcp.archive.files import split_name
+from kveval.pcp.archive.index import read_index
+from kveval.pcp.archive.member import Member
+from kveval.pcp.archive.problems import ProblemLog
+from kveval.pcp.archive.tars import is_tar
 from kveval.spec.config import measurement_id
-from kveval.store.run_file import IMPORTED, SCHEMA
+from kveval.store.run_file import SCHEMA
 from kveval.store.store import Key, Store, pointer
 
 # A sample before a level and one after it, so that counters have a value at both of its ends.
 _MARGIN_S = 30.0
+
+# The index of a logger that was killed ends before its data does.
+_UNINDEXED_NS = 120 * 10**9
 
 
 class ImportFailure(Failure):
     """A run cannot be imported; the message says which file and why."""
 
 
+@dataclass(frozen=True)
+class Span:
+    """An archive and the time it covers (ns since 1970 UTC); `end_ns` is None if it is not known.
+
+    `paths` are relative to the tree, as given.
+    """
+
+    base: str
+    host: str
+    start_ns: int
+    end_ns: int | None
+    paths: tuple[str, ...]
+
+
 @dataclass
 class _Sources:
-    """The files of a run: name in the store -> the original, relative to the tree."""
+    """The files of a run: name in the store -> the original, relative to the tree; `recording`: names of archives."""
 
     files: dict[str, str] = field(default_factory=dict)
-    recording: list[str] = field(default_factory=list)
+    recording: dict[str, None] = field(default_factory=dict)
     hosts: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
-
-    def add(self, name: str, path: str) -> str:
-        self.files[name] = path
-        return name
-
-    def record(self, source: str) -> None:
-        if source not in self.recording:
-            self.recording.append(source)
 
 
 def import_run(plan: RunPlan, store: Store, output: Path) -> None:
@@ -54,8 +69,10 @@ def import_run(plan: RunPlan, store: Store, output: Path) -> None:
     tree = Path(plan.tree)
     sources = _sources(plan, tree)
     digests = _digests(sources.files, tree)
+    # A file that several levels name counts once.
     originals = {path: digests[name] for name, path in sources.files.items()}
-    identity = {**plan.description["specification"], "sources": sorted(originals.values()), "levels": _identity(plan)}
+    levels = [[level.level, level.benchmark, level.report is not None] for level in plan.levels]
+    identity = {**plan.description["specification"], "sources": sorted(originals.values()), "levels": levels}
     key = Key(measurement_id(identity), plan.run, str(plan.description["hardware"]["fingerprint"]))
     # Keeps others from deleting the entry before the pointer to it exists.
     with store.using():
@@ -77,66 +94,96 @@ def plan_from(content: Mapping[str, Any]) -> RunPlan:
     return msgspec.convert(content, RunPlan)
 
 
-def _identity(plan: RunPlan) -> list[list[Any]]:
-    return [[level.level, level.benchmark, level.report is not None] for level in plan.levels]
-
-
 def _sources(plan: RunPlan, tree: Path) -> _Sources:
     """Choose the files: the levels' reports, and the archives that cover them."""
     sources = _Sources()
-    reports: dict[str, str] = {}
-    for level in plan.levels:
-        if level.report is None:
-            continue
-        if level.report not in reports:
-            name = level.report.rpartition("/")[2]
-            suffix = name[name.rindex(".json") :]
-            reports[level.report] = sources.add(f"raw/guidellm-{level.level:04d}{suffix}", level.report)
-        for path in level.beside:
-            sources.add(f"raw/beside/{level.level:04d}/{path.rpartition('/')[2]}", path)
-        _own_archives(level, tree, sources)
-    if plan.shared_archives:
-        _shared_archives(plan, tree, sources)
+    good = [level for level in plan.levels if level.report is not None]
+    reports: set[str] = set()
+    for level in good:
+        report, number = str(level.report), f"{level.level:04d}"
+        if report not in reports:
+            reports.add(report)
+            sources.files[f"raw/guidellm-{number}{_suffix(report, '.json')}"] = report
+        sources.files |= {f"raw/beside/{number}/{path.rpartition('/')[2]}": path for path in level.beside}
+        _choose(number, level.archives, [level], tree, sources)
+    _choose("shared", plan.shared_archives, good, tree, sources)
     return sources
 
 
-def _own_archives(level: LevelPlan, tree: Path, sources: _Sources) -> None:
-    tars = [path for path in level.archives if is_tar(path)]
+def _choose(whose: str, paths: Sequence[str], levels: Sequence[LevelPlan], tree: Path, sources: _Sources) -> None:
+    """Take the archives of the time of any of the levels, and whole tars; `whose` tells them apart in the store."""
+    tars = [path for path in paths if is_tar(path.rpartition("/")[2])]
     for number, path in enumerate(tars):
-        extra = f"-{number}" if number else ""
-        sources.record(sources.add(f"raw/pcp-{level.level:04d}{extra}{_tar_suffix(path)}", path))
-    found, problems = spans(tree, [path for path in level.archives if path not in tars])
+        extra = f"-{number}" if number or whose == "shared" else ""
+        name = f"raw/pcp-{whose}{extra}{_suffix(path.lower(), '.t')}"
+        sources.files[name] = path
+        sources.recording[name] = None
+    found, problems = spans(tree, [path for path in paths if path not in tars])
     sources.notes += problems
-    chosen = covering(found, *_window(level))
+    chosen = {span.base: span for level in levels for span in covering(found, *_window(level))}
     if found and not chosen:
-        sources.notes.append(f"level {level.level}: none of its {len(found)} archives covers its time")
-    _link(chosen, f"{level.level:04d}", sources)
-
-
-def _shared_archives(plan: RunPlan, tree: Path, sources: _Sources) -> None:
-    """Take the archives that belong to no single result: those of the time of any level, and whole tars."""
-    paths = plan.shared_archives
-    for number, path in enumerate(path for path in paths if is_tar(path)):
-        sources.record(sources.add(f"raw/pcp-shared-{number}{_tar_suffix(path)}", path))
-    found, problems = spans(tree, [path for path in paths if not is_tar(path)])
-    sources.notes += problems
-    chosen = {span.base: span for level in plan.levels if level.report for span in covering(found, *_window(level))}
-    _link(list(chosen.values()), "shared", sources)
-
-
-def _link(chosen: Sequence[Span], folder: str, sources: _Sources) -> None:
-    for span in chosen:
+        numbers = ", ".join(str(level.level) for level in levels)
+        sources.notes.append(f"level {numbers}: none of its {len(found)} archives covers its time")
+    for span in chosen.values():
         sources.hosts.add(span.host)
-        for path in span.paths:
-            below = path.rpartition(f"{ARCHIVES_NAME}/")[2]
-            sources.add(f"raw/pcp/{folder}/{below}", path)
-    if chosen:
-        sources.record("raw/pcp")
+        sources.recording["raw/pcp"] = None
+        sources.files |= {f"raw/pcp/{whose}/{path.rpartition(f'{ARCHIVES_NAME}/')[2]}": path for path in span.paths}
 
 
-def _tar_suffix(path: str) -> str:
-    name = path.rpartition("/")[2].lower()
-    return name[name.rindex(".tar") :] if ".tar" in name else f".{name.rpartition('.')[2]}"
+def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
+    """Return the archives among `paths` in order of their starts, and what of them cannot be read, in words."""
+    bases: dict[str, dict[str, Member]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if (parts := split_name(name)) is not None:
+            base, part, suffix = parts
+            bases.setdefault(f"{folder}/{base}", {})[path] = Member(root / path, suffix, part)
+    found, problems = [], []
+    for base, members in sorted(bases.items()):
+        labels = [label for member in members.values() if (label := member.label()) is not None]
+        if labels:
+            first = min(labels, key=lambda label: label.start_ns)
+            index = next((member for member in members.values() if member.name == "index"), None)
+            times = [entry.time_ns for entry in read_index(index, first.version, ProblemLog())]
+            # A logger that was killed before its second entry leaves an index of one, which does not give the end.
+            end_ns = max((time for time in times if time > first.start_ns), default=None)
+            found.append(Span(base, first.host, first.start_ns, end_ns, tuple(members)))
+        else:
+            pointer = any(is_lfs_pointer(_head(root / path)) for path in members)
+            lacking = "Git LFS pointers, not the files: git lfs pull" if pointer else "no file starts with a label"
+            problems.append(f"{base}: no PCP archive ({lacking})")
+    return sorted(found, key=lambda span: (span.start_ns, span.base)), problems
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(64)
+
+
+def covering(found: Sequence[Span], start_s: float, end_s: float) -> list[Span]:
+    """Return the archives that may hold samples of a window in epoch seconds.
+
+    An archive lasts until its index ends, and at most until the next one of its host begins; one that is alone is taken
+    unless it begins after the window.
+    """
+    start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
+    chosen = []
+    for number, span in enumerate(found):
+        if span.start_ns > end_ns:
+            continue
+        later = [other.start_ns for other in found[number + 1 :] if other.host == span.host]
+        limits = [min(later)] if later else []
+        if span.end_ns is not None and len(found) > 1:
+            limits.append(span.end_ns + _UNINDEXED_NS)
+        if not limits or min(limits) >= start_ns:
+            chosen.append(span)
+    return chosen
+
+
+def _suffix(path: str, begin: str) -> str:
+    """Return the end of a file's name from the last `begin` on, such as .json.zst or .tar.xz."""
+    name = path.rpartition("/")[2]
+    return name[name.rindex(begin) :]
 
 
 def _window(level: LevelPlan) -> tuple[float, float]:
@@ -173,26 +220,25 @@ def _description(
 ) -> dict[str, Any]:
     tree = Path(plan.tree)
     names = {path: name for name, path in sources.files.items()}
-    good = [level for level in plan.levels if level.report is not None]
-    window = (min(_window(level)[0] for level in good), max(_window(level)[1] for level in good))
-    counters, note = counters_of(plan, [scratch / source for source in sources.recording], window)
+    windows = [_window(level) for level in plan.levels if level.report is not None]
+    window = (min(begin for begin, _ in windows), max(end for _, end in windows))
+    counters, notes = counters_of(plan, [scratch / source for source in sources.recording], window)
     if len(sources.hosts) > 1:
         hosts = ", ".join(sorted(sources.hosts))
-        sources.notes.append(f"recorded on several hosts ({hosts}), which are not distinguished")
+        notes = [f"recorded on several hosts ({hosts}), which are not distinguished", *notes]
     return {
-        **json.loads(json.dumps(plan.description)),
+        **plan.description,
         "schema": SCHEMA,
         "measurement": key.measurement,
         "run": plan.run,
-        "engine": IMPORTED,
         "levels": [_level(level, names, counters.get(level.level, {})) for level in plan.levels],
         # Only a recording of the server's counters can prove that the arm was active.
         "exercised": {"required": plan.required} if counters else {"required": [], "unread": plan.required},
         "recording": {
-            "sources": sources.recording,
+            "sources": list(sources.recording),
             "window": window,
             "hosts": sorted(sources.hosts),
-            "notes": [*sources.notes, *note],
+            "notes": [*sources.notes, *notes],
         },
         "sources": [
             {"path": (tree / path).as_posix(), "bytes": (tree / path).stat().st_size, "sha256": digests[name]}

@@ -33,18 +33,28 @@ class PlacedLevel:
         """The level's start, epoch seconds."""
         return self.level.facts.start if self.level else 0.0
 
+    @property
+    def usable(self) -> FoundLevel | None:
+        """The level if something can be computed of it."""
+        return self.level if self.level and not self.level.facts.error else None
+
 
 @dataclass(frozen=True)
 class Draft:
-    """One run; `tree` is the number of the import that it is of."""
+    """One run, of results of one import, in the order of its levels."""
 
-    tree: int
     members: tuple[PlacedLevel, ...]
+
+    @property
+    def first(self) -> Result:
+        """Its first result that gave something."""
+        return next(member.result for member in self.members if member.result.cell is not None)
 
     @property
     def cell(self) -> Cell:
         """The cell that it is a run of."""
-        return next(member.result.cell for member in self.members if member.result.cell is not None)
+        assert self.first.cell is not None
+        return self.first.cell
 
     @property
     def start(self) -> float:
@@ -54,7 +64,7 @@ class Draft:
     @property
     def levels(self) -> frozenset[int]:
         """The levels that it has results of."""
-        return frozenset(m.number for m in self.members if m.level is not None and not m.level.error)
+        return frozenset(member.number for member in self.members if member.usable)
 
     def continues(self, other: "Draft") -> bool:
         """Whether two runs are alike in everything but their levels, of which they share none."""
@@ -68,14 +78,12 @@ class Draft:
     @property
     def _kind(self) -> tuple[Any, ...]:
         """Everything but levels that the parts of a run have in common: tree, name, arguments, prompts and arrivals."""
-        first = next(member.result for member in self.members if member.result.cell is not None)
+        facts = [member.level.facts for member in self.members if member.level]
         # How many prefixes there are may follow the level.
-        shapes = {
-            (d[0], d[1], d[2], d[4]) for member in self.members if member.level and (d := member.level.facts.data)
-        }
-        declared = first.declared and replace(first.declared, rate=None)
-        closed = all(member.level.facts.streams is not None for member in self.members if member.level)
-        return self.tree, declared, first.configuration, shapes, closed
+        shapes = {(d.prompt_tokens, d.output_tokens, d.prefix_tokens, d.turns) for one in facts if (d := one.data)}
+        declared = self.first.declared and replace(self.first.declared, rate=None)
+        closed = all(one.streams is not None for one in facts)
+        return self.first.number, declared, self.first.configuration, shapes, closed
 
     @property
     def _tokens(self) -> tuple[float, float]:
@@ -84,16 +92,16 @@ class Draft:
         return (fmean(prompt for prompt, _ in known), fmean(answer for _, answer in known)) if known else (0.0, 0.0)
 
 
-def drafts_of(tree: int, results: Sequence[Result]) -> list[Draft]:
-    """Return the runs of a tree: per name and configuration, one level of each number, in the order of their times.
+def drafts_of(results: Iterable[Result]) -> list[Draft]:
+    """Return the runs: per import, name and configuration, one level of each number, in the order of their times.
 
     A result that gave nothing joins the run it was meant for as a level that failed.
     """
-    named: dict[tuple[str, Declared], list[Result]] = {}
+    named: dict[tuple[int, str, Declared], list[Result]] = {}
     for result in results:
         if result.declared is not None:
-            parent = result.source.found.place.rpartition("/")[0]
-            named.setdefault((parent, replace(result.declared, rate=None)), []).append(result)
+            folder = result.found.place.rpartition("/")[0]
+            named.setdefault((result.number, folder, replace(result.declared, rate=None)), []).append(result)
     found = []
     for group in named.values():
         configurations: dict[tuple[Cell, str | None], dict[int, list[PlacedLevel]]] = {}
@@ -103,18 +111,16 @@ def drafts_of(tree: int, results: Sequence[Result]) -> list[Draft]:
                 for level in result.levels:
                     levels.setdefault(level.level, []).append(PlacedLevel(result, level))
         runs = [run for levels in configurations.values() for run in _repetitions(levels)]
-        if runs:
-            _add_failed(runs, [result for result in group if result.status in (DAMAGED, NO_REPORT)])
+        _add_failed(runs, [result for result in group if result.status in (DAMAGED, NO_REPORT)])
         found += runs
-    usable = [run for run in found if any(m.level and not m.level.error for m in run)]
-    return [_draft(tree, run) for run in usable]
+    return [_draft(run) for run in found if any(member.usable for member in run)]
 
 
 def joined(drafts: Iterable[Draft]) -> tuple[list[Draft], dict[tuple[int, str], str]]:
     """Return the runs that can be compared, in the order of their cells and times, and why others cannot.
 
     If the runs of a cell have no common level, those that differ only in their levels are joined to one run. Then runs
-    that share a level are kept, those with most levels first. The reasons are keyed by tree and place of a result.
+    that share a level are kept, those with most levels first. The reasons are given by key of a result.
     """
     cells: dict[Cell, list[Draft]] = {}
     for draft in drafts:
@@ -130,10 +136,9 @@ def joined(drafts: Iterable[Draft]) -> tuple[list[Draft], dict[tuple[int, str], 
             reason = (
                 f"it shares no level ({levels}) with the cell's other runs ({others}), and differs in more than levels"
             )
-            for member in run.members:
-                left_out[run.tree, member.result.source.found.place] = reason
-    places = {(run.tree, member.result.source.found.place) for run in kept for member in run.members}
-    reasons = {place: reason for place, reason in left_out.items() if place not in places}
+            left_out |= {member.result.key: reason for member in run.members}
+    placed = {member.result.key for run in kept for member in run.members}
+    reasons = {key: reason for key, reason in left_out.items() if key not in placed}
     return sorted(kept, key=lambda run: (run.cell, run.start)), reasons
 
 
@@ -149,7 +154,7 @@ def _parts_joined(runs: Iterable[Draft]) -> list[Draft]:
         if first is None:
             done.append(run)
         else:
-            done[first] = _draft(run.tree, (*done[first].members, *run.members))
+            done[first] = _draft((*done[first].members, *run.members))
     return done
 
 
@@ -161,8 +166,8 @@ def _with_common_level(runs: Sequence[Draft]) -> list[Draft]:
     return kept
 
 
-def _draft(tree: int, members: Iterable[PlacedLevel]) -> Draft:
-    return Draft(tree, tuple(sorted(members, key=lambda member: member.number)))
+def _draft(members: Iterable[PlacedLevel]) -> Draft:
+    return Draft(tuple(sorted(members, key=lambda member: member.number)))
 
 
 def _repetitions(levels: Mapping[int, Sequence[PlacedLevel]]) -> list[list[PlacedLevel]]:

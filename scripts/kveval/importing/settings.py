@@ -6,7 +6,7 @@ The file is written before a run, so it says what was asked of the server, not t
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ _LMCACHE_DEFAULT_GIB = 5.0
 # As the suites of llm-d and of OpenShift AI name them, in lower case.
 _ARGS_KEYS = ("vllm extra args", "vllm additional args")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL", re.IGNORECASE)
+_KV_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
 _LMCACHE = ("LMCacheConnectorV1", "LMCacheMPConnector", "LMCacheConnector")
 
 
@@ -102,20 +103,9 @@ def _words(values: Mapping[str, str], key: str, problems: list[str]) -> list[str
         return None
 
 
-def transfer_config(settings: ServedSettings) -> dict[str, Any]:
-    """Return the content of --kv-transfer-config, empty without one."""
-    text = settings.argument("--kv-transfer-config")
-    try:
-        content = json.loads(text) if text else {}
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def connectors(settings: ServedSettings) -> tuple[str, ...]:
     """Return the names of the KV connectors that the server was given, those inside a MultiConnector too."""
-    config = transfer_config(settings)
-    names = [str(entry.get("kv_connector")) for entry in _connector_configs(config)]
+    names = [str(config["kv_connector"]) for config in _connector_configs(settings)]
     if settings.argument("--kv-offloading-size") is not None and not names:
         names = ["OffloadingConnector"]
     return tuple(names)
@@ -127,24 +117,21 @@ def effective_tier(settings: ServedSettings, model: Model, ranks: int) -> Tier |
     Native offload counts server blocks (`num_cpu_blocks`) or bytes over all ranks (`cpu_bytes_to_use`,
     `--kv-offloading-size` in GiB); LMCache has LMCACHE_MAX_LOCAL_CPU_SIZE, GiB for each of `ranks`.
     """
-    per_block = BLOCK_TOKENS * sizing.kv_bytes_per_token(model.geometry, _kv_dtype(settings, model), ranks, model.dtype)
-    for config in _connector_configs(transfer_config(settings)):
-        name, extra = config.get("kv_connector"), config.get("kv_connector_extra_config") or {}
-        if name == "OffloadingConnector" and isinstance(extra, Mapping):
+    given = settings.argument("--kv-cache-dtype")
+    kv_dtype = given if given in _KV_DTYPES else model.kv_cache_dtype
+    per_block = BLOCK_TOKENS * sizing.kv_bytes_per_token(model.geometry, kv_dtype, ranks, model.dtype)
+    for config in _connector_configs(settings):
+        if config["kv_connector"] == "OffloadingConnector":
+            extra = _extra(config)
             found = _native(settings, extra, per_block)
             if found is not None:
                 return replace(found, before_others=bool(extra.get("secondary_tiers")))
-        if name in _LMCACHE:
+        if config["kv_connector"] in _LMCACHE:
             return _lmcache(settings, per_block, ranks)
     size = settings.argument("--kv-offloading-size")
     if size is not None and _number(size) is not None:
         return _tier(float(size) * sizing.GIB, per_block, f"--kv-offloading-size {size} GiB")
     return None
-
-
-def _kv_dtype(settings: ServedSettings, model: Model) -> str:
-    given = settings.argument("--kv-cache-dtype")
-    return given if given in ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2") else model.kv_cache_dtype
 
 
 def _native(settings: ServedSettings, extra: Mapping[str, Any], per_block: int) -> Tier | None:
@@ -169,12 +156,12 @@ def _lmcache(settings: ServedSettings, per_block: int, ranks: int) -> Tier:
 
 def ignored_sizes(settings: ServedSettings) -> list[str]:
     """Return the settings that have no effect on the size although they look as if they had."""
-    found = []
-    for config in _connector_configs(transfer_config(settings)):
-        extra = config.get("kv_connector_extra_config") or {}
-        if config.get("kv_connector") in _LMCACHE and isinstance(extra, Mapping) and "num_cpu_blocks" in extra:
-            found.append(f"LMCache ignores num_cpu_blocks ({extra['num_cpu_blocks']})")
-    if "LMCACHE_CONFIG_FILE" in settings.env and connectors(settings) and connectors(settings)[0] in _LMCACHE:
+    found = [
+        f"LMCache ignores num_cpu_blocks ({_extra(config)['num_cpu_blocks']})"
+        for config in _connector_configs(settings)
+        if config["kv_connector"] in _LMCACHE and "num_cpu_blocks" in _extra(config)
+    ]
+    if "LMCACHE_CONFIG_FILE" in settings.env and set(connectors(settings)[:1]) & set(_LMCACHE):
         found.append("LMCACHE_CONFIG_FILE may say otherwise; it is not among the results")
     return found
 
@@ -186,20 +173,24 @@ def ranks(settings: ServedSettings, model: Model) -> int:
     return int(given) if given else model.tensor_parallel_size
 
 
-def _connector_configs(config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the connector's configuration, or those of the connectors inside a MultiConnector."""
-    if not config.get("kv_connector"):
-        return ()
+def _connector_configs(settings: ServedSettings) -> list[Mapping[str, Any]]:
+    """Return --kv-transfer-config, or those of the connectors inside a MultiConnector; empty where none is named."""
+    try:
+        config = json.loads(settings.argument("--kv-transfer-config") or "{}")
+    except ValueError:
+        return []
+    inner = _extra(config).get("connectors") if isinstance(config, Mapping) else None
+    configs = inner if isinstance(inner, list) else [config]
+    return [one for one in configs if isinstance(one, Mapping) and one.get("kv_connector")]
+
+
+def _extra(config: Mapping[str, Any]) -> Mapping[str, Any]:
     extra = config.get("kv_connector_extra_config")
-    inner = extra.get("connectors") if isinstance(extra, Mapping) else None
-    if isinstance(inner, list):
-        return [entry for entry in inner if isinstance(entry, Mapping) and entry.get("kv_connector")]
-    return (config,)
+    return extra if isinstance(extra, Mapping) else {}
 
 
 def _tier(size_bytes: float, per_block: int, said_by: str) -> Tier:
-    blocks = int(size_bytes // per_block)
-    return Tier(blocks, int(size_bytes), said_by)
+    return Tier(int(size_bytes // per_block), int(size_bytes), said_by)
 
 
 def _number(value: Any) -> float | None:

@@ -1,14 +1,16 @@
 """The table of imports: every result that was found, what became of it and why, what its name declares and what ran."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kveval.host.findings import counted
-from kveval.importing.interpret import IMPORTED, LEFT_OUT, NOT_SELECTED, effective
-from kveval.importing.plan import ImportPlan, Listed
+from kveval.importing.interpret import IMPORTED, LEFT_OUT, NOT_SELECTED, Result, effective
+from kveval.importing.plan import ImportPlan
 
 COLUMNS = (
     *("tree", "result", "status", "reason", "model", "scenario", "cpu_blocks", "runs", "levels"),
@@ -31,8 +33,8 @@ def write_table(plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[
 
 def rows(plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[dict[str, Any]]:
     """Yield one row per result; then the folders and JSON files that hold none."""
-    for listed in plan.listed:
-        yield _row(listed, recordings)
+    for result in plan.listed:
+        yield _row(result, recordings)
     for tree, other in plan.others:
         status = LEFT_OUT if other.file else "no result"
         yield {"tree": tree, "result": other.place, "status": status, "reason": other.reason}
@@ -40,9 +42,7 @@ def rows(plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[str]]) 
 
 def summary(plan: ImportPlan) -> str:
     """Say in one line what became of everything that was found."""
-    counts: dict[str, int] = {}
-    for listed in plan.listed:
-        counts[listed.result.status] = counts.get(listed.result.status, 0) + 1
+    counts = Counter(result.status for result in plan.listed)
     imported = counts.pop(IMPORTED, 0)
     rest = "".join(f", {count} {status}" for status, count in sorted(counts.items()))
     made = f" ({counted(len(plan.runs), 'run')} of {counted(len(plan.cells), 'cell')})" if imported else ""
@@ -54,12 +54,16 @@ def findings(plan: ImportPlan, shown: int = 12) -> str:
     lines = [f"{summary(plan)}; `analysis/imported.csv` lists each: what its name declares, and what ran."]
     single = [cell.path for cell in plan.cells if len(plan.runs_of(cell.path)) == 1]
     if single:
-        lines.append(f"- only one run, so no verdict: {_first(single, shown)}")
-    for status in dict.fromkeys(entry.result.status for entry in plan.listed):
-        if status in (IMPORTED, NOT_SELECTED):
-            continue
-        found = [entry for entry in plan.listed if entry.result.status == status]
-        lines += [f"- {status}: `{entry.result.source.found.place}`: {entry.result.reason}" for entry in found[:shown]]
+        lines.append(f"- only one run, so no verdict: {', '.join(single[:shown])}{_more(len(single) - shown)}")
+    refused: dict[str, list[str]] = {}
+    remarks: dict[str, list[str]] = {}
+    for result in plan.listed:
+        if result.status not in (IMPORTED, NOT_SELECTED):
+            refused.setdefault(result.status, []).append(f"`{result.found.place}`: {result.reason}")
+        for remark in result.remarks:
+            remarks.setdefault(remark.text, []).append(result.found.place)
+    for status, found in refused.items():
+        lines += [f"- {status}: {said}" for said in found[:shown]]
         if len(found) > shown:
             lines.append(f"- {status}: {len(found) - shown} more")
     files = [other for _, other in plan.others if other.file]
@@ -67,10 +71,6 @@ def findings(plan: ImportPlan, shown: int = 12) -> str:
         lines.append(
             f"- JSON files that are not results: `{files[0].place}` ({files[0].reason}){_more(len(files) - 1)}"
         )
-    remarks: dict[str, list[str]] = {}
-    for entry in plan.listed:
-        for remark in entry.remarks:
-            remarks.setdefault(remark.text, []).append(entry.result.source.found.place)
     for text, places in list(remarks.items())[:shown]:
         lines.append(f"- {text}: `{places[0]}`{_more(len(places) - 1)}")
     if len(remarks) > shown:
@@ -78,55 +78,48 @@ def findings(plan: ImportPlan, shown: int = 12) -> str:
     return "\n".join(lines)
 
 
-def _first(names: Sequence[str], shown: int) -> str:
-    return ", ".join(names[:shown]) + _more(len(names) - shown)
-
-
 def _more(count: int) -> str:
     return f" and {count} more" if count > 0 else ""
 
 
-def _row(listed: Listed, recordings: Mapping[tuple[str, int], Sequence[str]]) -> dict[str, Any]:
-    result, facts = listed.result, listed.result.source.facts
+def _row(result: Result, recordings: Mapping[tuple[str, int], Sequence[str]]) -> dict[str, Any]:
+    facts, values = result.facts, result.settings.values
     row: dict[str, Any] = {
-        "tree": listed.tree,
-        "result": result.source.found.place,
+        "tree": result.tree,
+        "result": result.found.place,
         "status": result.status,
         "reason": result.reason,
         "guidellm": facts.guidellm,
         "vllm": facts.vllm,
-        "archive_files": len(result.source.found.archives),
-        "remarks": "; ".join(remark.text for remark in listed.remarks),
-    }
-    if facts.levels:
-        row |= {
-            "start": _iso(min(level.start for level in facts.levels)),
-            "end": _iso(max(level.end for level in facts.levels)),
-            "requests_completed": sum(level.completed for level in facts.levels),
-            "requests_incomplete": sum(level.incomplete for level in facts.levels),
-            "requests_errored": sum(level.errored for level in facts.levels),
-        }
-    if (declared := result.declared) is not None:
-        row |= {name: getattr(declared, name) for name in ("hardware", "software", "mempress", "replicas")}
-        row |= {"declared_model": declared.model, "declared_arm": declared.arm, "declared_rate": declared.rate}
-        blocks = declared.cpu_blocks if result.declared_blocks is None else result.declared_blocks
-        row["declared_cpu_blocks"] = blocks
-    values = result.settings.values
-    row |= {
+        "archive_files": len(result.found.archives),
+        "remarks": "; ".join(remark.text for remark in result.remarks),
         "prefix_tokens": values.get("Prefix Tokens"),
         "prefix_count": values.get("Prefix Count"),
         "turns": values.get("Turns"),
         "gpu_memory_utilization": values.get("GPU Memory Utilization"),
     }
+    if facts.levels:
+        row |= {"start": _iso(min(level.start for level in facts.levels))}
+        row |= {"end": _iso(max(level.end for level in facts.levels))}
+        for ending in ("completed", "incomplete", "errored"):
+            row[f"requests_{ending}"] = sum(getattr(level, ending) for level in facts.levels)
+    if (declared := result.declared) is not None:
+        row |= {name: getattr(declared, name) for name in ("hardware", "software", "mempress", "replicas")}
+        row |= {f"declared_{name}": getattr(declared, name) for name in ("model", "arm", "rate")}
+        blocks = declared.cpu_blocks if result.declared_blocks is None else result.declared_blocks
+        row["declared_cpu_blocks"] = blocks
     if result.cell is not None:
         ran = effective(result)
-        row |= {"model": result.cell.model, "scenario": result.cell.scenario, "cpu_blocks": result.cell.cpu_blocks}
-        row |= {"effective_cpu_blocks": ran["cpu_blocks"], "effective_said_by": ran["said_by"]}
-        row |= {"effective_connectors": " ".join(ran["connectors"]), "configuration": ran["configuration"]}
-        row |= {"runs": " ".join(f"i{run}" for run in listed.runs)}
-        row |= {"levels": " ".join(str(level.level) for level in result.levels)}
-        notes = [note for run in listed.runs for note in recordings.get((result.cell.path, run), ())]
-        row["recording"] = "; ".join(dict.fromkeys(notes))
+        notes = [note for run in result.runs for note in recordings.get((result.cell.path, run), ())]
+        row |= asdict(result.cell) | {
+            "effective_cpu_blocks": ran["cpu_blocks"],
+            "effective_said_by": ran["said_by"],
+            "effective_connectors": " ".join(ran["connectors"]),
+            "configuration": ran["configuration"],
+            "runs": " ".join(f"i{run}" for run in result.runs),
+            "levels": " ".join(str(level.level) for level in result.levels),
+            "recording": "; ".join(dict.fromkeys(notes)),
+        }
     return row
 
 

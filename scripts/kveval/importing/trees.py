@@ -7,7 +7,7 @@ are listed.
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,9 +49,14 @@ class FoundTree(msgspec.Struct, frozen=True):
     archives: list[Stamp] = []
 
     @property
+    def beside(self) -> list[Stamp]:
+        """The files that say how the server ran."""
+        return [*([self.config] if self.config else []), *self.logs]
+
+    @property
     def stamps(self) -> list[Stamp]:
         """Every file that is read when a plan is made, so all but archives."""
-        return [*self.reports, *([self.config] if self.config else []), *self.logs]
+        return [*self.reports, *self.beside]
 
 
 class LeftOut(msgspec.Struct, frozen=True, order=True):
@@ -84,52 +89,47 @@ def stamps_of(root: Path, paths: Sequence[str]) -> list[Stamp]:
     """Return the files among `paths`, and below the folders among them. Raises OSError for one that is not there."""
     found = []
     for path in paths:
-        if (root / path).is_dir():
-            found += _files_below(root, path)
-        else:
-            status = (root / path).stat()
-            found.append(Stamp(path, status.st_size, status.st_mtime_ns, status.st_ino))
+        found += _files_below(root, path) if (root / path).is_dir() else [_stamp(path, (root / path).stat())]
     return found
 
 
 def _scan_folder(root: Path, folder: str, pattern: NamePattern | None, tree: Tree, depth: int) -> bool:
     """Scan one folder; return whether results were found directly in it."""
     files, folders = _entries(root, folder)
-    reported = any(_REPORT.fullmatch(name) for name in files)
-    patterned = [] if reported else _patterned(root, folder, files, folders, pattern)
-    if reported or (CONFIG_NAME in files and not patterned):
-        result = _result_folder(root, folder, files, folders)
-        tree.results.append(result)
-        _leave_out(folder, set(files) - {stamp.path.rpartition("/")[2] for stamp in result.reports}, pattern, tree)
+    recorded = _files_below(root, _join(folder, ARCHIVES_NAME)) if ARCHIVES_NAME in folders else []
+    logs = [files[name] for name in sorted(files) if _LOG.fullmatch(name)]
+    beside = FoundTree(folder or ".", "", "", config=files.get(CONFIG_NAME), logs=logs, archives=recorded)
+    reports = sorted((name for name in files if _REPORT.fullmatch(name)), key=lambda name: (len(name), name))
+    patterned = [] if reports or pattern is None else list(_patterned(folder, files, pattern, beside))
+    if reports or (CONFIG_NAME in files and not patterned):
+        name = (folder or root.resolve().name).rpartition("/")[2]
+        own = {"form": "folder", "name": name, "reports": [files[report] for report in reports]}
+        tree.results.append(msgspec.structs.replace(beside, **own))
+        tree.others += _left_out(folder, files.keys() - set(reports), pattern)
         return True
-    tree.results += patterned
-    own = {*_benchmarks(root, folder, files, tree), *(found.place.rpartition("/")[2] for found in patterned)}
-    _leave_out(folder, set(files) - own, pattern, tree)
-    shared = [name for name in files if _TAR.fullmatch(name) and name not in own]
-    tree.shared_archives += [_stamp(files[name], folder) for name in sorted(shared)]
-    plain, any_result = [], False
-    for name in sorted(folders):
-        place = _join(folder, name)
-        if name == ARCHIVES_NAME:
-            # Beside benchmark-config.txt they are the archives of the results in this folder.
-            tree.shared_archives += [] if CONFIG_NAME in files else _files_below(root, place)
-        elif depth and _scan_folder(root, place, pattern, tree, depth - 1):
-            any_result = True
-        else:
-            plain.append(place)
-    if any_result:
+    found = [*_benchmarks(folder, files), *patterned]
+    tree.results += found
+    used = {stamp.path for result in found for stamp in (*result.reports, *result.archives)}
+    names = [name for name in files if _join(folder, name) not in used]
+    tree.others += _left_out(folder, names, pattern)
+    tree.shared_archives += [files[name] for name in sorted(names) if _TAR.fullmatch(name)]
+    # Beside benchmark-config.txt they are the archives of the results in this folder.
+    tree.shared_archives += [] if CONFIG_NAME in files else recorded
+    below = [_join(folder, name) for name in folders if name != ARCHIVES_NAME]
+    plain = [place for place in below if not (depth and _scan_folder(root, place, pattern, tree, depth - 1))]
+    if len(plain) < len(below):
         # A folder among results that holds none itself, and none below it, was meant to be one.
         reason = "neither benchmark-config.txt nor guidellm-results.json in it"
         tree.others += [LeftOut(place, reason) for place in plain if not _holds(place, tree)]
-    return bool(own)
+    return bool(found)
 
 
-def _leave_out(folder: str, names: Iterable[str], pattern: NamePattern | None, tree: Tree) -> None:
-    """List the JSON files of a folder that are not results."""
+def _left_out(folder: str, names: Iterable[str], pattern: NamePattern | None) -> list[LeftOut]:
+    """Return the JSON files among those of a folder that are not results."""
     reason = "its name has none of the known forms"
     if pattern is not None:
         reason = f"its name does not match the pattern {pattern.pattern!r}"
-    tree.others += [LeftOut(_join(folder, name), reason, file=True) for name in names if _JSON.fullmatch(name)]
+    return [LeftOut(_join(folder, name), reason, file=True) for name in names if _JSON.fullmatch(name)]
 
 
 def _holds(place: str, tree: Tree) -> bool:
@@ -138,83 +138,46 @@ def _holds(place: str, tree: Tree) -> bool:
     return any(found.startswith(f"{place}/") for found in listed)
 
 
-def _result_folder(root: Path, folder: str, files: dict[str, os.DirEntry[str]], folders: list[str]) -> FoundTree:
-    reports = sorted((name for name in files if _REPORT.fullmatch(name)), key=lambda name: (len(name), name))
-    logs = sorted(name for name in files if _LOG.fullmatch(name))
-    archives = _files_below(root, _join(folder, ARCHIVES_NAME)) if ARCHIVES_NAME in folders else []
-    return FoundTree(
-        place=folder or ".",
-        form="folder",
-        name=(folder or root.resolve().name).rpartition("/")[2],
-        reports=[_stamp(files[name], folder) for name in reports],
-        config=_stamp(files[CONFIG_NAME], folder) if CONFIG_NAME in files else None,
-        logs=[_stamp(files[name], folder) for name in logs],
-        archives=archives,
-    )
+def _benchmarks(folder: str, files: Mapping[str, Stamp]) -> Iterator[FoundTree]:
+    """Yield the reports with a date in their names, each with the archives of the same name."""
+    tars: dict[str, list[Stamp]] = {}
+    for name, stamp in sorted(files.items()):
+        if tar := _TAR.fullmatch(name):
+            tars.setdefault(tar["stem"], []).append(stamp)
+    for name, stamp in sorted(files.items()):
+        if match := _BENCHMARK.fullmatch(name):
+            own = tars.get(match["stem"], [])
+            yield FoundTree(_join(folder, name), "benchmark", match["parameters"], [stamp], archives=own)
 
 
-def _benchmarks(root: Path, folder: str, files: dict[str, os.DirEntry[str]], tree: Tree) -> Iterator[str]:
-    """Add reports with a date in their names, each with the archive of the same name; yield the files used."""
-    archives: dict[str, list[str]] = {}
-    for name in files:
-        if match := _TAR.fullmatch(name):
-            archives.setdefault(match["stem"], []).append(name)
-    for name in sorted(files):
-        match = _BENCHMARK.fullmatch(name)
-        if match is None:
-            continue
-        own = sorted(archives.get(match["stem"], []))
-        tree.results.append(
-            FoundTree(
-                place=_join(folder, name),
-                form="benchmark",
-                name=match["parameters"],
-                reports=[_stamp(files[name], folder)],
-                archives=[_stamp(files[archive], folder) for archive in own],
-            )
-        )
-        yield from (name, *own)
-
-
-def _patterned(
-    root: Path, folder: str, files: dict[str, os.DirEntry[str]], folders: list[str], pattern: NamePattern | None
-) -> list[FoundTree]:
-    """Return the reports of the import's pattern, each with what its folder has beside benchmark-config.txt."""
-    found = []
-    beside = _result_folder(root, folder, files, folders) if CONFIG_NAME in files else FoundTree("", "", "")
-    for name in sorted(files):
+def _patterned(folder: str, files: Mapping[str, Stamp], pattern: NamePattern, beside: FoundTree) -> Iterator[FoundTree]:
+    """Yield the reports of the import's pattern, each with what its folder has beside benchmark-config.txt."""
+    for name, stamp in sorted(files.items()):
         place = _join(folder, name)
-        part = None if pattern is None or _BENCHMARK.fullmatch(name) else pattern.part(place)
-        if part is not None:
-            stamp = _stamp(files[name], folder)
+        part = None if _BENCHMARK.fullmatch(name) else pattern.part(place)
+        if part is not None and beside.config is not None:
             own = {"place": place, "form": "pattern", "name": part, "reports": [stamp]}
-            found.append(msgspec.structs.replace(beside, **own))
-    return found
+            yield msgspec.structs.replace(beside, **own)
+        elif part is not None:
+            yield FoundTree(place, "pattern", part, [stamp])
 
 
 def _files_below(root: Path, folder: str) -> list[Stamp]:
     files, folders = _entries(root, folder)
-    found = [_stamp(files[name], folder) for name in sorted(files)]
-    for name in sorted(folders):
-        found += _files_below(root, _join(folder, name))
-    return found
+    below = [stamp for name in folders for stamp in _files_below(root, _join(folder, name))]
+    return [*(files[name] for name in sorted(files)), *below]
 
 
-def _entries(root: Path, folder: str) -> tuple[dict[str, os.DirEntry[str]], list[str]]:
-    files, folders = {}, []
-    with os.scandir(root / folder) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                if not entry.name.startswith("."):
-                    folders.append(entry.name)
-            elif entry.is_file():
-                files[entry.name] = entry
-    return files, folders
+def _entries(root: Path, folder: str) -> tuple[dict[str, Stamp], list[str]]:
+    """Return the files of a folder by name, and the names of its folders, sorted, hidden ones left out."""
+    with os.scandir(root / folder) as scanned:
+        entries = list(scanned)
+    files = {entry.name: _stamp(_join(folder, entry.name), entry.stat()) for entry in entries if entry.is_file()}
+    return files, sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _stamp(entry: os.DirEntry[str], folder: str) -> Stamp:
-    status = entry.stat()
-    return Stamp(_join(folder, entry.name), status.st_size, status.st_mtime_ns, status.st_ino)
+def _stamp(path: str, status: os.stat_result) -> Stamp:
+    return Stamp(path, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def _join(folder: str, name: str) -> str:

@@ -97,7 +97,7 @@ def next_level(workload: WorkloadSpec, run: int, throughput_tok_s: Mapping[int, 
     search = workload.searched
     if search is None:
         return next(iter(levels_of(workload, run)[index:]), None)
-    streams = peak_search.next_level(search.search, throughput_tok_s)
+    streams = peak_search.next_level(search, throughput_tok_s)
     return None if streams is None else _level(workload, run, index, streams)
 
 
@@ -169,28 +169,18 @@ def command(guidellm: str, workload: WorkloadSpec, level: Level, target: LoadTar
     A level that replays a trace finds it beside its report, see `write_data`.
     """
     replays = workload.profile in workloads.REPLAYS
-    return [
-        guidellm,
-        "run",
-        "--backend",
-        f"kind=openai_http,target={target.url},model={target.model}",
-        "--profile",
-        profile_argument(workload, level.streams),
-        "--constraint",
-        f"kind=max_duration,seconds={lasting(workload, level).seconds:g}",
-        "--seed",
-        f"kind=static,value={level.seed}",
-        "--data",
-        _trace_argument(workload, level, report) if replays else data_argument(workload, level.streams),
-        "--tokenizer",
-        f"kind=hf_auto,model={target.tokenizer}",
-        "--output",
-        f"kind=json,path={report}",
-        "--metrics",
-        "kind=generative,sample_size=0",
-        "--disable-console",
-        "--disable-progress",
-    ]
+    options = {
+        "backend": f"kind=openai_http,target={target.url},model={target.model}",
+        "profile": profile_argument(workload, level.streams),
+        "constraint": f"kind=max_duration,seconds={lasting(workload, level).seconds:g}",
+        "seed": f"kind=static,value={level.seed}",
+        "data": _trace_argument(workload, level, report) if replays else data_argument(workload, level.streams),
+        "tokenizer": f"kind=hf_auto,model={target.tokenizer}",
+        "output": f"kind=json,path={report}",
+        "metrics": "kind=generative,sample_size=0",
+    }
+    given = [word for name, value in options.items() for word in (f"--{name}", value)]
+    return [guidellm, "run", *given, "--disable-console", "--disable-progress"]
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -53,15 +53,12 @@ def rate_req_s_at(workload: WorkloadSpec, level: int) -> float | None:
 
 def in_words(workload: WorkloadSpec) -> str:
     """Return how the requests are made and how they arrive, as the end of a sentence."""
+    arrivals = _ARRIVALS.get(workload.profile, "follow each other without pause")
     if workload.trace is not None:
-        return f"prompts, answers and what they share are a trace's, and requests {_arrivals(workload)}"
+        return f"prompts, answers and what they share are a trace's, and requests {arrivals}"
     fixed = workload.prompt_spread is None and workload.output_spread is None
     lengths = "fixed lengths" if fixed else "lengths drawn at random"
-    return f"prompts and answers have {lengths}, prefixes and turns are alike, and requests {_arrivals(workload)}"
-
-
-def _arrivals(workload: WorkloadSpec) -> str:
-    return _ARRIVALS.get(workload.profile, "follow each other without pause")
+    return f"prompts and answers have {lengths}, prefixes and turns are alike, and requests {arrivals}"
 
 
 def prefix_tokens_at(workload: WorkloadSpec, level: int) -> int:

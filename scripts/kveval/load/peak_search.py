@@ -6,9 +6,11 @@ search (Kiefer 1953) on the logarithm of the level, because what matters of a le
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from kveval.load.workload import SearchSpec
 
 _GOLDEN = (3 - math.sqrt(5)) / 2
 # The share of the budget that the climb may take.
@@ -19,42 +21,10 @@ Ending = Literal["resolution", "budget", "unfinished"]
 
 
 @dataclass(frozen=True)
-class Search:
-    """The range of a search: whole levels from `start` to `stop`, at most `budget` of them.
-
-    `resolution`: how close to the peak its tried neighbours have to be, as a ratio minus one (0.1: 10 %); `noise`: the
-    relative difference of throughputs that counts as none, so that the lowest level of a plateau is the peak.
-    """
-
-    start: int
-    stop: int
-    resolution: float
-    budget: int
-    noise: float = 0.02
-
-    def __post_init__(self) -> None:
-        """Refuse what could never end or never find anything. Raises ValueError."""
-        if not 1 <= self.start < self.stop:
-            raise ValueError(f"a search goes from a level of at least 1 up, not from {self.start} to {self.stop}")
-        if self.resolution <= 0:
-            raise ValueError(f"resolution {self.resolution} is not above 0")
-        if self.budget < 3:
-            raise ValueError(f"a budget of {self.budget} levels cannot bracket a peak, which takes 3")
-        if not 0 <= self.noise < 1:
-            raise ValueError(f"noise {self.noise} is not from 0 to below 1")
-
-    @property
-    def ratio(self) -> float:
-        """Ratio of one level of the climb to the one before."""
-        steps = max(1, math.floor(self.budget * _CLIMBING_SHARE))
-        return max(_LEAST_RATIO, math.pow(self.stop / self.start, 1 / steps))
-
-
-@dataclass(frozen=True)
 class SearchResult:
     """The findings of a search: the peak's level, the tried ones on its sides (None: there is none), and why it ended.
 
-    The peak is bracketed when a higher level was tried and did not deliver more; a peak at `start` has nothing below.
+    A peak at `start` has nothing below, one at `stop` nothing above.
     """
 
     peak: int
@@ -62,13 +32,8 @@ class SearchResult:
     above: int | None
     ending: Ending
 
-    @property
-    def bracketed(self) -> bool:
-        """Whether a level above the peak was tried."""
-        return self.above is not None
 
-
-def next_level(search: Search, throughput_tok_s: Mapping[int, float]) -> int | None:
+def next_level(search: SearchSpec, throughput_tok_s: Mapping[int, float]) -> int | None:
     """Return the level to try next, None when the search is over.
 
     `throughput_tok_s`: delivered throughput of every level tried so far, 0 where nothing was delivered.
@@ -80,31 +45,30 @@ def next_level(search: Search, throughput_tok_s: Mapping[int, float]) -> int | N
     peak, below, above = _around(search, throughput_tok_s)
     top = max(throughput_tok_s)
     if above is None and top < search.stop:
-        return min(search.stop, max(top + 1, round(top * search.ratio)))
-    gaps = [gap for gap in ((below, peak), (peak, above)) if _open(search, gap)]
+        return min(search.stop, max(top + 1, round(top * _ratio(search))))
+    gaps = _open_gaps(search, below, peak, above)
     if not gaps:
         return None
-    low, high = max(gaps, key=_width)
-    assert low is not None and high is not None
+    low, high = max(gaps, key=lambda gap: gap[1] / gap[0])
     # Nearer to the peak, so that what is left on either side keeps its proportion.
     share = _GOLDEN if low == peak else 1 - _GOLDEN
     return min(high - 1, max(low + 1, round(low * math.pow(high / low, share))))
 
 
-def outcome(search: Search, throughput_tok_s: Mapping[int, float]) -> SearchResult:
+def outcome(search: SearchSpec, throughput_tok_s: Mapping[int, float]) -> SearchResult:
     """Return what is known after these levels. Raises ValueError when none was tried."""
     if not throughput_tok_s:
         raise ValueError("nothing was tried")
     peak, below, above = _around(search, throughput_tok_s)
     ending: Ending = "unfinished"
     if next_level(search, throughput_tok_s) is None:
-        closed = not any(_open(search, gap) for gap in ((below, peak), (peak, above)))
+        closed = not _open_gaps(search, below, peak, above)
         ending = "resolution" if closed and (above is not None or peak == search.stop) else "budget"
     return SearchResult(peak, below, above, ending)
 
 
-def levels_to_freeze(search: Search, throughput_tok_s: Mapping[int, float], keep: int) -> tuple[int, ...]:
-    """Choose from the levels that were tried those at which every arm is measured, at most `keep` (at least 3).
+def levels_to_freeze(search: SearchSpec, throughput_tok_s: Mapping[int, float]) -> tuple[int, ...]:
+    """Choose from the levels that were tried those at which every arm is measured, at most the search's `keep`.
 
     The peak and its neighbours, the ends, then what splits the widest remaining ratio: so an arm that moves the
     peak, up or down, is seen to do so.
@@ -114,14 +78,20 @@ def levels_to_freeze(search: Search, throughput_tok_s: Mapping[int, float], keep
     wanted = dict.fromkeys(
         level for level in (found.peak, found.above, found.below, tried[0], tried[-1]) if level is not None
     )
-    chosen = list(wanted)[: max(keep, 3)]
-    while len(chosen) < min(keep, len(tried)):
+    chosen = list(wanted)[: search.keep]
+    while len(chosen) < min(search.keep, len(tried)):
         left = [level for level in tried if level not in chosen]
-        chosen.append(max(left, key=lambda level: _clearance(level, chosen)))
+        chosen.append(max(left, key=lambda level: min(abs(math.log(level / other)) for other in chosen)))
     return tuple(sorted(chosen))
 
 
-def _around(search: Search, throughput_tok_s: Mapping[int, float]) -> tuple[int, int | None, int | None]:
+def _ratio(search: SearchSpec) -> float:
+    """Ratio of one level of the climb to the one before."""
+    steps = max(1, math.floor(search.budget * _CLIMBING_SHARE))
+    return max(_LEAST_RATIO, math.pow(search.stop / search.start, 1 / steps))
+
+
+def _around(search: SearchSpec, throughput_tok_s: Mapping[int, float]) -> tuple[int, int | None, int | None]:
     """The lowest level as good as the best, and the tried ones below and above it."""
     best = max(throughput_tok_s.values())
     tried = sorted(throughput_tok_s)
@@ -131,17 +101,7 @@ def _around(search: Search, throughput_tok_s: Mapping[int, float]) -> tuple[int,
     return tried[place], below, above
 
 
-def _open(search: Search, gap: tuple[int | None, int | None]) -> bool:
-    """Whether a whole level lies in the gap, and the gap is wider than what is asked for."""
-    low, high = gap
-    return low is not None and high is not None and high - low > 1 and high / low > 1 + search.resolution
-
-
-def _width(gap: tuple[int | None, int | None]) -> float:
-    low, high = gap
-    assert low is not None and high is not None
-    return high / low
-
-
-def _clearance(level: int, chosen: Iterable[int]) -> float:
-    return min(abs(math.log(level / other)) for other in chosen)
+def _open_gaps(search: SearchSpec, below: int | None, peak: int, above: int | None) -> list[tuple[int, int]]:
+    """The gaps beside the peak in which a whole level lies, and that are wider than what is asked for."""
+    gaps = ([(below, peak)] if below is not None else []) + ([(peak, above)] if above is not None else [])
+    return [(low, high) for low, high in gaps if high - low > 1 and high / low > 1 + search.resolution]

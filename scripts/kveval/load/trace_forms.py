@@ -23,6 +23,7 @@ import json
 import secrets
 import sys
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,23 +35,12 @@ from kveval.load.trace_file import TraceError, TraceRow, problems
 
 _PROMPT_TOKENS = ("input_length", "prompt_tokens", "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT_TOKENS = ("output_length", "completion_tokens", "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
-_DEFAULT_TOKENS = {"weka": 64, "harvard": 16, "otel": 32, "bailian": 16, "log": 32}
+_Entries = Iterable[Mapping[str, Any]]
 
 
-class _Numbers:
-    """Numbers ids of any kind, in the order in which they occur."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, int] = {}
-
-    def of(self, key: Any) -> int:
-        """Return the number of an id."""
-        return self._known.setdefault(key, len(self._known))
-
-
-def weka(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[TraceRow]:
+def weka(entries: _Entries, hash_tokens: int, _salt: bytes) -> Iterator[TraceRow]:
     """Yield the requests of agents' sessions; the rest of a prompt after its last whole block is not shared."""
-    numbers, fresh = _Numbers(), itertools.count()
+    numbers, fresh = _numbering(), itertools.count()
     for session_number, session in enumerate(entries):
         scope = session_number if session.get("hash_id_scope") == "local" else None
         for request, time_s in _requests(_listed(session, "requests"), 0.0):
@@ -75,12 +65,12 @@ def _requests(entries: Sequence[Mapping[str, Any]], spawned_s: float) -> Iterato
             yield entry, offset + float(entry["t"])
 
 
-def harvard(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[TraceRow]:
+def harvard(entries: _Entries, hash_tokens: int, _salt: bytes) -> Iterator[TraceRow]:
     """Yield the requests of sessions whose ids are of whole blocks; the rest of a prompt is not shared.
 
     A prompt's length is that by role, counted with the tokenizer of its blocks; an answer's is the provider's.
     """
-    numbers, fresh = _Numbers(), itertools.count()
+    numbers, fresh = _numbering(), itertools.count()
     for request in itertools.chain.from_iterable(map(_with_subagents, entries)):
         ids = _listed(request, "block_ids")
         tokens = sum((request.get("role_tokens") or {}).values()) or len(ids) * hash_tokens
@@ -103,9 +93,9 @@ def _own(count: int, fresh: Iterator[int]) -> list[Any]:
     return [("own", next(fresh)) for _ in range(count)]
 
 
-def bailian(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[TraceRow]:
+def bailian(entries: _Entries, hash_tokens: int, _salt: bytes) -> Iterator[TraceRow]:
     """Yield requests that already have hashes, as any numbers or names."""
-    numbers = _Numbers()
+    numbers = _numbering()
     for entry in entries:
         tokens, outputs = int(_number(entry, _PROMPT_TOKENS)), int(_number(entry, _OUTPUT_TOKENS))
         keys = list(_listed(entry, "hash_ids"))[: -(-tokens // hash_tokens)]
@@ -114,9 +104,9 @@ def bailian(entries: Iterable[Mapping[str, Any]], hash_tokens: int) -> Iterator[
         yield _row(float(entry["timestamp"]), tokens, outputs, _chained(keys, numbers))
 
 
-def otel(entries: Iterable[Mapping[str, Any]], hash_tokens: int, salt: bytes) -> Iterator[TraceRow]:
+def otel(entries: _Entries, hash_tokens: int, salt: bytes) -> Iterator[TraceRow]:
     """Yield the calls of language models among the spans, if they succeeded and have their messages."""
-    numbers = _Numbers()
+    numbers = _numbering()
     for entry in entries:
         for span in _listed(entry, "spans") or [entry]:
             said = span.get("attributes") or {}
@@ -131,9 +121,9 @@ def otel(entries: Iterable[Mapping[str, Any]], hash_tokens: int, salt: bytes) ->
             yield _of_text(seconds, text, said, hash_tokens, salt, numbers)
 
 
-def log(entries: Iterable[Mapping[str, Any]], hash_tokens: int, salt: bytes) -> Iterator[TraceRow]:
+def log(entries: _Entries, hash_tokens: int, salt: bytes) -> Iterator[TraceRow]:
     """Yield the requests of a log of prompts."""
-    numbers = _Numbers()
+    numbers = _numbering()
     for entry in entries:
         prompt = entry.get("prompt", entry.get("messages"))
         if prompt is None:
@@ -143,7 +133,7 @@ def log(entries: Iterable[Mapping[str, Any]], hash_tokens: int, salt: bytes) -> 
 
 
 def _of_text(
-    seconds: float, text: str, said: Mapping[str, Any], hash_tokens: int, salt: bytes, numbers: _Numbers
+    seconds: float, text: str, said: Mapping[str, Any], hash_tokens: int, salt: bytes, numbers: dict[Any, int]
 ) -> TraceRow:
     """Make a request of a text, with a hash for each block of `hash_tokens` tokens of four characters.
 
@@ -163,11 +153,16 @@ def _of_text(
     return _row(seconds, tokens, outputs, _chained(keys, numbers))
 
 
-def _chained(keys: Iterable[Any], numbers: _Numbers) -> list[int]:
+def _numbering() -> dict[Any, int]:
+    """Return numbers for ids of any kind, in the order in which they are asked for."""
+    return defaultdict(itertools.count().__next__)
+
+
+def _chained(keys: Iterable[Any], numbers: dict[Any, int]) -> list[int]:
     """Numbers for ids, different if anything before them differs."""
     found: list[int] = []
     for key in keys:
-        found.append(numbers.of((found[-1] if found else -1, key)))
+        found.append(numbers[found[-1] if found else -1, key])
     return found
 
 
@@ -207,15 +202,21 @@ def _entries(path: Path) -> Iterator[Mapping[str, Any]]:
             yield entry
 
 
+# Form -> its converter, and the tokens of a block.
+_FORMS: Mapping[str, tuple[Callable[[_Entries, int, bytes], Iterator[TraceRow]], int]] = {
+    "bailian": (bailian, 16),
+    "harvard": (harvard, 16),
+    "log": (log, 32),
+    "otel": (otel, 32),
+    "weka": (weka, 64),
+}
+
+
 def convert(form: str, source: Path, output: Path, hash_tokens: int, salt: bytes) -> int:
     """Convert a trace to the Mooncake trace's form, from time 0 on; return how many requests it has."""
-    hashed: dict[str, Callable[[Iterable[Mapping[str, Any]], int], Iterator[TraceRow]]]
-    hashed = {"weka": weka, "harvard": harvard, "bailian": bailian}
-    texts: dict[str, Callable[[Iterable[Mapping[str, Any]], int, bytes], Iterator[TraceRow]]]
-    texts = {"otel": otel, "log": log}
-    entries = _entries(source)
+    requests_of, _ = _FORMS[form]
     try:
-        found = hashed[form](entries, hash_tokens) if form in hashed else texts[form](entries, hash_tokens, salt)
+        found = requests_of(_entries(source), hash_tokens, salt)
         rows = sorted((row for row in found if row.input_length), key=lambda row: row.timestamp)
     except (KeyError, TypeError, ValueError, AttributeError, EOFError, zlib.error) as error:
         raise TraceError(
@@ -238,13 +239,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m kveval.load.trace_forms", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("form", choices=sorted(_DEFAULT_TOKENS))
+    parser.add_argument("form", choices=_FORMS)
     parser.add_argument("source", type=Path, metavar="IN")
     parser.add_argument("output", type=Path, metavar="OUT", help=".jsonl, or .jsonl.gz to be compressed")
     parser.add_argument("--hash-tokens", type=int, help="tokens of a block; by default the form's")
     parser.add_argument("--salt", help="salt of the hashes of text; random by default, so that texts cannot be guessed")
     given = parser.parse_args(argv)
-    tokens = given.hash_tokens or _DEFAULT_TOKENS[given.form]
+    tokens = given.hash_tokens or _FORMS[given.form][1]
     salt = given.salt.encode() if given.salt else secrets.token_bytes(32)
     try:
         count = convert(given.form, given.source, given.output, tokens, salt)

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from kveval.host.errors import Failure
-from kveval.load.peak_search import Search
 
 
 class WorkloadError(Failure):
@@ -57,7 +56,13 @@ class TraceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SearchSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the levels are searched: `seconds` of a pilot's level, the workload's for None; how many levels to `keep`."""
+    """A search for levels: whole ones from `start` to `stop`, at most `budget`, of which so many are to `keep`.
+
+    Attributes:
+        resolution: how close to the peak its tried neighbours have to be, as a ratio minus one (0.1: 10 %).
+        seconds: length of a level, that of the workload for None.
+        noise: relative difference of throughputs that counts as none: the lowest level of a plateau is the peak.
+    """
 
     start: int
     stop: int
@@ -66,11 +71,6 @@ class SearchSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget: int
     keep: int
     noise: float
-
-    @property
-    def search(self) -> Search:
-        """The search itself."""
-        return Search(self.start, self.stop, self.resolution, self.budget, self.noise)
 
 
 class SearchedLevels(msgspec.Struct, frozen=True):

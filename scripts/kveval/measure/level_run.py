@@ -19,7 +19,7 @@ from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
 from kveval.load import guidellm as load
 from kveval.load.levels import level_unit
-from kveval.load.reports import read_report
+from kveval.load.reports.reading import read_report
 from kveval.load.workload import WorkloadSpec
 from kveval.measure.progress import Progress
 from kveval.pcp.installation import RecordingError

@@ -29,7 +29,7 @@ def level(rate: float = 640.0, streams: int = 8, **changes: Any) -> checks.Judge
         row={**row, **changes},
         run=msgspec.convert(run_description("m", "native-offload", 1, 1), Run),
         entry=LevelRun(level=streams, start=0.0, end=120.0, counters={"vllm:hits_total": Change(1.0, 2.0, 1.0)}),
-        report=LevelReport("concurrent", streams, 0.0, 120.0, 30.0, 0.0, 1200, streams, 0, (), 0),
+        report=LevelReport("concurrent", streams, 0.0, 120.0, 30.0, 1200, streams, 0, (), 0),
         requests=steady(rate, 120.0),
         window=(0.0, 120.0),
     )
@@ -197,7 +197,7 @@ def open_loop(
     run.specification["workload"] |= {"profile": profile}
     # A report of a trace does not say at which rate it was sent.
     rate = None if strategy == "trace" else 10.0
-    report = LevelReport(strategy, None, 0.0, 120.0, 30.0, 0.0, 1200, 8, 0, (), 0, rate)
+    report = LevelReport(strategy, None, 0.0, 120.0, 30.0, 1200, 8, 0, (), 0, rate)
     return replace(closed, run=run, report=report, entry=msgspec.structs.replace(closed.entry, level=asked))
 
 

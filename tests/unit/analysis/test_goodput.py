@@ -13,8 +13,7 @@ from tests.unit.analysis.test_level_tables import measurement, only  # noqa: F40
 from kveval.analysis.levels.goodput import GOODPUT, goodput, in_words, settle
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.tables import run_tables
-from kveval.load.reports import RequestRecord
-from kveval.load.reports.model import Status
+from kveval.load.reports import RequestRecord, Status
 
 LIMITS: dict[str, Any] = {"ttft_ms": 500.0, "e2e_ms": 3000.0}
 WINDOW = (100.0, 110.0)

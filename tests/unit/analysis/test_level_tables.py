@@ -18,7 +18,7 @@ from tests.support.vllm_bench import result
 from kveval.analysis.levels.records import request_tokens
 from kveval.analysis.levels.requests import Requests, delivered_tokens
 from kveval.analysis.levels.tables import LevelsError, level_row, run_tables, working_set_tokens
-from kveval.load.reports import read_report
+from kveval.load.reports.reading import read_report
 from kveval.load.reports.vllm_bench import results_of
 from kveval.store.run_file import IMPORTED, LevelRun, Run, RunFileError
 

@@ -100,7 +100,7 @@ def test_a_search_is_known_by_its_ends_and_by_the_most_it_tries():
     assert workload.given_levels == (1, 64)
     assert workload.level_count == 7
     assert workload.searched is not None
-    assert workload.searched.search.stop == 64
+    assert workload.searched.stop == 64
     assert workload_of({"levels": [1, 2]}).searched is None
 
 
@@ -143,6 +143,9 @@ def test_campaigns_with_given_levels_have_no_pilot():
         ({"from": 50, "to": 1}, "search", " 50 to 1"),
         ({"from": 1, "to": 50, "resolution": "ten"}, "search.resolution", "'ten'"),
         ({"from": 1, "to": 50, "budget": 2}, "search", "budget"),
+        ({"from": 1, "to": 50, "resolution": 0.0}, "search", "resolution"),
+        ({"from": 1, "to": 50, "noise": 1.0}, "search", "below 1"),
+        ({"from": 10, "to": 10}, "search", "from 10 to 10"),
         ({"from": 1, "until": 50}, "search.until", "unknown"),
     ],
 )

@@ -9,7 +9,8 @@ import pytest
 from tests.support.guidellm_reports import Story, document
 
 from kveval.importing.october_2025 import legacy_row, main
-from kveval.load.reports import ReportFileError, decode_report, read_report
+from kveval.load.reports import ReportFileError
+from kveval.load.reports.reading import decode_report, read_report
 
 DATA = Path(os.environ.get("KVEVAL_TEST_DATA", ""))
 real_data = pytest.mark.skipif("KVEVAL_TEST_DATA" not in os.environ, reason="KVEVAL_TEST_DATA is not set")

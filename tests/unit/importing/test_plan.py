@@ -23,7 +23,8 @@ from tests.support.result_trees import (
 from kveval.config.problems import ConfigError
 from kveval.importing import index
 from kveval.importing.campaign import NothingToImport, import_plan
-from kveval.importing.plan import ImportPlan, Listed, RunPlan
+from kveval.importing.interpret import Result
+from kveval.importing.plan import ImportPlan, RunPlan
 from kveval.importing.table import COLUMNS, findings, rows, summary, write_table
 from kveval.spec.loading import load_config
 
@@ -55,15 +56,15 @@ def cells(planned: ImportPlan) -> dict[str, list[list[int]]]:
     }
 
 
-def listed(planned: ImportPlan, place: str) -> Listed:
-    found = [entry for entry in planned.listed if entry.result.source.found.place.endswith(place)]
-    assert len(found) == 1, [entry.result.source.found.place for entry in planned.listed]
+def listed(planned: ImportPlan, place: str) -> Result:
+    found = [entry for entry in planned.listed if entry.found.place.endswith(place)]
+    assert len(found) == 1, [entry.found.place for entry in planned.listed]
     return found[0]
 
 
 def reason(planned: ImportPlan, place: str) -> tuple[str, str]:
     """Status and the kind of reason."""
-    result = listed(planned, place).result
+    result = listed(planned, place)
     return result.status, result.code
 
 
@@ -103,7 +104,7 @@ def test_a_copy_of_a_result_is_no_repetition(tree: Path) -> None:
     shutil.copytree(folder, tree / "b" / folder.name)
     planned = plan(tree)
     assert cells(planned) == {f"{MODEL}/no-offload/0": [[1]]}
-    copied = listed(planned, f"b/{folder.name}").result
+    copied = listed(planned, f"b/{folder.name}")
     assert (copied.status, f" {tree}/a/{folder.name}: " in copied.reason) == ("copy", True)
 
 
@@ -205,7 +206,7 @@ def test_a_damaged_level_is_listed_and_the_others_are_unharmed(
     folder = write_level(tree, MODEL, "no-offload", 4, archive=False)
     change(folder / "guidellm-results.json.zst")
     planned = plan(tree)
-    found = listed(planned, "rate4").result
+    found = listed(planned, "rate4")
     assert (found.status, message in found.reason) == (status, True)
     failed = only_run(planned).levels[1]
     assert (failed.level, failed.report, message in str(failed.error)) == (4, None, True)
@@ -239,7 +240,7 @@ def test_an_unknown_name_is_listed_and_not_guessed(tree: Path, name: str, code: 
     write_level(tree, MODEL, "no-offload", 4, archive=False, name=name)
     planned = plan(tree)
     assert reason(planned, name) == ("unknown", code)
-    assert unknown in listed(planned, name).result.reason
+    assert unknown in listed(planned, name).reason
     assert cells(planned) == {f"{MODEL}/no-offload/0": [[1]]}
 
 
@@ -278,7 +279,7 @@ def test_results_of_several_releases_are_never_mixed_in_one_cell(tree: Path) -> 
     assert (error.value.code, error.value.facts["statuses"]) == ("nothing_to_import", ["ambiguous", "ambiguous"])
     planned = plan(tree, software="llm-d-0.5.0")
     assert cells(planned) == {f"{MODEL}/no-offload/0": [[1]]}
-    assert listed(planned, f"llm-d-0.4.0_{MODEL}_no-offload_replica1_rate1").result.status == "not selected"
+    assert listed(planned, f"llm-d-0.4.0_{MODEL}_no-offload_replica1_rate1").status == "not selected"
 
 
 def test_releases_are_compared_as_scenarios_of_their_own(tree: Path) -> None:
@@ -445,7 +446,7 @@ def test_nothing_to_import_is_an_error_with_examples(tree: Path) -> None:
     write_level(tree, "Qwen9-1B", "no-offload", 1, archive=False)
     with pytest.raises(NothingToImport) as error:
         plan(tree)
-    assert error.value.facts == {"statuses": ["unknown"], "files": [], "pattern": None}
+    assert error.value.facts == {"statuses": ["unknown"], "files": []}
     assert folder_name("Qwen9-1B", "no-offload", 1) in str(error.value)
 
 

@@ -14,10 +14,9 @@ from tests.support.result_trees import HOUR, native, write_archive, write_level,
 from kveval.analysis.levels.recording import convert_recording
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.peaks import cell_tables
-from kveval.importing.archives import Span, covering, spans
 from kveval.importing.campaign import import_plan
 from kveval.importing.plan import ImportPlan
-from kveval.importing.run import ImportFailure, import_run, plan_from
+from kveval.importing.run import ImportFailure, Span, covering, import_run, plan_from, spans
 from kveval.importing.table import write_table
 from kveval.pcp.parquet.reading import archive_info, describe
 from kveval.spec.loading import load_config

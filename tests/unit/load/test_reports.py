@@ -6,7 +6,8 @@ import pytest
 import zstandard
 from tests.support.paths import DATA
 
-from kveval.load.reports import ReportFileError, decode_report, read_report
+from kveval.load.reports import ReportFileError
+from kveval.load.reports.reading import decode_report, read_report
 
 # Our own measurement: vLLM 0.32 on a CPU with a miniature, 8 streams, texts and statistics taken out.
 REPORT = DATA / "guidellm-0.8.1-0008.json.zst"
@@ -19,7 +20,7 @@ def content() -> dict[str, Any]:
 
 def test_reads_a_report_of_0_8_1() -> None:
     report = read_report(REPORT)
-    assert (report.guidellm_version, report.schema, len(report.levels)) == ("0.8.1", 2, 1)
+    assert (report.guidellm_version, len(report.levels)) == ("0.8.1", 1)
     level = report.levels[0]
     assert (level.strategy, level.streams, level.completed, level.incomplete, level.errored) == (
         "concurrent",

@@ -40,11 +40,10 @@ def freeze(pointer: Path, output: Path) -> None:
     Raises RunFileError when the measurement cannot be read, PilotError when it is not that of a search.
     """
     run = read_run(stored_run(pointer))
-    settings = workload_of(run.workload).searched
-    if settings is None or any(level.throughput_tok_s is None for level in run.levels):
+    search = workload_of(run.workload).searched
+    if search is None or any(level.throughput_tok_s is None for level in run.levels):
         message = f"{pointer}: names a measurement that is not a search for levels; delete the file to measure again"
         raise PilotError(message, code="no_search")
-    search = settings.search
     tried = {level.level: float(level.throughput_tok_s or 0.0) for level in run.levels}
     found = outcome(search, tried)
     write_json(
@@ -52,10 +51,10 @@ def freeze(pointer: Path, output: Path) -> None:
         {
             "cell": f"{run.cell.model}/{run.cell.scenario}/{run.cell.cpu_blocks}",
             "measurement": run.measurement,
-            "settings": msgspec.to_builtins(settings),
+            "settings": msgspec.to_builtins(search),
             "tried": list(tried.items()),
             **{"peak": found.peak, "below": found.below, "above": found.above, "ending": found.ending},
-            "levels": list(levels_to_freeze(search, tried, settings.keep)),
+            "levels": list(levels_to_freeze(search, tried)),
         },
     )
 

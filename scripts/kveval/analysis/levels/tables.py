@@ -26,7 +26,8 @@ from kveval.analysis.levels.server_counters import server_delta
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
 from kveval.load.enough import WARMUP_S, WARMUP_SHARE
-from kveval.load.reports import LevelReport, LoadReport, read_report
+from kveval.load.reports import LevelReport, LoadReport
+from kveval.load.reports.reading import read_report
 from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, renamed
 
@@ -173,7 +174,7 @@ def request_rows(level: int, report: LevelReport) -> pd.DataFrame:
 
 
 def _empty_requests() -> pd.DataFrame:
-    empty = LevelReport("", None, 0.0, 1.0, 0.0, 0.0, 0, 0, 0, (), 0)
+    empty = LevelReport("", None, 0.0, 1.0, 0.0, 0, 0, 0, (), 0)
     return request_rows(0, empty)
 
 

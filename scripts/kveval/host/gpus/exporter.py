@@ -8,64 +8,48 @@ import contextlib
 import http.server
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-
-def _reasons(nvml: Any, handle: Any) -> float:
-    # The second is the first's name before driver 535; the module may have a function that the driver lacks.
-    with contextlib.suppress(nvml.NVMLError, AttributeError):
-        return float(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    return float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-
-
-# Name, type, help, and the NVML call; units are those of PCP's agent, converted to base units.
-_METRICS: Sequence[tuple[str, str, str, Callable[[Any, Any], float]]] = (
-    ("gpu_active_percent", "gauge", "Time in which a kernel ran", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu),
+# Name, help, and the NVML call; units are those of PCP's agent, converted to base units. Counters end in _total.
+_METRICS: Sequence[tuple[str, str, Callable[[Any, Any], float]]] = (
+    ("gpu_active_percent", "Time in which a kernel ran", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu),
     (
         "gpu_memory_active_percent",
-        "gauge",
         "Time in which GPU memory was read or written",
         lambda n, h: n.nvmlDeviceGetUtilizationRates(h).memory,
     ),
-    ("gpu_memory_used_bytes", "gauge", "GPU memory in use", lambda n, h: n.nvmlDeviceGetMemoryInfo(h).used),
-    ("gpu_power_watts", "gauge", "Power", lambda n, h: n.nvmlDeviceGetPowerUsage(h) / 1000),
+    ("gpu_memory_used_bytes", "GPU memory in use", lambda n, h: n.nvmlDeviceGetMemoryInfo(h).used),
+    ("gpu_power_watts", "Power", lambda n, h: n.nvmlDeviceGetPowerUsage(h) / 1000),
     (
         "gpu_energy_joules_total",
-        "counter",
         "Energy since the driver was loaded",
         lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) / 1000,
     ),
+    ("gpu_temperature_celsius", "Temperature", lambda n, h: n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU)),
+    ("gpu_sm_clock_mhz", "Clock of the SMs", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
     (
-        "gpu_temperature_celsius",
-        "gauge",
-        "Temperature",
-        lambda n, h: n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU),
+        "gpu_throttle_reasons",
+        "Bits of NVML's clocks event reasons",
+        lambda n, h: n.nvmlDeviceGetCurrentClocksEventReasons(h),
     ),
-    ("gpu_sm_clock_mhz", "gauge", "Clock of the SMs", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
-    ("gpu_throttle_reasons", "gauge", "Bits of NVML's clocks event reasons", _reasons),
-    ("gpu_pcie_generation", "gauge", "PCIe link now", lambda n, h: n.nvmlDeviceGetCurrPcieLinkGeneration(h)),
-    ("gpu_pcie_width", "gauge", "PCIe lanes now", lambda n, h: n.nvmlDeviceGetCurrPcieLinkWidth(h)),
+    ("gpu_pcie_generation", "PCIe link now", lambda n, h: n.nvmlDeviceGetCurrPcieLinkGeneration(h)),
+    ("gpu_pcie_width", "PCIe lanes now", lambda n, h: n.nvmlDeviceGetCurrPcieLinkWidth(h)),
 )
 
 
 def exposition(nvml: Any, handles: Sequence[tuple[int, Any]]) -> str:
     """Return the GPUs' current metrics as Prometheus text; the label `gpu` is the index."""
     lines: list[str] = []
-    for name, kind, told, ask in _METRICS:
-        values = list(_values(nvml, handles, ask))
+    for name, told, ask in _METRICS:
+        values = []
+        for index, handle in handles:
+            with contextlib.suppress(nvml.NVMLError, AttributeError):
+                values.append(f'{name}{{gpu="{index}"}} {float(ask(nvml, handle))}')
         if values:
-            lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}"]
-            lines += [f'{name}{{gpu="{index}"}} {value}' for index, value in values]
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}", *values]
     return "\n".join([*lines, ""])
-
-
-def _values(
-    nvml: Any, handles: Sequence[tuple[int, Any]], ask: Callable[[Any, Any], float]
-) -> Iterator[tuple[int, float]]:
-    for index, handle in handles:
-        with contextlib.suppress(nvml.NVMLError, AttributeError):
-            yield index, float(ask(nvml, handle))
 
 
 def chosen(nvml: Any, wanted: str) -> list[tuple[int, Any]]:

@@ -64,7 +64,7 @@ def judge_stack(
     if not same_release(entry.torch, torch):
         fix = f"install torch {entry.torch}" + (f", or {program} {fits[0].version}" if fits else "")
         return error("torch", f"{program} {version} is built for torch {entry.torch}, not {torch}", fix, "other_torch")
-    if entry.cuda and driver_cuda and _older(driver_cuda, entry.cuda):
+    if entry.cuda and driver_cuda and Version(driver_cuda) < Version(entry.cuda):
         said = f"torch {torch} is built for CUDA {entry.cuda}, the driver runs {driver_cuda} at most"
         return error(
             "torch", said, "a newer driver, or a torch for an older CUDA and a server that fits it", "old_driver"
@@ -78,7 +78,3 @@ def same_release(one: str, other: str) -> bool:
         return Version(one).base_version == Version(other).base_version
     except InvalidVersion:
         return one == other
-
-
-def _older(one: str, other: str) -> bool:
-    return [int(part) for part in one.split(".")] < [int(part) for part in other.split(".")]

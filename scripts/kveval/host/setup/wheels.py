@@ -45,16 +45,22 @@ def wanted(text: str, environment: Mapping[str, str]) -> dict[str, str]:
     for line in (re.sub(r"(^|\s)#.*", "", line).strip() for line in joined.splitlines()):
         if not line or line.startswith("-"):
             continue
-        requirement = _pinned(_HASH.sub("", line).strip())
+        requirement = pinned(line)
         if requirement.marker is None or requirement.marker.evaluate(dict(environment)):
             found[canonicalize_name(requirement.name)] = line
     return found
 
 
-def version_in(entry: str) -> Version:
-    """Return the version that an entry of `wanted` pins."""
-    (specifier,) = _pinned(_HASH.sub("", entry).strip()).specifier
-    return Version(specifier.version)
+def pinned(entry: str) -> Requirement:
+    """Return an entry of a lock file without its hashes. Raises ValueError for one that does not pin one version."""
+    text = _HASH.sub("", entry).strip()
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        raise ValueError(f"not a valid entry of a lock file: {text!r} ({error})") from error
+    if [specifier.operator for specifier in requirement.specifier] != ["=="]:
+        raise ValueError(f"an entry of a lock file must pin one version: {text!r}")
+    return requirement
 
 
 def lacking(
@@ -72,15 +78,12 @@ def lacking(
     for file in files:
         for name, version in _offered(file, supported):
             there.setdefault(name, set()).add(version)
+    asked = {name: pinned(entry).specifier for name, entry in sorted(entries.items())}
     return [
-        f"{name}=={version}"
-        for name, version in ((name, version_in(entry)) for name, entry in sorted(entries.items()))
-        if not any(_meets(found, version) for found in there.get(name, set()))
+        f"{name}{version}"
+        for name, version in asked.items()
+        if not any(version.contains(found, prereleases=True) for found in there.get(name, ()))
     ]
-
-
-def _meets(found: Version, asked: Version) -> bool:
-    return found == asked or (asked.local is None and Version(found.public) == asked)
 
 
 def _offered(file: str, supported: Set[Tag]) -> Iterator[tuple[str, Version]]:
@@ -90,16 +93,6 @@ def _offered(file: str, supported: Set[Tag]) -> Iterator[tuple[str, Version]]:
             yield name, version
     with contextlib.suppress(InvalidSdistFilename):
         yield parse_sdist_filename(file)
-
-
-def _pinned(text: str) -> Requirement:
-    try:
-        requirement = Requirement(text)
-    except InvalidRequirement as error:
-        raise ValueError(f"not a valid entry of a lock file: {text!r} ({error})") from error
-    if [specifier.operator for specifier in requirement.specifier] != ["=="]:
-        raise ValueError(f"an entry of a lock file must pin one version: {text!r}")
-    return requirement
 
 
 def _installed() -> dict[str, str]:

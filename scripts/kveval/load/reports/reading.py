@@ -1,7 +1,7 @@
 """Reads a file into the neutral result: decompression, which schema it is, one decoder per schema."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,8 @@ import msgspec
 import zstandard
 
 from kveval.host.files import is_lfs_pointer
-from kveval.load.reports import schema_03, schema_04_preview, schema_1, schema_2, vllm_bench
+from kveval.load.reports import LevelReport, LoadReport, ReportFileError, schemas, vllm_bench
 from kveval.load.reports.data import synthetic_data
-from kveval.load.reports.model import LevelReport, LoadReport, ReportFileError
 from kveval.load.reports.wire import decode_json
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -24,17 +23,15 @@ class _Metadata(msgspec.Struct):
     guidellm_version: str | None = None
 
 
-class _ArgsVersion(msgspec.Struct):
+class _Asked(msgspec.Struct):
+    """The model and the data that the load generator was asked for."""
+
     model: str | None = None
     data: list[Any] | None = None
 
 
-class _BackendVersion(msgspec.Struct):
-    model: str | None = None
-
-
 class _Spec(msgspec.Struct):
-    backend: _BackendVersion | None = None
+    backend: _Asked | None = None
     data: list[Any] | None = None
 
 
@@ -47,21 +44,16 @@ class _Head(msgspec.Struct):
 
     metadata: _Metadata | None = None
     benchmarks: list[msgspec.Raw] | None = None
-    args: _ArgsVersion | None = None
+    args: _Asked | None = None
     config: _Scenario | None = None
 
     @property
-    def sources(self) -> list[Any]:
-        """The data arguments."""
-        spec = self.config.spec if self.config else None
-        return (self.args.data if self.args else None) or (spec.data if spec else None) or []
-
-    @property
-    def model(self) -> str | None:
-        """The model asked for, if it was named."""
-        spec = self.config.spec if self.config else None
-        backend = spec.backend if spec else None
-        return (self.args.model if self.args else None) or (backend.model if backend else None)
+    def asked(self) -> _Asked:
+        """The model and the data arguments, as far as they are named."""
+        if self.args is not None:
+            return self.args
+        spec = (self.config.spec if self.config else None) or _Spec()
+        return _Asked(spec.backend.model if spec.backend else None, spec.data)
 
 
 class _Shape(msgspec.Struct):
@@ -72,24 +64,16 @@ class _Shape(msgspec.Struct):
     args: msgspec.Raw = msgspec.Raw()
 
 
-@dataclass(frozen=True)
-class _Schema:
-    """A shape of reports: what to call it, what wrote it, its number in the file (0: none), its decoder."""
-
-    name: str
-    guidellm: str
-    number: int
-    decode: Callable[[msgspec.Raw], LevelReport]
-
-
-# A further schema is one more entry here and one more decoder, and nothing elsewhere.
-_DECODERS = {
-    "0.3": _Schema("the schema of GuideLLM 0.3", "0.3 or older", 0, schema_03.decode),
-    "0.4 preview": _Schema("the schema of GuideLLM 0.4's previews", "0.4 preview", 0, schema_04_preview.decode),
-    "0.4": _Schema("the schema of GuideLLM 0.4", "0.4", 0, schema_1.decode),
-    "1": _Schema("report version 1 (GuideLLM 0.5 and 0.6)", "0.5 or 0.6", 1, schema_1.decode),
-    "2": _Schema("report version 2 (GuideLLM 0.7 and 0.8)", "0.7 or 0.8", 2, schema_2.decode),
+# GuideLLM -> its decoder. A further schema is one more entry here and one more decoder, and nothing elsewhere.
+_DECODERS: Mapping[str, Callable[[msgspec.Raw], LevelReport]] = {
+    "0.3 or older": schemas.decode_03,
+    "0.4 preview": schemas.decode_preview,
+    "0.4": schemas.decode_1,
+    "0.5 or 0.6": schemas.decode_1,
+    "0.7 or 0.8": schemas.decode_2,
 }
+# The number of a schema in the file, where it has one.
+_NUMBERED = {1: "0.5 or 0.6", 2: "0.7 or 0.8"}
 
 
 def read_report(path: Path) -> LoadReport:
@@ -104,34 +88,24 @@ def read_report(path: Path) -> LoadReport:
 def decode_report(content: bytes, name: str) -> LoadReport:
     """Decode a report's JSON; `name` is what errors call it. Raises ReportFileError as `read_report` does."""
     try:
-        head = _head(content, name)
+        head, benchmarks = _head(content, name)
     except ReportFileError:
         if (report := _vllm_bench(content, name)) is None:
             raise
         return report
-    if head.benchmarks is None:
-        if (report := _vllm_bench(content, name)) is not None:
-            return report
-        raise ReportFileError(
-            f"{name}: not a report of GuideLLM (it has no list 'benchmarks') or of {vllm_bench.VLLM_BENCH}",
-            code="no_list_of_benchmarks",
-        )
-    schema = _schema(head, name)
-    if not head.benchmarks:
-        message = f"{name}: the report holds no benchmark; GuideLLM ended before it measured anything"
-        raise ReportFileError(message, code="no_benchmark")
-    data = synthetic_data(head.sources)
+    metadata = head.metadata or _Metadata()
+    guidellm = _guidellm(metadata.version, benchmarks, name)
+    data = synthetic_data(head.asked.data or [])
     levels = []
-    for number, raw in enumerate(head.benchmarks):
+    for position, raw in enumerate(benchmarks):
         try:
-            level = schema.decode(raw)
+            level = _DECODERS[guidellm](raw)
         except msgspec.DecodeError as error:
-            message = f"{name}: benchmark {number} is not as {schema.name} has it ({error})"
-            raise ReportFileError(message, code="not_its_schema", guidellm=schema.guidellm) from error
-        _require_window(level, number, name)
-        levels.append(replace(level, data=level.data or data, model=level.model or head.model))
-    version = head.metadata.guidellm_version if head.metadata else None
-    return LoadReport(guidellm_version=version or schema.guidellm, schema=schema.number, levels=tuple(levels))
+            message = f"{name}: benchmark {position} is not as GuideLLM {guidellm} writes it ({error})"
+            raise ReportFileError(message, code="not_its_schema", guidellm=guidellm) from error
+        _require_window(level, position, name)
+        levels.append(replace(level, data=level.data or data, model=level.model or head.asked.model))
+    return LoadReport(guidellm_version=metadata.guidellm_version or guidellm, levels=tuple(levels))
 
 
 def _vllm_bench(content: bytes, name: str) -> LoadReport | None:
@@ -144,7 +118,7 @@ def _vllm_bench(content: bytes, name: str) -> LoadReport | None:
         return None
     for number, level in enumerate(levels):
         _require_window(level, number, name)
-    return LoadReport(guidellm_version=vllm_bench.VLLM_BENCH, schema=0, levels=tuple(levels))
+    return LoadReport(guidellm_version=vllm_bench.VLLM_BENCH, levels=tuple(levels))
 
 
 def _require_window(level: LevelReport, number: int, name: str) -> None:
@@ -155,9 +129,10 @@ def _require_window(level: LevelReport, number: int, name: str) -> None:
         )
 
 
-def _head(content: bytes, name: str) -> _Head:
+def _head(content: bytes, name: str) -> tuple[_Head, list[msgspec.Raw]]:
+    """Return a report of GuideLLM and its benchmarks."""
     try:
-        return decode_json(content, _Head)
+        head = decode_json(content, _Head)
     except msgspec.ValidationError as error:
         raise ReportFileError(f"{name}: not a GuideLLM report ({error})", code="not_a_report") from error
     except msgspec.DecodeError as error:
@@ -165,36 +140,34 @@ def _head(content: bytes, name: str) -> _Head:
             f"{name}: not readable as JSON ({error}); the file is truncated or damaged: measure the level again",
             code="damaged_json",
         ) from error
-
-
-def _schema(head: _Head, name: str) -> _Schema:
-    version = head.metadata.version if head.metadata else None
-    if version is not None:
-        if str(version) in _DECODERS:
-            return _DECODERS[str(version)]
+    if head.benchmarks is None:
         raise ReportFileError(
-            f"{name}: report version {version} is not supported; supported: {_supported()}",
-            code="unsupported_version",
-            version=version,
+            f"{name}: not a report of GuideLLM (it has no list 'benchmarks') or of {vllm_bench.VLLM_BENCH}",
+            code="no_list_of_benchmarks",
         )
-    if not head.benchmarks:
-        return _DECODERS["0.3"]
+    return head, head.benchmarks
+
+
+def _guidellm(version: int | None, benchmarks: Sequence[msgspec.Raw], name: str) -> str:
+    """Return which releases of GuideLLM write reports of this form, by the version in the file or the benchmarks."""
+    supported = f"supported: GuideLLM {', '.join(_DECODERS)}"
+    if version is not None and version not in _NUMBERED:
+        said = f"{name}: report version {version} is not supported; {supported}"
+        raise ReportFileError(said, code="unsupported_version", version=version)
+    if not benchmarks:
+        message = f"{name}: the report holds no benchmark; GuideLLM ended before it measured anything"
+        raise ReportFileError(message, code="no_benchmark")
+    if version is not None:
+        return _NUMBERED[version]
     try:
-        shape = msgspec.json.decode(head.benchmarks[0], type=_Shape)
+        shape = msgspec.json.decode(benchmarks[0], type=_Shape)
     except msgspec.DecodeError as error:
         raise ReportFileError(f"{name}: not a GuideLLM report ({error})", code="not_a_report") from error
-    for generation, mark in (("0.4", shape.config), ("0.4 preview", shape.scheduler), ("0.3", shape.args)):
+    for guidellm, mark in {"0.4": shape.config, "0.4 preview": shape.scheduler, "0.3 or older": shape.args}.items():
         if bytes(mark):
-            return _DECODERS[generation]
-    raise ReportFileError(
-        f"{name}: not a GuideLLM report (no report version, and its benchmarks are of an unknown form);"
-        f" supported: {_supported()}",
-        code="unknown_shape",
-    )
-
-
-def _supported() -> str:
-    return ", ".join(schema.name for schema in _DECODERS.values())
+            return guidellm
+    said = f"{name}: not a GuideLLM report (no report version, and its benchmarks are of an unknown form); {supported}"
+    raise ReportFileError(said, code="unknown_shape")
 
 
 def _content(path: Path) -> bytes:

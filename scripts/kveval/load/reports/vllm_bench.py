@@ -12,23 +12,23 @@ Definitions, from the sources of vLLM 0.32 (`vllm/benchmarks/serve.py`, `lib/end
 - requests that failed have a text in `errors` and no tokens; none is cut off.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
-from kveval.load.reports.model import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics
+from kveval.load.reports import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics
 from kveval.load.reports.wire import decode_json
 
 VLLM_BENCH = "vllm bench serve"
 _DATE = "%Y%m%d-%H%M%S"
 # The last request ends that much before the window does, so that it lies inside.
 _EDGE_S = 1e-3
-_Array = npt.NDArray[np.float64]
+# Those that have an entry for each request.
+_LISTS = ("ttfts", "itls", "output_lens", "input_lens", "latencies", "start_times", "errors")
 
 
 class _Mark(msgspec.Struct):
@@ -59,18 +59,6 @@ class _Result(_Mark):
     latencies: list[float] = []
     start_times: list[float] = []
     errors: list[str] = []
-    mean_ttft_ms: float | None = None
-    median_ttft_ms: float | None = None
-    p90_ttft_ms: float | None = None
-    p99_ttft_ms: float | None = None
-    mean_tpot_ms: float | None = None
-    median_tpot_ms: float | None = None
-    p90_tpot_ms: float | None = None
-    p99_tpot_ms: float | None = None
-    mean_e2el_ms: float | None = None
-    median_e2el_ms: float | None = None
-    p90_e2el_ms: float | None = None
-    p99_e2el_ms: float | None = None
 
     @property
     def strategy(self) -> tuple[str, float | None]:
@@ -88,18 +76,6 @@ class _Result(_Mark):
         return end - self.duration, end
 
 
-@dataclass(frozen=True)
-class _Records:
-    """The requests as arrays of one length; times in seconds, NaN where a request failed."""
-
-    done: npt.NDArray[np.bool_]
-    prompts: _Array
-    tokens: _Array
-    ttft: _Array
-    latency: _Array
-    start: _Array | None
-
-
 def results_of(content: bytes) -> list[LevelReport] | None:
     """Return the runs of a file, None for a file of another program; several runs stand on a line each.
 
@@ -111,7 +87,7 @@ def results_of(content: bytes) -> list[LevelReport] | None:
         documents = [line for line in content.splitlines() if line.strip()]
     elif not _is_result(content):
         return None
-    return [_level(decode_json(document, _Result)) for document in documents]
+    return [_level(document) for document in documents]
 
 
 def _is_result(document: bytes) -> bool:
@@ -122,167 +98,134 @@ def _is_result(document: bytes) -> bool:
     return True
 
 
-def _level(result: _Result) -> LevelReport:
+def _level(document: bytes) -> LevelReport:
+    result = decode_json(document, _Result)
     records = _records(result)
-    timed = records is not None and records.start is not None
+    timed = records is not None and bool(result.start_times)
     strategy, rate = result.strategy
     failed = max(0, result.num_prompts - result.completed) if result.failed is None else result.failed
-    window = result.window
+    start, end = result.window
     return LevelReport(
         strategy=strategy,
         streams=result.max_concurrency if strategy == "concurrent" else None,
-        start=window[0],
-        end=window[1],
+        start=start,
+        end=end,
         warmup_s=0.0,
-        cooldown_s=0.0,
         completed=result.completed,
         incomplete=0,
         errored=failed,
-        requests=_requests(records, window) if records is not None and timed else (),
+        requests=_requests(records, result.start_times, end) if records is not None and timed else (),
         requests_missing=0 if timed else result.completed + failed,
         rate_req_s=rate,
-        aggregate=_summed_up(result) if records is None else _aggregate(result, records),
+        aggregate=_aggregate(result, _summed_up(result, document) if records is None else _statistics(records)),
         model=result.model_id,
         latencies_kept=records is not None,
     )
 
 
-def _records(result: _Result) -> _Records | None:
-    """Return the requests; None where the file has only statistics. Raises ValueError for lists of unequal lengths."""
+def _records(result: _Result) -> pd.DataFrame | None:
+    """Return the requests, times in ms, NaN where one failed; None where the file has only statistics.
+
+    Raises ValueError for lists of unequal lengths.
+    """
     if not result.ttfts or not result.output_lens:
         return None
-    lists: dict[str, Sequence[object]] = {
-        name: found
-        for name in ("ttfts", "itls", "output_lens", "input_lens", "latencies", "start_times", "errors")
-        if (found := getattr(result, name))
-    }
+    lists = {name: found for name in _LISTS if (found := getattr(result, name))}
     lengths = {name: len(found) for name, found in lists.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"its lists differ in length: {', '.join(f'{n} {count}' for n, count in lengths.items())}")
-    count = len(result.ttfts)
-    errors = result.errors or [""] * count
-    ttft = np.array(result.ttfts, dtype=float)
-    tokens = np.array(result.output_lens, dtype=float)
-    done = np.array([not error for error in errors]) & (tokens > 0) & (ttft > 0)
+    told = pd.DataFrame(lists)
+    tokens = told["output_lens"]
+    done = (tokens > 0) & (told["ttfts"] > 0)
+    if result.errors:
+        done &= told["errors"] == ""
+    latency = told["ttfts"] + (told["itls"].map(sum) if result.itls else 0.0)
     if result.latencies:
-        latency = np.array(result.latencies, dtype=float)
-    else:
-        latency = ttft + (np.array([sum(gaps) for gaps in result.itls]) if result.itls else 0.0)
-    prompts = np.array(result.input_lens, dtype=float) if result.input_lens else np.full(count, np.nan)
-    return _Records(
-        done=done,
-        prompts=prompts,
-        tokens=tokens,
-        ttft=np.where(done, ttft, np.nan),
-        latency=np.where(done, latency, np.nan),
-        start=np.array(result.start_times, dtype=float) if result.start_times else None,
+        latency = told["latencies"]
+    ttft, e2e = 1000 * told["ttfts"].where(done), 1000 * latency.where(done)
+    gaps = (tokens - 1).where(tokens > 1)
+    prompts = told["input_lens"] if result.input_lens else np.nan
+    return pd.DataFrame(
+        {"done": done, "ttft": ttft, "tpot": e2e / tokens, "itl": (e2e - ttft) / gaps, "e2e": e2e}
+        | {"prompt": prompts, "output": tokens}
     )
 
 
-def _requests(records: _Records, window: tuple[float, float]) -> tuple[RequestRecord, ...]:
+def _requests(records: pd.DataFrame, starts_s: Sequence[float], window_end_s: float) -> tuple[RequestRecord, ...]:
     """Return the records in epoch seconds: the last request ends where the window does."""
-    assert records.start is not None
-    ends = (records.start + records.latency)[records.done]
-    clock = window[1] - _EDGE_S - float(ends.max(initial=0.0))
+    ends_s = (records["e2e"] / 1000 + starts_s)[records["done"]]
+    clock_s = window_end_s - _EDGE_S - ends_s.max()
     made = []
-    for number, done in enumerate(records.done):
-        began = float(records.start[number])
-        tokens = int(records.tokens[number])
-        prompt = None if np.isnan(records.prompts[number]) else int(records.prompts[number])
+    for one, began in zip(records.to_dict("records"), starts_s, strict=True):
+        prompt = None if np.isnan(one["prompt"]) else int(one["prompt"])
         # 0.0 is what the client leaves where it noted no start; its clock never shows that.
-        start = began + clock if began and len(ends) else None
-        if not done or start is None:
+        start = float(began + clock_s) if began and len(ends_s) else None
+        if not one["done"] or start is None:
             # When it failed is not in the file.
             made.append(RequestRecord("errored", start, None, None, start, prompt, 0))
             continue
-        ttft, latency = float(records.ttft[number]), float(records.latency[number])
+        end = start + one["e2e"] / 1000
         made.append(
             RequestRecord(
                 status="completed",
                 start=start,
-                first_token=start + ttft,
-                last_token=start + latency,
-                end=start + latency,
+                first_token=start + one["ttft"] / 1000,
+                last_token=end,
+                end=end,
                 prompt_tokens=prompt,
-                output_tokens=tokens,
-                ttft_ms=1000 * ttft,
-                tpot_ms=1000 * latency / tokens,
-                itl_ms=1000 * (latency - ttft) / (tokens - 1) if tokens > 1 else None,
-                e2e_ms=1000 * latency,
+                output_tokens=one["output"],
+                ttft_ms=one["ttft"],
+                tpot_ms=one["tpot"],
+                itl_ms=None if np.isnan(one["itl"]) else one["itl"],
+                e2e_ms=one["e2e"],
             )
         )
     return tuple(made)
 
 
-def _aggregate(result: _Result, records: _Records) -> Aggregate:
+def _statistics(records: pd.DataFrame) -> dict[str, Statistics | None]:
     """Return the statistics of the records, each request with the same weight."""
-    done = records.done
-    tokens, latency, ttft = records.tokens[done], records.latency[done], records.ttft[done]
-    several = tokens > 1
-    prompts = _statistics(records.prompts[done], 1.0)
-    return Aggregate(
-        tpot_includes_first_token=True,
-        delivered_tokens=float(tokens.sum()),
-        ttft_ms=ByStatus(completed=_statistics(ttft)),
-        tpot_ms=ByStatus(completed=_statistics(latency / tokens)),
-        itl_ms=ByStatus(completed=_statistics((latency - ttft)[several] / (tokens[several] - 1))),
-        e2e_ms=ByStatus(completed=_statistics(latency)),
-        prompt_tokens=ByStatus(completed=prompts, everything=prompts),
-        output_tokens=ByStatus(completed=_statistics(tokens, 1.0)),
-        concurrency=_in_flight(float(latency.sum()), result),
-        output_tok_s=_rate(result),
-    )
+    found: dict[str, Statistics | None] = {}
+    for name, column in records[records["done"]].drop(columns="done").items():
+        known = column.dropna()
+        p50, p90, p99 = known.quantile([0.5, 0.9, 0.99])
+        statistics = Statistics(len(known), float(known.mean()), float(known.sum()), p50, p90, p99)
+        found[str(name)] = statistics if len(known) else None
+    return found
 
 
-def _statistics(values: _Array, scale: float = 1000.0) -> Statistics | None:
-    known = scale * values[~np.isnan(values)]
-    if not len(known):
-        return None
-    p50, p90, p99 = (float(value) for value in np.quantile(known, (0.5, 0.9, 0.99)))
-    return Statistics(count=len(known), mean=float(known.mean()), total=float(known.sum()), p50=p50, p90=p90, p99=p99)
-
-
-def _summed_up(result: _Result) -> Aggregate:
+def _summed_up(result: _Result, document: bytes) -> dict[str, Statistics | None]:
     """Return the statistics of a result without records, as far as the file has them."""
-    count, prompts, tokens = result.completed, result.total_input_tokens, result.total_output_tokens
-    e2e = _named(result, "e2el")
-    per_token = Statistics(count=tokens, mean=e2e.total / tokens, total=e2e.total) if e2e and tokens else None
-    prompt_tokens = Statistics(count=count, mean=prompts / count, total=prompts) if count and prompts else None
-    output_tokens = Statistics(count=count, mean=tokens / count, total=tokens) if count else None
+    count, tokens, told = result.completed, result.total_output_tokens, decode_json(document, dict[str, Any])
+    found: dict[str, Statistics | None] = {}
+    for name, named in {"ttft": "ttft", "itl": "tpot", "e2e": "e2el"}.items():
+        values = [told.get(f"{kind}_{named}_ms") for kind in ("mean", "median", "p90", "p99")]
+        mean, *quantiles = msgspec.convert(values, list[float | None])
+        # Zeros are what a client without streaming writes.
+        found[name] = Statistics(count, mean, mean * count, *quantiles) if mean and count else None
+    if (e2e := found["e2e"]) and tokens:
+        found["tpot"] = Statistics(count=tokens, mean=e2e.total / tokens, total=e2e.total)
+    for name, total in {"prompt": result.total_input_tokens, "output": tokens}.items():
+        found[name] = Statistics(count, total / count, total) if count and total else None
+    return found
+
+
+def _aggregate(result: _Result, found: Mapping[str, Statistics | None]) -> Aggregate:
+    e2e, prompts, outputs = found["e2e"], found["prompt"], found["output"]
+    # The mean number of requests in flight is the time that requests took together over that of the window.
+    concurrency = e2e.total / 1000 / result.duration if e2e and result.duration else None
     return Aggregate(
-        tpot_includes_first_token=True,
-        delivered_tokens=float(tokens),
-        ttft_ms=ByStatus(completed=_named(result, "ttft")),
-        tpot_ms=ByStatus(completed=per_token),
-        itl_ms=ByStatus(completed=_named(result, "tpot")),
+        delivered_tokens=outputs.total if outputs else 0.0,
+        ttft_ms=ByStatus(completed=found["ttft"]),
+        tpot_ms=ByStatus(completed=found.get("tpot")),
+        itl_ms=ByStatus(completed=found["itl"]),
         e2e_ms=ByStatus(completed=e2e),
-        prompt_tokens=ByStatus(completed=prompt_tokens, everything=prompt_tokens),
-        output_tokens=ByStatus(completed=output_tokens),
-        concurrency=ByStatus() if e2e is None else _in_flight(e2e.total / 1000, result),
-        output_tok_s=_rate(result),
+        prompt_tokens=ByStatus(completed=prompts, everything=prompts),
+        output_tokens=ByStatus(completed=outputs),
+        concurrency=_of_all(concurrency),
+        output_tok_s=_of_all(result.output_throughput),
     )
 
 
-def _named(result: _Result, name: str) -> Statistics | None:
-    mean = getattr(result, f"mean_{name}_ms")
-    # Zeros are what a client without streaming writes.
-    if not mean or not result.completed:
-        return None
-    found = {label: getattr(result, f"{key}_{name}_ms") for key, label in _QUANTILES.items()}
-    return Statistics(count=result.completed, mean=mean, total=mean * result.completed, **found)
-
-
-_QUANTILES = {"median": "p50", "p90": "p90", "p99": "p99"}
-
-
-def _in_flight(request_seconds: float, result: _Result) -> ByStatus:
-    """Return the mean number of requests in flight: the time that requests took together over that of the window."""
-    if not result.duration:
-        return ByStatus()
-    mean = request_seconds / result.duration
-    return ByStatus(everything=Statistics(count=1, mean=mean, total=mean))
-
-
-def _rate(result: _Result) -> ByStatus:
-    rate = result.output_throughput
-    return ByStatus() if rate is None else ByStatus(everything=Statistics(count=1, mean=rate, total=rate))
+def _of_all(value: float | None) -> ByStatus:
+    return ByStatus() if value is None else ByStatus(everything=Statistics(count=1, mean=value, total=value))

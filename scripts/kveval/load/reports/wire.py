@@ -1,13 +1,12 @@
 """The fields that all schemas share, and their translation."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kveval.load.reports.model import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics, Status
+from kveval.load.reports import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics, Status
 
 # Python's json writes these words, which JSON does not have.
 _NOT_JSON = re.compile(rb"([:\[,]\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
@@ -26,14 +25,6 @@ def decode_json(content: bytes, kind: type[Decoded]) -> Decoded:
         return msgspec.json.decode(_NOT_JSON.sub(rb"\1null", content), type=kind)
 
 
-class Percentiles(msgspec.Struct):
-    """Only what is used of a report's eleven percentiles."""
-
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
-
-
 class Distribution(msgspec.Struct):
     """A distribution summary; all zeros when nothing was observed."""
 
@@ -41,22 +32,17 @@ class Distribution(msgspec.Struct):
     median: float | None = None
     count: float = 0
     total_sum: float | None = None
-    percentiles: Percentiles | None = None
+    percentiles: dict[str, float | None] | None = None
 
     def neutral(self, scale: float) -> Statistics | None:
         """Return it times `scale`, None for a distribution of nothing."""
         if not self.count or self.mean is None:
             return None
-        quantiles = self.percentiles or Percentiles()
+        told = self.percentiles or {}
         total = self.mean * self.count if self.total_sum is None else self.total_sum
-        return Statistics(
-            count=round(self.count),
-            mean=scale * self.mean,
-            total=scale * total,
-            p50=_scaled(self.median if quantiles.p50 is None else quantiles.p50, scale),
-            p90=_scaled(quantiles.p90, scale),
-            p99=_scaled(quantiles.p99, scale),
-        )
+        p50 = self.median if told.get("p50") is None else told["p50"]
+        scaled = (None if value is None else scale * value for value in (p50, told.get("p90"), told.get("p99")))
+        return Statistics(round(self.count), scale * self.mean, scale * total, *scaled)
 
 
 class StatusDistributions(msgspec.Struct):
@@ -64,7 +50,6 @@ class StatusDistributions(msgspec.Struct):
 
     successful: Distribution | None = None
     incomplete: Distribution | None = None
-    errored: Distribution | None = None
     total: Distribution | None = None
 
 
@@ -93,26 +78,21 @@ class Totals(msgspec.Struct):
 class Timings(msgspec.Struct):
     """Timings of GuideLLM 0.4 and later; `request_start` is the moment the backend sent the request.
 
-    `targeted_start`, of 0.8, is when the strategy had it sent: for a trace, the level's start plus its timestamp.
+    `targeted_start`, of 0.8, is when the strategy had it sent: for a trace, the level's start plus its timestamp. The
+    last three have these names in previews of 0.4.
     """
 
     request_start: float | None = None
     targeted_start: float | None = None
     resolve_start: float | None = None
     request_end: float | None = None
+    resolve_end: float | None = None
     first_token_iteration: float | None = None
     last_token_iteration: float | None = None
     token_iterations: int | None = None
-
-
-class NeutralRequest(Protocol):
-    """A version's record of a request."""
-
-    def neutral(self, status: Status) -> RequestRecord:
-        """Return the record without the schema's peculiarities."""
-
-
-AnyRequest = TypeVar("AnyRequest", bound=NeutralRequest)
+    first_iteration: float | None = None
+    last_iteration: float | None = None
+    iterations: int | None = None
 
 
 class Info(msgspec.Struct):
@@ -124,7 +104,7 @@ class Info(msgspec.Struct):
 
 
 class Request(msgspec.Struct):
-    """A request's record of GuideLLM 0.4 and later (schemas 1 and 2): latency in s, the other times in ms."""
+    """A request's record of GuideLLM 0.4, its previews and later: latency in s, the other times in ms."""
 
     info: Info
     request_start_time: float | None = None
@@ -140,15 +120,15 @@ class Request(msgspec.Struct):
         """Return the record without the schema's peculiarities."""
         timings = self.info.timings
         # A cut-off request may have no token count; each stream event carried at least one token.
-        tokens = self.output_tokens if self.output_tokens is not None else timings.token_iterations or 0
+        events = timings.token_iterations or timings.iterations or 0
         return RequestRecord(
             status=status,
-            start=self.request_start_time,
-            first_token=timings.first_token_iteration,
-            last_token=timings.last_token_iteration,
-            end=self.request_end_time,
+            start=self.request_start_time or timings.request_start or timings.resolve_start,
+            first_token=timings.first_token_iteration or timings.first_iteration,
+            last_token=timings.last_token_iteration or timings.last_iteration,
+            end=self.request_end_time or timings.request_end or timings.resolve_end,
             prompt_tokens=self.prompt_tokens,
-            output_tokens=tokens,
+            output_tokens=events if self.output_tokens is None else self.output_tokens,
             ttft_ms=self.time_to_first_token_ms,
             tpot_ms=self.time_per_output_token_ms,
             itl_ms=self.inter_token_latency_ms,
@@ -157,6 +137,39 @@ class Request(msgspec.Struct):
             turn=self.info.turn_index,
             due=timings.targeted_start,
         )
+
+
+class Request03(msgspec.Struct):
+    """A request's record of GuideLLM 0.2 and 0.3: epoch seconds; the first token's time is missing where none came."""
+
+    start_time: float
+    end_time: float
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+
+    def neutral(self, status: Status) -> RequestRecord:
+        """Return the record without the schema's peculiarities."""
+        tokens = self.output_tokens or 0
+        first = self.first_token_time if tokens else None
+        last = self.last_token_time if tokens else None
+        return RequestRecord(
+            status=status,
+            start=self.start_time,
+            first_token=first,
+            last_token=last,
+            end=self.end_time,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=tokens,
+            ttft_ms=None if first is None else 1000 * (first - self.start_time),
+            tpot_ms=None if last is None else 1000 * (last - self.start_time) / tokens,
+            itl_ms=1000 * (last - first) / (tokens - 1) if tokens > 1 and first is not None and last else None,
+            e2e_ms=1000 * (self.end_time - self.start_time) if status == "completed" else None,
+        )
+
+
+AnyRequest = TypeVar("AnyRequest", Request, Request03)
 
 
 class WireRequests(msgspec.Struct, Generic[AnyRequest]):
@@ -173,12 +186,9 @@ class WireRequests(msgspec.Struct, Generic[AnyRequest]):
 
     def neutral(self) -> tuple[RequestRecord, ...]:
         """Return all records in one sequence."""
-        kept: Iterable[tuple[Status, list[AnyRequest] | None]] = (
-            ("completed", self.successful),
-            ("incomplete", self.incomplete),
-            ("errored", self.errored),
-        )
-        return tuple(request.neutral(status) for status, requests in kept for request in requests or ())
+        kept: dict[Status, list[AnyRequest] | None]
+        kept = {"completed": self.successful, "incomplete": self.incomplete, "errored": self.errored}
+        return tuple(request.neutral(status) for status, requests in kept.items() for request in requests or ())
 
 
 class Strategy(msgspec.Struct):
@@ -200,28 +210,35 @@ class Strategy(msgspec.Struct):
         return 1 if self.name == "synchronous" else self.streams
 
 
+class Benchmark(msgspec.Struct, Generic[AnyRequest], kw_only=True):
+    """The fields that all benchmarks have under the same names; the window in epoch seconds."""
+
+    metrics: Metrics
+    start_time: float
+    end_time: float
+    requests: WireRequests[AnyRequest] = msgspec.field(default_factory=WireRequests)
+
+
 def level_report(
+    benchmark: Benchmark[Any],
     strategy: Strategy,
     totals: Totals,
-    requests: WireRequests[Any],
-    metrics: Metrics,
-    window: tuple[float, float],
     *,
     tpot_includes_first_token: bool = True,
     **others: Any,
 ) -> LevelReport:
     """Return one benchmark in neutral terms; `others`: fields of the level that are not the same in all schemas.
 
-    `window`: start and end, epoch seconds. Delivered tokens are those of all requests, unless a schema counts others.
+    Delivered tokens are those of all requests, unless a schema counts others.
     """
+    metrics, requests = benchmark.metrics, benchmark.requests
     tokens = by_status(metrics.output_token_count)
     level = LevelReport(
         strategy=strategy.name,
         streams=strategy.in_flight,
-        start=window[0],
-        end=window[1],
+        start=benchmark.start_time,
+        end=benchmark.end_time,
         warmup_s=0.0,
-        cooldown_s=0.0,
         completed=totals.successful,
         incomplete=totals.incomplete,
         errored=totals.errored,
@@ -248,9 +265,5 @@ def by_status(distributions: StatusDistributions | None, scale: float = 1.0) -> 
     """Return a quantity of the report, times `scale`."""
     if distributions is None:
         return ByStatus()
-    groups = (distributions.successful, distributions.incomplete, distributions.errored, distributions.total)
+    groups = (distributions.successful, distributions.incomplete, distributions.total)
     return ByStatus(*(None if group is None else group.neutral(scale) for group in groups))
-
-
-def _scaled(value: float | None, scale: float) -> float | None:
-    return None if value is None else scale * value
