@@ -168,19 +168,6 @@ def prompts_of(workload: WorkloadSpec, level: int, run: int, block_tokens: int, 
     return Prompts.of_rows(rows[:requests], traces.block_tokens(workload, level))
 
 
-def block_count(workload: WorkloadSpec, level: int, block_tokens: int) -> float:
-    """Estimate how many blocks `curves_of` makes of the requests of a level, without making them."""
-    if workload.trace is not None:
-        tokens = sum(row.input_length + row.output_length for row in traces.from_start(workload.trace))
-        return tokens / block_tokens
-    new, prefix = workload.prompt_tokens + workload.output_tokens, workloads.prefix_tokens_at(workload, level)
-    if workload.profile in workloads.REPLAYS:
-        return (workloads.rate_req_s_at(workload, level) or 0.0) * workload.seconds * (prefix + new) / block_tokens
-    before, counted = _drawn_conversations(workload, level)
-    turns = workload.turns
-    return (before + counted) * turns * (prefix + new * (turns + 1) / 2) / block_tokens
-
-
 def _drawn_conversations(workload: WorkloadSpec, level: int) -> tuple[int, int]:
     """How many conversations are drawn, or primed, before any counts, and how many count, for a load without end."""
     count = workloads.prefix_count_at(workload, level)

@@ -10,13 +10,12 @@ from kveval.report.figures.reuse import CurvePanel
 from kveval.spec.config import Config
 from kveval.spec.curve.of_cells import CellCurves, curves_of, needed_sizes, order_is_assumed
 from kveval.spec.sizing import gib
-from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import device_tokens, reported_device
 from kveval.workflow.planning.stored import StoreIndex
 
-NOTHING_POINTS = 0.5
-"""Percentage points: a tier that adds less is of no use, and sizes that differ by less count as equal."""
+# Percentage points: a tier that adds less is of no use.
+_NOTHING_POINTS = 0.5
 _ALIKE = 0.05
 
 
@@ -47,41 +46,15 @@ class LevelCurves:
         return next((one for one in self.cells.values() if one.tier_tokens), next(iter(self.cells.values())))
 
 
-@dataclass(frozen=True)
-class ModelCells:
-    """The cells of a model in the order of the matrix, with specifications; `device`: its reported size in tokens."""
-
-    model: str
-    specifications: dict[Cell, Specification]
-    device: int | None
-
-    @property
-    def levels(self) -> tuple[int, ...]:
-        """The levels of the load."""
-        return next(iter(self.specifications.values())).workload.given_levels
-
-    def at(self, level: int) -> LevelCurves:
-        """Return the curves of a level."""
-        found = {cell: curves_of(one, level, reported_tokens=self.device) for cell, one in self.specifications.items()}
-        return LevelCurves(self.model, level, found)
-
-
-def cells_by_model(config: Config, store: StoreIndex) -> Iterator[ModelCells]:
-    """Yield the cells of every model; the sizes of devices as configured, or as servers reported them."""
+def level_curves(config: Config, store: StoreIndex) -> Iterator[LevelCurves]:
+    """Yield the curves of every model and level; the sizes of devices as configured, or as servers reported them."""
     for model in dict.fromkeys(cell.model for cell in config.cells):
         specifications = {cell: config.specification(cell) for cell in config.cells if cell.model == model}
-        device = None
-        for specification in specifications.values():
-            reported = None if specification.budget.device_tokens else reported_device(specification, store)
-            device = device or (None if reported is None else device_tokens(reported))
-        yield ModelCells(model, specifications, device)
-
-
-def level_curves(config: Config, store: StoreIndex) -> Iterator[LevelCurves]:
-    """Yield the curves of every model and level."""
-    for cells in cells_by_model(config, store):
-        for level in cells.levels:
-            yield cells.at(level)
+        reported = (reported_device(one, store) for one in specifications.values())
+        device = next((device_tokens(facts) for facts in reported if facts is not None), None)
+        for level in next(iter(specifications.values())).workload.given_levels:
+            found = {cell: curves_of(one, level, reported_tokens=device) for cell, one in specifications.items()}
+            yield LevelCurves(model, level, found)
 
 
 def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
@@ -143,7 +116,7 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
             continue
         low, high, adds = row.served_percent, row.served_percent_most, row.adds_points
         served = f"{high:.1f} %" if high - low < _ALIKE else f"{low:.1f} to {high:.1f} %"
-        yield f"  {name}  {served}, {'adds nothing' if adds < NOTHING_POINTS else f'adds {adds:.1f} points'}"
+        yield f"  {name}  {served}, {'adds nothing' if adds < _NOTHING_POINTS else f'adds {adds:.1f} points'}"
     yield f"  {'of any size':<41} {_percent(found.device.ceiling)}: no cache serves a first visit"
     curve = found.tier or found.device
     sizes = needed_sizes(curve)
@@ -151,19 +124,14 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
         why = "The device serves everything that is repeated" if curve.ceiling else "Nothing is repeated"
         yield f"  {why}: no tier adds anything"
         return
-    per_block = gib_per_block(config, curves)
+    model = config.specification(next(iter(curves.cells))).model
+    per_block = gib(BLOCK_TOKENS * model.kv_bytes_per_token)
     steps = ", ".join(
         f"{100 * part:.0f} % with {-(-size // BLOCK_TOKENS):,} blocks ({-(-size // BLOCK_TOKENS) * per_block:.2f} GiB)"
         for part, size in sizes
     )
     what = "cache serves" if found.tier is None else "tier adds"
     yield f"  Of what any {what}, {100 * (curve.ceiling - curve.base):.1f} points: {steps}"
-
-
-def gib_per_block(config: Config, curves: LevelCurves) -> float:
-    """Return the GiB of one block of `cpu_blocks`."""
-    specification = config.specification(next(iter(curves.cells)))
-    return gib(BLOCK_TOKENS * specification.model.kv_bytes_per_token)
 
 
 def _size(name: str, tokens: float) -> str:
