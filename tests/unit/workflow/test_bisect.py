@@ -182,10 +182,10 @@ def bisected(tree: Path, tmp_path: Path, monkeypatch: Any) -> Bisected:
             return {(cell, 2, name): rate * one for name, rate, one in zip(names, rates, noise, strict=True)}, []
 
         monkeypatch.setattr(check, "values_of", values)
-        monkeypatch.setattr(bisect, "measure_block", lambda *given: {})
+        monkeypatch.setattr(check, "measure_block", lambda *given: {})
         options = {"good": f"{tree}@HEAD~7", "bad": f"{tree}@HEAD"}
-        found, lines = run_bisect(VALUES, options, [], Places(tree, CONFIG, tmp_path, tmp_path / ".server-venv"))
-        return found, next(iter(lines)), sorted(set(measured))
+        found, text = run_bisect(VALUES, options, [], Places(tree, CONFIG, tmp_path, tmp_path / ".server-venv"))
+        return found, text, sorted(set(measured))
 
     return run
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pandas as pd
 
@@ -41,11 +41,6 @@ class Places:
     catalogues: Path
     store: Path
     server: Path
-
-    @classmethod
-    def of(cls, texts: Mapping[str, str]) -> Self:
-        """Make them from strings."""
-        return cls(**{name: Path(text) for name, text in texts.items()})
 
 
 def measure_block(config: Config, values: Mapping[str, Any], block: int, places: Places) -> dict[str, str]:
