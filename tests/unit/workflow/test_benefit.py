@@ -11,7 +11,7 @@ from kveval.spec.loading import load_config
 from kveval.store.run_file import Cell
 from kveval.store.store import Store
 from kveval.workflow.planning.benefit import level_benefits
-from kveval.workflow.planning.benefit_text import benefit_lines
+from kveval.workflow.planning.curve_files import benefit_lines
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.stored import StoreIndex
 

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -127,8 +128,7 @@ def _nearest(
     return []
 
 
-@dataclass(frozen=True)
-class Shortage:
+class Shortage(NamedTuple):
     """A level that will be too short for some metrics. `seconds`: the length that is enough, None if not known."""
 
     model: str
@@ -139,21 +139,17 @@ class Shortage:
 
 def shortages(specifications: Iterable[Specification], store: StoreIndex) -> tuple[list[Shortage], list[str]]:
     """Return levels that are too short for a verdict, and the models of which nothing is known yet."""
-    found, unknown = {}, []
+    found: dict[tuple[str, int], Shortage] = {}
+    unknown: dict[str, None] = {}
     for specification in specifications:
         workload, model = specification.workload, specification.cell.model
-        known = False
-        for level in workload.given_levels:
-            rates = _rates(specification, level, store)
-            if rates is None:
-                continue
-            known = True
-            lacking = _lacking(workload, level, *rates)
-            if lacking is not None and (model, level) not in found:
-                found[model, level] = Shortage(model, level, *lacking)
-        if not known and model not in unknown:
-            unknown.append(model)
-    return list(found.values()), unknown
+        rates = {level: _rates(specification, level, store) for level in workload.given_levels}
+        for level, known in rates.items():
+            if known is not None and (lacking := _lacking(workload, level, *known)) is not None:
+                found.setdefault((model, level), Shortage(model, level, *lacking))
+        if not any(rates.values()):
+            unknown[model] = None
+    return list(found.values()), [*unknown]
 
 
 def completed_req_s(specification: Specification, level: int, store: StoreIndex) -> float | None:
@@ -173,9 +169,9 @@ def reported_device(specification: Specification, store: StoreIndex) -> Run | No
     return seen[0] if seen else None
 
 
-def device_tokens(facts: Run) -> int | None:
+def device_tokens(facts: Run | None) -> int | None:
     """Return the size of the device's cache in tokens, as a run's server reported it; None if it did not."""
-    found = facts.server.get("facts", {}).get("kv_cache_tokens")
+    found = facts and facts.server.get("facts", {}).get("kv_cache_tokens")
     return int(found) if found else None
 
 
@@ -209,14 +205,12 @@ def _lacking(workload: WorkloadSpec, level: int, requests_s: float, tokens_s: fl
     needs = [(SUFFICIENT[key], f"{SUFFICIENT[key]} requests for a {name}") for key, name in _QUANTILES.items()]
     needs.append((5 * streams, f"{5 * streams} requests for its {streams} streams"))
     lacks = [text for count, text in needs if requests < count]
-    if tokens < MIN_TOKENS:
-        lacks.append(f"{MIN_TOKENS} output tokens for its throughput")
+    lacks += [f"{MIN_TOKENS} output tokens for its throughput"] if tokens < MIN_TOKENS else []
     if not lacks:
         return None
-    most = max(
-        max((count / requests_s for count, _ in needs), default=0.0) if requests_s else 0.0,
-        MIN_TOKENS / tokens_s if tokens_s else 0.0,
-    )
-    seconds = workload.seconds - window + most if requests_s and tokens_s else None
+    seconds = None
+    if requests_s and tokens_s:
+        most = max(MIN_TOKENS / tokens_s, *(count / requests_s for count, _ in needs))
+        seconds = workload.seconds - window + most
     expected = f"about {requests:.0f} requests and {tokens:.0f} output tokens in {window:.0f} s"
     return f"{expected}; needs {', '.join(lacks)}", seconds

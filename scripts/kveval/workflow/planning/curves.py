@@ -51,7 +51,7 @@ def level_curves(config: Config, store: StoreIndex) -> Iterator[LevelCurves]:
     for model in dict.fromkeys(cell.model for cell in config.cells):
         specifications = {cell: config.specification(cell) for cell in config.cells if cell.model == model}
         reported = (reported_device(one, store) for one in specifications.values())
-        device = next((device_tokens(facts) for facts in reported if facts is not None), None)
+        device = next(filter(None, map(device_tokens, reported)), None)
         for level in next(iter(specifications.values())).workload.given_levels:
             found = {cell: curves_of(one, level, reported_tokens=device) for cell, one in specifications.items()}
             yield LevelCurves(model, level, found)
