@@ -51,21 +51,11 @@ def level_benefits(config: Config, all_curves: Sequence[LevelCurves], store: Sto
         for cell in alike:
             if cell not in measured:
                 measured[cell] = _measured(_stored_runs(config, cell, store))
-        found.append(_level_benefits(config, curves, basis, alike, measured))
+        specifications = {cell: config.specification(cell) for cell in alike}
+        cells, knee = tier_benefits(basis, curves.level, {cell: curves.cells[cell] for cell in alike}, specifications)
+        seen = {cell: levels[curves.level] for cell in cells if curves.level in (levels := measured[cell])}
+        found.append(LevelBenefits(basis, cells, seen, knee))
     return found
-
-
-def _level_benefits(
-    config: Config,
-    curves: LevelCurves,
-    basis: Basis,
-    tiers: Sequence[Cell],
-    measured: Mapping[Cell, Mapping[int, Sequence[MeasuredLevel]]],
-) -> LevelBenefits:
-    specifications = {cell: config.specification(cell) for cell in tiers}
-    cells, knee = tier_benefits(basis, curves.level, {cell: curves.cells[cell] for cell in tiers}, specifications)
-    seen = {cell: levels[curves.level] for cell, levels in measured.items() if cell in cells and curves.level in levels}
-    return LevelBenefits(basis, cells, seen, knee)
 
 
 def _stored_basis(config: Config, cell: Cell, store: StoreIndex) -> Basis | None:
@@ -97,10 +87,9 @@ def _stored_runs(config: Config, cell: Cell, store: StoreIndex) -> list[tuple[Ru
 
 def _measured(runs: Sequence[tuple[Run, Path]]) -> dict[int, list[MeasuredLevel]]:
     """Read the reports of a cell's runs."""
-    tables = [(facts.run, *run_tables(place)) for facts, place in runs]
+    tables = [(facts.run, run_tables(place)) for facts, place in runs]
     if not tables:
         return {}
-    levels = pd.concat([rows.assign(run=number) for number, rows, _ in tables], ignore_index=True)
-    return measured_levels(
-        levels, pd.concat([rows.assign(run=number) for number, _, rows in tables], ignore_index=True)
-    )
+    numbered = ([each[part].assign(run=run) for run, each in tables] for part in (0, 1))
+    levels, requests = (pd.concat(parts, ignore_index=True) for parts in numbered)
+    return measured_levels(levels, requests)

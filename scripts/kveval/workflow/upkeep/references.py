@@ -50,18 +50,15 @@ def references(campaigns: Iterable[Path | Mapping[str, Any]], catalogues: Path) 
     `catalogues` is the folder of models.yaml and the others.
     """
     found = References()
-    seen: set[Path] = set()
+    seen: list[Path | Mapping[str, Any]] = []
     for campaign in campaigns:
-        if isinstance(campaign, Path):
-            if campaign in seen:
-                continue
-            seen.add(campaign)
-        add_campaign(found, campaign, catalogues)
+        if campaign not in seen:
+            seen.append(campaign)
+            _add_campaign(found, campaign, catalogues)
     return found
 
 
-def add_campaign(found: References, campaign: Path | Mapping[str, Any], catalogues: Path) -> None:
-    """Add what one campaign refers to."""
+def _add_campaign(found: References, campaign: Path | Mapping[str, Any], catalogues: Path) -> None:
     try:
         config = load_config(campaign, catalogues)
     except ConfigError as error:
