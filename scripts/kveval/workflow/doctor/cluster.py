@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from kveval.engines.kubernetes.api.kinds import Kind
+from kveval.engines.kubernetes.api.kinds import Kind, condition
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.permissions import (
     GATEWAY_GROUP,
@@ -149,7 +149,7 @@ def _gateway_class(name: str, answer: Answer | None) -> Iterator[Finding]:
         yield error("Gateway", f"there is no GatewayClass {name}", fix, "no_class")
     elif answer is None or not answer.found:
         yield warning("Gateway", f"GatewayClass {name} cannot be seen", fix, "no_class")
-    elif _condition(answer, "Accepted") in ("True", ""):
+    elif condition(answer.body, "Accepted").get("status", "True") == "True":
         yield ok("Gateway", f"will be made with class {name}", "to_be_made", gateway_class=name)
     else:
         fix = f"kubectl describe gatewayclass {name}"
@@ -157,10 +157,10 @@ def _gateway_class(name: str, answer: Answer | None) -> Iterator[Finding]:
 
 
 def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iterator[Finding]:
-    programmed = _condition(answer, "Programmed")
+    programmed = condition(answer.body, "Programmed")
     addresses = ", ".join(entry["value"] for entry in answer.body.get("status", {}).get("addresses", []))
-    if programmed != "True":
-        why = _condition(answer, "Programmed", "message") or "no controller has processed it"
+    if programmed.get("status") != "True":
+        why = programmed.get("message") or "no controller has processed it"
         yield error("Gateway", f"{name} is not programmed: {why}", show, "not_programmed", why=why)
     elif not addresses:
         said = f"{name} is programmed and has no address"
@@ -176,11 +176,6 @@ def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iter
         fix = f"kubectl edit gateway of {name}: listeners[].allowedRoutes.namespaces.from: All; or one in {namespace}"
         said = f"{name} accepts routes of its own namespace only, and the campaign's is {namespace}"
         yield error("Gateway", said, fix, "own_routes_only", namespace=namespace)
-
-
-def _condition(answer: Answer, name: str, key: str = "status") -> str:
-    conditions = answer.body.get("status", {}).get("conditions", [])
-    return next((str(entry.get(key, "")) for entry in conditions if entry["type"] == name), "")
 
 
 def _hardware(plan: CampaignDocuments, nodes: Answer) -> Iterator[Finding]:
