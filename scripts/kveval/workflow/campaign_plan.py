@@ -55,13 +55,11 @@ def refusing() -> Iterator[None]:
 class WorkflowPlan:
     """A campaign as cells, runs and files. `elsewhere`: runs that it does not measure, but imports or compares.
 
-    `jobs_share_folder`: whether the jobs see this machine's folder; where they do not, a run's files are their inputs.
     Methods that take `wildcards` are input functions, or functions for params, of the rules.
     """
 
     config: Config
     elsewhere: ImportPlan | Combination
-    jobs_share_folder: bool
 
     @classmethod
     def of(
@@ -69,6 +67,7 @@ class WorkflowPlan:
     ) -> WorkflowPlan:
         """Read and check the campaign; `index`: folder that caches what was read from existing results.
 
+        `jobs_share_folder`: whether the jobs see this machine's folder.
         Raises WorkflowError with all mistakes of the campaign, and where jobs without this folder would need it.
         """
         try:
@@ -81,9 +80,7 @@ class WorkflowPlan:
                 " without the profile that runs the analysis elsewhere"
             )
         with refusing():
-            return cls(
-                config, combination(config) if config.compared else import_plan(config, index), jobs_share_folder
-            )
+            return cls(config, combination(config) if config.compared else import_plan(config, index))
 
     # --- cells, runs and their files
 

@@ -53,8 +53,10 @@ def benefit_lines(config: Config, curves: LevelCurves, bought: LevelBenefits | N
         yield f"  To predict the gain, measure a run without a tier: snakemake --cores 4 {wanted}"
         return
     alone = bought.basis.levels[curves.level]
+    throughput, mean, median = _figures(alone)
     yield f"  The gain, predicted from {bought.basis.cell.path} as measured (in brackets: 90 % of the simulations):"
-    yield f"  {bought.basis.cell.scenario:<28} {_as_measured(alone)}"
+    figures = f"{throughput:,.1f} tok/s, TTFT p50 {median:,.0f} ms, mean {mean:,.0f} ms"
+    yield f"  {bought.basis.cell.scenario:<28} {figures}"
     for cell, benefit in bought.cells.items():
         seen = bought.measured.get(cell)
         measured = f"; measured {_against(seen, alone)}" if seen else ""
@@ -82,11 +84,6 @@ def _predicted(benefit: Benefit) -> str:
         if benefit.saturates
         else f", server busy {100 * benefit.busy:.0f} %"
     )
-
-
-def _as_measured(levels: Sequence[MeasuredLevel]) -> str:
-    throughput, mean, median = _figures(levels)
-    return f"{throughput:,.1f} tok/s, TTFT p50 {median:,.0f} ms, mean {mean:,.0f} ms"
 
 
 def _against(levels: Sequence[MeasuredLevel], alone: Sequence[MeasuredLevel]) -> str:

@@ -105,7 +105,7 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
     if found.device_tokens is None:
         yield "  device alone        not known: no server of this model has reported how much its device holds"
     else:
-        yield f"  {_size('device alone', found.device_tokens)}  {_percent(found.alone)}"
+        yield f"  {'device alone':<28} {found.device_tokens:>10,.0f} tokens  {_percent(found.alone)}"
     for row in curve_rows(config, curves):
         name = f"{f'{row.arm}/{row.cpu_blocks}':<28} {row.gib:6.2f} GiB"
         if not row.cpu_blocks:
@@ -126,16 +126,10 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
         return
     model = config.specification(next(iter(curves.cells))).model
     per_block = gib(BLOCK_TOKENS * model.kv_bytes_per_token)
-    steps = ", ".join(
-        f"{100 * part:.0f} % with {-(-size // BLOCK_TOKENS):,} blocks ({-(-size // BLOCK_TOKENS) * per_block:.2f} GiB)"
-        for part, size in sizes
-    )
+    blocks = [(part, -(-size // BLOCK_TOKENS)) for part, size in sizes]
+    steps = ", ".join(f"{100 * part:.0f} % with {one:,} blocks ({one * per_block:.2f} GiB)" for part, one in blocks)
     what = "cache serves" if found.tier is None else "tier adds"
     yield f"  Of what any {what}, {100 * (curve.ceiling - curve.base):.1f} points: {steps}"
-
-
-def _size(name: str, tokens: float) -> str:
-    return f"{name:<28} {tokens:>10,.0f} tokens"
 
 
 def _percent(share: float | None) -> str:

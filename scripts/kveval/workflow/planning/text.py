@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from kveval.spec.warnings import sentence
 from kveval.store.listing import size_text
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
-from kveval.workflow.planning.plan import Plan, PlannedRun
+from kveval.workflow.planning.plan import Plan
 from kveval.workflow.planning.reuse_table import HEADER, device_notes, overflow_notes, pinned_notes, reuse_rows
 from kveval.workflow.planning.stored import StoreIndex
 
@@ -84,22 +84,14 @@ class PlanText:
             f" {'about' if seen else 'at most'} {total} of disk"
         )
         rows: list[tuple[str, ...]] = [("cell", "runs", "h", "GPU h", "why", "times")]
-        rows += [self._row(cell, runs) for cell, runs in list(cells.items())[:_ROWS]]
+        for cell, runs in list(cells.items())[:_ROWS]:
+            one, numbers = self.costs[cell], ", ".join(str(number) for number in sorted(run.run for run in runs))
+            all_hours = f"{one.seconds * len(runs) / 3600:.2f}", f"{one.gpu_hours * len(runs):.2f}"
+            reasons = "; ".join(dict.fromkeys(run.reason for run in runs))
+            rows.append((cell.path, numbers, *all_hours, reasons, f"{one.start_s:.0f} s {one.basis}"))
         yield from (f"  {line}" for line in aligned(rows))
         if len(cells) > _ROWS:
             yield f"  ... and {len(cells) - _ROWS} more cells, in the table"
-
-    def _row(self, cell: Cell, runs: Sequence[PlannedRun]) -> tuple[str, ...]:
-        one = self.costs[cell]
-        reasons = dict.fromkeys(run.reason for run in runs)
-        return (
-            cell.path,
-            ", ".join(str(number) for number in sorted(run.run for run in runs)),
-            f"{one.seconds * len(runs) / 3600:.2f}",
-            f"{one.gpu_hours * len(runs):.2f}",
-            "; ".join(reasons),
-            f"{one.start_s:.0f} s {one.basis}",
-        )
 
     def _order(self) -> Iterator[str]:
         following = self.plan.of("measure")
