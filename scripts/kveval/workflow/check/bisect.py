@@ -76,28 +76,13 @@ def step_design(effect: float, builds: int, blocks: int, alpha: float) -> Design
     return Design(min(FIRST_LOOK, blocks), blocks, margin, alpha / steps)
 
 
-def side_of(checked: CheckResult) -> Side:
-    """Return the answer of the one deciding claim on a build."""
-    (deciding,) = (each for each in checked.found if each.claim.decides)
-    answer = deciding.look.answer
-    return "open" if answer == "open" else "bad" if answer == "worse" else "good"
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    """The comparison of every step: one quantity at one level of one arm, and its design."""
-
-    arm: str
-    quantity: str
-    level: int
-    design: Design
-
-    def claims(self, every: Sequence[BuildClaim]) -> list[BuildClaim]:
-        return [
-            replace(one, decides=one.quantity == self.quantity and one.pairs[0][2] == self.level)
-            for one in every
-            if one.quantity == self.quantity or not one.decides
-        ]
+def deciding(every: Sequence[BuildClaim], claim: BuildClaim) -> list[BuildClaim]:
+    """Return the claims on a build in between: that quantity at that level decides, and no other one."""
+    return [
+        replace(one, decides=one.quantity == claim.quantity and one.pairs[0][2] == claim.pairs[0][2])
+        for one in every
+        if one.quantity == claim.quantity or not one.decides
+    ]
 
 
 def run_bisect(
@@ -114,32 +99,38 @@ def run_bisect(
     folder = Path("results", "bisect", content_hash([one.build for one in builds], 8))
     good = _build(builds[0], options, places)
 
-    def compared(number: int, arms: Sequence[str], only: _Comparison | None) -> tuple[CheckPlan, CheckResult]:
+    def compared(
+        number: int, arms: Sequence[str], claim: BuildClaim | None = None, design: Design | None = None
+    ) -> tuple[CheckPlan, CheckResult]:
         plan = check_plan(asked, good, _build(builds[number], options, places), arms, blocks)
         config = planned_config(plan, places)
         claims = claims_of(config, plan.arms)
-        claims, design = (only.claims(claims), only.design) if only else (claims, design_of(config, claims))
+        claims = claims if claim is None else deciding(claims, claim)
         print(f"{builds[number].title} against {builds[0].title}", flush=True)
         again = {"base": good, "candidate": builds[number].build, "check_arms": list(arms), "check_blocks": blocks}
-        checked = until_clear(plan, config, claims, design, places, command_of("check", again, files))
+        repeated = command_of("check", again, files)
+        checked = until_clear(plan, config, claims, design or design_of(config, claims), places, repeated)
         write_check(checked, folder / str(number))
         return plan, checked
 
     last = len(builds) - 1
-    plan, whole = compared(last, arms_of(options), None)
+    plan, whole = compared(last, arms_of(options))
     worse = [each for each in whole.found if each.claim.decides and each.look.answer == "worse"]
     steps = [Step(last, whole.verdict, whole)]
-    alpha = whole.design.alpha
     if worse:
         found = min(worse, key=lambda each: each.look.effect)
-        only = _only(found, plan, step_design(found.look.effect, len(builds), blocks, alpha))
+        scenarios = tuple(cell.scenario for cell in found.claim.pairs[0][:2])
+        arm = next(arm for arm, names in plan.arms.items() if names == scenarios)
+        design = step_design(found.look.effect, len(builds), blocks, whole.design.alpha)
 
         def side(number: int) -> Side:
             try:
-                answer = side_of(checked := compared(number, [only.arm], only)[1])
+                _, checked = compared(number, [arm], found.claim, design)
             except BuildError as error:
                 steps.append(Step(number, str(error), None))
                 return "open"
+            (shown,) = (each.look.answer for each in checked.found if each.claim.decides)
+            answer: Side = "open" if shown == "open" else "bad" if shown == "worse" else "good"
             steps.append(Step(number, answer if checked.verdict != "candidate fails" else checked.verdict, checked))
             return answer
 
@@ -156,12 +147,6 @@ def _build(candidate: BisectBuild, options: Mapping[str, Any], places: Places) -
     if not command:
         return candidate.build
     return built(candidate, str(command), places.server.parent / ".server-builds" / WHEELS)
-
-
-def _only(found: Judged, plan: CheckPlan, design: Design) -> _Comparison:
-    base, candidate, level = found.claim.pairs[0]
-    arm = next(arm for arm, names in plan.arms.items() if names == (base.scenario, candidate.scenario))
-    return _Comparison(arm, found.claim.quantity, level, design)
 
 
 def _trail(
