@@ -85,19 +85,13 @@ def _asked(
     plan: CampaignDocuments, classes: Answer, by_name: Classes, there: Mapping[str, Answer]
 ) -> Iterator[Finding]:
     asked = claims(plan.documents)
+    yield from (_made(claim, there[claim.name].body, by_name) for claim in asked if there[claim.name].found)
     new = [claim for claim in asked if not there[claim.name].found]
-    for claim in asked:
-        if claim not in new:
-            yield _made(claim, there[claim.name].body, by_name)
-    if not new:
-        return
-    if not classes.found:
-        said = f"classes cannot be read: {classes.message}"
+    if new and not classes.found:
         fix = "the permission above; or cluster.storage_class, if the claims stay Pending"
-        yield warning("storage", said, fix, "hidden")
-        return
-    found = {_of_class(claim, by_name) for claim in new}
-    yield from sorted(found, key=lambda finding: finding.level)
+        yield warning("storage", f"classes cannot be read: {classes.message}", fix, "hidden")
+    else:
+        yield from sorted({_of_class(claim, by_name) for claim in new}, key=lambda finding: finding.level)
 
 
 def _made(claim: Claim, made: Mapping[str, Any], classes: Classes) -> Finding:
