@@ -110,10 +110,8 @@ def plan_pruning(
 ) -> Pruning:
     """Return what may be deleted: entries of these kinds that were finished at least `older_than_days` ago."""
     pruning = Pruning(unreadable={name: why for flow in workflows for name, why in flow.wanted.unreadable.items()})
-    found = contents(store.root)
     now = clock_s(store.root)
-    pointed = _pointed(store, workflows)
-    for kind, entry in _unreferred(found, workflows, pointed):
+    for kind, entry in _unreferred(contents(store.root), workflows, _pointed(store, workflows)):
         days = max(0.0, now - written_s(entry)) / _DAY_S
         if kind not in kinds or days < older_than_days:
             continue
@@ -153,8 +151,11 @@ def prune(
                 continue
             entry = replace(one.entry, place=_origin(store, place))
             if entry.place != place and _referred(entry, place, workflows, pointed):
-                code = "referred_to" if _restored(store, place) else "place_taken"
-                pruning.spared.append(Spared(one.entry, code))
+                taken = entry.place.exists()
+                if not taken:
+                    make_folder(entry.place.parent, store.root)
+                    place.rename(entry.place)
+                pruning.spared.append(Spared(one.entry, "place_taken" if taken else "referred_to"))
                 continue
             shutil.rmtree(place, ignore_errors=True)
             if place.exists():
@@ -282,16 +283,6 @@ def _origin(store: Store, place: Path) -> Path:
     """Return where an entry was before it was moved away; for any other entry, where it is."""
     away = store.root / PRUNED
     return store.root / place.relative_to(away) if place.is_relative_to(away) else place
-
-
-def _restored(store: Store, place: Path) -> bool:
-    """Move an entry back that was moved away and is pointed to."""
-    origin = _origin(store, place)
-    if origin.exists():
-        return False
-    make_folder(origin.parent, store.root)
-    place.rename(origin)
-    return True
 
 
 def _remove_empty_folders(store: Store) -> None:
