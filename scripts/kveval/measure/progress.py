@@ -74,7 +74,14 @@ class Progress:
         return text
 
     def _done(self) -> int:
-        return sum(path.exists() and path.stat().st_mtime >= self.since for path in self.requested)
+        return sum(_written(path, self.since) for path in self.requested)
+
+
+def _written(path: Path, since: float) -> bool:
+    try:
+        return path.stat().st_mtime >= since
+    except OSError:
+        return False
 
 
 def write_requested(path: Path, pointers: Sequence[Path]) -> None:
