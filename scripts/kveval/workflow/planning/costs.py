@@ -9,13 +9,14 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
+from kveval.host.findings import counted
 from kveval.load import levels as workloads
 from kveval.load.enough import MIN_TOKENS, SUFFICIENT, window_s
 from kveval.load.guidellm import PREFIX_TOKENS_PER_S
@@ -37,11 +38,12 @@ _SIZES_READ = 5
 # Number of runs that is enough for a typical value.
 _ENOUGH = 20
 _QUANTILES = {"p50": "median", "p90": "90th percentile"}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one run. `basis`: where the times come from."""
+    """The cost of one run; `gpus`: those of all replicas. `basis`: where the times come from."""
 
     seconds: float
     gpus: int
@@ -58,31 +60,25 @@ def cost(specification: Specification, store: StoreIndex) -> Cost:
     """Estimate the cost of one run from its levels and from the most similar earlier runs."""
     workload = specification.workload
     levels = workload.level_count
-    start_s, basis = start_seconds(specification, store)
+    start_s, basis = _start_seconds(specification, store)
     restarts = levels - 1 if specification.reset_caches == "restart" else 0
-    seen = _nearest(specification, store, lambda facts: _rest_s(facts) is not None, ("workload", "reset_caches"))
+    seen = _nearest(specification, store, _rest_s, ("workload", "reset_caches"))
     if seen:
-        rest = statistics.median(rest for facts in seen if (rest := _rest_s(facts)) is not None)
+        rest = statistics.median(seen)
     else:
         prefixes = sum(workloads.working_set_tokens_at(workload, level) for level in workload.given_levels)
         rest = _AROUND_S + levels * _BETWEEN_LEVELS_S + prefixes / PREFIX_TOKENS_PER_S + restarts * start_s
-    return Cost(start_s + levels * workload.seconds + rest, gpus(specification), start_s, basis)
-
-
-def gpus(specification: Specification) -> int:
-    """Return the GPUs that a run holds: those of all its replicas; none where the CPU is the device."""
-    if specification.on_cpu:
-        return 0
     deployment = specification.deployment
-    return specification.model.tensor_parallel_size if deployment is None else deployment.gpus * deployment.replicas
+    gpus = deployment.gpus * deployment.replicas if deployment else specification.model.tensor_parallel_size
+    gpus = 0 if specification.on_cpu else gpus
+    return Cost(start_s + levels * workload.seconds + rest, gpus, start_s, basis)
 
 
-def start_seconds(specification: Specification, store: StoreIndex) -> tuple[float, str]:
+def _start_seconds(specification: Specification, store: StoreIndex) -> tuple[float, str]:
     """Return the seconds that the server takes to start, and the source of this number."""
-    seen = _nearest(specification, store, lambda facts: "server_start_s" in facts.phases)
+    seen = _nearest(specification, store, lambda facts: facts.phases.get("server_start_s"))
     if seen:
-        count = f"{len(seen)} measurement{'s' * (len(seen) > 1)}"
-        return statistics.median(facts.phases["server_start_s"] for facts in seen), f"start-up as in {count}"
+        return statistics.median(seen), f"start-up as in {counted(len(seen), 'measurement')}"
     if specification.miniature:
         return _MINIATURE_START_S, "start-up assumed"
     model = specification.model
@@ -110,20 +106,14 @@ def _rest_s(facts: Run) -> float | None:
 
 
 def _nearest(
-    specification: Specification,
-    store: StoreIndex,
-    usable: Callable[[Run], bool],
-    equal: Sequence[str] = (),
-) -> list[Run]:
-    """Return the usable runs most similar to a specification. `equal`: keys in which they have to agree with it."""
+    specification: Specification, store: StoreIndex, told: Callable[[Run], T | None], equal: Sequence[str] = ()
+) -> list[T]:
+    """Return what the runs tell that are most similar to a specification and agree with it in the keys `equal`."""
     content = specification.to_json()
     for likely in store.like(content):
-        agreeing = (
-            facts
-            for facts in likely
-            if all(facts.specification.get(key) == content[key] for key in equal) and usable(facts)
-        )
-        if found := list(itertools.islice(agreeing, _ENOUGH)):
+        alike = (facts for facts in likely if all(facts.specification.get(key) == content[key] for key in equal))
+        values = (value for facts in alike if (value := told(facts)) is not None)
+        if found := list(itertools.islice(values, _ENOUGH)):
             return found
     return []
 
@@ -165,7 +155,7 @@ def reported_device(specification: Specification, store: StoreIndex) -> Run | No
     """
     if specification.budget.device_tokens is not None:
         return None
-    seen = _nearest(specification, store, lambda facts: device_tokens(facts) is not None, ("model",))
+    seen = _nearest(specification, store, lambda facts: facts if device_tokens(facts) else None, ("model",))
     return seen[0] if seen else None
 
 
@@ -183,7 +173,7 @@ def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple
         return sent, sent * workload.output_tokens
     shape = ("profile", "prompt_tokens", "output_tokens", "turns", "prefix_tokens")
     seen = []
-    for facts in _nearest(specification, store, lambda facts: bool(facts.levels)):
+    for facts in _nearest(specification, store, lambda facts: facts if facts.levels else None):
         load = workload_of(facts.specification["workload"])
         if any(getattr(load, key) != getattr(workload, key) for key in shape):
             continue
