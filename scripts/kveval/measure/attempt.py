@@ -71,8 +71,7 @@ class Attempt:
                     with self._phase("levels_s"):
                         # Elsewhere, windows and recording use clocks that a step of this host's clock does not affect.
                         clock = ClockWatch() if session.own_clock else ClockWatch(limit_s=math.inf)
-                        runner = (self.job, self.scratch, self.progress, self.redactor, session, recorder, self._tell)
-                        levels = Levels(*runner, clock).measure()
+                        levels = self._levels(session, recorder, clock).measure()
                     with self._phase("collect_s"):
                         # The last level's end must lie inside the archive even when a sample came late.
                         time.sleep(_RECORD_ON_S)
@@ -165,6 +164,10 @@ class Attempt:
     def repeated(self) -> dict[str, Any]:
         """Return what run.json says of the attempts before this one; nothing where there was none."""
         return {"repeats": msgspec.to_builtins(self.repeats)} if self.repeats else {}
+
+    def _levels(self, session: RunSession, recorder: Recorder, clock: ClockWatch) -> Levels:
+        given = (self.job, self.scratch, self.progress, self.redactor)
+        return Levels(*given, session=session, recorder=recorder, tell=self._tell, clock=clock)
 
     @contextlib.contextmanager
     def _told_at_once(self) -> Iterator[None]:
