@@ -212,11 +212,13 @@ def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
         fix = f"move .server-venv away, then {install}" if there else install
         yield error("server environment", str(facts.versions), fix, "no_answer" if there else "none_there")
         return
-    names = [one for one in _server_names(config) if one in facts.versions] or _server_names(config)
-    versions = {**facts.versions, server.program: facts.versions.get(names[0])}
+    names = _server_names(config)
+    served = next((facts.versions[one] for one in names if one in facts.versions), None)
+    versions = {**facts.versions, server.program: served}
     if not server.on_cpu:
-        stack = versions[server.program], versions.get("torch"), facts.driver_cuda
-        if (told := judge_stack(read_stacks(STACKS), server.program, *stack)) is not None:
+        stacks = read_stacks(STACKS)
+        told = judge_stack(stacks, server.program, served, versions.get("torch"), facts.driver_cuda)
+        if told is not None:
             yield told
     declared = {server.program: server.declared_version, "guidellm": server.guidellm}
     if server.lmcache is not None:
