@@ -1,4 +1,4 @@
-"""What caches of a campaign's sizes, and of others, would serve; and the gain, predicted from stored runs."""
+"""The shares that caches of a campaign's sizes, and of others, would serve; the gain, predicted from stored runs."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
