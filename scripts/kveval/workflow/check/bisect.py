@@ -119,8 +119,9 @@ def run_bisect(
     steps = [Step(last, whole.verdict, whole)]
     if worse:
         found = min(worse, key=lambda each: each.look.effect)
-        scenarios = tuple(cell.scenario for cell in found.claim.pairs[0][:2])
-        arm = next(arm for arm, names in plan.arms.items() if names == scenarios)
+        base, candidate, _ = found.claim.pairs[0]
+        named = [arm for arm, names in plan.arms.items() if names == (base.scenario, candidate.scenario)]
+        arm = next(arm for arm in named if arm.endswith(f"/{base.cpu_blocks}"))
         design = step_design(found.look.effect, len(builds), blocks, whole.design.alpha)
 
         def side(number: int) -> Side:
