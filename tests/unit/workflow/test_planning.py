@@ -4,6 +4,7 @@ import copy
 import csv
 import json
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -16,12 +17,14 @@ from kveval.spec.differences import described, differences
 from kveval.spec.loading import load_config
 from kveval.spec.warnings import sentence
 from kveval.store.run_file import Cell
+from kveval.workflow.planning import tier_sizes
 from kveval.workflow.planning.costs import cost, disk, shortages
 from kveval.workflow.planning.order import block_of, in_order, planned_runs, priority
 from kveval.workflow.planning.plan import make_plan
 from kveval.workflow.planning.reuse_table import HEADER, UNKNOWN, device_notes, overflow_notes, pinned_notes, reuse_rows
 from kveval.workflow.planning.stored import StoreIndex, pointed
 from kveval.workflow.planning.text import PlanText
+from kveval.workflow.planning.tier_sizes import tier_size_lines
 
 HOST, OTHER = "this-host", "other-host"
 SMALL, LARGE = Cell("Qwen3-0.6B", "native-offload", 500), Cell("Qwen3-0.6B", "native-offload", 10_000)
@@ -486,3 +489,26 @@ def test_levels_that_a_pilot_is_to_find_make_the_plan_wait_for_it(folder):
     plan = make_plan(config, pointers, StoreIndex(), frozen={BASE: found})
     assert not plan.pilots
     assert {run.state for run in plan.runs} == {"there"}
+
+
+def test_a_plan_says_what_each_size_of_a_tier_adds(folder):
+    matrix = copy.deepcopy(RAW["config"]["matrix"])
+    matrix[1]["cpu_blocks"] = [500, 4_000, 9_000, 10_000]
+    lines = list(tier_size_lines(changed(folder, matrix=matrix), StoreIndex({})))
+    small, alike = (line for line in lines if "no more than the device" in line or "add no more" in line)
+    assert "native-offload/500;" in small and "native-offload/10000" in alike
+    assert "/4000" not in small + alike
+    proposed = json.loads(re.search(r"cpu_blocks: (\[.*?\])", small)[1])
+    assert 500 < proposed[0] < 4_000 < proposed[1] < 9_000
+    assert len(lines) <= 6
+
+
+def test_what_a_tier_adds_to_a_device_of_unknown_size_is_not_said(folder):
+    raw = on_gpus("Qwen3-8B", "native-offload", 10_000)
+    assert list(tier_size_lines(load_raw(raw, folder), StoreIndex({}))) == []
+
+
+def test_levels_with_too_many_requests_are_left_to_the_curve(folder, monkeypatch):
+    monkeypatch.setattr(tier_sizes, "_MOST_BLOCKS", 1_000)
+    (_, _, left) = tier_size_lines(changed(folder), StoreIndex({}))
+    assert "1 of 1" in left

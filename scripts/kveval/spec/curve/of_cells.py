@@ -20,6 +20,8 @@ from kveval.spec.specification import Specification
 
 # LMCache 0.5 evicts a fifth of its chunks as soon as it is four fifths full, so it holds 64 to 80 %.
 LMCACHE_HOLDS = (0.64, 0.8)
+NOTHING_POINTS = 0.5
+"""Percentage points: a tier that adds less is of no use, and sizes that differ by less count as equal."""
 # Conversations that are drawn for each prefix: first, uncounted, until nearly every prefix has been visited; then those
 # that count.
 _DRAWN_BEFORE, _DRAWN = 6, 10
@@ -56,6 +58,11 @@ class CellCurves:
             return None
         low, high = (self.tier.share(self.tier_tokens * part) for part in self.usable)
         return low, high
+
+    @property
+    def adds_points(self) -> float | None:
+        """Percentage points that the tier adds at most; None if the device's size is not known."""
+        return None if self.served is None or self.alone is None else 100 * (self.served[1] - self.alone)
 
 
 def curves_of(
@@ -166,6 +173,19 @@ def prompts_of(workload: WorkloadSpec, level: int, run: int, block_tokens: int, 
     if workload.profile != "trace-streams":
         rows = [row for row in rows if row.timestamp < workload.seconds]
     return Prompts.of_rows(rows[:requests], traces.block_tokens(workload, level))
+
+
+def block_count(workload: WorkloadSpec, level: int, block_tokens: int) -> float:
+    """Estimate how many blocks `curves_of` makes of the requests of a level, without making them."""
+    if workload.trace is not None:
+        tokens = sum(row.input_length + row.output_length for row in traces.from_start(workload.trace))
+        return tokens / block_tokens
+    new, prefix = workload.prompt_tokens + workload.output_tokens, workloads.prefix_tokens_at(workload, level)
+    if workload.profile in workloads.REPLAYS:
+        return (workloads.rate_req_s_at(workload, level) or 0.0) * workload.seconds * (prefix + new) / block_tokens
+    before, counted = _drawn_conversations(workload, level)
+    turns = workload.turns
+    return (before + counted) * turns * (prefix + new * (turns + 1) / 2) / block_tokens
 
 
 def _drawn_conversations(workload: WorkloadSpec, level: int) -> tuple[int, int]:

@@ -13,15 +13,13 @@ from kveval.load import levels as workloads
 from kveval.report.figures.draw import write_alone
 from kveval.report.figures.reuse import CurvePanel, draw_curves
 from kveval.spec.config import Config
-from kveval.spec.curve.of_cells import needed_sizes, order_is_assumed
+from kveval.spec.curve.of_cells import NOTHING_POINTS, needed_sizes, order_is_assumed
 from kveval.spec.sizing import gib
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.curves import LevelBenefits, LevelCurves, level_benefits, level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
-# Percentage points: a tier that adds less is of no use.
-_NOTHING_POINTS = 0.5
 _ALIKE = 0.05
 _PREDICTED = tuple(f"{name}{end}" for name in ("throughput_percent", "ttft_ms_p50") for end in ("", "_low", "_high"))
 
@@ -76,9 +74,8 @@ def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
     for cell, found in curves.cells.items():
         served = found.served
         low, high = (None, None) if served is None else (100 * served[0], 100 * served[1])
-        adds = None if found.alone is None or high is None else high - 100 * found.alone
         size = gib(config.specification(cell).budget.tier_bytes)
-        yield CurveRow(curves.model, curves.level, cell.scenario, cell.cpu_blocks, size, low, high, adds)
+        yield CurveRow(curves.model, curves.level, cell.scenario, cell.cpu_blocks, size, low, high, found.adds_points)
 
 
 def curve_lines(
@@ -119,7 +116,7 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
             continue
         low, high, adds = row.served_percent, row.served_percent_most, row.adds_points
         served = f"{high:.1f} %" if high - low < _ALIKE else f"{low:.1f} to {high:.1f} %"
-        yield f"  {name}  {served}, {'adds nothing' if adds < _NOTHING_POINTS else f'adds {adds:.1f} points'}"
+        yield f"  {name}  {served}, {'adds nothing' if adds < NOTHING_POINTS else f'adds {adds:.1f} points'}"
     yield f"  {'of any size':<41} {_percent(found.device.ceiling)}: no cache serves a first visit"
     curve = found.tier or found.device
     sizes = needed_sizes(curve)

@@ -1,6 +1,7 @@
 """The shares that caches of a campaign's sizes, and of others, would serve; the gain, predicted from stored runs."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tie
 from kveval.analysis.cell_benefits import RUNS_READ, measured_levels, tier_benefits
 from kveval.analysis.levels.tables import run_tables
 from kveval.spec.config import Config
-from kveval.spec.curve.of_cells import CellCurves, curves_of
+from kveval.spec.curve.of_cells import CellCurves, block_count, curves_of
 from kveval.store.run_file import Cell, Run
 from kveval.workflow.planning.costs import device_tokens, reported_device
 from kveval.workflow.planning.stored import StoreIndex, facts_of
@@ -48,13 +49,22 @@ class LevelBenefits:
     knee: tuple[int, Benefit] | None
 
 
-def level_curves(config: Config, store: StoreIndex) -> Iterator[LevelCurves]:
-    """Yield the curves of every model and level; the sizes of devices as configured, or as servers reported them."""
+def level_curves(config: Config, store: StoreIndex, most_blocks: float = math.inf) -> Iterator[LevelCurves]:
+    """Yield the curves of every model and level; the sizes of devices as configured, or as servers reported them.
+
+    Levels beyond a total of `most_blocks` blocks of requests are left out.
+    """
     for model in dict.fromkeys(cell.model for cell in config.cells):
         specifications = {cell: config.specification(cell) for cell in config.cells if cell.model == model}
         reported = (reported_device(one, store) for one in specifications.values())
         device = next(filter(None, map(device_tokens, reported)), None)
-        for level in next(iter(specifications.values())).workload.given_levels:
+        first = next(iter(specifications.values()))
+        for level in first.workload.given_levels:
+            # Counting those of a long trace takes time.
+            blocks = block_count(first.workload, level, first.block_size) if most_blocks < math.inf else 0.0
+            if blocks > most_blocks:
+                continue
+            most_blocks -= blocks
             found = {cell: curves_of(one, level, reported_tokens=device) for cell, one in specifications.items()}
             yield LevelCurves(model, level, found)
 

@@ -15,6 +15,7 @@ from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.plan import Plan
 from kveval.workflow.planning.reuse_table import HEADER, device_notes, overflow_notes, pinned_notes, reuse_rows
 from kveval.workflow.planning.stored import StoreIndex
+from kveval.workflow.planning.tier_sizes import tier_size_lines
 
 _ROWS = 60
 _NEXT = 12
@@ -108,14 +109,14 @@ class PlanText:
         rows = reuse_rows(self.plan, self.store)
         yield ""
         yield "What the workload can show, by server: sizes in tokens, shares of the prompt tokens in a steady state"
-        yield "(assumes prefixes drawn at random, and caches that drop the least recently used blocks;"
-        yield "exact shares for tiers of every size: snakemake curve)"
+        yield "(assumes prefixes drawn at random, and caches that drop the least recently used blocks)"
         yield from (f"  {line}" for line in aligned([HEADER, *rows[:_ROWS]]))
         if len(rows) > _ROWS:
             yield f"  ... and {len(rows) - _ROWS} more"
         yield from device_notes(self.plan, self.store)
         yield from overflow_notes(self.plan)
         yield from pinned_notes(self.plan)
+        yield from tier_size_lines(self.plan.config, self.store)
 
     def _short(self) -> Iterator[str]:
         known = [cell for cell in self.plan.to_measure if self.plan.config.pilot(cell) not in self.plan.pilots]

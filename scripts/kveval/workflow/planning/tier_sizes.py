@@ -1,0 +1,113 @@
+"""The sizes of tiers in a plan: which serve no more than the device, which hardly differ, which to choose."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from kveval.config.types import BLOCK_TOKENS
+from kveval.load import levels as workloads
+from kveval.spec.config import Config
+from kveval.spec.curve.of_cells import NOTHING_POINTS, needed_sizes
+from kveval.spec.reuse import reuse_of
+from kveval.spec.sizing import gib
+from kveval.store.run_file import Cell
+from kveval.workflow.planning.curves import LevelCurves, level_curves
+from kveval.workflow.planning.stored import StoreIndex
+
+# Takes about a second; levels with more blocks are left to `snakemake curve`.
+_MOST_BLOCKS = 1_000_000
+_NAMED = 5
+_KNEE = (0.5, 0.9)
+
+
+def tier_size_lines(config: Config, store: StoreIndex) -> Iterator[str]:
+    """Yield, for models with tiers and a device of known size, what each tier size adds, computed from the requests.
+
+    At most four lines per model. Levels beyond a total of a million blocks are left out, and a line says so.
+    """
+    tiers = {cell.model: config.specification(cell) for cell in config.cells if cell.cpu_blocks}
+    found = list(level_curves(config, store, _MOST_BLOCKS)) if tiers else []
+    lines: list[str] = []
+    for model, one in tiers.items():
+        known = [curves for curves in found if curves.model == model]
+        lines += _model_lines(config, known)
+        levels = len(one.workload.given_levels)
+        if len(known) < levels and all(curves.widest.alone is not None for curves in known):
+            lines.append(f"  {model}: {levels - len(known)} of {levels} levels have too many requests for this summary")
+    if lines:
+        yield ""
+        yield "What tiers add to the device, computed from the requests (in detail: snakemake curve)"
+        yield from lines
+
+
+def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
+    each = [(cell, one.adds_points) for curves in found for cell, one in curves.cells.items() if cell.cpu_blocks]
+    ladder = sorted(
+        {cell for cell, points in each if points is not None}, key=lambda one: (one.scenario, one.cpu_blocks)
+    )
+    if not ladder:
+        return
+    adds = {cell: [points for one, points in each if one == cell and points is not None] for cell in ladder}
+    best = max(found, key=_gain)
+    unit = workloads.level_unit(config.workload.specification)
+    where = f"{best.level} {unit}" if len(found) == 1 else f"{len(found)} levels"
+    alone = _span([100 * share for curves in found if (share := curves.widest.alone) is not None])
+    listed = _listed([f"{_name(cell)} +{_span(adds[cell])}" for cell in ladder])
+    yield f"  {best.model}, {where}: the device serves {alone} %; tiers add, in points: {listed}"
+    knee = _knee(config, best)
+    useless = [cell for cell in ladder if max(adds[cell]) < NOTHING_POINTS]
+    if useless:
+        reuses = (reuse for cell in useless for reuse in reuse_of(config.specification(cell)))
+        outgrown = any(reuse.demand.in_use_tokens is not None and reuse.overflows for reuse in reuses)
+        but = " (apart from what preempted requests find)" if outgrown else ""
+        more = knee or "no tier of any size serves more"
+        yield f"    no more than the device alone{but}: {_listed(map(_name, useless))}; {more}"
+    alike = []
+    for smaller, larger in itertools.pairwise(ladder):
+        beyond = [one - other for one, other in zip(adds[larger], adds[smaller], strict=True)]
+        if smaller.scenario == larger.scenario and smaller not in useless and max(beyond) < NOTHING_POINTS:
+            alike.append(f"{_name(larger)}, {_span(beyond)} points beyond {smaller.cpu_blocks:,} blocks")
+    if alike:
+        yield f"    add no more: {_listed(alike, '; ')}"
+    if knee and not useless:
+        yield f"    {knee}"
+
+
+def _gain(curves: LevelCurves) -> float:
+    """Percentage points that a tier of any size adds."""
+    curve = curves.widest.tier
+    return 0.0 if curve is None else 100 * (curve.ceiling - curve.base)
+
+
+def _knee(config: Config, curves: LevelCurves) -> str:
+    """Return a line on the sizes that add 50 and 90 % of what any tier adds; "" if that is less than NOTHING_POINTS."""
+    found = curves.widest
+    if found.tier is None or _gain(curves) < NOTHING_POINTS:
+        return ""
+    sizes = [_rounded(size / found.usable[0] / BLOCK_TOKENS) for _, size in needed_sizes(found.tier, _KNEE)]
+    model = config.specification(next(iter(curves.cells))).model
+    amounts = " and ".join(f"{gib(size * BLOCK_TOKENS * model.kv_bytes_per_token):.2g}" for size in sizes)
+    parts = " and ".join(f"{100 * part:.0f}" for part in _KNEE)
+    of_any = f"{_gain(curves):.1f} points that a tier of any size adds"
+    return f"cpu_blocks: {sizes} ({amounts} GiB) add {parts} % of the {of_any}"
+
+
+def _rounded(blocks: float) -> int:
+    """Round up to two significant digits."""
+    step = 10 ** max(0, math.floor(math.log10(blocks)) - 1) if blocks >= 1 else 1
+    return math.ceil(blocks / step) * step
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.1f}", f"{max(values):.1f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.scenario}/{cell.cpu_blocks}"
+
+
+def _listed(texts: Iterable[str], between: str = ", ") -> str:
+    """Join the first of these texts, and say how many more there are."""
+    first, rest = (every := list(texts))[:_NAMED], len(every) - _NAMED
+    return between.join(first) + (f" and {rest} more" if rest > 0 else "")
