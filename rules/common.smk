@@ -15,11 +15,10 @@ from kveval.report.files import APPENDICES
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.campaign_source import BISECTING, CHECKING, PRUNING, SITE
 from kveval.workflow.campaign_source import campaign_source, complete_values, history_folders
-from kveval.workflow.captions import captioned, captions_of
 from kveval.workflow.console import after_failures, after_success, before, print_last, when_nothing_was_to_do
 from kveval.workflow.code_digest import code_behind
+from kveval.workflow.directives import captioned, captions_of, growing
 from kveval.workflow.invocation import Asked, Invocation, limit_of
-from kveval.workflow.resources import growing
 
 
 def source(name):

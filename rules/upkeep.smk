@@ -134,11 +134,16 @@ rule prune:
         "../scripts/prune.py"
 
 
-CHECK_PLACES = {
-    "script": source("scripts/benchmark.py"),
-    "catalogues": CATALOGUES,
-    "store": STORE,
-    "server": source(".server-venv"),
+# What both targets that compare builds are asked, and the paths that they need.
+CHECKED = {
+    "asked": VALUES,
+    "files": [str(file) for file in INVOCATION.configfiles],
+    "places": {
+        "script": source("scripts/benchmark.py"),
+        "catalogues": CATALOGUES,
+        "store": STORE,
+        "server": source(".server-venv"),
+    },
 }
 
 
@@ -153,10 +158,8 @@ rule check:
     resources:
         measurement_slot=1,
     params:
-        asked=VALUES,
+        **CHECKED,
         options={name: config.get(name) for name in CHECKING},
-        files=[str(file) for file in INVOCATION.configfiles],
-        places=CHECK_PLACES,
     message:
         "Measuring two builds until the verdict is clear"
     script:
@@ -164,24 +167,14 @@ rule check:
 
 
 # Finds the first slower one of many builds: --config good=FOLDER@COMMIT bad=FOLDER@COMMIT. It measures.
-rule bisect_builds:
+use rule check as bisect_builds with:
     log:
         local(f"{LOGS}/bisect_builds.log"),
-    localrule: True
-    conda:
-        "../envs/workflow.yaml"
-    threads: INVOCATION.cores
-    resources:
-        measurement_slot=1,
     params:
-        asked=VALUES,
+        **CHECKED,
         options={name: config.get(name) for name in BISECTING},
-        files=[str(file) for file in INVOCATION.configfiles],
-        places=CHECK_PLACES,
     message:
         "Measuring builds until the first slower one is found"
-    script:
-        "../scripts/check.py"
 
 
 # Adds the campaign's results to the history and shows changes: --config history=FOLDER history_of=PROGRAM.

@@ -4,11 +4,5 @@ from pathlib import Path
 
 from kveval.importing.compared import link
 
-
-def main(pointer: str, scenario: str, output: str) -> None:
-    """`pointer`: the run's own measurement.json."""
-    link(Path(pointer), scenario, Path(output))
-
-
 if __name__ == "__main__":
-    main(snakemake.params.linked["pointer"], snakemake.params.scenario, snakemake.output[0])
+    link(Path(snakemake.params.linked["pointer"]), snakemake.params.scenario, Path(snakemake.output[0]))

@@ -1,25 +1,18 @@
 """Show the entries of the store that nothing refers to, and delete them on request."""
 
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kveval.host.errors import Failure
 from kveval.store.store import Store
+from kveval.workflow.said import write_said
 from kveval.workflow.upkeep.prune import prune_as_asked, workflows
 
 
-def main(values: Mapping[str, Any], log: str) -> None:
-    """`values`: the rule's params."""
-    try:
-        using = workflows(Path(), Path(values["catalogues"]), values["campaign"], values["prune_also"] or ())
-        said = prune_as_asked(Store(Path(values["store"])), using, values["prune"], values["prune_days"] or 0)
-    except Failure as failure:
-        Path(log).write_text(f"FAILED: {failure}\n")
-        sys.exit(1)
-    Path(log).write_text(said + "\n")
+def main(prune: object, prune_days: object, prune_also: object, store: str, campaign: Any, catalogues: str) -> str:
+    """Return what is to be printed; `prune...`: values of --config, None where they are not given."""
+    using = workflows(Path(), Path(catalogues), campaign, prune_also or ())
+    return prune_as_asked(Store(Path(store)), using, prune, prune_days or 0)
 
 
 if __name__ == "__main__":
-    main(dict(snakemake.params.items()), snakemake.log[0])
+    write_said(snakemake.log[0], lambda: (True, main(**dict(snakemake.params.items()))))

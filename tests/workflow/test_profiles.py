@@ -6,7 +6,7 @@ import pytest
 import yaml
 from tests.support.paths import REPOSITORY
 
-from kveval.workflow.resources import growing
+from kveval.workflow.directives import growing
 
 PROFILES = {path.parent.name: yaml.safe_load(path.read_text()) for path in REPOSITORY.glob("profiles/*/config.yaml")}
 RULES = "\n".join(path.read_text() for path in (REPOSITORY / "rules").glob("*.smk"))

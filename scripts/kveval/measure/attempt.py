@@ -24,7 +24,6 @@ from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archives, verify_archive
 from kveval.pcp.direct.checking import verify_direct
 from kveval.spec.servers.registry import held_bytes, software_of
-from kveval.spec.specification import Specification
 from kveval.store.run_file import Answers, Repeat, time_text
 
 SCHEMA = 1
@@ -70,17 +69,19 @@ class Attempt:
                     recording_stack = starting.pop_all()
                 with recording_stack, self._told_at_once():
                     with self._phase("levels_s"):
-                        runner = self._runner(session, recorder)
-                        levels = runner.measure()
+                        # Elsewhere, windows and recording use clocks that a step of this host's clock does not affect.
+                        clock = ClockWatch() if session.own_clock else ClockWatch(limit_s=math.inf)
+                        levels = self._levels(session, recorder, clock).measure()
                     with self._phase("collect_s"):
                         # The last level's end must lie inside the archive even when a sample came late.
                         time.sleep(_RECORD_ON_S)
-                        runner.clock.check()
+                        clock.check()
                         recorder.stop()
                         archive = self._collect_recording(recorder, levels)
                 with self._phase("server_stop_s"):
                     session.handle.close()
-            self._pack_logs()
+            for path in sorted(self.raw.glob("*.log")):
+                pack(path, self.redactor)
             described = self._description(session, server, levels)
         write_json(
             self.scratch / "run.json",
@@ -118,7 +119,7 @@ class Attempt:
     def _description(self, session: RunSession, server: Server, levels: list[dict[str, Any]]) -> dict[str, Any]:
         """Return what run.json says beside times and the recording."""
         specification = self.job.specification
-        content = specification.to_json()
+        content, tier_bytes = specification.to_json(), server.facts.get("tier_bytes")
         return {
             "schema": SCHEMA,
             "measurement": self.job.measurement,
@@ -145,7 +146,9 @@ class Attempt:
                 **content["budget"],
                 "device_tokens": server.facts.get("kv_cache_tokens"),
                 "held_bytes": held_bytes(specification),
-                **_reported(specification, server.facts.get("tier_bytes")),
+                # Older servers do not report it.
+                "reported_bytes": tier_bytes,
+                "reported_tokens": None if tier_bytes is None else tier_bytes // specification.model.kv_bytes_per_token,
             },
             "companions": [
                 {**msgspec.structs.asdict(beside), "argv": [session.anonymous(argument) for argument in beside.argv]}
@@ -162,20 +165,9 @@ class Attempt:
         """Return what run.json says of the attempts before this one; nothing where there was none."""
         return {"repeats": msgspec.to_builtins(self.repeats)} if self.repeats else {}
 
-    def _runner(self, session: RunSession, recorder: Recorder) -> Levels:
-        return Levels(
-            specification=self.job.specification,
-            run=self.job.run,
-            scratch=self.scratch,
-            stall_limit_s=self.job.stall_limit_s,
-            progress=self.progress,
-            redactor=self.redactor,
-            session=session,
-            # Elsewhere, windows and recording use clocks that a step of this host's clock does not affect.
-            clock=ClockWatch() if session.own_clock else ClockWatch(limit_s=math.inf),
-            recorder=recorder,
-            tell=self._tell,
-        )
+    def _levels(self, session: RunSession, recorder: Recorder, clock: ClockWatch) -> Levels:
+        given = (self.job, self.scratch, self.progress, self.redactor)
+        return Levels(*given, session=session, recorder=recorder, tell=self._tell, clock=clock)
 
     @contextlib.contextmanager
     def _told_at_once(self) -> Iterator[None]:
@@ -224,10 +216,6 @@ class Attempt:
         names = (software.recorded(metric, versions[software.name]) for metric in _REQUIRED_OF_SERVER)
         return [name for name in names if name is not None]
 
-    def _pack_logs(self) -> None:
-        for path in sorted(self.raw.glob("*.log")):
-            pack(path, self.redactor)
-
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         begin = time.monotonic()
@@ -248,15 +236,6 @@ def spent(levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "load_start_s": round(sum(level["load_start_s"] for level in levels), 2),
         "between_levels_s": [level["ready_s"] for level in levels[1:]],
     }
-
-
-def _reported(specification: Specification, tier_bytes: int | None) -> dict[str, Any]:
-    """Return the tier in host memory as the server reports it, beside what was asked for.
-
-    Both are None if the server does not report it, as older ones do not.
-    """
-    tokens = None if tier_bytes is None else tier_bytes // specification.model.kv_bytes_per_token
-    return {"reported_bytes": tier_bytes, "reported_tokens": tokens}
 
 
 def utc_now() -> str:

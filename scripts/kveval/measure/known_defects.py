@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from kveval.config.catalogue import KnownDefect, RaisedIn
+from kveval.config.catalogue import KnownDefect
 from kveval.engines.protocol import ServerDied
 from kveval.engines.servers.registry import program_of
-from kveval.host.logs import Raised, raised
+from kveval.host.logs import raised
 from kveval.load.guidellm import LoadError
 from kveval.spec.specification import Specification
 
@@ -26,12 +26,10 @@ def recognised(failure: BaseException, specification: Specification, known: Mapp
         return None
     log, offset = Path(failure.facts["log"]), int(failure.facts.get("offset", 0))
     found = raised(log, offset, program_of(versions).log_form)
-    return next((name for name, defect in possible.items() if any(_is(defect.raised_in, one) for one in found)), None)
-
-
-def _is(place: RaisedIn, found: Raised) -> bool:
-    return f"/{found.file}".endswith(f"/{place.file}") and (found.error, found.function, found.line) == (
-        place.error,
-        place.function,
-        place.line,
-    )
+    for name, defect in possible.items():
+        place = defect.raised_in
+        for one in found:
+            there = (one.error, one.function, one.line) == (place.error, place.function, place.line)
+            if there and f"/{one.file}".endswith(f"/{place.file}"):
+                return name
+    return None

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import zstandard
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.engines.counters import changes
+from kveval.engines.job import Job
 from kveval.engines.protocol import Recorder, RunSession, ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
 from kveval.host.errors import Failure
@@ -23,7 +24,6 @@ from kveval.load.reports.reading import read_report
 from kveval.load.workload import WorkloadSpec
 from kveval.measure.progress import Progress
 from kveval.pcp.installation import RecordingError
-from kveval.spec.specification import Specification
 from kveval.store.run_file import SCHEMA, LevelRun, Run
 
 _ATTEMPTS = 2
@@ -36,16 +36,13 @@ _RECORDING_CHECK_S = 5.0
 
 @dataclass
 class Levels:
-    """The levels of one run, on the server of `session`, recorded by `recorder`; reports go to `scratch`/raw.
+    """The levels of a job's run, on the server of `session`, recorded by `recorder`; reports go to `scratch`/raw.
 
-    `tell` reports a failure at once, before the generator is stopped; after `stall_limit_s` without progress the server
-    counts as hung.
+    `tell` reports a failure at once, before the generator is stopped.
     """
 
-    specification: Specification
-    run: int
+    job: Job
     scratch: Path
-    stall_limit_s: float
     progress: Progress
     redactor: Redactor
     session: RunSession
@@ -57,37 +54,34 @@ class Levels:
     @property
     def workload(self) -> WorkloadSpec:
         """The load, of which every level is one point."""
-        return self.specification.workload
+        return self.job.specification.workload
 
     def measure(self) -> list[dict[str, Any]]:
         """Measure every level and return their entries for run.json. Raises a level's Failure if it is final."""
         measured: list[dict[str, Any]] = []
         delivered: dict[int, float] = {}
         count = self.workload.level_count
-        while (level := load.next_level(self.workload, self.run, delivered)) is not None:
+        while (level := load.next_level(self.workload, self.job.run, delivered)) is not None:
             number = len(measured) + 1
             if number == 1:
                 # In a search only the first level is known in advance.
-                self.session.expect(load.levels_of(self.workload, self.run) or [level])
+                self.session.expect(load.levels_of(self.workload, self.job.run) or [level])
             else:
-                self._refresh(restart=self.specification.reset_caches == "restart")
+                self._refresh()
             title = f"{self._named(level)} (level {number} of {count})"
             self.progress.say(f"{title} · {self.progress.left()}")
             entry = self._level(level, title)
-            look = first_look(self.specification, self.run, entry, self.scratch)
-            for word in look.flagged:
+            delivered[level.streams], flagged = first_look(self.job, entry, self.scratch)
+            for word in flagged:
                 self.progress.say(f"{self._named(level)}: a check warns · {word}")
-            delivered[level.streams] = look.throughput_tok_s
-            measured.append({**entry, "throughput_tok_s": round(look.throughput_tok_s, 3)})
+            measured.append({**entry, "throughput_tok_s": round(delivered[level.streams], 3)})
         return measured
 
-    def _refresh(self, *, restart: bool) -> None:
-        if restart:
-            # The start of a server finds the causes of its failures itself, and no server runs meanwhile.
-            self.session.handle.refresh(restart=True)
-            return
-        with self._blamed():
-            self.session.handle.refresh(restart=False)
+    def _refresh(self) -> None:
+        restart = self.job.specification.reset_caches == "restart"
+        # The start of a server finds the causes of its failures itself, and no server runs meanwhile.
+        with contextlib.nullcontext() if restart else self._blamed():
+            self.session.handle.refresh(restart=restart)
 
     def _named(self, level: load.Level) -> str:
         return f"{level.streams} {level_unit(self.workload)}"
@@ -113,7 +107,7 @@ class Levels:
                     raise
                 else:
                     self.progress.say(f"{self._named(level)}: failed ({error}); once more")
-                self._refresh(restart=self.specification.reset_caches == "restart")
+                self._refresh()
 
     def _attempt(self, level: load.Level, title: str) -> dict[str, Any]:
         server, workload = self.session.handle.server, load.lasting(self.workload, level)
@@ -121,7 +115,7 @@ class Levels:
         argv = self.session.command(level, report)
         checks = [
             *server.stall_checks(
-                self.stall_limit_s,
+                self.job.stall_limit_s,
                 load.start_allowance_s(workload, level.streams),
                 load.loaded_s(workload, level.streams),
             ),
@@ -148,7 +142,7 @@ class Levels:
             monitor.require()
         self.clock.check()
         after = server.counters()
-        facts = load.report_facts(report, self.specification.versions["guidellm"])
+        facts = load.report_facts(report, self.job.specification.versions["guidellm"])
         packed = pack(report, self.redactor)
         return {
             "level": level.streams,
@@ -193,27 +187,19 @@ class Levels:
                 time.sleep(0.2)
 
 
-@dataclass(frozen=True)
-class LevelVerdict:
-    """A level just after its end: its delivered throughput, 0 if it is not known, and what is wrong with it."""
-
-    throughput_tok_s: float
-    flagged: Sequence[str]
-
-
-def first_look(specification: Specification, run: int, entry: Mapping[str, Any], scratch: Path) -> LevelVerdict:
+def first_look(job: Job, entry: Mapping[str, Any], scratch: Path) -> tuple[float, list[str]]:
     """Look at a level that was just measured, with the checks that the report will apply.
 
-    Flagged are failed checks, requests that failed and a load generator that did not keep up; that a level is short is
-    known without measuring it.
+    Returns its delivered throughput, tok/s, 0 if it is not known, and what is wrong with it: failed checks, requests
+    that failed and a load generator that did not keep up; that a level is short is known without measuring it.
     """
     from kveval.analysis.levels.outcomes import outcomes_of  # noqa: PLC0415
     from kveval.analysis.levels.tables import level_row  # noqa: PLC0415  (pandas and all, which a job that adopts never needs)
 
-    content = specification.to_json()
+    content = job.specification.to_json()
     described = {
         **{key: content[key] for key in ("cell", "engine", "weights")},
-        **{"schema": SCHEMA, "measurement": "", "run": run, "started": "", "finished": "", "levels": []},
+        **{"schema": SCHEMA, "measurement": "", "run": job.run, "started": "", "finished": "", "levels": []},
         "specification": content,
     }
     try:
@@ -222,14 +208,14 @@ def first_look(specification: Specification, run: int, entry: Mapping[str, Any],
         row = level_row(msgspec.convert(described, Run), level, report.levels[0], report.guidellm_version)
     except (Failure, msgspec.MsgspecError, ArithmeticError, LookupError, TypeError, ValueError) as problem:
         # The level counts as measured; the report will say the same.
-        return LevelVerdict(0.0, [f"not judged yet: {problem}"])
+        return 0.0, [f"not judged yet: {problem}"]
     flagged = [
         f"{outcome.name}: {outcome.message}"
         for outcome in outcomes_of(row)
         if outcome.severity == "fail" or (outcome.name in ("errors", "closed_loop") and outcome.severity == "warn")
     ]
     throughput = float(row[THROUGHPUT])
-    return LevelVerdict(throughput if math.isfinite(throughput) else 0.0, flagged)
+    return throughput if math.isfinite(throughput) else 0.0, flagged
 
 
 def pack(path: Path, redactor: Redactor) -> Path:

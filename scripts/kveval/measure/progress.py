@@ -24,47 +24,35 @@ def minutes(seconds: float) -> str:
     return f"{whole // 60}:{whole % 60:02d}"
 
 
-def expected_run_s(workload: WorkloadSpec) -> float:
-    """Estimate one run's wall seconds from its workload alone."""
-    return _UNSEEN_RUN_S + workload.level_count * (workload.seconds + _UNSEEN_LEVEL_S)
-
-
 @dataclass
 class Progress:
-    """The progress lines of one run.
+    """The progress lines of one run, which typically takes `typical_s`.
 
     `requested`: the pointer files of all runs that are measured together, in any order; those written `since`, epoch
     seconds, are done.
     """
 
     label: str
-    expected_s: float
+    typical_s: float
     log: Path
     requested: Sequence[Path] = ()
     since: float = 0.0
-    seen_s: Sequence[float] = ()
     begin: float = field(default_factory=time.monotonic)
     redact: Callable[[str], str] = str
     _repeated: float = 0.0
-    _number: int = field(init=False)
+    _place: str = field(init=False)
 
     def __post_init__(self) -> None:
         """Take the number of the next run, which stays the same when this run is done."""
-        self._number = min(self._done() + 1, len(self.requested))
+        count = len(self.requested)
+        self._place = f"[{min(self._done() + 1, count)}/{count}] " if count else ""
 
     def say(self, text: str) -> None:
         """Print one line, without secrets, and append it to the log; a full disk must not prevent either."""
-        line = f"{time.strftime('%H:%M:%S')} {self._position()}{self.label} · {self.redact(' '.join(text.split()))}"
-        for sink in (self._print, self._append):
-            with contextlib.suppress(OSError):
-                sink(line)
-
-    @staticmethod
-    def _print(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    def _append(self, line: str) -> None:
-        with self.log.open("a") as file:
+        line = f"{time.strftime('%H:%M:%S')} {self._place}{self.label} · {self.redact(' '.join(text.split()))}"
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError), self.log.open("a") as file:
             file.write(line + "\n")
 
     def level(self, title: str, elapsed_s: float, seconds: float) -> None:
@@ -78,18 +66,12 @@ class Progress:
 
     def left(self) -> str:
         """Say how long this run and all that was requested still take, judged by the runs already finished."""
-        typical = statistics.median(self.seen_s) if self.seen_s else self.expected_s
-        own = max(0.0, typical - (time.monotonic() - self.begin))
+        own = max(0.0, self.typical_s - (time.monotonic() - self.begin))
         text = f"this run {minutes(own)} left"
         waiting = len(self.requested) - self._done()
         if waiting > 1:
-            text += f", all {len(self.requested)} in about {minutes(own + (waiting - 1) * typical)}"
+            text += f", all {len(self.requested)} in about {minutes(own + (waiting - 1) * self.typical_s)}"
         return text
-
-    def _position(self) -> str:
-        if not self.requested:
-            return ""
-        return f"[{self._number}/{len(self.requested)}] "
 
     def _done(self) -> int:
         return sum(_written(path, self.since) for path in self.requested)
@@ -139,4 +121,5 @@ def campaign_progress(
         except (OSError, ValueError, KeyError, TypeError):
             continue
     log.parent.mkdir(parents=True, exist_ok=True)
-    return Progress(label, expected_run_s(workload), log, together, since, seen, redact=redact)
+    expected_s = _UNSEEN_RUN_S + workload.level_count * (workload.seconds + _UNSEEN_LEVEL_S)
+    return Progress(label, statistics.median(seen) if seen else expected_s, log, together, since, redact=redact)

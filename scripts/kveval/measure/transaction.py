@@ -64,7 +64,10 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
         # Another job may have measured it while this one waited.
         if not _adopted(store, keys, output, progress):
             key = keys[0] if keys else Key(job.measurement, job.run, "")
-            write_json(output, pointer(_measure_now(job, engine, key, store, host, progress), key))
+            place, repeats = None, list[Repeat]()
+            while place is None:
+                place = _attempt(job, engine, key, store, host, progress, repeats)
+            write_json(output, pointer(place, key))
 
 
 def _adopted(store: Store, keys: Sequence[Key], output: Path, progress: Progress) -> bool:
@@ -78,32 +81,6 @@ def _adopted(store: Store, keys: Sequence[Key], output: Path, progress: Progress
     return False
 
 
-def _measure_now(job: Job, engine: Engine, key: Key, store: Store, host: Mapping[str, Any], progress: Progress) -> Path:
-    """Measure, again where a known defect ended the attempt; return the place in the store."""
-    repeats: list[Repeat] = []
-    while True:
-        try:
-            return _attempt(job, engine, key, store, host, progress, repeats)
-        except _EndedByDefect as ended:
-            repeats.append(ended.attempt)
-            attempts = [repeat.attempt for repeat in repeats]
-            known = f"{ended.attempt.title} ({ended.attempt.link})"
-            if len(repeats) > _REPEATS:
-                said = f"{ended}; known: {known}, {len(repeats)} attempts in a row, kept in {', '.join(attempts)}"
-                raise MeasurementError(
-                    said, code="known_defect", defect=ended.attempt.defect, attempts=attempts
-                ) from ended
-            progress.say(f"a known defect ended this attempt: {known}; measuring again, {len(repeats)} of {_REPEATS}")
-
-
-class _EndedByDefect(MeasurementError):
-    """A known defect of released software ended an attempt."""
-
-    def __init__(self, message: str, attempt: Repeat) -> None:
-        super().__init__(message)
-        self.attempt = attempt
-
-
 def _attempt(
     job: Job,
     engine: Engine,
@@ -111,8 +88,9 @@ def _attempt(
     store: Store,
     host: Mapping[str, Any],
     progress: Progress,
-    repeats: Sequence[Repeat],
-) -> Path:
+    repeats: list[Repeat],
+) -> Path | None:
+    """Measure; return the place in the store, None if a known defect ended the attempt, which is then in `repeats`."""
     # Waiting for the host, and attempts before this one, do not count as time of the run.
     progress.begin = time.monotonic()
     engine.remove_leftovers(store, key, progress.say)
@@ -135,12 +113,17 @@ def _attempt(
         progress.say(f"this attempt's files are kept in {kept}")
         if isinstance(error, Failure):
             said = str(error).replace(str(scratch), str(kept))
-            if defect is not None:
-                entry = job.known_defects[defect]
-                attempt = f"{kept.parent.name}/{kept.name}"
-                repeat = Repeat(defect, entry.title, entry.link, entry.effect, attempt, utc_now())
-                raise _EndedByDefect(said, repeat) from error
-            raise MeasurementError(said) from error
+            if defect is None:
+                raise MeasurementError(said) from error
+            entry = job.known_defects[defect]
+            attempt, known = f"{kept.parent.name}/{kept.name}", f"{entry.title} ({entry.link})"
+            repeats.append(Repeat(defect, entry.title, entry.link, entry.effect, attempt, utc_now()))
+            if len(repeats) > _REPEATS:
+                attempts = [repeat.attempt for repeat in repeats]
+                said += f"; known: {known}, {len(repeats)} attempts in a row, kept in {', '.join(attempts)}"
+                raise MeasurementError(said, code="known_defect", defect=defect, attempts=attempts) from error
+            progress.say(f"a known defect ended this attempt: {known}; measuring again, {len(repeats)} of {_REPEATS}")
+            return None
         if isinstance(error, OSError):
             raise MeasurementError(f"{error}; see {kept}/error.log") from error
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from kveval.spec.loading import load_config
 from kveval.spec.sizing import kv_bytes_per_token, parameter_count
 from kveval.store.run_file import POINTER, Cell
 from kveval.workflow.planning.order import planned_runs, priority
-from kveval.workflow.so_far import SoFar, measured_so_far, pointed_values
+from kveval.workflow.so_far import SoFar, measured_so_far
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,13 +55,11 @@ def refusing() -> Iterator[None]:
 class WorkflowPlan:
     """A campaign as cells, runs and files. `elsewhere`: runs that it does not measure, but imports or compares.
 
-    `jobs_share_folder`: whether the jobs see this machine's folder; where they do not, a run's files are their inputs.
     Methods that take `wildcards` are input functions, or functions for params, of the rules.
     """
 
     config: Config
     elsewhere: ImportPlan | Combination
-    jobs_share_folder: bool
 
     @classmethod
     def of(
@@ -68,6 +67,7 @@ class WorkflowPlan:
     ) -> WorkflowPlan:
         """Read and check the campaign; `index`: folder that caches what was read from existing results.
 
+        `jobs_share_folder`: whether the jobs see this machine's folder.
         Raises WorkflowError with all mistakes of the campaign, and where jobs without this folder would need it.
         """
         try:
@@ -80,9 +80,7 @@ class WorkflowPlan:
                 " without the profile that runs the analysis elsewhere"
             )
         with refusing():
-            return cls(
-                config, combination(config) if config.compared else import_plan(config, index), jobs_share_folder
-            )
+            return cls(config, combination(config) if config.compared else import_plan(config, index))
 
     # --- cells, runs and their files
 
@@ -133,9 +131,7 @@ class WorkflowPlan:
     @property
     def attempted(self) -> list[Path]:
         """The pointers of all measurements, pilots included."""
-        return [
-            Path(path) for path in (*(str(Path(levels).with_name(POINTER)) for levels in self.pilots), *self.pointers)
-        ]
+        return [*(Path(levels).with_name(POINTER) for levels in self.pilots), *map(Path, self.pointers)]
 
     @cached_property
     def models(self) -> list[str]:
@@ -166,9 +162,8 @@ class WorkflowPlan:
         def paths(wildcards: Any) -> list[str]:
             if not wildcards.so_far:
                 return [f"{folder}/{name}" for folder in self.cell_folders]
-            return [
-                f"{self.results}/{SO_FAR}{cell.path}/{name}" for cell in dict.fromkeys(c for c, _ in self.so_far.runs)
-            ]
+            cells = dict.fromkeys(cell for cell, _ in self.so_far.runs)
+            return [f"{self.results}/{SO_FAR}{cell.path}/{name}" for cell in cells]
 
         return paths
 
@@ -243,8 +238,7 @@ class WorkflowPlan:
 
     def imported_run(self, wildcards: Any) -> dict[str, Any]:
         """Return the plan of an imported run, as plain values."""
-        found: dict[str, Any] = msgspec.to_builtins(self._from_elsewhere(wildcards))
-        return found
+        return dict(msgspec.to_builtins(self._from_elsewhere(wildcards)))
 
     def compared_pointer(self, wildcards: Any) -> list[str]:
         """Input function: the run's pointer in the campaign that measured it; none for a report so far.
@@ -263,7 +257,7 @@ class WorkflowPlan:
         if not wildcards.so_far:
             return {"pointer": self._from_elsewhere(wildcards).pointer}
         pointer = Path(self.results, _path(wildcards), f"run-{wildcards.run}", POINTER)
-        return {"pointer": pointer.as_posix(), **pointed_values(pointer)}
+        return {"pointer": pointer.as_posix(), **json.loads(pointer.read_bytes())}
 
     def _from_elsewhere(self, wildcards: Any) -> Any:
         for run in self.elsewhere.runs_of(_path(wildcards)):
@@ -305,9 +299,7 @@ class WorkflowPlan:
     def asked(self) -> dict[str, Any]:
         """The plan with which the report compares the measurements, as plain values: kveval.report.data.campaign."""
         campaign, catalogue = self.config.campaign, self.config.catalogue
-        runs: dict[Cell, int] = {}
-        for cell, _ in self.runs:
-            runs[cell] = runs.get(cell, 0) + 1
+        runs = Counter(cell for cell, _ in self.runs)
         scenarios = {cell.scenario: (catalogue.scenarios[cell.scenario], self._proof(cell)) for cell in self.cells}
         return {
             "name": campaign.name,
@@ -318,13 +310,7 @@ class WorkflowPlan:
             "cells": [cell.key for cell in self.cells],
             "cell_runs": [runs[cell] for cell in self.cells],
             "scenarios": {
-                name: {
-                    "title": each.title,
-                    "baseline": each.baseline,
-                    "arm": each.arm,
-                    "store": each.store,
-                    "exercised": proof,
-                }
+                name: {**{key: getattr(each, key) for key in ("title", "baseline", "arm", "store")}, "exercised": proof}
                 for name, (each, proof) in scenarios.items()
             },
             "models": {

@@ -10,9 +10,9 @@ from pathlib import Path
 
 _LIBRARY = Path(__file__).resolve().parent.parent
 _PACKAGE = _LIBRARY.name
-# `from X import A, B` with or without parentheses, and `import A, B`.
+# `from kveval.X import A, B` with or without parentheses, the one form in which the library is imported.
 _IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]+)|import[ \t]+([^\n]+))", flags=re.MULTILINE
+    rf"^[ \t]*from[ \t]+{_PACKAGE}((?:\.\w+)*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]+)", flags=re.MULTILINE
 )
 _COMMENT = re.compile(r"#[^\n]*")
 
@@ -24,16 +24,20 @@ def files_behind(script: Path, *modules: str) -> list[Path]:
     of a module's own package that are not Python: templates, schemas, styles; not those of the packages above it.
     Imports inside functions and for type checking count too. Raises FileNotFoundError for a module that does not exist.
     """
-    found: dict[Path, None] = {}
-    waiting = [script, *(_file(module.removeprefix(f"{_PACKAGE}.")) for module in modules)]
+    found: set[Path] = set()
+    waiting = [script]
+    for module in modules:
+        if (file := _file(module.removeprefix(_PACKAGE))) is None:
+            raise FileNotFoundError(f"there is no module {module}")
+        waiting.append(file)
     while waiting:
         path = waiting.pop()
         if path not in found:
-            found[path] = None
+            found.add(path)
             waiting += _imported(path)
     folders = {path.parent for path in found if path.name != "__init__.py"} - {script.parent}
     beside = {file for folder in folders for file in _data(folder)}
-    return sorted({*found, *beside})
+    return sorted(found | beside)
 
 
 def code_behind(script: str, *modules: str, beside: Iterable[str] = ()) -> str:
@@ -68,27 +72,15 @@ def _imported(path: Path) -> tuple[Path, ...]:
 
     A line of a string that looks like an import counts as one: at worst there is a file too many, never one too few.
     """
-    names: dict[str, None] = {}
-    for source, imported, modules in _IMPORT.findall(path.read_text(encoding="utf-8")):
-        items = [
-            item.split()[0] for item in _COMMENT.sub("", imported or modules).strip("()\n ").split(",") if item.strip()
-        ]
-        names |= dict.fromkeys(_from(source, items, path) if source else items)
-    own = (name.removeprefix(f"{_PACKAGE}.") for name in names if name.startswith(f"{_PACKAGE}."))
-    files = [file for name in own if (file := _existing(name))]
+    files: dict[Path, None] = {}
+    for module, imported in _IMPORT.findall(path.read_text(encoding="utf-8")):
+        items = [item.split()[0] for item in _COMMENT.sub("", imported).strip("()\n ").split(",") if item.strip()]
+        # `from a import b` may mean the module a or its submodule b.
+        named = (_file(name) for name in (module, *(f"{module}.{item}" for item in items)))
+        files |= dict.fromkeys(file for file in named if file is not None)
     # Importing a module runs the __init__.py of every package that contains it.
     begun = [folder / "__init__.py" for file in files for folder in file.parents if folder.is_relative_to(_LIBRARY)]
     return tuple(dict.fromkeys([*files, *begun]))
-
-
-def _from(source: str, items: Iterable[str], path: Path) -> Iterable[str]:
-    """The modules an import names: `from a import b` may mean the module a or its submodule b."""
-    name = source.lstrip(".")
-    level = len(source) - len(name)
-    home = path.parent.relative_to(_LIBRARY.parent).parts
-    base = ".".join(home[: len(home) + 1 - level]) if level else ""
-    module = ".".join(part for part in (base, name) if part)
-    return [module, *(f"{module}.{item}" for item in items)]
 
 
 @cache
@@ -99,16 +91,7 @@ def _data(folder: Path) -> tuple[Path, ...]:
     return (*files, *(path for each in inner if each.name != "__pycache__" for path in _data(each)))
 
 
-def _existing(name: str) -> Path | None:
-    try:
-        return _file(name)
-    except FileNotFoundError:
-        return None
-
-
-def _file(name: str) -> Path:
+def _file(name: str) -> Path | None:
+    """Return the file of a module, named from the library on, as .host.errors; None if there is none."""
     place = _LIBRARY.joinpath(*name.split("."))
-    for path in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
-        if path.is_file():
-            return path
-    raise FileNotFoundError(f"{_PACKAGE} has no module {name}")
+    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kveval.host.errors import Failure
 from kveval.measure.failures import cause
@@ -33,27 +31,15 @@ def measured_so_far(runs: Iterable[tuple[Cell, str]], results: Path, logs: Path)
     for cell, name in runs:
         pointer = results / cell.path / name / POINTER
         if not pointer.exists():
-            reason = cause(logs / "benchmark" / cell.path / f"{name}.log")
-            failures |= {} if reason is None else {cell: f"failed: {reason}"}
+            if reason := cause(logs / "benchmark" / cell.path / f"{name}.log"):
+                failures[cell] = f"failed: {reason}"
             continue
         try:
-            _check(pointer)
+            place = stored_run(pointer)
+            read_run(place)
+            for file, expected in listed(place).items():
+                verify_file(place, file, expected)
+            there.append((cell, name))
         except Failure as failure:
             damaged[cell] = f"failed: {name} cannot be read: {failure}"
-        else:
-            there.append((cell, name))
     return SoFar(there, failures | damaged)
-
-
-def pointed_values(pointer: Path) -> dict[str, Any]:
-    """Return a pointer's content: among others the measurement's id and path."""
-    values: dict[str, Any] = json.loads(pointer.read_text(encoding="utf-8"))
-    return values
-
-
-def _check(pointer: Path) -> None:
-    """Raise Failure unless the run that a pointer names is intact."""
-    place = stored_run(pointer)
-    read_run(place)
-    for name, expected in listed(place).items():
-        verify_file(place, name, expected)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.support.config_files import BASE, CONFIG, RAW
 
+from kveval.engines.job import Job
 from kveval.engines.protocol import LoadResult
 from kveval.host.redaction import Redactor
 from kveval.load import guidellm as load
@@ -78,8 +79,8 @@ class SlowSession:
 
 def levels(folder: Path, session: SlowSession) -> Levels:
     (folder / "raw").mkdir()
-    progress = Progress("run", 60.0, folder / "log")
-    return Levels(SPECIFICATION, 1, folder, 60.0, progress, Redactor.of([]), session, session, lambda failure: None)  # type: ignore[arg-type]
+    job, progress = Job(SPECIFICATION, "", 1, folder, folder), Progress("run", 60.0, folder / "log")
+    return Levels(job, folder, progress, Redactor.of([]), session, session, lambda failure: None)  # type: ignore[arg-type]
 
 
 def test_a_level_too_short_for_any_answer_is_repeated_longer_with_empty_caches(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from kveval.spec.curve.of_cells import curves_of, needed_sizes, prompts_of
 from kveval.spec.loading import load_config
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
-from kveval.workflow.planning.curves import curve_lines, curve_panel, curve_rows, level_curves
+from kveval.workflow.planning.curve_files import curve_lines, curve_panel, curve_rows
+from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
 CONFIG = REPOSITORY / "config"

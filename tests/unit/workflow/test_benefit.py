@@ -10,9 +10,8 @@ from kveval.analysis import benefit as analysis
 from kveval.spec.loading import load_config
 from kveval.store.run_file import Cell
 from kveval.store.store import Store
-from kveval.workflow.planning.benefit import level_benefits
-from kveval.workflow.planning.benefit_text import benefit_lines
-from kveval.workflow.planning.curves import level_curves
+from kveval.workflow.planning.curve_files import benefit_lines
+from kveval.workflow.planning.curves import level_benefits, level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
 CONFIG = REPOSITORY / "config"
@@ -38,6 +37,8 @@ def test_from_a_measurement_without_a_tier_it_predicts_each_size(config, tmp_pat
     monkeypatch.setattr(analysis, "_SEQUENCES", 2)
     specifications = {cell: config.specification(cell).to_json() for cell in config.cells}
     payload = files.report(np.random.default_rng(1), 0, 2, 40.0)
+    unreadable = measured(Store(tmp_path), specifications[config.cells[0]], host={"fingerprint": "0000"})
+    (unreadable / "run.json").write_text("{")
     for run in (1, 2):
         measured(Store(tmp_path), specifications[config.cells[0]], run, payload=payload)
     faster = files.report(np.random.default_rng(1), 0, 2, 80.0)

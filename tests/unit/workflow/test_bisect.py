@@ -165,7 +165,14 @@ def bisected(tree: Path, tmp_path: Path, monkeypatch: Any) -> Bisected:
         (tree / CONNECTOR).write_text(f"DELAY = {number}\n")
         git(tree, "commit", "-qam", f"change {number}")
 
-    def run(first: int, effect: float = math.log(0.9), sd: float = 0.01, lost: frozenset[int] = frozenset()) -> Any:
+    def run(
+        first: int,
+        effect: float = math.log(0.9),
+        sd: float = 0.01,
+        lost: frozenset[int] = frozenset(),
+        slow: str = r"native.*",
+        **more: Any,
+    ) -> Any:
         generator, measured = np.random.default_rng(5), []
 
         def values(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
@@ -175,17 +182,17 @@ def bisected(tree: Path, tmp_path: Path, monkeypatch: Any) -> Bisected:
             measured.append(delay)
             if delay in lost:
                 return {}, ["died of something"]
-            slowed = np.exp(effect) if delay >= first and cell.scenario.startswith("native") else 1.0
+            slowed = np.exp(effect) if delay >= first and re.fullmatch(f".*/{slow}", cell.path) else 1.0
             noise = np.exp(generator.normal(0, sd, 4))
             names = ("throughput_tok_s", COLD, "ttft_ms_p50", "e2e_ms_p50")
             rates = (100 * slowed, 2.0, 300 / slowed, 900 / slowed)
             return {(cell, 2, name): rate * one for name, rate, one in zip(names, rates, noise, strict=True)}, []
 
         monkeypatch.setattr(check, "values_of", values)
-        monkeypatch.setattr(bisect, "measure_block", lambda *given: {})
-        options = {"good": f"{tree}@HEAD~7", "bad": f"{tree}@HEAD"}
-        found, lines = run_bisect(VALUES, options, [], Places(tree, CONFIG, tmp_path, tmp_path / ".server-venv"))
-        return found, next(iter(lines)), sorted(set(measured))
+        monkeypatch.setattr(check, "measure_block", lambda *given: {})
+        options = {"good": f"{tree}@HEAD~7", "bad": f"{tree}@HEAD", **more}
+        found, text = run_bisect(VALUES, options, [], Places(tree, CONFIG, tmp_path, tmp_path / ".server-venv"))
+        return found, text, sorted(set(measured))
 
     return run
 
@@ -203,6 +210,13 @@ def test_the_planted_commit_is_named_by_few_builds(bisected: Bisected, first: in
     assert len(linked) == len(measured) - 1
     comments = [(written.parent / link).read_text() for link in linked]
     assert all("check_blocks=20" in comment for comment in comments), "of as many blocks as it was decided in"
+
+
+def test_of_two_sizes_of_a_tier_the_slower_one_is_followed(bisected: Bisected) -> None:
+    arms = ["native-offload/500", "native-offload/10000"]
+    found, text, _ = bisected(4, slow=r"native.*/10000", check_arms=arms)
+    assert found
+    assert text.splitlines()[0].endswith("change 4")
 
 
 def test_a_bad_build_that_is_not_slower_leaves_nothing_to_bisect(bisected: Bisected) -> None:

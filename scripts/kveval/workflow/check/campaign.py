@@ -80,9 +80,8 @@ def check_plan(
     builds = [None if one is None else find_build(BuildSource.model_validate(one), server) for one in sources]
     beside_alone = any(one is not None and {*one.versions, *one.packages} == {BESIDE} for one in builds)
     asked = list(arms) or [arm for arm in ARMS if (server.lmcache if BESIDE in arm else not beside_alone)]
-    contents = [INSTALLED if one is None else one.source or one.key for one in builds]
     installed = f"{server.program}-{server.declared_version}"
-    told_apart = [installed if one == INSTALLED else one for one in contents]
+    told_apart = [installed if one is None else one.source or one.key for one in builds]
     # Each pair of builds has its own base runs, measured in the same blocks, not adopted from another check.
     mark = content_hash(told_apart, 8)
     scenarios: dict[str, Any] = {}

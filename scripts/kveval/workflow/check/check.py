@@ -1,8 +1,8 @@
 """Target `check`: measures blocks until the verdict is clear, then writes the comment, the figure and verdict.json."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,29 +15,16 @@ from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.store.run_file import pointed_run
 from kveval.workflow.check.campaign import BLOCKS, INSTALLED, CheckError, CheckPlan, check_plan
-from kveval.workflow.check.comment import FIGURE, CheckFacts, comment, draw_check
+from kveval.workflow.check.comment import FIGURE, CheckResult, comment, draw_check
 from kveval.workflow.check.judging import FAILING, BuildClaim, Judged, Verdict, claims_of, design_of, judged, verdict_of
 from kveval.workflow.check.measuring import Places, Values, measure_block, values_of
 from kveval.workflow.planning.order import campaign_pointer
 
-Measure = Callable[[int], Mapping[str, str]]
-"""Measures the block with this number; returns cell -> why its run failed."""
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """The outcome of a check."""
-
-    verdict: Verdict
-    found: Sequence[Judged]
-    design: Design
-    facts: CheckFacts
-
 
 def run_check(
     asked: Mapping[str, Any], options: Mapping[str, Any], files: Sequence[str], places: Places
-) -> tuple[bool, Iterator[str]]:
-    """Measure until the verdict is clear; return whether the candidate passes, and the lines to print.
+) -> tuple[bool, str]:
+    """Measure until the verdict is clear; return whether the candidate passes, and the text to print.
 
     `asked`: the campaign's values; `files`: its files, none for the default campaign; `options`: base, candidate,
     check_arms, check_blocks of --config. Raises a Failure for what cannot be checked.
@@ -49,15 +36,9 @@ def run_check(
     plan = check_plan(asked, base, candidate, arms_of(options), int(options.get("check_blocks") or BLOCKS))
     config = planned_config(plan, places)
     claims = claims_of(config, plan.arms)
-    checked = until_clear(
-        plan,
-        config,
-        claims,
-        design_of(config, claims),
-        lambda block: measure_block(config, plan.values, block, places),
-        command_of("check", options, files),
-    )
-    return checked.verdict not in FAILING, iter(write_check(checked, Path(config.campaign.results)))
+    command = command_of("check", options, files)
+    checked = until_clear(plan, config, claims, design_of(config, claims), places, command)
+    return checked.verdict not in FAILING, write_check(checked, Path(config.campaign.results))
 
 
 def arms_of(options: Mapping[str, Any]) -> list[str]:
@@ -91,7 +72,7 @@ def until_clear(
     config: Config,
     claims: Sequence[BuildClaim],
     design: Design,
-    measure: Measure,
+    places: Places,
     command: Sequence[str],
 ) -> CheckResult:
     """Measure block after block, judging after each, until there is a verdict or the budget of blocks is used up."""
@@ -100,7 +81,7 @@ def until_clear(
     found: list[Judged] = []
     verdict: Verdict = "not enough"
     for block in range(1, design.budget + 1):
-        failed = measure(block)
+        failed = measure_block(config, plan.values, block, places)
         reasons += [f"{cell}: {why}" for cell, why in failed.items()]
         values: Values = {}
         for cell in config.cells:
@@ -114,26 +95,31 @@ def until_clear(
         if verdict != "not enough":
             break
     minutes, software = _measured(config, len(blocks))
-    facts = CheckFacts(
-        plan.described, plan.identical, len(blocks), minutes, _host(), software, list(dict.fromkeys(reasons)), command
+    machine = probe()
+    return CheckResult(
+        verdict,
+        found,
+        design,
+        builds=plan.described,
+        identical=plan.identical,
+        blocks=len(blocks),
+        minutes=minutes,
+        host=f"{machine.get('cpu_model', 'unknown processor')}, {machine.get('cpus', '?')} CPUs",
+        software=software,
+        failed=list(dict.fromkeys(reasons)),
+        command=command,
     )
-    return CheckResult(verdict, found, design, facts)
 
 
-def write_check(checked: CheckResult, folder: Path) -> list[str]:
-    """Write comment, figure and verdict; return the lines to print."""
+def write_check(checked: CheckResult, folder: Path) -> str:
+    """Write comment, figure and verdict; return the text to print."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = comment(checked.verdict, checked.found, checked.design, checked.facts)
+    text = comment(checked)
     write_text(folder / "COMMENT.md", text)
     title = "Is the candidate slower than the base?"
     write_alone(title, lambda: draw_check(checked.found, checked.design), folder / FIGURE)
-    write_json(folder / "verdict.json", plain(checked))
-    return [text, f"Comment: {folder / 'COMMENT.md'}", f"Figure: {folder / FIGURE}"]
-
-
-def _host() -> str:
-    found = probe()
-    return f"{found.get('cpu_model', 'unknown processor')}, {found.get('cpus', '?')} CPUs"
+    write_json(folder / "verdict.json", _plain(checked))
+    return f"{text}\nComment: {folder / 'COMMENT.md'}\nFigure: {folder / FIGURE}"
 
 
 def _measured(config: Config, blocks: int) -> tuple[float, dict[str, str]]:
@@ -149,7 +135,7 @@ def _measured(config: Config, blocks: int) -> tuple[float, dict[str, str]]:
     return seconds / 60, {name: " and ".join(versions) for name, versions in found.items()}
 
 
-def plain(checked: CheckResult) -> dict[str, Any]:
+def _plain(checked: CheckResult) -> dict[str, Any]:
     """Return a check as plain values, for JSON; NaN becomes null."""
     rows = [
         {
@@ -172,7 +158,5 @@ def plain(checked: CheckResult) -> dict[str, Any]:
         "verdict": checked.verdict,
         "claims": known,
         "design": asdict(checked.design),
-        "builds": checked.facts.builds,
-        "blocks": checked.facts.blocks,
-        "identical": checked.facts.identical,
+        **{name: getattr(checked, name) for name in ("builds", "blocks", "identical")},
     }

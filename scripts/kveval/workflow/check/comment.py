@@ -29,14 +29,17 @@ _HEADS: Mapping[Verdict, str] = {
 
 
 @dataclass(frozen=True)
-class CheckFacts:
-    """The facts in a comment besides the numbers.
+class CheckResult:
+    """The outcome of a check, and what its comment says besides the numbers.
 
     `builds`: titles of base and candidate; `identical`: whether their content is the same; `blocks`: how many were
     measured; `minutes`: the time this took; `host`: the machine; `software`: versions by program; `failed`: why values
     are missing; `command`: the words of the command that repeats the check.
     """
 
+    verdict: Verdict
+    found: Sequence[Judged]
+    design: Design
     builds: tuple[str, str]
     identical: bool
     blocks: int
@@ -47,34 +50,36 @@ class CheckFacts:
     command: Sequence[str]
 
 
-def comment(verdict: Verdict, found: Sequence[Judged], design: Design, facts: CheckFacts) -> str:
+def comment(checked: CheckResult) -> str:
     """Return the comment as Markdown."""
-    lines = [f"## {_HEADS[verdict]}: {facts.builds[1]} against {facts.builds[0]}", ""]
-    lines += [_summary(verdict, found, design, facts), ""]
+    lines = [f"## {_HEADS[checked.verdict]}: {checked.builds[1]} against {checked.builds[0]}", ""]
+    lines += [_summary(checked), ""]
     lines += ["| arm | quantity | base | candidate | effect | |", "|---|---|---|---|---|---|"]
-    lines += [_row(each) for each in found]
+    lines += [_row(each) for each in checked.found]
     lines += ["", f"![effects with their intervals]({FIGURE})", "", "### Basis", ""]
-    lines += [f"- {line}" for line in _basis(design, facts)]
-    lines += ["", "### Reproduce it", "", "```bash", shlex.join(facts.command), "```", ""]
+    lines += [f"- {line}" for line in _basis(checked)]
+    lines += ["", "### Reproduce it", "", "```bash", shlex.join(checked.command), "```", ""]
     return "\n".join(lines)
 
 
-def _summary(verdict: Verdict, found: Sequence[Judged], design: Design, facts: CheckFacts) -> str:
+def _summary(checked: CheckResult) -> str:
+    verdict, design, blocks = checked.verdict, checked.design, checked.blocks
+    deciding = [each for each in checked.found if each.claim.decides]
     if verdict == "candidate fails":
-        arms = {each.claim.arm: None for each in found if each.claim.decides and each.candidate_fails(design.first)}
-        said = f"In {facts.blocks} blocks no run of the candidate gave a result"
+        arms = dict.fromkeys(each.claim.arm for each in deciding if each.candidate_fails(design.first))
+        said = f"In {blocks} blocks no run of the candidate gave a result"
         return f"{said} ({', '.join(arms)}); the base's runs did. The reasons are below."
     if verdict == "nothing measured":
-        return f"In {facts.blocks} blocks no run of either build gave a result. The reasons are below."
+        return f"In {blocks} blocks no run of either build gave a result. The reasons are below."
     telling = {"regression": "worse", "improvement": "better"}.get(verdict, "open")
-    shown = [each for each in found if each.claim.decides and each.look.answer == telling]
+    shown = [each for each in deciding if each.look.answer == telling]
     named = "; ".join(f"{each.claim.title.lower()} of {each.claim.arm} {effect_text(each)}" for each in shown)
     margin = f"{100 * design.margin:.3g} %"
     if verdict == "no difference that matters":
-        return f"Every deciding quantity is within ±{margin} of the base, after {facts.blocks} blocks."
+        return f"Every deciding quantity is within ±{margin} of the base, after {blocks} blocks."
     if verdict != "not enough":
-        return f"{named[:1].upper()}{named[1:]}, after {facts.blocks} of at most {design.budget} blocks."
-    said = f"After {facts.blocks} blocks neither a difference beyond {margin} nor its absence is shown"
+        return f"{named[:1].upper()}{named[1:]}, after {blocks} of at most {design.budget} blocks."
+    said = f"After {blocks} blocks neither a difference beyond {margin} nor its absence is shown"
     return f"{said}: {named}. {_what_it_takes(shown, design)}" if named else f"{said}."
 
 
@@ -90,12 +95,9 @@ def _what_it_takes(shown: Sequence[Judged], design: Design) -> str:
 
 
 def _row(each: Judged) -> str:
-    cells = [each.claim.arm, each.claim.title, _number(each.base), _number(each.candidate), effect_text(each)]
+    means = [significant(each.base, 3), significant(each.candidate, 3)]
+    cells = [each.claim.arm, each.claim.title, *means, effect_text(each)]
     return f"| {' | '.join([*cells, _ANSWERS[each.look.answer] if each.claim.decides else 'shown'])} |"
-
-
-def _number(value: float) -> str:
-    return significant(value, 3)
 
 
 def effect_text(each: Judged) -> str:
@@ -105,7 +107,8 @@ def effect_text(each: Judged) -> str:
     return MISSING if np.isnan(look.effect) else f"{look.effect:+.1f} % [{look.low:+.1f}, {high}]"
 
 
-def _basis(design: Design, facts: CheckFacts) -> list[str]:
+def _basis(facts: CheckResult) -> list[str]:
+    design = facts.design
     told = ", ".join(f"{name} {version}" for name, version in sorted(facts.software.items()))
     lines = [
         f"{facts.blocks} blocks in {facts.minutes:.0f} minutes: base and candidate in each, in random order, every run"

@@ -112,13 +112,11 @@ def _build(command: str, source: Path, wheels: Path, log: Path, title: str) -> N
                 stderr=subprocess.STDOUT,
                 timeout=_BUILD_S,
             )
+            problem = f"ended with {done.returncode}" if done.returncode else ""
         except subprocess.TimeoutExpired:
-            said = f"{title}: build_command did not end within {_BUILD_S / 3600:g} h; see {log}"
-            raise BuildError(said, code="build_failed") from None
-    if done.returncode:
-        said = f"{title}: build_command ended with {done.returncode}; see {log}"
-        raise BuildError(said, code="build_failed")
-    made = list(wheels.glob("*.whl"))
-    if len(made) != 1:
-        said = f"{title}: build_command left {len(made)} wheels in $WHEELS, and one is needed; see {log}"
-        raise BuildError(said, code="build_failed")
+            problem = f"did not end within {_BUILD_S / 3600:g} h"
+    count = len(list(wheels.glob("*.whl")))
+    if not problem and count != 1:
+        problem = f"left {count} wheels in $WHEELS, and one is needed"
+    if problem:
+        raise BuildError(f"{title}: build_command {problem}; see {log}", code="build_failed")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pandas as pd
 
@@ -41,11 +41,6 @@ class Places:
     catalogues: Path
     store: Path
     server: Path
-
-    @classmethod
-    def of(cls, texts: Mapping[str, str]) -> Self:
-        """Make them from strings."""
-        return cls(**{name: Path(text) for name, text in texts.items()})
 
 
 def measure_block(config: Config, values: Mapping[str, Any], block: int, places: Places) -> dict[str, str]:
@@ -90,7 +85,8 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
     primed = {level.level: level.primed for level in read_run(place).levels}
     for row in table.to_dict("records"):
         level = int(row["level"])
-        if not _active(row):
+        proof = row.get("exercised")
+        if not (proof is None or pd.isna(proof) or bool(proof)):
             reasons.append(f"{cell.path} run {run}: by its own counters the arm was not active")
             continue
         facts = primed.get(level) or {}
@@ -103,8 +99,3 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
             elif reason and name == SHOWN[0]:
                 reasons.append(f"{cell.path} run {run}: {reason}")
     return found, reasons
-
-
-def _active(row: Mapping[Any, Any]) -> bool:
-    proof = row.get("exercised")
-    return proof is None or pd.isna(proof) or bool(proof)

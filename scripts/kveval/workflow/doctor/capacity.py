@@ -86,8 +86,11 @@ def _of_server(site: Cluster, need: PodNeed, path: str, nodes: Sequence[Node], h
     told = {"nodes": having, "cell": path, "asked": each * need.copies, "slots": site.slots}
     if each and asked > sum(having.values()):
         return warning(check, f"{said}: too few", f"cluster.slots; {SCALED}", "too_few", **told)
-    if held is not None and not _takers(need, _without(nodes, held)):
-        of_nodes = _sums((node, amount.get(resource, 0)) for _, node, amount in held)
+    if held is not None and not _takers(need, free := _without(nodes, held)):
+        left = _amounts(free, resource)
+        of_nodes = {
+            name: amount - left[name] for name, amount in _amounts(nodes, resource).items() if amount > left[name]
+        }
         owners = sorted({owner for owner, _, amount in held if amount.get(resource) or not each})
         fix = "wait, or ask them; the campaign's servers stay Pending until there is room"
         said = f"{said}; but now others hold {_listed(of_nodes)}: pods of {', '.join(owners)}"
@@ -124,11 +127,7 @@ def _no_room(check: str, need: PodNeed, what: str, usable: Sequence[Node], gpu: 
     has = "; ".join(f"{node.name} has {_asked(node.allocatable, gpu)}" for node in usable[:4])
     offers = has or "and no node takes it (selector, taints, not ready)"
     keys = _KEYS.get(need.component, "cluster.node_selector, tolerations")
-    told = {
-        "owner": need.owner,
-        "requests": need.requests,
-        "nodes": {one.name: one.allocatable for one in usable},
-    }
+    told = {"owner": need.owner, "requests": need.requests, "nodes": {one.name: one.allocatable for one in usable}}
     said = f"{what}: {need.owner} asks for {_asked(need.requests, gpu)}, {offers}"
     return warning(check, said, f"{keys}: what and where pods ask for; {SCALED}", "no_room", **told)
 
@@ -155,27 +154,16 @@ def _held(pods: Answer) -> list[Held]:
 
 
 def _without(nodes: Sequence[Node], held: Iterable[Held]) -> list[Node]:
-    taken: dict[str, dict[str, float]] = {}
+    """Return the nodes with what others leave of them."""
+    taken: dict[str, list[Mapping[str, float]]] = {}
     for _, node, amounts in held:
-        of_node = taken.setdefault(node, {})
-        for name, amount in amounts.items():
-            of_node[name] = of_node.get(name, 0.0) + amount
-    return [
-        replace(
-            node,
-            allocatable={
-                name: amount - taken.get(node.name, {}).get(name, 0.0) for name, amount in node.allocatable.items()
-            },
-        )
-        for node in nodes
-    ]
+        taken.setdefault(node, []).append(amounts)
 
+    def left(node: Node) -> dict[str, float]:
+        others = taken.get(node.name, ())
+        return {name: amount - sum(one.get(name, 0.0) for one in others) for name, amount in node.allocatable.items()}
 
-def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, int]:
-    total: dict[str, float] = {}
-    for name, amount in pairs:
-        total[name] = total.get(name, 0.0) + amount
-    return {name: int(amount) for name, amount in total.items() if amount}
+    return [replace(node, allocatable=left(node)) for node in nodes]
 
 
 def _listed(amounts: Mapping[str, int]) -> str:

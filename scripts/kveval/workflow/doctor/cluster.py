@@ -1,10 +1,10 @@
 """Whether a cluster can run a campaign: findings from its facts, each with the command or the key that fixes it."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from kveval.engines.kubernetes.api.kinds import Kind
+from kveval.engines.kubernetes.api.kinds import Kind, condition
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.permissions import (
     GATEWAY_GROUP,
@@ -21,7 +21,6 @@ from kveval.workflow.doctor.documents import CampaignDocuments
 from kveval.workflow.doctor.image_pulls import ImageTrial
 from kveval.workflow.doctor.volumes import volumes
 
-T = TypeVar("T")
 OLDEST, NEWEST = (1, 25), (1, 37)
 """Releases of Kubernetes whose schemas the manifests are validated against."""
 CLOCK_LIMIT_S = 1.0
@@ -59,12 +58,9 @@ def _api(facts: ClusterFacts) -> Finding:
     release = (int(numbers[1]), int(numbers[2])) if numbers else None
     if release is not None and OLDEST <= release <= NEWEST:
         return ok("API server", said, version=facts.version, user=facts.user)
-    fix = f"use {_dotted(OLDEST)} to {_dotted(NEWEST)}, which the manifests are validated for; or see the dry run below"
+    oldest, newest = (f"{major}.{minor}" for major, minor in (OLDEST, NEWEST))
+    fix = f"use {oldest} to {newest}, which the manifests are validated for; or see the dry run below"
     return warning("API server", said, fix)
-
-
-def _dotted(release: tuple[int, int]) -> str:
-    return f"{release[0]}.{release[1]}"
 
 
 def _permissions(plan: CampaignDocuments, denied: Sequence[Denied], grant: str) -> Iterator[Finding]:
@@ -130,11 +126,8 @@ def _kinds(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
 
 def _gateway(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     site, answer = plan.site, facts.gateway
-    if (
-        site.gateway is None
-        or answer is None
-        or not any(one.specification.on_cluster.route == "gateway" for one in plan.cells)
-    ):
+    used = any(one.specification.on_cluster.route == "gateway" for one in plan.cells)
+    if site.gateway is None or answer is None or not used:
         return
     place = namespace_of("gateway", site)
     name, show = f"{place}/{site.gateway.name}", f"kubectl -n {place} describe gateway {site.gateway.name}"
@@ -151,13 +144,12 @@ def _gateway(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _gateway_class(name: str, answer: Answer | None) -> Iterator[Finding]:
-    if answer is None or not answer.found:
-        said = f"there is no GatewayClass {name}" if answer is not None and answer.status == 404 else "cannot be seen"
-        level = error if answer is not None and answer.status == 404 else warning
-        yield level(
-            "Gateway", said, "cluster.gateway.class; `kubectl get gatewayclasses` shows what there is", "no_class"
-        )
-    elif _condition(answer, "Accepted") in ("True", ""):
+    fix = "cluster.gateway.class; `kubectl get gatewayclasses` shows what there is"
+    if answer is not None and answer.status == 404:
+        yield error("Gateway", f"there is no GatewayClass {name}", fix, "no_class")
+    elif answer is None or not answer.found:
+        yield warning("Gateway", f"GatewayClass {name} cannot be seen", fix, "no_class")
+    elif condition(answer.body, "Accepted").get("status", "True") == "True":
         yield ok("Gateway", f"will be made with class {name}", "to_be_made", gateway_class=name)
     else:
         fix = f"kubectl describe gatewayclass {name}"
@@ -165,10 +157,10 @@ def _gateway_class(name: str, answer: Answer | None) -> Iterator[Finding]:
 
 
 def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iterator[Finding]:
-    programmed = _condition(answer, "Programmed")
+    programmed = condition(answer.body, "Programmed")
     addresses = ", ".join(entry["value"] for entry in answer.body.get("status", {}).get("addresses", []))
-    if programmed != "True":
-        why = _condition(answer, "Programmed", "message") or "no controller has processed it"
+    if programmed.get("status") != "True":
+        why = programmed.get("message") or "no controller has processed it"
         yield error("Gateway", f"{name} is not programmed: {why}", show, "not_programmed", why=why)
     elif not addresses:
         said = f"{name} is programmed and has no address"
@@ -184,11 +176,6 @@ def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iter
         fix = f"kubectl edit gateway of {name}: listeners[].allowedRoutes.namespaces.from: All; or one in {namespace}"
         said = f"{name} accepts routes of its own namespace only, and the campaign's is {namespace}"
         yield error("Gateway", said, fix, "own_routes_only", namespace=namespace)
-
-
-def _condition(answer: Answer, name: str, key: str = "status") -> str:
-    conditions = answer.body.get("status", {}).get("conditions", [])
-    return next((str(entry.get(key, "")) for entry in conditions if entry["type"] == name), "")
 
 
 def _hardware(plan: CampaignDocuments, nodes: Answer) -> Iterator[Finding]:
@@ -277,20 +264,14 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     # Refused pods of the recorder and missing permissions have findings of their own.
     tried = [trial for trial in facts.trials if not (trial.pod and trial.namespace == recorder)]
     wrong = [trial for trial in tried if not trial.answer.found and not (facts.denied and _unauthorised(trial))]
-    for message, trials in _grouped(wrong, lambda trial: trial.answer.message).items():
-        others = f" (and {len(trials) - 1} more)" if len(trials) > 1 else ""
-        told = {"document": trials[0].what, "message": message, "documents": len(trials)}
-        if "does not support dry run" in message:
-            fix = "nothing, unless the first run is refused: this admission webhook cannot be tested"
-            yield warning("dry run", f"{trials[0].what}{others}: {message}", fix, "untried", **told)
+    untestable = "nothing, unless the first run is refused: this admission webhook cannot be tested"
+    for said, told in _grouped((trial.answer.message, trial.what) for trial in wrong):
+        if "does not support dry run" in said:
+            yield warning("dry run", said, untestable, "untried", **told)
         else:
-            said = f"{trials[0].what}{others}: {message}"
             yield error("dry run", said, "what the API server says there", "refused", **told)
-    warned = [(text, trial) for trial in tried if trial.answer.found for text in trial.answer.warnings]
-    for text, pairs in _grouped(warned, lambda pair: pair[0]).items():
-        others = f" (and {len(pairs) - 1} more)" if len(pairs) > 1 else ""
-        told = {"document": pairs[0][1].what, "message": text, "documents": len(pairs)}
-        said = f"{pairs[0][1].what}{others}: {text}"
+    warned = [(text, trial.what) for trial in tried if trial.answer.found for text in trial.answer.warnings]
+    for said, told in _grouped(warned):
         yield warning("dry run", said, "nothing, as long as it is a warning", "warned", **told)
     if facts.above_constraints:
         said = "OpenShift accepts any pod of this account: the dry run does not show whether controllers may make these"
@@ -309,15 +290,14 @@ def _unauthorised(trial: Trial) -> bool:
     return trial.answer.denied and told
 
 
-def _grouped(things: Iterable[T], text: Callable[[T], str]) -> Mapping[str, list[T]]:
-    """Group things whose texts differ in quoted names only; return the first text of each group -> its things."""
-    groups: dict[str, list[T]] = {}
-    shown: dict[str, str] = {}
-    for thing in things:
-        said = text(thing)
-        key = shown.setdefault(re.sub(r'"[^"]*"', '""', said), said)
-        groups.setdefault(key, []).append(thing)
-    return groups
+def _grouped(told: Iterable[tuple[str, str]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Group (message, document) whose messages differ in quoted names only; yield a group's text and its facts."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for message, document in told:
+        groups.setdefault(re.sub(r'"[^"]*"', '""', message), []).append((message, document))
+    for (message, document), *more in groups.values():
+        others = f" (and {len(more)} more)" if more else ""
+        yield f"{document}{others}: {message}", {"document": document, "message": message, "documents": len(more) + 1}
 
 
 def _clocks(facts: ClusterFacts) -> Iterator[Finding]:

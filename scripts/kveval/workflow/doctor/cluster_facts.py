@@ -11,7 +11,7 @@ from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, every
 from kveval.engines.kubernetes.manifests.permissions import GATEWAY_GROUP, Permission, namespace_of, permissions
 from kveval.engines.kubernetes.manifests.requirements import PodNeed, claims, pod_needs
 from kveval.workflow.doctor.documents import CampaignDocuments
-from kveval.workflow.doctor.image_pulls import ImageTrial, try_images
+from kveval.workflow.doctor.image_pulls import ImageTrial, pod_like, try_images
 
 _CONSTRAINTS = Kind("security.openshift.io/v1", "SecurityContextConstraints")
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -78,7 +78,10 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
 
     `image_limit_s`: longest wait for images, seconds; 0 tries none.
     """
-    asking, site = Asking(api.transport), plan.site
+    asking, site, gateway = Asking(api.transport), plan.site, plan.site.gateway
+    path, in_gateways = f"/apis/{GATEWAY_GROUP}/v1", namespace_of("gateway", site)
+    privileged = {"verb": "use", "namespace": site.namespace, "group": _CONSTRAINTS.group, "name": "privileged"}
+    privileged |= {"resource": "securitycontextconstraints"}
     version = api.get("/version")
     served = {kind: api.find(kind) for kind in plan.kinds}
     namespaces = {name: asking.get(f"/api/v1/namespaces/{name}") for name in (site.namespace, site.pcp_namespace)}
@@ -92,8 +95,8 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
         namespaces=namespaces,
         served=served,
         versions={kind.group: _versions(asking, kind.group) for kind, found in served.items() if found is None},
-        gateway=_gateway(asking, site),
-        gateway_class=_gateway_class(asking, site),
+        gateway=asking.get(f"{path}/namespaces/{in_gateways}/gateways/{gateway.name}") if gateway else None,
+        gateway_class=asking.get(f"{path}/gatewayclasses/{gateway.class_name}") if gateway and gateway.create else None,
         nodes=asking.get("/api/v1/nodes"),
         pods=asking.get("/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed"),
         storage_classes=asking.get("/apis/storage.k8s.io/v1/storageclasses"),
@@ -102,7 +105,7 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
         trials=_trials(asking, plan, served, there),
         images=try_images(asking, plan, image_limit_s) if image_limit_s and site.namespace in there else (),
         ahead=asking.ahead,
-        above_constraints=api.find(_CONSTRAINTS) is not None and _may_use_privileged(asking, site.namespace),
+        above_constraints=api.find(_CONSTRAINTS) is not None and _allowed(asking, privileged),
     )
 
 
@@ -121,11 +124,6 @@ def _allowed(asking: Asking, attributes: Mapping[str, str]) -> bool:
     return bool(asking.request("POST", _REVIEW, {}, review).body.get("status", {}).get("allowed", False))
 
 
-def _may_use_privileged(asking: Asking, namespace: str) -> bool:
-    constraint = {"group": _CONSTRAINTS.group, "resource": "securitycontextconstraints", "name": "privileged"}
-    return _allowed(asking, {"verb": "use", "namespace": namespace, **constraint})
-
-
 def _denied(asking: Asking, site: Cluster) -> list[Denied]:
     """Return the verbs of the permissions table that the account lacks."""
     wanted = [
@@ -138,14 +136,8 @@ def _denied(asking: Asking, site: Cluster) -> list[Denied]:
     def missing(question: tuple[Denied, str]) -> bool:
         entry, name = question
         resource, _, subresource = entry.permission.resource.partition("/")
-        attributes = {
-            "namespace": entry.namespace,
-            "verb": entry.verb,
-            "group": entry.permission.group,
-            "resource": resource,
-            "subresource": subresource,
-            "name": name,
-        }
+        attributes = {"namespace": entry.namespace, "verb": entry.verb, "group": entry.permission.group}
+        attributes |= {"resource": resource, "subresource": subresource, "name": name}
         return not _allowed(asking, {key: value for key, value in attributes.items() if value})
 
     answers = zip(wanted, every(wanted, missing), strict=True)
@@ -157,19 +149,6 @@ def _versions(asking: Asking, group: str) -> list[str]:
         return ["v1"]
     found = asking.get(f"/apis/{group}").body.get("versions", [])
     return [str(entry["version"]) for entry in found]
-
-
-def _gateway(asking: Asking, site: Cluster) -> Answer | None:
-    if site.gateway is None:
-        return None
-    namespace = namespace_of("gateway", site)
-    return asking.get(f"/apis/{GATEWAY_GROUP}/v1/namespaces/{namespace}/gateways/{site.gateway.name}")
-
-
-def _gateway_class(asking: Asking, site: Cluster) -> Answer | None:
-    if site.gateway is None or not site.gateway.create:
-        return None
-    return asking.get(f"/apis/{GATEWAY_GROUP}/v1/gatewayclasses/{site.gateway.class_name}")
 
 
 def _claims(asking: Asking, plan: CampaignDocuments) -> dict[str, Answer]:
@@ -218,20 +197,9 @@ def _trials(
 
 def _pod(need: PodNeed, accounts: set[str]) -> dict[str, Any]:
     """Return one pod of a document; with the default account if its own is one that the campaign has yet to make."""
-    metadata = need.template.get("metadata", {})
     spec = dict(need.spec)
     if spec.get("serviceAccountName") in accounts:
         del spec["serviceAccountName"]
     # What the controllers would fill in.
     spec.setdefault("restartPolicy", "Always")
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "generateName": "kveval-doctor-",
-            "namespace": need.namespace,
-            "labels": metadata.get("labels", {}),
-            "annotations": metadata.get("annotations", {}),
-        },
-        "spec": spec,
-    }
+    return pod_like(need, need.namespace, need.template.get("metadata", {}).get("labels", {}), spec)

@@ -1,21 +1,24 @@
 """Whether a campaign can run on its engine, checked before hours are spent on it."""
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.manifests.permissions import fix_command
 from kveval.engines.kubernetes.routes import with_controller
+from kveval.host.errors import Failure
 from kveval.host.findings import Finding, error, ok, warning
 from kveval.spec.config import Config
 from kveval.spec.warnings import WORKLOAD
-from kveval.workflow.doctor.builds import build_findings
 from kveval.workflow.doctor.cluster import examine
 from kveval.workflow.doctor.cluster_facts import collect
-from kveval.workflow.doctor.credential import lasts, planned_s
 from kveval.workflow.doctor.documents import planned
-from kveval.workflow.doctor.local import examine_local, local_facts
+from kveval.workflow.doctor.local import build_findings, examine_local, local_facts
+from kveval.workflow.planning.costs import cost
+from kveval.workflow.planning.plan import make_plan
+from kveval.workflow.planning.stored import StoreIndex
 
 IMAGE_LIMIT_S = 60.0
 _OUTAGE_S = 10.0
@@ -45,7 +48,7 @@ def diagnose(
         return [*found, *_slots(config, at_once), *_cluster(config, campaign, store, say, image_limit_s)]
     specifications = [config.specification(cell) for cell in config.cells]
     facts = local_facts(specifications, config, store, server_environment)
-    builds = build_findings(config, server_environment) if facts.versions is not None else ()
+    builds = build_findings(config, server_environment) if not isinstance(facts.versions, Failure) else ()
     return [*found, *examine_local(config, specifications, facts), *builds]
 
 
@@ -78,4 +81,29 @@ def _cluster(
             fix = "credentials that the cluster accepts: log in again, or make a new token (docs/cluster.md)"
         return [error("API server", str(failure), fix)]
     ends = api.transport.credential_ends()
-    return [*examine(plan, facts, fix_command(campaign)), *lasts(ends, api.now(), planned_s(config, store))]
+    return [*examine(plan, facts, fix_command(campaign)), *lasts(ends, api.now(), _planned_s(config, store))]
+
+
+def _planned_s(config: Config, store: Path) -> float:
+    """Estimate how many seconds the campaign will still measure; runs in the store are not measured again."""
+    index = StoreIndex.read(store)
+    plan = make_plan(config, {}, index)
+    runs = plan.to_measure.items()
+    slots = config.campaign.cluster.slots if config.campaign.cluster is not None else 1
+    return sum(cost(plan.specification(cell), index).seconds * len(each) for cell, each in runs) / slots
+
+
+def lasts(ends: datetime | None, now: datetime, needed_s: float) -> list[Finding]:
+    """Compare a token's expiry with the time that is needed; no finding if the expiry is not known."""
+    if ends is None:
+        return []
+    left_s = (ends - now).total_seconds()
+    left_h, needed_h = left_s / 3600, needed_s / 3600
+    said = f"the token ends in {left_h:.1f} h ({ends:%Y-%m-%d %H:%M} UTC); about {needed_h:.1f} h are to be measured"
+    if left_h >= needed_h:
+        return [ok("credential", said, left_s=left_s, needed_s=needed_s)]
+    fix = (
+        f"kubectl create token --duration {max(1, round(1.5 * needed_h + 1))}h (docs/cluster.md), unless a plugin of"
+        " the kubeconfig renews it: a run whose token ends is lost"
+    )
+    return [warning("credential", said, fix, left_s=left_s, needed_s=needed_s)]

@@ -6,11 +6,11 @@ refused within seconds; a large one may still be being pulled at the time limit,
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from kveval.engines.kubernetes.api.kinds import condition
 from kveval.engines.kubernetes.api.names import labels, selector
 from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, every
 from kveval.engines.kubernetes.manifests.requirements import PodNeed, pod_needs
@@ -52,7 +52,9 @@ def try_images(asking: Asking, plan: CampaignDocuments, limit_s: float) -> list[
             users.setdefault(image, need)
     pods = {image: trial_pod(image, need, plan, limit_s) for image, need in users.items()}
     path = f"/api/v1/namespaces/{plan.site.namespace}/pods"
-    with _removed(asking, path, plan.name):
+    # Those of a killed doctor.
+    _remove(asking, path, plan.name)
+    try:
         made = dict(zip(pods, every(pods.values(), lambda pod: asking.request("POST", path, {}, pod)), strict=True))
         rejected = [
             ImageTrial(image, users[image].owner, "rejected", answer.message)
@@ -61,6 +63,8 @@ def try_images(asking: Asking, plan: CampaignDocuments, limit_s: float) -> list[
         ]
         waiting = {answer.body["metadata"]["name"]: image for image, answer in made.items() if answer.found}
         return [*rejected, *_watched(asking, path, plan.name, waiting, users, limit_s)]
+    finally:
+        _remove(asking, path, plan.name)
 
 
 def trial_pod(image: str, need: PodNeed, plan: CampaignDocuments, limit_s: float) -> dict[str, Any]:
@@ -91,17 +95,14 @@ def trial_pod(image: str, need: PodNeed, plan: CampaignDocuments, limit_s: float
         ],
     }
     spec |= {key: need.spec[key] for key in ("nodeSelector", "tolerations", "imagePullSecrets") if key in need.spec}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "generateName": "kveval-doctor-",
-            "namespace": site.namespace,
-            "labels": labels(plan.name, "", None, "", COMPONENT),
-            "annotations": need.template.get("metadata", {}).get("annotations", {}),
-        },
-        "spec": spec,
-    }
+    return pod_like(need, site.namespace, labels(plan.name, "", None, "", COMPONENT), spec)
+
+
+def pod_like(need: PodNeed, namespace: str, marks: Mapping[str, str], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod with these labels and the annotations of another."""
+    annotations = need.template.get("metadata", {}).get("annotations", {})
+    metadata = {"generateName": "kveval-doctor-", "namespace": namespace, "labels": marks, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def outcome_of(pod: Mapping[str, Any]) -> tuple[Outcome | None, str]:
@@ -109,13 +110,11 @@ def outcome_of(pod: Mapping[str, Any]) -> tuple[Outcome | None, str]:
     status = pod.get("status", {})
     for container in status.get("containerStatuses", []):
         state = container.get("state", {})
-        if "running" in state or "terminated" in state:
-            return "pulled", ""
         waiting = state.get("waiting", {})
+        if "running" in state or "terminated" in state or waiting.get("reason") in _AFTER_PULL:
+            return "pulled", ""
         if waiting.get("reason") in _REFUSALS:
             return "refused", f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
-        if waiting.get("reason") in _AFTER_PULL:
-            return "pulled", ""
     if status.get("phase") in ("Succeeded", "Failed") and status.get("reason") != "DeadlineExceeded":
         return "pulled", ""
     return None, ""
@@ -123,10 +122,9 @@ def outcome_of(pod: Mapping[str, Any]) -> tuple[Outcome | None, str]:
 
 def unschedulable(pod: Mapping[str, Any]) -> str:
     """Return why no node accepts the pod; empty if one did, or the scheduler has not tried yet."""
-    for condition in pod.get("status", {}).get("conditions", []):
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return f"{condition.get('reason', '')}: {condition.get('message', '')}".strip(": ")
-    return ""
+    found = condition(pod, "PodScheduled")
+    said = f"{found.get('reason', '')}: {found.get('message', '')}".strip(": ")
+    return said if found.get("status") == "False" else ""
 
 
 def node_ahead(pod: Mapping[str, Any], seen: float) -> Bounds | None:
@@ -173,16 +171,6 @@ def _watched(
     for name in list(waiting):
         pod = last.get(name, {})
         yield trial(name, "pulling" if pod.get("spec", {}).get("nodeName") else "unplaced", unschedulable(pod))
-
-
-@contextmanager
-def _removed(asking: Asking, path: str, campaign: str) -> Iterator[None]:
-    """Remove the test pods on every way out, and those of a killed doctor at the start."""
-    _remove(asking, path, campaign)
-    try:
-        yield
-    finally:
-        _remove(asking, path, campaign)
 
 
 def _remove(asking: Asking, path: str, campaign: str) -> None:

@@ -6,15 +6,16 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import psutil
 
+from kveval.engines.local.builds import is_made
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import (
     MEMORY_SHARE,
-    PreflightError,
     disk_bytes,
     memory_bytes,
     require_checkpoint,
@@ -30,13 +31,14 @@ from kveval.host.gpus.stacks import judge_stack, read_stacks
 from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
 from kveval.pcp.installation import installed_pcp
-from kveval.spec.builds import BuildError, asked_of
+from kveval.spec.builds import ArmBuild, BuildError, asked_of, git
 from kveval.spec.config import Config
 from kveval.spec.sizing import GIB
 from kveval.spec.specification import Specification
 
 STACKS = Path(__file__).resolve().parents[4] / "config" / "gpu_stacks.yaml"
 _BUSY_SHARE = 0.25
+_COMPILED = ("csrc", "cmake", "CMakeLists.txt", "rust")
 _VERSIONS = """
 import importlib.metadata as m, json, sys
 found = {}
@@ -47,6 +49,7 @@ for name in sys.argv[1:]:
         pass
 print(json.dumps(found))
 """
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,8 @@ class LocalFacts:
         shared_memory_free: of /dev/shm; None where there is none.
         disk_free: where the results are kept.
         load: processes that ran or waited for a CPU, mean of the last minute.
-        pcp: PCP's version, "" where there is none; None where it cannot record, and why under `pcp_problem`.
-        versions: of the distributions in the server's environment; None where there is no environment, or where its
-            Python does not answer, and why under `versions_problem`.
+        pcp: PCP's version, None where there is none; or why it cannot record.
+        versions: of the distributions in the server's environment; or why there is none, or its Python does not answer.
         missing_programs: programs that an arm starts beside the server and that are not installed, with the reason.
         unwritable: folders of the configuration that this user cannot write to.
         unset_secrets: names of the campaign's secrets that are not in the environment.
@@ -77,9 +79,8 @@ class LocalFacts:
     shared_memory_free: int | None
     disk_free: int
     load: float
-    pcp: str | None
-    pcp_problem: str
-    versions: Mapping[str, str] | None
+    pcp: str | Failure | None
+    versions: Mapping[str, str] | Failure
     missing_programs: Mapping[str, str]
     unwritable: Sequence[str]
     unset_secrets: Sequence[str]
@@ -87,21 +88,14 @@ class LocalFacts:
     leftovers: int
     checkpoints: Sequence[str] = ()
     driver_cuda: str | None = None
-    versions_problem: str = ""
 
 
 def local_facts(specifications: Sequence[Specification], config: Config, store: Path, server: Path) -> LocalFacts:
     """Probe this host; `store`: the folder of the store, which may not exist; `server`: the server's environment."""
-    pcp, problem = None, ""
-    try:
-        pcp = installed_pcp() or ""
-    except Failure as failure:
-        problem = str(failure)
-    versions, wrong = None, ""
-    try:
-        versions = _installed(server, [*_server_names(config), "guidellm", "lmcache", "torch"])
-    except BuildError as failure:
-        wrong = str(failure)
+    programs = sorted({sidecar.argv[0] for specification in specifications for sidecar in specification.sidecars})
+    missing = {program: _answer(find_program, program, server) for program in programs}
+    models = {specification.model.served_name: specification.model for specification in specifications}
+    checkpoints = [_answer(require_checkpoint, model) for model in models.values()]
     folders = {specification.fs_dir for specification in specifications if specification.fs_dir}
     gpus = hardware.gpus()
     return LocalFacts(
@@ -111,33 +105,30 @@ def local_facts(specifications: Sequence[Specification], config: Config, store: 
         shared_memory_free=shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None,
         disk_free=shutil.disk_usage(next(folder for folder in (store, *store.parents) if folder.exists())).free,
         load=psutil.getloadavg()[0],
-        pcp=pcp,
-        pcp_problem=problem,
-        versions=versions,
-        missing_programs=_missing_programs(specifications, server),
+        pcp=_answer(installed_pcp),
+        versions=_answer(asked_of, server, _VERSIONS, *_server_names(config), "guidellm", "lmcache", "torch"),
+        missing_programs={program: str(found) for program, found in missing.items() if isinstance(found, Failure)},
         unwritable=sorted(folder for folder in folders if not os.access(folder, os.W_OK | os.X_OK)),
         unset_secrets=[name for name in config.campaign.secrets if not os.environ.get(name)],
         holder=holder(LOCK),
         leftovers=_noted(registry_path()),
-        checkpoints=[*_wrong_checkpoints(specifications)],
+        checkpoints=[str(found) for found in checkpoints if found is not None],
         driver_cuda=next((gpu["cuda"] for gpu in gpus if gpu.get("cuda")), None),
-        versions_problem=wrong,
     )
 
 
-def _wrong_checkpoints(specifications: Sequence[Specification]) -> Iterator[str]:
-    for model in {specification.model.served_name: specification.model for specification in specifications}.values():
-        try:
-            require_checkpoint(model)
-        except PreflightError as error:
-            yield str(error)
+def _answer(call: Callable[..., T], *arguments: object) -> T | Failure:
+    try:
+        return call(*arguments)
+    except Failure as failure:
+        return failure
 
 
 def examine_local(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> list[Finding]:
     """Return the findings that follow from these facts; `specifications`: those of the campaign's cells."""
     return [
-        *_device(config, specifications, facts),
-        *_memory(specifications, facts),
+        _device(config, specifications, facts),
+        _memory(specifications, facts),
         _shared_memory(specifications, facts),
         _disk(config, specifications, facts),
         _pcp(facts),
@@ -146,51 +137,44 @@ def examine_local(config: Config, specifications: Sequence[Specification], facts
     ]
 
 
-def _device(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> Iterator[Finding]:
+def _device(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
     server = config.campaign.server
     if server.on_cpu:
-        yield ok("device", f"the CPU, {facts.cpus} cores (build {server.build})")
-        return
+        return ok("device", f"the CPU, {facts.cpus} cores (build {server.build})")
     asked = max(specification.model.tensor_parallel_size for specification in specifications)
     names = ", ".join(sorted(set(facts.gpus)))
     if len(facts.gpus) >= asked:
-        yield ok("device", f"{len(facts.gpus)} GPUs answer ({names}); the largest cell takes {asked}")
-    else:
-        seen = f"{len(facts.gpus)} GPUs answer ({names})" if facts.gpus else "no GPU answers nvidia-smi"
-        small = f"server.build: {server.program}-cpu with weights: miniature"
-        fix = f"models: tensor_parallel_size; or {small}; or engine: kubernetes"
-        said = f"{seen}, build {server.build} with tensor_parallel_size {asked} takes {asked}"
-        yield error("device", said, fix, asked=asked)
+        return ok("device", f"{len(facts.gpus)} GPUs answer ({names}); the largest cell takes {asked}")
+    seen = f"{len(facts.gpus)} GPUs answer ({names})" if facts.gpus else "no GPU answers nvidia-smi"
+    small = f"server.build: {server.program}-cpu with weights: miniature"
+    fix = f"models: tensor_parallel_size; or {small}; or engine: kubernetes"
+    said = f"{seen}, build {server.build} with tensor_parallel_size {asked} takes {asked}"
+    return error("device", said, fix, asked=asked)
 
 
-def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Iterator[Finding]:
-    needs = {specification.cell.path: memory_bytes(specification) for specification in specifications}
-    largest = max(needs, key=lambda path: needs[path])
-    share = needs[largest] / facts.memory
+def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
+    cell, needed = max(((one.cell.path, memory_bytes(one)) for one in specifications), key=itemgetter(1))
+    share = needed / facts.memory
     said = (
-        f"{largest} keeps {needs[largest] / GIB:.1f} GiB of KV cache in host memory,"
+        f"{cell} keeps {needed / GIB:.1f} GiB of KV cache in host memory,"
         f" {share:.0%} of this host's {facts.memory / GIB:.1f} GiB"
     )
-    told: dict[str, Any] = {"cell": largest, "needed_bytes": needs[largest], "share": share}
     if share > 1:
-        yield error("host memory", said, "matrix: fewer cpu_blocks; or a smaller server.device_blocks", **told)
-    elif share > MEMORY_SHARE:
+        fix = "matrix: fewer cpu_blocks; or a smaller server.device_blocks"
+        return error("host memory", said, fix, cell=cell, needed_bytes=needed, share=share)
+    if share > MEMORY_SHARE:
         fix = f"matrix: fewer cpu_blocks; above {MEMORY_SHARE:.0%} the host may swap, and the measurement shows that"
-        yield warning("host memory", said, fix, **told)
-    else:
-        yield ok("host memory", said, **told)
+        return warning("host memory", said, fix, cell=cell, needed_bytes=needed, share=share)
+    return ok("host memory", said, cell=cell, needed_bytes=needed, share=share)
 
 
 def _shared_memory(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
-    needs = {specification.cell.path: shared_memory_bytes(specification) for specification in specifications}
-    largest = max(needs, key=lambda path: needs[path])
+    cell, needed = max(((one.cell.path, shared_memory_bytes(one)) for one in specifications), key=itemgetter(1))
     if facts.shared_memory_free is None:
         return warning("/dev/shm", "there is none", "mount -t tmpfs tmpfs /dev/shm", "none_there")
-    said = (
-        f"{largest} allocates {needs[largest] / GIB:.1f} GiB there, {facts.shared_memory_free / GIB:.1f} GiB are free"
-    )
-    if needs[largest] > facts.shared_memory_free:
-        fix = f"mount -o remount,size={needs[largest] // GIB + 2}G /dev/shm   (in a container: docker run --shm-size)"
+    said = f"{cell} allocates {needed / GIB:.1f} GiB there, {facts.shared_memory_free / GIB:.1f} GiB are free"
+    if needed > facts.shared_memory_free:
+        fix = f"mount -o remount,size={needed // GIB + 2}G /dev/shm   (in a container: docker run --shm-size)"
         return error("/dev/shm", said, fix, free_bytes=facts.shared_memory_free)
     return ok("/dev/shm", said)
 
@@ -212,8 +196,8 @@ def _disk(config: Config, specifications: Sequence[Specification], facts: LocalF
 
 
 def _pcp(facts: LocalFacts) -> Finding:
-    if facts.pcp is None:
-        return error("PCP", facts.pcp_problem, "bash scripts/setup.sh pcp")
+    if isinstance(facts.pcp, Failure):
+        return error("PCP", str(facts.pcp), "bash scripts/setup.sh pcp")
     if not facts.pcp:
         said = "not installed: the server's exporters and the host's main counters are recorded without it"
         return warning("PCP", said, "bash scripts/setup.sh pcp", "none_there")
@@ -222,34 +206,31 @@ def _pcp(facts: LocalFacts) -> Finding:
 
 def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
     server = config.campaign.server
-    if facts.versions is None:
-        fix = f"bash scripts/setup.sh {'server' if server.on_cpu else 'server-gpu'}"
-        if facts.versions_problem:
-            yield error(
-                "server environment", facts.versions_problem, f"move .server-venv away, then {fix}", "no_answer"
-            )
-        else:
-            yield error("server environment", "there is none", fix, "none_there")
+    install = f"bash scripts/setup.sh {'server' if server.on_cpu else 'server-gpu'}"
+    if isinstance(facts.versions, Failure):
+        there = facts.versions.code != "no_environment_there"
+        fix = f"move .server-venv away, then {install}" if there else install
+        yield error("server environment", str(facts.versions), fix, "no_answer" if there else "none_there")
         return
+    names = _server_names(config)
+    served = next((facts.versions[one] for one in names if one in facts.versions), None)
+    versions = {**facts.versions, server.program: served}
     if not server.on_cpu:
-        found = next((facts.versions[one] for one in _server_names(config) if one in facts.versions), None)
         stacks = read_stacks(STACKS)
-        told = judge_stack(stacks, server.program, found, facts.versions.get("torch"), facts.driver_cuda)
+        told = judge_stack(stacks, server.program, served, versions.get("torch"), facts.driver_cuda)
         if told is not None:
             yield told
     declared = {server.program: server.declared_version, "guidellm": server.guidellm}
     if server.lmcache is not None:
         declared["lmcache"] = server.lmcache
     for name, version in declared.items():
-        names = _server_names(config) if name == server.program else [name]
-        found = next((facts.versions[one] for one in names if one in facts.versions), None)
+        found = versions.get(name)
         said = f"{found or 'not installed'}; the campaign declares {version}"
         if found is not None and same_release(found, version):
             yield ok(name, said)
         else:
-            part = "server" if server.on_cpu else "server-gpu"
-            fix = f'server.{name}: "{found}"' if found else f"bash scripts/setup.sh {part}"
-            fix += f"   (or install {names[0]}=={version} into .server-venv)"
+            fix = f'server.{name}: "{found}"' if found else install
+            fix += f"   (or install {names[0] if name == server.program else name}=={version} into .server-venv)"
             yield error(name, said, fix, found=found, declared=version)
     for program, reason in facts.missing_programs.items():
         yield error(program, reason, "bash scripts/setup.sh redis server")
@@ -284,27 +265,37 @@ def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
         yield warning("leftovers", said, "snakemake --cores 1 teardown", count=facts.leftovers)
 
 
-def _installed(environment: Path, names: Sequence[str]) -> dict[str, str] | None:
-    if not (environment / "bin" / "python").exists():
-        return None
-    found: dict[str, str] = asked_of(environment, _VERSIONS, *names)
-    return found
-
-
-def _missing_programs(specifications: Sequence[Specification], environment: Path) -> dict[str, str]:
-    programs = {sidecar.argv[0] for specification in specifications for sidecar in specification.sidecars}
-    return {program: reason for program in sorted(programs) if (reason := _failure(find_program, program, environment))}
-
-
-def _failure(call: Callable[..., object], *arguments: object) -> str:
-    try:
-        call(*arguments)
-    except Failure as failure:
-        return str(failure)
-    return ""
-
-
 def _noted(registry: Path) -> int:
     with contextlib.suppress(OSError, ValueError):
         return len(json.loads(registry.read_text()))
     return 0
+
+
+def build_findings(config: Config, installed: Path) -> Iterator[Finding]:
+    """Yield the findings on the builds of a campaign's arms; `installed`: the server's environment."""
+    found: dict[str, tuple[ArmBuild, str]] = {}
+    for cell in config.cells:
+        build = config.build(cell)
+        if build is not None:
+            found.setdefault(build.name, (build, cell.scenario))
+    for build, scenario in found.values():
+        check, made = f"build of {scenario}", is_made(build, installed, config.campaign.server.build)
+        if made or build.kind == "checkout":
+            state = "exists" if made else "is made in seconds when it is needed"
+            yield ok(check, f"{build.title}: its environment {state}")
+        else:
+            yield ok(check, f"{build.title}: installed by pip when it is first needed", to_be_made=True)
+        if changed := _not_built(build, config.campaign.server.declared_version):
+            said = f"{build.title} differs from the installed build in {', '.join(changed)}: this is not compiled"
+            yield warning(check, said, "build a wheel, and name it by server.wheel", "not_built", changed=changed)
+
+
+def _not_built(build: ArmBuild, version: str) -> list[str]:
+    """Return the folders of compiled sources in which a checkout differs from a release; none without a tag of it."""
+    if build.kind != "checkout" or build.commit is None or build.place is None:
+        return []
+    commits = [f"v{version}", *([build.commit] if build.pinned else [])]
+    with contextlib.suppress(BuildError):
+        names = git(build.place, "diff", "--name-only", "-z", *commits, "--", *_COMPILED).decode(errors="replace")
+        return sorted({name.split("/")[0] for name in names.split("\0") if name})
+    return []

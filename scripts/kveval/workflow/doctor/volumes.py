@@ -48,9 +48,8 @@ def _existing(plan: CampaignDocuments, classes: Classes, there: Mapping[str, Ans
     if cache is None:
         if full:
             said = "no cluster.model_cache: every server downloads its weights before every run"
-            yield warning(
-                "model cache", said, "cluster.model_cache: {size: 200Gi}, or {claim: NAME} of an existing one"
-            )
+            fix = "cluster.model_cache: {size: 200Gi}, or {claim: NAME} of an existing one"
+            yield warning("model cache", said, fix)
         return
     if cache.claim is None:
         return
@@ -77,9 +76,7 @@ def _state(check: str, name: str, claim: Mapping[str, Any], classes: Classes) ->
     of = classes.get(named if named is not None else next(iter(_defaults(classes)), ""), {})
     if phase == "Pending" and of.get("volumeBindingMode") != "WaitForFirstConsumer":
         space, _, one = name.removeprefix("claim ").partition("/")
-        fix = (
-            f"kubectl -n {space} describe pvc {one}   (class, access mode, quota: the servers stay Pending without it)"
-        )
+        fix = f"kubectl -n {space} describe pvc {one}   (class, access mode, quota: servers stay Pending without it)"
         return error(check, f"{said}: nothing has made its volume", fix, "unbound", claim=name)
     return ok(check, said, "there", claim=name, phase=phase, size_gib=size, modes=modes)
 
@@ -88,19 +85,13 @@ def _asked(
     plan: CampaignDocuments, classes: Answer, by_name: Classes, there: Mapping[str, Answer]
 ) -> Iterator[Finding]:
     asked = claims(plan.documents)
+    yield from (_made(claim, there[claim.name].body, by_name) for claim in asked if there[claim.name].found)
     new = [claim for claim in asked if not there[claim.name].found]
-    for claim in asked:
-        if claim not in new:
-            yield _made(claim, there[claim.name].body, by_name)
-    if not new:
-        return
-    if not classes.found:
-        said = f"classes cannot be read: {classes.message}"
+    if new and not classes.found:
         fix = "the permission above; or cluster.storage_class, if the claims stay Pending"
-        yield warning("storage", said, fix, "hidden")
-        return
-    found = {_of_class(claim, by_name) for claim in new}
-    yield from sorted(found, key=lambda finding: finding.level)
+        yield warning("storage", f"classes cannot be read: {classes.message}", fix, "hidden")
+    else:
+        yield from sorted({_of_class(claim, by_name) for claim in new}, key=lambda finding: finding.level)
 
 
 def _made(claim: Claim, made: Mapping[str, Any], classes: Classes) -> Finding:
@@ -136,9 +127,8 @@ def _of_class(claim: Claim, classes: Classes) -> Finding:
             return error("storage", "the cluster has no default storage class", fix, "no_default_class")
         wanted = defaults[0]
     elif wanted not in classes:
-        return error(
-            "storage", f"there is no storage class {wanted}", f"cluster.storage_class; {_SHOW}", "no_such_class"
-        )
+        said = f"there is no storage class {wanted}"
+        return error("storage", said, f"cluster.storage_class; {_SHOW}", "no_such_class")
     provisioner = classes[wanted].get("provisioner", "")
     said = f"class {wanted} ({provisioner}) for {', '.join(claim.modes)}"
     if "ReadWriteMany" in claim.modes and provisioner.endswith(ONE_NODE_ONLY):

@@ -9,12 +9,14 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
+from kveval.host.findings import counted
 from kveval.load import levels as workloads
 from kveval.load.enough import MIN_TOKENS, SUFFICIENT, window_s
 from kveval.load.guidellm import PREFIX_TOKENS_PER_S
@@ -36,11 +38,12 @@ _SIZES_READ = 5
 # Number of runs that is enough for a typical value.
 _ENOUGH = 20
 _QUANTILES = {"p50": "median", "p90": "90th percentile"}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one run. `basis`: where the times come from."""
+    """The cost of one run; `gpus`: those of all replicas. `basis`: where the times come from."""
 
     seconds: float
     gpus: int
@@ -57,31 +60,25 @@ def cost(specification: Specification, store: StoreIndex) -> Cost:
     """Estimate the cost of one run from its levels and from the most similar earlier runs."""
     workload = specification.workload
     levels = workload.level_count
-    start_s, basis = start_seconds(specification, store)
+    start_s, basis = _start_seconds(specification, store)
     restarts = levels - 1 if specification.reset_caches == "restart" else 0
-    seen = _nearest(specification, store, lambda facts: _rest_s(facts) is not None, ("workload", "reset_caches"))
+    seen = _nearest(specification, store, _rest_s, ("workload", "reset_caches"))
     if seen:
-        rest = statistics.median(rest for facts in seen if (rest := _rest_s(facts)) is not None)
+        rest = statistics.median(seen)
     else:
         prefixes = sum(workloads.working_set_tokens_at(workload, level) for level in workload.given_levels)
         rest = _AROUND_S + levels * _BETWEEN_LEVELS_S + prefixes / PREFIX_TOKENS_PER_S + restarts * start_s
-    return Cost(start_s + levels * workload.seconds + rest, gpus(specification), start_s, basis)
-
-
-def gpus(specification: Specification) -> int:
-    """Return the GPUs that a run holds: those of all its replicas; none where the CPU is the device."""
-    if specification.on_cpu:
-        return 0
     deployment = specification.deployment
-    return specification.model.tensor_parallel_size if deployment is None else deployment.gpus * deployment.replicas
+    gpus = deployment.gpus * deployment.replicas if deployment else specification.model.tensor_parallel_size
+    gpus = 0 if specification.on_cpu else gpus
+    return Cost(start_s + levels * workload.seconds + rest, gpus, start_s, basis)
 
 
-def start_seconds(specification: Specification, store: StoreIndex) -> tuple[float, str]:
+def _start_seconds(specification: Specification, store: StoreIndex) -> tuple[float, str]:
     """Return the seconds that the server takes to start, and the source of this number."""
-    seen = _nearest(specification, store, lambda facts: "server_start_s" in facts.phases)
+    seen = _nearest(specification, store, lambda facts: facts.phases.get("server_start_s"))
     if seen:
-        count = f"{len(seen)} measurement{'s' * (len(seen) > 1)}"
-        return statistics.median(facts.phases["server_start_s"] for facts in seen), f"start-up as in {count}"
+        return statistics.median(seen), f"start-up as in {counted(len(seen), 'measurement')}"
     if specification.miniature:
         return _MINIATURE_START_S, "start-up assumed"
     model = specification.model
@@ -109,26 +106,19 @@ def _rest_s(facts: Run) -> float | None:
 
 
 def _nearest(
-    specification: Specification,
-    store: StoreIndex,
-    usable: Callable[[Run], bool],
-    equal: Sequence[str] = (),
-) -> list[Run]:
-    """Return the usable runs most similar to a specification. `equal`: keys in which they have to agree with it."""
+    specification: Specification, store: StoreIndex, told: Callable[[Run], T | None], equal: Sequence[str] = ()
+) -> list[T]:
+    """Return what the runs tell that are most similar to a specification and agree with it in the keys `equal`."""
     content = specification.to_json()
     for likely in store.like(content):
-        agreeing = (
-            facts
-            for facts in likely
-            if all(facts.specification.get(key) == content[key] for key in equal) and usable(facts)
-        )
-        if found := list(itertools.islice(agreeing, _ENOUGH)):
+        alike = (facts for facts in likely if all(facts.specification.get(key) == content[key] for key in equal))
+        values = (value for facts in alike if (value := told(facts)) is not None)
+        if found := list(itertools.islice(values, _ENOUGH)):
             return found
     return []
 
 
-@dataclass(frozen=True)
-class Shortage:
+class Shortage(NamedTuple):
     """A level that will be too short for some metrics. `seconds`: the length that is enough, None if not known."""
 
     model: str
@@ -139,21 +129,17 @@ class Shortage:
 
 def shortages(specifications: Iterable[Specification], store: StoreIndex) -> tuple[list[Shortage], list[str]]:
     """Return levels that are too short for a verdict, and the models of which nothing is known yet."""
-    found, unknown = {}, []
+    found: dict[tuple[str, int], Shortage] = {}
+    unknown: dict[str, None] = {}
     for specification in specifications:
         workload, model = specification.workload, specification.cell.model
-        known = False
-        for level in workload.given_levels:
-            rates = _rates(specification, level, store)
-            if rates is None:
-                continue
-            known = True
-            lacking = _lacking(workload, level, *rates)
-            if lacking is not None and (model, level) not in found:
-                found[model, level] = Shortage(model, level, *lacking)
-        if not known and model not in unknown:
-            unknown.append(model)
-    return list(found.values()), unknown
+        rates = {level: _rates(specification, level, store) for level in workload.given_levels}
+        for level, known in rates.items():
+            if known is not None and (lacking := _lacking(workload, level, *known)) is not None:
+                found.setdefault((model, level), Shortage(model, level, *lacking))
+        if not any(rates.values()):
+            unknown[model] = None
+    return list(found.values()), [*unknown]
 
 
 def completed_req_s(specification: Specification, level: int, store: StoreIndex) -> float | None:
@@ -169,13 +155,13 @@ def reported_device(specification: Specification, store: StoreIndex) -> Run | No
     """
     if specification.budget.device_tokens is not None:
         return None
-    seen = _nearest(specification, store, lambda facts: device_tokens(facts) is not None, ("model",))
+    seen = _nearest(specification, store, lambda facts: facts if device_tokens(facts) else None, ("model",))
     return seen[0] if seen else None
 
 
-def device_tokens(facts: Run) -> int | None:
+def device_tokens(facts: Run | None) -> int | None:
     """Return the size of the device's cache in tokens, as a run's server reported it; None if it did not."""
-    found = facts.server.get("facts", {}).get("kv_cache_tokens")
+    found = facts and facts.server.get("facts", {}).get("kv_cache_tokens")
     return int(found) if found else None
 
 
@@ -187,7 +173,7 @@ def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple
         return sent, sent * workload.output_tokens
     shape = ("profile", "prompt_tokens", "output_tokens", "turns", "prefix_tokens")
     seen = []
-    for facts in _nearest(specification, store, lambda facts: bool(facts.levels)):
+    for facts in _nearest(specification, store, lambda facts: facts if facts.levels else None):
         load = workload_of(facts.specification["workload"])
         if any(getattr(load, key) != getattr(workload, key) for key in shape):
             continue
@@ -209,14 +195,12 @@ def _lacking(workload: WorkloadSpec, level: int, requests_s: float, tokens_s: fl
     needs = [(SUFFICIENT[key], f"{SUFFICIENT[key]} requests for a {name}") for key, name in _QUANTILES.items()]
     needs.append((5 * streams, f"{5 * streams} requests for its {streams} streams"))
     lacks = [text for count, text in needs if requests < count]
-    if tokens < MIN_TOKENS:
-        lacks.append(f"{MIN_TOKENS} output tokens for its throughput")
+    lacks += [f"{MIN_TOKENS} output tokens for its throughput"] if tokens < MIN_TOKENS else []
     if not lacks:
         return None
-    most = max(
-        max((count / requests_s for count, _ in needs), default=0.0) if requests_s else 0.0,
-        MIN_TOKENS / tokens_s if tokens_s else 0.0,
-    )
-    seconds = workload.seconds - window + most if requests_s and tokens_s else None
+    seconds = None
+    if requests_s and tokens_s:
+        most = max(MIN_TOKENS / tokens_s, *(count / requests_s for count, _ in needs))
+        seconds = workload.seconds - window + most
     expected = f"about {requests:.0f} requests and {tokens:.0f} output tokens in {window:.0f} s"
     return f"{expected}; needs {', '.join(lacks)}", seconds

@@ -1,17 +1,40 @@
 """The files and the text of `snakemake curve`: the share of a load that caches of every size serve, and the gain."""
 
 import csv
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+
+from kveval.analysis.benefit import Basis, Benefit, Interval, MeasuredLevel
+from kveval.config.types import BLOCK_TOKENS
+from kveval.load import levels as workloads
 from kveval.report.figures.draw import write_alone
-from kveval.report.figures.reuse import draw_curves
+from kveval.report.figures.reuse import CurvePanel, draw_curves
 from kveval.spec.config import Config
-from kveval.workflow.planning.benefit import level_benefits
-from kveval.workflow.planning.benefit_text import benefit_lines
-from kveval.workflow.planning.curves import CurveRow, curve_lines, curve_panel, curve_rows, level_curves
+from kveval.spec.curve.of_cells import NOTHING_POINTS, needed_sizes, order_is_assumed
+from kveval.spec.sizing import gib
+from kveval.spec.specification import Specification
+from kveval.store.run_file import Cell
+from kveval.workflow.planning.curves import LevelBenefits, LevelCurves, level_benefits, level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
+_ALIKE = 0.05
 _PREDICTED = tuple(f"{name}{end}" for name in ("throughput_percent", "ttft_ms_p50") for end in ("", "_low", "_high"))
+
+
+class CurveRow(NamedTuple):
+    """A cell at a level: percent of the prompt tokens served, least and most, and percentage points from the tier."""
+
+    model: str
+    level: int
+    arm: str
+    cpu_blocks: int
+    gib: float
+    served_percent: float | None
+    served_percent_most: float | None
+    adds_points: float | None
 
 
 def write_curve_files(config: Config, store: Path, table: Path, figure: Path) -> str:
@@ -33,3 +56,160 @@ def write_curve_files(config: Config, store: Path, table: Path, figure: Path) ->
     write_alone("What does a tier of each size serve?", lambda: draw_curves(panels), figure)
     notes = [benefit_lines(config, *both) for both in zip(curves, bought, strict=True)]
     return "\n".join([*curve_lines(config, curves, notes), "", f"Table: {table}", f"Figure: {figure}", ""])
+
+
+def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
+    """Return the panel of a level in the figure."""
+    found, unit = curves.widest, workloads.level_unit(config.workload.specification)
+    return CurvePanel(
+        title=f"{curves.model}, {curves.level} {unit}",
+        curve=found.tier or found.device,
+        device=found.alone,
+        asked=[cell.cpu_blocks for cell in curves.cells if cell.cpu_blocks],
+    )
+
+
+def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
+    """Yield a row for each cell."""
+    for cell, found in curves.cells.items():
+        served = found.served
+        low, high = (None, None) if served is None else (100 * served[0], 100 * served[1])
+        size = gib(config.specification(cell).budget.tier_bytes)
+        yield CurveRow(curves.model, curves.level, cell.scenario, cell.cpu_blocks, size, low, high, found.adds_points)
+
+
+def curve_lines(
+    config: Config, all_curves: Sequence[LevelCurves], notes: Sequence[Iterable[str]] = ()
+) -> Iterator[str]:
+    """Yield the curves as text, line by line; `notes`: lines to add after each level."""
+    workload = config.workload.specification
+    yield f"Campaign {config.campaign.name}: shares of the prompt tokens that its caches can serve, from the requests"
+    yield f"themselves: {workloads.in_words(workload)}."
+    if order_is_assumed(workload):
+        yield "Approximate: assumes that each conversation ends before the next begins. Where answers take longer than"
+        yield "the time between arrivals, conversations interleave, and a later turn needs a larger cache."
+    for curves, lines in zip(all_curves, notes or [()] * len(all_curves), strict=True):
+        yield ""
+        yield from _level_lines(config, curves)
+        yield from lines
+
+
+def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
+    workload, found = config.workload.specification, curves.widest
+    unit = workloads.level_unit(workload)
+    yield f"{curves.model}, {curves.level} {unit}"
+    worst = max((found.device, *(one.tier for one in curves.cells.values() if one.tier)), key=lambda one: one.error)
+    if worst.sampled < 1:
+        error = f"standard error {100 * worst.error:.2f} points at most"
+        yield f"  from a sample of one block in {1 / worst.sampled:,.0f}: {error}"
+    if found.device_tokens is None:
+        yield "  device alone        not known: no server of this model has reported how much its device holds"
+    else:
+        yield f"  {'device alone':<28} {found.device_tokens:>10,.0f} tokens  {_percent(found.alone)}"
+    for row in curve_rows(config, curves):
+        name = f"{f'{row.arm}/{row.cpu_blocks}':<28} {row.gib:6.2f} GiB"
+        if not row.cpu_blocks:
+            continue
+        if row.served_percent is None or row.served_percent_most is None or row.adds_points is None:
+            tier = curves.cells[Cell(row.model, row.arm, row.cpu_blocks)]
+            yield f"  {name}  at least {_percent(tier.device.share(tier.tier_tokens * tier.usable[0]))}"
+            continue
+        low, high, adds = row.served_percent, row.served_percent_most, row.adds_points
+        served = f"{high:.1f} %" if high - low < _ALIKE else f"{low:.1f} to {high:.1f} %"
+        yield f"  {name}  {served}, {'adds nothing' if adds < NOTHING_POINTS else f'adds {adds:.1f} points'}"
+    yield f"  {'of any size':<41} {_percent(found.device.ceiling)}: no cache serves a first visit"
+    curve = found.tier or found.device
+    sizes = needed_sizes(curve)
+    if not sizes:
+        why = "The device serves everything that is repeated" if curve.ceiling else "Nothing is repeated"
+        yield f"  {why}: no tier adds anything"
+        return
+    model = config.specification(next(iter(curves.cells))).model
+    per_block = gib(BLOCK_TOKENS * model.kv_bytes_per_token)
+    blocks = [(part, -(-size // BLOCK_TOKENS)) for part, size in sizes]
+    steps = ", ".join(f"{100 * part:.0f} % with {one:,} blocks ({one * per_block:.2f} GiB)" for part, one in blocks)
+    what = "cache serves" if found.tier is None else "tier adds"
+    yield f"  Of what any {what}, {100 * (curve.ceiling - curve.base):.1f} points: {steps}"
+
+
+def _percent(share: float | None) -> str:
+    return "not known" if share is None else f"{100 * share:.1f} %"
+
+
+def benefit_lines(config: Config, curves: LevelCurves, bought: LevelBenefits | None) -> Iterator[str]:
+    """Yield the gain from the tiers at a level; without a measurement to predict it from, how to make one."""
+    tiers = [cell for cell, one in curves.cells.items() if one.tier_tokens]
+    if not tiers:
+        return
+    if bought is None:
+        base = config.last_baseline(tiers[0]) or tiers[0]
+        wanted = f"{config.campaign.results}/{base.path}/peak.csv"
+        yield f"  To predict the gain, measure a run without a tier: snakemake --cores 4 {wanted}"
+        return
+    alone = bought.basis.levels[curves.level]
+    throughput, mean, median = _figures(alone)
+    yield f"  The gain, predicted from {bought.basis.cell.path} as measured (in brackets: 90 % of the simulations):"
+    figures = f"{throughput:,.1f} tok/s, TTFT p50 {median:,.0f} ms, mean {mean:,.0f} ms"
+    yield f"  {bought.basis.cell.scenario:<28} {figures}"
+    for cell, benefit in bought.cells.items():
+        seen = bought.measured.get(cell)
+        measured = f"; measured {_against(seen, alone)}" if seen else ""
+        yield f"  {f'{cell.scenario}/{cell.cpu_blocks}':<28} {_predicted(benefit)}{measured}"
+    if bought.knee is not None:
+        yield from _answer(config, curves, bought, *bought.knee)
+    yield f"  Based on {'; '.join(_grounds(bought.basis, config.specification(tiers[0])))}."
+
+
+def _answer(config: Config, curves: LevelCurves, bought: LevelBenefits, tokens: int, benefit: Benefit) -> Iterator[str]:
+    workload, model = config.workload.specification, bought.basis.specification.model
+    blocks = -(-tokens // BLOCK_TOKENS)
+    at = f"{curves.level} {workloads.level_unit(workload)}"
+    size = gib(blocks * BLOCK_TOKENS * model.kv_bytes_per_token)
+    yield f"  {size:.2f} GiB ({blocks:,} blocks) of host memory serve 90 % of what a tier of any size could, at {at}:"
+    yield f"  predicted {_predicted(benefit)}."
+
+
+def _predicted(benefit: Benefit) -> str:
+    gain, ttft = benefit.throughput_percent, benefit.ttft_ms_p50
+    text = f"throughput {_ranged(gain, '+.0f')} %, TTFT p50 {_ranged(ttft, ',.0f')} ms, "
+    text += f"mean {_ranged(benefit.ttft_ms_mean, ',.0f')} ms"
+    return text + (
+        ", and requests arrive faster than they are answered"
+        if benefit.saturates
+        else f", server busy {100 * benefit.busy:.0f} %"
+    )
+
+
+def _against(levels: Sequence[MeasuredLevel], alone: Sequence[MeasuredLevel]) -> str:
+    throughput, mean, median = _figures(levels)
+    gain = 100 * (throughput / _figures(alone)[0] - 1)
+    return f"{gain:+.0f} %, {median:,.0f} ms, {mean:,.0f} ms"
+
+
+def _figures(levels: Sequence[MeasuredLevel]) -> tuple[float, float, float]:
+    found = np.mean([(one.throughput_tok_s, one.ttft_ms_mean, one.ttft_ms_p50) for one in levels], axis=0)
+    return float(found[0]), float(found[1]), float(found[2])
+
+
+def _ranged(interval: Interval, form: str) -> str:
+    return f"{interval.value:{form}} ({interval.low:{form}} to {interval.high:{form}})"
+
+
+def _grounds(basis: Basis, tier: Specification) -> Iterator[str]:
+    speed, runs = basis.fitted.best, basis.runs
+    prompt = round(np.mean([seen.prompt_tokens for levels in basis.levels.values() for seen in levels]))
+    named = f"run {runs[0]}" if len(runs) == 1 else f"runs {runs[0]} to {runs[-1]}"
+    prefill_tok_s = prompt / speed.prefill_s(0, prompt)
+    yield (
+        f"the server's speed in {basis.cell.path}, {named}: {prefill_tok_s:,.0f} tok/s for prompts of {prompt:,},"
+        f" {1000 * (speed.batch_s + speed.answer_s):.1f} ms per token of a single answer,"
+        f" {1000 * speed.request_s:.0f} ms a request before it is scheduled"
+    )
+    copies = basis.copies
+    if copies.load_bytes_s:
+        low, high = min(copies.load_bytes_s) / 1e9, max(copies.load_bytes_s) / 1e9
+        yield f"copies to the device at {low:.1f} to {high:.1f} GB/s, as in {', '.join(copies.cells)}"
+    else:
+        yield "no time for copies, because no tier of this model was measured on this machine"
+    if "lmcache" in tier.versions and copies.load_bytes_s:
+        yield "the assumption that LMCache copies as fast as that tier"

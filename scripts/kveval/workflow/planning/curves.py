@@ -1,36 +1,21 @@
-"""The reuse curves of a campaign, computed without measuring: what caches of its sizes, and of others, would serve."""
+"""The shares that caches of a campaign's sizes, and of others, would serve; the gain, predicted from stored runs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
 
-from kveval.config.types import BLOCK_TOKENS
-from kveval.load import levels as workloads
-from kveval.report.figures.reuse import CurvePanel
+import pandas as pd
+
+from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
+from kveval.analysis.cell_benefits import RUNS_READ, measured_levels, tier_benefits
+from kveval.analysis.levels.tables import run_tables
 from kveval.spec.config import Config
-from kveval.spec.curve.of_cells import CellCurves, curves_of, needed_sizes, order_is_assumed
-from kveval.spec.sizing import gib
-from kveval.spec.specification import Specification
-from kveval.store.run_file import Cell
+from kveval.spec.curve.of_cells import CellCurves, block_count, curves_of
+from kveval.store.run_file import Cell, Run
 from kveval.workflow.planning.costs import device_tokens, reported_device
-from kveval.workflow.planning.stored import StoreIndex
-
-NOTHING_POINTS = 0.5
-"""Percentage points: a tier that adds less is of no use, and sizes that differ by less count as equal."""
-_ALIKE = 0.05
-
-
-class CurveRow(NamedTuple):
-    """A cell at a level: percent of the prompt tokens served, least and most, and percentage points from the tier."""
-
-    model: str
-    level: int
-    arm: str
-    cpu_blocks: int
-    gib: float
-    served_percent: float | None
-    served_percent_most: float | None
-    adds_points: float | None
+from kveval.workflow.planning.stored import StoreIndex, facts_of
 
 
 @dataclass(frozen=True)
@@ -48,127 +33,98 @@ class LevelCurves:
 
 
 @dataclass(frozen=True)
-class ModelCells:
-    """The cells of a model in the order of the matrix, with specifications; `device`: its reported size in tokens."""
+class LevelBenefits:
+    """The gain from the tiers of a model at a level.
 
-    model: str
-    specifications: dict[Cell, Specification]
-    device: int | None
+    Attributes:
+        basis: the measurement without a tier, from which the gain is predicted.
+        cells: cell with a tier -> predicted gain.
+        measured: cell with a tier -> what was measured, for those in the store.
+        knee: the size in tokens with 90 % of the gain of any size, and its gain; None if no size has a gain.
+    """
 
-    @property
-    def levels(self) -> tuple[int, ...]:
-        """The levels of the load."""
-        return next(iter(self.specifications.values())).workload.given_levels
-
-    def at(self, level: int) -> LevelCurves:
-        """Return the curves of a level."""
-        found = {cell: curves_of(one, level, reported_tokens=self.device) for cell, one in self.specifications.items()}
-        return LevelCurves(self.model, level, found)
+    basis: Basis
+    cells: Mapping[Cell, Benefit]
+    measured: Mapping[Cell, Sequence[MeasuredLevel]]
+    knee: tuple[int, Benefit] | None
 
 
-def cells_by_model(config: Config, store: StoreIndex) -> Iterator[ModelCells]:
-    """Yield the cells of every model; the sizes of devices as configured, or as servers reported them."""
+def level_curves(config: Config, store: StoreIndex, most_blocks: float = math.inf) -> Iterator[LevelCurves]:
+    """Yield the curves of every model and level; the sizes of devices as configured, or as servers reported them.
+
+    Levels beyond a total of `most_blocks` blocks of requests are left out.
+    """
     for model in dict.fromkeys(cell.model for cell in config.cells):
         specifications = {cell: config.specification(cell) for cell in config.cells if cell.model == model}
-        device = None
-        for specification in specifications.values():
-            reported = None if specification.budget.device_tokens else reported_device(specification, store)
-            device = device or (None if reported is None else device_tokens(reported))
-        yield ModelCells(model, specifications, device)
+        reported = (reported_device(one, store) for one in specifications.values())
+        device = next(filter(None, map(device_tokens, reported)), None)
+        first = next(iter(specifications.values()))
+        for level in first.workload.given_levels:
+            # Counting those of a long trace takes time.
+            blocks = block_count(first.workload, level, first.block_size) if most_blocks < math.inf else 0.0
+            if blocks > most_blocks:
+                continue
+            most_blocks -= blocks
+            found = {cell: curves_of(one, level, reported_tokens=device) for cell, one in specifications.items()}
+            yield LevelCurves(model, level, found)
 
 
-def level_curves(config: Config, store: StoreIndex) -> Iterator[LevelCurves]:
-    """Yield the curves of every model and level."""
-    for cells in cells_by_model(config, store):
-        for level in cells.levels:
-            yield cells.at(level)
-
-
-def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
-    """Return the panel of a level in the figure."""
-    found, unit = curves.widest, workloads.level_unit(config.workload.specification)
-    return CurvePanel(
-        title=f"{curves.model}, {curves.level} {unit}",
-        curve=found.tier or found.device,
-        device=found.alone,
-        asked=[cell.cpu_blocks for cell in curves.cells if cell.cpu_blocks],
-    )
-
-
-def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
-    """Yield a row for each cell."""
-    for cell, found in curves.cells.items():
-        served = found.served
-        low, high = (None, None) if served is None else (100 * served[0], 100 * served[1])
-        adds = None if found.alone is None or high is None else high - 100 * found.alone
-        size = gib(config.specification(cell).budget.tier_bytes)
-        yield CurveRow(curves.model, curves.level, cell.scenario, cell.cpu_blocks, size, low, high, adds)
-
-
-def curve_lines(
-    config: Config, all_curves: Sequence[LevelCurves], notes: Sequence[Iterable[str]] = ()
-) -> Iterator[str]:
-    """Yield the curves as text, line by line; `notes`: lines to add after each level."""
-    workload = config.workload.specification
-    yield f"Campaign {config.campaign.name}: shares of the prompt tokens that its caches can serve, from the requests"
-    yield f"themselves: {workloads.in_words(workload)}."
-    if order_is_assumed(workload):
-        yield "Approximate: assumes that each conversation ends before the next begins. Where answers take longer than"
-        yield "the time between arrivals, conversations interleave, and a later turn needs a larger cache."
-    for curves, lines in zip(all_curves, notes or [()] * len(all_curves), strict=True):
-        yield ""
-        yield from _level_lines(config, curves)
-        yield from lines
-
-
-def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
-    workload, found = config.workload.specification, curves.widest
-    unit = workloads.level_unit(workload)
-    yield f"{curves.model}, {curves.level} {unit}"
-    worst = max((found.device, *(one.tier for one in curves.cells.values() if one.tier)), key=lambda one: one.error)
-    if worst.sampled < 1:
-        error = f"standard error {100 * worst.error:.2f} points at most"
-        yield f"  from a sample of one block in {1 / worst.sampled:,.0f}: {error}"
-    if found.device_tokens is None:
-        yield "  device alone        not known: no server of this model has reported how much its device holds"
-    else:
-        yield f"  {_size('device alone', found.device_tokens)}  {_percent(found.alone)}"
-    for row in curve_rows(config, curves):
-        name = f"{f'{row.arm}/{row.cpu_blocks}':<28} {row.gib:6.2f} GiB"
-        if not row.cpu_blocks:
+def level_benefits(config: Config, all_curves: Sequence[LevelCurves], store: StoreIndex) -> list[LevelBenefits | None]:
+    """Return the predicted gains, for each of the curves; None where no cell without a tier was measured."""
+    bases: dict[Cell, Basis | None] = {}
+    measured: dict[Cell, dict[int, list[MeasuredLevel]]] = {}
+    found: list[LevelBenefits | None] = []
+    for curves in all_curves:
+        tiers = [cell for cell, one in curves.cells.items() if one.tier_tokens]
+        base = next((config.last_baseline(cell) for cell in tiers), None)
+        if base is not None and base not in bases:
+            bases[base] = _stored_basis(config, base, store)
+        basis = None if base is None else bases[base]
+        if basis is None or curves.level not in basis.levels:
+            found.append(None)
             continue
-        if row.served_percent is None or row.served_percent_most is None or row.adds_points is None:
-            tier = curves.cells[Cell(row.model, row.arm, row.cpu_blocks)]
-            yield f"  {name}  at least {_percent(tier.device.share(tier.tier_tokens * tier.usable[0]))}"
-            continue
-        low, high, adds = row.served_percent, row.served_percent_most, row.adds_points
-        served = f"{high:.1f} %" if high - low < _ALIKE else f"{low:.1f} to {high:.1f} %"
-        yield f"  {name}  {served}, {'adds nothing' if adds < NOTHING_POINTS else f'adds {adds:.1f} points'}"
-    yield f"  {'of any size':<41} {_percent(found.device.ceiling)}: no cache serves a first visit"
-    curve = found.tier or found.device
-    sizes = needed_sizes(curve)
-    if not sizes:
-        why = "The device serves everything that is repeated" if curve.ceiling else "Nothing is repeated"
-        yield f"  {why}: no tier adds anything"
-        return
-    per_block = gib_per_block(config, curves)
-    steps = ", ".join(
-        f"{100 * part:.0f} % with {-(-size // BLOCK_TOKENS):,} blocks ({-(-size // BLOCK_TOKENS) * per_block:.2f} GiB)"
-        for part, size in sizes
-    )
-    what = "cache serves" if found.tier is None else "tier adds"
-    yield f"  Of what any {what}, {100 * (curve.ceiling - curve.base):.1f} points: {steps}"
+        alike = [cell for cell in tiers if config.last_baseline(cell) == base]
+        for cell in alike:
+            if cell not in measured:
+                measured[cell] = _measured(_stored_runs(config, cell, store))
+        specifications = {cell: config.specification(cell) for cell in alike}
+        cells, knee = tier_benefits(basis, curves.level, {cell: curves.cells[cell] for cell in alike}, specifications)
+        seen = {cell: levels[curves.level] for cell in cells if curves.level in (levels := measured[cell])}
+        found.append(LevelBenefits(basis, cells, seen, knee))
+    return found
 
 
-def gib_per_block(config: Config, curves: LevelCurves) -> float:
-    """Return the GiB of one block of `cpu_blocks`."""
-    specification = config.specification(next(iter(curves.cells)))
-    return gib(BLOCK_TOKENS * specification.model.kv_bytes_per_token)
+def _stored_basis(config: Config, cell: Cell, store: StoreIndex) -> Basis | None:
+    """Return the basis from the stored runs of a cell without a tier; None if the store has none of its levels."""
+    specification = config.specification(cell)
+    runs = _stored_runs(config, cell, store)
+    levels = _measured(runs)
+    reported = (tokens for facts, _ in runs if (tokens := device_tokens(facts)))
+    held = specification.budget.device_tokens or next(reported, None)
+    if not levels or held is None:
+        return None
+    machine = runs[0][0].hardware.get("fingerprint")
+    *_, of_model = store.like(specification.to_json())
+    copies = tier_copies(facts for facts in of_model if facts.hardware.get("fingerprint") == machine)
+    return basis_of(specification, held, levels, copies)
 
 
-def _size(name: str, tokens: float) -> str:
-    return f"{name:<28} {tokens:>10,.0f} tokens"
+def _stored_runs(config: Config, cell: Cell, store: StoreIndex) -> list[tuple[Run, Path]]:
+    """Return the first stored runs of a cell with their folders, at most RUNS_READ, all of one machine."""
+    found: list[tuple[Run, Path]] = []
+    for _, places in sorted(store.get(config.measurement_id(cell)).places.items()):
+        read = ((facts, place) for place in places if (facts := facts_of(place)) is not None)
+        machine = found[0][0].hardware.get("fingerprint") if found else None
+        alike = (one for one in read if not found or one[0].hardware.get("fingerprint") == machine)
+        found += [*itertools.islice(alike, 1)]
+    return found[:RUNS_READ]
 
 
-def _percent(share: float | None) -> str:
-    return "not known" if share is None else f"{100 * share:.1f} %"
+def _measured(runs: Sequence[tuple[Run, Path]]) -> dict[int, list[MeasuredLevel]]:
+    """Read the reports of a cell's runs."""
+    tables = [(facts.run, run_tables(place)) for facts, place in runs]
+    if not tables:
+        return {}
+    numbered = ([each[part].assign(run=run) for run, each in tables] for part in (0, 1))
+    levels, requests = (pd.concat(parts, ignore_index=True) for parts in numbered)
+    return measured_levels(levels, requests)

@@ -6,7 +6,7 @@ the job checks (does the store have that measurement, of this hardware?).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 from kveval.spec.config import Config
@@ -84,14 +84,10 @@ class Plan:
 
     def stale_baselines(self, store: StoreIndex) -> dict[Cell, str]:
         """Return baseline -> date of its measurement, for cells to be measured whose baseline is not measured again."""
-        found: dict[Cell, str] = {}
-        for cell in self.to_measure:
-            base = self.config.baseline(cell)
-            if base is None or base in self.to_measure or base not in self.config.cells or base in found:
-                continue
-            first = store.get(next(run.measurement for run in self.runs if run.cell == base)).first
-            found[base] = first.finished[:10] if first is not None else ""
-        return found
+        bases = (self.config.baseline(cell) for cell in self.to_measure)
+        ids = {run.cell: run.measurement for run in self.runs if run.cell not in self.to_measure}
+        first = {base: store.get(ids[base]).first for base in bases if base is not None and base in ids}
+        return {base: "" if facts is None else facts.finished[:10] for base, facts in first.items()}
 
 
 def _between(start: int, stop: int, count: int) -> list[int]:
@@ -116,22 +112,21 @@ def make_plan(
     pilots = {cell: pilot for cell in config.cells if (pilot := config.pilot(cell)) is not None}
     levels = {cell: found.get(pilot) for cell, pilot in pilots.items()}
     ids = {cell: config.measurement_id(cell, levels.get(cell)) for cell in config.cells}
-    reasons: dict[Cell, tuple[str, str]] = {}
+
+    @cache
+    def why(cell: Cell) -> tuple[str, str]:
+        return _why(config, cell, config.specification(cell, levels.get(cell)), pointers, store)
+
     runs = []
     for cell, number in in_order(config):
         known = pointers.get((cell.path, number))
         run = PlannedRun(cell, number, block_of(config, number), ids[cell], "there")
-        if known == run.measurement:
-            runs.append(run)
-            continue
-        if cell in pilots and levels[cell] is None:
+        if known != run.measurement and cell in pilots and levels[cell] is None:
             reason = f"its levels follow from the pilot of {pilots[cell].path}"
-            runs.append(replace(run, measurement="", state="measure", reason=reason, code="pilot_first"))
-            continue
-        if cell not in reasons:
-            planned = config.specification(cell, levels.get(cell))
-            reasons[cell] = _why(config, cell, planned, pointers, store)
-        runs.append(_missing(run, known, reasons[cell], store, hardware))
+            run = replace(run, measurement="", state="measure", reason=reason, code="pilot_first")
+        elif known != run.measurement:
+            run = _missing(run, known, why(cell), store, hardware)
+        runs.append(run)
     return Plan(config, tuple(runs), found)
 
 

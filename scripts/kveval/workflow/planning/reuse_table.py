@@ -1,7 +1,7 @@
 """A table of the reuse in a campaign's workload: one row for all cells and levels with the same values."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from kveval.load.enough import window_s
 from kveval.load.workload import WorkloadSpec
@@ -28,33 +28,25 @@ def reuse_rows(plan: Plan, store: StoreIndex) -> list[tuple[str, ...]]:
     alike: dict[tuple[str, ...], dict[Cell, dict[int, str]]] = {}
     for cell in plan.config.cells:
         specification = plan.specification(cell)
-        reported = reported_device(specification, store)
-        for reuse in reuse_of(specification, None if reported is None else device_tokens(reported)):
+        for reuse in reuse_of(specification, device_tokens(reported_device(specification, store))):
             visits = alike.setdefault(_row(reuse), {}).setdefault(cell, {})
             visits[reuse.level] = _first_visits(specification, reuse, store)
-    return [
-        (_arms(cells, plan.config.cells), _ranged(levels), *row, _joined(visits))
-        for row, found in alike.items()
-        for levels, cells, visits in _together(found)
-    ]
-
-
-def _together(found: Mapping[Cell, Mapping[int, str]]) -> Iterator[tuple[tuple[int, ...], list[Cell], list[str]]]:
-    """Yield levels, the cells that have the same row at exactly these levels, and their entries on first visits."""
-    by_levels: dict[tuple[int, ...], list[Cell]] = {}
-    for cell, visits in found.items():
-        by_levels.setdefault(tuple(visits), []).append(cell)
-    for levels, cells in by_levels.items():
-        yield levels, cells, [text for cell in cells for text in found[cell].values()]
+    rows = []
+    for row, found in alike.items():
+        by_levels: dict[tuple[int, ...], list[Cell]] = {}
+        for cell, visits in found.items():
+            by_levels.setdefault(tuple(visits), []).append(cell)
+        for levels, cells in by_levels.items():
+            texts = sorted({text for cell in cells for text in found[cell].values()}, key=lambda one: (len(one), one))
+            of_all = texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
+            rows.append((_arms(cells, plan.config.cells), _ranged(levels), *row, of_all))
+    return rows
 
 
 def device_notes(plan: Plan, store: StoreIndex) -> Iterator[str]:
     """Yield the source of each device cache size that the campaign does not give, or that the size is unknown."""
-    reported = {}
-    for cell in plan.config.cells:
-        specification = plan.specification(cell)
-        if specification.budget.device_tokens is None:
-            reported[cell.model] = reported_device(specification, store)
+    unsized = [one for one in map(plan.specification, plan.config.cells) if one.budget.device_tokens is None]
+    reported = {one.cell.model: reported_device(one, store) for one in unsized}
     for model, facts in reported.items():
         if facts is not None:
             on, tokens = facts.hardware.get("fingerprint", "unknown hardware"), device_tokens(facts)
@@ -69,14 +61,12 @@ def device_notes(plan: Plan, store: StoreIndex) -> Iterator[str]:
 
 def overflow_notes(plan: Plan) -> Iterator[str]:
     """Yield at which levels requests in progress outgrow a device of known size, so that some are preempted."""
-    levels: dict[int, None] = {}
-    for cell in plan.config.cells:
-        for reuse in reuse_of(plan.specification(cell)):
-            if reuse.caches.device is not None and reuse.demand.in_use_tokens is not None and reuse.overflows:
-                levels[reuse.level] = None
+    every = (reuse for cell in plan.config.cells for reuse in reuse_of(plan.specification(cell)))
+    known = (one for one in every if one.caches.device is not None and one.demand.in_use_tokens is not None)
+    levels = [*dict.fromkeys(one.level for one in known if one.overflows)]
     if levels:
         yield (
-            f"Requests in progress exceed the device's cache at level {_ranged([*levels])}: preempted ones are loaded"
+            f"Requests in progress exceed the device's cache at level {_ranged(levels)}: preempted ones are loaded"
             " from a tier, or computed again"
         )
 
@@ -151,9 +141,3 @@ def _arms(cells: Sequence[Cell], matrix: Sequence[Cell]) -> str:
 
 def _ranged(levels: Sequence[int]) -> str:
     return ", ".join(map(str, levels)) if len(levels) < 4 else f"{levels[0]} to {levels[-1]} ({len(levels)})"
-
-
-def _joined(texts: Sequence[str]) -> str:
-    """Return the one text of all rows, or the first and the last of several in order of size."""
-    found = sorted(set(texts), key=lambda text: (len(text), text))
-    return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from kveval.analysis.levels.pilot import frozen_levels
 from kveval.spec.config import Config
-from kveval.store.listing import StoreEntry, contents, size_bytes
+from kveval.store.listing import contents, size_bytes
 from kveval.store.run_file import Cell, Run, RunFileError, pointer_of, read_run
 from kveval.store.store import SUMS
 
@@ -56,7 +56,9 @@ class StoreIndex:
         """Index a store, without runs that are not sealed; empty for a folder that does not exist."""
         places: dict[str, dict[int, tuple[Path, ...]]] = {}
         for entry in contents(root).measurements:
-            _shelve(entry, places)
+            if entry.measurement is not None and entry.run is not None and (entry.place / SUMS).is_file():
+                runs = places.setdefault(entry.measurement, {})
+                runs[entry.run] = (*runs.get(entry.run, ()), entry.place)
         return cls({name: Shelf(runs) for name, runs in places.items()})
 
     @cached_property
@@ -73,16 +75,15 @@ class StoreIndex:
 
         Each has one run per id; all are of the same model on the same kind of engine and device.
         """
-        kind, cell = _kind(specification), specification["cell"]
-        for key in ((kind, cell["scenario"], cell["cpu_blocks"]), (kind, cell["scenario"]), (kind,)):
+        cell = specification["cell"]
+        for key in _likeness(specification, cell["scenario"], cell["cpu_blocks"]):
             yield self._by_likeness.get(key, [])
 
     @cached_property
     def _by_likeness(self) -> dict[tuple[Any, ...], list[Run]]:
         found: dict[tuple[Any, ...], list[Run]] = {}
         for facts in self.all():
-            kind, scenario, blocks = _kind(facts.specification), facts.cell.scenario, facts.cell.cpu_blocks
-            for key in ((kind, scenario, blocks), (kind, scenario), (kind,)):
+            for key in _likeness(facts.specification, facts.cell.scenario, facts.cell.cpu_blocks):
                 found.setdefault(key, []).append(facts)
         return found
 
@@ -96,16 +97,10 @@ class StoreIndex:
         return self.index.get(measurement, Shelf({}))
 
 
-def _kind(specification: Mapping[str, Any]) -> tuple[Any, ...]:
-    model = specification.get("model", {})
-    return (model.get("hf_id"), *(specification.get(key) for key in ("engine", "weights", "build")))
-
-
-def _shelve(entry: StoreEntry, places: dict[str, dict[int, tuple[Path, ...]]]) -> None:
-    if entry.measurement is None or entry.run is None or not (entry.place / SUMS).is_file():
-        return
-    runs = places.setdefault(entry.measurement, {})
-    runs[entry.run] = (*runs.get(entry.run, ()), entry.place)
+def _likeness(specification: Mapping[str, Any], scenario: str, blocks: int) -> list[tuple[Any, ...]]:
+    """Return what runs have in common: a cell, an arm, a model; each on one kind of engine and device."""
+    kind = [specification.get("model", {}).get("hf_id"), *map(specification.get, ("engine", "weights", "build"))]
+    return [(*kind, scenario, blocks), (*kind, scenario), (*kind,)]
 
 
 def frozen(config: Config, results: Path) -> dict[Cell, tuple[int, ...]]:

@@ -2,25 +2,24 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
 from kveval.host.findings import aligned
-from kveval.load.workload import WorkloadSpec
 from kveval.report.data.run_facts import WEIGHTS
 from kveval.spec.warnings import sentence
 from kveval.store.listing import size_text
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
-from kveval.workflow.planning.plan import Plan, PlannedRun
+from kveval.workflow.planning.plan import Plan
 from kveval.workflow.planning.reuse_table import HEADER, device_notes, overflow_notes, pinned_notes, reuse_rows
 from kveval.workflow.planning.stored import StoreIndex
 from kveval.workflow.planning.tier_sizes import tier_size_lines
 
 _ROWS = 60
 _NEXT = 12
-_COLUMNS = ("order", "model", "scenario", "cpu_blocks", "run", "block", "state", "reason", "measurement")
+_OF_RUN = ("run", "block", "state", "reason", "measurement")
 _COSTS = ("seconds", "gpus", "gpu_hours", "start_s", "basis")
 
 
@@ -49,17 +48,14 @@ class PlanText:
             f"{len(self.plan.config.cells)} cells, {len(runs)} runs: {states['there']} measured,"
             f" {states['adopt']} in the store, {states['measure']} to be measured"
         )
-        parts = (
-            *(self._adopted, self._searched, self._measured, self._order),
-            *(self._reuse, self._short, self._bridges, self._warnings),
-        )
+        for reason, count in Counter(run.reason for run in self.plan.of("adopt")).items():
+            yield f"  adopted: {count} runs ({reason})"
+        parts = (self._searched, self._measured, self._order, self._reuse, self._short, self._bridges)
         for part in parts:
             yield from part()
-
-    def _adopted(self) -> Iterator[str]:
-        adopted = Counter(run.reason for run in self.plan.of("adopt"))
-        for reason, count in adopted.items():
-            yield f"  adopted: {count} runs ({reason})"
+        warnings = self.plan.config.warnings
+        if warnings:
+            yield from ("", "Warnings:", *(f"  {sentence(warning)}" for warning in warnings))
 
     def _searched(self) -> Iterator[str]:
         if not self.plan.pilots:
@@ -80,7 +76,8 @@ class PlanText:
             return
         hours = sum(self.costs[cell].seconds * len(runs) for cell, runs in cells.items()) / 3600
         gpu_hours = sum(self.costs[cell].gpu_hours * len(runs) for cell, runs in cells.items())
-        bytes_each, seen = disk(self._workload(), self.store, self.cpus)
+        workload = self.plan.specification(next(iter(cells))).workload
+        bytes_each, seen = disk(workload, self.store, self.cpus)
         total = size_text(bytes_each * sum(map(len, cells.values())))
         yield ""
         yield (
@@ -88,22 +85,14 @@ class PlanText:
             f" {'about' if seen else 'at most'} {total} of disk"
         )
         rows: list[tuple[str, ...]] = [("cell", "runs", "h", "GPU h", "why", "times")]
-        rows += [self._row(cell, runs) for cell, runs in list(cells.items())[:_ROWS]]
+        for cell, runs in list(cells.items())[:_ROWS]:
+            one, numbers = self.costs[cell], ", ".join(str(number) for number in sorted(run.run for run in runs))
+            all_hours = f"{one.seconds * len(runs) / 3600:.2f}", f"{one.gpu_hours * len(runs):.2f}"
+            reasons = "; ".join(dict.fromkeys(run.reason for run in runs))
+            rows.append((cell.path, numbers, *all_hours, reasons, f"{one.start_s:.0f} s {one.basis}"))
         yield from (f"  {line}" for line in aligned(rows))
         if len(cells) > _ROWS:
             yield f"  ... and {len(cells) - _ROWS} more cells, in the table"
-
-    def _row(self, cell: Cell, runs: Sequence[PlannedRun]) -> tuple[str, ...]:
-        one = self.costs[cell]
-        reasons = dict.fromkeys(run.reason for run in runs)
-        return (
-            cell.path,
-            ", ".join(str(number) for number in sorted(run.run for run in runs)),
-            f"{one.seconds * len(runs) / 3600:.2f}",
-            f"{one.gpu_hours * len(runs):.2f}",
-            "; ".join(reasons),
-            f"{one.start_s:.0f} s {one.basis}",
-        )
 
     def _order(self) -> Iterator[str]:
         following = self.plan.of("measure")
@@ -128,13 +117,6 @@ class PlanText:
         yield from overflow_notes(self.plan)
         yield from pinned_notes(self.plan)
         yield from tier_size_lines(self.plan.config, self.store)
-
-    def _warnings(self) -> Iterator[str]:
-        warnings = self.plan.config.warnings
-        if warnings:
-            yield ""
-            yield "Warnings:"
-        yield from (f"  {sentence(warning)}" for warning in warnings)
 
     def _short(self) -> Iterator[str]:
         known = [cell for cell in self.plan.to_measure if self.plan.config.pilot(cell) not in self.plan.pilots]
@@ -166,35 +148,23 @@ class PlanText:
             "The new cells are compared with baselines that were measured at another time, so their verdicts are"
             " indicative at most. For verdicts, measure these baselines again beside them:"
         )
+        models: dict[tuple[str, int], list[str]] = {}
         for cell, date in stale.items():
             yield f"  {cell.path}" + (f", measured {date}" if date else "")
-        yield "with"
-        yield from _bridge_lines(stale)
-
-    def _workload(self) -> WorkloadSpec:
-        return self.plan.specification(next(iter(self.plan.to_measure))).workload
+            models.setdefault((cell.scenario, cell.cpu_blocks), []).append(cell.model)
+        yield from ("with", "  bridges:")
+        for (scenario, blocks), names in models.items():
+            yield f"    - {{models: [{', '.join(names)}], scenarios: [{scenario}], cpu_blocks: [{blocks}]}}"
 
     def write_table(self, path: Path) -> None:
         """Write a CSV with one row per run, in the order of measuring."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [*_COLUMNS, *_COSTS], restval="")
+            writer = csv.DictWriter(file, ["order", "model", "scenario", "cpu_blocks", *_OF_RUN, *_COSTS], restval="")
             writer.writeheader()
             for number, run in enumerate(self.plan.runs, start=1):
-                writer.writerow({"order": number, **self._facts(run)})
-
-    def _facts(self, run: PlannedRun) -> dict[str, object]:
-        facts = {name: getattr(run, name) for name in _COLUMNS if hasattr(run, name)}
-        facts |= {name: getattr(run.cell, name) for name in ("model", "scenario", "cpu_blocks")}
-        if run.state != "measure":
-            return facts
-        return facts | {name: getattr(self.costs[run.cell], name) for name in _COSTS}
-
-
-def _bridge_lines(cells: Mapping[Cell, str]) -> Iterator[str]:
-    models: dict[tuple[str, int], list[str]] = {}
-    for cell in cells:
-        models.setdefault((cell.scenario, cell.cpu_blocks), []).append(cell.model)
-    yield "  bridges:"
-    for (scenario, blocks), names in models.items():
-        yield f"    - {{models: [{', '.join(names)}], scenarios: [{scenario}], cpu_blocks: [{blocks}]}}"
+                row = {"order": number, "model": run.cell.model, "scenario": run.cell.scenario}
+                row |= {"cpu_blocks": run.cell.cpu_blocks, **{name: getattr(run, name) for name in _OF_RUN}}
+                if run.state == "measure":
+                    row |= {name: getattr(self.costs[run.cell], name) for name in _COSTS}
+                writer.writerow(row)

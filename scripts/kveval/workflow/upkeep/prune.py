@@ -10,14 +10,14 @@ import os
 import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kveval.host.errors import Failure
 from kveval.host.files import clock_s, last_change_s, make_folder
 from kveval.host.findings import aligned
-from kveval.store.listing import PRUNED, Contents, Pointer, StoreEntry, contents, pointers, size_text, written_s
+from kveval.store.listing import PRUNED, Contents, StoreEntry, contents, pointers, size_text, written_s
 from kveval.store.lock import abandoned, store_lock
 from kveval.store.run_file import IMPORTED
 from kveval.store.store import SUMS, Store
@@ -61,10 +61,6 @@ class Workflow:
     folder: Path
     wanted: References
 
-    def pointers(self, store: Store) -> list[Pointer]:
-        """Return what points to stored runs in its results."""
-        return pointers(self.wanted.roots(self.folder), store.root, self.folder)
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -85,11 +81,6 @@ class Spared:
     code: str
     place: Path | None = None
 
-    @property
-    def why(self) -> str:
-        """The reason in words."""
-        return _STAYS[self.code].format(place=self.place)
-
 
 @dataclass(frozen=True)
 class Pruning:
@@ -108,10 +99,9 @@ class Pruning:
         total = size_text(sum(one.bytes for one in self.candidates))
         found = [*aligned(rows), "", f"{len(self.candidates)} entries, {total}"]
         lines = found if self.candidates else ["Nothing to prune."]
-        lines += [f"kept: {one.entry.place}: {one.why}" for one in self.spared]
-        lines += [
-            f"cannot be read, so its references are not known: {name}: {why}" for name, why in self.unreadable.items()
-        ]
+        lines += [f"kept: {one.entry.place}: {_STAYS[one.code].format(place=one.place)}" for one in self.spared]
+        unknown = "cannot be read, so its references are not known"
+        lines += [f"{unknown}: {name}: {why}" for name, why in self.unreadable.items()]
         return "\n".join(lines)
 
 
@@ -120,10 +110,8 @@ def plan_pruning(
 ) -> Pruning:
     """Return what may be deleted: entries of these kinds that were finished at least `older_than_days` ago."""
     pruning = Pruning(unreadable={name: why for flow in workflows for name, why in flow.wanted.unreadable.items()})
-    found = contents(store.root)
     now = clock_s(store.root)
-    pointed = _pointed(store, workflows)
-    for kind, entry in _unreferred(found, workflows, pointed):
+    for kind, entry in _unreferred(contents(store.root), workflows, _pointed(store, workflows)):
         days = max(0.0, now - written_s(entry)) / _DAY_S
         if kind not in kinds or days < older_than_days:
             continue
@@ -161,12 +149,13 @@ def prune(
             if place is None:
                 pruning.spared.append(Spared(one.entry, "not_deletable"))
                 continue
-            origin = _origin(store, place)
-            if origin != place and _referred(
-                StoreEntry(origin, one.entry.measurement, one.entry.run), place, workflows, pointed
-            ):
-                code = "referred_to" if _restored(store, place) else "place_taken"
-                pruning.spared.append(Spared(one.entry, code))
+            entry = replace(one.entry, place=_origin(store, place))
+            if entry.place != place and _referred(entry, place, workflows, pointed):
+                taken = entry.place.exists()
+                if not taken:
+                    make_folder(entry.place.parent, store.root)
+                    place.rename(entry.place)
+                pruning.spared.append(Spared(one.entry, "place_taken" if taken else "referred_to"))
                 continue
             shutil.rmtree(place, ignore_errors=True)
             if place.exists():
@@ -255,7 +244,7 @@ def _referred(entry: StoreEntry, place: Path, workflows: Iterable[Workflow], poi
 
 
 def _pointed(store: Store, workflows: Iterable[Workflow]) -> set[str]:
-    links = (link for flow in workflows for link in flow.pointers(store))
+    links = (link for flow in workflows for link in pointers(flow.wanted.roots(flow.folder), store.root, flow.folder))
     return {os.path.realpath(link.place) for link in links if link.place is not None}
 
 
@@ -294,16 +283,6 @@ def _origin(store: Store, place: Path) -> Path:
     """Return where an entry was before it was moved away; for any other entry, where it is."""
     away = store.root / PRUNED
     return store.root / place.relative_to(away) if place.is_relative_to(away) else place
-
-
-def _restored(store: Store, place: Path) -> bool:
-    """Move an entry back that was moved away and is pointed to."""
-    origin = _origin(store, place)
-    if origin.exists():
-        return False
-    make_folder(origin.parent, store.root)
-    place.rename(origin)
-    return True
 
 
 def _remove_empty_folders(store: Store) -> None:

@@ -34,8 +34,9 @@ class References:
         """Return the cells and campaigns that want a run, by its id, or by the tree that it was imported from."""
         if facts.get("engine") == IMPORTED:
             return self.trees.get(str(facts.get("tree")), [])
-        found = self.runs.get((measurement or "", run or 0), [])
-        return found or self.searched.get("/".join(map(str, _cell(facts))), [])
+        found, cell = self.runs.get((measurement or "", run or 0), []), facts.get("cell")
+        names = [cell.get(key) for key in ("model", "scenario", "cpu_blocks")] if isinstance(cell, dict) else []
+        return found or self.searched.get("/".join(map(str, names)), [])
 
 
 def campaign_files(config: Path) -> list[Path]:
@@ -50,18 +51,15 @@ def references(campaigns: Iterable[Path | Mapping[str, Any]], catalogues: Path) 
     `catalogues` is the folder of models.yaml and the others.
     """
     found = References()
-    seen: set[Path] = set()
+    seen: list[Path | Mapping[str, Any]] = []
     for campaign in campaigns:
-        if isinstance(campaign, Path):
-            if campaign in seen:
-                continue
-            seen.add(campaign)
-        add_campaign(found, campaign, catalogues)
+        if campaign not in seen:
+            seen.append(campaign)
+            _add_campaign(found, campaign, catalogues)
     return found
 
 
-def add_campaign(found: References, campaign: Path | Mapping[str, Any], catalogues: Path) -> None:
-    """Add what one campaign refers to."""
+def _add_campaign(found: References, campaign: Path | Mapping[str, Any], catalogues: Path) -> None:
     try:
         config = load_config(campaign, catalogues)
     except ConfigError as error:
@@ -80,9 +78,3 @@ def add_campaign(found: References, campaign: Path | Mapping[str, Any], catalogu
             wanted = found.runs.setdefault((measurement, run), [])
             if (text := f"{cell.path} run {run} of {name}") not in wanted:
                 wanted.append(text)
-
-
-def _cell(facts: Mapping[str, Any]) -> list[Any]:
-    """Return model, scenario and size of a run's description; empty where it has none."""
-    cell = facts.get("cell")
-    return [cell.get(key) for key in ("model", "scenario", "cpu_blocks")] if isinstance(cell, dict) else []

@@ -33,13 +33,12 @@ def share_run(pointer: Path, shared: Path, description: Path, raw: Path) -> None
 
 def bring(files: Iterable[Path], places: Iterable[Path], made: Path) -> None:
     """Copy each of `files`, or folders of files, to its place, and list the places in `made`."""
-    brought = []
-    for file, place in zip(files, places, strict=True):
+    brought = [*places]
+    for file, place in zip(files, brought, strict=True):
         place.parent.mkdir(parents=True, exist_ok=True)
         if file.is_dir():
             shutil.rmtree(place, ignore_errors=True)
             shutil.copytree(file, place)
         else:
             shutil.copyfile(file, place)
-        brought.append(place)
     made.write_text("".join(f"{place}\n" for place in brought))

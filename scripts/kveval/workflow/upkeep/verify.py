@@ -126,19 +126,18 @@ def _entries(store: Store, verdicts: Sequence[Verdict], checked: Checked) -> lis
     """Add findings on wrong entries, set the damaged ones aside and return them."""
     lost = []
     for verdict in verdicts:
-        place, said = verdict.entry.place, f"{verdict.entry.place}: {verdict.reason}"
-        told = {"reason": verdict.code, "files": verdict.wrong}
+        place, done, fix, judged = verdict.entry.place, "it stays where it is", verdict.fix, findings.error
         if verdict.state == "damaged":
             lost.append(verdict)
             aside = store.set_aside(place, verdict.reason)
-            done = f"set aside as {aside}" if aside else "this user may not set it aside; it is not adopted"
-            checked.findings.append(findings.error(verdict.label, f"{said}; {done}", "", verdict.state, **told))
-        elif verdict.state == "kept":
-            said += "; it stays where it is"
-            checked.findings.append(findings.error(verdict.label, said, verdict.fix, verdict.state, **told))
+            done, fix = f"set aside as {aside}" if aside else "this user may not set it aside; it is not adopted", ""
         elif verdict.state == "arriving":
-            said += "; it is not adopted: it is still being copied, or its copying was interrupted"
-            checked.findings.append(findings.warning(verdict.label, said, COPY_AGAIN, verdict.state, **told))
+            done, fix = "it is not adopted: it is still being copied, or its copying was interrupted", COPY_AGAIN
+            judged = findings.warning
+        if verdict.state != "sound":
+            told = {"reason": verdict.code, "files": verdict.wrong}
+            said = f"{place}: {verdict.reason}; {done}"
+            checked.findings.append(judged(verdict.label, said, fix, verdict.state, **told))
         if verdict.extra:
             said = f"{place}: {_few(verdict.extra)} not covered by its checksums; nothing reads that"
             fix = "see who put it there"

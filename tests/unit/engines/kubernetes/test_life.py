@@ -18,7 +18,7 @@ from kveval.engines.kubernetes.api.names import labels
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
 from kveval.engines.kubernetes.neighbours import NODES_ANNOTATION, earlier, is_busy
 from kveval.engines.kubernetes.teardown import remove
-from kveval.workflow.doctor.credential import lasts
+from kveval.workflow.doctor.doctor import lasts
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 RUN = labels("spring", "m/native-offload/1", 1, "ab", "model-server")

@@ -1,0 +1,40 @@
+"""Values of directives that several rules have: resources that grow with the campaign, captions for --report."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kveval.report.figures.names import figures_of
+
+
+def growing(least: float, per_run: float, runs: int) -> Callable[[object, int], int]:
+    """Return a resource function for Snakemake: (least + per_run x runs), rounded up, times the number of the attempt.
+
+    What jobs request from batch systems: docs/execution.md. Only for rules with one job per campaign, because Snakemake
+    calls the function once for every planned job.
+    """
+    first = math.ceil(least + per_run * runs)
+
+    def asked(wildcards: object, attempt: int) -> int:
+        return first * attempt
+
+    return asked
+
+
+def captioned(models: Iterable[str], family: str) -> dict[str, Any]:
+    """Return category, labels, caption and names of files, as Snakemake's `report` takes them for a folder.
+
+    The caption includes the file that `captions_of` names.
+    """
+    figures = {figure.name: figure for figure in figures_of(models, family)}
+    return {
+        "patterns": ["{figure}.png"],
+        "caption": "../scripts/kveval/workflow/caption.rst",
+        "category": family.capitalize(),
+        "labels": lambda wildcards: {"figure": figures[wildcards.figure].title},
+    }
+
+
+def captions_of(models: Iterable[str], family: str, folder: str) -> dict[str, str]:
+    """Return figure -> file of its caption in `folder`, for the figures of a family."""
+    return {figure.name: f"{folder}/{figure.caption_file.name}" for figure in figures_of(models, family)}
