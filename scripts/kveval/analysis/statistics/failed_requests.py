@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number
 
@@ -39,9 +40,10 @@ def bounds(sides: Sides) -> tuple[float, float]:
 
     Throughput: by their share at most, to either side. Latencies: failed requests count as the slowest of all, so the
     quantile q of the others is the quantile q (1 - share) of all; ln latency is interpolated between known quantiles.
+    Goodput: not at all, as failed requests are among those that it counts as missing the limits.
     """
     (failed, total), (failed_there, total_there) = _counts(sides.arm), _counts(sides.reference)
-    if not failed and not failed_there:
+    if sides.metric == GOODPUT or (not failed and not failed_there):
         return 0.0, 0.0
     ours, theirs = failed / total, failed_there / total_there
     if sides.metric == THROUGHPUT:
