@@ -20,7 +20,7 @@ from kveval.analysis.levels.requests import Requests
 from kveval.load.enough import MIN_TOKENS, SUFFICIENT
 from kveval.load.levels import rate_req_s_at, streams_at
 from kveval.load.reports import SCHEDULED, LevelReport
-from kveval.load.workload import workload_of
+from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.store.run_file import IMPORTED, LevelRun, Run
 
 # If the requests in flight fall short of those asked for by more than this share, verdicts allow for the bias.
@@ -45,16 +45,21 @@ class JudgedLevel:
     window: tuple[float, float]
 
     @property
+    def workload(self) -> WorkloadSpec:
+        """The workload that was asked for."""
+        return workload_of(self.run.workload)
+
+    @property
     def streams(self) -> int | None:
         """The concurrency asked for; None in an open loop."""
-        asked = streams_at(workload_of(self.run.workload), self.entry.level)
+        asked = streams_at(self.workload, self.entry.level)
         # Only the report of a sweep says what each of its levels is.
         return self.report.streams if asked is None and self.report.closed_loop else asked
 
     @property
     def rate_req_s(self) -> float | None:
         """The requests per second sent in an open loop, from the report, else from the workload."""
-        return self.report.rate_req_s or rate_req_s_at(workload_of(self.run.workload), self.entry.level)
+        return self.report.rate_req_s or rate_req_s_at(self.workload, self.entry.level)
 
     @property
     def in_flight(self) -> float:

@@ -9,7 +9,6 @@ from kveval.analysis.levels.aggregates import partial_output_counted
 from kveval.analysis.levels.checks import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.load.levels import rate_req_s_at
-from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED
 
 # Unfinished requests are a few per cent if a level is several times as long as a request.
@@ -40,7 +39,7 @@ def _missing(level: JudgedLevel, sent_req_s: float) -> bool:
 
 def _declared(level: JudgedLevel) -> bool:
     """Whether the workload declares the rate at which it sends."""
-    return rate_req_s_at(workload_of(level.run.workload), level.entry.level) is not None
+    return rate_req_s_at(level.workload, level.entry.level) is not None
 
 
 @check()
