@@ -32,7 +32,7 @@ _SERVER_COLUMNS = (
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
 _TEXT = (
     *("checks_failed", "checks_warned", "checks_noted", "checks_messages", NOTES, "baseline", "reason", "measurement"),
-    *("plateau", "selection", "not_reached", "within_method", "configuration", "run_started", "run_finished"),
+    *("plateau", "selection", "not_reached", "configuration", "run_started", "run_finished"),
     *("hardware", "guidellm_version", "indication", "levels_compared", "method", "method_hash", "verdict", "panel"),
     *(
         "missing",

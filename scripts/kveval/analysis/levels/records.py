@@ -10,17 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.estimators.intervals import batch_means, compound_poisson
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.estimators.survival import Observed, quantiles
 from kveval.analysis.levels.noise import QUANTILES, quantile_error, quantile_interval, whole
 from kveval.analysis.levels.requests import Requests
-from kveval.load.reports import CLOSED_LOOP, LevelReport
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 # The statistics by which latencies are compared; the others need no error.
 _WITH_ERROR = ("ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "itl_ms_p50", "e2e_ms_p50", "e2e_ms_p90")
-BATCHES = 10
 
 
 def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
@@ -101,18 +98,6 @@ def _statistics(name: str, values: Array, times: Observed) -> dict[str, float]:
     row |= {f"{column}_se": quantile_error(times, share) for column, share in errors.items()}
     low, high = quantile_interval(times, QUANTILES["p99"])
     return row | {f"{name}_ms_p99_low": low, f"{name}_ms_p99_high": high}
-
-
-def within_run(report: LevelReport, requests: Requests, start: float, end: float) -> dict[str, Any]:
-    """Return the throughput's 95 % interval from this run alone, a diagnostic on which no verdict rests."""
-    if report.strategy in CLOSED_LOOP:
-        method = "batch means"
-        interval = batch_means(requests.delivered_in_parts(start, end, BATCHES) * BATCHES / (end - start))
-    else:
-        method = "conversations"
-        amounts = np.bincount(requests.conversations, weights=requests.delivered(start, end)).astype(np.float64)
-        interval = compound_poisson(amounts, end - start)
-    return {"within_low_tok_s": interval[0], "within_high_tok_s": interval[1], "within_method": method}
 
 
 def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:

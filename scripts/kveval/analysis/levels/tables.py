@@ -145,7 +145,6 @@ def level_row(
         "concurrency_shortfall": float(np.maximum(0, 1 - measured["concurrency_mean"] / streams))
         if streams
         else np.nan,
-        **records.within_run(report, requests, *window),
         "throughput_se": counting_error(requests, *window) if streams else np.nan,
         "throughput_cut": cut_error(requests, *window, streams) if streams else np.nan,
         "throughput_drift": change,
