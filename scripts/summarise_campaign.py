@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kveval.analysis.cell_benefits import campaign_benefits
+from kveval.analysis.cell_benefits import predicted_benefits
 from kveval.analysis.costs import costs
 from kveval.analysis.peaks import read_table
 from kveval.analysis.summaries import summary_tables
@@ -18,7 +18,7 @@ def main(given: Mapping[str, Any], plan: Mapping[str, Any], made: Mapping[str, A
     known = make_plan(plan, {})
     tables = summary_tables(complete, peaks, comparison, known.baseline_of, known.parameters)
     runs, requests = collected_runs(Path(given["runs"])), [Path(path) for path in given["requests"]]
-    tables["predicted"] = campaign_benefits(runs, complete, peaks, comparison, requests, known.baseline_of)
+    tables["predicted"] = predicted_benefits(runs, complete, peaks, comparison, requests, known.baseline_of)
     if "costs" in made:
         tables["costs"] = costs(complete, peaks, comparison, runs, known.prices, known.stores)
     for name, path in made.items():
