@@ -88,8 +88,7 @@ def cell_tables(
     parts = []
     for table, recording in zip(levels, recordings, strict=True):
         with readable(recording):
-            run = int(table["run"].iloc[0])
-            parts.append(with_system_metrics(table, {run: recording}, catalogue, version, min_samples))
+            parts.append(with_system_metrics(table, recording, catalogue, version, min_samples))
     table = pd.concat(parts, ignore_index=True).sort_values(["run", "level"], ignore_index=True)
     return table, pd.DataFrame([peak_row(table, list(catalogue))])
 

@@ -19,7 +19,6 @@ from kveval.analysis.levels.configuration import (
     machine,
     server_build,
 )
-from kveval.analysis.levels.first_visits import prompt_shares
 from kveval.analysis.levels.goodput import goodput, unmeasured
 from kveval.analysis.levels.noise import counting_error, cut_error, drift
 from kveval.analysis.levels.outcomes import Outcome, checks_in, columns, judge
@@ -127,7 +126,7 @@ def level_row(
         received = float(np.nansum(requests.column("output_tokens")))
     streams = judged.streams if report.closed_loop else None
     change, error = drift(requests, *window, streams)
-    visits, unshared = prompt_shares(run.workload, level.level, requests, window)
+    visits, unshared = records.prompt_shares(run.workload, level.level, requests, window)
     exercised = _exercised(run, required, level.counters)
     row |= {
         **_identity(run, level),

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from kveval.analysis.estimators.spreads import Array
+from kveval.analysis.levels.noise import batch_count, change_error
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
-from kveval.analysis.system import hit_ratio
+from kveval.analysis.system.windows import Window
 from kveval.load.reports import CLOSED_LOOP
 
 # Blocks are allocated while a prompt is processed, so that running requests hold only a part of theirs for a while.
 _PARTLY = 0.5
 # A hit ratio that rises evenly by 0.15 changes by as much from the first third to the last.
 _FILLED = 0.1
+HIT_RATIO_DRIFT = ("hit_ratio_drift", "hit_ratio_drift_se")
+# Keys of config/metrics.yaml: the share of prompt tokens on the device, and the share of the rest in the tier.
+DEVICE_HITS, TIER_HITS = "prefix_cache_hit_percent", "external_cache_hit_percent"
 _KV_USAGE = ("kv_cache_usage_percent", "kv_cache_usage_max_percent")
 
 
@@ -111,7 +117,7 @@ def caches_filled(sampled: Sampled) -> Iterator[Outcome]:
 
     While a cache is still filling, every number depends on the length of the level.
     """
-    change, error = (sampled.value(name) for name in hit_ratio.COLUMNS)
+    change, error = (sampled.value(name) for name in HIT_RATIO_DRIFT)
     if not np.isnan(error) and abs(change) > max(_FILLED, 2 * error):
         yield warn(
             f"the hit ratio of the prompts changed by {100 * change:+.0f} points from the first third of the window to"
@@ -147,3 +153,28 @@ def recorded(sampled: Sampled) -> Iterator[Outcome]:
     """The recording has all metrics that this version of the server should have, under their names."""
     if sampled.found.absent:
         yield note(f"not in the recording: {', '.join(sampled.found.absent)}")
+
+
+def hit_ratio_drift(
+    percent: Callable[[str, Window], float], window: Window, level: Mapping[str, Any]
+) -> dict[str, float]:
+    """Return HIT_RATIO_DRIFT: the change of the hit share (0 to 1) from the first to the last third, and its error.
+
+    `percent` reads a key of config/metrics.yaml in a part of the window, NaN where it was not recorded. `level`: the
+    row of levels.csv, whose mean latency sets the length of the batches. NaN where a part of the window is not known.
+    """
+
+    def parts(count: int) -> Array:
+        edges = np.linspace(*window, count + 1).astype(np.int64).tolist()
+        return np.array([_hit_ratio(percent, part) for part in pairwise(edges)])
+
+    thirds = parts(3)
+    batches = parts(batch_count((window[1] - window[0]) / 1e9, float(level.get("e2e_ms_mean", np.nan)) / 1000))
+    error = change_error(batches) if not np.isnan(batches).any() else np.nan
+    return dict(zip(HIT_RATIO_DRIFT, (float(thirds[2] - thirds[0]), error), strict=True))
+
+
+def _hit_ratio(percent: Callable[[str, Window], float], part: Window) -> float:
+    device = percent(DEVICE_HITS, part) / 100
+    # The tier is asked only for what the device does not have; without a tier or a lookup it adds nothing.
+    return device + (1 - device) * float(np.nan_to_num(percent(TIER_HITS, part))) / 100
