@@ -21,8 +21,6 @@ from benchmarks import bench_designs
 
 from kveval.analysis.estimators.intervals import (
     Contrast,
-    batch_means,
-    compound_poisson,
     contrasts,
     holm,
     mean_interval,
@@ -161,32 +159,6 @@ def run_coverage(runs: int, count: int) -> float:
     return float(np.mean([low <= np.exp(6.0) <= high for low, high in intervals]))
 
 
-def open_loop_coverage(count: int, seconds: float = 90.0) -> float:
-    """Coverage of an open loop's rate: conversations arrive at random, each with its own number of tokens."""
-    generator = np.random.default_rng(5)
-    held = 0
-    for _ in range(count):
-        tokens = generator.lognormal(np.log(300), 0.7, generator.poisson(2.0 * seconds))
-        low, high = compound_poisson(tokens, seconds)
-        held += low <= 2.0 * 300 * np.exp(0.7**2 / 2) <= high
-    return held / count
-
-
-def closed_loop_coverage(count: int, seconds: float = 90.0, streams: int = 16) -> float:
-    """Coverage of a closed loop's rate by batch means: a stream sends its next request when one is answered."""
-    generator = np.random.default_rng(6)
-    held = 0
-    for _ in range(count):
-        lengths = generator.lognormal(np.log(2.0), 0.4, (streams, 200))
-        ends = np.cumsum(lengths, axis=1) - 100.0
-        edges = np.linspace(0.0, seconds, 11)
-        # 128 tokens of each request, spread over its time.
-        done = np.clip((edges[:, None, None] - (ends - lengths)) / lengths, 0, 1) * 128
-        low, high = batch_means(np.diff(done.sum(axis=(1, 2))) / (seconds / 10))
-        held += low <= streams * 128 / (2.0 * np.exp(0.4**2 / 2)) <= high
-    return held / count
-
-
 def peak_bias(sd: float, count: int, runs: int = 4) -> tuple[float, float]:
     """Mean bias, in per cent, of the best of eight equal levels: of its own mean, and cross-fitted."""
     generator = np.random.default_rng(7)
@@ -289,8 +261,6 @@ def rows(count: int) -> Iterator[tuple[str, str, str]]:
         yield text, f"{_per_cent(different)}, {_per_cent(alike)}", "at most 5 %, -"
     yield "coverage, measured at another time, R = 5", _per_cent(other_time_coverage(5, 4 * count)), "93 to 97 %"
     yield "coverage, spread of 3 replicates", _per_cent(replicate_coverage(3, 4 * count)), "93 to 97 %"
-    yield "coverage, open loop, conversations", _per_cent(open_loop_coverage(2 * count)), "93 to 97 %"
-    yield "coverage, closed loop, batch means", _per_cent(closed_loop_coverage(count)), "diagnostic"
     for name, sds in spreads.items():
         for runs in (3, 5):
             text, error = f"family-wise error, R = {runs}{name}", family_wise_error(runs, sds, 2 * count)

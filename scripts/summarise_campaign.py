@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kveval.analysis.cell_benefits import campaign_benefits
+from kveval.analysis.cell_benefits import predicted_benefits
 from kveval.analysis.costs import costs
 from kveval.analysis.peaks import read_table
 from kveval.analysis.summaries import summary_tables
@@ -14,7 +14,7 @@ if __name__ == "__main__":
     judged = [read_table(Path(path)) for path in (given.complete, given.peaks, given.comparison)]
     tables = summary_tables(*judged, plan.baseline_of, plan.parameters)
     runs, requests = collected_runs(Path(given.runs)), [Path(path) for path in given.requests]
-    tables["predicted"] = campaign_benefits(runs, *judged, requests, plan.baseline_of)
+    tables["predicted"] = predicted_benefits(runs, *judged, requests, plan.baseline_of)
     if "costs" in made:
         tables["costs"] = costs(*judged, runs, plan.prices, plan.stores)
     for name, path in made.items():

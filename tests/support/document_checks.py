@@ -257,7 +257,7 @@ DOCUMENT_RULES: Mapping[str, tuple[DocumentCheck, ...]] = {
     "R21": (too_fine,),
     "R22": (encoding, links_exist, counts_add_up, models_known),
 }
-"""Rule -> the checks of a finished document that hold it; see kveval.analysis.check_rules.RULES."""
+"""Rule -> the checks of a finished document that hold it; see kveval.analysis.verdict_tables.RULES."""
 
 
 def _short(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from tests.support.document_checks import DOCUMENT_RULES
 from tests.support.paths import CONFIG
 
-from kveval.analysis.check_rules import CHECKS, RULES
+from kveval.analysis.verdict_tables import CHECKS, RULES
 
 # Keys of which one stands in place of those that are required.
 INSTEAD = {"extends", "import", "compare"}

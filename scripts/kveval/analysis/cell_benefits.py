@@ -6,14 +6,14 @@ have the run and level of each request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.benefit import Basis, Benefit, Interval, MeasuredLevel, basis_of, tier_copies
-from kveval.analysis.cells import KEYS, CellKey, common_level
+from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
+from kveval.analysis.cells import KEYS, common_level
 from kveval.config.types import BLOCK_TOKENS
 from kveval.spec.curve.of_cells import CellCurves, curves_of, serving_of
 from kveval.spec.specification import Specification, SpecificationError
@@ -39,16 +39,14 @@ def measured_levels(levels: pd.DataFrame, requests: pd.DataFrame) -> dict[int, l
     """Return level -> what each run served at it, for the levels of a cell in which requests were completed."""
     found: dict[int, list[MeasuredLevel]] = {}
     of_run = dict(list(requests.groupby(["run", "level"])))
-    for row in levels[levels["throughput_tok_s"].notna()].to_dict("records"):
-        one = _measured_level(row, of_run.get((row["run"], row["level"]), requests[:0]))
-        if one is not None:
-            found.setdefault(int(row["level"]), []).append(one)
+    for row in levels[levels["throughput_tok_s"].gt(0) & levels["requests_completed"].gt(0)].to_dict("records"):
+        sent = of_run.get((row["run"], row["level"]))
+        if sent is not None:
+            found.setdefault(int(row["level"]), []).append(_measured_level(row, sent))
     return found
 
 
-def _measured_level(row: Mapping[Hashable, Any], requests: pd.DataFrame) -> MeasuredLevel | None:
-    if not row["throughput_tok_s"] > 0 or not row["requests_completed"] > 0 or requests.empty:
-        return None
+def _measured_level(row: Mapping[Hashable, Any], requests: pd.DataFrame) -> MeasuredLevel:
     start, end = pd.to_datetime([row["window_start"], row["window_end"]], utc=True, format="ISO8601")
     inside, ended = (pd.to_datetime(requests[name], utc=True).between(start, end) for name in ("first_token", "end"))
     begin = float(row["warmup_s"])
@@ -76,7 +74,11 @@ def tier_benefits(
     found: dict[Cell | None, Benefit] = {}
     for serving in dict.fromkeys(serving_of(specifications[cell]) for cell in curves):
         alike = [cell for cell in curves if serving_of(specifications[cell]) == serving]
-        sizes: dict[Cell | None, tuple[float, float]] = {cell: _in_use(curves[cell]) for cell in alike}
+        # In use at least and at most.
+        sizes: dict[Cell | None, tuple[float, float]] = {
+            cell: (curves[cell].usable[0] * curves[cell].tier_tokens, curves[cell].usable[1] * curves[cell].tier_tokens)
+            for cell in alike
+        }
         if size is not None and alike[0] == first:
             sizes[None] = size, size
         benefits = basis.benefits(specifications[alike[0]], level, [*sizes.values()])
@@ -84,12 +86,7 @@ def tier_benefits(
     return {cell: found[cell] for cell in curves}, None if size is None else (size, found[None])
 
 
-def _in_use(curves: CellCurves) -> tuple[float, float]:
-    low, high = (part * curves.tier_tokens for part in curves.usable)
-    return low, high
-
-
-def campaign_benefits(
+def predicted_benefits(
     runs: Sequence[Run],
     levels: pd.DataFrame,
     peaks: pd.DataFrame,
@@ -97,70 +94,50 @@ def campaign_benefits(
     requests: Sequence[Path],
     baselines: Mapping[str, str | None],
 ) -> pd.DataFrame:
-    """Return the table of `predicted_benefits` from a campaign's files.
-
-    `levels`: complete_metrics.csv; `requests`: requests.parquet of each cell, in its folder MODEL/SCENARIO/CPU_BLOCKS.
-    """
-    files = {(*path.parts[-4:-2], path.parts[-2]): path for path in requests}
-
-    def requests_of(cell: CellKey) -> pd.DataFrame | None:
-        path = files.get((cell[0], cell[1], str(cell[2])))
-        return None if path is None else pd.read_parquet(path)
-
-    at = {model: common_level(comparison, peaks, model) for model in peaks["model"].unique()}
-    return predicted_benefits(runs, levels, requests_of, at, baselines)
-
-
-def predicted_benefits(
-    runs: Sequence[Run],
-    levels: pd.DataFrame,
-    requests_of: Callable[[CellKey], pd.DataFrame | None],
-    at: Mapping[str, int | None],
-    baselines: Mapping[str, str | None],
-) -> pd.DataFrame:
     """Return a table with COLUMNS: one row per cell with a tier, at the level at which its model's cells are compared.
 
-    `levels`: complete_metrics.csv; `requests_of`: the requests of a cell; `at`: the level of each model; `baselines`:
-    scenario -> its baseline. Cells are left out if their requests are not known, or if their baseline was not measured
-    or served more requests than can be simulated while the report is made.
+    `levels`: complete_metrics.csv; `requests`: requests.parquet of each cell, in its folder MODEL/SCENARIO/CPU_BLOCKS;
+    `baselines`: scenario -> its baseline. Cells are left out if their requests are not known, or if their baseline was
+    not measured or served more requests than can be simulated while the report is made.
     """
-    rows = [
-        row
-        for model, level in at.items()
-        if level is not None
-        for row in _of_model([run for run in runs if run.cell.model == model], levels, requests_of, level, baselines)
-    ]
+    rows: list[tuple[Any, ...]] = []
+    files = {path.parts[-4:-1]: path for path in requests}
+    for model in peaks["model"].unique():
+        level = common_level(comparison, peaks, model)
+        of_model = [run for run in runs if run.cell.model == model]
+        if level is not None and len({run.hardware.get("fingerprint") for run in of_model}) == 1:
+            rows += _of_model(of_model, levels, files, level, baselines)
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _of_model(
     runs: Sequence[Run],
     levels: pd.DataFrame,
-    requests_of: Callable[[CellKey], pd.DataFrame | None],
+    files: Mapping[tuple[str, ...], Path],
     level: int,
     baselines: Mapping[str, str | None],
 ) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a model; `files`: model, scenario and blocks of a cell -> its requests."""
     first = {run.cell: run for run in sorted(runs, key=lambda run: -run.run)}
     specifications = {cell: known for cell, run in first.items() if (known := _specification(run, level)) is not None}
-    machines = {run.hardware.get("fingerprint") for run in runs}
     tiers = {cell: baselines.get(cell.scenario) for cell in specifications if cell.cpu_blocks}
     for name in dict.fromkeys(tiers.values()):
         base = next((cell for cell in specifications if cell.scenario == name and not cell.cpu_blocks), None)
-        if base is None or len(machines) > 1:
+        file = None if base is None else files.get((base.model, base.scenario, str(base.cpu_blocks)))
+        if base is None or file is None:
             continue
-        basis = _basis(base, specifications[base], runs, levels, requests_of)
+        basis = _basis(specifications[base], runs, levels, pd.read_parquet(file))
         if basis is None or level not in basis.levels:
             continue
         alike = {cell: specifications[cell] for cell, of in tiers.items() if of == name}
         curves = {cell: curves_of(one, level, reported_tokens=basis.device_tokens) for cell, one in alike.items()}
         benefits, enough = tier_benefits(basis, level, curves, alike)
         blocks = None if enough is None else -(-enough[0] // BLOCK_TOKENS)
-        block_gib = BLOCK_TOKENS * specifications[base].model.kv_bytes_per_token / 2**30
+        block_gib = BLOCK_TOKENS * basis.specification.model.kv_bytes_per_token / 2**30
         for cell, benefit in benefits.items():
-            intervals: list[Interval] = [getattr(benefit, name) for name in _PREDICTED]
             yield (
-                *(cell.model, cell.scenario, cell.cpu_blocks, level, len(basis.levels[level])),
-                *(value for one in intervals for value in one),
+                *(*cell.key, level, len(basis.levels[level])),
+                *(value for name in _PREDICTED for value in getattr(benefit, name)),
                 *(100 * benefit.busy, benefit.saturates, blocks, None if blocks is None else blocks * block_gib),
             )
 
@@ -178,19 +155,13 @@ def _specification(run: Run, level: int) -> Specification | None:
 
 
 def _basis(
-    cell: Cell,
-    specification: Specification,
-    runs: Sequence[Run],
-    levels: pd.DataFrame,
-    requests_of: Callable[[CellKey], pd.DataFrame | None],
+    specification: Specification, runs: Sequence[Run], levels: pd.DataFrame, requests: pd.DataFrame
 ) -> Basis | None:
-    requests, given = requests_of(cell.key), specification.workload.given_levels
+    cell, given = specification.cell, specification.workload.given_levels
     rows = levels[(levels[[*KEYS]] == [*cell.key]).all(axis=1) & levels["level"].isin(given)]
-    rows = rows[rows["run"].isin(sorted(rows["run"].unique())[:RUNS_READ])]
-    found = {} if requests is None else measured_levels(rows, requests)
-    facts = (run.server.get("facts", {}) for run in runs if run.cell == cell)
-    reported = (tokens for one in facts if (tokens := one.get("kv_cache_tokens")))
-    held = specification.budget.device_tokens or next(reported, None)
+    found = measured_levels(rows[rows["run"].isin(sorted(rows["run"].unique())[:RUNS_READ])], requests)
+    reported = (run.server.get("facts", {}).get("kv_cache_tokens") for run in runs if run.cell == cell)
+    held = specification.budget.device_tokens or next(filter(None, reported), None)
     most = max((seen.requests for each in found.values() for seen in each), default=0)
     if not found or held is None or most > _MOST_REQUESTS:
         return None

@@ -32,7 +32,7 @@ _SERVER_COLUMNS = (
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
 _TEXT = (
     *("checks_failed", "checks_warned", "checks_noted", "checks_messages", NOTES, "baseline", "reason", "measurement"),
-    *("plateau", "selection", "not_reached", "within_method", "configuration", "run_started", "run_finished"),
+    *("plateau", "selection", "not_reached", "configuration", "run_started", "run_finished"),
     *("hardware", "guidellm_version", "indication", "levels_compared", "method", "method_hash", "verdict", "panel"),
     *(
         "missing",
@@ -88,8 +88,7 @@ def cell_tables(
     parts = []
     for table, recording in zip(levels, recordings, strict=True):
         with readable(recording):
-            run = int(table["run"].iloc[0])
-            parts.append(with_system_metrics(table, {run: recording}, catalogue, version, min_samples))
+            parts.append(with_system_metrics(table, recording, catalogue, version, min_samples))
     table = pd.concat(parts, ignore_index=True).sort_values(["run", "level"], ignore_index=True)
     return table, pd.DataFrame([peak_row(table, list(catalogue))])
 

@@ -6,7 +6,7 @@ counters are read before and after it. `kveval.spec.curve` models what device an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,9 @@ def _curves(run: Run, level: LevelRun, sent: int, directory: Path) -> tuple[Cell
     if not device:
         raise Unpredicted("no server reported the size of its device's cache")
     if specification.workload.profile in workloads.REPLAYS:
-        prompts = _replayed(specification, level, sent, trace_file(_unpacked(directory / level.report)))
+        # The trace is beside the report, which may have been compressed since.
+        trace = trace_file(Path(str(directory / level.report).removesuffix(".zst")))
+        prompts = _replayed(specification, level, sent, trace)
     else:
         specification = _coarse(specification, level.level, sent)
         prompts = _drawn(specification, run, level, sent)
@@ -113,11 +115,6 @@ def _asked(prompts: Prompts, tokens: float) -> Prompts:
     # Tokens that a chat template adds to the prompts may add one request at most.
     asked = np.cumsum(np.where(prompts.counted, prompts.input_tokens, 0))
     return prompts.served_by(np.arange(len(asked)) <= np.argmin(np.abs(asked - tokens)))
-
-
-def _unpacked(report: Path) -> Path:
-    """The report's path without the suffix of its compression."""
-    return report.with_suffix("") if report.suffix == ".zst" else report
 
 
 def _replayed(specification: Specification, level: LevelRun, sent: int, trace: Path) -> Prompts:
@@ -229,73 +226,74 @@ def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare
         return []
     keys = [*KEYS, "run", "level"]
     found = tier_activity(runs).merge(levels, on=keys, suffixes=("", "_of_window"))
-    found = found.merge(pd.DataFrame([*_beside(runs)], columns=[*keys, *_BESIDE]), on=keys)
+    counted = pd.DataFrame([_counted(run, level) for run in runs for level in run.levels])
+    found = found.merge(counted, on=keys) if len(counted) else found[:0]
     found = found.dropna(subset=[*NUMBERS[:3], "device_hit_percent"])
+    if found.empty:
+        return []
+    served = found["device_hit_percent"] + found["external_hit_percent"].fillna(0.0)
+    low, high = 100 * found["predicted_ratio_low"], 100 * found["predicted_ratio_high"]
+    found = found.assign(served=served, low=low, high=high, difference=served - served.clip(low, high))
+    found = found.assign(**_clues(found))
     return [_of(rows) for _, rows in found.groupby([*KEYS, "level"], sort=False)]
 
 
 def _of(rows: pd.DataFrame) -> ServedShare:
-    served = rows["device_hit_percent"] + rows["external_hit_percent"].fillna(0.0)
-    low, high = 100 * rows["predicted_ratio_low"], 100 * rows["predicted_ratio_high"]
-    differences = (served - served.clip(low, high)).to_numpy(dtype=np.float64)
-    first = rows.iloc[0].to_dict()
+    first, mean = rows.iloc[0].to_dict(), rows.mean(numeric_only=True)
     return ServedShare(
         cell=cell_of(first),
         level=int(first["level"]),
         runs=len(rows),
         tier_blocks=float(first["predicted_tier_blocks"]),
-        device_predicted=float(100 * rows["predicted_device_ratio"].mean()),
-        device=float(rows["device_hit_percent"].mean()),
-        predicted=(float(low.mean()), float(high.mean())),
-        served=float(served.mean()),
-        difference=float(differences.mean()),
-        half_width=half_width(differences),
-        counted={name: float(clue(rows).mean()) for name, clue in _CLUES.items()},
+        device_predicted=100 * float(mean["predicted_device_ratio"]),
+        device=float(mean["device_hit_percent"]),
+        predicted=(float(mean["low"]), float(mean["high"])),
+        served=float(mean["served"]),
+        difference=float(mean["difference"]),
+        half_width=half_width(rows["difference"].to_numpy(dtype=np.float64)),
+        counted={name: float(mean[name]) for name in _CLUES},
         varied=bool(first["varied"]),
     )
 
 
-def _in_progress(rows: pd.DataFrame) -> Any:
-    tokens = rows["concurrency_mean"] * (rows["request_prompt_tokens"] + rows["request_output_tokens"])
-    return 100 * tokens / rows["device_tokens"]
-
-
-def _not_stored(rows: pd.DataFrame) -> Any:
-    served = rows["device_hit_percent"] + rows["external_hit_percent"]
-    computed = rows["prompt_tokens"] * (1 - served / 100) + rows["generated"]
-    return 100 * (computed - rows["stored_mb"] * 1e6 / rows["token_bytes"]) / rows["prompt_tokens"]
-
-
-_CLUES: Mapping[str, Callable[[pd.DataFrame], Any]] = {
-    "preempted": lambda rows: rows["requests_preempted"],
-    "failed": lambda rows: rows["failed"],
-    "unfinished": lambda rows: rows["unfinished"],
-    "evicted": lambda rows: rows["evicted"],
-    "not_stored_percent": _not_stored,
-    "in_progress_percent": _in_progress,
-    "one_request_points": lambda rows: 100 * rows["request_prompt_tokens"] / rows["prompt_tokens"],
-    "asked_percent": lambda rows: 100 * rows["prompt_tokens"] / rows["predicted_prompt_tokens"],
-}
+_CLUES = (
+    *("preempted", "failed", "unfinished", "evicted"),
+    *("not_stored_percent", "in_progress_percent", "one_request_points", "asked_percent"),
+)
 """Requests that were preempted; transfers that failed; stores of LMCache not finished when the level ended; chunks that
 LMCache evicted; tokens computed but not stored in the tier, % of the prompt tokens; the share of the device's cache
 that requests in progress need at most; the percentage points of one request; the prompt tokens that the device was
 asked for, % of those sent."""
-_BESIDE = ("failed", "unfinished", "evicted", "generated", "token_bytes", "varied")
 
 
-def _beside(runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
-    """Yield rows with what `tier_activity` lacks: the keys, then the columns of _BESIDE."""
-    for run in runs:
-        token_bytes = run.kv_bytes_per_token or np.nan
-        varied = any(run.workload.get(name) for name in ("prompt_spread", "output_spread"))
-        for level in run.levels:
-            moved = {name: change.delta for name, change in level.counters.items()}
-            lmcache = [
-                moved.get(f"lmcache_mp_{name}_total", np.nan)
-                for name in ("num_submitted_stores", "num_finished_stores", "l1_evicted_chunks")
-            ]
-            # Names with labels are parts of totals that are counted already.
-            failed = sum(delta for name, delta in moved.items() if "fail" in name and "{" not in name)
-            generated = server_delta(level.counters, "generation_tokens")
-            counted = (failed, lmcache[0] - lmcache[1], lmcache[2], generated, token_bytes, varied)
-            yield *run.cell.key, run.run, level.level, *counted
+def _clues(rows: pd.DataFrame) -> dict[str, pd.Series[float]]:
+    """Return those of _CLUES that are not counted but computed."""
+    prompts, request = rows["prompt_tokens"], rows["request_prompt_tokens"]
+    hits = (rows["device_hit_percent"] + rows["external_hit_percent"]) / 100
+    computed = prompts * (1 - hits) + rows["generated"]
+    in_progress = rows["concurrency_mean"] * (request + rows["request_output_tokens"])
+    return {
+        "preempted": rows["requests_preempted"],
+        "not_stored_percent": 100 * (computed - rows["stored_mb"] * 1e6 / rows["token_bytes"]) / prompts,
+        "in_progress_percent": 100 * in_progress / rows["device_tokens"],
+        "one_request_points": 100 * request / prompts,
+        "asked_percent": 100 * prompts / rows["predicted_prompt_tokens"],
+    }
+
+
+def _counted(run: Run, level: LevelRun) -> dict[str, Any]:
+    """Return what `tier_activity` lacks: counts of a level, the bytes of a token, and whether lengths are drawn."""
+    moved = {name: change.delta for name, change in level.counters.items()}
+    submitted, finished, evicted = (
+        moved.get(f"lmcache_mp_{name}_total", np.nan)
+        for name in ("num_submitted_stores", "num_finished_stores", "l1_evicted_chunks")
+    )
+    return {
+        **dict(zip(KEYS, run.cell.key, strict=True)),
+        **{"run": run.run, "level": level.level, "unfinished": submitted - finished, "evicted": evicted},
+        # Names with labels are parts of totals that are counted already.
+        "failed": sum(delta for name, delta in moved.items() if "fail" in name and "{" not in name),
+        "generated": server_delta(level.counters, "generation_tokens"),
+        "token_bytes": run.kv_bytes_per_token or np.nan,
+        "varied": any(run.workload.get(name) for name in ("prompt_spread", "output_spread")),
+    }

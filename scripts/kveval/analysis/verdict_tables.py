@@ -1,19 +1,63 @@
-"""The campaign's verdicts as tables: comparisons, averages over models, and what every check found."""
+"""The campaign's verdicts as tables, the rules that keep a report from known mistakes, and the checks of the rules.
+
+Each rule prevents mistakes that published evaluations of KV-cache offload made. A check is a pure function, marked
+`@check(RULES)`, of a level (`levels.checks`, `levels.checks_run`, `levels.checks_import`), of a level's system metrics
+(`system.checks`) or of the campaign's tables (`checks`). Tests of the report's template check the report's own
+sentences. docs/comparisons.md lists all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.check_rules import CHECKS, check_table
-from kveval.analysis.checks import Tables
+from kveval.analysis import checks
+from kveval.analysis.cells import KEYS, THROUGHPUT
 from kveval.analysis.estimators.correlations import CORRELATED, within_models
-from kveval.analysis.levels.outcomes import judge
+from kveval.analysis.levels.outcomes import COLUMNS, Check, Outcome, checks_in, judge, outcomes_of
+from kveval.analysis.levels.tables import LEVEL_CHECKS
 from kveval.analysis.statistics.averages import averages
 from kveval.analysis.statistics.campaign import compare_all
+from kveval.analysis.system.metrics import SYSTEM_CHECKS
 from kveval.config.campaign import Comparison
+
+RULES: Mapping[str, str] = {
+    "R1": "units and scales come from the recording, and values are physically possible",
+    "R2": "cells are identified by their runs' own description, exactly",
+    "R3": "system metrics are those of the level's window, with enough samples",
+    "R4": "a closed loop obeys its invariants, an open loop its schedule",
+    "R5": "averages over models are geometric means of ratios over a balanced panel",
+    "R6": "every percentage says of what",
+    "R7": "tokens of unfinished requests count, and what was not observed is missing",
+    "R8": "rates are steady and quantiles rest on enough observations",
+    "R9": "verdicts rest on repeated blocks",
+    "R10": "peaks are bracketed and cross-fitted, and comparisons are at a common level",
+    "R11": "verdicts are adjusted for their number",
+    "R12": "equality is said only where an equivalence test passed",
+    "R13": "the workload exercises the feature",
+    "R14": "what ran is recorded, and equal configurations are replicates",
+    "R15": "sizes of KV caches follow from the model's geometry",
+    "R16": "hardware is as probed, and it and the server's build are the same for what is compared",
+    "R17": "correlations are within models, with their interval",
+    "R18": "sentences claim what verdicts say and no more",
+    "R19": "metrics have the names and meanings of their tool's version",
+    "R20": "distributions are possible",
+    "R21": "no digit is finer than the uncertainty",
+    "R22": "the document's counts, links, names and encoding are right",
+}
+
+CHECKS: Mapping[str, tuple[Check, ...]] = {
+    "level": LEVEL_CHECKS,
+    "system": SYSTEM_CHECKS,
+    "campaign": checks_in(checks),
+}
+"""What is checked -> all functions that are marked as its checks, each with the rules that it enforces."""
+
+_CELL = re.compile(r"([^/\s]+)/([^/\s]+)/(\d+)")
+_COLUMNS = [*KEYS, "run", "level", "severity", "rule", "check", "message"]
 
 
 def verdict_tables(
@@ -26,7 +70,7 @@ def verdict_tables(
     compared = compare_all(complete, baselines, settings)
     means = averages(compared.baseline, settings.alpha)
     related = within_models(complete, CORRELATED, THROUGHPUT)
-    tables = Tables(complete, peaks, *compared, means, related, settings.alpha)
+    tables = checks.Tables(complete, peaks, *compared, means, related, settings.alpha)
     return {
         "comparison": compared.baseline,
         "contrasts": compared.contrasts,
@@ -34,3 +78,30 @@ def verdict_tables(
         "averages": means,
         "checks": check_table(complete, judge(CHECKS["campaign"], tables)),
     }
+
+
+def rules_of(name: str) -> str:
+    """Return the rules that a check enforces, `;`-joined; "" for a check without rules."""
+    rules = {rule for checks in CHECKS.values() for check in checks if check.name == name for rule in check.rules}
+    return ";".join(rule for rule in RULES if rule in rules)
+
+
+def check_table(levels: pd.DataFrame, found: Sequence[Outcome] = ()) -> pd.DataFrame:
+    """Return checks.csv: a row for every outcome of a level, then those of the campaign's tables (no run, no level)."""
+    rows: list[dict[str, Any]] = []
+    for level in levels.to_dict("records"):
+        place = {name: level[name] for name in (*KEYS, "run", "level")}
+        by_severity = sorted(outcomes_of(level), key=lambda outcome: list(COLUMNS).index(outcome.severity))
+        rows += [{**place, **_row(outcome, outcome.message)} for outcome in by_severity]
+    for outcome in found:
+        cell = _CELL.fullmatch(outcome.where)
+        place = {} if cell is None else dict(zip(KEYS, (cell[1], cell[2], int(cell[3])), strict=True))
+        message = outcome.message if cell or not outcome.where else f"{outcome.where}: {outcome.message}"
+        rows.append({**place, **_row(outcome, message)})
+    table = pd.DataFrame(rows, columns=_COLUMNS)
+    return table.astype({"cpu_blocks": "Int64", "run": "Int64", "level": "Int64"})
+
+
+def _row(outcome: Outcome, message: str) -> dict[str, str]:
+    rule = rules_of(outcome.name)
+    return {"severity": outcome.severity, "rule": rule, "check": outcome.name, "message": message}

@@ -9,10 +9,9 @@ from tests.support.paths import REPOSITORY
 from tests.support.synthetic import BASELINES, METRICS, levels_table, peaks_table
 from tests.unit.analysis.test_level_tables import measurement  # noqa: F401  (a fixture)
 
-from kveval.analysis.check_rules import CHECKS, RULES
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.reuse import NUMBERS, TEXTS
-from kveval.analysis.verdict_tables import verdict_tables
+from kveval.analysis.verdict_tables import CHECKS, RULES, verdict_tables
 from kveval.config.campaign import Comparison
 
 TEXT = "".join((REPOSITORY / "docs" / name).read_text() for name in ("analysis.md", "comparisons.md"))

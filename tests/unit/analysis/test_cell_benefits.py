@@ -1,6 +1,7 @@
 """From the tables and runs of a campaign to what its tiers were predicted to buy."""
 
-from collections.abc import Callable
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -49,11 +50,16 @@ def requests() -> pd.DataFrame:
 
 
 def predicted(
-    runs: list[Run],
-    table: pd.DataFrame | None = None,
-    requests_of: Callable[[CellKey], pd.DataFrame | None] = lambda cell: requests(),
+    runs: list[Run], table: pd.DataFrame | None = None, sent: pd.DataFrame | None = None
 ) -> list[dict[str, Any]]:
-    found = predicted_benefits(runs, levels() if table is None else table, requests_of, {MODEL: LEVEL}, BASELINES)
+    peaks = pd.DataFrame({"model": [MODEL], "level": [LEVEL]})
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, *map(str, BASE), "requests.parquet")] if sent is None or len(sent.columns) else []
+        for file in files:
+            file.parent.mkdir(parents=True)
+            (requests() if sent is None else sent).to_parquet(file)
+        table = levels() if table is None else table
+        found = predicted_benefits(runs, table, peaks, peaks[:0], files, BASELINES)
     assert tuple(found.columns) == COLUMNS
     return found.to_dict("records")  # type: ignore[return-value]
 
@@ -82,11 +88,11 @@ def test_a_tier_that_holds_all_prefixes_is_predicted_to_serve_more_and_sooner() 
 def test_without_what_it_follows_from_nothing_is_predicted(
     runs: list[CellKey], table: pd.DataFrame, known: bool
 ) -> None:
-    assert predicted([a_run(cell) for cell in runs], table, lambda cell: requests() if known else None) == []
+    assert predicted([a_run(cell) for cell in runs], table, requests() if known else pd.DataFrame()) == []
 
 
 def test_without_any_request_nothing_is_predicted() -> None:
-    assert predicted([a_run(BASE), a_run(TIERED)], requests_of=lambda cell: requests()[:0]) == []
+    assert predicted([a_run(BASE), a_run(TIERED)], sent=requests()[:0]) == []
 
 
 def test_imported_runs_and_runs_of_two_machines_predict_nothing() -> None:

@@ -17,7 +17,6 @@ from tests.support.synthetic import comparison_table, level_row, levels_table, p
 from tests.unit.analysis.test_checks import level, steady
 
 from kveval.analysis import checks as checks_campaign
-from kveval.analysis.check_rules import CHECKS, RULES, check_table, rules_of
 from kveval.analysis.checks import Tables
 from kveval.analysis.levels import checks, checks_import, checks_run
 from kveval.analysis.levels.outcomes import Check, Outcome, checks_in, columns, judge
@@ -25,7 +24,7 @@ from kveval.analysis.levels.requests import Requests
 from kveval.analysis.statistics.averages import averages
 from kveval.analysis.system import checks as checks_system
 from kveval.analysis.system.checks import Reduced, Sampled
-from kveval.analysis.verdict_tables import verdict_tables
+from kveval.analysis.verdict_tables import CHECKS, RULES, check_table, rules_of, verdict_tables
 from kveval.config.campaign import Comparison
 from kveval.store.run_file import Run
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kveval.analysis.system import hit_ratio
+from kveval.analysis.system.checks import DEVICE_HITS, HIT_RATIO_DRIFT, hit_ratio_drift
 from kveval.analysis.system.windows import Window
 
 SECOND = 10**9
@@ -22,14 +22,14 @@ class Recorded:
 
     def percent(self, key: str, part: Window) -> float:
         inside = (self._times >= part[0]) & (self._times < part[1])
-        return 100 * float(self._hits[inside].mean()) if key == hit_ratio.DEVICE else np.nan
+        return 100 * float(self._hits[inside].mean()) if key == DEVICE_HITS else np.nan
 
 
 def flagged(first: float, last: float) -> float:
     found = []
     for seed in range(100):
         recorded = Recorded(first, last, seed)
-        change, error = hit_ratio.drift(recorded.percent, recorded.window, LEVEL).values()
+        change, error = hit_ratio_drift(recorded.percent, recorded.window, LEVEL).values()
         found.append(abs(change) > max(0.1, 2 * error))
     return float(np.mean(found))
 
@@ -42,13 +42,13 @@ def test_a_cache_that_fills_is_found_and_one_in_its_lasting_state_is_not() -> No
 
 def test_what_is_not_on_the_device_is_asked_of_the_tier() -> None:
     def percent(key: str, part: Window) -> float:
-        return 60.0 if key == hit_ratio.DEVICE else 100.0 * (part[0] >= 60 * SECOND)
+        return 60.0 if key == DEVICE_HITS else 100.0 * (part[0] >= 60 * SECOND)
 
-    change, _ = hit_ratio.drift(percent, (0, 120 * SECOND), LEVEL).values()
+    change, _ = hit_ratio_drift(percent, (0, 120 * SECOND), LEVEL).values()
     assert change == pytest.approx(0.4)
 
 
 def test_what_was_not_recorded_is_not_known() -> None:
-    found = hit_ratio.drift(lambda key, part: np.nan, (0, 120 * SECOND), LEVEL)
-    assert list(found) == list(hit_ratio.COLUMNS)
+    found = hit_ratio_drift(lambda key, part: np.nan, (0, 120 * SECOND), LEVEL)
+    assert list(found) == list(HIT_RATIO_DRIFT)
     assert np.isnan(list(found.values())).all()

@@ -61,8 +61,6 @@ def test_throughput_is_the_generators_own_within_a_token(measurement: Callable[.
     # The report's output_tokens_per_second.total.mean: tokens delivered in the window, by their own times.
     assert requests.delivered(START, END).sum() / (END - START) == pytest.approx(157.009, rel=1e-3)
     row = only(run_tables(measurement())[0])
-    assert row["within_low_tok_s"] < row["throughput_tok_s"] < row["within_high_tok_s"]
-    assert row["within_method"] == "batch means"
     assert 7.5 < row["concurrency_mean"] < 8
     assert row["output_tokens"] == pytest.approx(row["throughput_tok_s"] * row["duration_s"])
     assert row["throughput_completed_tok_s"] != row["throughput_tok_s"]

@@ -119,6 +119,12 @@ def test_at_fixed_rates_goodput_is_judged_though_throughput_is_not() -> None:
     assert rows_of(found.peaks)["native-offload"]["verdict"] == BETTER
 
 
+def test_failed_requests_missed_the_limits_already_and_widen_nothing() -> None:
+    none, some = (rows_of(compare_all(campaign().assign(requests_errored=n), BASELINES).baseline) for n in (0, 1))
+    for name in ("low_percent", "effect_percent", "high_percent"):
+        assert some["native-offload"][name] == none["native-offload"][name]
+
+
 def test_few_that_meet_the_limits_make_no_claim_of_chance() -> None:
     generator = np.random.default_rng(5)
     claims, looked = 0, 300

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from tests.support.simulated_levels import ClosedLoop
 from tests.unit.analysis.test_checks import steady
 
-from kveval.analysis.levels.first_visits import first_visits, prompt_shares
 from kveval.analysis.levels.noise import (
     change_error,
     counting_error,
@@ -19,7 +18,7 @@ from kveval.analysis.levels.noise import (
     uneven,
     whole,
 )
-from kveval.analysis.levels.records import measured
+from kveval.analysis.levels.records import first_visits, measured, prompt_shares
 from kveval.analysis.levels.requests import Requests
 from kveval.load.reports import RequestRecord
 

@@ -24,7 +24,6 @@ def test_intervals_over_runs_cover_the_truth(runs: int) -> None:
 
 
 def test_intervals_of_the_other_designs_cover_the_truth() -> None:
-    assert 0.93 <= simulated.open_loop_coverage(2000) <= 0.97
     assert 0.93 <= simulated.other_time_coverage(5, 2000) <= 0.97
     assert 0.93 <= simulated.replicate_coverage(3, 2000) <= 0.97
 

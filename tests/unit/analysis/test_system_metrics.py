@@ -15,7 +15,6 @@ from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metri
 from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.analysis.system.checks import Reduced
 from kveval.analysis.system.metrics import (
-    NO_RECORDING,
     NO_WINDOW,
     MetricsError,
     SystemRecording,
@@ -173,27 +172,24 @@ def levels(**changes: Any) -> pd.DataFrame:
 
 def test_metrics_join_their_level(recording: Path) -> None:
     catalogue = {"requests_running": entry()}
-    table = with_system_metrics(levels(), {1: recording}, catalogue, "0.32.0")
+    table = with_system_metrics(levels(), recording, catalogue, "0.32.0")
     assert (table["requests_running"][0], table["pcp_samples"][0], table["pcp_notes"][0]) == (7.0, SECONDS, "")
-    absent = with_system_metrics(levels(), {}, catalogue, "0.32.0")
-    assert absent["requests_running"].isna().all()
-    assert absent["pcp_notes"][0] == NO_RECORDING
 
 
 def test_the_hit_ratio_is_followed_through_the_window(recording: Path) -> None:
     """30 of 40 tokens are found in every second of the recording."""
     catalogue = yaml.safe_load(CATALOGUE.read_text())
     bare = levels().drop(columns=catalogue.keys() & set(levels()))
-    table = with_system_metrics(bare, {1: recording}, catalogue, "0.32.0")
+    table = with_system_metrics(bare, recording, catalogue, "0.32.0")
     assert table.loc[0, ["hit_ratio_drift", "hit_ratio_drift_se"]].tolist() == pytest.approx([0.0, 0.0], abs=1e-9)
-    other = with_system_metrics(levels(), {1: recording}, {"requests_running": entry()}, "0.32.0")
+    other = with_system_metrics(levels(), recording, {"requests_running": entry()}, "0.32.0")
     assert other[["hit_ratio_drift", "hit_ratio_drift_se"]].isna().all(axis=None)
 
 
 def test_more_requests_in_the_server_than_were_sent_fails_the_level(recording: Path) -> None:
     catalogue = {"requests_running": entry(), "requests_waiting": entry(scale=0.25)}
     judged = columns([Outcome("steadiness", "fail", "it rose")])
-    failed = with_system_metrics(levels(**judged), {1: recording}, catalogue, "0.32.0")
+    failed = with_system_metrics(levels(**judged), recording, catalogue, "0.32.0")
     assert failed["checks_failed"][0] == "steadiness;queues"
     (message,) = [found["message"] for found in json.loads(failed["checks_messages"][0]) if found["name"] == "queues"]
     assert re.findall(r"[\d.]+", message) == ["8.8", "8"]
@@ -219,7 +215,7 @@ def test_a_mistake_in_the_catalogue_names_its_entry() -> None:
 def test_a_failed_level_has_no_window(recording: Path) -> None:
     table = levels()
     table["window_start"] = pd.NaT
-    joined = with_system_metrics(table, {1: recording}, {"requests_running": entry()}, "0.32.0")
+    joined = with_system_metrics(table, recording, {"requests_running": entry()}, "0.32.0")
     assert np.isnan(joined["requests_running"][0])
     assert joined["pcp_notes"][0] == NO_WINDOW
 
@@ -306,7 +302,7 @@ def test_a_reset_counts_what_came_after_it(tmp_path: Path) -> None:
 def test_the_window_follows_the_clock_of_the_recording(recording: Path) -> None:
     catalogue = {"x": entry(pcp="mem.util.used", unit="GiB", reduction="max")}
     early = {"window_start": pd.Timestamp(START - 22 * SECOND), "window_end": pd.Timestamp(START - 3 * SECOND)}
-    assert with_system_metrics(levels(**early), {1: recording}, catalogue, "0", 10)["x"].isna().all()
-    moved = with_system_metrics(levels(**early, clock_offset_s=22.0), {1: recording}, catalogue, "0", 10)
+    assert with_system_metrics(levels(**early), recording, catalogue, "0", 10)["x"].isna().all()
+    moved = with_system_metrics(levels(**early, clock_offset_s=22.0), recording, catalogue, "0", 10)
     assert moved["x"].tolist() == [2.0]
     assert "clock_offset" in moved["checks_noted"][0]

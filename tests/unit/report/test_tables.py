@@ -426,7 +426,7 @@ def test_an_entry_of_the_catalogue_makes_a_column_and_stands_in_the_report(tmp_p
     levels = campaign.levels_table(keys, runs=1, levels=(1, 50)).drop(
         columns=[*campaign.METRICS, "pcp_samples", "pcp_notes"]
     )
-    levels = with_system_metrics(levels, {1: campaign.recording(tmp_path)}, metrics, "0.32.0")
+    levels = with_system_metrics(levels, campaign.recording(tmp_path), metrics, "0.32.0")
     assert levels["busiest_share_percent"].between(50, 100).all()
     peaks = pd.DataFrame([peak_row(rows, list(metrics)) for _, rows in levels.groupby("scenario", sort=False)])
     facts = Measured(campaign.runs_of(levels), levels, peaks, campaign.measured(levels).comparison)

@@ -42,37 +42,8 @@ def half_width(values: Array, confidence: float = 0.95) -> float:
 
 def mean_interval(logs: Array, confidence: float = 0.95) -> tuple[float, float]:
     """Return the t interval of a geometric mean from values on the ln scale; NaN with fewer than two values."""
-    half = half_width(logs, confidence)
-    return (np.nan, np.nan) if np.isnan(half) else _around(float(np.exp(np.mean(logs))), half)
-
-
-def batch_means(rates: Array, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the interval of a closed loop's rate from the rates of successive equal parts of one run.
-
-    Student's t with len - 1 degrees of freedom on the ln scale (standard error relative to the mean); NaN where nothing
-    was delivered. Parts are taken as independent: a diagnostic of one run, which says nothing about other runs.
-    """
-    mean = float(rates.mean()) if len(rates) else 0.0
-    return _around(mean, half_width(rates, confidence) / mean) if mean > 0 else (np.nan, np.nan)
-
-
-def compound_poisson(tokens: Array, seconds: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the interval of an open loop's rate, tok/s, from the tokens that each conversation delivered.
-
-    Conversations arrive independently, each with its own tokens T_c: SE(ln X) = sqrt(sum T_c^2) / sum T_c, Student's t
-    with n_c - 1 degrees of freedom. Those that delivered nothing do not count; NaN with fewer than two.
-    """
-    amounts = tokens[tokens > 0]
-    if len(amounts) < 2:
-        return np.nan, np.nan
-    total = float(amounts.sum())
-    half = t_quantile((1 + confidence) / 2, len(amounts) - 1) * float(np.sqrt((amounts**2).sum())) / total
-    return _around(total / seconds, half)
-
-
-def _around(value: float, half: float) -> tuple[float, float]:
-    """Return the ends of an interval around `value`; `half` is half its width on the ln scale."""
-    return value * float(np.exp(-half)), value * float(np.exp(half))
+    mean, half = float(np.mean(logs)), half_width(logs, confidence)
+    return (np.nan, np.nan) if np.isnan(half) else (float(np.exp(mean - half)), float(np.exp(mean + half)))
 
 
 @dataclass(frozen=True)

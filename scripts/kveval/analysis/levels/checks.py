@@ -7,18 +7,20 @@ known sign disqualify nothing: they widen the interval, see `kveval.analysis.sta
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kveval.analysis.levels.noise import drift, uneven
+from kveval.analysis.levels.noise import QUANTILES, drift, uneven
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
+from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.levels.requests import Requests
 from kveval.load.enough import MIN_TOKENS, SUFFICIENT
 from kveval.load.levels import rate_req_s_at, streams_at
 from kveval.load.reports import SCHEDULED, LevelReport
-from kveval.load.workload import workload_of
+from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.store.run_file import IMPORTED, LevelRun, Run
 
 # If the requests in flight fall short of those asked for by more than this share, verdicts allow for the bias.
@@ -29,7 +31,6 @@ _MOSTLY = 0.5
 # Lateness of scheduled requests at the 99th percentile, ms: above the first a warning; above the second a failure, as
 # the load is no longer the scheduled one, whose bursts last seconds.
 _LATE_MS, _OTHER_SCHEDULE_MS = 100.0, 1000.0
-_LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,21 @@ class JudgedLevel:
     window: tuple[float, float]
 
     @property
+    def workload(self) -> WorkloadSpec:
+        """The workload that was asked for."""
+        return workload_of(self.run.workload)
+
+    @property
     def streams(self) -> int | None:
         """The concurrency asked for; None in an open loop."""
-        asked = streams_at(workload_of(self.run.workload), self.entry.level)
+        asked = streams_at(self.workload, self.entry.level)
         # Only the report of a sweep says what each of its levels is.
         return self.report.streams if asked is None and self.report.closed_loop else asked
 
     @property
     def rate_req_s(self) -> float | None:
         """The requests per second sent in an open loop, from the report, else from the workload."""
-        return self.report.rate_req_s or rate_req_s_at(workload_of(self.run.workload), self.entry.level)
+        return self.report.rate_req_s or rate_req_s_at(self.workload, self.entry.level)
 
     @property
     def in_flight(self) -> float:
@@ -62,249 +68,218 @@ class JudgedLevel:
 
 
 @check("R20")
-def completed(level: JudgedLevel) -> Outcome | None:
+def completed(level: JudgedLevel) -> Iterator[Outcome]:
     """Some request finished inside the window."""
-    if level.row["requests_completed"] > 0:
-        return None
-    return fail("no request was completed inside the window: use longer levels or shorter requests")
+    if not level.row["requests_completed"] > 0:
+        yield fail("no request was completed inside the window: use longer levels or shorter requests")
 
 
 @check("R20")
-def errors(level: JudgedLevel) -> Outcome | None:
+def errors(level: JudgedLevel) -> Iterator[Outcome]:
     """No request failed; up to 1 % is a warning."""
     failed, total = level.row["requests_errored"], level.row["requests_total"]
-    if not failed:
-        return None
-    if failed <= 0.01 * total:
-        return warn(f"{failed} of {total} requests failed")
-    return fail(f"{failed} of {total} requests failed, so the arms did different work: see the server's log")
+    said = f"{failed} of {total} requests failed"
+    if failed > 0.01 * total:
+        yield fail(f"{said}, so the arms did different work: see the server's log")
+    elif failed:
+        yield warn(said)
 
 
 @check("R3")
-def window(level: JudgedLevel) -> Outcome | None:
+def window(level: JudgedLevel) -> Iterator[Outcome]:
     """The report's window is the one recorded in run.json, so that system metrics are taken from the same times."""
     if level.entry.start is None or level.entry.end is None:
-        return None
+        return
     apart = max(abs(level.entry.start - level.report.start), abs(level.entry.end - level.report.end))
-    if apart <= 1.0:
-        return None
-    return fail(f"the report's window is {apart:.1f} s off the one in run.json: measure the run again")
+    if apart > 1.0:
+        yield fail(f"the report's window is {apart:.1f} s off the one in run.json: measure the run again")
 
 
 @check("R8")
-def warmup(level: JudgedLevel) -> Outcome | None:
+def warmup(level: JudgedLevel) -> Iterator[Outcome]:
     """The generator cut off the warm-up that was asked for; imported runs do not say what was asked for."""
     asked, cut = float(level.run.workload.get("warmup_s", 0.0)), level.report.warmup_s
-    if level.run.engine == IMPORTED and not asked:
-        return None
-    if abs(asked - cut) <= max(0.5, 0.1 * asked):
-        return None
-    how = "the analysis cut off the rest" if cut < asked else "the window is shorter by the difference"
-    return warn(f"a warm-up of {asked:g} s was asked for, GuideLLM cut off {max(0.0, cut):.1f} s; {how}")
+    if (level.run.engine != IMPORTED or asked) and abs(asked - cut) > max(0.5, 0.1 * asked):
+        how = "the analysis cut off the rest" if cut < asked else "the window is shorter by the difference"
+        yield warn(f"a warm-up of {asked:g} s was asked for, GuideLLM cut off {max(0.0, cut):.1f} s; {how}")
 
 
 @check("R20")
-def totals(level: JudgedLevel) -> Outcome | None:
+def totals(level: JudgedLevel) -> Iterator[Outcome]:
     """Our count of completed requests equals the generator's, except for requests at the window's edges."""
-    apart = abs(level.row["requests_completed"] - level.report.completed)
-    if apart <= level.in_flight or level.row["warmup_s"] > level.report.warmup_s + 0.5:
-        return None
-    return warn(
-        f"{level.row['requests_completed']} requests completed by their records, {level.report.completed} by the report"
-    )
+    ours, theirs = level.row["requests_completed"], level.report.completed
+    if abs(ours - theirs) > level.in_flight and level.row["warmup_s"] <= level.report.warmup_s + 0.5:
+        yield warn(f"{ours} requests completed by their records, {theirs} by the report")
 
 
 @check("R2")
-def streams(level: JudgedLevel) -> Outcome | None:
+def streams(level: JudgedLevel) -> Iterator[Outcome]:
     """The report belongs to the level that was asked for."""
-    if level.report.streams is None or level.streams in (None, level.report.streams):
-        return None
-    return fail(f"the report has {level.report.streams} streams, the level {level.streams}: measure it again")
+    if level.report.streams is not None and level.streams not in (None, level.report.streams):
+        yield fail(f"the report has {level.report.streams} streams, the level {level.streams}: measure it again")
 
 
 @check("R8")
-def steadiness(level: JudgedLevel) -> Outcome | None:
+def steadiness(level: JudgedLevel) -> Iterator[Outcome]:
     """The token rates of the window's first and last third differ by less than max(5 %, 2 standard errors).
 
     A change by half is no steady state and disqualifies the throughput; a smaller one widens the intervals of its
     comparisons. Latencies stay valid: they describe all states within the window.
     """
     change, error = drift(level.requests, *level.window, level.streams)
-    if not uneven(change, error):
-        return None
     said = f"the last third delivered tokens {100 * change:+.0f} % against the first"
-    if abs(change) > _TWO_STATES and abs(change) > 3 * error:
-        return fail(f"{said}: not one steady state; use a longer warm-up, primed prefixes or longer levels")
-    return warn(f"{said} (limit {100 * max(0.05, 2 * error):.0f} %): where arms differ in this, intervals are wider")
+    if uneven(change, error) and abs(change) > max(_TWO_STATES, 3 * error):
+        yield fail(f"{said}: not one steady state; use a longer warm-up, primed prefixes or longer levels")
+    elif uneven(change, error):
+        limit = 100 * max(0.05, 2 * error)
+        yield warn(f"{said} (limit {limit:.0f} %): where arms differ in this, intervals are wider")
 
 
 @check("R8")
-def few_tokens(level: JudgedLevel) -> Outcome | None:
+def few_tokens(level: JudgedLevel) -> Iterator[Outcome]:
     """Enough tokens that the noise of the throughput within the run is small."""
-    tokens = level.row["output_tokens"]
-    if tokens >= MIN_TOKENS:
-        return None
-    return note(f"{tokens:.0f} output tokens delivered (enough: {MIN_TOKENS})")
+    if not level.row["output_tokens"] >= MIN_TOKENS:
+        yield note(f"{level.row['output_tokens']:.0f} output tokens delivered (enough: {MIN_TOKENS})")
 
 
 @check("R8")
-def few_completions(level: JudgedLevel) -> Outcome | None:
+def few_completions(level: JudgedLevel) -> Iterator[Outcome]:
     """The window is several times as long as a request, and holds enough of them."""
     done, latency_s = level.row["requests_completed"], level.row["e2e_ms_p50"] / 1000
     wanted, seconds = max(200, round(5 * level.in_flight)), level.row["duration_s"]
-    if done >= wanted and not seconds < 10 * latency_s:
-        return None
-    median = "" if np.isnan(latency_s) else f", median latency {latency_s:.2g} s"
-    return note(f"{done} requests completed (enough: {wanted}) in {seconds:.0f} s{median}")
+    if done < wanted or seconds < 10 * latency_s:
+        median = "" if np.isnan(latency_s) else f", median latency {latency_s:.2g} s"
+        yield note(f"{done} requests completed (enough: {wanted}) in {seconds:.0f} s{median}")
 
 
 @check("R8")
-def few_latencies(level: JudgedLevel) -> Outcome | None:
+def few_latencies(level: JudgedLevel) -> Iterator[Outcome]:
     """Enough observed values for each quantile that is reported."""
     seen = min(level.row["requests_completed"], level.row["ttft_count"])
-    short = [f"{name} ({needed})" for name, needed in SUFFICIENT.items() if seen < needed]
-    if not short:
-        return None
-    return note(f"{seen} latencies observed, few for {', '.join(short)}")
+    if short := [f"{name} ({needed})" for name, needed in SUFFICIENT.items() if seen < needed]:
+        yield note(f"{seen} latencies observed, few for {', '.join(short)}")
 
 
 @check("R4")
-def closed_loop(level: JudgedLevel) -> Outcome | None:
+def closed_loop(level: JudgedLevel) -> Iterator[Outcome]:
     """The generator kept as many requests in flight as asked for; fewer bias throughput and latencies downwards."""
     achieved = level.row["concurrency_mean"]
-    if not level.report.closed_loop or not achieved < (1 - STARVED) * level.in_flight:
-        return None
-    return warn(f"{achieved:.2f} requests in flight on average, {level.streams} asked for: verdicts allow for that")
+    if level.report.closed_loop and achieved < (1 - STARVED) * level.in_flight:
+        yield warn(f"{achieved:.2f} requests in flight on average, {level.streams} asked for: verdicts allow for that")
 
 
 @check("R4")
-def littles_law(level: JudgedLevel) -> Outcome | None:
+def littles_law(level: JudgedLevel) -> Iterator[Outcome]:
     """Requests in flight = completion rate x mean latency, within 10 %: else some records belong to another level.
 
     These are the requests actually in flight; `closed_loop` checks whether they were as many as asked for.
     """
-    if not level.report.closed_loop or not level.row["concurrency_mean"] > 0:
-        return None
     expected, in_flight = level.row["throughput_req_s"] * level.row["e2e_ms_mean"] / 1000, level.row["concurrency_mean"]
+    if not level.report.closed_loop or not in_flight > 0:
+        return
     apart = abs(in_flight - expected) / in_flight
-    if not apart >= 0.10:
-        return None
     # Requests across the window's edges count fully or not at all: in a short window that alone can make up the 10 %.
     edges = level.row["e2e_ms_p90"] / 1000 / level.row["duration_s"]
-    return (fail if apart >= 0.10 + edges else note)(
-        f"rate x latency gives {expected:.2f} requests in flight, the records {in_flight:.2f}: "
-        "measure longer levels to see which is right"
-    )
+    if apart >= 0.10:
+        yield (fail if apart >= 0.10 + edges else note)(
+            f"rate x latency gives {expected:.2f} requests in flight, the records {in_flight:.2f}: "
+            "measure longer levels to see which is right"
+        )
 
 
 @check("R4")
-def schedule(level: JudgedLevel) -> Outcome | None:
+def schedule(level: JudgedLevel) -> Iterator[Outcome]:
     """The generator sent the requests of an open loop or a trace when they were due: 99 % within 0.1 s.
 
     More than a second late, the load is not the scheduled one. No latency contains the wait within the generator.
     """
-    if level.report.strategy not in SCHEDULED:
-        return None
     late_ms = 1000 * (level.requests.column("start") - level.requests.column("due"))
     late_ms = late_ms[np.isfinite(late_ms)]
-    if not len(late_ms):
-        return None
+    if level.report.strategy not in SCHEDULED or not len(late_ms):
+        return
     p50, p99, most = (float(value) for value in np.quantile(late_ms, (0.5, 0.99, 1.0)))
-    if p99 <= _LATE_MS:
-        return None
-    return (fail if p99 > _OTHER_SCHEDULE_MS else warn)(
-        f"requests were sent later than due: by {p50:,.0f} ms at the median, {p99:,.0f} ms at p99 (limit"
-        f" {_OTHER_SCHEDULE_MS:,.0f} ms), {most:,.0f} ms at most: use a faster load generator or lower levels"
-    )
+    if p99 > _LATE_MS:
+        yield (fail if p99 > _OTHER_SCHEDULE_MS else warn)(
+            f"requests were sent later than due: by {p50:,.0f} ms at the median, {p99:,.0f} ms at p99 (limit"
+            f" {_OTHER_SCHEDULE_MS:,.0f} ms), {most:,.0f} ms at most: use a faster load generator or lower levels"
+        )
 
 
 @check("R20")
 def percentiles(level: JudgedLevel) -> Outcome | None:
     """Higher quantiles are not smaller than lower ones, and none is zero or negative."""
-    for latency in _LATENCIES:
-        values = [level.row[f"{latency}_ms_{quantile}"] for quantile in ("p50", "p90", "p99")]
+    for latency in LATENCIES:
+        p50, p90, p99 = values = [level.row[f"{latency}_ms_{quantile}"] for quantile in QUANTILES]
         if any(value <= 0 for value in values):
             return fail(f"{latency} has a quantile that is not positive: {values}")
-        if values[0] > values[1] or values[1] > values[2]:
+        if p50 > p90 or p90 > p99:
             return fail(f"a higher quantile of {latency} is smaller than a lower one: {values}")
     return None
 
 
 @check("R20")
-def mean_above_p90(level: JudgedLevel) -> Outcome | None:
+def mean_above_p90(level: JudgedLevel) -> Iterator[Outcome]:
     """The mean is not above the 90th percentile; else a few requests dominate it, often those that met cold caches."""
-    odd = [latency for latency in _LATENCIES if level.row[f"{latency}_ms_mean"] > level.row[f"{latency}_ms_p90"]]
-    if not odd:
-        return None
-    return note(f"the mean of {', '.join(odd)} exceeds its 90th percentile")
+    if odd := [latency for latency in LATENCIES if level.row[f"{latency}_ms_mean"] > level.row[f"{latency}_ms_p90"]]:
+        yield note(f"the mean of {', '.join(odd)} exceeds its 90th percentile")
 
 
 @check("R7")
-def server_tokens(level: JudgedLevel) -> Outcome | None:
+def server_tokens(level: JudgedLevel) -> Iterator[Outcome]:
     """The generator received as many tokens as the server says it generated."""
     apart = level.row["throughput_server_difference"]
-    if not abs(apart) > 0.02:
-        return None
-    return (fail if abs(apart) > 0.05 else warn)(
-        f"the generator received {100 * apart:+.1f} % tokens against the server's own count"
-    )
+    if abs(apart) > 0.02:
+        said = f"the generator received {100 * apart:+.1f} % tokens against the server's own count"
+        yield (fail if abs(apart) > 0.05 else warn)(said)
 
 
 @check("R13")
-def turns(level: JudgedLevel) -> Outcome | None:
+def turns(level: JudgedLevel) -> Iterator[Outcome]:
     """Conversations had as many turns as were asked for."""
     asked, seen = int(level.run.workload.get("turns", 1)), level.row["turns_seen"]
-    if not seen < asked:
-        return None
     # A level too slow to reach the last turn is only limited; turns that were never sent are another workload.
     reachable = level.row["requests_completed"] >= 2 * asked * level.in_flight
-    return (fail if reachable else note)(f"conversations reached {seen} of {asked} turns")
+    if seen < asked:
+        yield (fail if reachable else note)(f"conversations reached {seen} of {asked} turns")
 
 
 @check("R7")
-def unobserved_is_missing(level: JudgedLevel) -> Outcome | None:
+def unobserved_is_missing(level: JudgedLevel) -> Iterator[Outcome]:
     """A request without a first token has no TTFT: 0 in its place would be the best of all latencies."""
-    requests = level.requests
-    silent = np.isnan(requests.column("first_token"))
-    filled = int((silent & ~np.isnan(requests.column("ttft_ms"))).sum())
-    if not filled:
-        return None
-    return fail(f"{filled} requests without a first token have a TTFT")
+    silent, timed = (np.isnan(level.requests.column(name)) for name in ("first_token", "ttft_ms"))
+    if filled := int((silent & ~timed).sum()):
+        yield fail(f"{filled} requests without a first token have a TTFT")
 
 
 @check("R7")
-def not_reached(level: JudgedLevel) -> Outcome | None:
+def not_reached(level: JudgedLevel) -> Iterator[Outcome]:
     """Enough requests ended within the window for every quantile; else a quantile is beyond all observed values."""
-    names = str(level.row.get("not_reached") or "")
-    if not names:
-        return None
-    row = level.row
+    row, names = level.row, str(level.row.get("not_reached") or "")
     cut = ", ".join(
         f"{row[f'{name}_censored']} of {row[f'{name}_censored'] + row[f'{name}_count']} {name.upper()}"
         for name in ("ttft", "e2e")
         if name in names
     )
-    return note(f"{names.replace(';', ', ')} are beyond the longest time observed (cut off: {cut})")
+    if names:
+        yield note(f"{names.replace(';', ', ')} are beyond the longest time observed (cut off: {cut})")
 
 
 @check("R13")
-def first_visits(level: JudgedLevel) -> Outcome | None:
+def first_visits(level: JudgedLevel) -> Iterator[Outcome]:
     """Most of the window's prompt tokens were sent before, so that a cache can serve them."""
     visits, unshared = level.row.get("first_visit_share", np.nan), level.row.get("unshared_share", np.nan)
-    if not visits + unshared > _MOSTLY:
-        return None
-    return note(
-        f"{100 * visits:.0f} % of the window's prompt tokens are first visits of prefixes, {100 * unshared:.0f} % are "
-        "new in each turn: no cache can hold either"
-    )
+    if visits + unshared > _MOSTLY:
+        yield note(
+            f"{100 * visits:.0f} % of the window's prompt tokens are first visits of prefixes, {100 * unshared:.0f} % "
+            "are new in each turn: no cache can hold either"
+        )
 
 
 @check("R8")
-def warmup_scaled(level: JudgedLevel) -> Outcome | None:
+def warmup_scaled(level: JudgedLevel) -> Iterator[Outcome]:
     """The level was long enough for the warm-up it needs: max(30 s, p90 of latency); with primed prefixes, the p90."""
     cut, wanted = level.row["warmup_s"], level.row.get("warmup_wanted_s", np.nan)
     seconds = cut + level.row["duration_s"]
     # Warm-ups end with a request, not exactly on the second.
-    if not cut < 0.98 * wanted:
-        return None
-    return note(f"{wanted:.0f} s of warm-up were needed, the level of {seconds:.0f} s had room for {cut:.1f} s")
+    if cut < 0.98 * wanted:
+        yield note(f"{wanted:.0f} s of warm-up were needed, the level of {seconds:.0f} s had room for {cut:.1f} s")

@@ -1,6 +1,7 @@
 """Checks of levels that were measured elsewhere, with any strategy and any version of GuideLLM."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -8,7 +9,6 @@ from kveval.analysis.levels.aggregates import partial_output_counted
 from kveval.analysis.levels.checks import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.load.levels import rate_req_s_at
-from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED
 
 # Unfinished requests are a few per cent if a level is several times as long as a request.
@@ -39,91 +39,86 @@ def _missing(level: JudgedLevel, sent_req_s: float) -> bool:
 
 def _declared(level: JudgedLevel) -> bool:
     """Whether the workload declares the rate at which it sends."""
-    return rate_req_s_at(workload_of(level.run.workload), level.entry.level) is not None
+    return rate_req_s_at(level.workload, level.entry.level) is not None
 
 
 @check()
-def aggregate_only(level: JudgedLevel) -> Outcome | None:
+def aggregate_only(level: JudgedLevel) -> Iterator[Outcome]:
     """The report kept every request, so that everything else can be computed and checked."""
     if not level.report.requests_missing:
-        return None
+        return
     finished = level.report.completed + level.report.errored
     kept = max(0, finished - level.report.requests_missing)
     edges = "requests at the window's edges count whole"
     if level.report.latencies_kept:
-        return warn(f"the report has no start times of requests: steadiness and warm-up were not checked; {edges}")
+        yield warn(f"the report has no start times of requests: steadiness and warm-up were not checked; {edges}")
+        return
     later = f"; the first {level.row['warmup_s']:.0f} s are a warm-up" if level.row["warmup_s"] else ""
-    return warn(
+    yield warn(
         f"the report keeps {kept} of {finished} finished requests: steadiness, warm-up and turns were not checked;"
         f" {edges}{later}"
     )
 
 
 @check()
-def partial_output(level: JudgedLevel) -> Outcome | None:
+def partial_output(level: JudgedLevel) -> Iterator[Outcome]:
     """The report counts tokens of unfinished requests; else throughput is too low by up to their share."""
     share = _unfinished(level)
-    if not level.report.requests_missing or partial_output_counted(level.report):
-        return None
-    return (fail if share > _MANY_UNFINISHED else warn)(
-        f"the report counts no tokens of the {level.report.incomplete} unfinished requests ({100 * share:.0f} %)"
-    )
+    if level.report.requests_missing and not partial_output_counted(level.report):
+        yield (fail if share > _MANY_UNFINISHED else warn)(
+            f"the report counts no tokens of the {level.report.incomplete} unfinished requests ({100 * share:.0f} %)"
+        )
 
 
 @check()
-def incomplete_share(level: JudgedLevel) -> Outcome | None:
+def incomplete_share(level: JudgedLevel) -> Iterator[Outcome]:
     """Most requests finished; latencies of the others are unknown, and those are the slowest."""
-    share = _unfinished(level)
-    if not share > _MANY_UNFINISHED:
-        return None
+    share, total = _unfinished(level), level.row["requests_total"]
     # Unfinished at the end: in a closed loop one request per stream; in an open one those sent within one latency.
     weight = note if level.report.closed_loop or _declared(level) else fail
-    return weight(f"{100 * share:.0f} % of {level.row['requests_total']} requests were unfinished when the level ended")
+    if share > _MANY_UNFINISHED:
+        yield weight(f"{100 * share:.0f} % of {total} requests were unfinished when the level ended")
 
 
 @check()
-def saturated_open_loop(level: JudgedLevel) -> Outcome | None:
+def saturated_open_loop(level: JudgedLevel) -> Iterator[Outcome]:
     """The requests of an open loop were answered at the rate they were sent; else the queue grows during the level."""
-    report = level.report
-    if report.closed_loop:
-        return None
     answered, sent, in_flight = level.row["throughput_req_s"], level.rate_req_s, level.row["concurrency_mean"]
+    strategy = f"strategy {level.report.strategy}"
+    if level.report.closed_loop or (sent is not None and not _missing(level, sent)):
+        return
     if sent is None and in_flight < 1:
-        return warn(
-            f"strategy {report.strategy} chooses its own rate: {in_flight:.2g} requests in flight, so throughput is the"
-            " rate that was sent"
-        )
-    if sent is None:
-        known = "" if np.isnan(in_flight) else f" ({in_flight:.0f} in flight)"
-        message = f"strategy {report.strategy} sends everything at once{known}"
-    elif not _missing(level, sent):
-        return None
-    else:
-        message = f"{sent:.2f} requests/s were sent, {answered:.2f} answered"
-    return fail(f"{message}: saturated open loop, whose latencies depend on the growing queue and the level's length")
+        said = f"{in_flight:.2g} requests in flight, so throughput is the rate that was sent"
+        yield warn(f"{strategy} chooses its own rate: {said}")
+        return
+    known = "" if np.isnan(in_flight) else f" ({in_flight:.0f} in flight)"
+    said = f"{strategy} sends everything at once{known}"
+    if sent is not None:
+        said = f"{sent:.2f} requests/s were sent, {answered:.2f} answered"
+    yield fail(f"{said}: saturated open loop, whose latencies depend on the growing queue and the level's length")
 
 
 @check()
-def open_loop(level: JudgedLevel) -> Outcome | None:
+def open_loop(level: JudgedLevel) -> Iterator[Outcome]:
     """The number of requests in flight was fixed, or the rate declared, so that all arms get the same load."""
-    report = level.report
-    if report.closed_loop or level.rate_req_s is None:
-        return None
-    said = f"strategy {report.strategy} at {level.rate_req_s:.4g} requests/s: throughput is the rate that was sent"
+    rate = level.rate_req_s
+    if level.report.closed_loop or rate is None:
+        return
+    said = f"strategy {level.report.strategy} at {rate:.4g} requests/s: throughput is the rate that was sent"
     if _declared(level):
-        return note(f"{said}, arms can differ in latencies only")
-    return warn(f"{said}, and a sweep derives its rates from each server's own speed, so arms get different loads")
+        yield note(f"{said}, arms can differ in latencies only")
+    else:
+        yield warn(f"{said}, and a sweep derives its rates from each server's own speed, so arms get different loads")
 
 
 @check()
-def no_reuse(level: JudgedLevel) -> Outcome | None:
+def no_reuse(level: JudgedLevel) -> Iterator[Outcome]:
     """Prompts have parts in common; otherwise no cache, on the device or behind it, can have a hit."""
     data = level.report.data
-    if data is None or data.reuse_possible:
-        return None
     # For runs measured by this workflow, the server's counters show whether the arm was active.
     weight = fail if level.run.engine == IMPORTED else note
-    return weight(
-        f"every prompt is unique ({data.prompt_tokens} tokens, no shared prefix, one turn): nothing can be reused,"
-        " so the arm's feature is not exercised"
-    )
+    if data is not None and not data.reuse_possible:
+        yield weight(
+            f"every prompt is unique ({data.prompt_tokens} tokens, no shared prefix, one turn): nothing can be reused,"
+            " so the arm's feature is not exercised"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,97 +19,82 @@ from kveval.store.run_file import Run
 _TOLERANCE = 0.02
 
 
-def _is_arm(level: JudgedLevel) -> bool:
-    return bool(level.run.cell.cpu_blocks or level.run.exercised.get("required"))
-
-
 @check("R13")
-def fits_device(level: JudgedLevel) -> Outcome | None:
+def fits_device(level: JudgedLevel) -> Iterator[Outcome]:
     """The prefixes do not fit the device's cache, so that a tier behind it can help."""
     working, device = level.row["working_set_tokens"], level.row["device_tokens"]
+    is_arm = level.run.cell.cpu_blocks or level.run.exercised.get("required")
     # Without shared prefixes, the requests themselves may exceed the device's cache.
-    if not _is_arm(level) or not 0 < working <= device:
-        return None
-    return note(
-        f"the device's {device:,.0f} tokens hold all {working:,.0f} of distinct prefixes: the tier is not exercised"
-    )
+    if is_arm and 0 < working <= device:
+        yield note(
+            f"the device's {device:,.0f} tokens hold all {working:,.0f} of distinct prefixes: the tier is not exercised"
+        )
 
 
 @check("R13")
-def tier_below_device(level: JudgedLevel) -> Outcome | None:
+def tier_below_device(level: JudgedLevel) -> Iterator[Outcome]:
     """The CPU tier holds more than the device: an inclusive tier smaller than the device adds no capacity."""
     tier, device = level.row["tier_tokens"], level.row["device_tokens"]
-    if not 0 < tier < device:
-        return None
-    return note(f"the tier's {tier:,.0f} tokens are fewer than the device's {device:,.0f}")
+    if 0 < tier < device:
+        yield note(f"the tier's {tier:,.0f} tokens are fewer than the device's {device:,.0f}")
 
 
 @check("R13")
-def tier_below_prefixes(level: JudgedLevel) -> Outcome | None:
+def tier_below_prefixes(level: JudgedLevel) -> Iterator[Outcome]:
     """The CPU tier holds all prefixes."""
     tier, working = level.row["tier_tokens"], level.row["working_set_tokens"]
-    if not 0 < tier < working:
-        return None
-    return note(f"the tier's {tier:,.0f} tokens do not hold the {working:,.0f} of all prefixes")
+    if 0 < tier < working:
+        yield note(f"the tier's {tier:,.0f} tokens do not hold the {working:,.0f} of all prefixes")
 
 
 @check("R13")
-def workload_varies(level: JudgedLevel) -> Outcome | None:
+def workload_varies(level: JudgedLevel) -> Iterator[Outcome]:
     """Levels differ in concurrency only."""
-    if isinstance(level.run.workload.get("prefix_count"), int | float | None):
-        return None
-    return note("the number of prefixes grows with the level: levels differ in it and in concurrency")
+    if not isinstance(level.run.workload.get("prefix_count"), int | float | None):
+        yield note("the number of prefixes grows with the level: levels differ in it and in concurrency")
 
 
 @check("R13")
-def not_exercised(level: JudgedLevel) -> Outcome | None:
+def not_exercised(level: JudgedLevel) -> Iterator[Outcome]:
     """The counters that prove the arm active rose during the level, by at least 0.5 % of the prompt tokens."""
-    if level.row.get("exercised") is not False:
-        return None
-    return warn("by its own counters the arm served nothing, or less than 0.5 % of the prompt tokens")
+    if level.row.get("exercised") is False:
+        yield warn("by its own counters the arm served nothing, or less than 0.5 % of the prompt tokens")
 
 
 @check("R13")
-def answers(level: JudgedLevel) -> Outcome | None:
+def answers(level: JudgedLevel) -> Iterator[Outcome]:
     """The arm gives the same answers with cold caches and served from its cache, except for near ties of two tokens."""
     found = level.run.answers
-    if found is None:
-        return None
-    if found.unchecked:
-        return note(f"not checked whether the cache changes answers: {found.unchecked}")
-    if not found.changed:
-        return None
-    source = "the tier" if found.served_from == "tier" else "the device's own cache"
-    said = f"{found.changed} of {found.prompts} greedy answers changed when {source} served their prompts"
-    first = found.first_difference
-    if first is not None:
-        margin = "more than the likeliest few" if first.margin_nats is None else f"{first.margin_nats:.2f} nats"
-        said += f": at token {first.token + 1}, {margin} apart ({found.tolerance_nats:g} are numerics)"
-    return fail(said) if found.served_from == "tier" else warn(said)
+    if found is not None and found.unchecked:
+        yield note(f"not checked whether the cache changes answers: {found.unchecked}")
+    elif found is not None and found.changed:
+        source = "the tier" if found.served_from == "tier" else "the device's own cache"
+        said = f"{found.changed} of {found.prompts} greedy answers changed when {source} served their prompts"
+        first = found.first_difference
+        if first is not None:
+            margin = "more than the likeliest few" if first.margin_nats is None else f"{first.margin_nats:.2f} nats"
+            said += f": at token {first.token + 1}, {margin} apart ({found.tolerance_nats:g} are numerics)"
+        yield (fail if found.served_from == "tier" else warn)(said)
 
 
 @check("R14")
-def provenance(level: JudgedLevel) -> Outcome | None:
+def provenance(level: JudgedLevel) -> Iterator[Outcome]:
     """The run records what ran: the server's arguments, and the versions of server and load generator."""
     run = level.run
-    lacking = [
-        name
-        for name, known in {
-            "the server's arguments": run.server.get("argv"),
-            f"the version of {_server_title(run)}": server_version(run.versions),
-            "the version of GuideLLM": run.versions.get("guidellm") or run.versions.get("load generator"),
-        }.items()
-        if not known
-    ]
-    if lacking:
-        return warn(f"not recorded: {', '.join(lacking)}")
-    declared = run.specification.get("versions", {})
+    known = {
+        "the server's arguments": run.server.get("argv"),
+        f"the version of {_server_title(run)}": server_version(run.versions),
+        "the version of GuideLLM": run.versions.get("guidellm") or run.versions.get("load generator"),
+    }
     other = [
         f"{tool} {run.versions[tool]} ran, {version} was declared"
-        for tool, version in declared.items()
-        if tool in run.versions and run.versions[tool] != version
+        for tool, version in run.specification.get("versions", {}).items()
+        if run.versions.get(tool, version) != version
     ]
-    return fail("; ".join(other)) if other else None
+    if lacking := [name for name, value in known.items() if not value]:
+        yield warn(f"not recorded: {', '.join(lacking)}")
+    elif other:
+        yield fail("; ".join(other))
 
 
 def _server_title(run: Run) -> str:
@@ -117,34 +103,31 @@ def _server_title(run: Run) -> str:
 
 
 @check("R16")
-def alone_on_nodes(level: JudgedLevel) -> Outcome | None:
+def alone_on_nodes(level: JudgedLevel) -> Iterator[Outcome]:
     """On a cluster, no other pod used a GPU, or reserved cores, of the nodes that served."""
-    found = level.run.cluster.get("neighbours") or []
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return warn(f"shared node: {', '.join(found[:3])}{more} ran there, too") if found else None
+    if found := level.run.cluster.get("neighbours"):
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        yield warn(f"shared node: {', '.join(found[:3])}{more} ran there, too")
 
 
 @check("R15")
-def kv_bytes(level: JudgedLevel) -> Outcome | None:
+def kv_bytes(level: JudgedLevel) -> Iterator[Outcome]:
     """Bytes per token and the tier's size follow from the model's geometry."""
-    model = level.run.specification.get("model", {})
+    model, budget = level.run.specification.get("model", {}), level.run.budget
     geometry, declared = model.get("geometry"), level.run.kv_bytes_per_token
     if not geometry or declared is None:
-        return None
+        return
     expected = _bytes_per_token(model, geometry)
-    if declared != expected:
-        return fail(f"{declared} bytes per token declared, the geometry gives {expected}")
-    budget = level.run.budget
     size, tokens = budget.get("tier_bytes"), budget.get("tokens")
-    block = int(level.run.specification.get("block_size", BLOCK_TOKENS)) * expected
-    if level.run.cell.cpu_blocks and size is not None and tokens is not None:
-        apart = abs(size - tokens * expected)
-        if apart >= max(block, _TOLERANCE * tokens * expected):
-            return fail(
+    if declared != expected:
+        yield fail(f"{declared} bytes per token declared, the geometry gives {expected}")
+    elif level.run.cell.cpu_blocks and size is not None and tokens is not None:
+        needed, block = tokens * expected, int(level.run.specification.get("block_size", BLOCK_TOKENS)) * expected
+        if abs(size - needed) >= max(block, _TOLERANCE * needed):
+            yield fail(
                 f"the tier has {size / 1e9:.3g} GB ({sizing.gib(size):.3g} GiB), its {tokens:,} tokens need "
-                f"{tokens * expected / 1e9:.3g} GB ({sizing.gib(tokens * expected):.3g} GiB)"
+                f"{needed / 1e9:.3g} GB ({sizing.gib(needed):.3g} GiB)"
             )
-    return None
 
 
 def _bytes_per_token(model: dict[str, Any], geometry: dict[str, Any]) -> int:
@@ -159,16 +142,11 @@ def _bytes_per_token(model: dict[str, Any], geometry: dict[str, Any]) -> int:
 def kv_capacity(level: JudgedLevel) -> Outcome | None:
     """The device's cache is as large as the server said at its start, within 2 %."""
     facts, run = level.run.server.get("facts", {}), level.run
-    said = facts.get("kv_cache_tokens")
-    if said is None:
-        return None
-    longest = run.specification.get("model", {}).get("max_model_len")
-    concurrency = facts.get("max_concurrency")
-    for what, tokens in {
-        "the budget": run.budget.get("device_tokens"),
-        "its maximum concurrency": longest * concurrency if longest and concurrency else None,
-    }.items():
-        if tokens and abs(said / tokens - 1) > _TOLERANCE:
+    said, concurrency = facts.get("kv_cache_tokens"), facts.get("max_concurrency") or 0
+    longest = run.specification.get("model", {}).get("max_model_len") or 0
+    sizes = {"the budget": run.budget.get("device_tokens"), "its maximum concurrency": longest * concurrency}
+    for what, tokens in sizes.items():
+        if said is not None and tokens and abs(said / tokens - 1) > _TOLERANCE:
             return fail(f"the server's cache holds {said:,.0f} tokens, but by {what} {tokens:,.0f}")
     return None
 
@@ -180,28 +158,26 @@ def tier_capacity(level: JudgedLevel) -> Outcome | None:
     Compared with all that the run records: tokens and bytes of its budget, and what the server reported.
     """
     run, budget = level.run, level.run.budget
-    asked = run.cell.cpu_blocks * BLOCK_TOKENS
-    per_token = run.kv_bytes_per_token
+    asked, held = run.cell.cpu_blocks * BLOCK_TOKENS, budget.get("tier_bytes") or 0
+    if not asked:
+        return None
     sizes = {"its budget is": budget.get("tokens"), "the server reported": budget.get("reported_tokens")}
-    if per_token and budget.get("tier_bytes"):
-        sizes["its bytes are those of"] = budget["tier_bytes"] // per_token
+    if run.kv_bytes_per_token and held:
+        sizes["its bytes are those of"] = held // run.kv_bytes_per_token
     allowed = max(_TOLERANCE * asked, int(run.specification.get("block_size", BLOCK_TOKENS)))
     for says, tokens in sizes.items():
-        if asked and tokens is not None and abs(tokens - asked) > allowed:
+        if tokens is not None and abs(tokens - asked) > allowed:
             return fail(
                 f"a tier of {run.cell.cpu_blocks:,} blocks holds {asked:,} tokens, {says} {tokens:,}: "
                 "give the server the size asked for, or name the cell after its real size"
             )
-    beyond = (budget.get("reported_bytes") or 0) - (budget.get("tier_bytes") or 0)
-    if not asked or not budget.get("tier_bytes") or beyond <= 0:
-        return None
-    return note(
-        f"the server uses {beyond / 2**20:,.1f} MiB more than the tier's {sizing.gib(budget['tier_bytes']):.3g} GiB"
-    )
+    beyond = (budget.get("reported_bytes") or 0) - held
+    said = f"the server uses {beyond / 2**20:,.1f} MiB more than the tier's {sizing.gib(held):.3g} GiB"
+    return note(said) if held and beyond > 0 else None
 
 
 @check("R16")
-def hardware_probed(level: JudgedLevel) -> Outcome | None:
+def hardware_probed(level: JudgedLevel) -> Iterator[Outcome]:
     """The hardware was probed, and its GPUs can hold the cache that the server reported."""
     facts, run = level.run.hardware, level.run
     lacking = [name for name in ("cpu_model", "cpus", "memory_bytes") if not facts.get(name)]
@@ -209,47 +185,42 @@ def hardware_probed(level: JudgedLevel) -> Outcome | None:
     if build and not on_cpu(build) and not gpus:
         lacking.append("gpus")
     lacking += [f"{name} of a GPU" for name in ("name", "memory_bytes") if any(not gpu.get(name) for gpu in gpus)]
+    cache = (run.server.get("facts", {}).get("kv_cache_tokens") or 0) * (run.kv_bytes_per_token or 0)
+    memory = sum(gpu.get("memory_bytes") or 0 for gpu in gpus)
     if lacking:
-        return warn(f"not probed: {', '.join(lacking)}")
-    tokens = run.server.get("facts", {}).get("kv_cache_tokens")
-    per_token = run.kv_bytes_per_token
-    memory = sum(gpu["memory_bytes"] for gpu in gpus)
-    if gpus and tokens and per_token and tokens * per_token > memory:
-        cache = f"{sizing.gib(tokens * per_token):.3g} GiB"
-        return fail(f"a cache of {cache} does not fit {sizing.gib(memory):.3g} GiB of GPU memory")
-    return None
+        yield warn(f"not probed: {', '.join(lacking)}")
+    elif gpus and cache > memory:
+        said = f"a cache of {sizing.gib(cache):.3g} GiB does not fit {sizing.gib(memory):.3g} GiB of GPU memory"
+        yield fail(said)
 
 
 @check("R19")
-def counter_names(level: JudgedLevel) -> Outcome | None:
+def counter_names(level: JudgedLevel) -> Iterator[Outcome]:
     """The counters that prove the arm active have names that this server can have."""
     required = [str(entry.get("counter", "")) for entry in level.run.exercised.get("required", ())]
     names = {name: name.partition("{")[0] for name in required}
     invented = frozenset().union(*(software.invented_counters for software in SERVERS.values()))
     wrong = sorted(name for name, plain in names.items() if {plain, plain.removesuffix("_total")} & invented)
     if wrong:
-        return fail(f"no version of {_server_title(level.run)} has {', '.join(wrong)}")
-    if required and not level.entry.counters:
-        return warn("none of the server's counters were read, so nothing proves the arm active")
-    return None
+        yield fail(f"no version of {_server_title(level.run)} has {', '.join(wrong)}")
+    elif required and not level.entry.counters:
+        yield warn("none of the server's counters were read, so nothing proves the arm active")
 
 
 @check("R19")
-def tpot_definition(level: JudgedLevel) -> Outcome | None:
+def tpot_definition(level: JudgedLevel) -> Iterator[Outcome]:
     """TPOT includes the first token, as GuideLLM 0.4 and later define it: latency = TPOT x output tokens."""
     version = str(level.row.get("guidellm_version", ""))
     try:
         # Reports of another program are converted to this definition.
         Version("0" if version == VLLM_BENCH else version)
     except InvalidVersion:
-        return warn(f"GuideLLM {version or 'of unknown version'}: its definition of TPOT is not known")
-    requests = level.requests
-    done = requests.status("completed") & (requests.column("output_tokens") > 0)
-    waited = 1000 * (requests.column("last_token") - requests.column("start"))[done]
-    implied = (requests.column("tpot_ms") * requests.column("output_tokens"))[done]
+        yield warn(f"GuideLLM {version or 'of unknown version'}: its definition of TPOT is not known")
+        return
+    requests, tokens = level.requests, level.requests.column("output_tokens")
+    waited = 1000 * (requests.column("last_token") - requests.column("start"))
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratios = implied / waited
+        ratios = (requests.column("tpot_ms") * tokens / waited)[requests.status("completed") & (tokens > 0)]
     known = ratios[np.isfinite(ratios)]
-    if not len(known) or abs(float(np.median(known)) - 1) <= _TOLERANCE:
-        return None
-    return fail(f"TPOT x output tokens is {np.median(known):.2f} of the time to the last token")
+    if len(known) and abs(float(np.median(known)) - 1) > _TOLERANCE:
+        yield fail(f"TPOT x output tokens is {np.median(known):.2f} of the time to the last token")

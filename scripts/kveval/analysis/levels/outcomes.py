@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import Any, Literal
 
@@ -32,24 +33,13 @@ class Outcome:
     where: str = ""
 
 
-def fail(message: str, where: str = "") -> Outcome:
-    """Return an outcome that disqualifies; `Check` adds the name."""
-    return Outcome("", "fail", message, where)
-
-
-def warn(message: str, where: str = "") -> Outcome:
-    """Return an outcome that a reader should look at."""
-    return Outcome("", "warn", message, where)
-
-
-def note(message: str, where: str = "") -> Outcome:
-    """Return an outcome that states a limit of what the data can show."""
-    return Outcome("", "note", message, where)
+# `Check` adds the name.
+fail, warn, note = partial(Outcome, "", "fail"), partial(Outcome, "", "warn"), partial(Outcome, "", "note")
 
 
 @dataclass(frozen=True)
 class Check:
-    """A check, named after its function; `rules`: those of `check_rules.RULES` that it enforces."""
+    """A check, named after its function; `rules`: those of `verdict_tables.RULES` that it enforces."""
 
     look: Callable[[Any], Outcome | Iterable[Outcome] | None]
     rules: tuple[str, ...]

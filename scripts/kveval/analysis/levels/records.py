@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.estimators.intervals import batch_means, compound_poisson
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.estimators.survival import Observed, quantiles
 from kveval.analysis.levels.noise import QUANTILES, quantile_error, quantile_interval, whole
 from kveval.analysis.levels.requests import Requests
-from kveval.load.reports import CLOSED_LOOP, LevelReport
+from kveval.load.levels import prefix_count_at, prefix_tokens_at
+from kveval.load.workload import workload_of
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 # The statistics by which latencies are compared; the others need no error.
 _WITH_ERROR = ("ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "itl_ms_p50", "e2e_ms_p50", "e2e_ms_p90")
-BATCHES = 10
 
 
 def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
@@ -103,18 +102,6 @@ def _statistics(name: str, values: Array, times: Observed) -> dict[str, float]:
     return row | {f"{name}_ms_p99_low": low, f"{name}_ms_p99_high": high}
 
 
-def within_run(report: LevelReport, requests: Requests, start: float, end: float) -> dict[str, Any]:
-    """Return the throughput's 95 % interval from this run alone, a diagnostic on which no verdict rests."""
-    if report.strategy in CLOSED_LOOP:
-        method = "batch means"
-        interval = batch_means(requests.delivered_in_parts(start, end, BATCHES) * BATCHES / (end - start))
-    else:
-        method = "conversations"
-        amounts = np.bincount(requests.conversations, weights=requests.delivered(start, end)).astype(np.float64)
-        interval = compound_poisson(amounts, end - start)
-    return {"within_low_tok_s": interval[0], "within_high_tok_s": interval[1], "within_method": method}
-
-
 def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:
     """Name the quantiles that were not observed because too many requests were cut off."""
     names = (f"{name}_ms_{label}" for name, observed in times.items() if observed.events for label in QUANTILES)
@@ -144,3 +131,39 @@ def _mean_with_error(values: Array) -> tuple[float, float]:
         return np.nan, np.nan
     mean = float(values.mean())
     return mean, float(values.std(ddof=1)) / mean / len(values) ** 0.5 if len(values) > 1 else np.nan
+
+
+def first_visits(prefixes: int, before: int, within: int) -> float:
+    """Return how many of `within` conversations are expected to be the first of their prefix.
+
+    Each draws one of `prefixes` uniformly at random, after `before` others:
+    K ((1 - 1/K)^before - (1 - 1/K)^(before + within)). 0 without prefixes.
+    """
+    if prefixes < 1:
+        return 0.0
+    missed = 1 - 1 / prefixes
+    return float(prefixes * (missed**before - missed ** (before + within)))
+
+
+def prompt_shares(
+    workload: Mapping[str, Any], level: int, requests: Requests, window: tuple[float, float]
+) -> tuple[float, float]:
+    """Return two shares of the window's prompt tokens: first visits of prefixes, and prompts new in each turn.
+
+    The first is an expectation, see `first_visits`, and 0 if every prefix was sent before the level (`prime`). Requests
+    belong to the window that holds their first token, as for `prompt_tokens`. NaN without such requests, or if the
+    workload does not declare its prefixes.
+    """
+    start, end = window
+    first = requests.column("first_token")
+    inside = (first >= start) & (first < end) & ~requests.status("errored")
+    total = float(np.nansum(requests.column("prompt_tokens")[inside]))
+    if workload.get("prefix_count") is None or workload.get("prefix_tokens") is None or not total > 0:
+        return np.nan, np.nan
+    spec = workload_of(workload)
+    opening = np.nan_to_num(requests.column("turn"), nan=0.0) == 0
+    before, within = int(np.count_nonzero(opening & (first < start))), int(np.count_nonzero(opening & inside))
+    count, tokens = prefix_count_at(spec, level), prefix_tokens_at(spec, level)
+    visits = 0.0 if spec.prime else first_visits(count, before, within)
+    unshared = float(inside.sum()) * spec.prompt_tokens
+    return min(1.0, visits * tokens / total), min(1.0, unshared / total)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kveval.analysis.cells import KEYS
 from kveval.analysis.levels import aggregates, checks, checks_import, checks_run, records
+from kveval.analysis.levels.checks import JudgedLevel
 from kveval.analysis.levels.configuration import (
     arm_settings,
     declared_work,
@@ -17,7 +19,6 @@ from kveval.analysis.levels.configuration import (
     machine,
     server_build,
 )
-from kveval.analysis.levels.first_visits import prompt_shares
 from kveval.analysis.levels.goodput import goodput, unmeasured
 from kveval.analysis.levels.noise import counting_error, cut_error, drift
 from kveval.analysis.levels.outcomes import Outcome, checks_in, columns, judge
@@ -34,6 +35,9 @@ from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, ren
 LEVEL_CHECKS = checks_in(checks, checks_import, checks_run)
 # The warm-up that the generator cut off may be this much too short, since requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
+# A tier that served a smaller share of the prompt tokens has no measurable effect.
+_SERVED = 0.005
+_NO_REQUESTS = LevelReport("", None, 0.0, 1.0, 0.0, 0, 0, 0, (), 0)
 
 
 class LevelsError(Failure):
@@ -73,7 +77,7 @@ def run_tables(
     for name in ("window_start", "window_end"):
         table[name] = pd.to_datetime(table[name], unit="s", utc=True).astype("datetime64[ns, UTC]")
     table["exercised"] = table["exercised"].astype("boolean")
-    frames = pd.concat(requests, ignore_index=True) if requests else _empty_requests()
+    frames = pd.concat(requests, ignore_index=True) if requests else request_rows(0, _NO_REQUESTS)
     frames.insert(0, "run", run.run)
     return table, frames
 
@@ -110,39 +114,51 @@ def level_row(
             code="requests_missing",
             missing=report.requests_missing,
         )
-    turns = workload_of(run.workload).turns
+    requests = Requests(() if report.requests_missing else report.requests)
+    start, end = window = _window(run, report, requests)
+    row: dict[str, Any] = {}
+    judged = JudgedLevel(row, run, level, report, requests, window)
+    turns = judged.workload.turns
     if report.requests_missing:
         # A sample of requests does not give the window's throughput; the report's statistics cover all of them.
-        requests, window = Requests(()), (report.start, report.end)
         measured, received = aggregates.measured(report) | aggregates.request_tokens(report, turns), np.nan
     else:
-        requests = Requests(report.requests)
-        window = _window(run, report, requests)
         measured = records.measured(requests, *window) | records.request_tokens(requests, *window, turns)
         received = float(np.nansum(requests.column("output_tokens")))
-    row: dict[str, Any] = {
+    streams = judged.streams if report.closed_loop else None
+    change, error = drift(requests, *window, streams)
+    visits, unshared = records.prompt_shares(run.workload, level.level, requests, window)
+    exercised = _exercised(run, required, level.counters)
+    row |= {
         **_identity(run, level),
-        "window_start": window[0],
-        "window_end": window[1],
-        "duration_s": window[1] - window[0],
-        "warmup_s": window[0] - (report.start - report.warmup_s),
-        "warmup_wanted_s": settling_s(requests, primed=primed(run)),
+        "window_start": start,
+        "window_end": end,
+        "duration_s": end - start,
+        "warmup_s": start - (report.start - report.warmup_s),
+        "warmup_wanted_s": _settling_s(run, requests),
         "workload": declared_work(run, report, level.level),
         "strategy": report.strategy,
-        "streams_asked": _known(workloads.streams_at(workload_of(run.workload), level.level)),
-        "rate_req_s": _known(report.rate_req_s or workloads.rate_req_s_at(workload_of(run.workload), level.level)),
+        "streams_asked": _known(workloads.streams_at(judged.workload, level.level)),
+        "rate_req_s": _known(judged.rate_req_s),
         **measured,
-        "concurrency_shortfall": _shortfall(run, level, report, float(measured["concurrency_mean"])),
-        **records.within_run(report, requests, *window),
-        **_noise(run, level, report, requests, window),
-        **(_goodput(run, level, report, requests, window, limits) if limits else {}),
-        **_server_side(run, level, received, required),
-        "activity": activity(run, _exercised(run, required, level.counters)),
+        # At least 0 where it is known.
+        "concurrency_shortfall": float(np.maximum(0, 1 - measured["concurrency_mean"] / streams))
+        if streams
+        else np.nan,
+        "throughput_se": counting_error(requests, *window) if streams else np.nan,
+        "throughput_cut": cut_error(requests, *window, streams) if streams else np.nan,
+        "throughput_drift": change,
+        "throughput_drift_se": error,
+        "first_visit_share": visits,
+        "unshared_share": unshared,
+        **(_goodput(judged, limits) if limits else {}),
+        **_server_side(level.counters, received),
+        "exercised": exercised,
+        "activity": activity(run, exercised),
         "turns_seen": _turns_seen(report),
         "guidellm_version": guidellm_version,
     }
-    judged = checks.JudgedLevel(row=row, run=run, entry=level, report=report, requests=requests, window=window)
-    return {**row, **columns(judge(LEVEL_CHECKS, judged))}
+    return row | columns(judge(LEVEL_CHECKS, judged))
 
 
 def failed_row(run: Run, level: LevelRun) -> dict[str, Any]:
@@ -173,30 +189,17 @@ def request_rows(level: int, report: LevelReport) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def _empty_requests() -> pd.DataFrame:
-    empty = LevelReport("", None, 0.0, 1.0, 0.0, 0, 0, 0, (), 0)
-    return request_rows(0, empty)
-
-
 def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
+    """The level, and its conditions: time, software and hardware, cache sizes, and what the load could reuse."""
+    workload = run.workload
+    device = run.budget.get("device_tokens") or run.server.get("facts", {}).get("kv_cache_tokens")
     return {
-        "model": run.cell.model,
-        "scenario": run.cell.scenario,
-        "cpu_blocks": run.cell.cpu_blocks,
+        **dict(zip(KEYS, run.cell.key, strict=True)),
         "run": run.run,
         "measurement": run.measurement,
         "engine": run.engine,
         "weights": run.weights,
         "level": level.level,
-        **_conditions(run, level.level),
-    }
-
-
-def _conditions(run: Run, level: int) -> dict[str, Any]:
-    """The conditions of the level: time, software and hardware, cache sizes, and what the load could reuse."""
-    workload = run.workload
-    device = run.budget.get("device_tokens") or run.server.get("facts", {}).get("kv_cache_tokens")
-    return {
         "configuration": effective_configuration(run),
         "server_build": server_build(run),
         "arm_settings": arm_settings(run),
@@ -205,11 +208,14 @@ def _conditions(run: Run, level: int) -> dict[str, Any]:
         "hardware": machine(run),
         **gpu_conditions(run),
         "clock_offset_s": run.clock_offset_s,
-        "device_tokens": np.nan if device is None else float(device),
+        "device_tokens": _known(device),
         "tier_tokens": float(run.budget.get("tokens", np.nan)) if run.cell.cpu_blocks else 0.0,
         "tier_reported_tokens": _known(run.budget.get("reported_tokens")),
-        "working_set_tokens": working_set_tokens(workload, level),
-        "prefix_tokens": prefix_tokens(workload, level),
+        "working_set_tokens": working_set_tokens(workload, level.level),
+        # NaN if the workload does not declare shared prefixes.
+        "prefix_tokens": float(workloads.prefix_tokens_at(workload_of(workload), level.level))
+        if "prefix_tokens" in workload
+        else np.nan,
         "turn_prompt_tokens": float(workload.get("prompt_tokens", np.nan)),
     }
 
@@ -221,36 +227,29 @@ def working_set_tokens(workload: Mapping[str, Any], level: int) -> float:
     return float(workloads.working_set_tokens_at(workload_of(workload), level))
 
 
-def prefix_tokens(workload: Mapping[str, Any], level: int) -> float:
-    """Return the tokens of a shared prefix at a level; NaN if the workload does not declare them."""
-    return float(workloads.prefix_tokens_at(workload_of(workload), level)) if "prefix_tokens" in workload else np.nan
-
-
 def _known(value: float | None) -> float:
     return np.nan if value is None else float(value)
 
 
-def primed(run: Run) -> bool:
-    """Whether caches were filled before the levels, so that only the requests of a level need time to settle."""
-    return bool(run.workload.get("prime", False))
-
-
-def settling_s(requests: Requests, *, primed: bool) -> float:
-    """Return the seconds a level takes to settle: max(30 s, p90 of request latency); if primed, the p90 alone."""
+def _settling_s(run: Run, requests: Requests) -> float:
+    """The seconds a level takes to settle: max(30 s, p90 of request latency); with primed caches, the p90 alone."""
     latencies = requests.column("e2e_ms")[requests.status("completed")]
     known = latencies[~np.isnan(latencies)]
-    return max(0.0 if primed else WARMUP_S, float(np.quantile(known, 0.9)) / 1000 if len(known) else 0.0)
+    least = 0.0 if run.workload.get("prime") else WARMUP_S
+    return max(least, float(np.quantile(known, 0.9)) / 1000 if len(known) else 0.0)
 
 
 def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, float]:
     """Return the measurement window: the report's, less the part of the warm-up that the generator did not cut off.
 
     The warm-up is the longer of what the workload asks for and the time to settle, the latter at most a quarter of the
-    level.
+    level. A report without all requests has its own window.
     """
+    if report.requests_missing:
+        return report.start, report.end
     begin = report.start - report.warmup_s
     asked = float(run.workload.get("warmup_s", 0.0))
-    warmup = max(asked, min(settling_s(requests, primed=primed(run)), WARMUP_SHARE * (report.end - begin)))
+    warmup = max(asked, min(_settling_s(run, requests), WARMUP_SHARE * (report.end - begin)))
     missing = warmup - report.warmup_s
     start = report.start + (missing if missing > _WARMUP_TOLERANCE_S else 0.0)
     if not start < report.end:
@@ -261,52 +260,19 @@ def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, f
     return start, report.end
 
 
-def _shortfall(run: Run, level: LevelRun, report: LevelReport, achieved: float) -> float:
-    """Return the share by which requests in flight fell short of a closed loop's streams, at least 0 if known."""
-    asked = workloads.streams_at(workload_of(run.workload), level.level) or report.streams
-    return float(np.maximum(0.0, 1 - achieved / asked)) if report.closed_loop and asked else np.nan
-
-
-def _noise(
-    run: Run, level: LevelRun, report: LevelReport, requests: Requests, window: tuple[float, float]
-) -> dict[str, float]:
-    """The noise within the run, for the statistics; errors of the throughput in a closed loop only."""
-    visits, unshared = prompt_shares(run.workload, level.level, requests, window)
-    streams = report.streams or workloads.streams_at(workload_of(run.workload), level.level)
-    closed = report.closed_loop and streams is not None
-    change, error = drift(requests, *window, streams if closed else None)
-    return {
-        "throughput_se": counting_error(requests, *window) if closed else np.nan,
-        "throughput_cut": cut_error(requests, *window, float(streams or 1)) if closed else np.nan,
-        "throughput_drift": change,
-        "throughput_drift_se": error,
-        "first_visit_share": visits,
-        "unshared_share": unshared,
-    }
-
-
-def _goodput(
-    run: Run,
-    level: LevelRun,
-    report: LevelReport,
-    requests: Requests,
-    window: tuple[float, float],
-    limits: Mapping[str, Any],
-) -> dict[str, Any]:
+def _goodput(level: JudgedLevel, limits: Mapping[str, Any]) -> dict[str, Any]:
     """The goodput columns; NaN for a report that did not keep every request."""
-    if report.requests_missing:
+    if level.report.requests_missing:
         return unmeasured(limits)
-    workload = workload_of(run.workload)
-    streams = report.streams or workloads.streams_at(workload, level.level)
-    return goodput(requests, window, limits, workload.turns, streams if report.closed_loop else None)
+    streams = level.streams if level.report.closed_loop else None
+    return goodput(level.requests, level.window, limits, level.workload.turns, streams)
 
 
-def _server_side(run: Run, level: LevelRun, received: float, required: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _server_side(counters: Mapping[str, Change], received: float) -> dict[str, float]:
     """The columns from the server's own counters, over the whole level from its first request, warm-up included.
 
     `received`: output tokens that the generator counted in the same time.
     """
-    counters = level.counters
     generated = server_delta(counters, "generation_tokens")
     return {
         "server_generation_tokens": generated,
@@ -317,17 +283,12 @@ def _server_side(run: Run, level: LevelRun, received: float, required: Sequence[
         "external_hit_tokens": server_delta(counters, "external_prefix_cache_hits"),
         "offload_load_bytes": server_delta(counters, "offload_load_bytes"),
         "offload_store_bytes": server_delta(counters, "offload_store_bytes"),
-        "exercised": _exercised(run, required, counters),
     }
 
 
 def _ratio(counters: Mapping[str, Change], part: str, whole: str) -> float:
     denominator = server_delta(counters, whole)
     return server_delta(counters, part) / denominator if denominator > 0 else np.nan
-
-
-# A tier that served a smaller share of the prompt tokens has no measurable effect.
-_SERVED = 0.005
 
 
 def _exercised(run: Run, required: Sequence[Mapping[str, Any]], counters: Mapping[str, Change]) -> bool | None:
@@ -359,6 +320,4 @@ def activity(run: Run, exercised: bool | None) -> str:
 def _turns_seen(report: LevelReport) -> float:
     """Return the turns of the longest conversation; NaN if no request was kept."""
     turns = [record.turn + 1 for record in report.requests if record.turn is not None]
-    if not turns and report.requests_missing:
-        return np.nan
-    return max(turns, default=0)
+    return max(turns, default=np.nan if report.requests_missing else 0)

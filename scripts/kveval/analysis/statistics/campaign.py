@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, partner
+from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_of, partner
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
@@ -26,22 +27,22 @@ from kveval.analysis.statistics.comparison import (
     CellRows,
     ComparedCell,
     Kind,
-    Selection,
-    common_selection,
     contrast_cells,
     fill,
 )
 from kveval.analysis.statistics.estimates import (
     claim_beyond_copies,
+    configurations,
     describe,
     estimate,
+    pooled_spread,
+    replicate_groups,
     uncompared_copies,
 )
-from kveval.analysis.statistics.evidence import NAMES, Evidence
+from kveval.analysis.statistics.evidence import NAMES, Evidence, Sides
 from kveval.analysis.statistics.inputs import COLUMNS as INPUT_COLUMNS
-from kveval.analysis.statistics.level_selection import Chosen, common_level, declared, falls_with_load, own_peak
+from kveval.analysis.statistics.level_selection import OwnPeak, common_level, falls_with_load, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
-from kveval.analysis.statistics.replicates import configurations, pooled_spread, replicate_groups
 from kveval.analysis.statistics.run_times import pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import judge, overview
@@ -94,21 +95,20 @@ def compare_all(
     campaign = _Campaign(complete, baselines, settings, metrics)
     common: list[ComparedCell] = []
     peaks: list[ComparedCell] = []
-    families: dict[tuple[str, ...], list[ComparedCell]] = {}
+    families: dict[tuple[str, str, bool], list[ComparedCell]] = {}
+    everywhere = [(metric, False) for metric in metrics]
+    at_peaks = [(metric, True) for metric in (THROUGHPUT, GOODPUT) if metric in metrics]
     for model in campaign.models:
         questions, copies = campaign.questions(model), campaign.copies(model)
-        for metric in metrics:
-            entries = [campaign.at_common_level(question, metric) for question in questions]
-            _estimate(entries, [campaign.at_common_level(question, metric) for question in copies], campaign, metric)
-            families.setdefault((metric,) if metric == settings.primary else (metric, model), []).extend(entries)
-            common += entries
-        for metric in (name for name in (THROUGHPUT, GOODPUT) if name in metrics):
-            entries = [campaign.at_own_peaks(question, metric) for question in questions if question[2] == "baseline"]
-            _estimate(entries, [campaign.at_own_peaks(question, metric) for question in copies], campaign, metric)
-            families["peaks", metric, model] = entries
-            peaks += entries
-    for family, members in families.items():
-        name = "primary" if family == (settings.primary,) else "exploratory"
+        for metric, own_peaks in (*everywhere, *at_peaks):
+            asked = [question for question in questions if not own_peaks or question[2] == "baseline"]
+            entries = [campaign.compared(question, metric, own_peaks) for question in asked]
+            _estimate(entries, [campaign.compared(pair, metric, own_peaks) for pair in copies], campaign, metric)
+            primary = metric == settings.primary and not own_peaks
+            families.setdefault((metric, "" if primary else model, own_peaks), []).extend(entries)
+            (peaks if own_peaks else common).extend(entries)
+    for (_, model, _), members in families.items():
+        name = "exploratory" if model else "primary"
         judge(members, metrics, name, settings.margin, settings.alpha)
     against_baseline = [entry for entry in common if entry.kind == "baseline"]
     overview(against_baseline, settings.q)
@@ -154,7 +154,7 @@ class _Campaign:
         complete = limits_met.comparable(complete)
         needed = complete[[name for name in complete if _needed(str(name), metrics)]].astype(object)
         self._tables: dict[CellKey, pd.DataFrame] = {
-            _cell(key): table for key, table in needed.groupby(list(KEYS), sort=False)
+            cell_of(dict(zip(KEYS, key, strict=True))): table for key, table in needed.groupby(list(KEYS), sort=False)
         }
         self.rows: dict[CellKey, CellRows] = {cell: _by_run_and_level(table) for cell, table in self._tables.items()}
         self.models = list(dict.fromkeys(cell[0] for cell in self._tables))
@@ -166,8 +166,8 @@ class _Campaign:
             for metric in (THROUGHPUT, GOODPUT)
             if metric == THROUGHPUT or (metric in table and not limits_met.nothing_met(table))
         }
-        self._common: dict[tuple[CellKey, str], Chosen] = {}
-        self._pairings: dict[tuple[CellKey, CellKey], Pairing] = {}
+        self._levels: dict[tuple[CellKey, str], int | None] = {}
+        self._pairing = cache(lambda arm, reference: pair_runs(self._spans[arm], self._spans[reference]))
         self._configurations = configurations(self.rows)
         self.replicates = replicate_groups(self.rows)
 
@@ -192,85 +192,65 @@ class _Campaign:
         name = self._baselines.get(cell[1])
         return partner(cell, [other for other in self._tables if other[0] == cell[0] and other[1] == name])
 
-    def pairing(self, arm: CellKey, reference: CellKey) -> Pairing:
-        """Return which runs of two cells are compared with each other."""
-        if (arm, reference) not in self._pairings:
-            self._pairings[arm, reference] = pair_runs(self._spans[arm], self._spans[reference])
-        return self._pairings[arm, reference]
-
-    def common_level(self, cell: CellKey, metric: str = THROUGHPUT) -> tuple[CellKey, Chosen]:
-        """Return the level of all comparisons with `cell` as the reference, and the cell whose peak that is.
+    def _common_level(self, cell: CellKey, metric: str = THROUGHPUT) -> int | None:
+        """The level of all comparisons with `cell` as the reference: the declared one, or its baseline's peak.
 
         Goodput is compared where the baseline's goodput is best, everything else at the peak of its throughput.
         """
         base, of = self._baseline(cell) or cell, GOODPUT if metric == GOODPUT else THROUGHPUT
-        if (base, of) not in self._common:
+        if isinstance(self.settings.level, int):
+            return self.settings.level
+        if (base, of) not in self._levels:
             others = [table for other, table in self._tables.items() if self._baseline(other) == base]
-            level = self.settings.level
-            chosen = declared(self._tables[base], level) if isinstance(level, int) else None
-            self._common[base, of] = chosen or common_level(self._tables[base], others, of)
-        return base, self._common[base, of]
+            self._levels[base, of] = common_level(self._tables[base], others, of)
+        return self._levels[base, of]
 
     def level_of_model(self, model: str) -> int | None:
         """Return the level that most of a model's comparisons with a baseline use."""
         levels = [
-            self.common_level(reference)[1].level
+            self._common_level(reference)
             for _, reference, kind in self.questions(model)
             if reference is not None and kind == "baseline"
         ]
         return max(levels, key=levels.count) if levels else None
 
-    def at_common_level(self, question: Question, metric: str) -> ComparedCell:
-        """Return a comparison at the level of the baseline's peak, or the declared one."""
+    def compared(self, question: Question, metric: str, own_peaks: bool) -> ComparedCell:
+        """Return a comparison at the level of the baseline's peak, or the declared one; or at each cell's own peak.
+
+        At its own peak, each run is compared at the level chosen by the other half of the cell's runs.
+        """
         arm, reference, kind = question
-        entry = self._entry(question, metric)
+        entry = self._entry((arm, reference, "peak" if own_peaks else kind), metric)
         if reference is None:
             return entry
-        base, common = self.common_level(reference, metric)
-        of_base = None if base == reference else dict(self.pairing(reference, base).pairs)
-        selection = common_selection(self.pairing(arm, reference), common, of_base)
-        entry.row["level"] = common.level
-        fill(entry, selection, self.rows[reference], self.rows[arm], metric)
-        _leave_out_apart(entry, selection.pairing)
+        pairing = self._pairing(arm, reference)
+        if own_peaks:
+            ours, theirs = self._peak(arm, reference, metric), self._peak(reference, arm, metric)
+            level, levels = ours.level, (ours.by_run, theirs.by_run)
+        else:
+            level = self._common_level(reference, metric)
+            levels = (dict.fromkeys(self._spans[arm], level or 0), dict.fromkeys(self._spans[reference], level or 0))
+        entry.row["level"] = level
+        fill(entry, pairing, levels, (self.rows[arm], self.rows[reference]))
+        _leave_out_apart(entry, pairing)
         self._same_machine(entry)
-        self._below_the_peak(entry)
-        if metric == GOODPUT:
-            limits_met.require_comparable(entry)
-        entry.kind = kind
-        return entry
-
-    def at_own_peaks(self, question: Question, metric: str) -> ComparedCell:
-        """Return a comparison at each cell's own peak; the level of a run is chosen by the other half of the runs."""
-        arm, reference, _ = question
-        entry = self._entry((arm, reference, "peak"), metric)
-        if reference is None:
-            return entry
-        pairing = self.pairing(arm, reference)
-        ours, theirs = self._peak(arm, reference, metric), self._peak(reference, arm, metric)
-        entry.row["level"] = ours.level
-        selection = Selection(
-            pairing,
-            {run: ours.by_run.get(run, 0) for run, _ in pairing.pairs},
-            {run: theirs.by_run.get(run, 0) for _, run in pairing.pairs},
-        )
-        fill(entry, selection, self.rows[reference], self.rows[arm], metric)
-        _leave_out_apart(entry, selection.pairing)
-        used = sorted(
-            {level for levels in (selection.arm_levels, selection.reference_levels) for level in levels.values()}
-        )
-        entry.row["levels_compared"] = ";".join(map(str, used))
-        self._same_machine(entry)
-        entry.group = (entry.group[0], reference, *entry.group[2:4])
+        if own_peaks:
+            used = {levels[side].get(run, 0) for pair in pairing.pairs for side, run in enumerate(pair)}
+            entry.row["levels_compared"] = ";".join(map(str, sorted(used)))
+            entry.group = (entry.group[0], reference, *entry.group[2:4])
+        else:
+            self._below_the_peak(entry)
         if metric == GOODPUT:
             limits_met.require_comparable(entry)
         return entry
 
-    def _peak(self, cell: CellKey, other: CellKey, metric: str) -> Chosen:
+    def _peak(self, cell: CellKey, other: CellKey, metric: str) -> OwnPeak:
         """A cell's own peak; the other cell's peak for a cell in which nothing met the limits at any level."""
         found = self._peaks.get((cell, metric))
         if found is None and (other, metric) in self._peaks:
-            found = declared(self._tables[cell], self._peaks[other, metric].level or 0)
-        return found or Chosen(None, {})
+            level = self._peaks[other, metric].level or 0
+            found = OwnPeak(level, dict.fromkeys(self._spans[cell], level))
+        return found or OwnPeak(None, {})
 
     def _same_machine(self, entry: ComparedCell) -> None:
         arm, reference = (
@@ -283,7 +263,7 @@ class _Campaign:
 
     def _below_the_peak(self, entry: ComparedCell) -> None:
         """Refuse a verdict if too few requests were in flight at a level above the cell's peak."""
-        held, level = entry.pair.starvation, entry.row["level"]
+        held, level = entry.starvation, entry.row["level"]
         if not held or entry.obstacle or level is None:
             return
         for cell, share in ((entry.arm, held.arm), (entry.reference, held.reference)):
@@ -304,7 +284,7 @@ class _Campaign:
             "bound": "",
             "method_hash": self.hash,
         }
-        entry = ComparedCell(arm, reference, kind, row)
+        entry = ComparedCell(arm, reference, kind, row, Sides(metric))
         if reference is None:
             entry.obstacle = NO_BASELINE
         else:
@@ -316,10 +296,6 @@ class _Campaign:
 
 def _needed(name: str, metrics: Collection[str]) -> bool:
     return name in _NEEDED or name in metrics or name.removesuffix("_se") in metrics
-
-
-def _cell(key: Any) -> CellKey:
-    return str(key[0]), str(key[1]), int(key[2])
 
 
 def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, Any]]:
@@ -359,9 +335,10 @@ def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric:
     )
     if spread is None:
         return
+    sd, df = spread
     cells = len({cell for entry in entries for cell in (entry.arm, entry.reference)})
     for entry in single:
         entry.cells = cells
-        contrast = Contrast(entry.pair.difference, spread.sd * 2**0.5, spread.df, "replicates")
-        describe(entry, contrast, spread.sd, campaign.settings.margin, campaign.settings.alpha)
-        entry.obstacle, entry.indicative = "", f"one run; spread from replicates ({spread.df} degrees of freedom)"
+        contrast = Contrast(entry.sides.difference, sd * 2**0.5, df, "replicates")
+        describe(entry, contrast, sd, campaign.settings.margin, campaign.settings.alpha)
+        entry.obstacle, entry.indicative = "", f"one run; spread from replicates ({df} degrees of freedom)"

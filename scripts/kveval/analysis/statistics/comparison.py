@@ -11,14 +11,12 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.analysis.estimators.intervals import Contrast
-from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.levels.checks import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import needed_for
 from kveval.analysis.levels.outcomes import failed_checks
-from kveval.analysis.statistics.evidence import Evidence, Rows, Sides
+from kveval.analysis.statistics.evidence import Evidence, Sides
 from kveval.analysis.statistics.inputs import of_levels
-from kveval.analysis.statistics.level_selection import Chosen
 from kveval.analysis.statistics.pairing import Pairing
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT, Starvation, starvation
 from kveval.load.enough import MIN_RUNS
@@ -48,30 +46,6 @@ PAST_THE_PEAK = (
 )
 
 
-@dataclass(frozen=True)
-class Pair:
-    """ln of a metric in reference and arm, by run of the reference, and the rows of levels.csv it comes from."""
-
-    runs: tuple[int, ...] = ()
-    reference: Array = field(default_factory=lambda: np.empty(0))
-    arm: Array = field(default_factory=lambda: np.empty(0))
-    reference_rows: Rows = ()
-    arm_rows: Rows = ()
-
-    def __len__(self) -> int:
-        return len(self.runs)
-
-    @property
-    def difference(self) -> float:
-        """Mean difference, arm - reference."""
-        return float(np.mean(self.arm - self.reference))
-
-    @property
-    def starvation(self) -> Starvation:
-        """By how much requests in flight fell short of those asked for, on either side."""
-        return starvation(self.reference_rows, self.arm_rows)
-
-
 @dataclass
 class ComparedCell:
     """A comparison that is being computed.
@@ -84,7 +58,7 @@ class ComparedCell:
     reference: CellKey | None
     kind: Kind
     row: dict[str, Any]
-    pair: Pair = field(default_factory=Pair)
+    sides: Sides
     obstacle: str = ""
     left_out: str = ""
     exercised: bool | None = None
@@ -106,18 +80,14 @@ class ComparedCell:
                     self.obstacle = evidence.reason
 
     @property
+    def starvation(self) -> Starvation:
+        """By how much requests in flight fell short of those asked for, on either side."""
+        return starvation(self.sides.reference, self.sides.arm)
+
+    @property
     def judged(self) -> bool:
         """Whether the comparison can have a verdict."""
         return self.contrast is not None and not self.obstacle and not self.replicate and self.exercised is not False
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The data that a comparison uses: pairs of runs, and the level of each cell in each of its runs."""
-
-    pairing: Pairing
-    arm_levels: Mapping[int, int]
-    reference_levels: Mapping[int, int]
 
 
 def contrast_cells(cells: Sequence[CellKey], one: str, other: str) -> list[tuple[CellKey, CellKey]]:
@@ -138,140 +108,91 @@ def _named(cells: Sequence[CellKey], name: str) -> list[CellKey]:
     return [cell for cell in cells if cell[1] == scenario and (not blocks or cell[2] == int(blocks))]
 
 
-def common_selection(pairing: Pairing, common: Chosen, base_of_reference: Mapping[int, int] | None) -> Selection:
-    """Return the selection at a common level. `base_of_reference`: run of the reference -> run of the cell whose peak
-    the level is, None if that is the reference itself.
-    """
-
-    def level_of(run: int) -> int:
-        base = run if base_of_reference is None else base_of_reference.get(run, run)
-        return common.by_run.get(base, common.level or 0)
-
-    return Selection(
-        pairing,
-        {arm: level_of(reference) for arm, reference in pairing.pairs},
-        {reference: level_of(reference) for _, reference in pairing.pairs},
-    )
-
-
-def usable(row: Mapping[str, Any], metric: str) -> bool:
-    """Whether a level's value of a metric may enter a verdict."""
-    value = row.get(metric)
-    return value is not None and bool(value > 0) and unfit(row, metric) == ""
-
-
 def unfit(row: Mapping[str, Any], metric: str) -> str:
     """Return why a level may not enter a verdict on a metric, "" if it may."""
     if failed := failed_checks(row, metric == THROUGHPUT):
         return f"{FAILED} {', '.join(failed)}"
-    if metric == THROUGHPUT and row.get("rate_req_s", np.nan) > 0:
-        return OPEN_LOOP
     if metric == THROUGHPUT:
-        return ""
-    if metric == GOODPUT:
-        return _unfit_for_goodput(row)
-    counted = row["ttft_count" if metric.startswith("ttft") else "requests_completed"]
-    needed = needed_for(metric.rsplit("_", 1)[1])
-    return "" if counted >= needed else f"{counted:.0f} {FEW_LATENCIES}, {needed} needed"
-
-
-def _unfit_for_goodput(row: Mapping[str, Any]) -> str:
-    """Return why a level's goodput gets no verdict: under too little load, limits are easier to meet."""
-    if row["concurrency_shortfall"] > STARVED:
+        return OPEN_LOOP if row.get("rate_req_s", np.nan) > 0 else ""
+    if metric != GOODPUT:
+        counted = row["ttft_count" if metric.startswith("ttft") else "requests_completed"]
+        needed, few = needed_for(metric.rsplit("_", 1)[1]), FEW_LATENCIES
+    elif row["concurrency_shortfall"] > STARVED:
+        # Under too little load, limits are easier to meet.
         return f"{100 * row['concurrency_shortfall']:.0f} % fewer requests {IN_FLIGHT}"
-    few = row["goodput_settled"] < MIN_SETTLED
-    return f"{row['goodput_settled']:.0f} {FEW_SETTLED}, {MIN_SETTLED} needed" if few else ""
+    else:
+        counted, needed, few = row["goodput_settled"], MIN_SETTLED, FEW_SETTLED
+    return "" if counted >= needed else f"{counted:.0f} {few}, {needed} needed"
 
 
-@dataclass
-class _PairedRuns:
-    """The pairs of runs with a value on both sides, by run of the reference.
-
-    `unusable`: pairs with a level that may not enter a verdict; `moved`: whether the counters that prove arms active
-    rose on both sides, for pairs with such counters; `reasons`: why runs are left out.
-    """
-
-    values: dict[int, tuple[float, float]] = field(default_factory=dict)
-    rows: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = field(default_factory=dict)
-    unusable: set[int] = field(default_factory=set)
-    moved: dict[int, bool] = field(default_factory=dict)
-    reasons: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def idle(self) -> set[int]:
-        """The pairs in which an arm was not active."""
-        return {run for run, active in self.moved.items() if not active}
-
-
-def _paired_runs(selection: Selection, reference: CellRows, arm: CellRows, metric: str) -> _PairedRuns:
-    found = _PairedRuns()
-    for arm_run, reference_run in selection.pairing.pairs:
-        ours = arm.get((arm_run, selection.arm_levels[arm_run]))
-        theirs = reference.get((reference_run, selection.reference_levels[reference_run]))
-        sides = [row for row in (ours, theirs) if row is not None]
-        active = [bool(row["exercised"]) for row in sides if not pd.isna(row["exercised"])]
-        if active:
-            found.moved[reference_run] = all(active)
-        if active and not all(active):
-            found.reasons[arm_run] = "not active"
-        if ours is None or theirs is None or not (ours[metric] > 0 and theirs[metric] > 0):
-            continue
-        found.values[reference_run] = float(np.log(theirs[metric])), float(np.log(ours[metric]))
-        found.rows[reference_run] = theirs, ours
-        if reason := unfit(theirs, metric) or unfit(ours, metric):
-            found.reasons[arm_run if unfit(ours, metric) else reference_run] = reason
-            found.unusable.add(reference_run)
-    return found
-
-
-def fill(entry: ComparedCell, selection: Selection, reference: CellRows, arm: CellRows, metric: str) -> None:
+def fill(
+    entry: ComparedCell,
+    pairing: Pairing,
+    levels: tuple[Mapping[int, int], Mapping[int, int]],
+    cells: tuple[CellRows, CellRows],
+) -> None:
     """Fill in an entry's values, and its obstacle if it gets no verdict.
 
-    Runs in which an arm was not active, or with a level that failed a check, are left out. If too few remain for a
-    verdict, all runs with active arms are kept to describe the effect; if there are none, all runs.
+    `levels`: run -> level that is compared, and `cells`: rows, each of arm and reference. Runs in which an arm was not
+    active, or with a level that failed a check, are left out. If too few remain for a verdict, all runs with active
+    arms are kept to describe the effect; if there are none, all runs.
     """
-    found = _paired_runs(selection, reference, arm, metric)
-    known, idle = found.values.keys(), found.idle
-    usable = sorted(known - found.unusable - idle)
-    fit = len(usable)
-    kept = usable if fit >= MIN_RUNS else sorted(known - idle) or sorted(known)
+    metric: str = entry.row["metric"]
+    # By run of the reference: rows with a value on both sides; whether the counters that prove arms active rose.
+    rows: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+    moved: dict[int, bool] = {}
+    unusable: set[int] = set()
+    reasons: dict[int, str] = {}
+    for arm_run, run in pairing.pairs:
+        ours, theirs = (cells[n].get((at, levels[n].get(at, 0))) for n, at in enumerate((arm_run, run)))
+        known = [row["exercised"] for row in (ours, theirs) if row is not None]
+        active = [bool(shown) for shown in known if not pd.isna(shown)]
+        if active:
+            moved[run] = all(active)
+        if not all(active):
+            reasons[arm_run] = "not active"
+        if ours is None or theirs is None or not (ours[metric] > 0 and theirs[metric] > 0):
+            continue
+        rows[run] = ours, theirs
+        if reason := unfit(theirs, metric) or unfit(ours, metric):
+            reasons[arm_run if unfit(ours, metric) else run] = reason
+            unusable.add(run)
+    idle = {run for run, of_both in moved.items() if not of_both}
+    usable = sorted(rows.keys() - unusable - idle)
+    enough = len(usable) >= MIN_RUNS
+    kept = usable if enough else sorted(rows.keys() - idle) or sorted(rows)
     # Inactive arms are the reason for no verdict if their runs would otherwise have been enough.
-    too_idle = bool(idle) and fit < MIN_RUNS and (fit + len(idle - found.unusable) >= MIN_RUNS or not known - idle)
-    entry.exercised = not too_idle if found.moved else None
-    entry.left_out = "; ".join(f"run {run}: {reason}" for run, reason in sorted(found.reasons.items()))
-    columns = np.array([found.values[run] for run in kept], dtype=np.float64).reshape(-1, 2)
-    of_reference, of_arm = ([found.rows[run][which] for run in kept] for which in (0, 1))
-    entry.pair = Pair(tuple(kept), columns[:, 0], columns[:, 1], of_reference, of_arm)
-    entry.other_time = selection.pairing.kind == "other time"
-    if fit < MIN_RUNS:
-        entry.obstacle, entry.left_out = _obstacle(len(known), fit, entry.left_out), ""
-    if found.moved:
-        entry.rest_on(_activity(len(found.moved) - len(idle), len(found.moved), enough=not too_idle))
-    entry.rest_on(_BLOCKS[selection.pairing.kind], *of_levels(Sides(metric, of_reference, of_arm)))
-    levels = sorted({selection.reference_levels[run] for run in kept})
-    entry.row |= {"runs": len(kept), "levels_compared": ";".join(map(str, levels))}
-    kind, runs = selection.pairing.kind, tuple(kept)
+    otherwise_enough = len(usable) + len(idle - unusable) >= MIN_RUNS or not rows.keys() - idle
+    too_idle = bool(idle) and not enough and otherwise_enough
+    entry.exercised = not too_idle if moved else None
+    entry.left_out = "; ".join(f"run {run}: {reason}" for run, reason in sorted(reasons.items()))
+    entry.sides = Sides(metric, [rows[run][1] for run in kept], [rows[run][0] for run in kept])
+    entry.other_time = pairing.kind == "other time"
+    if not enough:
+        entry.obstacle, entry.left_out = _obstacle(len(rows), len(usable), entry.left_out), ""
+    if moved:
+        entry.rest_on(_activity(len(moved) - len(idle), len(moved), enough=not too_idle))
+    entry.rest_on(_BLOCKS[pairing.kind], *of_levels(entry.sides))
+    compared = [levels[1].get(run, 0) for run in kept]
+    entry.row |= {"runs": len(kept), "levels_compared": ";".join(map(str, sorted(set(compared))))}
     # Cells are estimated together, with a shared residual, if they were measured in the same blocks.
     entry.group = (
-        kind,
-        {"bridge": entry.reference, "repeated": entry.arm}.get(kind),
-        runs,
-        len(known - found.unusable) < MIN_RUNS,
-        tuple(selection.reference_levels[run] for run in runs),
+        pairing.kind,
+        {"bridge": entry.reference, "repeated": entry.arm}.get(pairing.kind),
+        tuple(kept),
+        len(rows.keys() - unusable) < MIN_RUNS,
+        tuple(compared),
     )
 
 
 def _activity(active: int, known: int, *, enough: bool) -> Evidence:
     """The evidence from the counters that prove arms active; `enough`: whether the active runs allow a verdict."""
+    said, reason = f"active in {active} of {known} runs", ""
     if not active:
-        return Evidence(
-            "activity", "not active", "refuses", "by its own counters the arm served next to nothing at this level"
-        )
-    said = f"active in {active} of {known} runs"
-    if enough:
-        return Evidence("activity", said)
-    reason = f"the arm's own counters rose in {active} of {known} runs at this level, {MIN_RUNS} needed"
-    return Evidence("activity", said, "refuses", reason)
+        said, reason = "not active", "by its own counters the arm served next to nothing at this level"
+    elif not enough:
+        reason = f"the arm's own counters rose in {active} of {known} runs at this level, {MIN_RUNS} needed"
+    return Evidence("activity", said, "refuses" if reason else "sound", reason)
 
 
 def _obstacle(known: int, fit: int, reasons: str) -> str:

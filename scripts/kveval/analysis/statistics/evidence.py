@@ -9,7 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
+
+import numpy as np
+
+from kveval.analysis.estimators.spreads import Array
 
 Rows = Sequence[Mapping[str, Any]]
 Severity = Literal["sound", "unknown", "qualifies", "indicates", "refuses"]
@@ -50,8 +55,23 @@ class Sides:
     """The rows of levels.csv that a comparison of a metric uses, one per run; rows at the same index are a pair."""
 
     metric: str
-    reference: Rows
-    arm: Rows
+    reference: Rows = ()
+    arm: Rows = ()
+
+    def __len__(self) -> int:
+        return len(self.arm)
+
+    @cached_property
+    def logs(self) -> tuple[Array, Array]:
+        """ln of the metric by run, in reference and arm."""
+        reference, arm = (np.log([number(row, self.metric) for row in rows]) for rows in (self.reference, self.arm))
+        return reference, arm
+
+    @property
+    def difference(self) -> float:
+        """Mean difference of ln, arm - reference."""
+        reference, arm = self.logs
+        return float(np.mean(arm - reference))
 
 
 def number(row: Mapping[str, Any], column: str) -> float:

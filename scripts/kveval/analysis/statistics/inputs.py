@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-from kveval.analysis.statistics import failed_requests, same_work
+from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.levels.noise import QUANTILES
+from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number
 
+_COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
 COLUMNS = (
-    *same_work.COLUMNS,
-    *failed_requests.COLUMNS,
+    *("workload", "strategy", "guidellm_version", "incomplete_share"),
+    *("request_prompt_tokens", "request_prompt_tokens_se", "request_output_tokens", "request_output_tokens_se"),
+    *_COUNTS,
+    *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES),
     *("server_build", "arm_settings", "tier_tokens", "tier_reported_tokens", "activity"),
     *("gpus", "gpu_power_limit_w", "gpu_clock_limit_mhz", "gpu_clock_mhz", "gpu_throttled"),
 )
@@ -26,6 +33,26 @@ _SAME_LIMIT = 0.01
 _SAME_CLOCK = 0.05
 # A GPU's load changes its clock as well; a difference beyond this is a setting.
 _OTHER_CLOCK = 0.15
+_WORDS = {
+    "prompt_tokens": "prompt tokens",
+    "output_tokens": "output tokens",
+    "prompt_stdev": "standard deviation of prompt tokens",
+    "output_stdev": "standard deviation of output tokens",
+    "prefix_tokens": "tokens of a prefix",
+    "prefix_count": "prefixes",
+    "turns": "turns",
+    "primed": "primed prefixes",
+    "burst_factor": "rate within bursts over the mean",
+}
+# May depend on the level, and so differ between peaks at different levels.
+_OF_LEVEL = ("prefix_tokens", "prefix_count")
+# Token counts, and rates of open loops, that differ by less are the same work.
+_MARGIN = 0.02
+_RATE_MARGIN = 0.05
+_ERRORS = 3.0
+# Below this share, and without a difference between the sides, failed requests do not qualify the verdict.
+_WORTH_SAYING = 0.001
+_ALPHA = 0.05
 
 
 def of_levels(sides: Sides) -> list[Evidence]:
@@ -138,6 +165,140 @@ def _range(values: list[float]) -> str:
     return " to ".join(f"{value:,.0f}" for value in sorted({min(values), max(values)}))
 
 
+def same_work(sides: Sides) -> Evidence:
+    """Return whether the work was the same; if not, what differs, with the values of both sides."""
+    differing = list(dict.fromkeys([*_declared(sides), *_observed(sides)]))
+    if differing:
+        said = "; ".join(differing)
+        reason = f"not the same work: {said} in the cell it is compared with; measure both with one workload"
+        return Evidence("work", said, "refuses", reason)
+    if any(_workload(row) or number(row, "request_output_tokens") > 0 for row in sides.arm):
+        return Evidence("work", "the same")
+    return Evidence("work", "not known", "unknown")
+
+
+def _declared(sides: Sides) -> Iterator[str]:
+    """Differences in the declared work of paired runs, where both record it."""
+    for theirs, ours in zip(sides.reference, sides.arm, strict=True):
+        wanted, given = _workload(theirs), _workload(ours)
+        at_one_level = theirs.get("level") == ours.get("level")
+        for name, words in _WORDS.items():
+            one, other = given.get(name), wanted.get(name)
+            if None not in (one, other) and one != other and (at_one_level or name not in _OF_LEVEL):
+                yield f"{words} {one} against {other}"
+        loads = [str(row.get("strategy") or "") for row in (ours, theirs)]
+        if all(loads) and loads[0] != loads[1]:
+            yield f"load {loads[0]} against {loads[1]}"
+        rates = [number(row, "rate_req_s") for row in (ours, theirs)]
+        if at_one_level and min(rates) > 0 and abs(math.log(rates[0] / rates[1])) > _RATE_MARGIN:
+            yield f"requests/s sent {rates[0]:.3g} against {rates[1]:.3g}"
+
+
+def _workload(row: Mapping[str, Any]) -> dict[str, str]:
+    text = row.get("workload")
+    return dict(part.split("=", 1) for part in text.split(";")) if isinstance(text, str) and text else {}
+
+
+def _observed(sides: Sides) -> Iterator[str]:
+    """Mean tokens of a request that differ by more than 2 % + 3 standard errors + the effect of cut-off requests.
+
+    Long answers are cut off more often than short ones: if a share f is missing, the mean of the others is off by at
+    most SD sqrt(f / (1 - f)) (Cauchy and Schwarz). Prompts are compared only if one version of GuideLLM counted both.
+    """
+    names = {"output": "output tokens"}
+    one_level = all(a.get("level") == b.get("level") for a, b in zip(sides.arm, sides.reference, strict=True))
+    if one_level and len({str(row.get("guidellm_version")) for row in (*sides.arm, *sides.reference)}) == 1:
+        names["prompt"] = "prompt tokens"
+    for name, words in names.items():
+        (ours, our_error, our_loss), (theirs, their_error, their_loss) = (
+            _mean_tokens(rows, f"request_{name}_tokens") for rows in (sides.arm, sides.reference)
+        )
+        limit = math.log1p(_MARGIN) + _ERRORS * math.hypot(our_error, their_error) + our_loss + their_loss
+        if ours > 0 and theirs > 0 and abs(math.log(ours / theirs)) > limit:
+            yield f"{words} of a request {ours:,.4g} against {theirs:,.4g}"
+
+
+def _mean_tokens(rows: Rows, column: str) -> tuple[float, float, float]:
+    """The mean over runs, its relative standard error, and how far cut-off requests may have moved it."""
+    means, errors = (np.array([number(row, name) for row in rows]) for name in (column, f"{column}_se"))
+    counts, cut = (np.array([number(row, name) for row in rows]) for name in ("requests_completed", "incomplete_share"))
+    spread = errors * np.sqrt(counts)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lost = np.where(spread > 0, spread * np.sqrt(cut / (1 - cut)), 0.0 * spread)
+    return float(means.mean()), float(np.sqrt((errors**2).sum())) / len(rows), float(lost.mean())
+
+
+def failed_requests(sides: Sides) -> Evidence:
+    """Return how many requests failed on each side, and whether more did on one (Fisher's exact test)."""
+    (failed, total), (failed_there, total_there) = _counts(sides.arm), _counts(sides.reference)
+    if not failed and not failed_there:
+        return Evidence("errors", "none")
+    said = f"{_share(failed, total)} of requests failed against {_share(failed_there, total_there)}"
+    unlike = _unlike(failed, total, failed_there, total_there)
+    if not unlike and max(failed / total, failed_there / total_there) < _WORTH_SAYING:
+        return Evidence("errors", said)
+    reason = (
+        f"errors: {failed} of {total:,} requests failed, {failed_there} of {total_there:,} in the cell it is compared"
+        " with: see the servers' logs"
+    )
+    return Evidence("errors", said, "qualifies", reason, bars_parity=unlike)
+
+
+def failed_requests_bounds(sides: Sides) -> tuple[float, float]:
+    """Return how far the true difference of ln may lie below and above the measured one because of failed requests.
+
+    Throughput: by their share at most, to either side. Latencies: failed requests count as the slowest of all, so the
+    quantile q of the others is the quantile q (1 - share) of all; ln latency is interpolated between known quantiles.
+    Goodput: not at all, as failed requests are among those that it counts as missing the limits.
+    """
+    (failed, total), (failed_there, total_there) = _counts(sides.arm), _counts(sides.reference)
+    if sides.metric == GOODPUT or (not failed and not failed_there):
+        return 0.0, 0.0
+    ours, theirs = failed / total, failed_there / total_there
+    if sides.metric == THROUGHPUT:
+        either = -math.log1p(-ours) - math.log1p(-theirs)
+        return either, either
+    return _rise_if_failed(sides.reference, sides.metric, theirs), _rise_if_failed(sides.arm, sides.metric, ours)
+
+
+def _rise_if_failed(rows: Rows, metric: str, share: float) -> float:
+    """The rise of ln of a quantile if a further `share` of requests were beyond it; the mean over runs."""
+    name, label = metric.split("_ms_")
+    at = QUANTILES[label]
+    found = []
+    for row in rows:
+        known = [
+            (where, math.log(value))
+            for which, where in QUANTILES.items()
+            if (value := number(row, f"{name}_ms_{which}")) > 0
+        ]
+        above = [(where, log) for where, log in known if where >= at]
+        # For the last known quantile, extrapolate the step that leads to it.
+        segment = above[:2] if len(above) > 1 else known[-2:]
+        if len(segment) == 2:
+            (low, first), (high, second) = segment
+            found.append((second - first) / (high - low) * (at / (1 - share) - at))
+    return float(np.mean(found)) if found else 0.0
+
+
+def _unlike(failed: int, total: int, failed_there: int, total_there: int) -> bool:
+    # Imported here because it is slow, and requests rarely fail.
+    from scipy.stats import fisher_exact  # noqa: PLC0415
+
+    table = [[failed, total - failed], [failed_there, total_there - failed_there]]
+    return float(fisher_exact(table).pvalue) < _ALPHA
+
+
+def _counts(rows: Rows) -> tuple[int, int]:
+    """The number of failed requests and of all, at least 1, over runs."""
+    counts = [[count for row in rows if not math.isnan(count := number(row, name))] for name in _COUNTS]
+    return round(sum(counts[-1])), max(1, round(sum(map(sum, counts))))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.2g} %" if part else "none"
+
+
 Input = Callable[[Sides], Evidence | None]
-INPUTS: tuple[Input, ...] = (same_work.same_work, activity, build, clocks, tier, failed_requests.failed_requests)
+INPUTS: tuple[Input, ...] = (same_work, activity, build, clocks, tier, failed_requests)
 """The functions that give the inputs of every comparison from its levels."""

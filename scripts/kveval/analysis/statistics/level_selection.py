@@ -8,7 +8,7 @@ that the choice favours none of the cells.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,9 +19,8 @@ from kveval.analysis.levels.checks import STARVED
 from kveval.load.enough import MIN_RUNS
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A level, and for each run the level at which it is evaluated: the same one, or the one that other runs chose."""
+class OwnPeak(NamedTuple):
+    """A cell's best level, and for each run the level at which it is evaluated, which other runs chose."""
 
     level: int | None
     by_run: Mapping[int, int]
@@ -71,21 +70,21 @@ def cross_fit(logs: pd.DataFrame) -> float:
     return float(np.exp(np.mean(estimates)))
 
 
-def own_peak(rows: pd.DataFrame, metric: str) -> Chosen:
+def own_peak(rows: pd.DataFrame, metric: str) -> OwnPeak:
     """Return a cell's own peak, cross-fitted: every run is evaluated at the best level of the other half."""
     logs = log_table(rows, metric)
     if logs.empty:
-        return Chosen(None, {})
+        return OwnPeak(None, {})
     best = highest(logs)
     by_run = dict.fromkeys(map(int, logs.index), best)
     if len(logs) > 1:
         halves = logs.index[0::2], logs.index[1::2]
         for ours, others in (halves, halves[::-1]):
             by_run |= dict.fromkeys(map(int, ours), highest(logs.loc[others]))
-    return Chosen(best, by_run)
+    return OwnPeak(best, by_run)
 
 
-def common_level(baseline: pd.DataFrame, others: Iterable[pd.DataFrame], metric: str) -> Chosen:
+def common_level(baseline: pd.DataFrame, others: Iterable[pd.DataFrame], metric: str) -> int | None:
     """Return the level at which cells are compared with a baseline: its peak.
 
     Of several levels as good as the peak (its plateau), those that passed their checks in enough runs for a verdict are
@@ -94,24 +93,19 @@ def common_level(baseline: pd.DataFrame, others: Iterable[pd.DataFrame], metric:
     """
     logs = log_table(baseline, metric)
     if logs.empty:
-        return Chosen(None, {})
+        return None
     means = logs.mean()[_sound(baseline, plateau(logs))]
     for other in others:
         found = log_table(other, metric)
         if set(means.index) <= set(found.columns):
             means = means + found.mean()[means.index]
-    return declared(baseline, int(means.index[int(np.argmax(means.to_numpy()))]))
+    return int(means.index[int(np.argmax(means.to_numpy()))])
 
 
 def falls_with_load(rows: pd.DataFrame, level: int, metric: str, margin: float = 0.05) -> bool:
     """Whether a cell delivers less at a level than at a lower one, by more than `margin`, in the mean over its runs."""
     means = log_table(rows, metric).mean()
     return level in means.index and bool((means[means.index < level] > means[level] + np.log1p(margin)).any())
-
-
-def declared(baseline: pd.DataFrame, level: int) -> Chosen:
-    """Return one given level for all runs of a baseline."""
-    return Chosen(level, dict.fromkeys(map(int, baseline["run"].unique()), level))
 
 
 def _sound(rows: pd.DataFrame, levels: list[int]) -> list[int]:

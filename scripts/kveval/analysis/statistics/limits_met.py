@@ -50,8 +50,8 @@ def require_comparable(entry: ComparedCell) -> None:
     """
     if one_side_only(entry):
         entry.group = (*entry.group, entry.arm)
-    arm, reference = entry.pair.arm_rows, entry.pair.reference_rows
-    if not len(entry.pair):
+    arm, reference = entry.sides.arm, entry.sides.reference
+    if not len(entry.sides):
         entry.obstacle = UNKNOWN
     elif entry.obstacle:
         return
@@ -61,14 +61,14 @@ def require_comparable(entry: ComparedCell) -> None:
 
 def none_met(entry: ComparedCell) -> str:
     """Return in how many of the compared runs nothing met the limits, by side; "" if there is no such run."""
-    sides = {"the arm": entry.pair.arm_rows, "the cell it is compared with": entry.pair.reference_rows}
+    sides = {"the arm": entry.sides.arm, "the cell it is compared with": entry.sides.reference}
     said = [f"{who} in {_without(rows)} of {len(rows)} runs" for who, rows in sides.items() if _without(rows)]
     return f"nothing met the limits in {' and in '.join(said)}, which counts as half a request" if said else ""
 
 
 def one_side_only(entry: ComparedCell) -> bool:
     """Whether nothing met the limits in any run of one side: the difference is then at least as large as estimated."""
-    return any(rows and _without(rows) == len(rows) for rows in (entry.pair.arm_rows, entry.pair.reference_rows))
+    return any(rows and _without(rows) == len(rows) for rows in (entry.sides.arm, entry.sides.reference))
 
 
 def _without(rows: Rows) -> int:

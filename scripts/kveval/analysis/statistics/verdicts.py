@@ -43,7 +43,7 @@ def verdict(entry: ComparedCell, more_is_better: bool, alpha: float, margin: flo
 
 
 def _bound(entry: ComparedCell) -> str:
-    side = entry.pair.starvation.bound * (1 if entry.row["effect_percent"] > 0 else -1)
+    side = entry.starvation.bound * (1 if entry.row["effect_percent"] > 0 else -1)
     return {1: "at least", -1: "at most"}.get(side, "")
 
 
@@ -67,7 +67,7 @@ def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
         return PARITY, f"within +-{100 * margin:g} % (TOST)"
     if row["p_holm"] < alpha:
         return (BETTER if (row["effect_percent"] > 0) == more_is_better else WORSE), ""
-    if entry.pair.starvation:
+    if entry.starvation:
         return (
             INCONCLUSIVE,
             "the missing load may matter more than the difference: neither a difference nor equality is shown",
@@ -99,7 +99,7 @@ def judge(
         if PARITY in (entry.row["verdict"], entry.row["indication"]):
             # The interval that corresponds to two one-sided tests at alpha has confidence 1 - 2 alpha.
             show_interval(entry, 1 - 2 * alpha)
-        remarks = [entry.pair.starvation.text() if entry.judged else ""]
+        remarks = [entry.starvation.text() if entry.judged else ""]
         if entry.row["metric"] == GOODPUT and entry.judged:
             remarks.append(limits_met.none_met(entry))
             if limits_met.one_side_only(entry) and entry.row["verdict"] in (BETTER, WORSE):

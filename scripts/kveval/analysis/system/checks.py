@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from kveval.analysis.estimators.spreads import Array
+from kveval.analysis.levels.noise import batch_count, change_error
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
-from kveval.analysis.system import hit_ratio
+from kveval.analysis.system.windows import Window
 from kveval.load.reports import CLOSED_LOOP
 
 # Blocks are allocated while a prompt is processed, so that running requests hold only a part of theirs for a while.
 _PARTLY = 0.5
 # A hit ratio that rises evenly by 0.15 changes by as much from the first third to the last.
 _FILLED = 0.1
+HIT_RATIO_DRIFT = ("hit_ratio_drift", "hit_ratio_drift_se")
+# Keys of config/metrics.yaml: the share of prompt tokens on the device, and the share of the rest in the tier.
+DEVICE_HITS, TIER_HITS = "prefix_cache_hit_percent", "external_cache_hit_percent"
 _KV_USAGE = ("kv_cache_usage_percent", "kv_cache_usage_max_percent")
 
 
@@ -60,23 +66,21 @@ class Sampled:
 
 
 @check("R1")
-def plausible(sampled: Sampled) -> Outcome | None:
+def plausible(sampled: Sampled) -> Iterator[Outcome]:
     """Every value is in the range that the catalogue calls plausible."""
-    if not sampled.found.refused:
-        return None
-    return warn(f"outside their plausible range: {', '.join(sampled.found.refused)}")
+    if sampled.found.refused:
+        yield warn(f"outside their plausible range: {', '.join(sampled.found.refused)}")
 
 
 @check("R1")
-def fraction_scaled(sampled: Sampled) -> Outcome | None:
+def fraction_scaled(sampled: Sampled) -> Iterator[Outcome]:
     """A metric recorded as a fraction and shown in per cent is multiplied by 100."""
-    if not sampled.found.unscaled:
-        return None
-    return warn(f"fractions not scaled to per cent: {', '.join(sampled.found.unscaled)}")
+    if sampled.found.unscaled:
+        yield warn(f"fractions not scaled to per cent: {', '.join(sampled.found.unscaled)}")
 
 
 @check("R1")
-def kv_usage_physical(sampled: Sampled) -> Outcome | None:
+def kv_usage_physical(sampled: Sampled) -> Iterator[Outcome]:
     """The reported usage of the device's cache is enough for the prompts of the running requests.
 
     It is not if a fraction was read as per cent. Prompts count without their shared prefix, which counts once.
@@ -85,79 +89,92 @@ def kv_usage_physical(sampled: Sampled) -> Outcome | None:
     running, streams = sampled.value("requests_running"), sampled.streams
     prefix = min(1.0, running / streams) * sampled.value("prefix_tokens") if streams > 0 else 0.0
     needed = running * sampled.value("turn_prompt_tokens") + prefix
-    if not usage / 100 * device < _PARTLY * needed:
-        return None
-    return warn(
-        f"{usage:.2g} % of {device:,.0f} tokens cannot hold the {needed:,.0f} tokens of {running:.1f} running requests"
-    )
+    if usage / 100 * device < _PARTLY * needed:
+        said = f"cannot hold the {needed:,.0f} tokens of {running:.1f} running requests"
+        yield warn(f"{usage:.2g} % of {device:,.0f} tokens {said}")
 
 
 @check("R3")
-def samples(sampled: Sampled) -> Outcome | None:
+def samples(sampled: Sampled) -> Iterator[Outcome]:
     """The window holds enough samples of the recording."""
-    if sampled.found.samples >= sampled.least:
-        return None
-    return note(f"{sampled.found.samples} samples of the recording in the window, {sampled.least} needed")
+    if sampled.found.samples < sampled.least:
+        yield note(f"{sampled.found.samples} samples of the recording in the window, {sampled.least} needed")
 
 
 @check("R3")
-def clock_offset(sampled: Sampled) -> Outcome | None:
+def clock_offset(sampled: Sampled) -> Iterator[Outcome]:
     """The recording has the load generator's clock, or the offset was measured and corrected."""
-    offset = sampled.row.get("clock_offset_s")
-    if offset is None or np.isnan(offset):
-        return warn("the offset of the recording's clock was not measured")
-    if abs(offset) <= 1.0:
-        return None
-    return note(f"the recording's clock is {offset:+.1f} s off; the window was shifted by that")
+    offset = sampled.value("clock_offset_s")
+    if np.isnan(offset):
+        yield warn("the offset of the recording's clock was not measured")
+    elif abs(offset) > 1.0:
+        yield note(f"the recording's clock is {offset:+.1f} s off; the window was shifted by that")
 
 
 @check("R8")
-def caches_filled(sampled: Sampled) -> Outcome | None:
+def caches_filled(sampled: Sampled) -> Iterator[Outcome]:
     """The hit share changed by at most 10 points, or 2 standard errors, from the window's first third to its last.
 
     While a cache is still filling, every number depends on the length of the level.
     """
-    change, error = (sampled.value(name) for name in hit_ratio.COLUMNS)
-    if np.isnan(error) or not abs(change) > max(_FILLED, 2 * error):
-        return None
-    return warn(
-        f"the hit ratio of the prompts changed by {100 * change:+.0f} points from the first third of the window to the"
-        " last: the cache was still filling or changing: use longer warm-ups, or prime the prefixes"
-    )
+    change, error = (sampled.value(name) for name in HIT_RATIO_DRIFT)
+    if not np.isnan(error) and abs(change) > max(_FILLED, 2 * error):
+        yield warn(
+            f"the hit ratio of the prompts changed by {100 * change:+.0f} points from the first third of the window to"
+            " the last: the cache was still filling or changing: use longer warm-ups, or prime the prefixes"
+        )
 
 
 @check("R4")
-def queues(sampled: Sampled) -> Outcome | None:
+def queues(sampled: Sampled) -> Iterator[Outcome]:
     """The server had no more requests than were sent: else the samples are of another time or another server."""
-    if sampled.row.get("strategy", "concurrent") not in CLOSED_LOOP:
-        return None
-    inside = sampled.value("requests_running") + sampled.value("requests_waiting")
-    if not inside > 1.05 * sampled.streams:
-        return None
-    return fail(f"{inside:.1f} requests running and waiting on average, only {sampled.streams:g} were in flight")
+    inside, sent = sampled.value("requests_running") + sampled.value("requests_waiting"), sampled.streams
+    if sampled.row.get("strategy", "concurrent") in CLOSED_LOOP and inside > 1.05 * sent:
+        yield fail(f"{inside:.1f} requests running and waiting on average, only {sent:g} were in flight")
 
 
 @check("R7")
-def server_rate(sampled: Sampled) -> Outcome | None:
+def server_rate(sampled: Sampled) -> Iterator[Outcome]:
     """The server's counter rose by the tokens received in the same window: within 2 %, at most 5 %.
 
     The counter is sampled, so its value at the window's edges is uncertain by one interval; the limits allow for that.
     """
     said, received = sampled.value("server_generation_tok_s"), sampled.value("throughput_tok_s")
-    if not said > 0:
-        return None
-    apart = received / said - 1
+    apart = received / said - 1 if said > 0 else 0.0
     sampling = 1 / max(sampled.found.samples, 1)
-    if not abs(apart) > 0.02 + sampling:
-        return None
-    return (fail if abs(apart) > 0.05 + sampling else warn)(
-        f"the generator received {100 * apart:+.1f} % tokens against the server's counter in the same window"
-    )
+    if abs(apart) > 0.02 + sampling:
+        yield (fail if abs(apart) > 0.05 + sampling else warn)(
+            f"the generator received {100 * apart:+.1f} % tokens against the server's counter in the same window"
+        )
 
 
 @check("R19")
-def recorded(sampled: Sampled) -> Outcome | None:
+def recorded(sampled: Sampled) -> Iterator[Outcome]:
     """The recording has all metrics that this version of the server should have, under their names."""
-    if not sampled.found.absent:
-        return None
-    return note(f"not in the recording: {', '.join(sampled.found.absent)}")
+    if sampled.found.absent:
+        yield note(f"not in the recording: {', '.join(sampled.found.absent)}")
+
+
+def hit_ratio_drift(
+    percent: Callable[[str, Window], float], window: Window, level: Mapping[str, Any]
+) -> dict[str, float]:
+    """Return HIT_RATIO_DRIFT: the change of the hit share (0 to 1) from the first to the last third, and its error.
+
+    `percent` reads a key of config/metrics.yaml in a part of the window, NaN where it was not recorded. `level`: the
+    row of levels.csv, whose mean latency sets the length of the batches. NaN where a part of the window is not known.
+    """
+
+    def parts(count: int) -> Array:
+        edges = np.linspace(*window, count + 1).astype(np.int64).tolist()
+        return np.array([_hit_ratio(percent, part) for part in pairwise(edges)])
+
+    thirds = parts(3)
+    batches = parts(batch_count((window[1] - window[0]) / 1e9, float(level.get("e2e_ms_mean", np.nan)) / 1000))
+    error = change_error(batches) if not np.isnan(batches).any() else np.nan
+    return dict(zip(HIT_RATIO_DRIFT, (float(thirds[2] - thirds[0]), error), strict=True))
+
+
+def _hit_ratio(percent: Callable[[str, Window], float], part: Window) -> float:
+    device = percent(DEVICE_HITS, part) / 100
+    # The tier is asked only for what the device does not have; without a tier or a lookup it adds nothing.
+    return device + (1 - device) * float(np.nan_to_num(percent(TIER_HITS, part))) / 100

@@ -18,13 +18,12 @@ from pydantic import ValidationError
 
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, judge
-from kveval.analysis.system import checks, hit_ratio
+from kveval.analysis.system import checks
 from kveval.analysis.system.checks import Reduced
 from kveval.analysis.system.windows import CounterSeries, Gauge, Window, selected
 from kveval.config.catalogue import Metric, MetricSource, name_for
 from kveval.host.errors import Failure
-from kveval.pcp.conversion.footer import ArchiveInfo
-from kveval.pcp.parquet.bulk import Samples, samples_of
+from kveval.pcp.parquet.bulk import samples_of
 from kveval.spec.servers.registry import recorded_as
 
 SYSTEM_CHECKS = checks_in(checks)
@@ -55,7 +54,7 @@ UNIT_FACTORS: dict[tuple[str, str], float] = {
 }
 _UNITLESS = ("", "count")
 # Why a level has no metrics at all.
-NO_RECORDING, NO_WINDOW = "no recording of this run", "the level has no window"
+NO_WINDOW = "the level has no window"
 _OVER_TIME: Mapping[str, Callable[[Array], float]] = {
     "mean": lambda values: float(np.mean(values)),
     "max": lambda values: float(np.max(values)),
@@ -78,7 +77,7 @@ class _Unavailable(Exception):
 
 
 class _TooFew(_Unavailable):
-    """There are fewer samples in the window than are needed."""
+    """There are fewer samples in the window than are needed: as many as the message says."""
 
 
 def parse_metrics(catalogue: Mapping[str, Any]) -> dict[str, Metric]:
@@ -100,7 +99,7 @@ class SystemRecording:
         self._metrics = metrics
         self._sources = {key: _sources(metric, version) for key, metric in metrics.items()}
         wanted = {name for found in self._sources.values() for source in found for name in source.all_names}
-        self._samples, self._archive = samples_of(parquet, wanted)
+        self.samples, self._archive = samples_of(parquet, wanted)
         self._counters: dict[tuple[str, str | None, str | None], CounterSeries] = {}
 
     def reduce(self, window: Window, least: int = MIN_SAMPLES) -> Reduced:
@@ -128,7 +127,8 @@ class SystemRecording:
                 notes.append(f"{key}: {reason}")
                 continue
             counts.append(samples)
-            low, high = _bounds(metric)
+            bounds = zip(metric.plausible or (None, None), (-np.inf, np.inf), strict=True)
+            low, high = (default if bound is None else bound for bound, default in bounds)
             if not low - _ROUNDING * abs(low) <= value <= high + _ROUNDING * abs(high):
                 found["refused"].append(key)
                 notes.append(f"{key}: {value:g} {metric.unit} refused, outside the plausible {low:g}..{high:g}")
@@ -157,25 +157,20 @@ class SystemRecording:
 
         Sources with values are preferred: an agent without its library records a metric but never a value.
         """
-        recorded = [one for one in self._sources[key] if all(name in self._samples for name in one.all_names)]
-        told = (one for one in recorded if all(len(self._samples[name].times) for name in one.all_names))
+        recorded = [one for one in self._sources[key] if all(name in self.samples for name in one.all_names)]
+        told = (one for one in recorded if all(len(self.samples[name].times) for name in one.all_names))
         source = next(told, recorded[0] if recorded else None)
         return None if source is None else _Reader(self, self._metrics[key], source, window, least)
 
-    def samples(self, name: str) -> Samples:
-        """Return the samples of a metric."""
-        return self._samples[name]
-
     def counter(self, name: str, source: _Source) -> CounterSeries:
         """Return a metric as a counter, prepared once."""
-        samples = self._samples[name]
+        samples = self.samples[name]
         if samples.info.semantics != "counter":
             raise _Unavailable(f"{name} is {samples.info.semantics}, not a counter: it has no rate")
         key = (name, source.entry.select, source.entry.omit)
         if key not in self._counters:
             keep = selected(samples.names, source.entry.select, source.entry.omit)
-            archive: ArchiveInfo = self._archive
-            self._counters[key] = CounterSeries(samples, keep, archive.start_ns or 0, archive.marks_ns)
+            self._counters[key] = CounterSeries(samples, keep, self._archive.start_ns or 0, self._archive.marks_ns)
         return self._counters[key]
 
 
@@ -218,16 +213,15 @@ class _Reader:
         if self.metric.reduction == "ratio":
             return self._ratio()
         if self.metric.reduction in ("rate", "increase"):
-            gained, samples = self._increase(self.source.names)
-            combined = _COMBINED[self.metric.instances](list(gained.values()))
-            return self._factor() * combined / self._per_second, samples
+            gained, samples = self._gained()
+            return _COMBINED[self.metric.instances](list(gained.values())), samples
         return self._gauge()
 
     def unscaled(self) -> bool:
         """Whether the recording is a fraction, by its name or help text, but the column's per cent are not scaled."""
         if self.metric.unit != "percent" or self.metric.reduction == "ratio" or self.source.entry.scale == 100:
             return False
-        infos = [self.recording.samples(name).info for name in self.source.names]
+        infos = [self.recording.samples[name].info for name in self.source.names]
         return any(
             info.units in _UNITLESS and (info.name.endswith("_perc") or "1 means 100 percent" in info.help)
             for info in infos
@@ -239,8 +233,7 @@ class _Reader:
             return {}
         name = self.source.names[0]
         if self.metric.reduction in ("rate", "increase"):
-            gained, _ = self._increase(self.source.names)
-            return {label: self._factor() * value / self._per_second for label, value in gained.items()}
+            return self._gained()[0]
         over_time = _OVER_TIME[self.metric.reduction]
         each = self._as_gauge(name).per_instance(self.window)
         return {label: self._factor() * over_time(values) for label, values in each.items()}
@@ -249,12 +242,14 @@ class _Reader:
     def _seconds(self) -> float:
         return (self.window[1] - self.window[0]) / 1e9
 
-    @property
-    def _per_second(self) -> float:
-        return self._seconds if self.metric.reduction == "rate" else 1.0
+    def _gained(self) -> tuple[dict[str, float], int]:
+        """Return a counter's increase, or rate, in the metric's unit by instance, and the number of samples."""
+        gained, samples = self._increase(self.source.names)
+        factor = self._factor() / (self._seconds if self.metric.reduction == "rate" else 1.0)
+        return {label: factor * value for label, value in gained.items()}, samples
 
     def _as_gauge(self, name: str) -> Gauge:
-        samples = self.recording.samples(name)
+        samples = self.recording.samples[name]
         return Gauge(samples, selected(samples.names, self.source.entry.select, self.source.entry.omit))
 
     def _gauge(self) -> tuple[float, int]:
@@ -295,8 +290,7 @@ class _Reader:
             found = self.recording.counter(name, self.source).increase(self.window)
             self._require(found.samples)
             if found.seconds < 0.5 * self._seconds:
-                covered = f"{found.seconds:.0f} s of the window's {self._seconds:.0f} s"
-                raise _Unavailable(f"its samples cover {covered}")
+                raise _Unavailable(f"its samples cover {found.seconds:.0f} s of the window's {self._seconds:.0f} s")
             for label, gained in found.gained.items():
                 total[label] = total.get(label, 0.0) + gained * self._seconds / found.seconds
             counts.append(found.samples)
@@ -306,8 +300,8 @@ class _Reader:
         """Return the factor from the recording's unit to the metric's. Raises _Unavailable for other units."""
         factors = set()
         for name in names or self.source.names:
-            unit = self.recording.samples(name).info.units
-            if unit in _UNITLESS or (over and unit == self.recording.samples(over[0]).info.units):
+            unit = self.recording.samples[name].info.units
+            if unit in _UNITLESS or (over and unit == self.recording.samples[over[0]].info.units):
                 factors.add(self.source.entry.scale)
             elif (unit, self.metric.unit) in UNIT_FACTORS:
                 factors.add(UNIT_FACTORS[unit, self.metric.unit])
@@ -332,56 +326,40 @@ def _sum_at_moments(parts: Sequence[tuple[npt.NDArray[np.int64], Array]], needed
     return table.dropna().sum(axis=1).to_numpy(dtype=np.float64)
 
 
-def _bounds(metric: Metric) -> tuple[float, float]:
-    low, high = metric.plausible or (None, None)
-    return -np.inf if low is None else low, np.inf if high is None else high
-
-
 def with_system_metrics(
     levels: pd.DataFrame,
-    recordings: Mapping[int, Path],
+    recording: Path,
     catalogue: Mapping[str, Any],
     version: str,
     min_samples: int = MIN_SAMPLES,
 ) -> pd.DataFrame:
-    """Add the system metrics of every level's window to a table of levels, with pcp_samples and pcp_notes.
+    """Add the system metrics of every level's window to a run's table of levels, with pcp_samples and pcp_notes.
 
-    `recordings`: run -> its pcp.parquet; a run without one gets NaN and a note. The windows are those of the load
-    generator, shifted by the clock offset of the run. Checks that need the recording run here; their outcomes are added
-    to those of the row.
+    `recording`: the run's pcp.parquet. The windows are those of the load generator, shifted by the clock offset of the
+    run; a level without one gets NaN and a note. Checks that need the recording run here; their outcomes are added to
+    those of the row.
     """
     metrics = parse_metrics(catalogue)
-    opened: dict[int, SystemRecording] = {}
+    opened = SystemRecording(recording, metrics, version)
     rows: list[dict[str, Any]] = []
     outcomes: list[list[Outcome]] = []
     for record in levels.to_dict("records"):
         level = {str(name): value for name, value in record.items()}
-        run = int(level["run"])
-        if run in recordings and run not in opened:
-            opened[run] = SystemRecording(recordings[run], metrics, version)
-        window = _window(level)
-        if run not in opened or window is None:
-            reason = NO_RECORDING if run not in opened else NO_WINDOW
+        if pd.isna(level["window_start"]):
             breakdown = {f"{key}{BY_INSTANCE}": "" for key, metric in metrics.items() if metric.breakdown}
-            reduced = Reduced(dict.fromkeys(metrics, np.nan), 0, [reason], breakdown)
-            drift = dict.fromkeys(hit_ratio.COLUMNS, np.nan)
+            reduced = Reduced(dict.fromkeys(metrics, np.nan), 0, [NO_WINDOW], breakdown)
+            drift = dict.fromkeys(checks.HIT_RATIO_DRIFT, np.nan)
             outcomes.append([])
         else:
-            reduced = opened[run].reduce(window, min_samples)
-            drift = hit_ratio.drift(opened[run].value, window, level)
+            offset = level.get("clock_offset_s", 0.0)
+            shift = 0 if pd.isna(offset) else round(1e9 * offset)
+            window = level["window_start"].value + shift, level["window_end"].value + shift
+            reduced = opened.reduce(window, min_samples)
+            drift = checks.hit_ratio_drift(opened.value, window, level)
             sampled = checks.Sampled({**level, **reduced.values, **drift}, reduced, min_samples)
             outcomes.append(judge(SYSTEM_CHECKS, sampled))
-            for name in sampled.impossible():
-                reduced.values[name] = np.nan
+            reduced.values.update(dict.fromkeys(sampled.impossible(), np.nan))
         notes = " | ".join(reduced.notes)
         rows.append({**drift, **reduced.values, **reduced.breakdown, SAMPLES: reduced.samples, NOTES: notes})
     added = pd.DataFrame(rows, index=levels.index)
     return add_outcomes(pd.concat([levels, added], axis=1), outcomes)
-
-
-def _window(level: Mapping[str, Any]) -> Window | None:
-    if pd.isna(level["window_start"]):
-        return None
-    offset = level.get("clock_offset_s", 0.0)
-    shift = 0 if pd.isna(offset) else round(1e9 * offset)
-    return level["window_start"].value + shift, level["window_end"].value + shift
