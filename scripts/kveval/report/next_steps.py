@@ -13,8 +13,8 @@ from kveval.analysis.cells import CellKey, cell_of
 from kveval.analysis.statistics import verdicts as words
 from kveval.load.enough import MIN_RUNS
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened
+from kveval.report.data.comparisons import against_baselines
 from kveval.report.tables.not_assessed import settled_by
-from kveval.report.tables.results import is_against_baseline
 
 _MOST = 4
 _few = partial(shortened, most=2)
@@ -24,8 +24,7 @@ _WORTHWHILE = 20
 
 def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, ...]:
     """Return at most four steps; `metric`: the metric that the answer is about."""
-    table = measured.comparison[measured.comparison["metric"] == metric]
-    rows = [row for row in table.to_dict("records") if is_against_baseline(plan, row)]
+    rows = against_baselines(plan, measured.comparison, metric)
     name = _namer(plan)
     more = [*_undecided(plan, rows, name)] or [*_more_runs(rows)]
     steps = [*_missing(plan, measured, name), *_without_verdict(rows, name), *more]

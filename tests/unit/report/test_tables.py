@@ -25,7 +25,7 @@ from kveval.load.enough import MIN_RUNS
 from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
-from kveval.report.data.contrasts import UNDECLARED, pair
+from kveval.report.data.comparisons import UNDECLARED, effect_text, pair
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.caches import blocks_table, budget_table
@@ -141,21 +141,22 @@ def test_a_better_throughput_at_the_cost_of_latency_is_said(plan: ReportPlan, me
 
 def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(measured: Measured) -> None:
     found = pair(measured, ONE, OTHER)
-    assert (found.verdict, found.reason) == (words.NOT_ASSESSED, UNDECLARED)
-    at = [measured.levels_of(cell, found.level)["throughput_tok_s"] for cell in (ONE, OTHER)]
+    assert (found["verdict"], found["reason"]) == (words.NOT_ASSESSED, UNDECLARED)
+    at = [measured.levels_of(cell, found["level"])["throughput_tok_s"] for cell in (ONE, OTHER)]
     ratio = np.exp(np.log(at[0].to_numpy()).mean() - np.log(at[1].to_numpy()).mean())
-    assert found.effect == pytest.approx(100 * (ratio - 1))
-    assert "no interval" in found.difference
+    assert found["effect_percent"] == pytest.approx(100 * (ratio - 1))
+    assert "no interval" in effect_text(found)
 
 
 def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -> None:
-    declared = with_contrast(measured)
+    declared = with_contrast(measured, bound="at least")
     forwards, backwards = pair(declared, ONE, OTHER), pair(declared, OTHER, ONE)
-    assert (forwards.effect, forwards.verdict, forwards.level) == (25.0, words.BETTER, 300)
-    assert backwards.verdict == words.WORSE
-    assert backwards.effect == pytest.approx(-20.0)
-    assert backwards.low == pytest.approx(100 * (1 / 1.3 - 1))
-    assert backwards.low < backwards.effect < backwards.high
+    assert (forwards["effect_percent"], forwards["verdict"], forwards["level"]) == (25.0, words.BETTER, 300)
+    assert backwards["verdict"] == words.WORSE
+    assert (forwards["bound"], backwards["bound"]) == ("at least", "at most")
+    assert backwards["effect_percent"] == pytest.approx(-20.0)
+    assert backwards["low_percent"] == pytest.approx(100 * (1 / 1.3 - 1))
+    assert backwards["low_percent"] < backwards["effect_percent"] < backwards["high_percent"]
 
 
 def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baselines(

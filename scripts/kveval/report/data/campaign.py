@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, ArmSize, CellKey, by_size, cell_named, common_level, rank_of
+from kveval.analysis.cells import THROUGHPUT, ArmSize, CellKey, by_size, common_level, rank_of
 from kveval.analysis.levels.pilot import Pilot
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.load.workload import workload_of
@@ -148,10 +148,6 @@ class Measured:
         """The comparisons of a cell with others."""
         return self._compared_by_cell.get(cell, self.compared.iloc[:0])
 
-    def comparison_of(self, cell: CellKey, other: CellKey, metric: str) -> Mapping[str, Any] | None:
-        """The comparison of a cell with another one in a metric, None where there is none."""
-        return self._comparisons.get((cell, "/".join(map(str, other)), metric))
-
     def runs_of(self, cell: CellKey) -> Sequence[Run]:
         """The runs of a cell in their order."""
         return self._runs_by_cell.get(cell, ())
@@ -187,14 +183,6 @@ class Measured:
     @cached_property
     def _peaks_by_cell(self) -> dict[CellKey, pd.Series[Any]]:
         return {cell: rows.iloc[0] for cell, rows in _by_cell(self.peaks).items()}
-
-    @cached_property
-    def _comparisons(self) -> dict[tuple[CellKey, str, str], dict[str, Any]]:
-        found: dict[tuple[CellKey, str, str], dict[str, Any]] = {}
-        for row in self.compared.to_dict("records"):
-            cell = (row["model"], row["scenario"], row["cpu_blocks"])
-            found.setdefault((cell, row["baseline"], row["metric"]), {str(name): value for name, value in row.items()})
-        return found
 
     @cached_property
     def _compared_by_cell(self) -> dict[CellKey, pd.DataFrame]:
@@ -250,8 +238,3 @@ def labelled(text: str) -> str:
     'of Qwen3-8B with native-offload 10K and Qwen3-8B with no-offload'
     """
     return _CELL.sub(lambda found: f"{found[1]} with {ArmSize(found[2], int(found[3])).label}", text)
-
-
-def baseline_label(row: Mapping[Any, Any]) -> str:
-    """Return the `cell_label` of the baseline in a row of a comparison, "" if there is none."""
-    return cell_label(cell_named(row["baseline"])) if row["baseline"] else ""

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named
-from kveval.report.answer import CampaignAnswer, answer_of, whole
+from kveval.report.answer import CampaignAnswer, answer_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of, text
 from kveval.report.data.run_facts import tiers_of
 from kveval.report.figures.names import find_figure
@@ -102,7 +102,7 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
     return {
         **{name: row[name] for name in (*KEYS, "metric")},
         "against": dict(zip(KEYS, cell_named(row["baseline"]), strict=True)) if row["baseline"] else None,
-        "level": whole(row["level"]),
+        "level": _whole(row["level"]),
         "effect_percent": _effect(row),
         "interval_percent": _number(row["interval_percent"]),
         "bound": text(row.get("bound")) or None,
@@ -112,8 +112,8 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
         "qualifier": text(row.get("qualifier")) or None,
         "indication": text(row.get("indication")) or None,
         "reason": text(row["reason"]),
-        "runs": whole(row["runs"]),
-        "runs_to_resolve": whole(row["runs_to_resolve"]),
+        "runs": _whole(row["runs"]),
+        "runs_to_resolve": _whole(row["runs_to_resolve"]),
     }
 
 
@@ -136,6 +136,10 @@ def _interval(row: Mapping[Any, Any] | pd.Series[Any], value: str, low: str, hig
 
 def _parts(joined: Any) -> list[str]:
     return [part for part in str(joined).split(";") if part] if isinstance(joined, str) else []
+
+
+def _whole(value: Any) -> int | None:
+    return None if pd.isna(value) else int(value)
 
 
 def _number(value: Any) -> float | None:

@@ -12,10 +12,11 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.comparisons import baseline_label, effect_text, verdict_text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.sections import Paragraph, Section
-from kveval.report.tables.results import count, effect_text, verdict_text
+from kveval.report.tables.results import count
 
 TITLE = "The runs behind each arm"
 _SAID = (

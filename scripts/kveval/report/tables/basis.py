@@ -7,8 +7,8 @@ from typing import Any
 
 from kveval.analysis.cells import THROUGHPUT, cell_of
 from kveval.analysis.statistics.evidence import SEVERITIES
-from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label, text
-from kveval.report.tables.results import is_against_baseline
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
+from kveval.report.data.comparisons import baseline_label, is_against_baseline
 
 # Heading -> the inputs that share a column of the page.
 _COLUMNS = {

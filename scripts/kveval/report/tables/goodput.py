@@ -10,8 +10,8 @@ from kveval.analysis.cells import CellKey, cell_named, cell_of
 from kveval.analysis.levels.goodput import GOODPUT, in_words
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of, text
-from kveval.report.tables.results import effect_text, is_against_baseline, verdict_text
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
+from kveval.report.data.comparisons import against_baselines, effect_text, verdict_text
 
 NONE_MET = "none met"
 UNKNOWN = "not known"
@@ -62,8 +62,7 @@ def _verdict(plan: ReportPlan, table: pd.DataFrame, cell: CellKey, *, explained:
 
     `explained`: with the reason where there is no verdict.
     """
-    rows = [] if table.empty else rows_of(table, cell).to_dict("records")
-    found = [row for row in rows if row["metric"] == GOODPUT and is_against_baseline(plan, row)]
+    found = [row for row in against_baselines(plan, table, GOODPUT) if cell_of(row) == cell]
     if not found:
         return ["", ""]
     reason = text(found[0]["reason"]) if explained and found[0]["verdict"] not in words.VERDICTS else ""
@@ -86,8 +85,7 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
     table = measured.peak_comparison
     if not plan.goodput or GOODPUT not in measured.levels or table.empty:
         return ""
-    of_model = table[(table["model"] == model) & (table["metric"] == GOODPUT)].to_dict("records")
-    rows = [row for row in of_model if row["baseline"] and is_against_baseline(plan, row)]
+    rows = [row for row in against_baselines(plan, table, GOODPUT) if row["model"] == model and row["baseline"]]
     within, counted = f"Within the limits ({in_words(plan.goodput)})", plan.goodput["of"]
     better = [row for row in rows if row["verdict"] == words.BETTER]
     if better:

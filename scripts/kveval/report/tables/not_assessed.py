@@ -20,7 +20,8 @@ from kveval.analysis.statistics.comparison import (
 from kveval.analysis.statistics.inputs import NO_COUNTER
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT
 from kveval.load.enough import MIN_RUNS
-from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label, text
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
+from kveval.report.data.comparisons import baseline_label
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.pairs import undeclared, unlike

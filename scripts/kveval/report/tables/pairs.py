@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Iterator
 
 from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
-from kveval.report.data.contrasts import UNDECLARED, pair
-from kveval.report.tables.results import emphasised
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
+from kveval.report.data.comparisons import UNDECLARED, effect_text, pair, verdict_text
 
 
 def pair_table(plan: ReportPlan, measured: Measured) -> Table:
@@ -23,10 +22,8 @@ def pair_table(plan: ReportPlan, measured: Measured) -> Table:
         found = pair(measured, one, other)
         rows.append(
             [
-                *(one[0], cell_label(one), found.value, cell_label(other), found.other_value),
-                found.difference,
-                ", ".join(filter(None, (emphasised(found.verdict), found.qualifier))),
-                found.reason,
+                *(one[0], cell_label(one), found["value"], cell_label(other), found["other_value"]),
+                *(effect_text(found), verdict_text(found), text(found["reason"])),
             ]
         )
     return Table(header, rows, frozenset({2, 4, 5}))
@@ -46,7 +43,7 @@ def undeclared(plan: ReportPlan, measured: Measured) -> dict[tuple[str, str], li
     named = [(one, other, one[1], other[1]) for one, other in equal]
     named += [(one, other, _sized(one), _sized(other)) for one, other in _tiers(plan, measured)]
     for one, other, declared, against in named:
-        if pair(measured, one, other).reason == UNDECLARED:
+        if pair(measured, one, other)["reason"] == UNDECLARED:
             models = found.setdefault((declared, against), [])
             models += [one[0]] if one[0] not in models else []
     return found

@@ -9,7 +9,7 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, cell_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
-from kveval.report.tables.results import effect_text, is_against_baseline
+from kveval.report.data.comparisons import against_baselines, effect_text
 
 _HEADER = (
     *("model", "arm", "throughput, predicted change (9 of 10 simulations)", "measured change (95 %)"),
@@ -20,18 +20,17 @@ _HEADER = (
 def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return a row for each cell with a tier whose gain was predicted, at the level where its model is compared."""
     found = {cell_of(row): row for row in measured.predicted.to_dict("records")}
+    compared = {cell_of(row): row for row in against_baselines(plan, measured.comparison, THROUGHPUT)}
     rows = []
     for cell in plan.ordered:
         if cell not in found or not len(at := measured.levels_of(cell, found[cell]["level"])):
             continue
         row = found[cell]
-        compared = measured.compared_of(cell).to_dict("records")
-        held = [one for one in compared if one["metric"] == THROUGHPUT and is_against_baseline(plan, one)]
         rows.append(
             [
                 *(cell[0], cell_label(cell)),
                 numerals.effect(*(row[f"throughput_percent{end}"] for end in ("", "_low", "_high"))),
-                effect_text(held[0]) if held else numerals.MISSING,
+                effect_text(compared[cell]) if cell in compared else numerals.MISSING,
                 numerals.with_interval(*(row[f"ttft_ms_mean{end}"] for end in ("", "_low", "_high"))),
                 numerals.mean_of(list(at["ttft_ms_mean"])),
             ]

@@ -11,8 +11,8 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, cell_named, cell_of, rank_of
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label, text
-from kveval.report.data.contrasts import pair
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
+from kveval.report.data.comparisons import against_baselines, baseline_label, effect_text, pair, qualifier, verdict_text
 
 TTFT = "ttft_ms_p50"
 _PARITY_CHANCE = "chance that parity would show, %"
@@ -25,15 +25,18 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     header = ["arm", "runs", "output tok/s", f"change, % of {one} (95 %)", "verdict"]
     header += ["median TTFT, ms", f"change, % of {one} (95 %)", "verdict"]
     level = measured.common_level(model)
+    compared = {
+        (cell_of(row), metric): row
+        for metric in (THROUGHPUT, TTFT)
+        for row in against_baselines(plan, measured.comparison, metric)
+    }
     rows = []
     for cell in plan.cells_of(model):
         runs = len(measured.runs_of(cell))
         row = [cell_label(cell), f"{runs}" if runs == plan.runs_of(cell) else f"{runs} of {plan.runs_of(cell)}"]
         at = measured.levels_of(cell, level)
         for metric in (THROUGHPUT, TTFT):
-            compared = measured.compared_of(cell)
-            found = compared[(compared["metric"] == metric)].to_dict("records")
-            held = next((entry for entry in found if is_against_baseline(plan, entry)), None)
+            held = compared.get((cell, metric))
             row += [numerals.mean_of(list(at[metric])) if len(at) else numerals.MISSING]
             row += [effect_text(held), verdict_text(held)] if held else ["", ""]
         if not runs:
@@ -44,9 +47,8 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
 
 def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
     """Return the baselines that the arms of a model were compared with, each once."""
-    table = measured.comparison[measured.comparison["model"] == model]
-    rows = [row for row in table.to_dict("records") if row["baseline"] and is_against_baseline(plan, row)]
-    return list(dict.fromkeys(map(baseline_label, rows)))
+    rows = against_baselines(plan, measured.comparison, THROUGHPUT)
+    return list(dict.fromkeys(baseline_label(row) for row in rows if row["model"] == model and row["baseline"]))
 
 
 def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
@@ -125,7 +127,8 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     header = ["arm", "against", "effect, % of the other cell (95 %)", "p (Holm)", "verdict"]
     header += [f"runs, {measured.unit.heading}", _PARITY_CHANCE, "why"]
     rows = []
-    for row in _in_order(table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")):
+    compared = table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")
+    for row in sorted(compared, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"])):
         rows.append(
             [
                 cell_label(cell_of(row)),
@@ -141,39 +144,9 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     return Table(header, rows, frozenset({2, 3, 5, 6}))
 
 
-def effect_text(row: Mapping[Any, Any]) -> str:
-    """Return the effect of a comparison with its interval, in per cent; "at least" where it can only be larger."""
-    numbers = (row["effect_percent"], row["low_percent"], row["high_percent"], row.get("interval_percent", 95.0))
-    return " ".join(part for part in (text(row.get("bound")), numerals.effect(*numbers)) if part)
-
-
 def _parity_chance(row: Mapping[Any, Any]) -> str:
     """The chance to show parity; "" for a comparison without a verdict, whose runs could not show it."""
     return count(row.get("parity_power_percent", math.nan)) if row["verdict"] in words.VERDICTS else ""
-
-
-def _in_order(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
-    return sorted(rows, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"]))
-
-
-def verdict_text(row: Mapping[Any, Any]) -> str:
-    """Return the verdict of a comparison for a table; with the indicated verdict if it is only indicative, and with the
-    qualifier.
-    """
-    indication = text(row.get("indication"))
-    word = f"{row['verdict']}: {indication}" if indication else emphasised(str(row["verdict"]))
-    return ", ".join(filter(None, (word, qualifier(row))))
-
-
-def qualifier(row: Mapping[Any, Any]) -> str:
-    """Return the qualifier of a verdict, "" if it has none."""
-    stated = row["verdict"] in words.VERDICTS or text(row.get("indication"))
-    return text(row.get("qualifier")) if stated else ""
-
-
-def emphasised(verdict: str) -> str:
-    """Return a verdict for a table, in bold if it is better, worse or parity."""
-    return f"**{verdict}**" if verdict in words.DECIDED else verdict
 
 
 def count(value: float) -> str:
@@ -191,37 +164,27 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return each model's arms by their throughput verdicts, and which latencies of better arms are worse."""
     header = ["model", "better than the baseline", "at parity with it", "worse", "not decided", "conclusion"]
     rows = []
-    table = measured.comparison
     for model in plan.models_by_size:
-        against = table[(table["model"] == model) & (table["metric"] == THROUGHPUT)]
         found: dict[str, list[str]] = {}
-        baselines: dict[str, None] = {}
-        for row in _in_order([row for row in against.to_dict("records") if is_against_baseline(plan, row)]):
+        against = [row for row in against_baselines(plan, measured.comparison, THROUGHPUT) if row["model"] == model]
+        for row in against:
             verdict, named = str(row["verdict"]), cell_label(cell_of(row))
             if verdict == words.BETTER:
                 named = " ".join([named, effect_text(row), *_latency_cost(measured, row)])
             if qualifier(row):
                 named += f" ({qualifier(row)})"
             found.setdefault(verdict if verdict in words.DECIDED else "open", []).append(named)
-            if row["baseline"]:
-                baselines[baseline_label(row)] = None
         if found:
             cells = ["; ".join(found.get(verdict, ())) for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")]
-            rows.append([model, *cells, _conclusion(found, ", ".join(baselines))])
+            rows.append([model, *cells, _conclusion(found, ", ".join(baselines_of(plan, measured, model)))])
     return Table(header, rows)
-
-
-def is_against_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
-    """Return whether a row compares an arm with its baseline, and not with another arm."""
-    against = str(row["baseline"]).split("/")
-    return len(against) != 3 or against[1] == plan.baseline_of.get(str(row["scenario"]))
 
 
 def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
     worse = [
         name
         for metric, name in (("ttft_ms_p50", "median TTFT"), ("e2e_ms_p50", "median end-to-end latency"))
-        if pair(measured, cell_of(row), cell_named(row["baseline"]), metric).verdict == words.WORSE
+        if pair(measured, cell_of(row), cell_named(row["baseline"]), metric)["verdict"] == words.WORSE
     ]
     return [f"(but a worse {' and '.join(worse)})"] if worse else []
 

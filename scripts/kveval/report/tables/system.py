@@ -13,7 +13,8 @@ from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, labelled
-from kveval.report.tables.results import count, effect_text
+from kveval.report.data.comparisons import effect_text
+from kveval.report.tables.results import count
 
 
 def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:
