@@ -10,7 +10,7 @@ from kveval.load.levels import working_set_tokens_at
 from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.report.data.figures import Tiers
 from kveval.spec.servers.registry import SERVERS
-from kveval.store.run_file import Repeat, Run
+from kveval.store.run_file import Run
 
 _TOOLS = {
     **{"guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
@@ -72,26 +72,17 @@ def versions(runs: Sequence[Run]) -> dict[str, str]:
     return {tool: " / ".join(seen) for tool, seen in found.items()}
 
 
-def repeats(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return for each known defect which runs were measured again after it, and how that may affect comparisons.
-
-    Keys: `defect`, `title`, `link`, `effect`, and `arms`, one phrase per arm.
+def repeats(runs: Sequence[Run]) -> list[str]:
+    """Return a sentence for each known defect that ended runs: which were measured again, and how that may affect
+    comparisons.
     """
-    found: dict[str, list[tuple[Run, Repeat]]] = {}
-    for run in runs:
-        for repeat in run.repeats:
-            found.setdefault(repeat.defect, []).append((run, repeat))
-    return [
-        {
-            **{"defect": defect, "title": met[-1][1].title, "link": met[-1][1].link, "effect": met[-1][1].effect},
-            "arms": [_repeated(scenario, [run for run, _ in met], runs) for scenario in _scenarios(met)],
-        }
-        for defect, met in found.items()
-    ]
-
-
-def _scenarios(met: Sequence[tuple[Run, Repeat]]) -> list[str]:
-    return list(dict.fromkeys(run.cell.scenario for run, _ in met))
+    met = [(run, repeat) for run in runs for repeat in run.repeats]
+    found = []
+    for defect, known in {repeat.defect: repeat for _, repeat in met}.items():
+        ended = [run for run, repeat in met if repeat.defect == defect]
+        arms = "; ".join(_repeated(arm, ended, runs) for arm in dict.fromkeys(run.cell.scenario for run in ended))
+        found.append(f"[{defect}]({known.link}): {known.title}. Measured again: {arms}. {known.effect}")
+    return found
 
 
 def _repeated(scenario: str, ended: Sequence[Run], runs: Sequence[Run]) -> str:
