@@ -20,12 +20,13 @@ from kveval.report.figures.axes import (
     GREY,
     NothingToDraw,
     cell_axis,
+    geometric_interval,
+    highest_shown,
     logarithmic,
     model_rows,
     seconds_or_ms,
     thousands,
 )
-from kveval.report.figures.level_axes import geometric_interval, highest_shown
 
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 _RUNS = [

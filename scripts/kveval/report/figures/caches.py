@@ -26,6 +26,7 @@ from kveval.report.figures.axes import (
     GREY,
     PLAIN,
     NothingToDraw,
+    against_concurrency,
     cell_axis,
     level_axis,
     logarithmic,
@@ -33,7 +34,6 @@ from kveval.report.figures.axes import (
     model_rows,
     say_not_recorded,
 )
-from kveval.report.figures.level_axes import against_concurrency
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
 # Where a prompt token's keys and values came from; hatched, to be distinguishable without colour.

@@ -12,8 +12,15 @@ from matplotlib.figure import Figure
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.correlations import CORRELATED, recorded, within_models
 from kveval.report.data.figures import FigureData
-from kveval.report.figures.axes import NothingToDraw, from_zero, model_panels, panels, thousands
-from kveval.report.figures.level_axes import against_concurrency, not_recorded
+from kveval.report.figures.axes import (
+    NothingToDraw,
+    against_concurrency,
+    from_zero,
+    model_panels,
+    not_recorded,
+    panels,
+    thousands,
+)
 
 _DEVICE = {
     "GPU": ("gpu_utilisation_percent", "GPU active, %"),

@@ -9,8 +9,18 @@ from matplotlib.figure import Figure
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.report.data.figures import FigureData
-from kveval.report.figures.axes import NothingToDraw, from_zero, logarithmic, panels, seconds_or_ms, thousands
-from kveval.report.figures.level_axes import curves, geometric_interval, highest_shown, run_range
+from kveval.report.figures.axes import (
+    NothingToDraw,
+    curves,
+    from_zero,
+    geometric_interval,
+    highest_shown,
+    logarithmic,
+    panels,
+    run_range,
+    seconds_or_ms,
+    thousands,
+)
 
 
 def throughput_curve_all(data: FigureData, model: str) -> Figure:
