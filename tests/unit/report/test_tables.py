@@ -29,7 +29,7 @@ from kveval.report.data.comparisons import UNDECLARED, effect_text, pair
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.caches import blocks_table, budget_table
-from kveval.report.tables.configuration import provenance_commands, software_table
+from kveval.report.tables.configuration import command_lines, software_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
 from kveval.report.tables.not_assessed import alike, gap_table, settled_by
 from kveval.report.tables.pairs import pair_table
@@ -230,7 +230,7 @@ def test_what_is_not_recorded_is_not_shown_empty(plan: ReportPlan, measured: Mea
     bare = dataclasses.replace(measured, peaks=measured.peaks.drop(columns=[*campaign.METRICS], errors="ignore"))
     assert system_tables(plan, bare) == {}
     runs = [msgspec.structs.replace(run, server={}) for run in measured.runs]
-    assert provenance_commands(plan, dataclasses.replace(measured, runs=runs)) == []
+    assert command_lines(plan, dataclasses.replace(measured, runs=runs)) == {}
 
 
 def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: ReportPlan, measured: Measured) -> None:
@@ -239,7 +239,9 @@ def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: ReportPlan, measure
     found = dataclasses.replace(measured, runs=runs)
     assert ["Redis", "7.0.15"] in software_table(found).rows
     assert not any(tool == "endpoint picker" for tool, _ in software_table(found).rows)
-    assert all(shown["beside"] == ["redis-server --save ''"] for shown in provenance_commands(plan, found))
+    shown = command_lines(plan, found)
+    assert shown
+    assert all(lines[1:2] == ["redis-server --save ''"] for lines in shown.values())
 
 
 def test_the_build_of_an_arm_is_named_with_what_tells_it_apart(plan: ReportPlan, measured: Measured) -> None:

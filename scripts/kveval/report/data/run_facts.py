@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kveval.load.levels import working_set_tokens_at
@@ -35,12 +37,14 @@ def footer(runs: Sequence[Run], name: str) -> str:
     return f"{where}, {kind} · {'; '.join(hardware(runs))} · {software} · campaign {name}"
 
 
+def machines(runs: Sequence[Run]) -> dict[str, Mapping[str, Any]]:
+    """Return fingerprint -> facts of the runs' machines, as they were probed."""
+    return {str(run.hardware.get("fingerprint", "unknown")): run.hardware for run in runs}
+
+
 def hardware(runs: Sequence[Run]) -> list[str]:
     """Return the machines of the runs as they were probed, each in one phrase."""
-    machines: dict[str, str] = {}
-    for run in runs:
-        machines.setdefault(str(run.hardware.get("fingerprint")), _machine(run.hardware))
-    return list(machines.values())
+    return [_machine(facts) for facts in machines(runs).values()]
 
 
 def _machine(facts: Mapping[str, Any]) -> str:
@@ -52,14 +56,18 @@ def _machine(facts: Mapping[str, Any]) -> str:
         parts.append(f"{facts['cpus']} CPUs")
     if facts.get("memory_bytes"):
         parts.append(f"{facts['memory_bytes'] / 2**30:.0f} GiB memory")
-    gpus = [_gpu(gpu) for gpu in facts.get("gpus", ())]
-    parts += [f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)] or ["no GPU"]
-    return ", ".join(parts)
+    return ", ".join([*parts, gpus_of(facts) or "no GPU"])
+
+
+def gpus_of(facts: Mapping[str, Any], describe: Callable[[Mapping[str, Any]], str] = lambda _: "") -> str:
+    """Return a machine's GPUs by kind with their numbers, "" if it has none; `describe`: further facts of one."""
+    gpus = Counter(f"{_gpu(gpu)}{describe(gpu)}" for gpu in facts.get("gpus", ()))
+    return " and ".join(f"{count} x {gpu}" for gpu, count in gpus.items())
 
 
 def _gpu(facts: Mapping[str, Any]) -> str:
     memory = facts.get("memory_bytes")
-    return f"{facts.get('name', 'unknown GPU')} ({memory / 2**30:.0f} GiB)" if memory else str(facts.get("name"))
+    return f"{facts.get('name', 'unknown GPU')}{f' ({memory / 2**30:.0f} GiB)' if memory else ''}"
 
 
 def versions(runs: Sequence[Run]) -> dict[str, str]:
@@ -92,6 +100,11 @@ def _repeated(scenario: str, ended: Sequence[Run], runs: Sequence[Run]) -> str:
     of_all = sum(run.cell.scenario == scenario for run in runs)
     times = "once" if len(attempts) == 1 else f"{len(attempts)} times"
     return f"{scenario}: {repeated} of {of_all} runs, {times} in all"
+
+
+def distinct_workloads(runs: Sequence[Run]) -> list[Mapping[str, Any]]:
+    """Return the workloads of the runs, each once."""
+    return list({json.dumps(run.workload, sort_keys=True, default=str): run.workload for run in runs}.values())
 
 
 def working_set(workload: WorkloadSpec) -> dict[int, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -15,7 +15,7 @@ import pandas as pd
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named
 from kveval.report.answer import CampaignAnswer, answer_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of, text
-from kveval.report.data.run_facts import tiers_of
+from kveval.report.data.run_facts import distinct_workloads, machines, tiers_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.configuration import method_of
 
@@ -32,9 +32,9 @@ def build(
         "campaign": {name: getattr(plan, name) for name in ("name", "title", "runs", "margin", "alpha", "primary")},
         "engine": measured.runs[0].engine,
         "weights": measured.runs[0].weights,
-        "hardware": list({str(run.hardware.get("fingerprint")): run.hardware for run in measured.runs}.values()),
+        "hardware": list(machines(measured.runs).values()),
         "software": _software(measured),
-        "workloads": _distinct(run.workload for run in measured.runs),
+        "workloads": distinct_workloads(measured.runs),
         "level_unit": measured.unit.axis,
         "method_hash": method_of(measured),
         "common_levels": {model: measured.common_level(model) for model in plan.models_by_size},
@@ -60,10 +60,6 @@ def _software(measured: Measured) -> dict[str, list[str]]:
         for tool, version in run.software.items():
             found.setdefault(tool, {})[version] = None
     return {tool: list(versions) for tool, versions in sorted(found.items())}
-
-
-def _distinct(values: Iterable[Part]) -> list[Part]:
-    return list({json.dumps(value, sort_keys=True, default=str): value for value in values}.values())
 
 
 def _cell(plan: ReportPlan, measured: Measured, cell: CellKey) -> Part:

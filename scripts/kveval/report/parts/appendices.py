@@ -13,15 +13,15 @@ from kveval.report.tables.basis import basis_table
 from kveval.report.tables.caches import activity_table, blocks_table, budget_table
 from kveval.report.tables.configuration import (
     campaign_table,
+    command_lines,
     hardware_table,
-    provenance_commands,
+    search_table,
     software_table,
     workload_table,
 )
 from kveval.report.tables.guidance import guidance_numbers
 from kveval.report.tables.results import comparison_table, completed_table, guide_table, peak_table
 from kveval.report.tables.reuse import reuse_table
-from kveval.report.tables.search import search_table
 from kveval.report.tables.system import (
     average_table,
     check_tables,
@@ -55,10 +55,8 @@ def _configuration(plan: ReportPlan, measured: Measured) -> Section:
     blocks += [part for table in (*tables, workload_table(measured)) for part in fitted(table)]
     searched = fitted(search_table(measured.pilots))
     blocks += [Paragraph(_SEARCHED), *searched] if searched else []
-    for command in provenance_commands(plan, measured):
-        lines = [command["server"], *command["beside"], command["load"]]
-        shown: list[Block] = [Code(line) for line in lines if line]
-        blocks.append(Section(f"Command lines of {command['cell']}", shown, folded=True))
+    for cell, lines in command_lines(plan, measured).items():
+        blocks.append(Section(f"Command lines of {cell}", [Code(line) for line in lines], folded=True))
     return Section("Configuration", blocks, appendix="configuration")
 
 
