@@ -21,9 +21,9 @@ from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.parts import body
 from kveval.report.parts.body import missing
 from kveval.report.sections import Picture, Section
+from kveval.report.tables.caches import tier_text
 from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_numbers
 from kveval.report.tables.not_assessed import gap_table
-from kveval.report.tables.tiers import tier_text
 
 
 def judge_report(plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path) -> list[Outcome]:

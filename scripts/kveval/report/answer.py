@@ -20,8 +20,8 @@ from kveval.report.data.comparisons import against_baselines, baseline_label, ef
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
 from kveval.report.next_steps import next_steps
-from kveval.report.tables.goodput import goodput_sentence
-from kveval.report.tables.tiers import tier_text
+from kveval.report.tables.caches import tier_text
+from kveval.report.tables.value import goodput_sentence
 
 TTFT = "ttft_ms_p50"
 MOST_SENTENCES = 5

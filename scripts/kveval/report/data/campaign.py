@@ -198,6 +198,15 @@ class Table:
     # The columns that are right-aligned.
     numbers: frozenset[int] = frozenset()
 
+    def columns(self, chosen: Sequence[int]) -> Table:
+        """The same with only these columns, in this order."""
+        numbers = frozenset(place for place, at in enumerate(chosen) if at in self.numbers)
+        return Table([self.header[at] for at in chosen], [[row[at] for at in chosen] for row in self.rows], numbers)
+
+    def without_blank(self) -> Table:
+        """The same without the columns that are blank in every row."""
+        return self.columns([at for at in range(len(self.header)) if any(row[at] for row in self.rows)])
+
 
 def _by_cell(table: pd.DataFrame) -> dict[CellKey, pd.DataFrame]:
     keys = ["model", "scenario", "cpu_blocks"]

@@ -12,17 +12,9 @@ import pandas as pd
 
 from kveval.analysis.cells import ArmSize, CellKey, by_size, common_level, rank_of
 from kveval.report.data.level_units import STREAMS, LevelUnit
+from kveval.report.data.run_facts import Tiers
 from kveval.report.data.style import ArmStyle, look_of
 from kveval.store.run_file import Run
-
-
-@dataclass(frozen=True)
-class Tiers:
-    """Capacities of a cell in tokens (NaN: unknown), and the tokens of all distinct prefixes at each level."""
-
-    device: float
-    cpu: float
-    working_set: Mapping[int, int]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from kveval.analysis.levels.pilot import read_pilot
 from kveval.analysis.peaks import read_table
 from kveval.config.types import on_cpu
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.data.figures import FigureData, Tiers
-from kveval.report.data.run_facts import footer, tiers_of
+from kveval.report.data.figures import FigureData
+from kveval.report.data.run_facts import Tiers, footer, tiers_of
 from kveval.store.run_file import Run, collected_runs
 
 

@@ -6,11 +6,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kveval.load.levels import working_set_tokens_at
 from kveval.load.workload import WorkloadSpec, workload_of
-from kveval.report.data.figures import Tiers
 from kveval.spec.servers.registry import SERVERS
 from kveval.store.run_file import Run
 
@@ -110,6 +110,15 @@ def distinct_workloads(runs: Sequence[Run]) -> list[Mapping[str, Any]]:
 def working_set(workload: WorkloadSpec) -> dict[int, int]:
     """Return level -> tokens of all distinct prefixes of a workload."""
     return {level: working_set_tokens_at(workload, level) for level in workload.given_levels}
+
+
+@dataclass(frozen=True)
+class Tiers:
+    """Capacities of a cell in tokens (NaN: unknown), and the tokens of all distinct prefixes at each level."""
+
+    device: float
+    cpu: float
+    working_set: Mapping[int, int]
 
 
 def tiers_of(run: Run) -> Tiers:

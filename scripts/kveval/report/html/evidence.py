@@ -50,12 +50,7 @@ def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
     alone = alone if level is not None else []
     rows = [_row(measured, cell, row, folder) for row in compared.to_dict("records") or alone]
     header = ["quantity", "verdict", "effect, % (95 %)", "its runs", "against", "runs of that", measured.unit.heading]
-    kept = [number for number in range(len(header)) if any(row[number] for row in rows)]
-    numbers = frozenset(place for place, number in enumerate(kept) if number in (2, 6))
-    return Section(
-        evidence_title(cell),
-        [Table([header[number] for number in kept], [[row[number] for number in kept] for row in rows], numbers)],
-    )
+    return Section(evidence_title(cell), [Table(header, rows, frozenset({2, 6})).without_blank()])
 
 
 def _row(measured: Measured, cell: CellKey, row: Mapping[Any, Any], folder: Path) -> list[str]:

@@ -9,8 +9,7 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.parts.blocks import Pictures, fitted, of_models, titled, under
 from kveval.report.parts.words import FILES, WORDS
 from kveval.report.sections import Block, Code, Paragraph, Section
-from kveval.report.tables.basis import basis_table
-from kveval.report.tables.caches import activity_table, blocks_table, budget_table
+from kveval.report.tables.caches import activity_table, blocks_table, budget_table, tiers_table
 from kveval.report.tables.configuration import (
     campaign_table,
     command_lines,
@@ -20,7 +19,7 @@ from kveval.report.tables.configuration import (
     workload_table,
 )
 from kveval.report.tables.guidance import guidance_numbers
-from kveval.report.tables.results import comparison_table, completed_table, guide_table, peak_table
+from kveval.report.tables.results import basis_table, comparison_table, completed_table, guide_table, peak_table
 from kveval.report.tables.reuse import reuse_table
 from kveval.report.tables.system import (
     average_table,
@@ -30,7 +29,6 @@ from kveval.report.tables.system import (
     system_tables,
     time_table,
 )
-from kveval.report.tables.tiers import tiers_table
 
 
 def appendices(plan: ReportPlan, measured: Measured, gaps: Table, pictures: Pictures) -> Iterator[Section]:

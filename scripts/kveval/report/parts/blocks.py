@@ -27,12 +27,7 @@ def fitted(table: Table, keys: int = 1) -> list[Table]:
         return [Table(header, rows, frozenset(range(1, len(header))))]
     room = WIDEST - keys
     starts = range(keys, len(table.header), room)
-    return [_columns(table, [*range(keys), *range(start, min(start + room, len(table.header)))]) for start in starts]
-
-
-def _columns(table: Table, chosen: Sequence[int]) -> Table:
-    numbers = frozenset(place for place, at in enumerate(chosen) if at in table.numbers)
-    return Table([table.header[at] for at in chosen], [[row[at] for at in chosen] for row in table.rows], numbers)
+    return [table.columns([*range(keys), *range(start, min(start + room, len(table.header)))]) for start in starts]
 
 
 def by_model(table: Table) -> list[tuple[str, Table]]:
@@ -41,7 +36,7 @@ def by_model(table: Table) -> list[tuple[str, Table]]:
     for row in table.rows:
         found.setdefault(row[0], []).append(row)
     rest = range(1, len(table.header))
-    return [(model, _columns(Table(table.header, rows, table.numbers), rest)) for model, rows in found.items()]
+    return [(model, Table(table.header, rows, table.numbers).columns(rest)) for model, rows in found.items()]
 
 
 def of_models(table: Table, keys: int = 1) -> Iterator[Block]:

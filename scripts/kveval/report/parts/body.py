@@ -16,16 +16,13 @@ from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shorte
 from kveval.report.data.run_facts import WEIGHTS, hardware, repeats
 from kveval.report.parts.blocks import Pictures, fitted, of_models, titled, under
 from kveval.report.sections import Block, Bullets, Paragraph, Section
-from kveval.report.tables.ceilings import PREFILL, ceilings_table
-from kveval.report.tables.costs import cost_table
-from kveval.report.tables.goodput import goodput_level, goodput_table
+from kveval.report.tables.caches import PREFILL, ceilings_table, tiers_table
 from kveval.report.tables.guidance import guidance_table
 from kveval.report.tables.not_assessed import alike
 from kveval.report.tables.pairs import pair_table
-from kveval.report.tables.predicted import enough, predicted_table
 from kveval.report.tables.results import arms_table, baselines_of, strategy_table
-from kveval.report.tables.reuse import reuse_table
-from kveval.report.tables.tiers import tiers_table
+from kveval.report.tables.reuse import enough, predicted_table, reuse_table
+from kveval.report.tables.value import cost_table, goodput_level, goodput_table
 
 NOTES = {
     "miniature": (

@@ -1,4 +1,6 @@
-"""The report's tables of results: arms, peaks, comparisons, strategies, and latencies in the form of llm-d's guide."""
+"""The report's tables of results: arms, peaks, comparisons and what they rest on, strategies, latencies in the form of
+llm-d's guide.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,18 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, cell_named, cell_of, rank_of
 from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics.evidence import SEVERITIES
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
-from kveval.report.data.comparisons import against_baselines, baseline_label, effect_text, pair, qualifier, verdict_text
+from kveval.report.data.comparisons import (
+    against_baselines,
+    baseline_label,
+    effect_text,
+    is_against_baseline,
+    pair,
+    qualifier,
+    verdict_text,
+)
 
 TTFT = "ttft_ms_p50"
 _PARITY_CHANCE = "chance that parity would show, %"
@@ -215,3 +226,41 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
         total = numerals.mean_of(list(at["total_tok_s"])) if "total_tok_s" in at else numerals.MISSING
         rows.append([cell[0], cell_label(cell), count(level or math.nan), *cells, total])
     return Table(header, rows, frozenset(range(2, 8)))
+
+
+# Heading -> the inputs that share a column of the page.
+_COLUMNS = {
+    "same work": ("work",),
+    "arm active": ("activity",),
+    "server and machine": ("build", "hardware", "clocks"),
+    "tier": ("tier",),
+    "blocks and order": ("blocks", "order"),
+    "failed requests": ("errors",),
+    "A/A": ("replicates",),
+}
+_MARKS = {"qualifies": "*", "indicates": "*", "refuses": "**"}
+
+
+def basis_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Return every comparison of throughput with its inputs: in bold those that prevent a verdict, in italics those
+    that weaken or qualify it.
+    """
+    rows = []
+    order = plan.models_by_size
+    known = measured.compared[(measured.compared["metric"] == THROUGHPUT) & measured.compared["model"].isin(order)]
+    for row in sorted(known.to_dict("records"), key=lambda row: order.index(row["model"])):
+        if "basis_work" in row and row["baseline"]:
+            against = "" if is_against_baseline(plan, row) else f" against {baseline_label(row)}"
+            cells = ["; ".join(filter(None, (_word(row, name) for name in names))) for names in _COLUMNS.values()]
+            rows.append([row["model"], f"{cell_label(cell_of(row))}{against}", *cells])
+    return Table(["model", "arm", *_COLUMNS], rows)
+
+
+def _word(row: Mapping[Any, Any], name: str) -> str:
+    said = text(row.get(f"basis_{name}"))
+    severity, found, rest = said.partition(": ")
+    severity, words = (severity, rest) if found and severity in SEVERITIES else ("sound", said)
+    # "varied" alone would be unclear, since the column is shared.
+    words = f"order {words}" if name == "order" and words and "order" not in words else words
+    mark = _MARKS.get(severity, "")
+    return f"{mark}{words}{mark}"

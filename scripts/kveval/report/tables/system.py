@@ -125,8 +125,8 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
 
     Checks of the campaign's tables have no level. Every single outcome is in checks.csv.
     """
-    failed: dict[tuple[str, str, str], list[tuple[int, int, str]]] = {}
-    others: dict[tuple[str, str], list[str]] = {}
+    failed: dict[tuple[str, ...], list[tuple[int, int, str]]] = {}
+    others: dict[tuple[str, str, str], list[str]] = {}
     for row in measured.levels.to_dict("records"):
         cell = cell_of(row)
         for outcome in outcomes_of(row):
@@ -134,36 +134,26 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
                 found = (int(row["run"]), int(row["level"]), outcome.message)
                 failed.setdefault((cell[0], cell_label(cell), f"`{outcome.name}`"), []).append(found)
             else:
-                others.setdefault((outcome.severity, outcome.name), []).append(outcome.message)
-    rows = [
-        [*key[:2], *_joined(found), key[2], _first_of([said for *_, said in found])] for key, found in failed.items()
-    ]
-    of_tables: dict[tuple[str, str], list[str]] = {}
+                of = f" of {len(measured.levels)}"
+                others.setdefault((outcome.severity, outcome.name, of), []).append(outcome.message)
+    rows = []
+    for (model, arm, check), found_of in failed.items():
+        runs, levels, messages = (list(dict.fromkeys(values)) for values in zip(*found_of, strict=True))
+        where = [", ".join(map(str, sorted(numbers))) for numbers in (runs, levels)]
+        alike = f" (and {len(messages) - 1} alike)" if len(messages) > 1 else ""
+        rows.append([model, arm, *where, check, f"{labelled(messages[0])}{alike}"])
     for name, severity, message in _of_campaign(measured):
         if severity == "fail":
             rows.append(["", "", "", "", f"`{name}`", message])
         else:
-            of_tables.setdefault((severity, name), []).append(message)
-    total = len(measured.levels)
-    counted = [(key, f"{len(said)} of {total}", said) for key, said in others.items()]
-    counted += [(key, f"{len(said)}, of the tables", said) for key, said in of_tables.items()]
+            others.setdefault((severity, name, ", of the tables"), []).append(message)
+    words = {"warn": "warning", "note": "note"}
     summed = [
-        [f"`{name}`", "warning" if severity == "warn" else "note", count, labelled(said[0])]
-        for (severity, name), count, said in sorted(counted, reverse=True)
+        [f"`{name}`", words[severity], f"{len(said)}{of}", labelled(said[0])]
+        for (severity, name, of), said in sorted(others.items(), reverse=True)
     ]
     header = ["model", "arm", "runs", measured.unit.heading, "check", "finding"]
     return Table(header, rows, frozenset({2, 3})), Table(["check", "weight", "levels", "for example"], summed)
-
-
-def _joined(found: Sequence[tuple[int, int, str]]) -> list[str]:
-    """The runs and the levels of findings."""
-    return [", ".join(map(str, sorted({entry[at] for entry in found}))) for at in (0, 1)]
-
-
-def _first_of(messages: Sequence[str]) -> str:
-    """The first of several messages, and the number of other distinct ones."""
-    others = len(set(messages)) - 1
-    return labelled(messages[0]) + (f" (and {others} alike)" if others else "")
 
 
 def _of_campaign(measured: Measured) -> Iterator[tuple[str, str, str]]:
@@ -214,6 +204,4 @@ def provenance_table(measured: Measured) -> Table:
         for run in sorted(measured.runs, key=lambda run: run.started)
     ]
     header = ["model", "arm", "run", "measurement", "started (UTC)", "hardware", "node"]
-    if not any(row[-1] for row in rows):
-        header, rows = header[:-1], [row[:-1] for row in rows]
-    return Table(header, rows, frozenset({2}))
+    return Table(header, rows, frozenset({2})).without_blank()
