@@ -70,14 +70,19 @@ def _gpu(facts: Mapping[str, Any]) -> str:
     return f"{facts.get('name', 'unknown GPU')}{f' ({memory / 2**30:.0f} GiB)' if memory else ''}"
 
 
-def versions(runs: Sequence[Run]) -> dict[str, str]:
-    """Return tool -> version as measured; several, joined by a slash, if the runs differ."""
-    titles = {name: software.title for name, software in SERVERS.items()} | _TOOLS
+def seen_versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
+    """Return tool -> the versions measured, each once."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         for tool, version in run.software.items():
-            found.setdefault(titles.get(tool, tool), {})[str(version)] = None
-    return {tool: " / ".join(seen) for tool, seen in found.items()}
+            found.setdefault(tool, {})[str(version)] = None
+    return found
+
+
+def versions(runs: Sequence[Run]) -> dict[str, str]:
+    """Return the title of each tool -> its version as measured; several, joined by a slash, if the runs differ."""
+    titles = {name: software.title for name, software in SERVERS.items()} | _TOOLS
+    return {titles.get(tool, tool): " / ".join(seen) for tool, seen in seen_versions(runs).items()}
 
 
 def repeats(runs: Sequence[Run]) -> list[str]:
