@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, ArmSize, CellKey, by_size, common_level, rank_of
+from kveval.analysis.cells import KEYS, THROUGHPUT, ArmSize, CellKey, by_size, common_level, rank_of
 from kveval.analysis.levels.pilot import Pilot
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.load.workload import workload_of
@@ -129,24 +129,24 @@ class Measured:
 
     def peak_of(self, cell: CellKey) -> pd.Series[Any] | None:
         """The row of a cell's peak, None where it has none."""
-        return self._peaks_by_cell.get(cell)
+        return self._by_cell["peaks"][cell].iloc[0] if cell in self._by_cell["peaks"] else None
 
     def with_peak(self, cells: Iterable[CellKey]) -> list[CellKey]:
         """Those of the cells that have a peak."""
-        return [cell for cell in cells if cell in self._peaks_by_cell]
+        return [cell for cell in cells if cell in self._by_cell["peaks"]]
 
     def common_level(self, model: str) -> int | None:
         """The level at which most of a model's cells were compared."""
-        return self._common_levels.get(model)
+        return common_level(self.comparison, self.peaks, model)
 
     def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""
-        found = self._levels_by_cell.get(cell) if level is None else self._rows_by_level.get((*cell, level))
-        return self.levels.iloc[:0] if found is None else found
+        rows = self._by_cell["levels"].get(cell, self.levels.iloc[:0])
+        return rows if level is None else rows[rows["level"] == level]
 
     def compared_of(self, cell: CellKey) -> pd.DataFrame:
         """The comparisons of a cell with others."""
-        return self._compared_by_cell.get(cell, self.compared.iloc[:0])
+        return self._by_cell["compared"].get(cell, self.compared.iloc[:0])
 
     def runs_of(self, cell: CellKey) -> Sequence[Run]:
         """The runs of a cell in their order."""
@@ -167,26 +167,12 @@ class Measured:
         return found
 
     @cached_property
-    def _common_levels(self) -> dict[str, int | None]:
-        models = {*self.comparison.get("model", ()), *self.peaks["model"]}
-        return {model: common_level(self.comparison, self.peaks, model) for model in models}
-
-    @cached_property
-    def _levels_by_cell(self) -> dict[CellKey, pd.DataFrame]:
-        return _by_cell(self.levels)
-
-    @cached_property
-    def _rows_by_level(self) -> dict[tuple[str, str, int, float], pd.DataFrame]:
-        keys = ["model", "scenario", "cpu_blocks", "level"]
-        return {cast(tuple[str, str, int, float], key): rows for key, rows in self.levels.groupby(keys, sort=False)}
-
-    @cached_property
-    def _peaks_by_cell(self) -> dict[CellKey, pd.Series[Any]]:
-        return {cell: rows.iloc[0] for cell, rows in _by_cell(self.peaks).items()}
-
-    @cached_property
-    def _compared_by_cell(self) -> dict[CellKey, pd.DataFrame]:
-        return _by_cell(self.compared)
+    def _by_cell(self) -> dict[str, dict[CellKey, pd.DataFrame]]:
+        tables = {"levels": self.levels, "peaks": self.peaks, "compared": self.compared}
+        return {
+            name: {cast(CellKey, key): rows for key, rows in table.groupby(list(KEYS), sort=False)}
+            for name, table in tables.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -206,11 +192,6 @@ class Table:
     def without_blank(self) -> Table:
         """The same without the columns that are blank in every row."""
         return self.columns([at for at in range(len(self.header)) if any(row[at] for row in self.rows)])
-
-
-def _by_cell(table: pd.DataFrame) -> dict[CellKey, pd.DataFrame]:
-    keys = ["model", "scenario", "cpu_blocks"]
-    return {cast(CellKey, key): rows for key, rows in table.groupby(keys, sort=False)}
 
 
 def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import ArmSize, CellKey, by_size, common_level, rank_of
+from kveval.report.data.campaign import rows_of
 from kveval.report.data.level_units import STREAMS, LevelUnit
 from kveval.report.data.run_facts import Tiers
 from kveval.report.data.style import ArmStyle, look_of
@@ -66,8 +67,7 @@ class FigureData:
 
     def rows(self, table: pd.DataFrame, model: str, cell: ArmSize) -> pd.DataFrame:
         """The rows of one cell in a table."""
-        of_cell = (table["scenario"] == cell.scenario) & (table["cpu_blocks"] == cell.cpu_blocks)
-        return table[of_cell & (table["model"] == model)]
+        return rows_of(table, (model, cell.scenario, cell.cpu_blocks))
 
     def look(self, cell: ArmSize) -> ArmStyle:
         """The style of a cell, the same in every figure of the campaign."""

@@ -22,13 +22,12 @@ HITS = "its prompt tokens found on the device, %"
 
 def guidance_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return answers by model: which arm, how large a tier, what the hit share says, how much host memory."""
-    strategies = {row[0]: row for row in strategy_table(plan, measured).rows}
+    strategies = {row[0]: ": ".join(filter(None, (row[-1], row[1]))) for row in strategy_table(plan, measured).rows}
     rows = []
     for model in plan.models_by_size:
         cells = measured.with_peak(plan.cells_of(model))
-        better = [f"{row[-1]}{f': {row[1]}' if row[1] else ''}" for row in [strategies.get(model)] if row]
         answers = {
-            "which arm": better if cells else [],
+            "which arm": [strategies[model]] if cells and model in strategies else [],
             "how large a tier": _tier_sizes(measured, cells),
             "prefix hits on the device": _hit_rates(plan, measured, cells),
             "host memory": _host_memory(measured, cells),
