@@ -123,17 +123,21 @@ def _of_one_model(plan: ReportPlan, measured: Measured, rows: Sequence[Row], met
         yield f"{_better(measured, better[0])}{most}{_smaller(measured, better[0])}."
         if metric == THROUGHPUT:
             yield from _first_token(plan, measured, better[0])
-    elif not any(row["verdict"] in words.VERDICTS for row in rows):
-        yield "There is no verdict yet."
     else:
-        what = "deliver more output tokens per second than" if metric == THROUGHPUT else "answer sooner than"
-        yield f"No arm was shown to {what} {_against(rows)}."
+        yield _none_better(rows, metric)
     if within := goodput_sentence(plan, measured, rows[0]["model"]):
         yield within
     others = "; ".join(_said(plan, [row for row in rows if row not in better[:1]]))
     if others:
         yield f"{others[0].upper()}{others[1:]}."
     yield from _hits(measured, rows)
+
+
+def _none_better(rows: Sequence[Row], metric: str) -> str:
+    if not any(row["verdict"] in words.VERDICTS for row in rows):
+        return "There is no verdict yet."
+    what = "deliver more output tokens per second" if metric == THROUGHPUT else "answer sooner"
+    return f"No arm was shown to {what} than {_against(rows)}."
 
 
 def _by_size_of_effect(rows: Sequence[Row], verdict: str) -> list[Row]:
@@ -217,10 +221,8 @@ def _of_models(plan: ReportPlan, measured: Measured, rows: Sequence[Row], metric
         best = "; ".join(_best(of) for of in better.values() if of)
         nothing = [model for model, of in better.items() if not of]
         yield f"{more} than {_against(rows)}: {best}{f'; no arm for {_listed(nothing)}' if nothing else ''}."
-    elif any(row["verdict"] in words.VERDICTS for row in rows):
-        yield f"No arm was shown to have {more[0].lower()}{more[1:]} than {_against(rows)}."
     else:
-        yield "There is no verdict yet."
+        yield _none_better(rows, metric)
     worse = [f"{row['model']} with {_arm(row)} {_change(row)}" for row in _by_size_of_effect(rows, words.WORSE)]
     if worse:
         yield f"Worse: {shortened(worse)}."

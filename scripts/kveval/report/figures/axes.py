@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -33,6 +34,8 @@ _TITLE = 0.32
 _LEGEND_ROW = 0.19
 _LETTER = 0.075
 Array = npt.NDArray[np.float64]
+# Behind a text that may cover a line.
+BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
 # Levels x (low, high) of a column over the runs, from the rows of one cell.
 Bounds = Callable[[pd.DataFrame, str], pd.DataFrame]
 
@@ -178,6 +181,36 @@ def from_zero(axes: Axes, highest: float | None = None) -> None:
     """Start y at zero and leave space above `highest`, by default everything drawn, so that no marker is cut."""
     top = axes.dataLim.y1 if highest is None else min(highest, axes.dataLim.y1)
     axes.set_ylim(0, 1.08 * top if np.isfinite(top) and top > 0 else 1.0)
+
+
+def spanning(axis: Axis, values: pd.Series[float], among: pd.Series[float]) -> None:
+    """Start an axis of positive values at zero, or make it logarithmic if those `among` which they are span more than a
+    factor of 30. Very wide intervals may extend beyond the panel.
+    """
+    limits = axis.axes.set_xlim if axis is axis.axes.xaxis else axis.axes.set_ylim
+    known = values[np.isfinite(values) & (values > 0)]
+    if known.empty:
+        limits(0, 1)
+    elif among.max() > 30 * among.min() > 0:
+        logarithmic(axis)
+        limits(known.min() / 1.5, highest_shown(known))
+    else:
+        drawn = axis.axes.dataLim.x1 if axis is axis.axes.xaxis else axis.axes.dataLim.y1
+        limits(0, min(1.08 * drawn, highest_shown(known)))
+        thousands(axis)
+
+
+def heatmap(
+    axes: Axes, values: Array, said: npt.NDArray[Any], names: tuple[Sequence[str], Sequence[str]], **style: Any
+) -> None:
+    """Draw values as coloured cells with `said` in them; `names`: of the columns and of the rows."""
+    columns, rows = names
+    labels = {"xticklabels": columns, "yticklabels": rows, "annot": said, "fmt": "", "annot_kws": {"fontsize": 8}}
+    sns.heatmap(values, ax=axes, linewidths=0.5, **labels, **style)
+    axes.set_facecolor("#EDEDED")
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.tick_params(axis="y", rotation=0)
 
 
 def run_range(rows: pd.DataFrame, column: str) -> pd.DataFrame:

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, NullLocator
 
 from kveval.analysis.cells import ArmSize, CellKey, blocks_label
 from kveval.analysis.estimators.correlations import recorded
@@ -24,8 +23,8 @@ from kveval.report.data.figures import FigureData
 from kveval.report.data.level_units import LevelUnit
 from kveval.report.data.run_facts import Tiers
 from kveval.report.figures.axes import (
+    BOX,
     GREY,
-    PLAIN,
     NothingToDraw,
     against_concurrency,
     cell_axis,
@@ -55,7 +54,7 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
     counted = bool(activity["device_hit_percent"].notna().any())
     if not counted and not recorded(data.levels, ["prefix_cache_hit_percent"]):
         raise NothingToDraw("neither counted nor recorded: hits of the prefix cache")
-    shares = _counted(activity) if counted else _recorded(data.levels)
+    shares = _shares(activity, data.levels, counted=counted)
     handles = [Patch(**style, label=name) for name, style in _SOURCES.items() if (shares[name] > 0).any()]
     figure, grid = model_rows(data, 1, cells=data.cells_of, handles=handles)
     for axes, model in zip(grid[:, 0], data.models, strict=True):
@@ -75,22 +74,18 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
     return figure
 
 
-def _counted(activity: pd.DataFrame) -> pd.DataFrame:
-    """Shares from the servers' counters. Hits that no counter distinguishes from the CPU tier's count as its hits."""
-    store = activity["store_hit_percent"].fillna(0.0)
-    return _shares(activity, activity["device_hit_percent"], activity["external_hit_percent"].fillna(0.0), store)
-
-
-def _recorded(levels: pd.DataFrame) -> pd.DataFrame:
-    """Shares from the recording, in which hits behind the device are % of the tokens that the device lacked."""
-    device = levels["prefix_cache_hit_percent"]
-    behind = levels["external_cache_hit_percent"].fillna(0.0) * (100 - device) / 100
-    return _shares(levels, device, behind, 0.0 * device)
-
-
-def _shares(
-    table: pd.DataFrame, device: pd.Series[float], behind: pd.Series[float], store: pd.Series[float]
-) -> pd.DataFrame:
+def _shares(activity: pd.DataFrame, levels: pd.DataFrame, *, counted: bool) -> pd.DataFrame:
+    """Shares from the servers' counters, else from the recording; hits that nothing distinguishes from the CPU tier's
+    count as its hits.
+    """
+    table = activity if counted else levels
+    if counted:
+        device, behind, store = (activity[f"{tier}_hit_percent"] for tier in ("device", "external", "store"))
+    else:
+        # In the recording, hits behind the device are % of the tokens that the device lacked.
+        device = levels["prefix_cache_hit_percent"]
+        behind, store = levels["external_cache_hit_percent"] * (100 - device) / 100, 0.0 * device
+    behind, store = behind.fillna(0.0), store.fillna(0.0)
     values = device, behind - store, store, 100 - device - behind
     return table[["model", "scenario", "cpu_blocks", "level"]].assign(**dict(zip(_SOURCES, values, strict=True)))
 
@@ -101,8 +96,7 @@ def _stack(axes: Axes, place: int, means: pd.Series[float]) -> None:
         share = max(float(means[name]), 0.0)
         axes.barh(place, share, left=left, height=0.7, **style)
         if share >= 3:
-            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
-            axes.text(left + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=7.5, bbox=box)
+            axes.text(left + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=7.5, bbox=BOX)
         left += share
 
 
@@ -198,7 +192,10 @@ def working_set(data: FigureData) -> Figure:
         _capacities(panel.axes, known[panel.model], data.unit)
         panel.axes.set_title(panel.model)
         panel.axes.set_ylabel("tokens" if panel.left else "")
-    _equal_axes([panel.axes for panel in shown])
+    low, high = min(panel.axes.dataLim.y0 for panel in shown), max(panel.axes.dataLim.y1 for panel in shown)
+    for panel in shown:
+        logarithmic(panel.axes.yaxis)
+        panel.axes.set_ylim(low / 1.6, high * 1.8)
     return figure
 
 
@@ -238,18 +235,8 @@ def _label(
         va=va,
         fontsize=7.5,
         color=colour,
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6},
+        bbox=BOX,
     )
-
-
-def _equal_axes(shown: Sequence[Axes]) -> None:
-    """Give all panels the same scale with readable ticks."""
-    low, high = min(axes.dataLim.y0 for axes in shown), max(axes.dataLim.y1 for axes in shown)
-    for axes in shown:
-        axes.set_ylim(low / 1.6, high * 1.8)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 3) if high > 100 * low else (1, 2, 5)))
-        axes.yaxis.set_major_formatter(PLAIN)
-        axes.yaxis.set_minor_locator(NullLocator())
 
 
 def pcp_kv_cache_usage(data: FigureData) -> Figure:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from kveval.config.types import BLOCK_TOKENS
-from kveval.report.figures.axes import GREY, PLAIN, panels
+from kveval.report.figures.axes import BOX, GREY, PLAIN, panels
 from kveval.spec.curve.curve import ReuseCurve
 
 _CURVE, _DEVICE = "#333333", "#0072B2"
@@ -80,6 +80,6 @@ def _panel(axes: Axes, panel: CurvePanel) -> None:
             textcoords="offset points",
             ha="right",
             fontsize=7.5,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6},
+            bbox=BOX,
         )
     axes.set_title(panel.title)

@@ -34,13 +34,13 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
     present = sum(bool(measured.runs_of(cell)) for cell in plan.cells)
     runs = sum(len(measured.runs_of(cell)) for cell in plan.cells)
     asked = [plan.runs_of(cell) for cell in plan.cells]
-    started = sorted(run.started for run in measured.runs)
+    started = sorted(run.started[:16].replace("T", " ") for run in measured.runs)
     facts = {
         "campaign": f"`{plan.name}`",
         "cells measured": f"{present} of {len(plan.cells)}",
         "runs measured": f"{runs} of {sum(asked)} ({_range(asked)} of each cell)",
         "models": ", ".join(plan.models_by_size),
-        "measured between (UTC)": f"{_minute(started[0])} and {_minute(started[-1])}" if started else numerals.MISSING,
+        "measured between (UTC)": f"{started[0]} and {started[-1]}" if started else numerals.MISSING,
         "margin that does not matter": f"{100 * plan.margin:g} %",
         "primary quantity": METRIC_TITLES[plan.primary],
         "error rate": f"{plan.alpha:g} for all verdicts on it together; for others, per model and quantity",
@@ -58,10 +58,6 @@ def method_of(measured: Measured) -> str | None:
 def _range(counts: Sequence[int]) -> str:
     """A single number if all are equal, else "least to most"."""
     return " to ".join(str(count) for count in sorted({min(counts), max(counts)})) if counts else "0"
-
-
-def _minute(timestamp: str) -> str:
-    return timestamp[:16].replace("T", " ")
 
 
 def hardware_table(measured: Measured) -> Table:

@@ -142,11 +142,14 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
         where = [", ".join(map(str, sorted(numbers))) for numbers in (runs, levels)]
         alike = f" (and {len(messages) - 1} alike)" if len(messages) > 1 else ""
         rows.append([model, arm, *where, check, f"{labelled(messages[0])}{alike}"])
-    for name, severity, message in _of_campaign(measured):
-        if severity == "fail":
-            rows.append(["", "", "", "", f"`{name}`", message])
+    of_campaign = measured.checks[measured.checks["level"].isna()] if len(measured.checks) else measured.checks
+    for row in of_campaign.to_dict("records"):
+        about = f"{_named(cell_of(row))}: " if isinstance(row["model"], str) else ""
+        message = f"{about}{labelled(str(row['message']))}"
+        if row["severity"] == "fail":
+            rows.append(["", "", "", "", f"`{row['check']}`", message])
         else:
-            others.setdefault((severity, name, ", of the tables"), []).append(message)
+            others.setdefault((row["severity"], row["check"], ", of the tables"), []).append(message)
     words = {"warn": "warning", "note": "note"}
     summed = [
         [f"`{name}`", words[severity], f"{len(said)}{of}", labelled(said[0])]
@@ -154,15 +157,6 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
     ]
     header = ["model", "arm", "runs", measured.unit.heading, "check", "finding"]
     return Table(header, rows, frozenset({2, 3})), Table(["check", "weight", "levels", "for example"], summed)
-
-
-def _of_campaign(measured: Measured) -> Iterator[tuple[str, str, str]]:
-    """Yield name, severity and message of each outcome for the campaign's tables; the message names the cell."""
-    if not {"level", "check", "severity", "message"} <= set(measured.checks):
-        return
-    for row in measured.checks[measured.checks["level"].isna()].to_dict("records"):
-        about = f"{_named(cell_of(row))}: " if isinstance(row["model"], str) else ""
-        yield str(row["check"]), str(row["severity"]), f"{about}{labelled(str(row['message']))}"
 
 
 def _named(cell: CellKey) -> str:

@@ -130,16 +130,12 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
                 numerals.significant(row["tier_gib"], 3) if row["tier_gib"] else "",
                 numerals.significant(row["usd_per_hour"], 3),
                 numerals.with_interval(*(row[f"{TOKENS}{end}"] for end in ("", "_low", "_high"))),
-                _change(row),
+                "" if pd.isna(row[CHANGE[0]]) else numerals.effect(*(row[name] for name in CHANGE)),
                 numerals.with_interval(*(row[f"{REQUESTS}{end}"] for end in ("", "_low", "_high"))),
                 _break_even(row),
             ]
         )
     return Table(header, rows, frozenset(range(2, 9)))
-
-
-def _change(row: Mapping[Any, Any]) -> str:
-    return "" if pd.isna(row[CHANGE[0]]) else numerals.effect(*(row[name] for name in CHANGE))
 
 
 def _break_even(row: Mapping[Any, Any]) -> str:
