@@ -258,10 +258,7 @@ def _best(rows: Sequence[Row]) -> str:
 def _without_baseline(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     yield "Nothing was compared with a baseline, so there is no verdict."
     shown = []
-    for cell in measured.with_peak(plan.ordered):
-        peak = measured.peak_of(cell)
-        assert peak is not None
-        at = measured.levels_of(cell, peak["level"])
+    for cell, _, at in measured.at_peaks(plan.ordered):
         shown.append(f"{cell_label(cell)} on {cell[0]} {numerals.mean_of(list(at[THROUGHPUT]))} output tok/s")
     if shown:
         yield f"Measured at the peak: {shortened(shown)}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -134,6 +134,12 @@ class Measured:
     def with_peak(self, cells: Iterable[CellKey]) -> list[CellKey]:
         """Those of the cells that have a peak."""
         return [cell for cell in cells if cell in self._by_cell["peaks"]]
+
+    def at_peaks(self, cells: Iterable[CellKey]) -> Iterator[tuple[CellKey, pd.Series[Any], pd.DataFrame]]:
+        """Yield those of the cells that have a peak, with its row, and the rows of its level."""
+        for cell in self.with_peak(cells):
+            peak = self._by_cell["peaks"][cell].iloc[0]
+            yield cell, peak, self.levels_of(cell, peak["level"])
 
     def common_level(self, model: str) -> int | None:
         """The level at which most of a model's cells were compared."""

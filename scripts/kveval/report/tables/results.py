@@ -68,25 +68,18 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     header += ["E2E p50 / p90, ms", "remarks"]
     rows = []
     for cell in plan.cells_of(model):
-        peak = measured.peak_of(cell)
-        if peak is None:
-            reason = measured.failures.get(cell, "not measured")
-            rows.append([cell_label(cell), f"0 of {plan.runs_of(cell)}", *[""] * (len(header) - 3), f"**{reason}**"])
-            continue
-        at = measured.levels_of(cell, peak["level"])
-        throughput = (peak[name] for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s"))
-        rows.append(
-            [
-                cell_label(cell),
-                f"{peak['runs']:.0f} of {plan.runs_of(cell)}",
-                numerals.with_interval(*throughput),
-                _peak_level(peak),
-                _latency(at, "ttft", "p50", "p90"),
-                _latency(at, "tpot", "p50"),
-                _latency(at, "e2e", "p50", "p90"),
-                "; ".join(_remarks(peak)),
+        reason, asked = measured.failures.get(cell, "not measured"), plan.runs_of(cell)
+        row = [cell_label(cell), f"0 of {asked}", *[""] * (len(header) - 3), f"**{reason}**"]
+        for _, peak, at in measured.at_peaks([cell]):
+            throughput = (peak[name] for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s"))
+            row[1:4] = [f"{peak['runs']:.0f} of {asked}", numerals.with_interval(*throughput), _peak_level(peak)]
+            quantiles = {"ttft": ("p50", "p90"), "tpot": ("p50",), "e2e": ("p50", "p90")}
+            row[4:7] = [
+                " / ".join(numerals.mean_of(list(at[f"{name}_ms_{quantile}"])) for quantile in wanted)
+                for name, wanted in quantiles.items()
             ]
-        )
+            row[7] = "; ".join(_remarks(peak))
+        rows.append(row)
     return Table(header, rows, frozenset({1, 2, 3, 4, 5, 6}))
 
 
@@ -96,10 +89,6 @@ def _remarks(peak: pd.Series[Any]) -> Iterator[str]:
     failed = text(peak["checks_failed"]).split(";")
     if any(failed):
         yield f"failed: {', '.join(f'`{name}`' for name in failed)}"
-
-
-def _latency(rows: pd.DataFrame, name: str, *quantiles: str) -> str:
-    return " / ".join(numerals.mean_of(list(rows[f"{name}_ms_{quantile}"])) for quantile in quantiles)
 
 
 def _peak_level(peak: pd.Series[Any]) -> str:
@@ -115,20 +104,12 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     header = ["model", "arm", measured.unit.heading, "completed", "unfinished", "failed", "unfinished, % of all"]
     header += ["delivered, output tok/s", "of completed requests only, output tok/s"]
     rows = []
-    for cell in measured.with_peak(plan.ordered):
-        peak = measured.peak_of(cell)
-        assert peak is not None
-        at = measured.levels_of(cell, peak["level"])
+    for cell, peak, at in measured.at_peaks(plan.ordered):
         counts = [int(peak[f"requests_{state}"]) for state in ("completed", "incomplete", "errored")]
         share = 100 * counts[1] / sum(counts) if sum(counts) else float("nan")
-        rows.append(
-            [
-                *(cell[0], cell_label(cell), f"{peak['level']:.0f}", *(f"{count:,}" for count in counts)),
-                numerals.significant(share),
-                numerals.mean_of(list(at[THROUGHPUT])),
-                numerals.mean_of(list(at.get("throughput_completed_tok_s", ()))),
-            ]
-        )
+        means = [numerals.mean_of(list(at.get(name, ()))) for name in (THROUGHPUT, "throughput_completed_tok_s")]
+        row = [cell[0], cell_label(cell), f"{peak['level']:.0f}", *(f"{count:,}" for count in counts)]
+        rows.append([*row, numerals.significant(share), *means])
     return Table(header, rows, frozenset(range(2, 9)))
 
 
@@ -140,18 +121,9 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     rows = []
     compared = table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")
     for row in sorted(compared, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"])):
-        rows.append(
-            [
-                cell_label(cell_of(row)),
-                baseline_label(row),
-                effect_text(row),
-                _p_value(row["p_holm"]),
-                verdict_text(row),
-                " at ".join(filter(None, (count(row["runs"]), count(row["level"])))),
-                _parity_chance(row),
-                text(row["reason"]),
-            ]
-        )
+        at = " at ".join(filter(None, (count(row["runs"]), count(row["level"]))))
+        found = [cell_label(cell_of(row)), baseline_label(row), effect_text(row), _p_value(row["p_holm"])]
+        rows.append([*found, verdict_text(row), at, _parity_chance(row), text(row["reason"])])
     return Table(header, rows, frozenset({2, 3, 5, 6}))
 
 

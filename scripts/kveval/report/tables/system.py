@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
 from kveval.analysis.levels.outcomes import outcomes_of
@@ -35,19 +35,11 @@ def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -
     peaks = measured.peaks
     names = [name for name in wanted if name in peaks and peaks[name].notna().any()]
     rows = []
-    for cell, peak in _peaks(plan, measured):
-        at = measured.levels_of(cell, peak["level"])
+    for cell, peak, at in measured.at_peaks(plan.ordered):
         values = [numerals.mean_of(list(at[name])) for name in names]
         rows.append([cell[0], cell_label(cell), f"{peak['level']}", *values, count(peak.get("pcp_samples", np.nan))])
     header = ["model", "arm", measured.unit.heading, *_titles(plan, names), "samples, least"]
     return Table(header, rows if names else [], frozenset(range(2, len(header))))
-
-
-def _peaks(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, Mapping[Any, Any]]]:
-    for cell in plan.ordered:
-        peak = measured.peak_of(cell)
-        if peak is not None:
-            yield cell, peak.to_dict()
 
 
 def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
@@ -55,8 +47,7 @@ def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
     broken_down = [name for name, entry in plan.metrics.items() if entry.get("breakdown") and "table" in entry]
     names = [name for name in broken_down if f"{name}{BY_INSTANCE}" in measured.levels]
     rows = []
-    for cell, peak in _peaks(plan, measured):
-        at = measured.levels_of(cell, peak["level"])
+    for cell, peak, at in measured.at_peaks(plan.ordered):
         each = {name: [_instances(text) for text in at[f"{name}{BY_INSTANCE}"]] for name in names}
         gpus = list(dict.fromkeys(gpu for runs in each.values() for run in runs for gpu in run))
         for gpu in gpus if len(gpus) > 1 else ():
@@ -165,19 +156,14 @@ def _named(cell: CellKey) -> str:
 
 def time_table(measured: Measured) -> Table:
     """Return the time of each phase of measuring, over all runs."""
-    phases: dict[str, list[float]] = {}
-    for run in measured.runs:
-        for name, seconds in run.phases.items():
-            phases.setdefault(name, []).append(seconds)
-    total = sum(map(sum, phases.values()))
+    phases = pd.DataFrame([run.phases for run in measured.runs])
+    total = phases.sum().sum()
     rows = [
         [
-            name.removesuffix("_s").replace("_", " "),
-            numerals.minutes(sum(seconds)),
-            f"{100 * sum(seconds) / total:.0f} %",
-            f"{np.mean(seconds):.0f} s",
+            str(name).removesuffix("_s").replace("_", " "),
+            *(numerals.minutes(seconds), f"{100 * seconds / total:.0f} %", f"{phases[name].mean():.0f} s"),
         ]
-        for name, seconds in sorted(phases.items(), key=lambda item: -sum(item[1]))
+        for name, seconds in phases.sum().sort_values(ascending=False, kind="stable").items()
         if total
     ]
     return Table(["phase", "all runs", "share", "mean of a run"], rows, frozenset({1, 2, 3}))
@@ -187,10 +173,7 @@ def provenance_table(measured: Measured) -> Table:
     """Return the measurements that the report rests on."""
     rows = [
         [
-            run.cell.model,
-            cell_label(run.cell.key),
-            str(run.run),
-            f"`{run.measurement}`",
+            *(run.cell.model, cell_label(run.cell.key), f"{run.run}", f"`{run.measurement}`"),
             run.started[:19].replace("T", " "),
             str(run.hardware.get("fingerprint", numerals.MISSING)),
             ", ".join(run.hardware.get("nodes", ())),
