@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -59,8 +59,8 @@ def _without_verdict(rows: list[dict[Any, Any]], name: Callable[[CellKey], str])
 def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[CellKey], str]) -> Iterator[str]:
     """Yield the number of runs for a verdict if it is affordable, else another step."""
     open_ = [row for row in rows if row["verdict"] == words.INCONCLUSIVE]
-    needed = {name(cell_of(row)): _needed(row) for row in open_}
-    few = {named: runs for named, runs in needed.items() if runs <= _WORTHWHILE}
+    needed = {name(cell_of(row)): row.get("runs_to_resolve", math.nan) for row in open_}
+    few = {named: runs for named, runs in needed.items() if pd.notna(runs) and runs <= _WORTHWHILE}
     if few:
         runs = max(*few.values(), max(int(row["runs"]) for row in open_) + 1)
         yield f"`runs: {runs:.0f}` would resolve a difference of {100 * plan.margin:g} % for {_few([*few])}."
@@ -68,11 +68,6 @@ def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[Cel
     if many:
         step = "longer levels, or a machine that does nothing else: at this spread, more runs are not enough"
         yield f"For {_few(many)}: {step}."
-
-
-def _needed(row: Mapping[Any, Any]) -> float:
-    needed = row.get("runs_to_resolve")
-    return math.inf if needed is None or pd.isna(needed) else float(needed)
 
 
 def _more_runs(rows: list[dict[Any, Any]]) -> Iterator[str]:

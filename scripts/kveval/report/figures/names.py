@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,12 +118,12 @@ class FigureName:
     @property
     def caption(self) -> str:
         """The caption: the text of report/captions/KEY.rst on one line."""
-        return _caption(CAPTIONS / f"{self.entry.key}.rst")
+        return " ".join((CAPTIONS / f"{self.entry.key}.rst").read_text(encoding="utf-8").split())
 
 
-def figure_names(models: Iterable[str], family: str | None = None) -> list[str]:
-    """Return the names of a campaign's figures, or of those of one family."""
-    return [figure.name for figure in figures_of(models, family)]
+def figure_names(models: Iterable[str]) -> list[str]:
+    """Return the names of a campaign's figures."""
+    return [figure.name for figure in figures_of(models)]
 
 
 def figures_of(models: Iterable[str], family: str | None = None) -> list[FigureName]:
@@ -148,20 +147,11 @@ def families_of(extent: Extent) -> list[str]:
     return list(dict.fromkeys(entry.family for entry in FIGURES if entry.answers(extent)))
 
 
-@cache
-def _caption(path: Path) -> str:
-    return " ".join(path.read_text(encoding="utf-8").split())
-
-
 def drawn_figures(folders: Iterable[Path]) -> tuple[list[Path], dict[str, str]]:
     """Return the figures (PNG) in the folders of families, and name -> missing data of those that were not drawn."""
-    drawn: list[Path] = []
-    lacking: dict[str, str] = {}
-    for folder in folders:
-        listed = _listed(folder)
-        drawn += [folder / f"{name}.png" for name in listed["drawn"]]
-        lacking |= listed["lacking"]
-    return drawn, lacking
+    listed = {folder: _listed(folder) for folder in folders}
+    drawn = [folder / f"{name}.png" for folder, of in listed.items() for name in of["drawn"]]
+    return drawn, {name: lacking for of in listed.values() for name, lacking in of["lacking"].items()}
 
 
 def drawn_figure(folder: Path, file: str) -> Path:

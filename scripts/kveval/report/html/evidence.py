@@ -56,16 +56,13 @@ def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
 def _row(measured: Measured, cell: CellKey, row: Mapping[Any, Any], folder: Path) -> list[str]:
     """One row of `_arm`; columns of the comparison are blank without one."""
     metric, level = str(row["metric"]), row["level"]
-    title = f"{METRIC_TITLES.get(metric, metric)}, {_unit(metric)}"
+    unit = {THROUGHPUT: "output tok/s", GOODPUT: "a second"}.get(metric, "ms")
+    title = f"{METRIC_TITLES.get(metric, metric)}, {unit}"
     own, at = _values(measured, cell, metric, level, folder), count(level)
     if "verdict" not in row:
         return [title, "", "", own, "", "", at]
     other = _values(measured, cell_named(row["baseline"]), metric, level, folder) if row["baseline"] else ""
     return [title, verdict_text(row), effect_text(row), own, baseline_label(row), other, at]
-
-
-def _unit(metric: str) -> str:
-    return {THROUGHPUT: "output tok/s", GOODPUT: "a second"}.get(metric, "ms")
 
 
 def _values(measured: Measured, cell: CellKey, metric: str, level: float, folder: Path) -> str:

@@ -183,15 +183,8 @@ def _served(measured: Measured, cells: Sequence[CellKey], level: int) -> Served:
 
 
 def _values(arm: Served, without: Served, ceiling: float, *, alone: bool) -> list[str]:
-    prefill_tok_s = without.prefill_tok_s if alone else math.nan
-    besides = overhead_s(arm, without) if alone else math.nan
+    prefill_tok_s, besides = (without.prefill_tok_s, overhead_s(arm, without)) if alone else (math.nan, math.nan)
     length = break_even_tokens(prefill_tok_s, arm.load_tok_s, besides)
-    return [
-        *(_text(value) for value in (arm.load_gb_s, ceiling, 100 * arm.load_gb_s / ceiling, arm.load_tok_s)),
-        *(_text(prefill_tok_s), _text(1000 * besides)),
-        "never" if math.isinf(length) else "" if math.isnan(length) else f"{math.ceil(length):,}",
-    ]
-
-
-def _text(value: float) -> str:
-    return "" if math.isnan(value) else numerals.significant(value, 3)
+    rates = (arm.load_gb_s, ceiling, 100 * arm.load_gb_s / ceiling, arm.load_tok_s, prefill_tok_s, 1000 * besides)
+    longest = "never" if math.isinf(length) else "" if math.isnan(length) else f"{math.ceil(length):,}"
+    return [*("" if math.isnan(value) else numerals.significant(value, 3) for value in rates), longest]
