@@ -41,7 +41,7 @@ from kveval.report.tables.results import (
     peak_table,
     strategy_table,
 )
-from kveval.report.tables.system import average_table, check_tables, panel_table, system_tables
+from kveval.report.tables.system import average_table, check_tables, system_tables
 from kveval.store.run_file import SidecarRecord
 
 LEVELS = (1, 50, 300, 650)
@@ -94,7 +94,7 @@ def test_every_table_has_as_many_cells_as_its_header(plan: ReportPlan, measured:
         *(arms_table(plan, measured, model) for model in campaign.MODELS),
         pair_table(plan, measured),
         *(blocks_table(plan, measured), budget_table(plan, measured), *system_tables(plan, measured).values()),
-        *(panel_table(plan, measured), guidance_table(plan, measured), gap_table(plan, measured, {"pcp_lmcache": "x"})),
+        *(guidance_table(plan, measured), gap_table(plan, measured, {"pcp_lmcache": "x"})),
     ]
     for table in tables:
         assert table.rows
@@ -288,13 +288,6 @@ def test_completed_requests_stand_beside_what_did_not_complete(plan: ReportPlan,
         assert float(cells[6]) == pytest.approx(share, rel=0.06)
 
 
-def test_means_over_models_say_which_models(plan: ReportPlan, measured: Measured) -> None:
-    table = panel_table(plan, measured)
-    assert set(column(table, "models left out")) == {"none", "Qwen3-0.6B, Qwen3-8B"}
-    one_model = campaign.measured(campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=LEVELS))
-    assert panel_table(campaign.plan(campaign.cells(["Qwen3-8B"])), one_model).rows == []
-
-
 def test_guidance_weighs_tiers_against_the_working_set(plan: ReportPlan, measured: Measured) -> None:
     table = guidance_table(plan, measured)
     sizes = [cells[2] for cells in table.rows if cells[1] == "how large a tier"]
@@ -399,7 +392,6 @@ def test_any_subset_of_cells_makes_all_tables(plan: ReportPlan, keys: list[CellK
     missing = [cells for cells in gaps.rows if cells[1] == "not measured"]
     assert len(missing) == len(plan.cells) - len(keys)
     assert set(column(guidance_table(plan, facts), "model")) == {model for model, _, _ in keys}
-    assert panel_table(plan, facts).rows == []
     # One run of what has no baseline beside it decides nothing.
     decided = [cells[1:4] for cells in strategy_table(plan, facts).rows]
     assert decided == [["", "", ""]] * len(decided)

@@ -24,7 +24,6 @@ from kveval.report.tables.reuse import reuse_table
 from kveval.report.tables.system import (
     average_table,
     check_tables,
-    panel_table,
     provenance_table,
     system_tables,
     time_table,
@@ -144,19 +143,12 @@ def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
     return Section("Caches", blocks, appendix="caches")
 
 
-_PANELS = (
-    "Each row is over models that were measured for every arm of its group, at the level where each model's cells are"
-    " compared."
-)
-
-
 def _system(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
     tables = system_tables(plan, measured)
     text = "Means over runs of the recording in the peak level's window. n/a: not recorded, or too few samples."
     blocks: list[Block] = [Paragraph(text if tables else "There is no recording of the system for these levels.")]
     for title, table in tables.items():
         blocks += titled(title, of_models(table, keys=2))
-    blocks += titled("Means over models", fitted(panel_table(plan, measured), keys=2), _PANELS)
     return Section("The system", [*blocks, *pictures.of_section("system")], appendix="system")
 
 

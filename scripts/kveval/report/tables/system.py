@@ -9,7 +9,6 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
 from kveval.analysis.levels.outcomes import outcomes_of
-from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, labelled
@@ -65,37 +64,6 @@ def _instances(joined: object) -> dict[str, float]:
     """Parse `name=value;...`."""
     pairs = [part.rpartition("=") for part in str(joined).split(";")] if isinstance(joined, str) else []
     return {name: float(value) for name, _, value in pairs if name}
-
-
-_PANEL = {
-    "geomean_tps": "output tok/s, geometric mean",
-    "geomean_ratio_to_baseline": "ratio to the baseline, geometric mean",
-    "avg_gpu_util_pct": "GPU active, %",
-    "avg_cpu_util_pct": "CPU not idle, %",
-    "avg_kv_cache_pct": "KV cache in use, %",
-    "avg_prefix_hit_pct": "device hits, %",
-    "avg_running": "running",
-    "avg_waiting": "waiting",
-    "avg_rss_gib": "server resident, GiB",
-}
-
-
-def panel_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Return means over the models that were measured for every arm of a panel; no rows for a single model."""
-    means = system_summary(measured.levels, measured.comparison, measured.peaks, plan.baseline_of, plan.parameters)
-    several = means[means["models"].str.contains(";")] if len(means) else means
-    shown = {name: title for name, title in _PANEL.items() if name in several and several[name].notna().any()}
-    rows = [
-        [
-            row["models"].replace(";", ", "),
-            cell_label(("", row["scenario"], int(row["cpu_blocks"]))),
-            *(numerals.significant(row[name], 3) for name in shown),
-            row["models_missing"].replace(";", ", ") or "none",
-        ]
-        for row in several.to_dict("records")
-    ]
-    header = ["over the models", "arm", *shown.values(), "models left out"]
-    return Table(header, rows, frozenset(range(2, 2 + len(shown))))
 
 
 def average_table(measured: Measured) -> Table:
