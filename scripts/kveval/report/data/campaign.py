@@ -174,11 +174,12 @@ class Measured:
 
     @cached_property
     def _by_cell(self) -> dict[str, dict[CellKey, pd.DataFrame]]:
-        tables = {"levels": self.levels, "peaks": self.peaks, "compared": self.compared}
-        return {
-            name: {cast(CellKey, key): rows for key, rows in table.groupby(list(KEYS), sort=False)}
-            for name, table in tables.items()
-        }
+        found: dict[str, dict[CellKey, pd.DataFrame]] = {"levels": {}, "peaks": {}, "compared": {}}
+        for name, cells in found.items():
+            table: pd.DataFrame = getattr(self, name)
+            for key, rows in table.groupby(list(KEYS), sort=False) if len(table) else ():
+                cells[cast(CellKey, key)] = rows
+        return found
 
 
 @dataclass(frozen=True)

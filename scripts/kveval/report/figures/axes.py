@@ -267,7 +267,8 @@ def against_concurrency(
     shown = recorded(data.levels, list(columns))
     if not shown:
         raise NothingToDraw(not_recorded(columns))
-    cells = [cell for cell in data.cells if _measured(data.levels, cell, shown)]
+    known = data.levels[data.levels[shown].notna().any(axis=1)]
+    cells = [cell for cell in data.cells if any(len(data.rows(known, model, cell)) for model in data.models)]
     if len(shown) == 1:
         figure, places = model_panels(data, 2.4, legend=cells)
         placed = [(panel, shown[0], True) for panel in places]
@@ -295,8 +296,3 @@ def against_concurrency(
 def not_recorded(columns: Iterable[str]) -> str:
     """Return the message that these columns have nothing to draw."""
     return f"not recorded, or too few samples in the levels' windows: {', '.join(columns)}"
-
-
-def _measured(levels: pd.DataFrame, cell: ArmSize, columns: Sequence[str]) -> bool:
-    of_cell = levels[(levels["scenario"] == cell.scenario) & (levels["cpu_blocks"] == cell.cpu_blocks)]
-    return bool(of_cell[list(columns)].notna().to_numpy().any())

@@ -106,7 +106,8 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
     found = [one for one in served_shares(data.levels, data.runs) if one.level == at[one.cell[0]]]
     sized = [one for one in found if 0 < one.tier_blocks < np.inf]
     if not sized:
-        raise NothingToDraw(_not_computed(data.levels))
+        reasons = data.levels.get("predicted_not", pd.Series(dtype=str)).replace("", np.nan).dropna().mode()
+        raise NothingToDraw(f"not computed: {reasons.iloc[0] if len(reasons) else 'shares of tiers of known size'}")
     cells = [cell for cell in data.cells if any(one.cell[1:] == (cell.scenario, cell.cpu_blocks) for one in sized)]
     handles = [Line2D([], [], color=GREY, linestyle="--", label="device alone, computed")]
     figure, shown = model_panels(data, 3.1, handles=handles, legend=cells)
@@ -123,12 +124,6 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
         panel.axes.set_title(f"{panel.model}, {data.unit.at(at[panel.model])}")
         panel.axes.set_ylabel("% of prompt tokens\nfrom caches" if panel.left else "")
     return figure
-
-
-def _not_computed(levels: pd.DataFrame) -> str:
-    reasons = levels.get("predicted_not", pd.Series(dtype=str)).dropna()
-    said = reasons[reasons != ""].mode()
-    return f"not computed: {said.iloc[0] if len(said) else 'shares of tiers of known size'}"
 
 
 def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:

@@ -58,20 +58,15 @@ _SETTLED_BY_INPUT = {
 
 def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) -> Table:
     """Return cells, comparisons and figures without a verdict or data; `empty`: figure -> reason."""
-    rows = [*_missing_cells(plan, measured), *_open_comparisons(measured)]
-    rows += [*_undeclared(plan, measured), *_scope(plan, measured)]
+    step = "measure it: `report` measures only what is missing"
+    missing = {cell: measured.failures.get(cell, "not measured") for cell in plan.cells if not measured.runs_of(cell)}
+    rows = [[f"{cell[0]}, {cell_label(cell)}", reason, step] for cell, reason in missing.items()]
+    rows += [*_open_comparisons(measured), *_undeclared(plan, measured), *_scope(plan, measured)]
     models = by_size(list(measured.levels["model"]), plan.parameters)
     for name, reason in empty.items():
         figure = find_figure(name, models)
         rows.append([f"figure: {figure.title if figure else name}", reason, "record it; see config/metrics.yaml"])
     return Table(["not assessed", "why", "what would settle it"], rows)
-
-
-def _missing_cells(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
-    for cell in plan.cells:
-        if not measured.runs_of(cell):
-            reason = measured.failures.get(cell, "not measured")
-            yield [f"{cell[0]}, {cell_label(cell)}", reason, "measure it: `report` measures only what is missing"]
 
 
 def _open_comparisons(measured: Measured) -> Iterator[list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
@@ -14,25 +13,16 @@ def pair_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return pairs of arms that differ in one thing (Valkey, Redis; LMCache, native; tier sizes), and declared ones."""
     header = ["model", "arm", "output tok/s", "against", "output tok/s", "change, % of the latter (95 %)"]
     header += ["verdict", "why"]
-    pairs = dict.fromkeys([*itertools.chain(*pairs_of(plan, measured).values()), *_declared(measured)])
+    declared = [row for row in measured.contrasts.to_dict("records") if row["metric"] == THROUGHPUT]
+    pairs = dict.fromkeys(itertools.chain(*pairs_of(plan, measured).values()))
+    pairs |= {(cell_of(row), cell_named(row["baseline"])): None for row in declared}
     order = {model: place for place, model in enumerate(plan.models_by_size)}
     rows = []
     for one, other in sorted(pairs, key=lambda found: order[found[0][0]]):
         found = pair(measured, one, other)
-        rows.append(
-            [
-                *(one[0], cell_label(one), found["value"], cell_label(other), found["other_value"]),
-                *(effect_text(found), verdict_text(found), text(found["reason"])),
-            ]
-        )
+        row = [one[0], cell_label(one), found["value"], cell_label(other), found["other_value"]]
+        rows.append([*row, effect_text(found), verdict_text(found), text(found["reason"])])
     return Table(header, rows, frozenset({2, 4, 5}))
-
-
-def _declared(measured: Measured) -> Iterator[tuple[CellKey, CellKey]]:
-    """The pairs that the campaign declared as contrasts."""
-    if len(measured.contrasts):
-        for row in measured.contrasts[measured.contrasts["metric"] == THROUGHPUT].to_dict("records"):
-            yield cell_of(row), cell_named(row["baseline"])
 
 
 def pairs_of(plan: ReportPlan, measured: Measured) -> dict[str, list[tuple[CellKey, CellKey]]]:

@@ -123,13 +123,10 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     for row in sorted(compared, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"])):
         at = " at ".join(filter(None, (count(row["runs"]), count(row["level"]))))
         found = [cell_label(cell_of(row)), baseline_label(row), effect_text(row), _p_value(row["p_holm"])]
-        rows.append([*found, verdict_text(row), at, _parity_chance(row), text(row["reason"])])
+        # The runs of a comparison without a verdict could not show parity.
+        chance = count(row.get("parity_power_percent", math.nan)) if row["verdict"] in words.VERDICTS else ""
+        rows.append([*found, verdict_text(row), at, chance, text(row["reason"])])
     return Table(header, rows, frozenset({2, 3, 5, 6}))
-
-
-def _parity_chance(row: Mapping[Any, Any]) -> str:
-    """The chance to show parity; "" for a comparison without a verdict, whose runs could not show it."""
-    return count(row.get("parity_power_percent", math.nan)) if row["verdict"] in words.VERDICTS else ""
 
 
 def count(value: float) -> str:
