@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kveval.report.data.reading import make_plan, read_measured, read_metrics
-from kveval.report.figures.drawn import drawn_figures
+from kveval.report.figures.names import drawn_figures
 from kveval.report.files import PAGE
 from kveval.report.html.page import write_page
 from kveval.report.report import write_report

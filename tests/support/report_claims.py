@@ -18,12 +18,12 @@ from kveval.report import next_steps, parts
 from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.parts import models
-from kveval.report.parts.models import missing
+from kveval.report.parts import body
+from kveval.report.parts.body import missing
 from kveval.report.sections import Picture, Section
+from kveval.report.tables.caches import tier_text
 from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_numbers
 from kveval.report.tables.not_assessed import gap_table
-from kveval.report.tables.tiers import tier_text
 
 
 def judge_report(plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path) -> list[Outcome]:
@@ -37,7 +37,7 @@ def judge_report(plan: ReportPlan, measured: Measured, root: Section, text: str,
 
 def document_of(plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path) -> Document:
     """Return a rendered report with everything that its sentences may rest on."""
-    guidance, gaps = models.guidance_table(plan, measured), gap_table(plan, measured, {})
+    guidance, gaps = body.guidance_table(plan, measured), gap_table(plan, measured, {})
     rows = measured.compared.to_dict("records")
     shown = [*answer_of(plan, measured).sentences, *(row[-1] for row in guidance.rows if row[1] == "which arm")]
     quoted = [sentence for line in shown for sentence in parts_of(line).sentences]

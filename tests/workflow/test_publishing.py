@@ -9,8 +9,7 @@ import pytest
 from tests.support.report_text import whole_report
 from tests.support.synthetic_workflow import make_workflow
 
-from kveval.report.figures.drawn import drawn_figures
-from kveval.report.figures.names import FAMILIES
+from kveval.report.figures.names import FAMILIES, drawn_figures
 
 pytestmark = pytest.mark.workflow
 CELLS = [("Qwen3-8B", "no-offload", 0), ("Qwen3-8B", "native-offload", 10_000)]

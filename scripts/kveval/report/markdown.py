@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
 
 from kveval.report.data.campaign import Table
 from kveval.report.files import FOLDER, MAIN
@@ -17,7 +16,8 @@ def render(root: Section) -> dict[str, str]:
     """Return the files as path relative to the report -> content, the report itself first."""
     parts = {f"{FOLDER}/{part.appendix}.md": part for part in appendices(root)}
     home = {name: file for file, part in parts.items() for name in _anchors(part)}
-    files = {MAIN: "\n\n".join([*_section(root, 1), *_list_of(parts)])}
+    listed = ["## Appendices", "\n".join(f"- [{part.title}]({file})" for file, part in parts.items())]
+    files = {MAIN: "\n\n".join([*_section(root, 1), *(listed if parts else [])])}
     files |= {file: "\n\n".join(_section(part, 1)) for file, part in parts.items()}
     return {file: f"{_linked(text, file, home)}\n" for file, text in files.items()}
 
@@ -28,25 +28,15 @@ def _anchors(section: Section) -> Iterator[str]:
         yield from _anchors(part)
 
 
-def _list_of(parts: Mapping[str, Section]) -> Iterator[str]:
-    if parts:
-        yield "## Appendices"
-        yield "\n".join(f"- [{part.title}]({file})" for file, part in parts.items())
-
-
 def _linked(text: str, file: str, home: Mapping[str, str]) -> str:
     """Return `text` with links to sections in other files extended by the path of that file."""
 
     def target(found: re.Match[str]) -> str:
         other = home.get(found[1], MAIN)
-        return found[0] if other == file else f"]({_from(file, other)}#{found[1]})"
+        up = "" if file == MAIN else "../"
+        return found[0] if other == file else f"]({up}{other}#{found[1]})"
 
     return _TO_SECTION.sub(target, text)
-
-
-def _from(file: str, other: str) -> str:
-    up = "../" * (len(PurePosixPath(file).parts) - 1)
-    return f"{up}{other}"
 
 
 def _section(section: Section, depth: int) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,8 @@ from kveval.analysis.cells import CellKey, cell_of
 from kveval.analysis.statistics import verdicts as words
 from kveval.load.enough import MIN_RUNS
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened
+from kveval.report.data.comparisons import against_baselines
 from kveval.report.tables.not_assessed import settled_by
-from kveval.report.tables.results import is_against_baseline
 
 _MOST = 4
 _few = partial(shortened, most=2)
@@ -24,8 +24,7 @@ _WORTHWHILE = 20
 
 def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, ...]:
     """Return at most four steps; `metric`: the metric that the answer is about."""
-    table = measured.comparison[measured.comparison["metric"] == metric]
-    rows = [row for row in table.to_dict("records") if is_against_baseline(plan, row)]
+    rows = against_baselines(plan, measured.comparison, metric)
     name = _namer(plan)
     more = [*_undecided(plan, rows, name)] or [*_more_runs(rows)]
     steps = [*_missing(plan, measured, name), *_without_verdict(rows, name), *more]
@@ -60,8 +59,8 @@ def _without_verdict(rows: list[dict[Any, Any]], name: Callable[[CellKey], str])
 def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[CellKey], str]) -> Iterator[str]:
     """Yield the number of runs for a verdict if it is affordable, else another step."""
     open_ = [row for row in rows if row["verdict"] == words.INCONCLUSIVE]
-    needed = {name(cell_of(row)): _needed(row) for row in open_}
-    few = {named: runs for named, runs in needed.items() if runs <= _WORTHWHILE}
+    needed = {name(cell_of(row)): row.get("runs_to_resolve", math.nan) for row in open_}
+    few = {named: runs for named, runs in needed.items() if pd.notna(runs) and runs <= _WORTHWHILE}
     if few:
         runs = max(*few.values(), max(int(row["runs"]) for row in open_) + 1)
         yield f"`runs: {runs:.0f}` would resolve a difference of {100 * plan.margin:g} % for {_few([*few])}."
@@ -69,11 +68,6 @@ def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[Cel
     if many:
         step = "longer levels, or a machine that does nothing else: at this spread, more runs are not enough"
         yield f"For {_few(many)}: {step}."
-
-
-def _needed(row: Mapping[Any, Any]) -> float:
-    needed = row.get("runs_to_resolve")
-    return math.inf if needed is None or pd.isna(needed) else float(needed)
 
 
 def _more_runs(rows: list[dict[Any, Any]]) -> Iterator[str]:

@@ -14,8 +14,7 @@ from kveval.report.files import FOLDER, MAIN, NUMBERS
 from kveval.report.markdown import render
 from kveval.report.parts.appendices import appendices
 from kveval.report.parts.blocks import Pictures
-from kveval.report.parts.front import front
-from kveval.report.parts.models import body
+from kveval.report.parts.body import body, front
 from kveval.report.sections import Section
 from kveval.report.tables.not_assessed import gap_table
 
@@ -33,20 +32,9 @@ def report_tree(
     were not measured are listed as missing, so that unfinished campaigns have a report, too. Raises ReportError when
     nothing was measured, or when runs of different engines or weights are mixed.
     """
-    require_one_kind(plan, measured)
-    pictures = Pictures(plan.models_by_size, figures, empty or {})
-    answer = answer_of(plan, measured, pictures.names)
-    first = front(plan, measured, answer, pictures)
-    middle = [*body(plan, measured, pictures)]
-    last = appendices(plan, measured, gap_table(plan, measured, empty or {}), pictures)
-    return Section(plan.title or plan.name, [*first, *middle, *last])
-
-
-def require_one_kind(plan: ReportPlan, measured: Measured) -> None:
-    """Raise ReportError when there is no run, or when their engines or weights differ."""
-    if not measured.runs:
-        raise ReportError(f"campaign {plan.name}: no run was measured, there is nothing to report", code="no_run")
     kinds = sorted({(run.engine, run.weights) for run in measured.runs})
+    if not kinds:
+        raise ReportError(f"campaign {plan.name}: no run was measured, there is nothing to report", code="no_run")
     if len(kinds) > 1:
         raise ReportError(
             f"campaign {plan.name}: runs of different kinds cannot be in one report: "
@@ -54,6 +42,12 @@ def require_one_kind(plan: ReportPlan, measured: Measured) -> None:
             code="mixed_kinds",
             kinds=kinds,
         )
+    pictures = Pictures(plan.models_by_size, figures, empty or {})
+    # In this order, since each figure is placed once.
+    first = [*front(plan, measured, answer_of(plan, measured, pictures.names), pictures)]
+    middle = [*body(plan, measured, pictures)]
+    last = appendices(plan, measured, gap_table(plan, measured, empty or {}), pictures)
+    return Section(plan.title or plan.name, [*first, *middle, *last])
 
 
 def write_report(
@@ -65,13 +59,11 @@ def write_report(
     they are listed but not shown. Raises ReportError as `report_tree` does.
     """
     empty = empty or {}
-    names = {path.name.removesuffix(path.suffix): path for path in figures}
-    shown = {name: Path(os.path.relpath(path, output.parent)).as_posix() for name, path in names.items()}
+    shown = {path.stem: Path(os.path.relpath(path, output.parent)).as_posix() for path in figures}
     root = report_tree(plan, measured, shown, empty)
-    files = render(root)
-    content = build(plan, measured, shown, empty, gap_table(plan, measured, empty))
+    files = {output if name == MAIN else output.parent / name: text for name, text in render(root).items()}
+    files[output.with_name(NUMBERS)] = dump(build(plan, measured, shown, empty, gap_table(plan, measured, empty)))
     (output.parent / FOLDER).mkdir(parents=True, exist_ok=True)
-    output.with_name(NUMBERS).write_text(dump(content), encoding="utf-8")
-    for name, text in files.items():
-        (output if name == MAIN else output.parent / name).write_text(text, encoding="utf-8")
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
     return root

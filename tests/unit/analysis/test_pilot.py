@@ -9,7 +9,7 @@ from kveval.analysis.levels.pilot import PilotError, freeze, frozen_levels, read
 from kveval.config.problems import ConfigError
 from kveval.load import guidellm as load
 from kveval.load.workload import workload_of
-from kveval.report.tables.search import search_table
+from kveval.report.tables.configuration import search_table
 from kveval.spec.loading import load_config
 
 SETTINGS = {"start": 1, "stop": 64, "resolution": 0.1, "budget": 7, "keep": 3, "noise": 0.02, "seconds": None}

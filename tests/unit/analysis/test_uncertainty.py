@@ -19,7 +19,7 @@ from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.comparison import PAST_THE_PEAK
 from kveval.analysis.statistics.verdicts import BETTER, INCONCLUSIVE, NOT_ASSESSED, PARITY, WORSE
 from kveval.config.campaign import Comparison
-from kveval.report.tables.results import effect_text
+from kveval.report.data.comparisons import effect_text
 
 LEVEL, TOKENS = 2, 16
 

@@ -11,8 +11,9 @@ from tests.unit.report.test_report_claims import CAMPAIGNS
 
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
-from kveval.report.answer import FIGURES, MOST_SENTENCES, TTFT, CampaignAnswer, answer_of
+from kveval.report.answer import FIGURES, MOST_SENTENCES, TTFT, CampaignAnswer, answer_of, times
 from kveval.report.data.campaign import Measured
+from kveval.report.data.comparisons import against_baselines, effect_text, pair
 
 
 def answer(name: str) -> CampaignAnswer:
@@ -48,14 +49,14 @@ def test_the_figure_of_single_runs_comes_first_where_it_is_drawn() -> None:
 
 
 def test_a_gain_beyond_twice_is_said_in_times() -> None:
-    found = answer("mechanism")
-    (best,) = [row for row in found.rows if row.arm == "native-offload 10K" and row.metric == "throughput_tok_s"]
-    assert best.verdict == words.BETTER
-    assert float(best.times.removesuffix(" times")) == pytest.approx(1 + best.effect / 100, rel=0.1)
-    assert f"{best.times} as much as no-offload, {best.change}" in found.sentences[0]
-    assert f"{best.value} against {best.other} output tok/s" in found.sentences[0]
-    latency = next(row for row in found.rows if row.arm == best.arm and row.metric == TTFT)
-    assert f"{latency.value} against {latency.other} ms" in found.sentences[1]
+    found, (_, measured) = answer("mechanism"), CAMPAIGNS["mechanism"]()
+    cell, base = ("Qwen3-0.6B", "native-offload", 10_000), ("Qwen3-0.6B", "no-offload", 0)
+    best, latency = pair(measured, cell, base), pair(measured, cell, base, TTFT)
+    assert best["verdict"] == words.BETTER
+    assert float(times(best).removesuffix(" times")) == pytest.approx(1 + best["effect_percent"] / 100, rel=0.1)
+    assert f"{times(best)} as much as no-offload, {effect_text(best)}" in found.sentences[0]
+    assert f"{best['value']} against {best['other_value']} output tok/s" in found.sentences[0]
+    assert f"{latency['value']} against {latency['other_value']} ms" in found.sentences[1]
     (hits,) = [sentence for sentence in found.sentences if "prompt tokens" in sentence]
     assert "60 % with native-offload 10K" in hits
     assert "0.4 % with native-offload 500" in hits
@@ -131,13 +132,15 @@ def test_where_the_load_fixes_throughput_the_question_is_of_latency() -> None:
     table = table.assign(reason=table["reason"].where(~fixed, OPEN_LOOP))
     found = said(dataclasses.replace(small.measured(), comparison=table))
     assert "shorter time to first token" in found.question
-    assert {row.metric for row in found.rows} == {TTFT}
+    assert "median TTFT" in found.sentences[0]
+    assert "output tok/s" not in found.sentences[0]
 
 
 def test_each_model_with_a_better_arm_is_named() -> None:
     found = answer("contrasts")
-    better = {row.model for row in found.rows if row.verdict == words.BETTER and row.metric == "throughput_tok_s"}
-    assert better == {"Qwen3-14B"}
+    plan, measured = CAMPAIGNS["contrasts"]()
+    rows = against_baselines(plan, measured.comparison, "throughput_tok_s")
+    assert {row["model"] for row in rows if row["verdict"] == words.BETTER} == {"Qwen3-14B"}
     assert "Qwen3-14B with lmcache-valkey 20K" in found.sentences[0]
     assert "no arm for Qwen3-8B" in found.sentences[0]
 

@@ -23,11 +23,13 @@ from kveval.report.data.style import look_of
 from kveval.report.figures import arms, names
 from kveval.report.figures.axes import WIDTH, NothingToDraw, panels
 from kveval.report.figures.draw import FigureError, draw, write_family, write_figure
-from kveval.report.figures.drawn import NotDrawnError, drawn_figure, drawn_figures
 from kveval.report.figures.names import (
     FAMILIES,
     FIGURES,
     Extent,
+    NotDrawnError,
+    drawn_figure,
+    drawn_figures,
     families_of,
     figure_names,
     figures_of,

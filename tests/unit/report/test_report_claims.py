@@ -21,7 +21,7 @@ from kveval.config.campaign import Comparison
 from kveval.report import report
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.figures.names import figure_names
-from kveval.report.parts import models
+from kveval.report.parts import body
 from kveval.report.parts.words import FILES
 from kveval.report.sections import Section
 from kveval.store.run_file import Run
@@ -171,13 +171,13 @@ def pair() -> tuple[ReportPlan, Measured]:
 
 @pytest.mark.parametrize("check", SLIPS)
 def test_a_slip_is_found(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = models.guidance_table
+    table = body.guidance_table
 
     def slipping(plan: ReportPlan, measured: Measured) -> Table:
         made = table(plan, measured)
         return Table(made.header, [*made.rows, ["Qwen3-8B", "host memory", SLIPS[check]]])
 
-    monkeypatch.setattr(models, "guidance_table", slipping)
+    monkeypatch.setattr(body, "guidance_table", slipping)
     found = judged(tmp_path, *pair())
     assert check in {outcome.name for outcome in found if SLIPS[check] in outcome.where}
 

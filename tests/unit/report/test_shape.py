@@ -12,8 +12,8 @@ from tests.unit.report.test_report_claims import CAMPAIGNS, tree
 from kveval.report.data.campaign import Table, cell_label
 from kveval.report.files import APPENDICES, MAIN, in_short
 from kveval.report.markdown import render
+from kveval.report.parts.blocks import WIDEST, by_model, fitted
 from kveval.report.report import write_report
-from kveval.report.tables.shape import WIDEST, by_model, fitted
 
 # Lines of the first screen, and of a report of a small campaign.
 SCREEN, SMALL = 40, 250

@@ -25,11 +25,11 @@ from kveval.load.enough import MIN_RUNS
 from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
-from kveval.report.data.contrasts import UNDECLARED, pair
+from kveval.report.data.comparisons import UNDECLARED, effect_text, pair
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.caches import blocks_table, budget_table
-from kveval.report.tables.configuration import provenance_commands, software_table
+from kveval.report.tables.configuration import command_lines, software_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
 from kveval.report.tables.not_assessed import alike, gap_table, settled_by
 from kveval.report.tables.pairs import pair_table
@@ -41,7 +41,7 @@ from kveval.report.tables.results import (
     peak_table,
     strategy_table,
 )
-from kveval.report.tables.system import average_table, check_tables, panel_table, system_tables
+from kveval.report.tables.system import average_table, check_tables, system_tables
 from kveval.store.run_file import SidecarRecord
 
 LEVELS = (1, 50, 300, 650)
@@ -94,7 +94,7 @@ def test_every_table_has_as_many_cells_as_its_header(plan: ReportPlan, measured:
         *(arms_table(plan, measured, model) for model in campaign.MODELS),
         pair_table(plan, measured),
         *(blocks_table(plan, measured), budget_table(plan, measured), *system_tables(plan, measured).values()),
-        *(panel_table(plan, measured), guidance_table(plan, measured), gap_table(plan, measured, {"pcp_lmcache": "x"})),
+        *(guidance_table(plan, measured), gap_table(plan, measured, {"pcp_lmcache": "x"})),
     ]
     for table in tables:
         assert table.rows
@@ -141,21 +141,22 @@ def test_a_better_throughput_at_the_cost_of_latency_is_said(plan: ReportPlan, me
 
 def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(measured: Measured) -> None:
     found = pair(measured, ONE, OTHER)
-    assert (found.verdict, found.reason) == (words.NOT_ASSESSED, UNDECLARED)
-    at = [measured.levels_of(cell, found.level)["throughput_tok_s"] for cell in (ONE, OTHER)]
+    assert (found["verdict"], found["reason"]) == (words.NOT_ASSESSED, UNDECLARED)
+    at = [measured.levels_of(cell, found["level"])["throughput_tok_s"] for cell in (ONE, OTHER)]
     ratio = np.exp(np.log(at[0].to_numpy()).mean() - np.log(at[1].to_numpy()).mean())
-    assert found.effect == pytest.approx(100 * (ratio - 1))
-    assert "no interval" in found.difference
+    assert found["effect_percent"] == pytest.approx(100 * (ratio - 1))
+    assert "no interval" in effect_text(found)
 
 
 def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -> None:
-    declared = with_contrast(measured)
+    declared = with_contrast(measured, bound="at least")
     forwards, backwards = pair(declared, ONE, OTHER), pair(declared, OTHER, ONE)
-    assert (forwards.effect, forwards.verdict, forwards.level) == (25.0, words.BETTER, 300)
-    assert backwards.verdict == words.WORSE
-    assert backwards.effect == pytest.approx(-20.0)
-    assert backwards.low == pytest.approx(100 * (1 / 1.3 - 1))
-    assert backwards.low < backwards.effect < backwards.high
+    assert (forwards["effect_percent"], forwards["verdict"], forwards["level"]) == (25.0, words.BETTER, 300)
+    assert backwards["verdict"] == words.WORSE
+    assert (forwards["bound"], backwards["bound"]) == ("at least", "at most")
+    assert backwards["effect_percent"] == pytest.approx(-20.0)
+    assert backwards["low_percent"] == pytest.approx(100 * (1 / 1.3 - 1))
+    assert backwards["low_percent"] < backwards["effect_percent"] < backwards["high_percent"]
 
 
 def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baselines(
@@ -229,7 +230,7 @@ def test_what_is_not_recorded_is_not_shown_empty(plan: ReportPlan, measured: Mea
     bare = dataclasses.replace(measured, peaks=measured.peaks.drop(columns=[*campaign.METRICS], errors="ignore"))
     assert system_tables(plan, bare) == {}
     runs = [msgspec.structs.replace(run, server={}) for run in measured.runs]
-    assert provenance_commands(plan, dataclasses.replace(measured, runs=runs)) == []
+    assert command_lines(plan, dataclasses.replace(measured, runs=runs)) == {}
 
 
 def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: ReportPlan, measured: Measured) -> None:
@@ -238,7 +239,9 @@ def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: ReportPlan, measure
     found = dataclasses.replace(measured, runs=runs)
     assert ["Redis", "7.0.15"] in software_table(found).rows
     assert not any(tool == "endpoint picker" for tool, _ in software_table(found).rows)
-    assert all(shown["beside"] == ["redis-server --save ''"] for shown in provenance_commands(plan, found))
+    shown = command_lines(plan, found)
+    assert shown
+    assert all(lines[1:2] == ["redis-server --save ''"] for lines in shown.values())
 
 
 def test_the_build_of_an_arm_is_named_with_what_tells_it_apart(plan: ReportPlan, measured: Measured) -> None:
@@ -283,13 +286,6 @@ def test_completed_requests_stand_beside_what_did_not_complete(plan: ReportPlan,
         done, unfinished, failed = (int(cells[at].replace(",", "")) for at in (3, 4, 5))
         share = 100 * unfinished / (done + unfinished + failed)
         assert float(cells[6]) == pytest.approx(share, rel=0.06)
-
-
-def test_means_over_models_say_which_models(plan: ReportPlan, measured: Measured) -> None:
-    table = panel_table(plan, measured)
-    assert set(column(table, "models left out")) == {"none", "Qwen3-0.6B, Qwen3-8B"}
-    one_model = campaign.measured(campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=LEVELS))
-    assert panel_table(campaign.plan(campaign.cells(["Qwen3-8B"])), one_model).rows == []
 
 
 def test_guidance_weighs_tiers_against_the_working_set(plan: ReportPlan, measured: Measured) -> None:
@@ -396,7 +392,6 @@ def test_any_subset_of_cells_makes_all_tables(plan: ReportPlan, keys: list[CellK
     missing = [cells for cells in gaps.rows if cells[1] == "not measured"]
     assert len(missing) == len(plan.cells) - len(keys)
     assert set(column(guidance_table(plan, facts), "model")) == {model for model, _, _ in keys}
-    assert panel_table(plan, facts).rows == []
     # One run of what has no baseline beside it decides nothing.
     decided = [cells[1:4] for cells in strategy_table(plan, facts).rows]
     assert decided == [["", "", ""]] * len(decided)

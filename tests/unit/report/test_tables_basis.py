@@ -5,10 +5,9 @@ from tests.support.synthetic_campaign import cells, levels_table, measured, plan
 
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.tables.basis import basis_table
+from kveval.report.parts.blocks import WIDEST
 from kveval.report.tables.not_assessed import gap_table
-from kveval.report.tables.results import arms_table
-from kveval.report.tables.shape import WIDEST
+from kveval.report.tables.results import arms_table, basis_table
 
 MODEL = "Qwen3-8B"
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from tests.unit.analysis.test_ceilings import ARM, BASELINE
 
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.tables.ceilings import ceilings_table
+from kveval.report.tables.caches import ceilings_table
 from kveval.store.run_file import Cell, CopyBandwidth, LevelRun
 
 EMPTY = pd.DataFrame()

@@ -4,7 +4,7 @@ import pandas as pd
 
 from kveval.analysis.cell_benefits import COLUMNS
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.tables.predicted import enough, predicted_table
+from kveval.report.tables.reuse import enough, predicted_table
 
 BASE, TIERED = ("m", "no-offload", 0), ("m", "native-offload", 5000)
 SCENARIOS = {"no-offload": {"baseline": None}, "native-offload": {"baseline": "no-offload"}}

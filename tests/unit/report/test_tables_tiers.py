@@ -7,8 +7,8 @@ from tests.support import synthetic_campaign as large
 from tests.unit.analysis.test_tier_activity import DEVICE, run
 
 from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.tables.caches import tiers_table
 from kveval.report.tables.reuse import reuse_table
-from kveval.report.tables.tiers import tiers_table
 
 EMPTY = pd.DataFrame()
 

@@ -25,8 +25,7 @@ from kveval.report.figures.names import FAMILIES, Extent, families_of
 from kveval.report.html.page import write_page
 from kveval.report.report import report_tree, write_report
 from kveval.report.sections import Section
-from kveval.report.tables.costs import NEVER, cost_table
-from kveval.report.tables.goodput import NONE_MET, UNKNOWN, goodput_table
+from kveval.report.tables.value import NEVER, NONE_MET, UNKNOWN, cost_table, goodput_table
 
 MODEL = "Qwen3-32B-AWQ"
 KEYS = large.cells((MODEL,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, ArmSize, CellKey, by_size, cell_named, common_level, rank_of
+from kveval.analysis.cells import KEYS, THROUGHPUT, ArmSize, CellKey, by_size, common_level, rank_of
 from kveval.analysis.levels.pilot import Pilot
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.load.workload import workload_of
@@ -129,28 +129,30 @@ class Measured:
 
     def peak_of(self, cell: CellKey) -> pd.Series[Any] | None:
         """The row of a cell's peak, None where it has none."""
-        return self._peaks_by_cell.get(cell)
+        return self._by_cell["peaks"][cell].iloc[0] if cell in self._by_cell["peaks"] else None
 
     def with_peak(self, cells: Iterable[CellKey]) -> list[CellKey]:
         """Those of the cells that have a peak."""
-        return [cell for cell in cells if cell in self._peaks_by_cell]
+        return [cell for cell in cells if cell in self._by_cell["peaks"]]
+
+    def at_peaks(self, cells: Iterable[CellKey]) -> Iterator[tuple[CellKey, pd.Series[Any], pd.DataFrame]]:
+        """Yield those of the cells that have a peak, with its row, and the rows of its level."""
+        for cell in self.with_peak(cells):
+            peak = self._by_cell["peaks"][cell].iloc[0]
+            yield cell, peak, self.levels_of(cell, peak["level"])
 
     def common_level(self, model: str) -> int | None:
         """The level at which most of a model's cells were compared."""
-        return self._common_levels.get(model)
+        return common_level(self.comparison, self.peaks, model)
 
     def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""
-        found = self._levels_by_cell.get(cell) if level is None else self._rows_by_level.get((*cell, level))
-        return self.levels.iloc[:0] if found is None else found
+        rows = self._by_cell["levels"].get(cell, self.levels.iloc[:0])
+        return rows if level is None else rows[rows["level"] == level]
 
     def compared_of(self, cell: CellKey) -> pd.DataFrame:
         """The comparisons of a cell with others."""
-        return self._compared_by_cell.get(cell, self.compared.iloc[:0])
-
-    def comparison_of(self, cell: CellKey, other: CellKey, metric: str) -> Mapping[str, Any] | None:
-        """The comparison of a cell with another one in a metric, None where there is none."""
-        return self._comparisons.get((cell, "/".join(map(str, other)), metric))
+        return self._by_cell["compared"].get(cell, self.compared.iloc[:0])
 
     def runs_of(self, cell: CellKey) -> Sequence[Run]:
         """The runs of a cell in their order."""
@@ -171,34 +173,13 @@ class Measured:
         return found
 
     @cached_property
-    def _common_levels(self) -> dict[str, int | None]:
-        models = {*self.comparison.get("model", ()), *self.peaks["model"]}
-        return {model: common_level(self.comparison, self.peaks, model) for model in models}
-
-    @cached_property
-    def _levels_by_cell(self) -> dict[CellKey, pd.DataFrame]:
-        return _by_cell(self.levels)
-
-    @cached_property
-    def _rows_by_level(self) -> dict[tuple[str, str, int, float], pd.DataFrame]:
-        keys = ["model", "scenario", "cpu_blocks", "level"]
-        return {cast(tuple[str, str, int, float], key): rows for key, rows in self.levels.groupby(keys, sort=False)}
-
-    @cached_property
-    def _peaks_by_cell(self) -> dict[CellKey, pd.Series[Any]]:
-        return {cell: rows.iloc[0] for cell, rows in _by_cell(self.peaks).items()}
-
-    @cached_property
-    def _comparisons(self) -> dict[tuple[CellKey, str, str], dict[str, Any]]:
-        found: dict[tuple[CellKey, str, str], dict[str, Any]] = {}
-        for row in self.compared.to_dict("records"):
-            cell = (row["model"], row["scenario"], row["cpu_blocks"])
-            found.setdefault((cell, row["baseline"], row["metric"]), {str(name): value for name, value in row.items()})
+    def _by_cell(self) -> dict[str, dict[CellKey, pd.DataFrame]]:
+        found: dict[str, dict[CellKey, pd.DataFrame]] = {"levels": {}, "peaks": {}, "compared": {}}
+        for name, cells in found.items():
+            table: pd.DataFrame = getattr(self, name)
+            for key, rows in table.groupby(list(KEYS), sort=False) if len(table) else ():
+                cells[cast(CellKey, key)] = rows
         return found
-
-    @cached_property
-    def _compared_by_cell(self) -> dict[CellKey, pd.DataFrame]:
-        return _by_cell(self.compared)
 
 
 @dataclass(frozen=True)
@@ -210,10 +191,14 @@ class Table:
     # The columns that are right-aligned.
     numbers: frozenset[int] = frozenset()
 
+    def columns(self, chosen: Sequence[int]) -> Table:
+        """The same with only these columns, in this order."""
+        numbers = frozenset(place for place, at in enumerate(chosen) if at in self.numbers)
+        return Table([self.header[at] for at in chosen], [[row[at] for at in chosen] for row in self.rows], numbers)
 
-def _by_cell(table: pd.DataFrame) -> dict[CellKey, pd.DataFrame]:
-    keys = ["model", "scenario", "cpu_blocks"]
-    return {cast(CellKey, key): rows for key, rows in table.groupby(keys, sort=False)}
+    def without_blank(self) -> Table:
+        """The same without the columns that are blank in every row."""
+        return self.columns([at for at in range(len(self.header)) if any(row[at] for row in self.rows)])
 
 
 def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
@@ -250,8 +235,3 @@ def labelled(text: str) -> str:
     'of Qwen3-8B with native-offload 10K and Qwen3-8B with no-offload'
     """
     return _CELL.sub(lambda found: f"{found[1]} with {ArmSize(found[2], int(found[3])).label}", text)
-
-
-def baseline_label(row: Mapping[Any, Any]) -> str:
-    """Return the `cell_label` of the baseline in a row of a comparison, "" if there is none."""
-    return cell_label(cell_named(row["baseline"])) if row["baseline"] else ""

@@ -11,18 +11,11 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import ArmSize, CellKey, by_size, common_level, rank_of
+from kveval.report.data.campaign import rows_of
 from kveval.report.data.level_units import STREAMS, LevelUnit
+from kveval.report.data.run_facts import Tiers
 from kveval.report.data.style import ArmStyle, look_of
 from kveval.store.run_file import Run
-
-
-@dataclass(frozen=True)
-class Tiers:
-    """Capacities of a cell in tokens (NaN: unknown), and the tokens of all distinct prefixes at each level."""
-
-    device: float
-    cpu: float
-    working_set: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -74,8 +67,7 @@ class FigureData:
 
     def rows(self, table: pd.DataFrame, model: str, cell: ArmSize) -> pd.DataFrame:
         """The rows of one cell in a table."""
-        of_cell = (table["scenario"] == cell.scenario) & (table["cpu_blocks"] == cell.cpu_blocks)
-        return table[of_cell & (table["model"] == model)]
+        return rows_of(table, (model, cell.scenario, cell.cpu_blocks))
 
     def look(self, cell: ArmSize) -> ArmStyle:
         """The style of a cell, the same in every figure of the campaign."""

@@ -6,14 +6,13 @@ from typing import Any
 
 import yaml
 
-from kveval.analysis.cells import CellKey
 from kveval.analysis.levels.pilot import read_pilot
 from kveval.analysis.peaks import read_table
 from kveval.config.types import on_cpu
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.data.figures import FigureData, Tiers
+from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import footer, tiers_of
-from kveval.store.run_file import Run, collected_runs
+from kveval.store.run_file import collected_runs
 
 
 def make_plan(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> ReportPlan:
@@ -61,9 +60,11 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
         baselines=plan.baselines,
         compared_baselines=plan.compared_baselines,
         margin=plan.margin,
-        device=_device(measured.runs),
+        device="CPU"
+        if measured.runs and all(on_cpu(run.specification.get("build")) for run in measured.runs)
+        else "GPU",
         unit=measured.unit,
-        tiers=_tiers(measured.runs),
+        tiers={run.cell.key: tiers_of(run) for run in measured.runs},
         recordings=measured.recordings,
         metrics=plan.metrics,
         server_version=plan.server_version,
@@ -75,16 +76,3 @@ def read_metrics(path: Path) -> dict[str, Any]:
     """Read config/metrics.yaml."""
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return content
-
-
-def _device(runs: Sequence[Run]) -> str:
-    """The device of the servers: CPU if all builds are for the CPU, else GPU."""
-    return "CPU" if runs and all(on_cpu(run.specification.get("build")) for run in runs) else "GPU"
-
-
-def _tiers(runs: Sequence[Run]) -> dict[CellKey, Tiers]:
-    """The capacities of each cell by its first run."""
-    found: dict[CellKey, Tiers] = {}
-    for run in runs:
-        found.setdefault(run.cell.key, tiers_of(run))
-    return found

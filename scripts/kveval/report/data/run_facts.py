@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kveval.load.levels import working_set_tokens_at
 from kveval.load.workload import WorkloadSpec, workload_of
-from kveval.report.data.figures import Tiers
 from kveval.spec.servers.registry import SERVERS
-from kveval.store.run_file import Repeat, Run
+from kveval.store.run_file import Run
 
 _TOOLS = {
     **{"guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
@@ -35,12 +37,14 @@ def footer(runs: Sequence[Run], name: str) -> str:
     return f"{where}, {kind} · {'; '.join(hardware(runs))} · {software} · campaign {name}"
 
 
+def machines(runs: Sequence[Run]) -> dict[str, Mapping[str, Any]]:
+    """Return fingerprint -> facts of the runs' machines, as they were probed."""
+    return {str(run.hardware.get("fingerprint", "unknown")): run.hardware for run in runs}
+
+
 def hardware(runs: Sequence[Run]) -> list[str]:
     """Return the machines of the runs as they were probed, each in one phrase."""
-    machines: dict[str, str] = {}
-    for run in runs:
-        machines.setdefault(str(run.hardware.get("fingerprint")), _machine(run.hardware))
-    return list(machines.values())
+    return [_machine(facts) for facts in machines(runs).values()]
 
 
 def _machine(facts: Mapping[str, Any]) -> str:
@@ -52,46 +56,46 @@ def _machine(facts: Mapping[str, Any]) -> str:
         parts.append(f"{facts['cpus']} CPUs")
     if facts.get("memory_bytes"):
         parts.append(f"{facts['memory_bytes'] / 2**30:.0f} GiB memory")
-    gpus = [_gpu(gpu) for gpu in facts.get("gpus", ())]
-    parts += [f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)] or ["no GPU"]
-    return ", ".join(parts)
+    return ", ".join([*parts, gpus_of(facts) or "no GPU"])
+
+
+def gpus_of(facts: Mapping[str, Any], describe: Callable[[Mapping[str, Any]], str] = lambda _: "") -> str:
+    """Return a machine's GPUs by kind with their numbers, "" if it has none; `describe`: further facts of one."""
+    gpus = Counter(f"{_gpu(gpu)}{describe(gpu)}" for gpu in facts.get("gpus", ()))
+    return " and ".join(f"{count} x {gpu}" for gpu, count in gpus.items())
 
 
 def _gpu(facts: Mapping[str, Any]) -> str:
     memory = facts.get("memory_bytes")
-    return f"{facts.get('name', 'unknown GPU')} ({memory / 2**30:.0f} GiB)" if memory else str(facts.get("name"))
+    return f"{facts.get('name', 'unknown GPU')}{f' ({memory / 2**30:.0f} GiB)' if memory else ''}"
 
 
-def versions(runs: Sequence[Run]) -> dict[str, str]:
-    """Return tool -> version as measured; several, joined by a slash, if the runs differ."""
-    titles = {name: software.title for name, software in SERVERS.items()} | _TOOLS
+def seen_versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
+    """Return tool -> the versions measured, each once."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         for tool, version in run.software.items():
-            found.setdefault(titles.get(tool, tool), {})[str(version)] = None
-    return {tool: " / ".join(seen) for tool, seen in found.items()}
+            found.setdefault(tool, {})[str(version)] = None
+    return found
 
 
-def repeats(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return for each known defect which runs were measured again after it, and how that may affect comparisons.
+def versions(runs: Sequence[Run]) -> dict[str, str]:
+    """Return the title of each tool -> its version as measured; several, joined by a slash, if the runs differ."""
+    titles = {name: software.title for name, software in SERVERS.items()} | _TOOLS
+    return {titles.get(tool, tool): " / ".join(seen) for tool, seen in seen_versions(runs).items()}
 
-    Keys: `defect`, `title`, `link`, `effect`, and `arms`, one phrase per arm.
+
+def repeats(runs: Sequence[Run]) -> list[str]:
+    """Return a sentence for each known defect that ended runs: which were measured again, and how that may affect
+    comparisons.
     """
-    found: dict[str, list[tuple[Run, Repeat]]] = {}
-    for run in runs:
-        for repeat in run.repeats:
-            found.setdefault(repeat.defect, []).append((run, repeat))
-    return [
-        {
-            **{"defect": defect, "title": met[-1][1].title, "link": met[-1][1].link, "effect": met[-1][1].effect},
-            "arms": [_repeated(scenario, [run for run, _ in met], runs) for scenario in _scenarios(met)],
-        }
-        for defect, met in found.items()
-    ]
-
-
-def _scenarios(met: Sequence[tuple[Run, Repeat]]) -> list[str]:
-    return list(dict.fromkeys(run.cell.scenario for run, _ in met))
+    met = [(run, repeat) for run in runs for repeat in run.repeats]
+    found = []
+    for defect, known in {repeat.defect: repeat for _, repeat in met}.items():
+        ended = [run for run, repeat in met if repeat.defect == defect]
+        arms = "; ".join(_repeated(arm, ended, runs) for arm in dict.fromkeys(run.cell.scenario for run in ended))
+        found.append(f"[{defect}]({known.link}): {known.title}. Measured again: {arms}. {known.effect}")
+    return found
 
 
 def _repeated(scenario: str, ended: Sequence[Run], runs: Sequence[Run]) -> str:
@@ -103,9 +107,23 @@ def _repeated(scenario: str, ended: Sequence[Run], runs: Sequence[Run]) -> str:
     return f"{scenario}: {repeated} of {of_all} runs, {times} in all"
 
 
+def distinct_workloads(runs: Sequence[Run]) -> list[Mapping[str, Any]]:
+    """Return the workloads of the runs, each once."""
+    return list({json.dumps(run.workload, sort_keys=True, default=str): run.workload for run in runs}.values())
+
+
 def working_set(workload: WorkloadSpec) -> dict[int, int]:
     """Return level -> tokens of all distinct prefixes of a workload."""
     return {level: working_set_tokens_at(workload, level) for level in workload.given_levels}
+
+
+@dataclass(frozen=True)
+class Tiers:
+    """Capacities of a cell in tokens (NaN: unknown), and the tokens of all distinct prefixes at each level."""
+
+    device: float
+    cpu: float
+    working_set: Mapping[int, int]
 
 
 def tiers_of(run: Run) -> Tiers:

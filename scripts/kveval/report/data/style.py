@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from kveval.analysis.cells import known_arm
-
-LineStyle = Literal["-", "--", ":", "-."]
-FillStyle = Literal["full", "none", "left", "top"]
 
 # Okabe and Ito's palette (jfly.uni-koeln.de/color), which colour-blind readers can distinguish, without its yellow,
 # which is hard to see on white; a dark grey for their black is the baseline's. Each arm has its own marker as well.
@@ -28,8 +25,8 @@ _OTHERS = ("#8F3F00", "#00634A", "#8A4B72", "#004C77", "#6B6B00", "#3F3F73")
 _OTHER_MARKERS = ("p", "h", "d", "8", "H", "*")
 # Mixed into the colour of an arm that is derived from a known one (native-offload-mempress).
 _SHADES = (("#000000", 0.35), ("#FFFFFF", 0.35), ("#000000", 0.6))
-_LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
-_FILLS: tuple[FillStyle, ...] = ("full", "none", "left", "top")
+_LINES = ("-", "--", ":", "-.")
+_FILLS = ("full", "none", "left", "top")
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,8 @@ class ArmStyle:
 
     colour: str
     marker: str
-    line: LineStyle
-    fill: FillStyle
+    line: str
+    fill: str
 
     def line_style(self) -> dict[str, Any]:
         """Return the style as matplotlib's arguments for a line."""
@@ -52,22 +49,17 @@ def look_of(scenario: str, tier: int = 0) -> ArmStyle:
 
     From the fifth size on, lines and fillings repeat with a darker colour.
     """
-    colour, marker = _scenario(scenario)
+    root = known_arm(scenario)
+    # A fixed hash, because the built-in one differs between processes.
+    digest = zlib.crc32(scenario.encode())
+    if root not in _KNOWN:
+        colour, marker = _OTHERS[digest % len(_OTHERS)], _OTHER_MARKERS[digest // 7 % len(_OTHER_MARKERS)]
+    else:
+        colour, marker = _KNOWN[root]
+        colour = colour if root == scenario else _mixed(colour, *_SHADES[digest % len(_SHADES)])
     if tier >= len(_LINES):
         colour = _mixed(colour, *_SHADES[2])
     return ArmStyle(colour, marker, _LINES[tier % len(_LINES)], _FILLS[tier % len(_FILLS)])
-
-
-def _scenario(scenario: str) -> tuple[str, str]:
-    root = known_arm(scenario)
-    if root == scenario and root in _KNOWN:
-        return _KNOWN[root]
-    # A fixed hash, because the built-in one differs between processes.
-    digest = zlib.crc32(scenario.encode())
-    if root is None or root not in _KNOWN:
-        return _OTHERS[digest % len(_OTHERS)], _OTHER_MARKERS[digest // 7 % len(_OTHER_MARKERS)]
-    colour, marker = _KNOWN[root]
-    return _mixed(colour, *_SHADES[digest % len(_SHADES)]), marker
 
 
 def _mixed(colour: str, other: str, share: float) -> str:

@@ -24,7 +24,7 @@ from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.host.errors import Failure
 from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
 from kveval.load.workload import workload_of
-from kveval.report.data.campaign import Measured, cell_label, rows_of
+from kveval.report.data.campaign import Measured, cell_label
 from kveval.report.data.level_units import unit_of
 from kveval.spec.servers.registry import IMPORTED, served_by, server_version
 from kveval.store.run_file import Run
@@ -59,15 +59,15 @@ class ExportError(Failure):
     """There is nothing to export."""
 
 
-def peak_report(measured: Measured, cell: CellKey, campaign: str) -> Part | None:
-    """Return the report of a cell's peak level as plain values, None if the cell has no peak.
+def peak_report(measured: Measured, cell: CellKey, campaign: str) -> Part:
+    """Return the report of a cell's peak level as plain values. Raises ExportError for a cell without a peak.
 
     A benchmark report is about one run: of several, the one with the median throughput at that level is used.
     """
-    peaks = rows_of(measured.peaks, cell)
-    if peaks.empty:
-        return None
-    at = measured.levels_of(cell, peaks.iloc[0]["level"])
+    peak = measured.peak_of(cell)
+    if peak is None:
+        raise ExportError(f"{'/'.join(map(str, cell))}: it has no peak to export")
+    at = measured.levels_of(cell, peak["level"])
     at = at[at[THROUGHPUT] > 0].sort_values([THROUGHPUT, "run"])
     row = {str(name): value for name, value in at.iloc[(len(at) - 1) // 2].items()}
     run = next(run for run in measured.runs_of(cell) if run.run == row["run"])
@@ -76,15 +76,14 @@ def peak_report(measured: Measured, cell: CellKey, campaign: str) -> Part | None
 
 def level_report(row: Mapping[str, Any], run: Run, campaign: str, runs: int = 1) -> Part:
     """Return the report of one level of one run from its row of complete_metrics.csv; `runs`: how many there are."""
-    observed = {name: _mean(unit, row.get(column, math.nan)) for name, (unit, column) in _OBSERVED.items()}
-    components = [{"component_label": f"{_server(run)}-0", "aggregate": _known(observed)}]
+    observed = _known({name: _mean(unit, row.get(column, math.nan)) for name, (unit, column) in _OBSERVED.items()})
     return {
         "version": "0.2",
         "run": _identity(row, run, campaign, runs),
         "scenario": {"stack": _stack(run), "load": _load(row, run)},
         "results": {
             "request_performance": {"aggregate": _aggregate(row)},
-            "observability": {"components": components},
+            "observability": {"components": [{"component_label": f"{_server(run)}-0", "aggregate": observed}]},
         },
     }
 
@@ -195,19 +194,14 @@ def _length(value: int) -> Part:
 def _aggregate(row: Mapping[str, Any]) -> Part:
     counts = {state: int(row[f"requests_{state}"]) for state in ("completed", "incomplete", "errored")}
     rate = counts["completed"] / float(row["duration_s"]) if row["duration_s"] else 0.0
+    requests = {"total": sum(counts.values()), "failures": counts["errored"], "incomplete": counts["incomplete"]}
     throughput = {
         "output_token_rate": _mean("tokens/s", row[THROUGHPUT]),
         "total_token_rate": _mean("tokens/s", row.get("total_tok_s", math.nan)),
         "request_rate": _mean("queries/s", rate),
     }
-    return {
-        "requests": {
-            **{"total": sum(counts.values()), "failures": counts["errored"]},
-            "incomplete": counts["incomplete"],
-        },
-        "latency": _known({name: _latency(row, unit, column) for name, (unit, column) in _LATENCIES.items()}),
-        "throughput": _known(throughput),
-    }
+    latency = {name: _latency(row, unit, column) for name, (unit, column) in _LATENCIES.items()}
+    return {"requests": requests, "latency": _known(latency), "throughput": _known(throughput)}
 
 
 def _mean(unit: str, value: float) -> Part | None:
@@ -232,7 +226,5 @@ def _hash(value: Any) -> str:
 def write_peak_reports(measured: Measured, campaign: str, files: Mapping[CellKey, Path]) -> None:
     """Write the report of every cell's peak as YAML. Raises ExportError for a cell without a peak."""
     for cell, path in files.items():
-        content = peak_report(measured, cell, campaign)
-        if content is None:
-            raise ExportError(f"{'/'.join(map(str, cell))}: it has no peak to export")
-        path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        content = yaml.safe_dump(peak_report(measured, cell, campaign), sort_keys=False, allow_unicode=True)
+        path.write_text(content, encoding="utf-8")

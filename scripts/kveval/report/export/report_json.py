@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named
-from kveval.report.answer import CampaignAnswer, answer_of, whole
+from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of, text
-from kveval.report.data.run_facts import tiers_of
+from kveval.report.data.run_facts import distinct_workloads, machines, seen_versions, tiers_of
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.configuration import method_of
 
@@ -26,15 +26,16 @@ def build(
     plan: ReportPlan, measured: Measured, figures: Mapping[str, str], empty: Mapping[str, str], gaps: Table
 ) -> Part:
     """Return the content as plain values; `figures`: name -> path beside the report, `empty`: name -> reason."""
+    answer = answer_of(plan, measured)
     return {
         "report_schema": 1,
-        "answer": _answer(answer_of(plan, measured)),
+        "answer": {name: getattr(answer, name) for name in ("question", "sentences", "next_steps")},
         "campaign": {name: getattr(plan, name) for name in ("name", "title", "runs", "margin", "alpha", "primary")},
         "engine": measured.runs[0].engine,
         "weights": measured.runs[0].weights,
-        "hardware": list({str(run.hardware.get("fingerprint")): run.hardware for run in measured.runs}.values()),
-        "software": _software(measured),
-        "workloads": _distinct(run.workload for run in measured.runs),
+        "hardware": list(machines(measured.runs).values()),
+        "software": {tool: list(found) for tool, found in sorted(seen_versions(measured.runs).items())},
+        "workloads": distinct_workloads(measured.runs),
         "level_unit": measured.unit.axis,
         "method_hash": method_of(measured),
         "common_levels": {model: measured.common_level(model) for model in plan.models_by_size},
@@ -48,22 +49,6 @@ def build(
             if (figure := find_figure(name, [cell[0] for cell in plan.cells]))
         ],
     }
-
-
-def _answer(answer: CampaignAnswer) -> Part:
-    return {"question": answer.question, "sentences": list(answer.sentences), "next_steps": list(answer.next_steps)}
-
-
-def _software(measured: Measured) -> dict[str, list[str]]:
-    found: dict[str, dict[str, None]] = {}
-    for run in measured.runs:
-        for tool, version in run.software.items():
-            found.setdefault(tool, {})[version] = None
-    return {tool: list(versions) for tool, versions in sorted(found.items())}
-
-
-def _distinct(values: Iterable[Part]) -> list[Part]:
-    return list({json.dumps(value, sort_keys=True, default=str): value for value in values}.values())
 
 
 def _cell(plan: ReportPlan, measured: Measured, cell: CellKey) -> Part:
@@ -100,30 +85,19 @@ def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Part:
 
 def _comparison(row: Mapping[Any, Any]) -> Part:
     return {
-        **{name: row[name] for name in (*KEYS, "metric")},
+        **{name: row[name] for name in (*KEYS, "metric", "family", "verdict")},
         "against": dict(zip(KEYS, cell_named(row["baseline"]), strict=True)) if row["baseline"] else None,
-        "level": whole(row["level"]),
         "effect_percent": _effect(row),
-        "interval_percent": _number(row["interval_percent"]),
-        "bound": text(row.get("bound")) or None,
-        "family": row["family"],
-        "p_holm": _number(row["p_holm"]),
-        "verdict": row["verdict"],
-        "qualifier": text(row.get("qualifier")) or None,
-        "indication": text(row.get("indication")) or None,
         "reason": text(row["reason"]),
-        "runs": whole(row["runs"]),
-        "runs_to_resolve": whole(row["runs_to_resolve"]),
+        **{name: text(row.get(name)) or None for name in ("bound", "qualifier", "indication")},
+        **{name: _number(row[name]) for name in ("interval_percent", "p_holm")},
+        **{name: _whole(row[name]) for name in ("level", "runs", "runs_to_resolve")},
     }
 
 
 def _average(row: Mapping[Any, Any]) -> Part:
-    return {
-        **{name: row[name] for name in ("scenario", "cpu_blocks", "metric")},
-        "effect_percent": _effect(row),
-        "models": _parts(row["panel"]),
-        "missing": _parts(row["missing"]),
-    }
+    named = {name: row[name] for name in ("scenario", "cpu_blocks", "metric")}
+    return {**named, "effect_percent": _effect(row), "models": _parts(row["panel"]), "missing": _parts(row["missing"])}
 
 
 def _effect(row: Mapping[Any, Any]) -> Part:
@@ -136,6 +110,10 @@ def _interval(row: Mapping[Any, Any] | pd.Series[Any], value: str, low: str, hig
 
 def _parts(joined: Any) -> list[str]:
     return [part for part in str(joined).split(";") if part] if isinstance(joined, str) else []
+
+
+def _whole(value: Any) -> int | None:
+    return None if pd.isna(value) else int(value)
 
 
 def _number(value: Any) -> float | None:

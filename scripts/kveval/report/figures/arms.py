@@ -17,15 +17,17 @@ from kveval.analysis.estimators.intervals import mean_interval
 from kveval.report.data import numbers as numerals
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
+    BOX,
     GREY,
     NothingToDraw,
     cell_axis,
-    logarithmic,
+    geometric_interval,
+    highest_shown,
     model_rows,
     seconds_or_ms,
+    spanning,
     thousands,
 )
-from kveval.report.figures.level_axes import geometric_interval, highest_shown
 
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 _RUNS = [
@@ -108,8 +110,7 @@ def _bars(axes: Axes, data: FigureData, cells: Sequence[ArmSize], rows: pd.DataF
         if len(runs):
             right = min(np.nanmax([runs.max(), _interval(runs)[1]]), highest)
             # The interval's line may continue behind the text.
-            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
-            style: dict[str, Any] = {"va": "center", "fontsize": 7.5, "bbox": box}
+            style: dict[str, Any] = {"va": "center", "fontsize": 7.5, "bbox": BOX}
             text = f"{numerals.mean_of(list(runs))}{note}"
             axes.annotate(text, (right, place), xytext=(5, 0), textcoords="offset points", **style)
     # In a narrow panel a label needs a larger share of the width.
@@ -132,7 +133,8 @@ def latency_comparison_all(data: FigureData) -> Figure:
         Line2D([], [], color="#444444", marker="o", label="median"),
         Line2D([], [], color="#444444", marker="o", markerfacecolor="white", label="P90"),
     ]
-    at = [_at_common_level(data, model) for model in data.models]
+    tables = {model: data.levels[data.levels["model"] == model] for model in data.models}
+    at = [table[table["level"] == data.common_level(model)] for model, table in tables.items()]
     known = {
         name: title
         for name, title in _LATENCIES.items()
@@ -144,7 +146,7 @@ def latency_comparison_all(data: FigureData) -> Figure:
     for column_of_axes, (name, title) in zip(grid.T, known.items(), strict=True):
         unit, size = seconds_or_ms(max(table[f"{name}_ms_p90"].max() for table in at))
         for axes, model, table in zip(column_of_axes, data.models, at, strict=True):
-            cells, shown = data.cells_of(model), []
+            cells, shown = data.cells_of(model), [table[f"{name}_ms_{quantile}"] / size for quantile in ("p50", "p90")]
             for place, cell in enumerate(cells):
                 rows, colour = data.rows(table, model, cell), data.look(cell).colour
                 for quantile, aside, face in (("p50", -0.16, colour), ("p90", 0.16, "white")):
@@ -153,31 +155,9 @@ def latency_comparison_all(data: FigureData) -> Figure:
                     for _, low, high in geometric_interval(rows, column).itertuples():
                         axes.plot([low / size, high / size], [place + aside] * 2, color=colour, linewidth=1.3)
                     axes.plot(value, place + aside, "o", color=colour, markerfacecolor=face, markersize=4)
-                    shown += list(rows[column] / size)
-            _latency_axis(axes, shown)
+            spanning(axes.xaxis, pd.concat(shown), pd.concat(shown))
             first = name == next(iter(known))
             cell_axis(axes, cells, labels=first)
             axes.set_title(f"{model}, {data.unit.at(data.common_level(model))}" if first else " ")
             axes.set_xlabel(f"{title}, {unit}" if model == data.models[-1] else "")
     return figure
-
-
-def _at_common_level(data: FigureData, model: str) -> pd.DataFrame:
-    return data.levels[(data.levels["model"] == model) & (data.levels["level"] == data.common_level(model))]
-
-
-def _latency_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Start the axis at zero, or make it logarithmic if the runs span more than a factor of 30.
-
-    Very wide intervals may extend beyond the panel.
-    """
-    observed = [value for value in values if np.isfinite(value) and value > 0]
-    if not observed:
-        # Nothing was observed for this model.
-        axes.set_xlim(0, 1)
-    elif max(observed) > 30 * min(observed):
-        logarithmic(axes.xaxis)
-        axes.set_xlim(min(observed) / 1.5, 1.5 * max(observed))
-    else:
-        axes.set_xlim(0, min(1.05 * axes.dataLim.x1, 1.5 * max(observed)))
-        thousands(axes.xaxis)

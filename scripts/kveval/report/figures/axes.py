@@ -1,16 +1,17 @@
-"""Common parts of all figures: panels with a footer that describes the campaign, axes, legends."""
+"""Common parts of all figures: panels with a footer that describes the campaign, axes, legends, lines over levels."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -20,6 +21,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from kveval.analysis.cells import ArmSize
+from kveval.analysis.estimators.correlations import recorded
+from kveval.analysis.estimators.intervals import mean_interval
 from kveval.report.data.figures import FigureData
 
 GREY = "#666666"
@@ -30,10 +33,19 @@ PLAIN = StrMethodFormatter("{x:,.10g}")
 _TITLE = 0.32
 _LEGEND_ROW = 0.19
 _LETTER = 0.075
+Array = npt.NDArray[np.float64]
+# Behind a text that may cover a line.
+BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
+# Levels x (low, high) of a column over the runs, from the rows of one cell.
+Bounds = Callable[[pd.DataFrame, str], pd.DataFrame]
+
+
+class NothingToDraw(Exception):
+    """A figure has no data; the message says what is missing."""
 
 
 def panels(
-    data: FigureData,
+    data: FigureData | None,
     shape: tuple[int, int],
     height: float,
     *,
@@ -42,14 +54,18 @@ def panels(
 ) -> tuple[Figure, npt.NDArray[Any]]:
     """Return a figure of rows x columns panels, each `height` inches high, with a footer and room for a title above.
 
-    The legend is below the title and shows `handles`, then the cells of `legend`.
+    The legend is below the title and shows `handles`, then the cells of `legend`. Without `data`, of no campaign, there
+    is no footer.
     """
     # Not through pyplot, which would keep every figure in memory.
     rows, columns = shape
     # At 6.5 points an inch holds some 20 letters, and a line is 0.13 inches high.
-    note = textwrap.wrap(data.footer, int(20 * WIDTH))
-    shown = [*handles, *(cell_handle(data, cell) for cell in legend)]
-    across, down = _legend_shape([str(handle.get_label()) for handle in shown])
+    note = textwrap.wrap(data.footer, int(20 * WIDTH)) if data else []
+    cells = {cell.label: data.look(cell).line_style() for cell in legend} if data else {}
+    shown = [*handles, *(Line2D([], [], label=label, **style) for label, style in cells.items())]
+    longest = max((len(str(handle.get_label())) for handle in shown), default=0)
+    down = math.ceil(len(shown) / max(1, int(WIDTH / (_LETTER * longest + 0.55))))
+    across = math.ceil(len(shown) / max(down, 1))
     bottom, top = 0.15 + 0.13 * len(note), _TITLE + (_LEGEND_ROW * down + 0.1 if shown else 0.0)
     total = rows * height + bottom + top
     layout = ConstrainedLayoutEngine(rect=(0, bottom / total, 1, 1 - (bottom + top) / total))
@@ -66,20 +82,6 @@ def write_title(figure: Figure, title: str) -> None:
     """Write a figure's title into the space that `panels` leaves for it."""
     place = 1 - 0.06 / figure.get_figheight()
     figure.text(0.005, place, title, fontsize=11.5, fontweight="bold", va="top")
-
-
-def _legend_shape(labels: Sequence[str]) -> tuple[int, int]:
-    """Return the columns and rows of a legend with these entries."""
-    if not labels:
-        return 1, 0
-    across = max(1, min(len(labels), int(WIDTH / (_LETTER * max(map(len, labels)) + 0.55))))
-    down = math.ceil(len(labels) / across)
-    return math.ceil(len(labels) / down), down
-
-
-def cell_handle(data: FigureData, cell: ArmSize) -> Line2D:
-    """Return a cell's entry in a legend."""
-    return Line2D([], [], label=cell.label, **data.look(cell).line_style())
 
 
 @dataclass(frozen=True)
@@ -126,41 +128,23 @@ def cell_axis(axes: Axes, cells: Sequence[ArmSize], *, labels: bool = True) -> N
 
 
 def level_axis(axes: Axes, levels: Sequence[int], title: str) -> None:
-    """Make x an axis of levels with the measured levels as its ticks, spread as evenly as possible.
-
-    Logarithmic for levels that double, linear for equal steps, square root for a grid such as 1, 50, 100, 200, ..., of
-    which a logarithmic axis would compress the larger half.
-    """
+    """Make x an axis of levels with the measured levels as its ticks; logarithmic if that spreads them more evenly."""
     ticks = sorted(set(levels))
-    place: Callable[[float], float] = max(math.log, math.sqrt, float, key=lambda scale: _narrowest(ticks, scale))
-    back: Callable[[float], float] = float
-    if place is math.log:
+    linear, logs = np.array(ticks, dtype=np.float64), np.log(ticks)
+    places = max(linear, logs, key=_narrowest)
+    if places is logs:
         axes.set_xscale("log", base=2)
-        back = math.exp
-    elif place is math.sqrt:
-        axes.set_xscale("function", functions=(_square_root, np.square))
-        back = np.square
-    if ticks:
-        ends = place(ticks[0]), place(ticks[-1])
-        room = 0.05 * (ends[1] - ends[0]) or 0.5 * ends[0] or 0.5
-        axes.set_xlim(back(max(ends[0] - room, 0) if back is not math.exp else ends[0] - room), back(ends[1] + room))
-    axes.set_xticks(ticks, _spaced([place(tick) for tick in ticks], ticks, axes))
+    axes.set_xticks(ticks, _spaced(places, ticks, axes))
     axes.minorticks_off()
     axes.set_xlabel(title)
 
 
-def _square_root(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    return np.sqrt(np.maximum(np.asarray(values, dtype=np.float64), 0))
-
-
-def _narrowest(ticks: Sequence[int], scale: Callable[[float], float]) -> float:
+def _narrowest(places: Array) -> float:
     """The smallest gap between neighbours as a share of the whole axis."""
-    places = [scale(tick) for tick in ticks]
-    gaps = [after - before for before, after in itertools.pairwise(places)]
-    return min(gaps) / (places[-1] - places[0]) if gaps else 1.0
+    return float(np.diff(places).min() / np.ptp(places)) if len(places) > 1 else 1.0
 
 
-def _spaced(places: Sequence[float], ticks: Sequence[int], axes: Axes) -> list[str]:
+def _spaced(places: Array, ticks: Sequence[int], axes: Axes) -> list[str]:
     """Label the ticks, except those whose label would overlap the next one; the last tick is always labelled."""
     figure = axes.get_figure(root=True)
     inches = 0.9 * float(axes.get_position().width * figure.get_figwidth()) if figure else 3.0
@@ -199,5 +183,116 @@ def from_zero(axes: Axes, highest: float | None = None) -> None:
     axes.set_ylim(0, 1.08 * top if np.isfinite(top) and top > 0 else 1.0)
 
 
-class NothingToDraw(Exception):
-    """A figure has no data; the message says what is missing."""
+def spanning(axis: Axis, values: pd.Series[float], among: pd.Series[float]) -> None:
+    """Start an axis of positive values at zero, or make it logarithmic if those `among` which they are span more than a
+    factor of 30. Very wide intervals may extend beyond the panel.
+    """
+    limits = axis.axes.set_xlim if axis is axis.axes.xaxis else axis.axes.set_ylim
+    known = values[np.isfinite(values) & (values > 0)]
+    if known.empty:
+        limits(0, 1)
+    elif among.max() > 30 * among.min() > 0:
+        logarithmic(axis)
+        limits(known.min() / 1.5, highest_shown(known))
+    else:
+        drawn = axis.axes.dataLim.x1 if axis is axis.axes.xaxis else axis.axes.dataLim.y1
+        limits(0, min(1.08 * drawn, highest_shown(known)))
+        thousands(axis)
+
+
+def heatmap(
+    axes: Axes, values: Array, said: npt.NDArray[Any], names: tuple[Sequence[str], Sequence[str]], **style: Any
+) -> None:
+    """Draw values as coloured cells with `said` in them; `names`: of the columns and of the rows."""
+    columns, rows = names
+    labels = {"xticklabels": columns, "yticklabels": rows, "annot": said, "fmt": "", "annot_kws": {"fontsize": 8}}
+    sns.heatmap(values, ax=axes, linewidths=0.5, **labels, **style)
+    axes.set_facecolor("#EDEDED")
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.tick_params(axis="y", rotation=0)
+
+
+def run_range(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return the lowest and the highest value over runs by level, for levels with several runs."""
+    known = rows.groupby("level")[column]
+    bounds = pd.DataFrame({"low": known.min(), "high": known.max()})
+    return bounds[known.count() > 1]
+
+
+def geometric_interval(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return the 95 % t interval of the geometric mean over runs by level, for levels with several runs."""
+    known = rows[rows[column] > 0]
+    found = {
+        level: mean_interval(np.log(values.to_numpy(dtype=np.float64)))
+        for level, values in known.groupby("level")[column]
+        if len(values) > 1
+    }
+    return pd.DataFrame.from_dict(found, orient="index", columns=["low", "high"], dtype=float)
+
+
+def curves(axes: Axes, data: FigureData, model: str, column: str, bounds: Bounds, unit: float = 1.0) -> bool:
+    """Draw one line of means over runs per cell, with its bounds; return whether there was anything to draw.
+
+    Values are divided by `unit`.
+    """
+    shown, grid = data.cells_of(model), data.grid
+    step = (grid[-1] / grid[0]) ** 0.002 if len(grid) > 1 else 1.01
+    drawn = False
+    for place, cell in enumerate(shown):
+        rows = data.rows(data.levels, model, cell)
+        means = rows.groupby("level")[column].mean().dropna()
+        if means.empty:
+            continue
+        drawn = True
+        # Shifted a little sideways, so that coinciding lines can be seen.
+        aside = step ** (place - (len(shown) - 1) / 2)
+        look = data.look(cell)
+        ends = bounds(rows, column) / unit
+        axes.vlines(ends.index.to_numpy() * aside, ends["low"], ends["high"], colors=look.colour, linewidth=1)
+        axes.plot(means.index * aside, means / unit, **look.line_style())
+    level_axis(axes, grid, data.unit.axis)
+    return drawn
+
+
+def highest_shown(values: pd.Series[float]) -> float:
+    """Return the highest value that an axis must show; very wide intervals may extend beyond the panel."""
+    return 1.5 * float(values.max())
+
+
+def against_concurrency(
+    data: FigureData, columns: Mapping[str, str], limits: tuple[float, float] | None = None
+) -> Figure:
+    """One row of panels per recorded quantity, one column per model; a single quantity wraps to two columns."""
+    shown = recorded(data.levels, list(columns))
+    if not shown:
+        raise NothingToDraw(not_recorded(columns))
+    known = data.levels[data.levels[shown].notna().any(axis=1)]
+    cells = [cell for cell in data.cells if any(len(data.rows(known, model, cell)) for model in data.models)]
+    if len(shown) == 1:
+        figure, places = model_panels(data, 2.4, legend=cells)
+        placed = [(panel, shown[0], True) for panel in places]
+    else:
+        figure, grid = panels(data, (len(shown), len(data.models)), 2.2, legend=cells)
+        placed = [
+            (ModelPanel(axes, model, model == data.models[0], name == shown[-1]), name, name == shown[0])
+            for row, name in zip(grid, shown, strict=True)
+            for axes, model in zip(row, data.models, strict=True)
+        ]
+    for panel, name, titled in placed:
+        if not curves(panel.axes, data, panel.model, name, run_range):
+            say_not_recorded(panel.axes)
+        if limits:
+            panel.axes.set_ylim(*limits)
+        else:
+            from_zero(panel.axes)
+        panel.axes.set_title(panel.model if titled else "")
+        panel.axes.set_ylabel(columns[name] if panel.left else "")
+        if not panel.bottom:
+            panel.axes.set_xlabel("")
+    return figure
+
+
+def not_recorded(columns: Iterable[str]) -> str:
+    """Return the message that these columns have nothing to draw."""
+    return f"not recorded, or too few samples in the levels' windows: {', '.join(columns)}"

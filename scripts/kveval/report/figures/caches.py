@@ -13,19 +13,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, NullLocator
 
 from kveval.analysis.cells import ArmSize, CellKey, blocks_label
 from kveval.analysis.estimators.correlations import recorded
 from kveval.analysis.reuse import ServedShare, read_curve, served_shares
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.config.types import BLOCK_TOKENS
-from kveval.report.data.figures import FigureData, Tiers
+from kveval.report.data.figures import FigureData
 from kveval.report.data.level_units import LevelUnit
+from kveval.report.data.run_facts import Tiers
 from kveval.report.figures.axes import (
+    BOX,
     GREY,
-    PLAIN,
     NothingToDraw,
+    against_concurrency,
     cell_axis,
     level_axis,
     logarithmic,
@@ -33,7 +34,6 @@ from kveval.report.figures.axes import (
     model_rows,
     say_not_recorded,
 )
-from kveval.report.figures.level_axes import against_concurrency
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
 # Where a prompt token's keys and values came from; hatched, to be distinguishable without colour.
@@ -54,7 +54,7 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
     counted = bool(activity["device_hit_percent"].notna().any())
     if not counted and not recorded(data.levels, ["prefix_cache_hit_percent"]):
         raise NothingToDraw("neither counted nor recorded: hits of the prefix cache")
-    shares = _counted(activity) if counted else _recorded(data.levels)
+    shares = _shares(activity, data.levels, counted=counted)
     handles = [Patch(**style, label=name) for name, style in _SOURCES.items() if (shares[name] > 0).any()]
     figure, grid = model_rows(data, 1, cells=data.cells_of, handles=handles)
     for axes, model in zip(grid[:, 0], data.models, strict=True):
@@ -74,22 +74,18 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
     return figure
 
 
-def _counted(activity: pd.DataFrame) -> pd.DataFrame:
-    """Shares from the servers' counters. Hits that no counter distinguishes from the CPU tier's count as its hits."""
-    store = activity["store_hit_percent"].fillna(0.0)
-    return _shares(activity, activity["device_hit_percent"], activity["external_hit_percent"].fillna(0.0), store)
-
-
-def _recorded(levels: pd.DataFrame) -> pd.DataFrame:
-    """Shares from the recording, in which hits behind the device are % of the tokens that the device lacked."""
-    device = levels["prefix_cache_hit_percent"]
-    behind = levels["external_cache_hit_percent"].fillna(0.0) * (100 - device) / 100
-    return _shares(levels, device, behind, 0.0 * device)
-
-
-def _shares(
-    table: pd.DataFrame, device: pd.Series[float], behind: pd.Series[float], store: pd.Series[float]
-) -> pd.DataFrame:
+def _shares(activity: pd.DataFrame, levels: pd.DataFrame, *, counted: bool) -> pd.DataFrame:
+    """Shares from the servers' counters, else from the recording; hits that nothing distinguishes from the CPU tier's
+    count as its hits.
+    """
+    table = activity if counted else levels
+    if counted:
+        device, behind, store = (activity[f"{tier}_hit_percent"] for tier in ("device", "external", "store"))
+    else:
+        # In the recording, hits behind the device are % of the tokens that the device lacked.
+        device = levels["prefix_cache_hit_percent"]
+        behind, store = levels["external_cache_hit_percent"] * (100 - device) / 100, 0.0 * device
+    behind, store = behind.fillna(0.0), store.fillna(0.0)
     values = device, behind - store, store, 100 - device - behind
     return table[["model", "scenario", "cpu_blocks", "level"]].assign(**dict(zip(_SOURCES, values, strict=True)))
 
@@ -100,8 +96,7 @@ def _stack(axes: Axes, place: int, means: pd.Series[float]) -> None:
         share = max(float(means[name]), 0.0)
         axes.barh(place, share, left=left, height=0.7, **style)
         if share >= 3:
-            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
-            axes.text(left + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=7.5, bbox=box)
+            axes.text(left + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=7.5, bbox=BOX)
         left += share
 
 
@@ -111,7 +106,8 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
     found = [one for one in served_shares(data.levels, data.runs) if one.level == at[one.cell[0]]]
     sized = [one for one in found if 0 < one.tier_blocks < np.inf]
     if not sized:
-        raise NothingToDraw(_not_computed(data.levels))
+        reasons = data.levels.get("predicted_not", pd.Series(dtype=str)).replace("", np.nan).dropna().mode()
+        raise NothingToDraw(f"not computed: {reasons.iloc[0] if len(reasons) else 'shares of tiers of known size'}")
     cells = [cell for cell in data.cells if any(one.cell[1:] == (cell.scenario, cell.cpu_blocks) for one in sized)]
     handles = [Line2D([], [], color=GREY, linestyle="--", label="device alone, computed")]
     figure, shown = model_panels(data, 3.1, handles=handles, legend=cells)
@@ -128,12 +124,6 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
         panel.axes.set_title(f"{panel.model}, {data.unit.at(at[panel.model])}")
         panel.axes.set_ylabel("% of prompt tokens\nfrom caches" if panel.left else "")
     return figure
-
-
-def _not_computed(levels: pd.DataFrame) -> str:
-    reasons = levels.get("predicted_not", pd.Series(dtype=str)).dropna()
-    said = reasons[reasons != ""].mode()
-    return f"not computed: {said.iloc[0] if len(said) else 'shares of tiers of known size'}"
 
 
 def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:
@@ -197,7 +187,10 @@ def working_set(data: FigureData) -> Figure:
         _capacities(panel.axes, known[panel.model], data.unit)
         panel.axes.set_title(panel.model)
         panel.axes.set_ylabel("tokens" if panel.left else "")
-    _equal_axes([panel.axes for panel in shown])
+    low, high = min(panel.axes.dataLim.y0 for panel in shown), max(panel.axes.dataLim.y1 for panel in shown)
+    for panel in shown:
+        logarithmic(panel.axes.yaxis)
+        panel.axes.set_ylim(low / 1.6, high * 1.8)
     return figure
 
 
@@ -237,18 +230,8 @@ def _label(
         va=va,
         fontsize=7.5,
         color=colour,
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6},
+        bbox=BOX,
     )
-
-
-def _equal_axes(shown: Sequence[Axes]) -> None:
-    """Give all panels the same scale with readable ticks."""
-    low, high = min(axes.dataLim.y0 for axes in shown), max(axes.dataLim.y1 for axes in shown)
-    for axes in shown:
-        axes.set_ylim(low / 1.6, high * 1.8)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 3) if high > 100 * low else (1, 2, 5)))
-        axes.yaxis.set_major_formatter(PLAIN)
-        axes.yaxis.set_minor_locator(NullLocator())
 
 
 def pcp_kv_cache_usage(data: FigureData) -> Figure:

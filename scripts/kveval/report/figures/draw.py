@@ -68,22 +68,19 @@ def write_family(family: str, data: FigureData, folder: Path) -> None:
     (levels, models, limits), for figures that are not useful with this extent.
     """
     extent = Extent(len(data.grid), len(data.models), GOODPUT in data.levels)
-    drawn: list[str] = []
-    lacking: dict[str, str] = {}
-    left_out: dict[str, str] = {}
+    of_extent = f"not for {', '.join(f'{what}: {of}' for what, of in extent._asdict().items())}"
+    figures = figures_of(data.models, family)
+    left_out = {figure.name: of_extent for figure in figures if not figure.entry.answers(extent)}
+    drawn, lacking = [], {}
     folder.mkdir(parents=True, exist_ok=True)
-    for figure in figures_of(data.models, family):
-        if not figure.entry.answers(extent):
-            left_out[figure.name] = f"not for {', '.join(f'{what}: {of}' for what, of in extent._asdict().items())}"
-            continue
+    for name in (figure.name for figure in figures if figure.name not in left_out):
         try:
-            write_figure(figure.name, data, [folder / f"{figure.name}.{suffix}" for suffix in ("png", "svg")])
-            drawn.append(figure.name)
+            write_figure(name, data, [folder / f"{name}.{suffix}" for suffix in ("png", "svg")])
+            drawn.append(name)
         except NothingToDraw as nothing:
-            lacking[figure.name] = str(nothing)
-    (folder / MANIFEST).write_text(
-        json.dumps({"drawn": drawn, "lacking": lacking, "left_out": left_out}, indent=1) + "\n", encoding="utf-8"
-    )
+            lacking[name] = str(nothing)
+    listed = {"drawn": drawn, "lacking": lacking, "left_out": left_out}
+    (folder / MANIFEST).write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
 
 
 def _lay_out(figure: Figure) -> None:

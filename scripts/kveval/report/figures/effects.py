@@ -6,17 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from kveval.analysis.cells import ArmSize
+from kveval.analysis.cells import ArmSize, cell_of
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import METRICS
 from kveval.report.data.figures import FigureData
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.figures.axes import GREY, PALE, NothingToDraw, cell_axis, model_rows, panels
+from kveval.report.figures.axes import GREY, PALE, NothingToDraw, cell_axis, heatmap, model_rows, panels
 
 VERDICT_COLOURS = {words.BETTER: "#0072B2", words.WORSE: "#D55E00", words.PARITY: "#009E73"}
 _SHOWN = ("throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
@@ -28,12 +27,13 @@ def effect_plot(data: FigureData) -> Figure:
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
     if not metrics:
         raise NothingToDraw(_NO_COMPARISON)
-    figure, grid = model_rows(data, len(metrics), cells=lambda model: _arms(data, model), handles=_key())
+    arms = {model: [cell for cell in data.cells_of(model) if _is_arm(data, cell)] for model in data.models}
+    figure, grid = model_rows(data, len(metrics), cells=arms.__getitem__, handles=_key())
     for column, metric in zip(grid.T, metrics, strict=True):
         table = _against_baselines(data, metric)
         widest = _widest(table, data.margin)
         for axes, model in zip(column, data.models, strict=True):
-            cells = _arms(data, model)
+            cells = arms[model]
             axes.axvspan(-100 * data.margin, 100 * data.margin, color="#000000", alpha=0.07, linewidth=0)
             axes.axvline(0, color=GREY, linewidth=0.9)
             for place, cell in enumerate(cells):
@@ -64,10 +64,6 @@ def _against_baselines(data: FigureData, metric: str) -> pd.DataFrame:
     table = data.comparison[data.comparison["metric"] == metric]
     against = table["baseline"].map(lambda name: str(name).split("/")[1] if "/" in str(name) else "")
     return table[against.isin(data.baselines) | (against == "")]
-
-
-def _arms(data: FigureData, model: str) -> list[ArmSize]:
-    return [cell for cell in data.cells_of(model) if _is_arm(data, cell)]
 
 
 def _is_arm(data: FigureData, cell: ArmSize) -> bool:
@@ -111,18 +107,12 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
         text = np.vectorize(_signed, otypes=[object])(value)
         coloured = np.where(decided, value, np.nan)
         bar = {"location": "top", "label": "% of baseline (blue: better)", "aspect": 30}
-        style = {"fmt": "", "annot_kws": {"fontsize": 8}, "cbar_kws": bar, "linewidths": 0.5}
-        limits = {"vmin": -widest, "vmax": widest, "cmap": colours}
-        sns.heatmap(coloured, annot=text, ax=axes, **limits, **style)
+        names = [cell.label if metric == metrics[0] else "" for cell in cells]
+        heatmap(axes, coloured, text, (data.models, names), cbar_kws=bar, vmin=-widest, vmax=widest, cmap=colours)
         for place, at in np.argwhere(np.isfinite(value) & ~decided):
             axes.text(at + 0.5, place + 0.5, text[place, at], ha="center", va="center", fontsize=8, color=GREY)
-        axes.set_facecolor("#EDEDED")
-        axes.grid(visible=False)
-        axes.tick_params(length=0)
-        names = [cell.label if metric == metrics[0] else "" for cell in cells]
         tilt = {"rotation": 30, "ha": "right"} if len(data.models) > 1 else {"rotation": 0}
-        axes.set_xticks(np.arange(len(data.models)) + 0.5, data.models, **tilt)
-        axes.set_yticks(np.arange(len(cells)) + 0.5, names, rotation=0)
+        axes.set_xticks(axes.get_xticks(), data.models, **tilt)
         axes.set_title(METRIC_TITLES[metric])
     return figure
 
@@ -135,12 +125,7 @@ def _signed(value: float) -> str:
 def _effects(data: FigureData, metric: str, cells: Sequence[ArmSize]) -> tuple[np.ndarray, np.ndarray]:
     """Effects in per cent, cells x models, and whether each has a verdict."""
     table = _against_baselines(data, metric)
-    shape = (len(cells), len(data.models))
-    value, decided = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
-    for place, cell in enumerate(cells):
-        for at, model in enumerate(data.models):
-            rows = data.rows(table, model, cell)
-            if len(rows):
-                value[place, at] = rows.iloc[0]["effect_percent"]
-                decided[place, at] = rows.iloc[0]["verdict"] in VERDICT_COLOURS
-    return value, decided
+    rows = {cell_of(row): row for row in table.to_dict("records")}
+    found = [[rows.get((model, cell.scenario, cell.cpu_blocks), {}) for model in data.models] for cell in cells]
+    value = np.array([[row.get("effect_percent", np.nan) for row in line] for line in found])
+    return value, np.array([[row.get("verdict") in VERDICT_COLOURS for row in line] for line in found])

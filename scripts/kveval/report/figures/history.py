@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator
@@ -20,7 +19,7 @@ from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.history import HIGHER_IS_BETTER, BuildSeries
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.style import look_of
-from kveval.report.figures.axes import GREY, WIDTH, thousands
+from kveval.report.figures.axes import GREY, panels, thousands
 from kveval.report.figures.draw import write_alone
 
 _BETTER, _WORSE = "#009E73", "#D55E00"
@@ -32,18 +31,15 @@ _PANELS = 40
 
 def draw_history(series: Sequence[BuildSeries]) -> Figure:
     """Return one metric of several cells over builds, a panel for each series."""
-    total = 0.8 + 2.6 * len(series)
-    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.6 / total))
-    figure = Figure(figsize=(WIDTH, total), layout=layout)
-    for axes, each in zip(figure.subplots(len(series), squeeze=False).flat, series, strict=True):
-        _panel(axes, each)
     handles = [
         Line2D([], [], color=GREY, marker="o", linestyle="", label="mean of a build's runs, 95 % interval"),
         Line2D([], [], color=GREY, label="mean between changes"),
         Patch(color=_BETTER, alpha=0.3, label="better: the change lies here (95 %)"),
         Patch(color=_WORSE, alpha=0.3, label="worse"),
     ]
-    figure.legend(handles=handles, loc="upper left", ncols=len(handles), bbox_to_anchor=(0.0, 1 - 0.3 / total))
+    figure, grid = panels(None, (len(series), 1), 2.6, handles=handles)
+    for axes, each in zip(grid[:, 0], series, strict=True):
+        _panel(axes, each)
     return figure
 
 

@@ -1,4 +1,5 @@
-"""The names of a campaign's figures, in a module without plotting, because planning needs only their families.
+"""The names of a campaign's figures, and which were drawn, in a module without plotting, because planning needs only
+their families.
 
 A figure is an entry of FIGURES, the function `key` in the module of its family, and `captions/KEY.rst`. A family is
 drawn in one job, because starting Python and loading a plotting library takes longer than drawing.
@@ -6,16 +7,22 @@ drawn in one job, because starting Python and loading a plotting library takes l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from kveval.host.errors import Failure
 
 # Not in this folder, because the report prints the captions: figures are not drawn again when a caption changes.
 CAPTIONS = Path(__file__).parents[1] / "captions"
 # The file in a folder of figures that lists those drawn, and the others with the reason.
 MANIFEST = "figures.json"
+
+
+class NotDrawnError(Failure):
+    """A figure has nothing to show in this campaign."""
 
 
 class Extent(NamedTuple):
@@ -26,39 +33,27 @@ class Extent(NamedTuple):
     limits: bool = False
 
 
-def _always(_: Extent) -> bool:
-    return True
-
-
-def _few(extent: Extent) -> bool:
-    return extent.levels <= 2
-
-
-def _several(extent: Extent) -> bool:
-    return extent.levels > 2
-
-
-def _limited(extent: Extent) -> bool:
-    return extent.limits
-
-
-def _wide(extent: Extent) -> bool:
-    return extent.levels > 2 or extent.models > 1
-
-
 @dataclass(frozen=True)
 class FigureEntry:
     """A figure of a campaign. A `template` with `{model}` stands for one figure per model.
 
     `title` is the question that it answers. `family` is the module that draws it, `section` the section of the report
-    that shows it, in the order of FIGURES; `answers`: whether it is useful for a campaign of a given extent.
+    that shows it, in the order of FIGURES. `useful`: at "few" levels (one or two), at "several" (more), then or with
+    several models ("wide"), with limits for goodput ("limited"), or "always".
     """
 
     template: str
     family: str
     section: str
     title: str
-    answers: Callable[[Extent], bool] = _always
+    useful: str = "always"
+
+    def answers(self, extent: Extent) -> bool:
+        """Whether the figure is useful for a campaign of this extent."""
+        several = extent.levels > 2
+        wide = several or extent.models > 1
+        useful = {"always": True, "few": not several, "several": several, "wide": wide, "limited": extent.limits}
+        return useful[self.useful]
 
     @property
     def key(self) -> str:
@@ -67,32 +62,32 @@ class FigureEntry:
 
 
 FIGURES = (
-    FigureEntry("throughput_by_arm", "arms", "across models", "How much does each arm deliver?", _few),
-    FigureEntry("ttft_by_arm", "arms", "across models", "How long does the first token take with each arm?", _few),
+    FigureEntry("throughput_by_arm", "arms", "across models", "How much does each arm deliver?", "few"),
+    FigureEntry("ttft_by_arm", "arms", "across models", "How long does the first token take with each arm?", "few"),
     FigureEntry(
-        "peak_throughput_all_scenarios", "arms", "across models", "How much does each arm deliver at most?", _several
+        "peak_throughput_all_scenarios", "arms", "across models", "How much does each arm deliver at most?", "several"
     ),
     FigureEntry(
-        "throughput_curve_{model}_all", "throughput", "model", "How does throughput grow with load? {model}", _several
+        "throughput_curve_{model}_all", "throughput", "model", "How does throughput grow with load? {model}", "several"
     ),
     FigureEntry(
-        "effect_plot", "effects", "across models", "How far is each arm from its baseline, and how sure is it?", _wide
+        "effect_plot", "effects", "across models", "How far is each arm from its baseline, and how sure is it?", "wide"
     ),
-    FigureEntry("performance_delta_heatmap_all", "effects", "across models", "Which arm pays for which model?", _wide),
-    FigureEntry("latency_comparison_all", "arms", "across models", "How long do requests take?", _several),
-    FigureEntry("benchmark_results", "throughput", "across models", "What does throughput cost in latency?", _several),
-    FigureEntry("goodput", "throughput", "across models", "How much meets the limits?", _limited),
+    FigureEntry("performance_delta_heatmap_all", "effects", "across models", "Which arm pays for which model?", "wide"),
+    FigureEntry("latency_comparison_all", "arms", "across models", "How long do requests take?", "several"),
+    FigureEntry("benchmark_results", "throughput", "across models", "What does throughput cost in latency?", "several"),
+    FigureEntry("goodput", "throughput", "across models", "How much meets the limits?", "limited"),
     FigureEntry("hit_rates_by_tier", "caches", "offload", "Where do the prompt tokens come from?"),
     FigureEntry("reuse_by_tier_size", "caches", "reuse", "Does a tier of each size serve what it should?"),
-    FigureEntry("pcp_prefix_cache_hits", "caches", "offload", "How do hit rates change with load?", _several),
-    FigureEntry("pcp_offload_traffic", "caches", "offload", "How much KV cache moves to and from the tier?", _several),
-    FigureEntry("pcp_lmcache", "caches", "offload", "What does LMCache count itself?", _several),
-    FigureEntry("working_set", "caches", "tiers", "Do the prefixes fit into the caches?", _several),
-    FigureEntry("pcp_kv_cache_usage", "caches", "system", "How full is the device's KV cache?", _several),
-    FigureEntry("pcp_request_queues", "system", "system", "Do requests wait in the server?", _several),
-    FigureEntry("pcp_memory_usage", "system", "system", "How much memory does each arm take?", _several),
-    FigureEntry("pcp_gpu_vs_throughput", "system", "system", "Is the device busy?", _several),
-    FigureEntry("pcp_correlation_heatmap", "system", "system", "What is correlated with throughput?", _several),
+    FigureEntry("pcp_prefix_cache_hits", "caches", "offload", "How do hit rates change with load?", "several"),
+    FigureEntry("pcp_offload_traffic", "caches", "offload", "How much KV cache moves to and from the tier?", "several"),
+    FigureEntry("pcp_lmcache", "caches", "offload", "What does LMCache count itself?", "several"),
+    FigureEntry("working_set", "caches", "tiers", "Do the prefixes fit into the caches?", "several"),
+    FigureEntry("pcp_kv_cache_usage", "caches", "system", "How full is the device's KV cache?", "several"),
+    FigureEntry("pcp_request_queues", "system", "system", "Do requests wait in the server?", "several"),
+    FigureEntry("pcp_memory_usage", "system", "system", "How much memory does each arm take?", "several"),
+    FigureEntry("pcp_gpu_vs_throughput", "system", "system", "Is the device busy?", "several"),
+    FigureEntry("pcp_correlation_heatmap", "system", "system", "What is correlated with throughput?", "several"),
     FigureEntry("level_timeline_{model}", "recordings", "system", "What happens during a level? {model}"),
 )
 FAMILIES = tuple(dict.fromkeys(entry.family for entry in FIGURES))
@@ -121,19 +116,14 @@ class FigureName:
         return self.entry.title.format(model=self.model)
 
     @property
-    def caption_file(self) -> Path:
-        """The file with its caption."""
-        return CAPTIONS / f"{self.entry.key}.rst"
-
-    @property
     def caption(self) -> str:
         """The caption: the text of report/captions/KEY.rst on one line."""
-        return _caption(self.caption_file)
+        return " ".join((CAPTIONS / f"{self.entry.key}.rst").read_text(encoding="utf-8").split())
 
 
-def figure_names(models: Iterable[str], family: str | None = None) -> list[str]:
-    """Return the names of a campaign's figures, or of those of one family."""
-    return [figure.name for figure in figures_of(models, family)]
+def figure_names(models: Iterable[str]) -> list[str]:
+    """Return the names of a campaign's figures."""
+    return [figure.name for figure in figures_of(models)]
 
 
 def figures_of(models: Iterable[str], family: str | None = None) -> list[FigureName]:
@@ -157,6 +147,27 @@ def families_of(extent: Extent) -> list[str]:
     return list(dict.fromkeys(entry.family for entry in FIGURES if entry.answers(extent)))
 
 
-@cache
-def _caption(path: Path) -> str:
-    return " ".join(path.read_text(encoding="utf-8").split())
+def drawn_figures(folders: Iterable[Path]) -> tuple[list[Path], dict[str, str]]:
+    """Return the figures (PNG) in the folders of families, and name -> missing data of those that were not drawn."""
+    listed = {folder: _listed(folder) for folder in folders}
+    drawn = [folder / f"{name}.png" for folder, of in listed.items() for name in of["drawn"]]
+    return drawn, {name: lacking for of in listed.values() for name, lacking in of["lacking"].items()}
+
+
+def drawn_figure(folder: Path, file: str) -> Path:
+    """Return a family's figure by the name of its file. Raises NotDrawnError, with the reason, where there is none."""
+    listed, name = _listed(folder), Path(file).stem
+    if name not in listed["drawn"]:
+        reason = listed["lacking"].get(name) or listed["left_out"].get(name) or "nothing of its model was measured"
+        raise NotDrawnError(
+            f"{file}: not drawn: {reason}; drawn with it: {', '.join(listed['drawn']) or 'nothing'}",
+            code="not_drawn",
+            figure=name,
+            reason=reason,
+        )
+    return folder / file
+
+
+def _listed(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    return content

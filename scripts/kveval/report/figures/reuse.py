@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from kveval.config.types import BLOCK_TOKENS
-from kveval.report.figures.axes import GREY, PLAIN, WIDTH
+from kveval.report.figures.axes import BOX, GREY, PLAIN, panels
 from kveval.spec.curve.curve import ReuseCurve
 
 _CURVE, _DEVICE = "#333333", "#0072B2"
@@ -35,31 +34,28 @@ class CurvePanel:
     asked: Sequence[int]
 
 
-def draw_curves(panels: Sequence[CurvePanel]) -> Figure:
+def draw_curves(curves: Sequence[CurvePanel]) -> Figure:
     """Return a figure with one panel per curve, all on the same scale."""
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    total = 0.95 + 2.9 * rows
-    # Space for the title, and for the legend below it.
-    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.62 / total))
-    figure = Figure(figsize=(WIDTH, total), layout=layout)
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for panel, axes in zip(panels, grid.flat, strict=False):
-        _panel(axes, panel)
-    top = max(panel.curve.ceiling for panel in panels)
-    grid[0, 0].set_ylim(0, min(103, 118 * top + 1))
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
-    for axes in grid[:, 0]:
-        axes.set_ylabel("% of prompt tokens served")
-    for axes in grid[-1]:
-        axes.set_xlabel("size of the tier, cpu_blocks")
     handles = [
         Line2D([], [], color=_CURVE, label="computed from the requests"),
         Line2D([], [], color=_DEVICE, linestyle="--", label="device alone"),
         Line2D([], [], color=GREY, linestyle=":", label="sizes in the campaign"),
     ]
-    figure.legend(handles=handles, loc="upper left", ncols=len(handles), bbox_to_anchor=(0.0, 1 - 0.32 / total))
+    columns = min(2, len(curves))
+    figure, grid = panels(None, (-(-len(curves) // columns), columns), 2.9, handles=handles)
+    for panel, axes in zip(curves, grid.flat, strict=False):
+        _panel(axes, panel)
+    top = max(panel.curve.ceiling for panel in curves)
+    left, right = zip(*(axes.get_xlim() for axes in grid.flat[: len(curves)]), strict=True)
+    for axes in grid.flat:
+        axes.set_xlim(min(left), max(right))
+        axes.set_ylim(0, min(103, 118 * top + 1))
+    for axes in grid.flat[len(curves) :]:
+        axes.set_axis_off()
+    for axes in grid[:, 0]:
+        axes.set_ylabel("% of prompt tokens served")
+    for axes in grid[-1]:
+        axes.set_xlabel("size of the tier, cpu_blocks")
     return figure
 
 
@@ -84,6 +80,6 @@ def _panel(axes: Axes, panel: CurvePanel) -> None:
             textcoords="offset points",
             ha="right",
             fontsize=7.5,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6},
+            bbox=BOX,
         )
     axes.set_title(panel.title)

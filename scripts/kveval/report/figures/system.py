@@ -6,14 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import seaborn as sns
 from matplotlib.figure import Figure
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.correlations import CORRELATED, recorded, within_models
 from kveval.report.data.figures import FigureData
-from kveval.report.figures.axes import NothingToDraw, from_zero, model_panels, panels, thousands
-from kveval.report.figures.level_axes import against_concurrency, not_recorded
+from kveval.report.figures.axes import (
+    NothingToDraw,
+    against_concurrency,
+    from_zero,
+    heatmap,
+    model_panels,
+    not_recorded,
+    panels,
+    thousands,
+)
 
 _DEVICE = {
     "GPU": ("gpu_utilisation_percent", "GPU active, %"),
@@ -82,14 +89,8 @@ def pcp_correlation_heatmap(data: FigureData) -> Figure:
     values = np.array([[cell["r"] if cell else np.nan for cell in row] for row in cells])
     said = np.array([[_said(cell) if cell else "" for cell in row] for row in cells])
     bar = {"location": "top", "label": "correlation with ln throughput at equal concurrency", "aspect": 45}
-    colours = {"cmap": "PuOr_r", "vmin": -1, "vmax": 1, "linewidths": 0.5}
-    names = [_NAMES[name] for name in metrics]
-    marks = {"xticklabels": data.models, "yticklabels": names, "annot": said, "fmt": "", "annot_kws": {"fontsize": 7.5}}
-    sns.heatmap(values, ax=axes, cbar_kws=bar, **colours, **marks)
-    axes.set_facecolor("#EDEDED")
-    axes.grid(visible=False)
-    axes.tick_params(length=0)
-    axes.tick_params(axis="y", rotation=0)
+    names = data.models, [_NAMES[name] for name in metrics]
+    heatmap(axes, values, said, names, cbar_kws=bar, cmap="PuOr_r", vmin=-1, vmax=1)
     shown = [cell for row in cells for cell in row if cell]
     for letters, one in zip(axes.texts, shown, strict=True):
         letters.set_fontweight("normal" if one["low"] <= 0 <= one["high"] else "bold")

@@ -9,8 +9,18 @@ from matplotlib.figure import Figure
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.report.data.figures import FigureData
-from kveval.report.figures.axes import NothingToDraw, from_zero, logarithmic, panels, seconds_or_ms, thousands
-from kveval.report.figures.level_axes import curves, geometric_interval, highest_shown, run_range
+from kveval.report.figures.axes import (
+    NothingToDraw,
+    curves,
+    from_zero,
+    geometric_interval,
+    highest_shown,
+    panels,
+    run_range,
+    seconds_or_ms,
+    spanning,
+    thousands,
+)
 
 
 def throughput_curve_all(data: FigureData, model: str) -> Figure:
@@ -43,12 +53,11 @@ def benchmark_results(data: FigureData) -> Figure:
         for axes, model in zip(axes_of_column, data.models, strict=True):
             curves(axes, data, model, column, geometric_interval, size)
             shown = values[data.levels["model"] == model] / size
-            if column != THROUGHPUT and values.max() > 30 * values.min() > 0:
-                logarithmic(axes.yaxis)
-                axes.set_ylim(shown.min() / 1.5, highest_shown(shown))
-            else:
+            if column == THROUGHPUT:
                 from_zero(axes, highest_shown(shown))
                 thousands(axes.yaxis)
+            else:
+                spanning(axes.yaxis, shown, values)
             axes.set_ylabel(label.format(unit=unit))
             axes.set_title(model if column == THROUGHPUT else " ")
             axes.set_xlabel(data.unit.axis if model == data.models[-1] else "")

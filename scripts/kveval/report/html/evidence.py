@@ -12,10 +12,11 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.comparisons import baseline_label, effect_text, verdict_text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.sections import Paragraph, Section
-from kveval.report.tables.results import count, effect_text, verdict_text
+from kveval.report.tables.results import count
 
 TITLE = "The runs behind each arm"
 _SAID = (
@@ -49,27 +50,19 @@ def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
     alone = alone if level is not None else []
     rows = [_row(measured, cell, row, folder) for row in compared.to_dict("records") or alone]
     header = ["quantity", "verdict", "effect, % (95 %)", "its runs", "against", "runs of that", measured.unit.heading]
-    kept = [number for number in range(len(header)) if any(row[number] for row in rows)]
-    numbers = frozenset(place for place, number in enumerate(kept) if number in (2, 6))
-    return Section(
-        evidence_title(cell),
-        [Table([header[number] for number in kept], [[row[number] for number in kept] for row in rows], numbers)],
-    )
+    return Section(evidence_title(cell), [Table(header, rows, frozenset({2, 6})).without_blank()])
 
 
 def _row(measured: Measured, cell: CellKey, row: Mapping[Any, Any], folder: Path) -> list[str]:
     """One row of `_arm`; columns of the comparison are blank without one."""
     metric, level = str(row["metric"]), row["level"]
-    title = f"{METRIC_TITLES.get(metric, metric)}, {_unit(metric)}"
+    unit = {THROUGHPUT: "output tok/s", GOODPUT: "a second"}.get(metric, "ms")
+    title = f"{METRIC_TITLES.get(metric, metric)}, {unit}"
     own, at = _values(measured, cell, metric, level, folder), count(level)
     if "verdict" not in row:
         return [title, "", "", own, "", "", at]
     other = _values(measured, cell_named(row["baseline"]), metric, level, folder) if row["baseline"] else ""
     return [title, verdict_text(row), effect_text(row), own, baseline_label(row), other, at]
-
-
-def _unit(metric: str) -> str:
-    return {THROUGHPUT: "output tok/s", GOODPUT: "a second"}.get(metric, "ms")
 
 
 def _values(measured: Measured, cell: CellKey, metric: str, level: float, folder: Path) -> str:

@@ -31,29 +31,27 @@ class ClaimLinks:
         `model`: the model that the section is about, "" if not known yet.
         """
         blocks: list[Block] = []
-        at = model or self._only
+        at = model or (next(iter(self._anchors)) if len(self._anchors) == 1 else "")
         for block in section.blocks:
-            if isinstance(block, Section):
-                blocks.append(self.linked(block, self._named(block.title) or at))
-            elif isinstance(block, Table):
-                blocks.append(self._table(block, at))
-            elif isinstance(block, Bullets):
-                blocks.append(Bullets([self.sentence(item, at) for item in block.items]))
-            else:
-                at = self._named(block.text) or at if isinstance(block, Paragraph) else at
-                blocks.append(block)
+            match block:
+                case Section():
+                    blocks.append(self.linked(block, self._named(block.title) or at))
+                case Table():
+                    blocks.append(self._table(block, at))
+                case Bullets():
+                    blocks.append(Bullets([self.sentence(item, at) for item in block.items]))
+                case _:
+                    at = (isinstance(block, Paragraph) and self._named(block.text)) or at
+                    blocks.append(block)
         return replace(section, blocks=blocks)
 
     def with_answer(self, root: Section) -> Section:
         """Return a whole report with its arms as links; each sentence of the answer, the first list, gets a link."""
         linked = self.linked(root)
-        blocks = list(linked.blocks)
-        for number, block in enumerate(blocks):
-            if isinstance(block, Bullets):
-                lead = f" [The runs](#{anchor_of(TITLE)})"
-                blocks[number] = Bullets([item if "](" in item else f"{item}{lead}" for item in block.items])
-                break
-        return replace(linked, blocks=blocks)
+        first = next((block for block in linked.blocks if isinstance(block, Bullets)), Bullets([]))
+        lead = f" [The runs](#{anchor_of(TITLE)})"
+        answer = Bullets([item if "](" in item else f"{item}{lead}" for item in first.items])
+        return replace(linked, blocks=[answer if block is first else block for block in linked.blocks])
 
     def sentence(self, text: str, model: str = "") -> str:
         """Return a sentence with its arms as links; an arm belongs to the model that was named last."""
@@ -65,10 +63,6 @@ class ClaimLinks:
             return self._link(found[1], at)
 
         return self._names.sub(link, text) if "](" not in text and "`" not in text else text
-
-    @property
-    def _only(self) -> str:
-        return next(iter(self._anchors)) if len(self._anchors) == 1 else ""
 
     def _named(self, text: str) -> str:
         """The model that a text names; "" unless it is exactly one."""

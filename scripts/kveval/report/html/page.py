@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -13,11 +14,11 @@ from markupsafe import Markup
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.html.cells import cell_attributes, inline
 from kveval.report.html.evidence import evidence
-from kveval.report.html.images import data_uri
 from kveval.report.html.links import ClaimLinks
 from kveval.report.sections import Picture, Section
 
 _HERE = Path(__file__).parent
+_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 _SCRIPTS = ("vendor/sortable.js", "vendor/sortable.a11y.js", "page.js")
 
 
@@ -26,7 +27,7 @@ def write_page(plan: ReportPlan, measured: Measured, root: Section, figures: Ite
 
     `root`: the report's tree; `figures`: one file of each figure in it. Raises FileNotFoundError for a missing figure.
     """
-    files = {path.name.removesuffix(path.suffix): path for path in figures}
+    files = {path.stem: path for path in figures}
     links = ClaimLinks([cell for cell in plan.cells if measured.runs_of(cell)])
     whole = links.with_answer(replace(root, blocks=[*root.blocks, evidence(plan, measured, output.parent)]))
     images = {picture.name: data_uri(files[picture.name]) for picture in _pictures(root)}
@@ -38,17 +39,22 @@ def render_page(root: Section, images: Mapping[str, str]) -> str:
 
     `images`: name of each figure in the tree -> its data URI. Raises jinja2.UndefinedError for a figure without one.
     """
+    texts = {"style": _text("page.css"), "scripts": _text(*_SCRIPTS)}
     return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            root=root,
-            images=images,
-            identity=_identities(root),
-            style=_text("page.css"),
-            scripts=_text(*_SCRIPTS),
-        )
+        _environment().get_template("page.html.j2").render(texts, root=root, images=images, identity=_identities(root))
     )
+
+
+def data_uri(figure: Path) -> str:
+    """Return the smaller of a figure's PNG and SVG as a data URI; `figure` is the path of either.
+
+    Raises FileNotFoundError where neither exists.
+    """
+    found = [path for kind in _TYPES if (path := figure.with_suffix(kind)).is_file()]
+    if not found:
+        raise FileNotFoundError(f"{figure}: no such figure as {' or '.join(_TYPES)}")
+    smallest = min(found, key=lambda path: path.stat().st_size)
+    return f"data:{_TYPES[smallest.suffix]};base64,{base64.b64encode(smallest.read_bytes()).decode()}"
 
 
 def _pictures(root: Section) -> Iterator[Picture]:

@@ -2,66 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.parts.blocks import Pictures, of_models, under
+from kveval.report.parts.blocks import Pictures, fitted, of_models, titled, under
 from kveval.report.parts.words import FILES, WORDS
 from kveval.report.sections import Block, Code, Paragraph, Section
-from kveval.report.tables.basis import basis_table
-from kveval.report.tables.caches import activity_table, blocks_table, budget_table
+from kveval.report.tables.caches import activity_table, blocks_table, budget_table, tiers_table
 from kveval.report.tables.configuration import (
     campaign_table,
+    command_lines,
     hardware_table,
-    provenance_commands,
+    search_table,
     software_table,
     workload_table,
 )
 from kveval.report.tables.guidance import guidance_numbers
-from kveval.report.tables.results import comparison_table, completed_table, guide_table, peak_table
+from kveval.report.tables.results import basis_table, comparison_table, completed_table, guide_table, peak_table
 from kveval.report.tables.reuse import reuse_table
-from kveval.report.tables.search import search_table
-from kveval.report.tables.shape import fitted
 from kveval.report.tables.system import (
     average_table,
     check_tables,
-    panel_table,
     provenance_table,
     system_tables,
     time_table,
 )
-from kveval.report.tables.tiers import tiers_table
 
 
 def appendices(plan: ReportPlan, measured: Measured, gaps: Table, pictures: Pictures) -> Iterator[Section]:
     """Yield the appendices in their order. `gaps`: the table of what was not assessed."""
     yield _configuration(plan, measured)
     yield _comparisons(plan, measured)
+    # These take figures; the results take those that are left.
     caches, system = _caches(plan, measured, pictures), _system(plan, measured, pictures)
     yield _results(plan, measured, pictures)
-    yield from (caches, system)
-    yield _checks(measured)
-    yield _not_assessed(gaps)
-    yield Section(
-        "How to read this report",
-        [Paragraph("The words, and the files with the numbers."), *fitted(WORDS), *_files(measured)],
-        appendix="reading",
-    )
+    yield from (caches, system, _checks(measured))
+    said = "What has no verdict, why, and what would settle it." if gaps.rows else "What was asked for has a verdict."
+    yield Section("Not assessed", [Paragraph(said), *fitted(gaps)], appendix="not-assessed")
+    reading: list[Block] = [Paragraph("The words, and the files with the numbers."), *fitted(WORDS)]
+    reading += [Section("Files", [*fitted(FILES)]), *titled("Where the time went", fitted(time_table(measured)))]
+    reading.append(Section("The runs", [*of_models(provenance_table(measured))]))
+    yield Section("How to read this report", reading, appendix="reading")
 
 
 def _configuration(plan: ReportPlan, measured: Measured) -> Section:
     tables = [campaign_table(plan, measured), hardware_table(measured), software_table(measured)]
     blocks: list[Block] = [Paragraph("As it ran: versions as the software reported them, hardware as it was probed.")]
     blocks += [part for table in (*tables, workload_table(measured)) for part in fitted(table)]
-    searched = search_table(measured.pilots)
-    if searched.rows:
-        blocks.append(Paragraph(_SEARCHED))
-        blocks += fitted(searched)
-    for command in provenance_commands(plan, measured):
-        lines = [command["server"], *command["beside"], command["load"]]
-        shown: list[Block] = [Code(line) for line in lines if line]
-        blocks.append(Section(f"Command lines of {command['cell']}", shown, folded=True))
+    searched = fitted(search_table(measured.pilots))
+    blocks += [Paragraph(_SEARCHED), *searched] if searched else []
+    for cell, lines in command_lines(plan, measured).items():
+        blocks.append(Section(f"Command lines of {cell}", [Code(line) for line in lines], folded=True))
     return Section("Configuration", blocks, appendix="configuration")
 
 
@@ -85,14 +77,10 @@ def _comparisons(plan: ReportPlan, measured: Measured) -> Section:
         parts: list[Block] = []
         for metric in metrics:
             parts += under(METRIC_TITLES.get(metric, metric), *fitted(comparison_table(measured, model, metric)))
-        blocks += [Section(f"{model}, compared", parts)] if parts else []
-    basis = list(of_models(basis_table(plan, measured)))
-    if basis:
-        blocks.append(Section("What each verdict rests on", [Paragraph(_BASIS), *basis]))
-    means = average_table(measured)
-    if means.rows:
-        text = "Throughput, over the models that have each of the arms; the interval says how far models differ."
-        blocks.append(Section("Averaged over models", [Paragraph(text), *fitted(means)]))
+        blocks += titled(f"{model}, compared", parts)
+    blocks += titled("What each verdict rests on", of_models(basis_table(plan, measured)), _BASIS)
+    means = "Throughput, over the models that have each of the arms; the interval says how far models differ."
+    blocks += titled("Averaged over models", fitted(average_table(measured)), means)
     return Section("Comparisons", blocks, appendix="comparisons")
 
 
@@ -116,11 +104,9 @@ def _results(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Sectio
     blocks: list[Block] = [
         Paragraph("Peaks, what completed, latencies, and figures across models."),
         Section("Peaks", peaks),
-        Section("Requests completed at the peak", [Paragraph(_COMPLETED), *of_models(completed_table(plan, measured))]),
-        Section(
-            "Mean and P90 latencies at the common level", [Paragraph(guide), *of_models(guide_table(plan, measured))]
-        ),
-        *pictures.rest(),
+        *titled("Requests completed at the peak", of_models(completed_table(plan, measured)), _COMPLETED),
+        *titled("Mean and P90 latencies at the common level", of_models(guide_table(plan, measured)), guide),
+        *pictures.take(*pictures.names),
     ]
     return Section("Results in detail", blocks, appendix="results")
 
@@ -143,64 +129,31 @@ _WEIGHTS = (
 def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
     # With a single level, the main report has this table already.
     several = measured.levels["level"].nunique() > 1
-    reuse = [*of_models(reuse_table(plan, measured, compared=False), keys=2)] if several else []
-    found: Mapping[str, tuple[str, list[Block]]] = {
-        "Was the arm active?": (_ACTIVE, [*of_models(activity_table(plan, measured))]),
-        "What the tiers did, level by level": (_WORK, [*of_models(tiers_table(plan, measured), keys=2)]),
-        "Reuse, computed and found, level by level": ("", reuse),
-        "Sizes of KV blocks": (_WEIGHTS, [*fitted(blocks_table(plan, measured))]),
-        "What the caches hold": ("", [*of_models(budget_table(plan, measured))]),
-        "The numbers behind the guidance": ("", [*of_models(guidance_numbers(plan, measured))]),
-    }
-    blocks: list[Block] = [Paragraph("What the tiers hold, and what they did.")]
-    for title, (text, parts) in found.items():
-        blocks += [Section(title, [*([Paragraph(text)] if text else []), *parts])] if parts else []
-    return Section(
-        "Caches", [*blocks, *pictures.of_section("offload"), *pictures.of_section("tiers")], appendix="caches"
-    )
+    reuse = of_models(reuse_table(plan, measured, compared=False), keys=2) if several else ()
+    blocks: list[Block] = [
+        Paragraph("What the tiers hold, and what they did."),
+        *titled("Was the arm active?", of_models(activity_table(plan, measured)), _ACTIVE),
+        *titled("What the tiers did, level by level", of_models(tiers_table(plan, measured), keys=2), _WORK),
+        *titled("Reuse, computed and found, level by level", reuse),
+        *titled("Sizes of KV blocks", fitted(blocks_table(plan, measured)), _WEIGHTS),
+        *titled("What the caches hold", of_models(budget_table(plan, measured))),
+        *titled("The numbers behind the guidance", of_models(guidance_numbers(plan, measured))),
+        *(*pictures.of_section("offload"), *pictures.of_section("tiers")),
+    ]
+    return Section("Caches", blocks, appendix="caches")
 
 
 def _system(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
     tables = system_tables(plan, measured)
-    blocks: list[Block] = []
-    if tables:
-        text = "Means over runs of the recording in the peak level's window. n/a: not recorded, or too few samples."
-        blocks.append(Paragraph(text))
-    else:
-        blocks.append(Paragraph("There is no recording of the system for these levels."))
+    text = "Means over runs of the recording in the peak level's window. n/a: not recorded, or too few samples."
+    blocks: list[Block] = [Paragraph(text if tables else "There is no recording of the system for these levels.")]
     for title, table in tables.items():
-        blocks.append(Section(title, [*of_models(table, keys=2)]))
-    means = panel_table(plan, measured)
-    if means.rows:
-        text = (
-            "Each row is over models that were measured for every arm of its group, at the level where each "
-            "model's cells are compared."
-        )
-        blocks.append(Section("Means over models", [Paragraph(text), *fitted(means, keys=2)]))
+        blocks += titled(title, of_models(table, keys=2))
     return Section("The system", [*blocks, *pictures.of_section("system")], appendix="system")
 
 
 def _checks(measured: Measured) -> Section:
     failed, noted = check_tables(measured)
-    blocks: list[Block] = []
-    if failed.rows:
-        text = "A level of a run that failed a check enters no verdict; the other runs of its cell do."
-        blocks += [Paragraph(text), *of_models(failed)]
-    else:
-        blocks.append(Paragraph("No level failed a check."))
-    if noted.rows:
-        blocks.append(Section("Warnings and notes", [*fitted(noted)]))
-    return Section("Checks", blocks, appendix="checks")
-
-
-def _not_assessed(gaps: Table) -> Section:
-    said = "What has no verdict, why, and what would settle it." if gaps.rows else "What was asked for has a verdict."
-    return Section("Not assessed", [Paragraph(said), *fitted(gaps)], appendix="not-assessed")
-
-
-def _files(measured: Measured) -> Iterator[Block]:
-    yield Section("Files", [*fitted(FILES)])
-    time = time_table(measured)
-    if time.rows:
-        yield Section("Where the time went", [*fitted(time)])
-    yield Section("The runs", [*of_models(provenance_table(measured))])
+    text = "A level of a run that failed a check enters no verdict; the other runs of its cell do."
+    blocks: list[Block] = [Paragraph(text if failed.rows else "No level failed a check."), *of_models(failed)]
+    return Section("Checks", [*blocks, *titled("Warnings and notes", fitted(noted))], appendix="checks")

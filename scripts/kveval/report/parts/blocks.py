@@ -1,13 +1,42 @@
-"""Tables and figures as blocks of a section."""
+"""Tables and figures as blocks of a section, fitted to a page: at most eight columns, and models as titles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kveval.report.data.campaign import Table
 from kveval.report.figures.names import FigureName, figures_of
-from kveval.report.sections import Block, Paragraph, Picture
-from kveval.report.tables.shape import by_model, fitted
+from kveval.report.sections import Block, Paragraph, Picture, Section
+
+WIDEST = 8
+"""The most columns that fit on a page."""
+
+
+def fitted(table: Table, keys: int = 1) -> list[Table]:
+    """Return a table as one or more tables of at most WIDEST columns; none for a table without rows.
+
+    `keys`: number of first columns, which identify a row. A wide table with few rows is transposed; any other is split,
+    and each part repeats the keys.
+    """
+    if not table.rows:
+        return []
+    if len(table.header) <= WIDEST:
+        return [table]
+    if len(table.rows) < WIDEST:
+        header, *rows = map(list, zip(table.header, *table.rows, strict=True))
+        return [Table(header, rows, frozenset(range(1, len(header))))]
+    room = WIDEST - keys
+    starts = range(keys, len(table.header), room)
+    return [table.columns([*range(keys), *range(start, min(start + room, len(table.header)))]) for start in starts]
+
+
+def by_model(table: Table) -> list[tuple[str, Table]]:
+    """Return a table whose first column names a model as one table per model, without that column."""
+    found: dict[str, list[Sequence[str]]] = {}
+    for row in table.rows:
+        found.setdefault(row[0], []).append(row)
+    rest = range(1, len(table.header))
+    return [(model, Table(table.header, rows, table.numbers).columns(rest)) for model, rows in found.items()]
 
 
 def of_models(table: Table, keys: int = 1) -> Iterator[Block]:
@@ -27,6 +56,12 @@ def under(title: str, *blocks: Block) -> list[Block]:
     return [Paragraph(f"**{title}**"), *blocks] if blocks else []
 
 
+def titled(title: str, blocks: Iterable[Block], text: str = "") -> list[Section]:
+    """Return a section with blocks below a text; nothing if there is no block."""
+    shown = [*blocks]
+    return [Section(title, [*([Paragraph(text)] if text else []), *shown])] if shown else []
+
+
 class Pictures:
     """The figures that are not empty, each to be placed in the report once."""
 
@@ -41,18 +76,14 @@ class Pictures:
         """The names of the figures that are not placed yet."""
         return list(self._left)
 
-    def take(self, name: str) -> list[Block]:
-        """Return the figure of that name; nothing if there is none, or it is placed already."""
-        return [self._picture(self._left.pop(name))] if name in self._left else []
+    def take(self, *names: str) -> list[Picture]:
+        """Return the figures of these names, without those that are not there or placed already."""
+        return [self._picture(self._left.pop(name)) for name in names if name in self._left]
 
-    def of_section(self, section: str, model: str | None = None) -> list[Block]:
+    def of_section(self, section: str, model: str | None = None) -> list[Picture]:
         """Return the figures of a section that are not placed yet, or only those of one model."""
         chosen = [f.name for f in self._left.values() if f.entry.section == section and model in (None, f.model)]
-        return [block for name in chosen for block in self.take(name)]
-
-    def rest(self) -> list[Block]:
-        """Return the figures that are not placed yet."""
-        return [block for name in self.names for block in self.take(name)]
+        return self.take(*chosen)
 
     def _picture(self, figure: FigureName) -> Picture:
         return Picture(figure.name, self._paths[figure.name], figure.title, figure.caption)

@@ -1,19 +1,22 @@
-"""The report's tables of caches: sizes of blocks, what the tiers hold, whether they were used."""
+"""The report's tables of caches: sizes of blocks, what tiers hold and did, whether they were used, what limits them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from kveval.analysis.cells import blocks_label
+import pandas as pd
+
+from kveval.analysis.cells import CellKey, blocks_label
+from kveval.analysis.system.ceilings import Served, break_even_tokens, copy_gb_s, overhead_s, served
+from kveval.analysis.system.tier_activity import COLUMNS
 from kveval.config.types import BLOCK_TOKENS
+from kveval.load.levels import streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
-from kveval.report.data.run_facts import working_set
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
+from kveval.report.data.run_facts import Tiers, tiers_of
 from kveval.spec.sizing import GIB
-from kveval.store.run_file import Run
 
 GB = 1e9
 
@@ -26,108 +29,162 @@ def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
     rows = []
     for model in plan.models_by_size:
         weights = {model: plan.models.get(model, {}).get("kv_bytes_per_token")}
-        served = next((run.kv_bytes_per_token for run in measured.runs if run.cell.model == model), None)
-        if served is not None and served != weights[model]:
-            weights[f"{model}, as served (miniature)"] = served
-        rows += [_weights(name, bytes_, sizes) for name, bytes_ in weights.items() if bytes_]
+        of_runs = next((run.kv_bytes_per_token for run in measured.runs if run.cell.model == model), None)
+        if of_runs not in (None, weights[model]):
+            weights[f"{model}, as served (miniature)"] = of_runs
+        for name, per_token in weights.items():
+            if per_token:
+                block = BLOCK_TOKENS * per_token
+                row = [name, f"{per_token / 2**10:,.4g}", f"{block / 1e6:,.4g}", f"{block / 2**20:,.4g}"]
+                rows.append([*row, *(f"{size * block / unit:,.4g}" for size in sizes for unit in (GB, GIB))])
     return Table(header, rows, frozenset(range(1, 4 + 2 * len(sizes))))
-
-
-def _weights(name: str, per_token: int, sizes: Sequence[int]) -> list[str]:
-    block = BLOCK_TOKENS * per_token
-    row = [name, f"{per_token / 2**10:,.4g}", f"{block / 1e6:,.4g}", f"{block / 2**20:,.4g}"]
-    return row + [f"{size * block / unit:,.4g}" for size in sizes for unit in (GB, GIB)]
 
 
 def budget_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return the tokens that each cell's CPU tier holds, beside those of the device's cache and of all prefixes."""
-    header = [
-        "model",
-        "arm",
-        "CPU tier, blocks",
-        "tokens",
-        "GiB",
-        "device cache, tokens",
-        "distinct prefixes, tokens",
-        "note",
-    ]
+    header = ["model", "arm", "CPU tier, blocks", "tokens", "GiB", "device cache, tokens"]
+    header += ["distinct prefixes, tokens", "note"]
     rows = []
-    for cell in plan.ordered:
-        runs = measured.runs_of(cell)
+    for cell, runs in ((cell, measured.runs_of(cell)) for cell in plan.ordered):
         if not runs:
             continue
-        budget = runs[0].budget
-        tier = float(budget.get("tokens", math.nan)) if cell[2] else 0.0
-        device = float(budget.get("device_tokens") or math.nan)
+        budget, tiers = runs[0].budget, tiers_of(runs[0])
         bytes_ = budget.get("tier_bytes", budget.get("requested_bytes"))
-        working = sorted(set(working_set(workload_of(runs[0].workload)).values())) or [0]
-        working = [working[0], working[-1]] if len(working) > 1 else working
+        sizes = sorted(set(tiers.working_set.values())) or [0]
+        working = list(dict.fromkeys((sizes[0], sizes[-1])))
         rows.append(
             [
-                *(cell[0], cell_label(cell), f"{cell[2]:,}", numerals.rounded(tier, 0)),
+                *(cell[0], cell_label(cell), f"{cell[2]:,}", numerals.rounded(tiers.cpu, 0)),
                 f"{bytes_ / GIB:.4g}" if bytes_ is not None else numerals.MISSING,
-                numerals.rounded(device, 0),
-                " to ".join(f"{size:,}" for size in working),
-                "; ".join([*_held(budget, bytes_), *_budget_notes(tier, device, working)]),
+                *(numerals.rounded(tiers.device, 0), " to ".join(f"{size:,}" for size in working)),
+                "; ".join(_notes(budget.get("held_bytes"), bytes_, tiers, working)),
             ]
         )
     return Table(header, rows, frozenset({2, 3, 4, 5, 6}))
 
 
-def _held(budget: Mapping[str, Any], asked: int | None) -> Iterator[str]:
-    """Yield a note if a tier may take more host memory than its size, because pinned tensors are rounded up."""
-    held = budget.get("held_bytes")
+def _notes(held: int | None, asked: int | None, tiers: Tiers, working: Sequence[int]) -> Iterator[str]:
     if held and asked and held > asked:
         yield f"takes up to {held / GIB:.4g} GiB of host memory: pinned tensors are rounded up to powers of two"
-
-
-def _budget_notes(tier: float, device: float, working: Sequence[int]) -> Iterator[str]:
     if len(working) > 1:
         yield "the working set grows with the level"
-    if max(working) <= device:
+    if max(working) <= tiers.device:
         yield "the prefixes fit the device: a tier has nothing to add"
-    elif tier:
-        if tier < device:
+    elif tiers.cpu:
+        if tiers.cpu < tiers.device:
             yield "the tier is smaller than the device's cache"
-        if tier < max(working):
+        if tiers.cpu < max(working):
             yield "the tier does not hold all prefixes"
 
 
 def activity_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return the increase per level of the counters that prove an arm active, over levels and runs."""
-    header = [
-        "model",
-        "arm",
-        "counter",
-        "needed per level",
-        "increase per level, least to most",
-        "active",
-        f"not {measured.unit.heading}",
-    ]
+    header = ["model", "arm", "counter", "needed per level", "increase per level, least to most", "active"]
+    header.append(f"not {measured.unit.heading}")
     rows = []
     for cell in plan.ordered:
-        runs = measured.runs_of(cell)
-        for entry in plan.scenarios[cell[1]].get("exercised", ()):
-            levels = sorted({level.level for run in runs for level in run.levels})
-            moved = {level: list(_movements(runs, level, entry["counter"])) for level in levels}
-            needed = entry.get("at_least", 1)
-            still = [level for level, values in moved.items() if any(value < needed for value in values)]
-            everything = [value for values in moved.values() for value in values]
-            if everything:
-                active = "**no**" if max(everything) < needed else "in part" if still else "yes"
-                rows.append(
-                    [
-                        *(cell[0], cell_label(cell), f"`{entry['counter']}`"),
-                        f"{needed:g} {entry.get('unit', '')}".strip(),
-                        f"{min(everything):,.0f} to {max(everything):,.0f}",
-                        *(active, ", ".join(map(str, still))),
-                    ]
-                )
+        known = [level for run in measured.runs_of(cell) for level in run.levels if level.status == "ok"]
+        for entry in plan.scenarios[cell[1]].get("exercised", ()) if known else ():
+            counter, needed = entry["counter"], entry.get("at_least", 1)
+            moved = [level.counters[counter].delta if counter in level.counters else 0.0 for level in known]
+            still = sorted({level.level for level, value in zip(known, moved, strict=True) if value < needed})
+            active = "**no**" if max(moved) < needed else "in part" if still else "yes"
+            row = [cell[0], cell_label(cell), f"`{counter}`", f"{needed:g} {entry.get('unit', '')}".strip()]
+            rows.append([*row, f"{min(moved):,.0f} to {max(moved):,.0f}", active, ", ".join(map(str, still))])
     return Table(header, rows, frozenset({4}))
 
 
-def _movements(runs: Sequence[Run], level: int, counter: str) -> Iterator[float]:
-    for run in runs:
-        for entry in run.levels:
-            if entry.level == level and entry.status == "ok":
-                yield entry.counters[counter].delta if counter in entry.counters else 0.0
+_ACTIVITY = {
+    "device_hit_percent": "found on the device, % of prompt tokens",
+    "external_hit_percent": "found behind it, %",
+    "store_hit_percent": "of that only in the store, %",
+    "loaded_mb": "tier to device, MB",
+    "stored_mb": "device to tier, MB",
+    "requests_preempted": "requests preempted",
+    "reloaded_tokens": "loaded again for them, tokens",
+    "second_read_mb": "read from behind the tier, MB",
+    "second_written_mb": "written there, MB",
+    "second_entries": "keys or files there at the end",
+}
+_PREEMPTION = {"requests_preempted", "reloaded_tokens"}
+
+
+def tiers_table(plan: ReportPlan, measured: Measured, model: str = "", level: int | None = None) -> Table:
+    """Return a row per cell and level, means over runs; columns that no arm of the campaign counts are left out.
+
+    With `model` and `level`, only their rows, without the columns that name them.
+    """
+    activity = measured.activity
+    told = _ACTIVITY.keys() - (set() if (activity["requests_preempted"] > 0).any() else _PREEMPTION)
+    columns = [name for name in COLUMNS if name in told and activity[name].notna().any()]
+    rows = []
+    for cell in plan.ordered if not model else plan.cells_of(model):
+        for found, values in rows_of(activity, cell).groupby("level"):
+            if level in (None, found):
+                named = [cell_label(cell)] if model else [cell[0], cell_label(cell), f"{found}"]
+                rows.append([*named, *(tier_text(values[name].mean()) for name in columns)])
+    header = ["arm"] if model else ["model", "arm", measured.unit.heading]
+    first = len(header)
+    header += [_ACTIVITY[name] for name in columns]
+    return Table(header, rows if len(columns) > 1 else [], frozenset(range(first - (not model), len(header))))
+
+
+def tier_text(value: float) -> str:
+    """Return a number with at least three digits as text, "" for a missing one."""
+    if pd.isna(value):
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+PREFILL = "prefill, tokens/s"
+"""The column of the rate at which the baseline computes prompts; absent where it is not known."""
+_CEILINGS = (
+    *("tier loads, GB/s", "probe copies, GB/s", "loads, % of the probe", "loaded, tokens/s", PREFILL),
+    *("other time, ms a request", "loading is faster from, tokens", "measured: faster at"),
+)
+
+
+def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
+    """Return a row for each arm of a model whose tier's loads were counted, with its baseline's prefill rate.
+
+    At the longest prefix if the workload varies it, else at the lowest level. The computed length from which loading is
+    faster needs a level with one request at a time; the measured one needs a workload that varies the prefix.
+    """
+    header = ["arm", measured.unit.heading, *_CEILINGS]
+    rows = []
+    for cell in plan.cells_of(model):
+        baseline = plan.baseline_of.get(cell[1])
+        runs = measured.runs_of(cell)
+        levels = sorted({entry.level for run in runs for entry in run.levels})
+        if not levels or baseline is None:
+            continue
+        plain = [other for other in plan.cells_of(model) if other[1] == baseline]
+        lengths = workload_of(runs[0].workload).profile == "prefix-length"
+        level = levels[-1] if lengths else levels[0]
+        arm, without = _served(measured, [cell], level), _served(measured, plain, level)
+        if math.isnan(arm.load_gb_s):
+            continue
+        alone = streams_at(workload_of(runs[0].workload), level) == 1
+        faster = [
+            length
+            for length in (levels if lengths else ())
+            if _served(measured, [cell], length).ttft_s < _served(measured, plain, length).ttft_s
+        ]
+        values = [*_values(arm, without, copy_gb_s(runs), alone=alone), ", ".join(map(str, faster))]
+        rows.append([cell_label(cell), f"{level}", *values])
+    return Table(header, rows, frozenset(range(1, len(header)))).without_blank()
+
+
+def _served(measured: Measured, cells: Sequence[CellKey], level: int) -> Served:
+    """Return the means over these cells' runs at a level."""
+    runs = [run for cell in cells for run in measured.runs_of(cell)]
+    rows = [measured.levels_of(cell, level) for cell in cells if measured.runs_of(cell)]
+    return served(runs, pd.concat(rows) if rows else pd.DataFrame(), level)
+
+
+def _values(arm: Served, without: Served, ceiling: float, *, alone: bool) -> list[str]:
+    prefill_tok_s, besides = (without.prefill_tok_s, overhead_s(arm, without)) if alone else (math.nan, math.nan)
+    length = break_even_tokens(prefill_tok_s, arm.load_tok_s, besides)
+    rates = (arm.load_gb_s, ceiling, 100 * arm.load_gb_s / ceiling, arm.load_tok_s, prefill_tok_s, 1000 * besides)
+    longest = "never" if math.isinf(length) else "" if math.isnan(length) else f"{math.ceil(length):,}"
+    return [*("" if math.isnan(value) else numerals.significant(value, 3) for value in rates), longest]

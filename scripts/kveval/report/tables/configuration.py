@@ -1,4 +1,4 @@
-"""The report's tables of what was run: campaign, machines, software, workload, and every server's command line."""
+"""The report's tables of what was run: campaign, machines, software, workload, command lines, and pilots' searches."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kveval.analysis.levels.pilot import Pilot
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.run_facts import versions
+from kveval.report.data.run_facts import distinct_workloads, gpus_of, machines, versions
 from kveval.store.run_file import Run
 
 _WORKLOAD = {
@@ -33,13 +34,13 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
     present = sum(bool(measured.runs_of(cell)) for cell in plan.cells)
     runs = sum(len(measured.runs_of(cell)) for cell in plan.cells)
     asked = [plan.runs_of(cell) for cell in plan.cells]
-    started = sorted(run.started for run in measured.runs)
+    started = sorted(run.started[:16].replace("T", " ") for run in measured.runs)
     facts = {
         "campaign": f"`{plan.name}`",
         "cells measured": f"{present} of {len(plan.cells)}",
         "runs measured": f"{runs} of {sum(asked)} ({_range(asked)} of each cell)",
         "models": ", ".join(plan.models_by_size),
-        "measured between (UTC)": f"{_minute(started[0])} and {_minute(started[-1])}" if started else numerals.MISSING,
+        "measured between (UTC)": f"{started[0]} and {started[-1]}" if started else numerals.MISSING,
         "margin that does not matter": f"{100 * plan.margin:g} %",
         "primary quantity": METRIC_TITLES[plan.primary],
         "error rate": f"{plan.alpha:g} for all verdicts on it together; for others, per model and quantity",
@@ -59,19 +60,13 @@ def _range(counts: Sequence[int]) -> str:
     return " to ".join(str(count) for count in sorted({min(counts), max(counts)})) if counts else "0"
 
 
-def _minute(timestamp: str) -> str:
-    return timestamp[:16].replace("T", " ")
-
-
 def hardware_table(measured: Measured) -> Table:
     """The machines as they were probed, one column each."""
-    machines: dict[str, Mapping[str, Any]] = {}
-    for run in measured.runs:
-        machines.setdefault(str(run.hardware.get("fingerprint", "unknown")), run.hardware)
-    columns = [_machine(facts) for facts in machines.values()]
+    found = machines(measured.runs)
+    columns = [_machine(facts) for facts in found.values()]
     names = dict.fromkeys(name for column in columns for name in column)
     rows = [[name, *(column.get(name, numerals.MISSING) for column in columns)] for name in names]
-    return Table(["machine", *(f"`{name}`" for name in machines)], rows)
+    return Table(["machine", *(f"`{name}`" for name in found)], rows)
 
 
 def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -80,8 +75,7 @@ def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
     shown = {title: str(facts[name]) for name, title in known.items() if facts.get(name) is not None}
     if facts.get("memory_bytes"):
         shown["memory, GiB"] = f"{facts['memory_bytes'] / 2**30:,.0f}"
-    gpus = [_gpu(gpu) for gpu in facts.get("gpus", ())]
-    shown["GPUs"] = "; ".join(f"{gpus.count(gpu)} x {gpu}" for gpu in dict.fromkeys(gpus)) or "none"
+    shown["GPUs"] = gpus_of(facts, _details) or "none"
     nodes = [gpu["numa_node"] for gpu in facts.get("gpus", ()) if "numa_node" in gpu]
     if nodes:
         shown["NUMA nodes of the GPUs"] = ", ".join(map(str, nodes))
@@ -90,45 +84,31 @@ def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
     return shown | {name.replace("_", " "): str(value) for name, value in rest.items()}
 
 
-def _gpu(facts: Mapping[str, Any]) -> str:
-    parts = [str(facts.get("name", "unknown"))]
-    if facts.get("memory_bytes"):
-        parts.append(f"{facts['memory_bytes'] / 2**30:,.0f} GiB")
-    parts += [f"{name} {facts[name]}" for name in ("driver", "cuda") if facts.get(name)]
-    if facts.get("power_limit_w"):
-        parts.append(f"{facts['power_limit_w']:.0f} W")
-    if facts.get("pcie_generation_max") and facts.get("pcie_width_max"):
-        parts.append(f"PCIe {facts['pcie_generation_max']} x{facts['pcie_width_max']}")
-    return ", ".join(parts)
+def _details(gpu: Mapping[str, Any]) -> str:
+    parts = [f", {name} {gpu[name]}" for name in ("driver", "cuda") if gpu.get(name)]
+    if gpu.get("power_limit_w"):
+        parts.append(f", {gpu['power_limit_w']:.0f} W")
+    if gpu.get("pcie_generation_max") and gpu.get("pcie_width_max"):
+        parts.append(f", PCIe {gpu['pcie_generation_max']} x{gpu['pcie_width_max']}")
+    return "".join(parts)
 
 
 def software_table(measured: Measured) -> Table:
     """Return versions as the software reported them, images of containers, and the builds that arms name."""
     rows = [[tool, version] for tool, version in versions(measured.runs).items()]
-    images: dict[str, None] = {}
     for run in measured.runs:
-        found = run.server.get("images", ())
-        images |= dict.fromkeys(map(str, found.values() if isinstance(found, Mapping) else found))
-    rows += [["image", f"`{image}`"] for image in images]
-    return Table(["software", "version"], [*rows, *_builds(measured.runs)])
-
-
-def _builds(runs: Sequence[Run]) -> list[list[str]]:
-    """The builds that arms ran in place of the installed one."""
-    found: dict[tuple[str, str], None] = {}
-    for run in runs:
+        images = run.server.get("images", ())
+        rows += [["image", f"`{image}`"] for image in (images.values() if isinstance(images, Mapping) else images)]
+    for run in measured.runs:
         if run.build:
             key = f" (`{run.build.get('key')}`)" if run.build.get("kind") != "release" else ""
-            found[f"build of `{run.cell.scenario}`", f"{run.build.get('title')}{key}"] = None
-    return [list(row) for row in found]
+            rows.append([f"build of `{run.cell.scenario}`", f"{run.build.get('title')}{key}"])
+    return Table(["software", "version"], [list(row) for row in dict.fromkeys(map(tuple, rows))])
 
 
 def workload_table(measured: Measured) -> Table:
     """Return the declared workloads, one column per distinct workload."""
-    distinct: list[Mapping[str, Any]] = []
-    for run in measured.runs:
-        if run.workload not in distinct:
-            distinct.append(run.workload)
+    distinct = distinct_workloads(measured.runs)
     rows = []
     for name, title in {**_WORKLOAD, "levels": measured.unit.axis}.items():
         if any(load.get(name) not in (None, (), []) for load in distinct):
@@ -144,27 +124,40 @@ def _value(value: Any) -> str:
     return f"{value:,g}" if isinstance(value, int | float) else str(value)
 
 
-def provenance_commands(plan: ReportPlan, measured: Measured) -> list[dict[str, Any]]:
+def command_lines(plan: ReportPlan, measured: Measured) -> dict[str, list[str]]:
     """Return the command lines of every cell, as they ran: the server's, with its environment, those of the programs
-    beside it, and the last one of the load."""
-    found = []
-    for cell in plan.ordered:
-        runs = measured.runs_of(cell)
-        shown = {"server": _server(runs[0]), "beside": _beside(runs[0]), "load": _load(runs[0])} if runs else {}
-        if any(shown.values()):
-            found.append({"cell": f"{cell[0]}, {cell_label(cell)}", **shown})
-    return found
+    beside it, and the last one of the load.
+    """
+    firsts = {cell: runs[0] for cell in plan.ordered if (runs := measured.runs_of(cell))}
+    found = {f"{cell[0]}, {cell_label(cell)}": _command_lines(run) for cell, run in firsts.items()}
+    return {cell: lines for cell, lines in found.items() if lines}
 
 
-def _server(run: Run) -> str:
+def _command_lines(run: Run) -> list[str]:
     environment = [f"{name}={shlex.quote(str(value))}" for name, value in sorted(run.server.get("env", {}).items())]
-    return " ".join([*environment, *(shlex.quote(argument) for argument in run.server.get("argv", ()))])
-
-
-def _beside(run: Run) -> list[str]:
+    server = " ".join([*environment, *map(shlex.quote, run.server.get("argv", ()))])
     # Replicas have the same programs beside each of them.
-    return list(dict.fromkeys(shlex.join(sidecar.argv) for sidecar in run.companions if sidecar.argv))
+    beside = dict.fromkeys(shlex.join(sidecar.argv) for sidecar in run.companions)
+    load = next((shlex.join(level.command) for level in reversed(run.levels) if level.command), "")
+    return [line for line in (server, *beside, load) if line]
 
 
-def _load(run: Run) -> str:
-    return next((shlex.join(level.command) for level in reversed(run.levels) if level.command), "")
+_ENDINGS = {
+    "resolution": "the peak's neighbours are as close as asked for",
+    "budget": "the number of levels to try was reached",
+    "unfinished": "the search was cut short",
+}
+
+
+def search_table(pilots: Sequence[Pilot]) -> Table:
+    """Return every level that pilots tried, in the order of the search; no rows if levels were given."""
+    rows = []
+    for pilot in pilots:
+        peak = "the peak" if pilot.above is not None else "the highest, not bracketed"
+        role = {pilot.below: "next below it", pilot.above: "next above it", pilot.peak: peak}
+        for order, (level, throughput_tok_s) in enumerate(pilot.tried, start=1):
+            row = [pilot.cell, f"{order}", f"{level:,}", numerals.significant(throughput_tok_s, 3), role.get(level, "")]
+            last = order == len(pilot.tried)
+            rows.append([*row, "yes" if level in pilot.levels else "no", _ENDINGS[pilot.ending] if last else ""])
+    header = ["pilot", "tried", "concurrent requests", "output tok/s", "is", "all arms measured", "ended because"]
+    return Table(header, rows, frozenset({1, 2, 3}))

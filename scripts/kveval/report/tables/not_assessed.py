@@ -20,10 +20,11 @@ from kveval.analysis.statistics.comparison import (
 from kveval.analysis.statistics.inputs import NO_COUNTER
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT
 from kveval.load.enough import MIN_RUNS
-from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label, text
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
+from kveval.report.data.comparisons import baseline_label
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
-from kveval.report.tables.pairs import undeclared, unlike
+from kveval.report.tables.pairs import pairs_of, undeclared
 
 _ANOTHER_TIME = "measured at another time than its baseline"
 _MORE_RUNS = f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
@@ -57,24 +58,15 @@ _SETTLED_BY_INPUT = {
 
 def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) -> Table:
     """Return cells, comparisons and figures without a verdict or data; `empty`: figure -> reason."""
-    rows = [*_missing_cells(plan, measured), *_open_comparisons(measured)]
-    rows += [*_undeclared(plan, measured), *_absent_pairs(plan, measured), *_scope(plan, measured)]
+    step = "measure it: `report` measures only what is missing"
+    missing = {cell: measured.failures.get(cell, "not measured") for cell in plan.cells if not measured.runs_of(cell)}
+    rows = [[f"{cell[0]}, {cell_label(cell)}", reason, step] for cell, reason in missing.items()]
+    rows += [*_open_comparisons(measured), *_undeclared(plan, measured), *_scope(plan, measured)]
     models = by_size(list(measured.levels["model"]), plan.parameters)
     for name, reason in empty.items():
         figure = find_figure(name, models)
         rows.append([f"figure: {figure.title if figure else name}", reason, "record it; see config/metrics.yaml"])
     return Table(["not assessed", "why", "what would settle it"], rows)
-
-
-def _missing_cells(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
-    for cell in plan.cells:
-        if not measured.runs_of(cell):
-            reason = measured.failures.get(cell, "not measured")
-            yield [
-                f"{cell[0]}, {cell_label(cell)}",
-                reason,
-                "measure it: `report` measures only what is missing",
-            ]
 
 
 def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
@@ -83,24 +75,19 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     open_ = table[~table["verdict"].isin(words.DECIDED)]
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in open_.to_dict("records"):
-        reason = row["reason"] if isinstance(row["reason"], str) else ""
-        if row["verdict"] == words.INDICATIVE_TIME:
-            reason = "; ".join(part for part in (_ANOTHER_TIME, reason) if part)
+        late = _ANOTHER_TIME if row["verdict"] == words.INDICATIVE_TIME else ""
+        reason = "; ".join(filter(None, (late, text(row["reason"]))))
         cell = cell_label(cell_of(row))
         named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
         metrics = groups.setdefault((str(row["model"]), reason, settled_by(row)), {})
         metrics.setdefault(METRIC_TITLES.get(row["metric"], str(row["metric"])), []).append(named)
     for (model, reason, settling), metrics in groups.items():
-        for cells, titles in _inverted(metrics).items():
-            yield [f"{model}, {cells}: {', '.join(titles)}", reason or "no verdict", settling]
-
-
-def _inverted(metrics: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Turn metric -> cells into cells -> metrics, so that a gap in many metrics is listed once."""
-    found: dict[str, list[str]] = {}
-    for title, cells in metrics.items():
-        found.setdefault("; ".join(dict.fromkeys(cells)), []).append(title)
-    return found
+        # A gap in many metrics is listed once.
+        titles: dict[str, list[str]] = {}
+        for title, cells in metrics.items():
+            titles.setdefault("; ".join(dict.fromkeys(cells)), []).append(title)
+        for named, of in titles.items():
+            yield [f"{model}, {named}: {', '.join(of)}", reason or "no verdict", settling]
 
 
 def settled_by(row: Mapping[Any, Any]) -> str:
@@ -123,13 +110,10 @@ def settled_by(row: Mapping[Any, Any]) -> str:
 
 def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     """Yield pairs of arms that have no verdict because the campaign does not declare them as contrasts."""
-    for (one, other), models in undeclared(plan, measured).items():
-        how = f"`contrasts: [[{one}, {other}]]` under `comparison`; nothing is measured again for it"
-        yield [
-            f"{_label(one)} against {_label(other)}: {', '.join(models)}",
-            "described, and not declared as a contrast",
-            how,
-        ]
+    for names, models in undeclared(plan, measured).items():
+        one, other = map(_label, names)
+        how = f"`contrasts: [[{', '.join(names)}]]` under `comparison`; nothing is measured again for it"
+        yield [f"{one} against {other}: {', '.join(models)}", "described, and not declared as a contrast", how]
 
 
 def _label(declared: str) -> str:
@@ -138,28 +122,23 @@ def _label(declared: str) -> str:
     return ArmSize(scenario, int(blocks or 0)).label
 
 
-def _absent_pairs(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
-    rows = {
-        "stores": [
-            "Redis against Valkey",
-            "no two measured arms differ in this alone",
-            "scenarios such as lmcache-redis and lmcache-valkey in the matrix",
-        ],
-        "native": [
-            "native offload against LMCache",
-            "they were not both measured with the same number of blocks",
-            "scenarios native-offload and lmcache-local in the matrix",
-        ],
-        "tiers": [
-            "the effect of the tier's size",
-            "no arm was measured with two sizes",
-            "a second entry in `cpu_blocks`",
-        ],
-    }
-    yield from (rows[name] for name in unlike(plan, measured))
+_ABSENT = {
+    "stores": [
+        "Redis against Valkey",
+        "no two measured arms differ in this alone",
+        "scenarios such as lmcache-redis and lmcache-valkey in the matrix",
+    ],
+    "native": [
+        "native offload against LMCache",
+        "they were not both measured with the same number of blocks",
+        "scenarios native-offload and lmcache-local in the matrix",
+    ],
+    "tiers": ["the effect of the tier's size", "no arm was measured with two sizes", "a second entry in `cpu_blocks`"],
+}
 
 
 def _scope(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
+    yield from (_ABSENT[what] for what, pairs in pairs_of(plan, measured).items() if not pairs)
     if {run.replicas for run in measured.runs} == {1}:
         yield [
             "routing over replicas, and indexing for it",

@@ -1,4 +1,6 @@
-"""The report's tables of results: arms, peaks, comparisons, strategies, and latencies in the form of llm-d's guide."""
+"""The report's tables of results: arms, peaks, comparisons and what they rest on, strategies, latencies in the form of
+llm-d's guide.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,18 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, cell_named, cell_of, rank_of
 from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics.evidence import SEVERITIES
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, baseline_label, cell_label, text
-from kveval.report.data.contrasts import pair
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
+from kveval.report.data.comparisons import (
+    against_baselines,
+    baseline_label,
+    effect_text,
+    is_against_baseline,
+    pair,
+    qualifier,
+    verdict_text,
+)
 
 TTFT = "ttft_ms_p50"
 _PARITY_CHANCE = "chance that parity would show, %"
@@ -25,15 +36,18 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     header = ["arm", "runs", "output tok/s", f"change, % of {one} (95 %)", "verdict"]
     header += ["median TTFT, ms", f"change, % of {one} (95 %)", "verdict"]
     level = measured.common_level(model)
+    compared = {
+        (cell_of(row), metric): row
+        for metric in (THROUGHPUT, TTFT)
+        for row in against_baselines(plan, measured.comparison, metric)
+    }
     rows = []
     for cell in plan.cells_of(model):
         runs = len(measured.runs_of(cell))
         row = [cell_label(cell), f"{runs}" if runs == plan.runs_of(cell) else f"{runs} of {plan.runs_of(cell)}"]
         at = measured.levels_of(cell, level)
         for metric in (THROUGHPUT, TTFT):
-            compared = measured.compared_of(cell)
-            found = compared[(compared["metric"] == metric)].to_dict("records")
-            held = next((entry for entry in found if is_against_baseline(plan, entry)), None)
+            held = compared.get((cell, metric))
             row += [numerals.mean_of(list(at[metric])) if len(at) else numerals.MISSING]
             row += [effect_text(held), verdict_text(held)] if held else ["", ""]
         if not runs:
@@ -44,9 +58,8 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
 
 def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
     """Return the baselines that the arms of a model were compared with, each once."""
-    table = measured.comparison[measured.comparison["model"] == model]
-    rows = [row for row in table.to_dict("records") if row["baseline"] and is_against_baseline(plan, row)]
-    return list(dict.fromkeys(map(baseline_label, rows)))
+    rows = against_baselines(plan, measured.comparison, THROUGHPUT)
+    return list(dict.fromkeys(baseline_label(row) for row in rows if row["model"] == model and row["baseline"]))
 
 
 def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
@@ -55,25 +68,18 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     header += ["E2E p50 / p90, ms", "remarks"]
     rows = []
     for cell in plan.cells_of(model):
-        peak = measured.peak_of(cell)
-        if peak is None:
-            reason = measured.failures.get(cell, "not measured")
-            rows.append([cell_label(cell), f"0 of {plan.runs_of(cell)}", *[""] * (len(header) - 3), f"**{reason}**"])
-            continue
-        at = measured.levels_of(cell, peak["level"])
-        throughput = (peak[name] for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s"))
-        rows.append(
-            [
-                cell_label(cell),
-                f"{peak['runs']:.0f} of {plan.runs_of(cell)}",
-                numerals.with_interval(*throughput),
-                _peak_level(peak),
-                _latency(at, "ttft", "p50", "p90"),
-                _latency(at, "tpot", "p50"),
-                _latency(at, "e2e", "p50", "p90"),
-                "; ".join(_remarks(peak)),
+        reason, asked = measured.failures.get(cell, "not measured"), plan.runs_of(cell)
+        row = [cell_label(cell), f"0 of {asked}", *[""] * (len(header) - 3), f"**{reason}**"]
+        for _, peak, at in measured.at_peaks([cell]):
+            throughput = (peak[name] for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s"))
+            row[1:4] = [f"{peak['runs']:.0f} of {asked}", numerals.with_interval(*throughput), _peak_level(peak)]
+            quantiles = {"ttft": ("p50", "p90"), "tpot": ("p50",), "e2e": ("p50", "p90")}
+            row[4:7] = [
+                " / ".join(numerals.mean_of(list(at[f"{name}_ms_{quantile}"])) for quantile in wanted)
+                for name, wanted in quantiles.items()
             ]
-        )
+            row[7] = "; ".join(_remarks(peak))
+        rows.append(row)
     return Table(header, rows, frozenset({1, 2, 3, 4, 5, 6}))
 
 
@@ -83,10 +89,6 @@ def _remarks(peak: pd.Series[Any]) -> Iterator[str]:
     failed = text(peak["checks_failed"]).split(";")
     if any(failed):
         yield f"failed: {', '.join(f'`{name}`' for name in failed)}"
-
-
-def _latency(rows: pd.DataFrame, name: str, *quantiles: str) -> str:
-    return " / ".join(numerals.mean_of(list(rows[f"{name}_ms_{quantile}"])) for quantile in quantiles)
 
 
 def _peak_level(peak: pd.Series[Any]) -> str:
@@ -102,20 +104,12 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     header = ["model", "arm", measured.unit.heading, "completed", "unfinished", "failed", "unfinished, % of all"]
     header += ["delivered, output tok/s", "of completed requests only, output tok/s"]
     rows = []
-    for cell in measured.with_peak(plan.ordered):
-        peak = measured.peak_of(cell)
-        assert peak is not None
-        at = measured.levels_of(cell, peak["level"])
+    for cell, peak, at in measured.at_peaks(plan.ordered):
         counts = [int(peak[f"requests_{state}"]) for state in ("completed", "incomplete", "errored")]
         share = 100 * counts[1] / sum(counts) if sum(counts) else float("nan")
-        rows.append(
-            [
-                *(cell[0], cell_label(cell), f"{peak['level']:.0f}", *(f"{count:,}" for count in counts)),
-                numerals.significant(share),
-                numerals.mean_of(list(at[THROUGHPUT])),
-                numerals.mean_of(list(at.get("throughput_completed_tok_s", ()))),
-            ]
-        )
+        means = [numerals.mean_of(list(at.get(name, ()))) for name in (THROUGHPUT, "throughput_completed_tok_s")]
+        row = [cell[0], cell_label(cell), f"{peak['level']:.0f}", *(f"{count:,}" for count in counts)]
+        rows.append([*row, numerals.significant(share), *means])
     return Table(header, rows, frozenset(range(2, 9)))
 
 
@@ -125,55 +119,14 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     header = ["arm", "against", "effect, % of the other cell (95 %)", "p (Holm)", "verdict"]
     header += [f"runs, {measured.unit.heading}", _PARITY_CHANCE, "why"]
     rows = []
-    for row in _in_order(table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")):
-        rows.append(
-            [
-                cell_label(cell_of(row)),
-                baseline_label(row),
-                effect_text(row),
-                _p_value(row["p_holm"]),
-                verdict_text(row),
-                " at ".join(filter(None, (count(row["runs"]), count(row["level"])))),
-                _parity_chance(row),
-                text(row["reason"]),
-            ]
-        )
+    compared = table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")
+    for row in sorted(compared, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"])):
+        at = " at ".join(filter(None, (count(row["runs"]), count(row["level"]))))
+        found = [cell_label(cell_of(row)), baseline_label(row), effect_text(row), _p_value(row["p_holm"])]
+        # The runs of a comparison without a verdict could not show parity.
+        chance = count(row.get("parity_power_percent", math.nan)) if row["verdict"] in words.VERDICTS else ""
+        rows.append([*found, verdict_text(row), at, chance, text(row["reason"])])
     return Table(header, rows, frozenset({2, 3, 5, 6}))
-
-
-def effect_text(row: Mapping[Any, Any]) -> str:
-    """Return the effect of a comparison with its interval, in per cent; "at least" where it can only be larger."""
-    numbers = (row["effect_percent"], row["low_percent"], row["high_percent"], row.get("interval_percent", 95.0))
-    return " ".join(part for part in (text(row.get("bound")), numerals.effect(*numbers)) if part)
-
-
-def _parity_chance(row: Mapping[Any, Any]) -> str:
-    """The chance to show parity; "" for a comparison without a verdict, whose runs could not show it."""
-    return count(row.get("parity_power_percent", math.nan)) if row["verdict"] in words.VERDICTS else ""
-
-
-def _in_order(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
-    return sorted(rows, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"]))
-
-
-def verdict_text(row: Mapping[Any, Any]) -> str:
-    """Return the verdict of a comparison for a table; with the indicated verdict if it is only indicative, and with the
-    qualifier.
-    """
-    indication = text(row.get("indication"))
-    word = f"{row['verdict']}: {indication}" if indication else emphasised(str(row["verdict"]))
-    return ", ".join(filter(None, (word, qualifier(row))))
-
-
-def qualifier(row: Mapping[Any, Any]) -> str:
-    """Return the qualifier of a verdict, "" if it has none."""
-    stated = row["verdict"] in words.VERDICTS or text(row.get("indication"))
-    return text(row.get("qualifier")) if stated else ""
-
-
-def emphasised(verdict: str) -> str:
-    """Return a verdict for a table, in bold if it is better, worse or parity."""
-    return f"**{verdict}**" if verdict in words.DECIDED else verdict
 
 
 def count(value: float) -> str:
@@ -191,37 +144,27 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return each model's arms by their throughput verdicts, and which latencies of better arms are worse."""
     header = ["model", "better than the baseline", "at parity with it", "worse", "not decided", "conclusion"]
     rows = []
-    table = measured.comparison
     for model in plan.models_by_size:
-        against = table[(table["model"] == model) & (table["metric"] == THROUGHPUT)]
         found: dict[str, list[str]] = {}
-        baselines: dict[str, None] = {}
-        for row in _in_order([row for row in against.to_dict("records") if is_against_baseline(plan, row)]):
+        against = [row for row in against_baselines(plan, measured.comparison, THROUGHPUT) if row["model"] == model]
+        for row in against:
             verdict, named = str(row["verdict"]), cell_label(cell_of(row))
             if verdict == words.BETTER:
                 named = " ".join([named, effect_text(row), *_latency_cost(measured, row)])
             if qualifier(row):
                 named += f" ({qualifier(row)})"
             found.setdefault(verdict if verdict in words.DECIDED else "open", []).append(named)
-            if row["baseline"]:
-                baselines[baseline_label(row)] = None
         if found:
             cells = ["; ".join(found.get(verdict, ())) for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")]
-            rows.append([model, *cells, _conclusion(found, ", ".join(baselines))])
+            rows.append([model, *cells, _conclusion(found, ", ".join(baselines_of(plan, measured, model)))])
     return Table(header, rows)
-
-
-def is_against_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
-    """Return whether a row compares an arm with its baseline, and not with another arm."""
-    against = str(row["baseline"]).split("/")
-    return len(against) != 3 or against[1] == plan.baseline_of.get(str(row["scenario"]))
 
 
 def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
     worse = [
         name
         for metric, name in (("ttft_ms_p50", "median TTFT"), ("e2e_ms_p50", "median end-to-end latency"))
-        if pair(measured, cell_of(row), cell_named(row["baseline"]), metric).verdict == words.WORSE
+        if pair(measured, cell_of(row), cell_named(row["baseline"]), metric)["verdict"] == words.WORSE
     ]
     return [f"(but a worse {' and '.join(worse)})"] if worse else []
 
@@ -252,3 +195,41 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
         total = numerals.mean_of(list(at["total_tok_s"])) if "total_tok_s" in at else numerals.MISSING
         rows.append([cell[0], cell_label(cell), count(level or math.nan), *cells, total])
     return Table(header, rows, frozenset(range(2, 8)))
+
+
+# Heading -> the inputs that share a column of the page.
+_COLUMNS = {
+    "same work": ("work",),
+    "arm active": ("activity",),
+    "server and machine": ("build", "hardware", "clocks"),
+    "tier": ("tier",),
+    "blocks and order": ("blocks", "order"),
+    "failed requests": ("errors",),
+    "A/A": ("replicates",),
+}
+_MARKS = {"qualifies": "*", "indicates": "*", "refuses": "**"}
+
+
+def basis_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Return every comparison of throughput with its inputs: in bold those that prevent a verdict, in italics those
+    that weaken or qualify it.
+    """
+    rows = []
+    order = plan.models_by_size
+    known = measured.compared[(measured.compared["metric"] == THROUGHPUT) & measured.compared["model"].isin(order)]
+    for row in sorted(known.to_dict("records"), key=lambda row: order.index(row["model"])):
+        if "basis_work" in row and row["baseline"]:
+            against = "" if is_against_baseline(plan, row) else f" against {baseline_label(row)}"
+            cells = ["; ".join(filter(None, (_word(row, name) for name in names))) for names in _COLUMNS.values()]
+            rows.append([row["model"], f"{cell_label(cell_of(row))}{against}", *cells])
+    return Table(["model", "arm", *_COLUMNS], rows)
+
+
+def _word(row: Mapping[Any, Any], name: str) -> str:
+    said = text(row.get(f"basis_{name}"))
+    severity, found, rest = said.partition(": ")
+    severity, words = (severity, rest) if found and severity in SEVERITIES else ("sound", said)
+    # "varied" alone would be unclear, since the column is shared.
+    words = f"order {words}" if name == "order" and words and "order" not in words else words
+    mark = _MARKS.get(severity, "")
+    return f"{mark}{words}{mark}"

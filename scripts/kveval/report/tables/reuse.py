@@ -1,12 +1,16 @@
-"""The report's table of predicted and measured hit shares."""
+"""The report's tables of what was computed beside what was measured: hit shares, and the gain from tiers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+import pandas as pd
+
+from kveval.analysis.cells import THROUGHPUT, cell_of
 from kveval.analysis.reuse import TOLERANCE_POINTS, ServedShare, served_shares
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.comparisons import against_baselines, effect_text
 
 _FINDING = f"beyond {TOLERANCE_POINTS:g} points: what the counters show"
 # Ranges narrower than the first are shown as one number; counts beyond the others are mentioned.
@@ -27,18 +31,17 @@ def reuse_table(plan: ReportPlan, measured: Measured, *, compared: bool) -> Tabl
         for level in sorted({level for of, level in found if of == cell})
         if not compared or level == measured.common_level(cell[0])
     ]
-    told = any(one.is_finding for one in shown)
     rows = [
         [
             *(one.cell[0], cell_label(one.cell), *([] if compared else [f"{one.level}"])),
             *(text(one) for text in _COLUMNS.values()),
-            *([likely_cause(one) if one.is_finding else ""] if told else []),
+            likely_cause(one) if one.is_finding else "",
         ]
         for one in shown
     ]
-    header = ["model", "arm", *([] if compared else [measured.unit.heading]), *_COLUMNS, *([_FINDING] if told else [])]
-    first = len(header) - told - len(_COLUMNS)
-    return Table(header, rows, frozenset(range(first, first + len(_COLUMNS))))
+    header = ["model", "arm", *([] if compared else [measured.unit.heading]), *_COLUMNS, _FINDING]
+    numbers = frozenset(range(len(header) - 1 - len(_COLUMNS), len(header) - 1))
+    return Table(header, rows, numbers).without_blank()
 
 
 def likely_cause(share: ServedShare) -> str:
@@ -83,3 +86,42 @@ _COLUMNS: Mapping[str, Callable[[ServedShare], str]] = {
     "device and tier, found %": lambda one: f"{one.served:.1f}" if one.tier_blocks else "",
     "found minus computed, points": _difference,
 }
+
+
+_HEADER = (
+    *("model", "arm", "throughput, predicted change (9 of 10 simulations)", "measured change (95 %)"),
+    *("mean TTFT, predicted, ms (9 of 10)", "measured, ms"),
+)
+
+
+def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Return a row for each cell with a tier whose gain was predicted, at the level where its model is compared."""
+    found = {cell_of(row): row for row in measured.predicted.to_dict("records")}
+    compared = {cell_of(row): row for row in against_baselines(plan, measured.comparison, THROUGHPUT)}
+    rows = []
+    for cell in plan.ordered:
+        if cell not in found or not len(at := measured.levels_of(cell, found[cell]["level"])):
+            continue
+        row = found[cell]
+        rows.append(
+            [
+                *(cell[0], cell_label(cell)),
+                numerals.effect(*(row[f"throughput_percent{end}"] for end in ("", "_low", "_high"))),
+                effect_text(compared[cell]) if cell in compared else numerals.MISSING,
+                numerals.with_interval(*(row[f"ttft_ms_mean{end}"] for end in ("", "_low", "_high"))),
+                numerals.mean_of(list(at["ttft_ms_mean"])),
+            ]
+        )
+    return Table(_HEADER, rows, frozenset(range(2, 6)))
+
+
+def enough(measured: Measured) -> Iterator[str]:
+    """Yield a sentence per model on the host memory that a tier needs for this load."""
+    rows = measured.predicted
+    known = rows[rows["enough_blocks"].notna()] if len(rows) else pd.DataFrame()
+    for row in known.drop_duplicates("model").to_dict("records") if len(known) else ():
+        at = measured.unit.said([row["level"]])
+        yield (
+            f"{row['model']}: at {at}, {numerals.significant(row['enough_gib'], 3)} GiB of host memory"
+            f" ({row['enough_blocks']:,.0f} blocks) add 90 % of what a tier of any size adds."
+        )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
 from kveval.analysis.levels.outcomes import outcomes_of
-from kveval.analysis.summaries import system_summary
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, labelled
-from kveval.report.tables.results import count, effect_text
+from kveval.report.data.comparisons import effect_text
+from kveval.report.tables.results import count
 
 
 def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:
@@ -34,19 +34,11 @@ def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -
     peaks = measured.peaks
     names = [name for name in wanted if name in peaks and peaks[name].notna().any()]
     rows = []
-    for cell, peak in _peaks(plan, measured):
-        at = measured.levels_of(cell, peak["level"])
+    for cell, peak, at in measured.at_peaks(plan.ordered):
         values = [numerals.mean_of(list(at[name])) for name in names]
         rows.append([cell[0], cell_label(cell), f"{peak['level']}", *values, count(peak.get("pcp_samples", np.nan))])
     header = ["model", "arm", measured.unit.heading, *_titles(plan, names), "samples, least"]
     return Table(header, rows if names else [], frozenset(range(2, len(header))))
-
-
-def _peaks(plan: ReportPlan, measured: Measured) -> Iterator[tuple[CellKey, Mapping[Any, Any]]]:
-    for cell in plan.ordered:
-        peak = measured.peak_of(cell)
-        if peak is not None:
-            yield cell, peak.to_dict()
 
 
 def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
@@ -54,8 +46,7 @@ def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
     broken_down = [name for name, entry in plan.metrics.items() if entry.get("breakdown") and "table" in entry]
     names = [name for name in broken_down if f"{name}{BY_INSTANCE}" in measured.levels]
     rows = []
-    for cell, peak in _peaks(plan, measured):
-        at = measured.levels_of(cell, peak["level"])
+    for cell, peak, at in measured.at_peaks(plan.ordered):
         each = {name: [_instances(text) for text in at[f"{name}{BY_INSTANCE}"]] for name in names}
         gpus = list(dict.fromkeys(gpu for runs in each.values() for run in runs for gpu in run))
         for gpu in gpus if len(gpus) > 1 else ():
@@ -73,37 +64,6 @@ def _instances(joined: object) -> dict[str, float]:
     """Parse `name=value;...`."""
     pairs = [part.rpartition("=") for part in str(joined).split(";")] if isinstance(joined, str) else []
     return {name: float(value) for name, _, value in pairs if name}
-
-
-_PANEL = {
-    "geomean_tps": "output tok/s, geometric mean",
-    "geomean_ratio_to_baseline": "ratio to the baseline, geometric mean",
-    "avg_gpu_util_pct": "GPU active, %",
-    "avg_cpu_util_pct": "CPU not idle, %",
-    "avg_kv_cache_pct": "KV cache in use, %",
-    "avg_prefix_hit_pct": "device hits, %",
-    "avg_running": "running",
-    "avg_waiting": "waiting",
-    "avg_rss_gib": "server resident, GiB",
-}
-
-
-def panel_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Return means over the models that were measured for every arm of a panel; no rows for a single model."""
-    means = system_summary(measured.levels, measured.comparison, measured.peaks, plan.baseline_of, plan.parameters)
-    several = means[means["models"].str.contains(";")] if len(means) else means
-    shown = {name: title for name, title in _PANEL.items() if name in several and several[name].notna().any()}
-    rows = [
-        [
-            row["models"].replace(";", ", "),
-            cell_label(("", row["scenario"], int(row["cpu_blocks"]))),
-            *(numerals.significant(row[name], 3) for name in shown),
-            row["models_missing"].replace(";", ", ") or "none",
-        ]
-        for row in several.to_dict("records")
-    ]
-    header = ["over the models", "arm", *shown.values(), "models left out"]
-    return Table(header, rows, frozenset(range(2, 2 + len(shown))))
 
 
 def average_table(measured: Measured) -> Table:
@@ -124,8 +84,8 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
 
     Checks of the campaign's tables have no level. Every single outcome is in checks.csv.
     """
-    failed: dict[tuple[str, str, str], list[tuple[int, int, str]]] = {}
-    others: dict[tuple[str, str], list[str]] = {}
+    failed: dict[tuple[str, ...], list[tuple[int, int, str]]] = {}
+    others: dict[tuple[str, str, str], list[str]] = {}
     for row in measured.levels.to_dict("records"):
         cell = cell_of(row)
         for outcome in outcomes_of(row):
@@ -133,45 +93,29 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
                 found = (int(row["run"]), int(row["level"]), outcome.message)
                 failed.setdefault((cell[0], cell_label(cell), f"`{outcome.name}`"), []).append(found)
             else:
-                others.setdefault((outcome.severity, outcome.name), []).append(outcome.message)
-    rows = [
-        [*key[:2], *_joined(found), key[2], _first_of([said for *_, said in found])] for key, found in failed.items()
-    ]
-    of_tables: dict[tuple[str, str], list[str]] = {}
-    for name, severity, message in _of_campaign(measured):
-        if severity == "fail":
-            rows.append(["", "", "", "", f"`{name}`", message])
+                of = f" of {len(measured.levels)}"
+                others.setdefault((outcome.severity, outcome.name, of), []).append(outcome.message)
+    rows = []
+    for (model, arm, check), found_of in failed.items():
+        runs, levels, messages = (list(dict.fromkeys(values)) for values in zip(*found_of, strict=True))
+        where = [", ".join(map(str, sorted(numbers))) for numbers in (runs, levels)]
+        alike = f" (and {len(messages) - 1} alike)" if len(messages) > 1 else ""
+        rows.append([model, arm, *where, check, f"{labelled(messages[0])}{alike}"])
+    of_campaign = measured.checks[measured.checks["level"].isna()] if len(measured.checks) else measured.checks
+    for row in of_campaign.to_dict("records"):
+        about = f"{_named(cell_of(row))}: " if isinstance(row["model"], str) else ""
+        message = f"{about}{labelled(str(row['message']))}"
+        if row["severity"] == "fail":
+            rows.append(["", "", "", "", f"`{row['check']}`", message])
         else:
-            of_tables.setdefault((severity, name), []).append(message)
-    total = len(measured.levels)
-    counted = [(key, f"{len(said)} of {total}", said) for key, said in others.items()]
-    counted += [(key, f"{len(said)}, of the tables", said) for key, said in of_tables.items()]
+            others.setdefault((row["severity"], row["check"], ", of the tables"), []).append(message)
+    words = {"warn": "warning", "note": "note"}
     summed = [
-        [f"`{name}`", "warning" if severity == "warn" else "note", count, labelled(said[0])]
-        for (severity, name), count, said in sorted(counted, reverse=True)
+        [f"`{name}`", words[severity], f"{len(said)}{of}", labelled(said[0])]
+        for (severity, name, of), said in sorted(others.items(), reverse=True)
     ]
     header = ["model", "arm", "runs", measured.unit.heading, "check", "finding"]
     return Table(header, rows, frozenset({2, 3})), Table(["check", "weight", "levels", "for example"], summed)
-
-
-def _joined(found: Sequence[tuple[int, int, str]]) -> list[str]:
-    """The runs and the levels of findings."""
-    return [", ".join(map(str, sorted({entry[at] for entry in found}))) for at in (0, 1)]
-
-
-def _first_of(messages: Sequence[str]) -> str:
-    """The first of several messages, and the number of other distinct ones."""
-    others = len(set(messages)) - 1
-    return labelled(messages[0]) + (f" (and {others} alike)" if others else "")
-
-
-def _of_campaign(measured: Measured) -> Iterator[tuple[str, str, str]]:
-    """Yield name, severity and message of each outcome for the campaign's tables; the message names the cell."""
-    if not {"level", "check", "severity", "message"} <= set(measured.checks):
-        return
-    for row in measured.checks[measured.checks["level"].isna()].to_dict("records"):
-        about = f"{_named(cell_of(row))}: " if isinstance(row["model"], str) else ""
-        yield str(row["check"]), str(row["severity"]), f"{about}{labelled(str(row['message']))}"
 
 
 def _named(cell: CellKey) -> str:
@@ -180,19 +124,14 @@ def _named(cell: CellKey) -> str:
 
 def time_table(measured: Measured) -> Table:
     """Return the time of each phase of measuring, over all runs."""
-    phases: dict[str, list[float]] = {}
-    for run in measured.runs:
-        for name, seconds in run.phases.items():
-            phases.setdefault(name, []).append(seconds)
-    total = sum(map(sum, phases.values()))
+    phases = pd.DataFrame([run.phases for run in measured.runs])
+    total = phases.sum().sum()
     rows = [
         [
-            name.removesuffix("_s").replace("_", " "),
-            numerals.minutes(sum(seconds)),
-            f"{100 * sum(seconds) / total:.0f} %",
-            f"{np.mean(seconds):.0f} s",
+            str(name).removesuffix("_s").replace("_", " "),
+            *(numerals.minutes(seconds), f"{100 * seconds / total:.0f} %", f"{phases[name].mean():.0f} s"),
         ]
-        for name, seconds in sorted(phases.items(), key=lambda item: -sum(item[1]))
+        for name, seconds in phases.sum().sort_values(ascending=False, kind="stable").items()
         if total
     ]
     return Table(["phase", "all runs", "share", "mean of a run"], rows, frozenset({1, 2, 3}))
@@ -202,10 +141,7 @@ def provenance_table(measured: Measured) -> Table:
     """Return the measurements that the report rests on."""
     rows = [
         [
-            run.cell.model,
-            cell_label(run.cell.key),
-            str(run.run),
-            f"`{run.measurement}`",
+            *(run.cell.model, cell_label(run.cell.key), f"{run.run}", f"`{run.measurement}`"),
             run.started[:19].replace("T", " "),
             str(run.hardware.get("fingerprint", numerals.MISSING)),
             ", ".join(run.hardware.get("nodes", ())),
@@ -213,6 +149,4 @@ def provenance_table(measured: Measured) -> Table:
         for run in sorted(measured.runs, key=lambda run: run.started)
     ]
     header = ["model", "arm", "run", "measurement", "started (UTC)", "hardware", "node"]
-    if not any(row[-1] for row in rows):
-        header, rows = header[:-1], [row[:-1] for row in rows]
-    return Table(header, rows, frozenset({2}))
+    return Table(header, rows, frozenset({2})).without_blank()

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from kveval.report.html.images import data_uri
+from kveval.report.html.page import data_uri
 
 
 def test_the_smaller_file_of_a_figure_is_taken(tmp_path: Path) -> None:

@@ -1,17 +1,20 @@
-"""The report's table of goodput: of each arm at one level for all arms, and at the arm's own best level."""
+"""The report's tables of goodput, within declared latency limits, and of costs, at declared prices."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
 from kveval.analysis.cells import CellKey, cell_named, cell_of
+from kveval.analysis.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
 from kveval.analysis.levels.goodput import GOODPUT, in_words
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of, text
-from kveval.report.tables.results import effect_text, is_against_baseline, verdict_text
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
+from kveval.report.data.comparisons import against_baselines, effect_text, verdict_text
 
 NONE_MET = "none met"
 UNKNOWN = "not known"
@@ -62,8 +65,7 @@ def _verdict(plan: ReportPlan, table: pd.DataFrame, cell: CellKey, *, explained:
 
     `explained`: with the reason where there is no verdict.
     """
-    rows = [] if table.empty else rows_of(table, cell).to_dict("records")
-    found = [row for row in rows if row["metric"] == GOODPUT and is_against_baseline(plan, row)]
+    found = [row for row in against_baselines(plan, table, GOODPUT) if cell_of(row) == cell]
     if not found:
         return ["", ""]
     reason = text(found[0]["reason"]) if explained and found[0]["verdict"] not in words.VERDICTS else ""
@@ -86,8 +88,7 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
     table = measured.peak_comparison
     if not plan.goodput or GOODPUT not in measured.levels or table.empty:
         return ""
-    of_model = table[(table["model"] == model) & (table["metric"] == GOODPUT)].to_dict("records")
-    rows = [row for row in of_model if row["baseline"] and is_against_baseline(plan, row)]
+    rows = [row for row in against_baselines(plan, table, GOODPUT) if row["model"] == model and row["baseline"]]
     within, counted = f"Within the limits ({in_words(plan.goodput)})", plan.goodput["of"]
     better = [row for row in rows if row["verdict"] == words.BETTER]
     if better:
@@ -101,3 +102,47 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
         return ""
     against = " or ".join(dict.fromkeys(cell_label(cell_named(row["baseline"])) for row in rows))
     return f"{within} no arm was shown to serve more {counted} a second at its best than {against}."
+
+
+NEVER = "not at any price"
+
+
+def cost_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Return every cell's costs at the level where its model's cells are compared; no rows without declared prices."""
+    if not plan.prices:
+        return Table([], [])
+    found = costs(measured.levels, measured.peaks, measured.comparison, measured.runs, plan.prices, plan.stores)
+    device = "GPU" if (found["gpus"] > 0).any() else "host"
+    header = ["model", "arm", f"{device}s", "tier, GiB", "$ an hour", "$ a million output tokens (95 %)"]
+    against = {cell_label(cell_named(name)) for name in found["baseline"].dropna()}
+    header += [
+        f"change, % of {against.pop() if len(against) == 1 else 'the baseline'} (95 %)",
+        f"{device} s per 1,000 requests (95 %)",
+    ]
+    header += ["the tier pays below, $ a GiB-hour (95 %)"]
+    by_cell = {cell_of(row): row for row in found.to_dict("records")}
+    rows = []
+    for cell in measured.with_peak(plan.ordered):
+        row = by_cell[cell]
+        rows.append(
+            [
+                *(cell[0], cell_label(cell), numerals.rounded(row["gpus"] or row["servers"], 0)),
+                numerals.significant(row["tier_gib"], 3) if row["tier_gib"] else "",
+                numerals.significant(row["usd_per_hour"], 3),
+                numerals.with_interval(*(row[f"{TOKENS}{end}"] for end in ("", "_low", "_high"))),
+                "" if pd.isna(row[CHANGE[0]]) else numerals.effect(*(row[name] for name in CHANGE)),
+                numerals.with_interval(*(row[f"{REQUESTS}{end}"] for end in ("", "_low", "_high"))),
+                _break_even(row),
+            ]
+        )
+    return Table(header, rows, frozenset(range(2, 9)))
+
+
+def _break_even(row: Mapping[Any, Any]) -> str:
+    """The break-even price with its interval, whose lower end is 0 if the tier may make tokens more expensive."""
+    value, low, high = (row[name] for name in BREAK_EVEN)
+    if math.isnan(value):
+        return ""
+    if value <= 0:
+        return NEVER if high <= 0 else f"{NEVER}, or {numerals.significant(high)} at most"
+    return numerals.with_interval(value, max(low, 0.0), high)

@@ -1,0 +1,101 @@
+"""Comparisons: rows of comparison.csv and contrasts.csv, for any two cells of a model, and their facts as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, cell_of
+from kveval.analysis.estimators.intervals import percent
+from kveval.analysis.statistics import verdicts as words
+from kveval.report.data import numbers as numerals
+from kveval.report.data.campaign import Measured, ReportPlan, cell_label, text
+
+UNDECLARED = "not declared as a contrast"
+_MIRRORED = {words.BETTER: words.WORSE, words.WORSE: words.BETTER, "at least": "at most", "at most": "at least"}
+
+
+def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT) -> dict[str, Any]:
+    """Return the comparison of `cell` with `other`, made in either direction, as a row of comparison.csv.
+
+    `value` and `other_value`: the means over runs, as text. Cells that were not compared have an effect without an
+    interval, no verdict, and the reason UNDECLARED.
+    """
+    row = _compared(measured, cell, other, metric)
+    if row is None and (opposite := _compared(measured, other, cell, metric)):
+        effects = [100 * (1 / (1 + opposite[f"{end}_percent"] / 100) - 1) for end in ("effect", "high", "low")]
+        said = {name: text(opposite.get(name)) for name in ("verdict", "indication", "bound")}
+        row = opposite | {name: _MIRRORED.get(value, value) for name, value in said.items()}
+        row |= dict(zip(("effect_percent", "low_percent", "high_percent"), effects, strict=True))
+    known = row is not None and math.isfinite(row["level"])
+    level = int(row["level"]) if row is not None and known else measured.common_level(cell[0])
+    if row is None:
+        row = {"verdict": words.NOT_ASSESSED, "reason": UNDECLARED, "low_percent": math.nan, "high_percent": math.nan}
+        row["effect_percent"] = _described(measured, cell, other, level, metric)
+    shown = [numerals.mean_of(list(measured.levels_of(key, level)[metric])) for key in (cell, other)]
+    named = {**dict(zip(KEYS, cell, strict=True)), "baseline": _name(other), "metric": metric, "level": level}
+    return row | named | dict(zip(("value", "other_value"), shown, strict=True))
+
+
+def _name(cell: CellKey) -> str:
+    return "/".join(map(str, cell))
+
+
+def _compared(measured: Measured, cell: CellKey, other: CellKey, metric: str) -> dict[str, Any] | None:
+    rows = measured.compared_of(cell)
+    found = rows[(rows["baseline"] == _name(other)) & (rows["metric"] == metric)]
+    return {str(name): value for name, value in found.iloc[0].items()} if len(found) else None
+
+
+def _described(measured: Measured, cell: CellKey, other: CellKey, level: int | None, metric: str) -> float:
+    """The difference of the geometric means over the runs both have, in per cent of the other cell."""
+    of_runs = [measured.levels_of(key, level).drop_duplicates("run").set_index("run")[metric] for key in (cell, other)]
+    both = pd.concat(of_runs, axis=1, join="inner").to_numpy(dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(both[:, 0]) - np.log(both[:, 1])
+    known = logs[np.isfinite(logs)]
+    return percent(float(known.mean())) if len(known) else math.nan
+
+
+def against_baselines(plan: ReportPlan, table: pd.DataFrame, metric: str) -> list[dict[Any, Any]]:
+    """Return the comparisons of arms with their baselines in a metric, in the order of every table."""
+    rows = table[table["metric"] == metric].to_dict("records") if len(table) else []
+    order = {cell: place for place, cell in enumerate(plan.ordered)}
+    mine = [row for row in rows if is_against_baseline(plan, row)]
+    return sorted(mine, key=lambda row: order.get(cell_of(row), len(order)))
+
+
+def is_against_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
+    """Return whether a row compares an arm with its baseline, and not with another arm."""
+    against = str(row["baseline"]).split("/")
+    return len(against) != 3 or against[1] == plan.baseline_of.get(str(row["scenario"]))
+
+
+def baseline_label(row: Mapping[Any, Any]) -> str:
+    """Return the `cell_label` of the baseline in a row of a comparison, "" if there is none."""
+    return cell_label(cell_named(row["baseline"])) if row["baseline"] else ""
+
+
+def effect_text(row: Mapping[Any, Any]) -> str:
+    """Return the effect of a comparison with its interval, in per cent; "at least" where it can only be larger."""
+    numbers = (row["effect_percent"], row["low_percent"], row["high_percent"], row.get("interval_percent", 95.0))
+    return " ".join(part for part in (text(row.get("bound")), numerals.effect(*numbers)) if part)
+
+
+def verdict_text(row: Mapping[Any, Any]) -> str:
+    """Return the verdict of a comparison for a table, in bold if it is better, worse or parity; with the indicated
+    verdict if it is only indicative, and with the qualifier.
+    """
+    verdict, indication = str(row["verdict"]), text(row.get("indication"))
+    word = f"{verdict}: {indication}" if indication else f"**{verdict}**" if verdict in words.DECIDED else verdict
+    return ", ".join(filter(None, (word, qualifier(row))))
+
+
+def qualifier(row: Mapping[Any, Any]) -> str:
+    """Return the qualifier of a verdict, "" if it has none."""
+    stated = row["verdict"] in words.VERDICTS or text(row.get("indication"))
+    return text(row.get("qualifier")) if stated else ""

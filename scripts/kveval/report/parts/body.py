@@ -1,0 +1,205 @@
+"""The report without its appendices: the first screen, the arms by model, arms against each other, goodput, costs,
+guidance, and limitations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kveval.analysis.cells import cell_of
+from kveval.analysis.levels import goodput
+from kveval.config.arm_kinds import kinds_of
+from kveval.load.levels import OPEN_LOOP, in_words
+from kveval.load.workload import workload_of
+from kveval.report.answer import CampaignAnswer
+from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened
+from kveval.report.data.run_facts import WEIGHTS, hardware, repeats
+from kveval.report.parts.blocks import Pictures, fitted, of_models, titled, under
+from kveval.report.sections import Block, Bullets, Paragraph, Section
+from kveval.report.tables.caches import PREFILL, ceilings_table, tiers_table
+from kveval.report.tables.guidance import guidance_table
+from kveval.report.tables.not_assessed import alike
+from kveval.report.tables.pairs import pair_table
+from kveval.report.tables.results import arms_table, baselines_of, strategy_table
+from kveval.report.tables.reuse import enough, predicted_table, reuse_table
+from kveval.report.tables.value import cost_table, goodput_level, goodput_table
+
+NOTES = {
+    "miniature": (
+        "**A miniature was measured, not the named model:** random weights, few layers, the real server. It shows how"
+        " the tiers of the KV cache act, not how fast the model is on a GPU."
+    ),
+    "random": (
+        "**Random weights, full geometry:** prefills, KV cache and transfers have the named model's sizes, and nothing"
+        " was downloaded. The content of the answers was not measured."
+    ),
+}
+MACHINES = "**Measured on different machines:** a difference between arms may be one between machines."
+READ = (
+    "Throughput is output tokens delivered per second in the measurement window. Better, worse and parity are "
+    "verdicts of tests at the campaign's error rate; the rest is [undecided, or not assessed](#not-assessed). The"
+    " words are explained in [how to read this report](#how-to-read-this-report)."
+)
+# Figures of the answer's metrics other than throughput.
+OVERVIEW = ("ttft_by_arm", "hit_rates_by_tier")
+INDEX = (
+    "An index of KV blocks helps to choose between replicas: with a single replica it can cost time, and cannot help."
+)
+TIERS = "What the tiers did there, by the server's counters over the level:"
+CEILINGS = (
+    "What limits loading, means over the runs: the rate of the tier's loads by the server's own counters, and the rate"
+    " at which a probe copied large buffers on this machine."
+)
+LENGTHS = (
+    " Prefill is the rate at which the baseline computes prompts; the other time is what a request with loads waits for"
+    " beyond copying and computing. From these follows the length from which loading a prefix is faster than computing"
+    " it again."
+)
+REUSE = (
+    "Shares of the prompt tokens that came from caches: computed from the requests that were sent and the sizes of the"
+    " caches, and found by the servers' own counters, both over the whole level, warm-up included. The interval is over"
+    " runs, each of which has its own requests. A difference without a listed cause is a finding about the server."
+)
+BOUGHT = (
+    "Predicted by simulating the server with the same requests: its speed is fitted to the runs without a tier, and the"
+    " tiers copy at the rates measured here. The interval holds nine in ten simulations, each with a speed that agrees"
+    " with those runs. A measured change outside it has reasons that the simulation does not model."
+)
+UNITS = {
+    "requests": "A request counts when it completes within them; one that fails, or takes longer, misses them.",
+    "sessions": "A session counts when all its turns complete within them, and misses with the first that does not.",
+}
+CUT = "Requests that the window's end cut off before their outcome was known are not counted."
+SENT = "At a level all arms were sent the same number of requests a second, answered or not."
+COSTS = (
+    "At the level where the model's arms are compared, for all servers together. Intervals are those of the throughput."
+    " A change, and the price of memory below which a token costs less with the tier than without, are shown where the"
+    " throughput has a verdict. The numbers are in `analysis/costs.csv`."
+)
+PRICED = {
+    "gpu_hour_usd": "a GPU hour ${:g}",
+    "host_hour_usd": "an hour of a server's host ${:g}",
+    "host_gib_hour_usd": "a GiB of host memory ${:g} an hour",
+}
+PAIRS = "Throughput at the level where the model's arms are compared. A pair that was not declared has no verdict."
+GUIDANCE = (
+    "A CPU tier belongs to the replica that filled it: where several serve a model, sticky or cache-aware routing"
+    " brings a conversation back to its prefix.",
+    (
+        "The tier's host memory comes on top of the server's own; the limits on shared and on locked memory must "
+        "allow both."
+    ),
+)
+
+
+def front(plan: ReportPlan, measured: Measured, answer: CampaignAnswer, pictures: Pictures) -> Iterator[Block]:
+    """Yield the first screen: the question, the answer, one figure, and what would make the answer more certain."""
+    # In the description, remarks on runs that were not measured for the campaign are a list.
+    lines = plan.description.splitlines()
+    items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+    about = " ".join(" ".join(line for line in lines if not line.startswith("- ")).split())
+    about = " ".join(filter(None, (NOTES.get(measured.runs[0].weights), about)))
+    if about:
+        yield Paragraph(about, note=True)
+    if items:
+        yield Bullets(items)
+    if len(hardware(measured.runs)) > 1:
+        yield Paragraph(MACHINES, note=True)
+    yield Paragraph(f"**{answer.question}**")
+    yield Bullets(answer.sentences)
+    yield from pictures.take(answer.figure)
+    steps = [Bullets(answer.next_steps)] if answer.next_steps else []
+    yield from under("What would make the answer more certain", *steps)
+
+
+def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[Section]:
+    """Yield the sections between the first screen and the appendices."""
+    overview = [*_overview(plan, measured), *pictures.take(*OVERVIEW)]
+    yield Section("By model", [*overview, *_models(plan, measured, pictures)])
+    shares = [*of_models(reuse_table(plan, measured, compared=True))]
+    yield from titled("Reuse, computed and found", [*(pictures.of_section("reuse") if shares else []), *shares], REUSE)
+    bought = [*of_models(predicted_table(plan, measured))]
+    if bought:
+        bought.append(Bullets([*enough(measured)]))
+    yield from titled("Gain from tiers, predicted and measured", bought, BOUGHT)
+    if plan.goodput and goodput.GOODPUT in measured.levels:
+        yield _goodput(plan, measured, pictures)
+    priced = ", ".join(text.format(plan.prices[name]) for name, text in PRICED.items() if name in plan.prices)
+    memory = "" if "host_gib_hour_usd" in plan.prices else " Host memory has no price of its own in these costs."
+    yield from titled("What it costs", of_models(cost_table(plan, measured)), f"Priced: {priced}. {COSTS}{memory}")
+    yield from titled("Arms against each other", of_models(pair_table(plan, measured)), PAIRS)
+    answers = [*of_models(guidance_table(plan, measured))]
+    yield from titled("Deployment guidance", [*answers, Bullets(GUIDANCE)] if answers else [])
+    lists = {
+        "Missing": missing(plan, measured),
+        "Measured again after a known defect": repeats(measured.runs),
+        "Limitations": [*_limitations(plan, measured)],
+    }
+    yield from (Section(title, [Bullets(items)]) for title, items in lists.items() if items)
+
+
+def _overview(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
+    yield Paragraph(READ)
+    table = strategy_table(plan, measured)
+    if len(table.rows) > 1 and any(any(row[1:4]) for row in table.rows):
+        yield table
+    if any(plan.scenarios[cell[1]].get("arm") in kinds_of("indexing") for cell in plan.cells):
+        yield Paragraph(INDEX)
+
+
+def _models(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[Section]:
+    for model in plan.models_by_size:
+        level = measured.common_level(model)
+        against = ", ".join(baselines_of(plan, measured, model))
+        at = "" if level is None else f"At {measured.unit.said([level])}"
+        blocks: list[Block] = [Paragraph(f"{at}{f', against {against}' if against else ''}:")] if at else []
+        blocks += fitted(arms_table(plan, measured, model))
+        work = tiers_table(plan, measured, model, level)
+        if work.rows:
+            blocks += [Paragraph(TIERS), *fitted(work)]
+        ceilings = ceilings_table(plan, measured, model)
+        if ceilings.rows:
+            lengths = LENGTHS if PREFILL in ceilings.header else ""
+            blocks += [Paragraph(f"{CEILINGS}{lengths}"), *fitted(ceilings)]
+        yield Section(model, [*blocks, *pictures.of_section("model", model)])
+
+
+def _goodput(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
+    sent = SENT if any(run.workload.get("profile") in OPEN_LOOP for run in measured.runs) else ""
+    said = [f"Limits: {goodput.in_words(plan.goodput)}.", UNITS[plan.goodput["of"]], CUT, sent]
+    blocks: list[Block] = [Paragraph(" ".join(filter(None, said)))]
+    for model in plan.models_by_size:
+        level = goodput_level(plan, measured, model)
+        at = "no level has any" if level is None else f"compared at {measured.unit.said([level])}"
+        blocks += [Paragraph(f"**{model}**, {at}:"), *fitted(goodput_table(plan, measured, model))]
+    return Section("Goodput", [*blocks, *pictures.take("goodput")])
+
+
+def missing(plan: ReportPlan, measured: Measured) -> list[str]:
+    """Return the cells and runs that the campaign asks for but that were not measured."""
+    lines = []
+    for cell in plan.cells:
+        runs, asked, reason = len(measured.runs_of(cell)), plan.runs_of(cell), measured.failures.get(cell, "")
+        if runs < asked:
+            found = [f"{runs} of {asked} runs", reason] if runs else [reason or "not measured"]
+            lines.append(f"{cell[0]}, {cell_label(cell)}: {'; '.join(filter(None, found))}")
+    return lines
+
+
+def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
+    kinds = {True: "is synthetic", False: "replays a trace, whose words are made up"}
+    loads = [workload_of(run.workload) for run in measured.runs]
+    yield from dict.fromkeys(f"The workload {kinds[load.trace is None]}: {in_words(load)}." for load in loads)
+    if measured.runs[0].weights == "random":
+        yield f"{WEIGHTS['random'].capitalize()}: lengths of answers and what they say are not the model's."
+    yield "One workload was measured, at the levels listed; nothing is known of other levels."
+    edge = measured.peaks[~measured.peaks["bracketed"].astype(bool) & (measured.peaks["levels_measured"] > 1)]
+    if len(edge):
+        named = [f"{row['model']}, {cell_label(cell_of(row))}" for row in edge.to_dict("records")]
+        yield f"The highest throughput lies on the first or last level measured: {shortened(named, separator='; ')}."
+    if plan.runs < 5:
+        yield ("With so few runs small differences stay undecided, and parity is seldom shown even where it holds.")
+    for cells in alike(measured):
+        yield f"{cells} ran the same configuration: a difference between them is noise."
+    if len(hardware(measured.runs)) > 1:
+        yield "The runs are from different machines."
