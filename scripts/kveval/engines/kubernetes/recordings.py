@@ -15,7 +15,7 @@ from kveval.config.site import Cluster
 from kveval.engines.kubernetes import leases, merge_metrics
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.download import collect_folder
+from kveval.engines.kubernetes.api.download import collect
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, JOB, POD, Document
@@ -129,7 +129,7 @@ class NodeRecording:
         brought = self.archive.parent / "brought"
         try:
             namespace = self.place.site.pcp_namespace
-            collect_folder(self.place.api, namespace, self.name, CONTAINER, self.folder, brought)
+            collect(self.place.api, namespace, self.name, CONTAINER, self.folder, brought)
         except ClusterError as error:
             raise RecordingError(f"the archive cannot be copied: {error}") from error
         if not archive_files(brought / "archive" / "pcp"):
