@@ -79,7 +79,7 @@ def test_a_pod_that_no_node_takes_up(cluster_api: Api, namespace: str, record_fa
 
 
 def set_status(api: Api, namespace: str, pod: str, status: dict[str, Any]) -> None:
-    path = api.resource(POD).path(namespace, pod)
+    path = POD.path(namespace, pod)
     api.request("PATCH", f"{path}/status", body={"status": status}, content="merge")
 
 

@@ -65,7 +65,7 @@ def begun(api: Api, namespace: str, expiry_s: int) -> dict[str, Any]:
     """Begin a lifetime and note when, as job controllers do since they count ready pods (1.24): this one does not."""
     job = lifetime.begin(api, namespace, "run", RUN, expiry_s=expiry_s)
     started = {"status": {"startTime": job["metadata"]["creationTimestamp"]}}
-    api.request("PATCH", f"{api.resource(JOB).path(namespace, 'run')}/status", body=started, content="merge")
+    api.request("PATCH", f"{JOB.path(namespace, 'run')}/status", body=started, content="merge")
     return job
 
 

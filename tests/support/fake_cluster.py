@@ -98,7 +98,7 @@ class Objects:
             return ok({"items": [found for found in items if self._selected(found, call.query)], "metadata": {}})
         if call.path.endswith("/log"):
             return Reply(200, {}, b"Traceback\nValueError: no GPU\n")
-        kind = kinds[parts[-2]]
+        kind = kinds.get(parts[-2])
         found = [
             entry
             for entry in self.present

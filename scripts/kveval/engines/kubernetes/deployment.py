@@ -198,12 +198,11 @@ class ClusterServerHandle:
 
 def remove_run(place: RunContext, rendered: Rendered, say: Callable[[str], None]) -> list[str]:
     """Remove every object of this run except its Lease, and wait until they are gone; return what was removed."""
-    kinds = {*RUN_KINDS, *(kind_of(document) for document in rendered.serving)}
-    chosen, where = place.selector(), [place.namespace]
-    result = remove(place.api, chosen, where, kinds=sorted(kinds), say=say)
+    kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, rendered.serving)])
+    result = remove(place.api, place.selector(), [place.namespace], kinds=kinds, say=say)
     if result.unlisted:
         # The account could list them when it created them.
-        lacking = ", ".join(sorted({plural for plural, _ in result.unlisted}))
+        lacking = ", ".join(sorted({kind.plural for kind, _ in result.unlisted}))
         message = f"the account may no longer list {lacking} in namespace {place.namespace}"
         raise ClusterError(message, code="right_missing", resources=lacking)
     return result.removed

@@ -61,7 +61,7 @@ class ClusterEngine:
     @contextlib.contextmanager
     def alone(self, say: Say) -> Iterator[None]:
         """Hold this run's Lease; other runs may be measured meanwhile. The last of them removes the recorder."""
-        self._api.retrying.say = say
+        self._api.say = say
         over = False
         try:
             mark = {leases.MARK_ANNOTATION: recordings.mark_of(self._place)}

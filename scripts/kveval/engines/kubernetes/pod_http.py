@@ -29,13 +29,13 @@ class Reach:
         path, _, query = path.partition("?")
         pairs = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
         api, namespace = self._place.api, self._place.namespace
-        target = f"{api.resource(POD).path(namespace, f'{self._pod}:{self._port}')}/proxy{path}"
+        target = f"{POD.path(namespace, f'{self._pod}:{self._port}')}/proxy{path}"
         try:
             # Not retried, because a status here may be the answer of the proxied server.
             answer = api.of_pod(
                 namespace,
                 self._pod,
-                lambda: api.retrying.once(method, target, pairs, body, timeout_s=timeout_s),
+                lambda: api.once(method, target, query=pairs, body=body, timeout_s=timeout_s),
                 final=AWAY,
             )
         except ClusterError as error:

@@ -8,16 +8,12 @@ from typing import Any
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import Document, Kind
+from kveval.engines.kubernetes.api.kinds import GATEWAY, GATEWAY_CLASS, POOL, ROUTE, Document, Kind
 from kveval.engines.kubernetes.pod_http import direct_url
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.sidecars import container_of
 
-GATEWAY = Kind("gateway.networking.k8s.io/v1", "Gateway")
-GATEWAY_CLASS = Kind("gateway.networking.k8s.io/v1", "GatewayClass")
-ROUTE = Kind("gateway.networking.k8s.io/v1", "HTTPRoute")
-POOL = Kind("inference.networking.k8s.io/v1", "InferencePool")
 # A cloud load balancer may need minutes for a cell's own Gateway, and its routes reach the proxies even later.
 _PROGRAMMED_S = 600.0
 _POLL_S = 2.0

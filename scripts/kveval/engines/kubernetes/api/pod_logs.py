@@ -72,7 +72,7 @@ class Follower:
         query: Query = {"container": self._container, "follow": True}
         while not self._over.is_set():
             with contextlib.suppress(ClusterError, OSError):
-                path = f"{self._api.resource(POD).path(self._namespace, self._pod)}/log"
+                path = f"{POD.path(self._namespace, self._pod)}/log"
                 self._stream = self._api.transport.stream(path, query, _SILENCE_S)
                 # Every answer begins with the log's first line: after a lost connection the whole log is read again.
                 self._write(b"")
