@@ -10,25 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from kveval.host.errors import Failure
+from kveval.engines.servers.server import Server
+from kveval.engines.watchdog import Check
 from kveval.load.guidellm import Level, Primed
-from kveval.store.run_file import Answers, SidecarRecord
 from kveval.store.store import Key, Store
 
 Say = Callable[[str], None]
-Check = tuple[Callable[[], None], float]
-"""A function that raises a Failure when something is wrong, and the interval in seconds at which it is called."""
-
-
-class DeploymentError(Failure):
-    """The server did not start as declared, or stopped serving."""
-
-
-class ServerDied(DeploymentError):
-    """A process of the server has ended; the message quotes the line of its log that says why.
-
-    Facts: `log`, its path on this host, and `offset`, the byte at which this deployment's output begins in it.
-    """
 
 
 @dataclass(frozen=True)
@@ -48,38 +35,6 @@ class LoadResult:
     def wall_s(self) -> float:
         """Seconds from its start to its end."""
         return self.ended - self.started
-
-
-class Server(Protocol):
-    """A server that answers and was checked to have the declared version and model."""
-
-    version: str
-    startup_s: float
-    facts: dict[str, Any]
-
-    @property
-    def argv(self) -> Sequence[str]:
-        """Its command line."""
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        """Its environment, without secrets."""
-
-    @property
-    def sidecar_facts(self) -> Sequence[SidecarRecord]:
-        """The records of its sidecars: the other servers that its arm needs."""
-
-    def require_alive(self) -> None:
-        """Raise a Failure if a process of the server (ServerDied) or of a sidecar has ended."""
-
-    def counters(self) -> dict[str, float]:
-        """Return the counters of the server, summed over replicas, and of its sidecars."""
-
-    def check_answers(self, *, tier: bool, longest: int) -> Answers:
-        """Compare its answers with and without its cache, see kveval.engines.servers.answers; leaves caches filled."""
-
-    def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> Sequence[Check]:
-        """Return the checks that detect a hanging server; see kveval.engines.watchdog.StallWatch for the parameters."""
 
 
 class ServerHandle(Protocol):

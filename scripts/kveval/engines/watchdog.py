@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kveval.host.errors import Failure
-from kveval.host.http import HttpError, fetch
+from kveval.host.http import HttpError
 from kveval.spec.servers.software import ServerSoftware
 
+Check = tuple[Callable[[], None], float]
+"""A function that raises a Failure when something is wrong, and the interval in seconds at which it is called."""
 DISK_RESERVE_BYTES = 32 * 2**20
 """A run stops if the disk has fewer free bytes than this, which an orderly stop needs."""
+WAY_LOST = "way_lost"
+"""Code of an HttpError that tells nothing about the server, because what leads to it does not answer."""
 _MIB = 2**20
 
 
@@ -65,7 +69,7 @@ class Monitor:
 
 
 @contextlib.contextmanager
-def monitored(checks: Sequence[tuple[Callable[[], None], float]]) -> Iterator[Monitor]:
+def monitored(checks: Sequence[Check]) -> Iterator[Monitor]:
     """Call each check at its interval while the body runs; `checks`: pairs of a function and its interval, seconds."""
     monitor = Monitor()
     threads = [
@@ -111,8 +115,8 @@ class StallWatch:
     `limit_s` alone applies. A prefill generates no token: `limit_s` must exceed the longest prefill.
     """
 
-    url: str
-    software: ServerSoftware
+    read: Callable[[float], Work]
+    """Reads the progress within so many seconds; raises HttpError or ValueError if the server does not answer."""
     limit_s: float
     idle_s: float
     log: Path
@@ -132,11 +136,13 @@ class StallWatch:
         return min(5.0, self.limit_s / 5)
 
     def check(self) -> None:
-        """Read the server's metrics and judge them. Raises StallError."""
+        """Read the server's progress and judge it. Raises StallError."""
         work = None
-        with contextlib.suppress(HttpError, ValueError):
-            page = fetch(self.url, timeout_s=self.interval_s)
-            work = read_work(page.decode(errors="replace"), self.software)
+        try:
+            work = self.read(self.interval_s)
+        except (HttpError, ValueError) as error:
+            if isinstance(error, HttpError) and error.code == WAY_LOST:
+                return
         self.observe(work)
 
     def observe(self, work: Work | None) -> None:

@@ -13,7 +13,8 @@ import zstandard
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.engines.counters import changes
-from kveval.engines.protocol import Recorder, RunSession, ServerDied
+from kveval.engines.protocol import Recorder, RunSession
+from kveval.engines.servers.protocol import ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
 from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor

@@ -13,7 +13,8 @@ from tests.support.known_crash import KNOWN, LOG, NAME
 from tests.support.stored_runs import described
 
 from kveval.engines.job import Job
-from kveval.engines.protocol import DeploymentError, Say, ServerDied
+from kveval.engines.protocol import Say
+from kveval.engines.servers.protocol import DeploymentError, ServerDied
 from kveval.host.errors import Failure
 from kveval.measure import attempt, transaction
 from kveval.measure.progress import Progress

@@ -14,15 +14,18 @@ from kveval.engines.kubernetes.leases import Held
 from kveval.engines.kubernetes.lifetime import EXPIRY_S
 from kveval.engines.kubernetes.manifests.context import FILES_FOLDER
 from kveval.engines.kubernetes.manifests.rendering import Rendered, download_job
-from kveval.engines.kubernetes.pod_http import Reach
+from kveval.engines.kubernetes.pod_http import fetch_from_pod
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
 from kveval.engines.kubernetes.run_place import RunContext, component_of
-from kveval.engines.kubernetes.sidecars import PodKeyValueStore, PodLMCache, PodPicker, PodSidecar, container_of
+from kveval.engines.kubernetes.sidecars import PodPicker, command_line, container_of, store_in
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.rollout import wait_for_deployment, wait_for_job
 from kveval.engines.kubernetes.wait.wait import RolloutError
-from kveval.engines.protocol import DeploymentError, Say
-from kveval.engines.servers.registry import program_of
+from kveval.engines.protocol import Say
+from kveval.engines.servers.endpoint import Endpoint
+from kveval.engines.servers.lmcache import LMCacheServer
+from kveval.engines.servers.program import Sidecar
+from kveval.engines.servers.protocol import DeploymentError
 from kveval.host.logs import last_words
 from kveval.host.processes import signals_deferred
 
@@ -142,47 +145,45 @@ class ClusterServerHandle:
                 pods += wait_for_deployment(place.api, place.namespace, name, left, self._say, place.patience)
             except RolloutError as error:
                 raise self._explained(error) from error
-        replicas = [self._replica(pod, number) for number, pod in enumerate(_of(pods, "model-server"))]
-        if not replicas:
+        models = sorted((pod for pod in pods if component_of(pod) == "model-server"), key=_name)
+        if not models:
             raise ClusterError("no rendered document has the component model-server")
-        server = ClusterServer(
-            place,
-            replicas,
-            [sidecar for pod in pods for sidecar in self._sidecars(pod)],
-            pods,
-            file_tier=FILES_FOLDER if place.specification.file_tier else None,
-        )
+        replicas = [self._replica(pod, number) for number, pod in enumerate(models)]
+        sidecars = [sidecar for pod in pods if (sidecar := self._sidecar(pod)) is not None]
+        files = FILES_FOLDER if place.specification.file_tier else None
+        server = ClusterServer(place, replicas, sidecars, pods, files)
         server.startup_s = time.monotonic() - begin
-        server.require_declared()
+        server.require_declared(place.specification)
         server.warm_up(self._prompt_tokens)
         server.reset_caches()
         self._server = server
         return server
 
     def _replica(self, pod: Document, number: int) -> Replica:
-        log = "server" if number == 0 else f"server-{number}"
-        program = program_of(self._place.specification.versions)
-        return Replica(pod, Reach(self._place, pod, self._place.ports["port"]), self._follow(pod, SERVER, log), program)
+        follower = self._follow(pod, SERVER, "server" if number == 0 else f"server-{number}")
+        fetch = fetch_from_pod(self._place, pod, self._place.ports["port"])
+        served_model = self._place.specification.model.served_name
+        return Replica(pod, Endpoint(self._place.program, served_model, fetch, follower.log), follower)
 
-    def _sidecars(self, pod: Document) -> Sequence[PodSidecar]:
+    def _sidecar(self, pod: Document) -> Sidecar | None:
         place, name = self._place, component_of(pod)
         if name in _STORES:
-            return [PodKeyValueStore(place, pod, name, place.ports[f"{name}_port"], self._follow(pod, name, name).log)]
+            return store_in(place, pod, name, self._follow(pod, name, name).log)
         if name == "epp":
-            reach = Reach(place, pod, place.ports["epp_metrics_port"])
-            return [PodPicker(pod, reach, self._follow(pod, name, name).log)]
+            fetch = fetch_from_pod(place, pod, place.ports["epp_metrics_port"])
+            return PodPicker(pod, fetch, self._follow(pod, name, name).log)
         if name == "model-server" and container_of(pod, "lmcache"):
-            reach = Reach(place, pod, place.ports["lmcache_http_port"])
-            return [PodLMCache(pod, reach, self._follow(pod, "lmcache", "lmcache").log)]
-        return []
+            fetch = fetch_from_pod(place, pod, place.ports["lmcache_http_port"])
+            log = self._follow(pod, "lmcache", "lmcache").log
+            return LMCacheServer(command_line(pod, "lmcache"), log, fetch)
+        return None
 
     def _explained(self, error: RolloutError) -> DeploymentError:
         """Return an error that says in one line, with the decisive log line, why pods do not run; save all evidence."""
         with contextlib.suppress(ClusterError):
             if error.pod and (pod := self._place.api.read(POD, error.pod, self._place.namespace)):
                 keep_logs(self._place.api, pod, self._logs)
-        form = program_of(self._place.specification.versions).log_form
-        words = last_words(self._logs / f"{SERVER}.log", form=form)
+        words = last_words(self._logs / f"{SERVER}.log", form=self._place.program.log_form)
         return DeploymentError(keep_evidence(error, self._logs, words))
 
     def _follow(self, pod: Document, container: str, name: str) -> Follower:
@@ -217,5 +218,5 @@ def on_nodes_of(pods: Sequence[Document]) -> dict[str, Any]:
     }
 
 
-def _of(pods: Sequence[Document], component: str) -> list[Document]:
-    return sorted((pod for pod in pods if component_of(pod) == component), key=lambda pod: str(pod["metadata"]["name"]))
+def _name(pod: Document) -> str:
+    return str(pod["metadata"]["name"])

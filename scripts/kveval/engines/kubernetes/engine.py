@@ -23,8 +23,8 @@ from kveval.engines.kubernetes.replicas import ClusterServer
 from kveval.engines.kubernetes.routes import gateway_url, require_routed, sources_of, with_controller
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.preflight import disk_bytes
-from kveval.engines.protocol import Check, LoadResult, Say
-from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
+from kveval.engines.protocol import LoadResult, Say
+from kveval.engines.watchdog import DISK_RESERVE_BYTES, Check, require_free
 from kveval.host.errors import Failure
 from kveval.host.gpu_conditions import INTERVAL_S, GpuWatch
 from kveval.host.hardware import GPU_QUERY, gpus_told

@@ -2,49 +2,42 @@
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 from kveval.engines.kubernetes.api.errors import AWAY, ClusterError
 from kveval.engines.kubernetes.api.kinds import POD
 from kveval.engines.kubernetes.manifests.rendering import place as filled_url
 from kveval.engines.kubernetes.run_place import RunContext
-from kveval.host.http import HttpError, decoded, fetch
+from kveval.engines.servers.protocol import Fetch
+from kveval.engines.watchdog import WAY_LOST
+from kveval.host.http import HttpError, fetch_from
 
 
-class Reach:
-    """HTTP requests to one port of one pod."""
+def fetch_from_pod(place: RunContext, pod: Mapping[str, Any], port: int) -> Fetch:
+    """Return what sends requests to one port of one pod; it raises HttpError."""
+    if direct := direct_url(place, port):
+        return fetch_from(direct)
+    api, namespace, name = place.api, place.namespace, str(pod["metadata"]["name"])
+    target = f"{POD.path(namespace, f'{name}:{port}')}/proxy"
 
-    def __init__(self, place: RunContext, pod: Mapping[str, Any], port: int) -> None:
-        self._place = place
-        self._pod = str(pod["metadata"]["name"])
-        self._port = port
-        self.direct = direct_url(place, port)
-
-    def __str__(self) -> str:
-        return self.direct or f"{self._place.namespace}/{self._pod}:{self._port}"
-
-    def page(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
-        """Send one request and return the body of a 2xx answer. Raises HttpError."""
-        if self.direct is not None:
-            return fetch(f"{self.direct}{path}", method=method, body=body, timeout_s=timeout_s)
+    def fetched(path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
         path, _, query = path.partition("?")
-        pairs = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
-        api, namespace = self._place.api, self._place.namespace
-        target = f"{POD.path(namespace, f'{self._pod}:{self._port}')}/proxy{path}"
+        pairs = dict(parse_qsl(query))
         try:
             # Not retried, because a status here may be the answer of the proxied server.
             answer = api.of_pod(
                 namespace,
-                self._pod,
-                lambda: api.once(method, target, query=pairs, body=body, timeout_s=timeout_s),
+                name,
+                lambda: api.once(method, target + path, query=pairs, body=body, timeout_s=timeout_s),
                 final=AWAY,
             )
         except ClusterError as error:
-            raise HttpError(f"{method} {path} of pod {self._pod} failed: {error}", pod=self._pod) from error
+            # Without a status nothing is known about the pod: the API server, or the pod's node, does not answer.
+            code = WAY_LOST if error.status is None else ""
+            raise HttpError(f"{method} {path} of pod {name} failed: {error}", code=code, pod=name) from error
         return answer.body
 
-    def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
-        """Send one request and return the decoded JSON answer, or None when the answer is not JSON."""
-        return decoded(self.page(path, method, body, timeout_s))
+    return fetched
 
 
 def direct_url(place: RunContext, port: int) -> str | None:

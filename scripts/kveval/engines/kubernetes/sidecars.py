@@ -1,88 +1,51 @@
-"""The servers beside vLLM in a cell's pods: Redis or Valkey, LMCache's server, llm-d's endpoint picker."""
+"""The servers beside vLLM in a cell's pods: Redis or Valkey, llm-d's endpoint picker; and what their pods declare."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from kveval.engines.counters import CounterError, parse_counters
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.pod_http import Reach
 from kveval.engines.kubernetes.run_place import RunContext
-from kveval.engines.servers.keyvalue import KeyValueQuestions
-from kveval.engines.servers.lmcache import LMCacheQuestions
-from kveval.engines.servers.program import SidecarError
+from kveval.engines.servers.keyvalue import KeyValueStore
+from kveval.engines.servers.program import Sidecar, SidecarError
+from kveval.engines.servers.protocol import Fetch
 from kveval.host.http import HttpError
 
 _PICKER_COUNTERS = ("kvcache", "llm_d", "inference")
 
 
-class PodKeyValueStore(KeyValueQuestions):
-    """A store in its own pod, queried with the store's client in that pod, so that its port need not be reachable."""
+def store_in(place: RunContext, pod: Mapping[str, Any], name: str, log: object) -> KeyValueStore:
+    """Return the store of a pod, queried with the store's client in the pod: its port need not be reachable."""
 
-    def __init__(self, place: RunContext, pod: Mapping[str, Any], name: str, port: int, log: object) -> None:
-        super().__init__(name, log)
-        self.argv = command_line(pod, name)
-        self._place, self._pod, self._port = place, str(pod["metadata"]["name"]), port
-
-    def _ask(self, command: str) -> str:
-        argv = [f"{self.name}-cli", "-p", str(self._port), *command.split()]
+    def send(command: str) -> str:
+        argv = [f"{name}-cli", "-p", str(place.ports[f"{name}_port"]), *command.split()]
         try:
-            done = self._place.api.exec(self._place.namespace, self._pod, self.name, argv, timeout_s=15.0)
+            done = place.api.exec(place.namespace, pod["metadata"]["name"], name, argv, timeout_s=15.0)
         except ClusterError as error:
-            raise SidecarError(f"{self.name} cannot be queried: {error}; see {self.log}") from error
+            raise ValueError(str(error)) from error
         if done.returncode:
-            word, said = command.split(maxsplit=1)[0], done.said
-            message = f"{self.name} does not answer {word}: {said}; see {self.log}"
-            facts = {"program": self.name, "command": word, "said": said, "log": self.log}
-            raise SidecarError(message, code="no_answer", **facts)
+            raise ValueError(done.said)
         return done.text.removeprefix("(integer) ")
 
-
-class PodLMCache(LMCacheQuestions):
-    """LMCache's server, a container beside vLLM's in the same pod."""
-
-    def __init__(self, pod: Mapping[str, Any], reach: Reach, log: object) -> None:
-        super().__init__(log)
-        self.argv = command_line(pod, "lmcache")
-        self._reach = reach
-
-    def _send(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 10.0) -> Any:
-        return self._reach.ask(path, method, body, timeout_s)
-
-    def _metrics(self) -> str:
-        return self._reach.page("/metrics", timeout_s=10.0).decode()
+    return KeyValueStore(name, command_line(pod, name), log, send)
 
 
-class PodPicker:
-    """llm-d's endpoint picker. Its index need not be emptied between levels, because their prompts differ."""
+class PodPicker(Sidecar):
+    """llm-d's endpoint picker. It has no tier; its index need not be emptied between levels: their prompts differ."""
 
-    name = "epp"
-
-    def __init__(self, pod: Mapping[str, Any], reach: Reach, log: object) -> None:
-        self.argv = command_line(pod, "epp")
-        self._reach, self._log = reach, log
-        # It does not report its release; the image's tag is used, and run.json has the image's digest.
+    def __init__(self, pod: Mapping[str, Any], fetch: Fetch, log: object) -> None:
+        super().__init__("epp", command_line(pod, "epp"), log)
+        self._fetch = fetch
+        # It cannot be asked for its release; the image's tag is used, and run.json has the image's digest.
         self.version = str(container_of(pod, self.name)["image"]).rpartition(":")[2]
-
-    def identify(self, versions: Mapping[str, str]) -> None:
-        """Do nothing: the endpoint picker cannot be asked for its version."""
-
-    def reported_bytes(self) -> int | None:
-        """Return None: it has an index, not a tier."""
-        return None
 
     def counters(self) -> dict[str, float]:
         """Return its counters of scheduling and of the index. Raises SidecarError."""
         try:
-            found = parse_counters(self._reach.page("/metrics", timeout_s=10.0).decode(), prefix="")
+            found = parse_counters(self._fetch("/metrics", timeout_s=10.0).decode(), prefix="")
         except (CounterError, HttpError) as error:
-            raise SidecarError(f"the endpoint picker: {error}; see {self._log}") from error
+            raise SidecarError(f"the endpoint picker: {error}; see {self.log}") from error
         return {name: value for name, value in found.items() if name.startswith(_PICKER_COUNTERS)}
-
-    def reset(self, timeout_s: float) -> None:
-        """Do nothing: it has no cache to empty."""
-
-
-PodSidecar = PodKeyValueStore | PodLMCache | PodPicker
 
 
 def container_of(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:

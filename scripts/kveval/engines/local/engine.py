@@ -17,8 +17,8 @@ from kveval.engines.local.builds import build_facts, environment_of
 from kveval.engines.local.gpu_exporter import gpu_exporter
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import require_checkpoint, require_room
-from kveval.engines.protocol import Check, LoadResult, Say
-from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
+from kveval.engines.protocol import LoadResult, Say
+from kveval.engines.watchdog import DISK_RESERVE_BYTES, Check, require_free
 from kveval.host import copy_bandwidth, hardware
 from kveval.host.cores import Cores, divided, on_cores, usable
 from kveval.host.gpu_conditions import INTERVAL_S, local_watch, visible_gpus
@@ -133,7 +133,7 @@ class HostSession:
     def recording(self) -> Iterator[Recording | DirectRecording]:
         """Record this host and the processes of the run."""
         with contextlib.ExitStack() as stack:
-            endpoints = dict(self.handle.server.endpoints)
+            endpoints = dict(self.handle.server.metrics_urls)
             if not self._job.specification.on_cpu:
                 endpoints |= stack.enter_context(self._gpu_exporter())
             place, settings = self._scratch / "pcp", self._recording_settings(endpoints)
@@ -151,9 +151,8 @@ class HostSession:
         return load.command(str(guidellm), self._job.specification.workload, level, self._target(), report)
 
     def _target(self) -> load.LoadTarget:
-        specification, server = self._job.specification, self.handle.server
-        folder = self._model_dir
-        return load.LoadTarget(server.url, server.served_model, specification.model.hf_id if folder is None else folder)
+        model, url, folder = self._job.specification.model, self.handle.server.url, self._model_dir
+        return load.LoadTarget(url, model.served_name, model.hf_id if folder is None else folder)
 
     @property
     def _model_dir(self) -> Path | None:
@@ -261,8 +260,7 @@ class HostSession:
 
     def _recording_settings(self, endpoints: Mapping[str, str]) -> RecordingSettings:
         server = self.handle.server
-        leaders = {server.program.software.name: server.process.pid} | {
-            sidecar.program.name: sidecar.program.process.pid for sidecar in server.sidecars
-        }
+        leaders = {server.program.software.name: server.process.pid}
+        leaders |= {program.name: program.process.pid for program in server.programs}
         members = [member for name, pid in leaders.items() for member in Session.led_by(pid, name).members()]
         return RecordingSettings(openmetrics=endpoints, processes=[member.pid for member in members])
