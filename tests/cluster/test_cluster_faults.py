@@ -26,8 +26,7 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import DEPLOYMENT, POD
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import Patience
-from kveval.engines.kubernetes.wait.rollout import require_unchanged, wait_for_deployment, wait_for_job
-from kveval.engines.kubernetes.wait.wait import RolloutError
+from kveval.engines.kubernetes.wait.rollout import RolloutError, require_unchanged, wait_for_deployment, wait_for_job
 
 pytestmark = pytest.mark.cluster
 Record = Callable[[str, float, float], None]

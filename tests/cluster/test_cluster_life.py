@@ -18,11 +18,11 @@ from kveval.engines.kubernetes.api.names import labels, selector
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import Patience
 from kveval.engines.kubernetes.wait.rollout import (
+    RolloutError,
     require_unchanged,
     wait_for_daemonset,
     wait_for_deployment,
 )
-from kveval.engines.kubernetes.wait.wait import RolloutError
 
 pytestmark = pytest.mark.cluster
 Record = Callable[[str, float, float], None]

@@ -19,8 +19,7 @@ from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
 from kveval.engines.kubernetes.run_place import RunContext, component_of
 from kveval.engines.kubernetes.sidecars import PodPicker, command_line, container_of, store_in
 from kveval.engines.kubernetes.teardown import remove
-from kveval.engines.kubernetes.wait.rollout import wait_for_deployment, wait_for_job
-from kveval.engines.kubernetes.wait.wait import RolloutError
+from kveval.engines.kubernetes.wait.rollout import RolloutError, wait_for_deployment, wait_for_job
 from kveval.engines.protocol import Say
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.lmcache import LMCacheServer

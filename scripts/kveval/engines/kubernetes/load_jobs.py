@@ -23,7 +23,7 @@ from kveval.engines.kubernetes.manifests.rendering import load_command, load_job
 from kveval.engines.kubernetes.recordings import NodeRecording, epoch_seconds
 from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.wait.diagnosis import alive, exit_of
-from kveval.engines.kubernetes.wait.wait import WaitState, WaitTarget, wait
+from kveval.engines.kubernetes.wait.rollout import WaitState, WaitTarget, wait
 from kveval.engines.protocol import LoadResult, Say
 from kveval.host.http import DIRECT_LOOPBACK
 from kveval.host.logs import last_words

@@ -22,7 +22,7 @@ from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.load_jobs import LoadJobs, exit_code, failed, is_over
 from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.run_place import RunContext
-from kveval.engines.kubernetes.wait.wait import RolloutError
+from kveval.engines.kubernetes.wait.rollout import RolloutError
 from kveval.load import guidellm as load
 from kveval.load.guidellm import Level, LoadError
 from kveval.load.workload import BurstSpec, WorkloadSpec
