@@ -181,10 +181,10 @@ class FakeStream:
     def __init__(self, parts: Sequence[bytes]) -> None:
         self._parts = parts
 
-    def __iter__(self) -> Iterator[bytes]:
+    def stream(self, size: int | None, *, decode_content: bool) -> Iterator[bytes]:
         return iter(self._parts)
 
-    def interrupt(self) -> None:
+    def shutdown(self) -> None:
         pass
 
     def close(self) -> None:

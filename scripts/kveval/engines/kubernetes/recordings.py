@@ -8,7 +8,7 @@ are copied here they have the names that every recording uses, and the host is t
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from kveval.config.site import Cluster
@@ -48,40 +48,21 @@ _REMOVAL_S = 120.0
 _OUTAGE_S = 10.0
 
 
-@dataclass
 class NodeRecording:
     """A run's recording in the recorder's pod `pod`, copied to a folder in `directory` when it stops.
 
-    `sources`: the run's metrics endpoints by name, as the node sees them, several URLs separated by spaces;
-    `shared`: names of the endpoints that are recorded for every run.
+    `sources`: the run's metrics endpoints by name, as the node sees them, several URLs separated by spaces; `shared`:
+    names of the endpoints that are recorded for every run; `archive`: base path of the archive on this host, once the
+    recording was collected.
     """
 
-    place: RunContext
-    pod: Document
-    mark: str
-    directory: Path = Path()
-    sources: Mapping[str, str] = field(default_factory=dict)
-    shared: Sequence[str] = ()
-
-    @property
-    def node(self) -> str:
-        """The name of the node that is recorded."""
-        return str(self.pod["spec"]["nodeName"])
-
-    @property
-    def archive(self) -> Path:
-        """Base path of the archive on this host, once the recording was collected."""
-        return self.directory / self.node / "pcp"
-
-    @property
-    def folder(self) -> str:
-        """The recording's folder in the pod."""
-        return f"{ROOT}/{self.mark}"
-
-    @property
-    def name(self) -> str:
-        """The pod's name."""
-        return str(self.pod["metadata"]["name"])
+    def __init__(self, place: RunContext, pod: Document, mark: str, directory: Path = Path()) -> None:
+        self.place, self.pod, self.mark = place, pod, mark
+        self.name, self.node = str(pod["metadata"]["name"]), str(pod["spec"]["nodeName"])
+        self.folder = f"{ROOT}/{mark}"
+        self.archive = directory / self.node / "pcp"
+        self.sources: Mapping[str, str] = {}
+        self.shared: Sequence[str] = ()
 
     def tell(self, sources: Mapping[str, str]) -> None:
         """Set these endpoints; they replace those with the same names. Raises RecordingError."""

@@ -66,17 +66,9 @@ class Asking:
     def __init__(self, transport: KubernetesTransport) -> None:
         self._transport = transport
         self._lock = threading.Lock()
-        self._ahead: Bounds | None = None
-
-    @property
-    def server(self) -> str:
-        """The server's address."""
-        return self._transport.server
-
-    @property
-    def ahead(self) -> Bounds | None:
+        self.server = transport.server
+        self.ahead: Bounds | None = None
         """How far this host's clock is ahead of the server's, from the date of every answer; None before the first."""
-        return self._ahead
 
     def get(self, path: str, **query: str) -> Answer:
         """Send a GET request and return the answer. Raises Unreachable."""
@@ -107,12 +99,10 @@ class Asking:
         if "date" in headers:
             # Truncated to whole seconds: the server's clock was in [date, date + 1) between `begin` and `end`.
             date = parsedate_to_datetime(headers["date"]).timestamp()
-            self._narrow(Bounds(begin - date - 1, end - date))
+            seen = Bounds(begin - date - 1, end - date)
+            with self._lock:
+                self.ahead = seen if self.ahead is None else self.ahead.and_(seen)
         return Answer(reply.status, reply.json(), _warnings(headers.get("warning", "")))
-
-    def _narrow(self, seen: Bounds) -> None:
-        with self._lock:
-            self._ahead = seen if self._ahead is None else self._ahead.and_(seen)
 
 
 def every(things: Iterable[T], do: Callable[[T], R]) -> list[R]:
