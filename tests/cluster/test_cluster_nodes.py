@@ -27,9 +27,9 @@ from kveval.config.site import Cluster as Site
 from kveval.engines.kubernetes import recordings
 from kveval.engines.kubernetes.api.kinds import EVENT, NODE
 from kveval.engines.kubernetes.api.names import selector
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.nodes import fingerprint
-from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.teardown import remove
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.parquet.reading import archive_info, series

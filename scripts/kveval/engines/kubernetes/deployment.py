@@ -12,11 +12,10 @@ from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
 from kveval.engines.kubernetes.leases import Held
 from kveval.engines.kubernetes.lifetime import EXPIRY_S
-from kveval.engines.kubernetes.manifests.context import FILES_FOLDER
+from kveval.engines.kubernetes.manifests.context import FILES_FOLDER, RunContext, component_of
 from kveval.engines.kubernetes.manifests.rendering import Rendered, download_job
 from kveval.engines.kubernetes.pod_http import fetch_from_pod
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
-from kveval.engines.kubernetes.run_place import RunContext, component_of
 from kveval.engines.kubernetes.sidecars import PodPicker, command_line, container_of, store_in
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.rollout import RolloutError, wait_for_deployment, wait_for_job
@@ -38,18 +37,14 @@ RUN_KINDS = (DEPLOYMENT, JOB, POD, SERVICE, CONFIG_MAP)
 class ClusterServerHandle:
     """The run's servers on a cluster: one deployment at a time, with the same names after a restart.
 
-    `lease`: the run's; `logs`: folder to copy the pods' logs to; `prompt_tokens`: length of the prompt that warms a
-    server up.
+    `lease`: the run's; `logs`: folder to copy the pods' logs to.
     """
 
-    def __init__(
-        self, place: RunContext, lease: Held, rendered: Rendered, logs: Path, prompt_tokens: int, say: Say
-    ) -> None:
+    def __init__(self, place: RunContext, lease: Held, rendered: Rendered, logs: Path, say: Say) -> None:
         self._place = place
         self._lease = lease
         self._rendered = rendered
         self._logs = logs
-        self._prompt_tokens = prompt_tokens
         self._say = say
         self._server: ClusterServer | None = None
         self.on_restart: Callable[[ClusterServer], None] | None = None
@@ -153,7 +148,7 @@ class ClusterServerHandle:
         server = ClusterServer(place, replicas, sidecars, pods, files)
         server.startup_s = time.monotonic() - begin
         server.require_declared(place.specification)
-        server.warm_up(self._prompt_tokens)
+        server.warm_up(place.specification.workload.first_prompt_tokens)
         server.reset_caches()
         self._server = server
         return server

@@ -9,19 +9,16 @@ from typing import Any
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.kubernetes import leases, lifetime, neighbours, recordings
 from kveval.engines.kubernetes import nodes as machines
-from kveval.engines.kubernetes.api import exporters
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE, Document, kind_of
 from kveval.engines.kubernetes.deployment import ClusterServerHandle, remove_run
 from kveval.engines.kubernetes.load_jobs import LoadJobs
-from kveval.engines.kubernetes.manifests.context import LOAD_FOLDER
-from kveval.engines.kubernetes.manifests.recorder import CONTAINER as RECORDER
+from kveval.engines.kubernetes.manifests.context import LOAD_FOLDER, RunContext
 from kveval.engines.kubernetes.manifests.recorder import recorder_labels, recorder_name, recording_documents
 from kveval.engines.kubernetes.manifests.rendering import PORTS, render, target_url
 from kveval.engines.kubernetes.replicas import ClusterServer
-from kveval.engines.kubernetes.routes import gateway_url, require_routed, sources_of, with_controller
-from kveval.engines.kubernetes.run_place import RunContext
+from kveval.engines.kubernetes.routes import exporters_of, gateway_url, require_routed, sources_of, with_controller
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.protocol import LoadResult, Say
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, Check, require_free
@@ -126,9 +123,7 @@ class ClusterSession:
 
     def __init__(self, job: Job, place: RunContext, lease: leases.Held, scratch: Path, say: Say) -> None:
         self._job, self._place, self._lease, self._scratch, self._say = job, place, lease, scratch, say
-        self._rendered = render(place)
-        prompt_tokens = job.specification.workload.first_prompt_tokens
-        self.handle = ClusterServerHandle(place, lease, self._rendered, scratch / "raw", prompt_tokens, say)
+        self.handle = ClusterServerHandle(place, lease, render(place), scratch / "raw", say)
         self.pcp_version = ""
         self._nodes: dict[str, Document] = {}
         self._told_gpus: list[dict[str, Any]] = []
@@ -159,7 +154,7 @@ class ClusterSession:
             # Only these nodes must have a ready recorder; others do not matter.
             pods = recordings.deploy(place, list(self._nodes), self._say)
             self.pcp_version = recordings.version(place, pods[0])
-            beside = self._exporters(pods[0])
+            beside = exporters_of(place, self._nodes, str(pods[0]["metadata"]["name"]))
             sources = sources_of(place, server) | beside
             self._recording = recorder = recordings.begin(place, pods, self._scratch / "pcp", sources, server.watched)
             self.handle.on_restart = lambda started: recorder.tell(sources_of(place, started) | beside)
@@ -172,20 +167,6 @@ class ClusterSession:
                 with contextlib.suppress(ClusterError):
                     if not self._lease.other():
                         recorder.release()
-
-    def _exporters(self, recorder: Document) -> dict[str, str]:
-        """Return the cluster's own metrics URLs, by name, that the site does not declare and the recorder can read."""
-        place, name = self._place, str(recorder["metadata"]["name"])
-        found = {"dcgm": exporters.dcgm_urls(place.api, self._nodes)}
-        if place.deployment.route == "gateway":
-            found["gateway"] = exporters.gateway_urls(place.api, place.gateway_namespace, place.gateway_name)
-        return {
-            source: " ".join(urls)
-            for source, urls in found.items()
-            if urls
-            and source not in place.site.recorder.sources
-            and exporters.reached(place.api, place.site.pcp_namespace, name, RECORDER, urls)
-        }
 
     def expect(self, levels: Sequence[load.Level]) -> None:
         """Wait until requests reach a server, and create the pod of the first level."""

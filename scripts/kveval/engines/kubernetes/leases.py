@@ -18,7 +18,7 @@ from kveval.engines.kubernetes.api.client import OUTAGE_S, Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused
 from kveval.engines.kubernetes.api.kinds import LEASE, Document
 from kveval.engines.kubernetes.api.names import PREFIX, selector
-from kveval.engines.kubernetes.run_place import RunContext
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.store.lock import abandoned, owner
 
 COMPONENT = "lease"

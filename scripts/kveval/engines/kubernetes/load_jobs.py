@@ -19,10 +19,9 @@ from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, JOB, POD, Document
 from kveval.engines.kubernetes.api.pod_logs import Follower
-from kveval.engines.kubernetes.manifests.context import LOAD_FILES, LOAD_FOLDER
+from kveval.engines.kubernetes.manifests.context import LOAD_FILES, LOAD_FOLDER, RunContext
 from kveval.engines.kubernetes.manifests.rendering import load_command, load_job, load_target
 from kveval.engines.kubernetes.recordings import NodeRecording, epoch_seconds
-from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.wait.diagnosis import alive, exit_of
 from kveval.engines.kubernetes.wait.rollout import WaitState, WaitTarget, wait
 from kveval.engines.protocol import LoadResult, Say

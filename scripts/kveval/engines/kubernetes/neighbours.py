@@ -13,8 +13,8 @@ from kveval.engines.kubernetes import leases
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.kinds import POD, Document
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.requirements import quantity
-from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.protocol import Say
 
 COMPONENT = "nodes"

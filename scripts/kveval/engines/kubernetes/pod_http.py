@@ -6,8 +6,8 @@ from urllib.parse import parse_qsl
 
 from kveval.engines.kubernetes.api.errors import AWAY, ClusterError
 from kveval.engines.kubernetes.api.kinds import POD
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import place as filled_url
-from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.servers.protocol import Fetch
 from kveval.engines.watchdog import WAY_LOST
 from kveval.host.http import HttpError, fetch_from

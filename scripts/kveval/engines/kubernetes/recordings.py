@@ -20,6 +20,7 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, JOB, POD, Document
 from kveval.engines.kubernetes.api.names import selector
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
     COMPONENT,
     CONFIGURATION,
@@ -28,7 +29,6 @@ from kveval.engines.kubernetes.manifests.recorder import (
     recorder_name,
     recording_documents,
 )
-from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import is_ready
 from kveval.engines.kubernetes.wait.rollout import wait_for_daemonset

@@ -5,7 +5,7 @@ from typing import Any
 
 from kveval.engines.counters import CounterError, parse_counters
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.run_place import RunContext
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.servers.keyvalue import KeyValueStore
 from kveval.engines.servers.program import Sidecar, SidecarError
 from kveval.engines.servers.protocol import Fetch

@@ -15,7 +15,7 @@ from kveval.engines.kubernetes.api import client as api_module
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted, Refused, Unreachable
 from kveval.engines.kubernetes.api.exec import Execution
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, GATEWAY_CLASS, POD, POOL, Kind, described
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, GATEWAY_CLASS, POD, POOL, Kind
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Reply
 
 Answer = Reply | Exception
@@ -226,14 +226,6 @@ def test_a_missing_object_is_none_and_a_forbidden_one_an_error() -> None:
     with pytest.raises(Refused) as error:
         Api(FakeTransport(lambda call: status(403, "Forbidden"))).read(POD, "p", "bench")
     assert (error.value.status, error.value.reason) == (403, "Forbidden")
-
-
-def test_a_long_list_is_read_page_by_page_and_anew_when_it_changed_meanwhile() -> None:
-    first = ok({"items": [made("Pod", "a")], "metadata": {"continue": "next"}})
-    second = ok({"items": [made("Pod", "b")], "metadata": {}})
-    transport = FakeTransport(answering(first, status(410, "Expired"), first, second))
-    assert [described(pod) for pod in Api(transport).list(POD, "bench", "app=x")] == ["Pod bench/a", "Pod bench/b"]
-    assert [call.query.get("continue") for call in transport.calls] == [None, "next", None, "next"]
 
 
 def test_deleting_what_is_not_there_or_is_another_one_is_no_error() -> None:

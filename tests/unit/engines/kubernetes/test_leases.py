@@ -232,7 +232,7 @@ def test_a_job_whose_run_was_taken_over_leaves_the_objects_to_the_other(taken: b
         if taken:
             assert server.lease is not None
             server.lease["spec"]["holderIdentity"] = "another-2-2"
-        handle = ClusterServerHandle(here, lease, Rendered((), ()), tmp_path, 16, said.append)
+        handle = ClusterServerHandle(here, lease, Rendered((), ()), tmp_path, said.append)
         handle.close()
     assert objects.deleted == ([] if taken else ["Pod server"])
     assert ["another-2-2" in text for text in said] == [True] * taken

@@ -20,8 +20,8 @@ from kveval.engines.kubernetes import load_jobs
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.load_jobs import LoadJobs, exit_code
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import PORTS
-from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.wait.diagnosis import exit_of
 from kveval.engines.kubernetes.wait.rollout import RolloutError
 from kveval.load import guidellm as load

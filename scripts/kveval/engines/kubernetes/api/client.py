@@ -43,7 +43,6 @@ _TOO_MANY_REQUESTS = 429
 _NEVER_SERVED = (501, 505)
 # Some versions answer an invalid document with status 500 and these words.
 _HOPELESS = "failed to create typed"
-_PAGE = 500
 _CONFLICTS = 5
 # Applied last: a binding needs its role, and no pod is created without its service account and what it mounts.
 _LAST = ("RoleBinding", "Deployment", "DaemonSet", "Job", "Pod")
@@ -230,23 +229,10 @@ class Api:
 
     def list(self, kind: Kind, namespace: str = "", selector: str = "", fields: str = "") -> Documents:
         """Return the objects with these labels and fields, of one namespace or (empty) of all."""
-        path, wanted = kind.path(namespace), {"labelSelector": selector, "fieldSelector": fields}
-        found: Documents = []
-        more = ""
-        while True:
-            asked = {name: value for name, value in {**wanted, "continue": more}.items() if value}
-            try:
-                page = self.get(path, {"limit": _PAGE, **asked})
-            except Refused as error:
-                if error.status != 410:
-                    raise
-                found, more = [], ""  # 410, the token for the next page has expired: read the list again
-                continue
-            # The items of a list have neither apiVersion nor kind.
-            found += [{"apiVersion": kind.api_version, "kind": kind.kind} | item for item in page.get("items") or []]
-            more = (page.get("metadata") or {}).get("continue", "")
-            if not more:
-                return found
+        wanted = {"labelSelector": selector, "fieldSelector": fields}
+        listed = self.get(kind.path(namespace), {name: value for name, value in wanted.items() if value})
+        # The items of a list have neither apiVersion nor kind.
+        return [{"apiVersion": kind.api_version, "kind": kind.kind} | item for item in listed.get("items") or []]
 
     def delete(
         self,
