@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from kveval.engines.servers.server import Server
 from kveval.engines.watchdog import Check
 from kveval.load.guidellm import Level, Primed
-from kveval.store.store import Key, Store
+from kveval.store.store import Store
 
 Say = Callable[[str], None]
 
@@ -140,14 +140,11 @@ class Engine(Protocol):
     def alone(self, say: Say) -> AbstractContextManager[None]:
         """Exclude, while the body runs, every other measurement that this one would disturb."""
 
-    def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
+    def remove_leftovers(self, say: Say) -> None:
         """Remove what killed runs left behind, and report it with `say`; call it inside `alone`."""
 
     def require_possible(self, store: Store) -> None:
         """Raise a Failure, before anything starts, if this engine cannot measure the run here or lacks room for it."""
-
-    def scratch(self, store: Store, key: Key) -> Path:
-        """Create a folder, empty except for `raw`, for files written during the run; return its absolute path."""
 
     def session(self, scratch: Path, say: Say) -> AbstractContextManager[RunSession]:
         """Begin the run; on leaving, remove everything that it started."""

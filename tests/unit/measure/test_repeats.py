@@ -21,7 +21,7 @@ from kveval.measure.progress import Progress
 from kveval.measure.transaction import MeasurementError, measure
 from kveval.spec.loading import load_config
 from kveval.store.run_file import pointed_run
-from kveval.store.store import Key, Store
+from kveval.store.store import Store
 
 SPECIFICATION = load_config(RAW["config"], CONFIG).specification(LMCACHE)
 HOST = {"fingerprint": "aaaa"}
@@ -37,14 +37,11 @@ class StandInEngine:
     def alone(self, say: Say) -> Iterator[None]:
         yield
 
-    def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
+    def remove_leftovers(self, say: Say) -> None:
         pass
 
     def require_possible(self, store: Store) -> None:
         pass
-
-    def scratch(self, store: Store, key: Key) -> Path:
-        return store.scratch(key).absolute()
 
 
 def crash(scratch: Path) -> Failure:

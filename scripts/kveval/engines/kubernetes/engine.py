@@ -1,7 +1,6 @@
 """The engine for a cluster: measures one run of a cell, beside other runs, through the API server."""
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from kveval.host.http import free_port
 from kveval.host.processes import Terminated
 from kveval.load import guidellm as load
 from kveval.pcp.installation import require_pcp
-from kveval.store.store import Key, Store
+from kveval.store.store import Store
 
 _LEASE_CHECK_S = 5.0
 
@@ -74,15 +73,12 @@ class ClusterEngine:
             if over or not to_come:
                 recordings.release_recorder(self._site, self._job.campaign, say, self._api)
 
-    def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
-        """Remove what killed jobs left: this run's objects, found by label, recordings, and unfinished folders."""
+    def remove_leftovers(self, say: Say) -> None:
+        """Remove what killed jobs left: this run's objects, found by label, and recordings."""
         for name in remove_run(self._place, render(self._place), say):
             say(f"removed an object that a killed run left: {name}")
         found = leases.living(self._api, self._site.namespace, self._job.campaign)
         recordings.remove_stale(self._place, [leases.mark_of(lease) for lease in found], say)
-        for directory in store.partial():
-            shutil.rmtree(directory, ignore_errors=True)
-            say(f"removed a folder that a killed run left unfinished: {directory.name}")
 
     def require_possible(self, store: Store) -> None:
         """Raise a Failure, before anything starts, if the run cannot be measured here or lacks room for it."""
@@ -93,10 +89,6 @@ class ClusterEngine:
         store.root.mkdir(parents=True, exist_ok=True)
         needed = disk_bytes(specification.workload, self._site.load.as_host_cpus)
         require_free(store.root, needed, "a run of this workload")
-
-    def scratch(self, store: Store, key: Key) -> Path:
-        """Create the folder that reports, logs and the archive are copied to; return its absolute path."""
-        return store.scratch(key).absolute()
 
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Say) -> Iterator["ClusterSession"]:

@@ -2,10 +2,8 @@
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from kveval.pcp.direct.recorder import EXPORTERS_ALONE, DirectRecording, direct_
 from kveval.pcp.installation import installed_pcp
 from kveval.pcp.recording import Recording, RecordingSettings, recording
 from kveval.spec.random_model import write_served
-from kveval.store.store import Key, Store
+from kveval.store.store import Store
 
 _SHARED_MEMORY_CHECK_S = 10.0
 
@@ -58,13 +56,10 @@ class HostEngine:
             self._say = say
             yield
 
-    def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
-        """End processes that a killed run left, and remove its unfinished folders."""
+    def remove_leftovers(self, say: Say) -> None:
+        """End processes that a killed run left."""
         for name in remove_leftovers(registry_path()):
             say(f"ended what a killed run left running: {name}")
-        for directory in store.partial():
-            shutil.rmtree(directory, ignore_errors=True)
-            say(f"removed a folder that a killed run left unfinished: {directory.name}")
 
     def require_possible(self, store: Store) -> None:
         """Raise a Failure, before anything starts, if this engine or host cannot measure the run; make its build."""
@@ -87,10 +82,6 @@ class HostEngine:
         if folder and not os.access(folder, os.W_OK | os.X_OK):
             raise MeasurementError(f"server.fs_dir {folder} is not a folder that this user can write to")
         require_room(specification, store.root, self._host["cpus"])
-
-    def scratch(self, store: Store, key: Key) -> Path:
-        """Create the run's folder; its path is absolute, because server and PCP run in other working folders."""
-        return store.scratch(key).absolute()
 
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Say) -> Iterator["HostSession"]:
@@ -135,7 +126,9 @@ class HostSession:
         with contextlib.ExitStack() as stack:
             endpoints = dict(self.handle.server.metrics_urls)
             if not self._job.specification.on_cpu:
-                endpoints |= stack.enter_context(self._gpu_exporter())
+                python, env = self._job.server_environment / "bin" / "python", dict(os.environ)
+                exporter = gpu_exporter(self._processes, python, self._scratch / "raw", visible_gpus(), env, self._say)
+                endpoints |= stack.enter_context(exporter)
             place, settings = self._scratch / "pcp", self._recording_settings(endpoints)
             if self.pcp_version == EXPORTERS_ALONE:
                 yield stack.enter_context(direct_recording(place, settings, self._processes))
@@ -252,11 +245,6 @@ class HostSession:
             server.reset_caches()
             self._processes.note_shared_memory()
             yield server
-
-    def _gpu_exporter(self) -> AbstractContextManager[dict[str, str]]:
-        python = self._job.server_environment / "bin" / "python"
-        log_folder = self._scratch / "raw"
-        return gpu_exporter(self._processes, python, log_folder, visible_gpus(), dict(os.environ), self._say)
 
     def _recording_settings(self, endpoints: Mapping[str, str]) -> RecordingSettings:
         server = self.handle.server
