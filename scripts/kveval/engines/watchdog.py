@@ -1,7 +1,7 @@
 """Watches for faults while a level runs, each in its own thread, so that none delays another.
 
 Each watch is a small object with one method that raises a Failure; `monitored` calls them at intervals and passes the
-first failure to the thread that calls `Monitor.require`.
+first failure to the main thread.
 """
 
 import contextlib
@@ -42,47 +42,34 @@ class DiskFullError(WatchError):
     """The disk has no room for what a measurement writes."""
 
 
-class Monitor:
-    """Runs checks in threads and keeps their first failure."""
+@contextlib.contextmanager
+def monitored(checks: Sequence[Check]) -> Iterator[Callable[[], None]]:
+    """Call each check at its interval while the body runs, each in a thread of its own.
 
-    def __init__(self) -> None:
-        self._failure: BaseException | None = None
-        self._over = threading.Event()
+    Yields a function that raises, in the thread that calls it, the first failure that a check has found.
+    """
+    failures: list[Exception] = []
+    over = threading.Event()
 
-    def require(self) -> None:
-        """Raise the first failure that a check has found, in the thread that calls this."""
-        if self._failure is not None:
-            raise self._failure
-
-    def run(self, check: Callable[[], None], interval_s: float) -> None:
-        """Body of a check's thread."""
-        while not self._over.wait(interval_s):
+    def watch(check: Callable[[], None], interval_s: float) -> None:
+        while not over.wait(interval_s):
             try:
                 check()
             except Exception as failure:  # noqa: BLE001  (nothing is swallowed: it is raised in the main thread)
-                self._failure = self._failure or failure
+                failures.append(failure)
                 return
 
-    def end(self) -> None:
-        """Tell the threads to stop."""
-        self._over.set()
+    def require() -> None:
+        if failures:
+            raise failures[0]
 
-
-@contextlib.contextmanager
-def monitored(checks: Sequence[Check]) -> Iterator[Monitor]:
-    """Call each check at its interval while the body runs; `checks`: pairs of a function and its interval, seconds."""
-    monitor = Monitor()
-    threads = [
-        threading.Thread(target=monitor.run, args=check, name=f"watch-{number}", daemon=True)
-        for number, check in enumerate(checks)
-    ]
-    for thread in threads:
-        thread.start()
+    for number, check in enumerate(checks):
+        threading.Thread(target=watch, args=check, name=f"watch-{number}", daemon=True).start()
     try:
-        yield monitor
+        yield require
     finally:
         # Not joined: a check may hang in a request that has a time limit of its own.
-        monitor.end()
+        over.set()
 
 
 @dataclass(frozen=True)

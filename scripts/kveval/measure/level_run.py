@@ -132,13 +132,13 @@ class Levels:
             *self.session.checks,
         ]
         before: dict[str, float] = {}
-        with monitored(checks) as monitor:
+        with monitored(checks) as require_fine:
 
             def watch(elapsed_s: float) -> None:
                 try:
                     server.require_alive()
                     self.recorder.require_running()
-                    monitor.require()
+                    require_fine()
                 except Failure as failure:
                     self.tell(failure)
                     raise
@@ -146,7 +146,7 @@ class Levels:
 
             ran = self.session.generate(level, argv, report, watch, lambda: before.update(server.counters()))
             ready_s, self._free_since = ran.started - self._free_since, ran.ended
-            monitor.require()
+            require_fine()
         self.clock.check()
         after = server.counters()
         facts = load.report_facts(report, self.specification.versions["guidellm"])

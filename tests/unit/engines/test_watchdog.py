@@ -215,12 +215,12 @@ def test_a_check_that_fails_in_its_thread_is_raised_where_it_is_asked_for() -> N
         if len(calls) == 3:
             raise StallError("hangs")
 
-    with monitored([(check, 0.01), (lambda: time.sleep(10), 0.01)]) as monitor:
-        monitor.require()
+    with monitored([(check, 0.01), (lambda: time.sleep(10), 0.01)]) as require:
+        require()
         deadline = time.monotonic() + 5
         with pytest.raises(StallError, match="hangs"):
             while time.monotonic() < deadline:
-                monitor.require()
+                require()
                 time.sleep(0.01)
     assert len(calls) == 3
 

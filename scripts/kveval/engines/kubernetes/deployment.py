@@ -13,10 +13,9 @@ from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep
 from kveval.engines.kubernetes.leases import Held
 from kveval.engines.kubernetes.lifetime import EXPIRY_S
 from kveval.engines.kubernetes.manifests.context import FILES_FOLDER, RunContext, component_of
-from kveval.engines.kubernetes.manifests.rendering import Rendered, download_job
-from kveval.engines.kubernetes.pod_http import fetch_from_pod
+from kveval.engines.kubernetes.manifests.rendering import download_job, serving, storage
+from kveval.engines.kubernetes.pods import PodPicker, command_line, container_of, fetch_from_pod, store_in
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
-from kveval.engines.kubernetes.sidecars import PodPicker, command_line, container_of, store_in
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.rollout import RolloutError, wait_for_deployment, wait_for_job
 from kveval.engines.protocol import Say
@@ -40,10 +39,10 @@ class ClusterServerHandle:
     `lease`: the run's; `logs`: folder to copy the pods' logs to.
     """
 
-    def __init__(self, place: RunContext, lease: Held, rendered: Rendered, logs: Path, say: Say) -> None:
+    def __init__(self, place: RunContext, lease: Held, logs: Path, say: Say) -> None:
         self._place = place
         self._lease = lease
-        self._rendered = rendered
+        self._serving = serving(place)
         self._logs = logs
         self._say = say
         self._server: ClusterServer | None = None
@@ -65,14 +64,14 @@ class ClusterServerHandle:
     @property
     def deployments(self) -> list[Document]:
         """The Deployments that run the servers, sidecars first, in the order in which they are applied."""
-        return [document for document in self._rendered.serving if kind_of(document) == DEPLOYMENT]
+        return [document for document in self._serving if kind_of(document) == DEPLOYMENT]
 
     def start(self) -> ClusterServer:
         """Deploy; return when every replica answers as declared, is warmed up and has empty caches."""
         begin = time.monotonic()
-        self._place.api.apply(self._rendered.storage)
+        self._place.api.apply(storage(self._place))
         self._download()
-        self._place.api.apply(self._rendered.serving)
+        self._place.api.apply(self._serving)
         return self._ready(begin)
 
     def refresh(self, *, restart: bool) -> None:
@@ -106,7 +105,7 @@ class ClusterServerHandle:
                 if other := self._lease.other():
                     self.left = f"{other} has taken this run over: what is on the cluster was left to it"
                 else:
-                    remove_run(self._place, self._rendered, self._say)
+                    remove_run(self._place, self._say)
         except ClusterError as error:
             # Not raised, because the measured data is still valid.
             place = self._place
@@ -191,9 +190,9 @@ class ClusterServerHandle:
         self._followers.clear()
 
 
-def remove_run(place: RunContext, rendered: Rendered, say: Callable[[str], None]) -> list[str]:
+def remove_run(place: RunContext, say: Callable[[str], None]) -> list[str]:
     """Remove every object of this run except its Lease, and wait until they are gone; return what was removed."""
-    kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, rendered.serving)])
+    kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, serving(place))])
     result = remove(place.api, place.selector(), [place.namespace], kinds=kinds, say=say)
     if result.unlisted:
         # The account could list them when it created them.

@@ -15,7 +15,7 @@ from kveval.engines.kubernetes.deployment import ClusterServerHandle, remove_run
 from kveval.engines.kubernetes.load_jobs import LoadJobs
 from kveval.engines.kubernetes.manifests.context import LOAD_FOLDER, RunContext
 from kveval.engines.kubernetes.manifests.recorder import recorder_labels, recorder_name, recording_documents
-from kveval.engines.kubernetes.manifests.rendering import PORTS, render, target_url
+from kveval.engines.kubernetes.manifests.rendering import PORTS, target_url
 from kveval.engines.kubernetes.replicas import ClusterServer
 from kveval.engines.kubernetes.routes import exporters_of, gateway_url, require_routed, sources_of, with_controller
 from kveval.engines.preflight import disk_bytes
@@ -75,7 +75,7 @@ class ClusterEngine:
 
     def remove_leftovers(self, say: Say) -> None:
         """Remove what killed jobs left: this run's objects, found by label, and recordings."""
-        for name in remove_run(self._place, render(self._place), say):
+        for name in remove_run(self._place, say):
             say(f"removed an object that a killed run left: {name}")
         found = leases.living(self._api, self._site.namespace, self._job.campaign)
         recordings.remove_stale(self._place, [leases.mark_of(lease) for lease in found], say)
@@ -115,7 +115,7 @@ class ClusterSession:
 
     def __init__(self, job: Job, place: RunContext, lease: leases.Held, scratch: Path, say: Say) -> None:
         self._job, self._place, self._lease, self._scratch, self._say = job, place, lease, scratch, say
-        self.handle = ClusterServerHandle(place, lease, render(place), scratch / "raw", say)
+        self.handle = ClusterServerHandle(place, lease, scratch / "raw", say)
         self.pcp_version = ""
         self._nodes: dict[str, Document] = {}
         self._told_gpus: list[dict[str, Any]] = []

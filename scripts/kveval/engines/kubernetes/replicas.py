@@ -12,7 +12,7 @@ from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
 from kveval.engines.kubernetes.api.probe import every
 from kveval.engines.kubernetes.manifests.context import RunContext
-from kveval.engines.kubernetes.sidecars import command_line, environment
+from kveval.engines.kubernetes.pods import command_line, environment
 from kveval.engines.kubernetes.wait.rollout import RolloutError, require_unchanged
 from kveval.engines.servers.declared import same_release
 from kveval.engines.servers.endpoint import Endpoint

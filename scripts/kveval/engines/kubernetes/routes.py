@@ -15,9 +15,8 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import GATEWAY, GATEWAY_CLASS, POD, POOL, ROUTE, Document, Kind
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import CONTAINER
-from kveval.engines.kubernetes.pod_http import direct_url
+from kveval.engines.kubernetes.pods import container_of, direct_url
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer
-from kveval.engines.kubernetes.sidecars import container_of
 
 # Labels set by NVIDIA's GPU operator, and by the exporter's own chart and manifest, also in the variant of GKE.
 _DCGM = ("app=nvidia-dcgm-exporter", "app.kubernetes.io/name in (dcgm-exporter,gke-managed-dcgm-exporter)")

@@ -21,9 +21,8 @@ from kveval.engines.kubernetes.engine import images_of, own_ports
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.nodes import adoptable, describe, labelled_gpu, stable
-from kveval.engines.kubernetes.pod_http import direct_url, fetch_from_pod
+from kveval.engines.kubernetes.pods import direct_url, environment, fetch_from_pod, store_in
 from kveval.engines.kubernetes.recordings import process_block
-from kveval.engines.kubernetes.sidecars import environment, store_in
 from kveval.engines.servers.keyvalue import KeyValueStore
 from kveval.engines.servers.program import SidecarError
 from kveval.host.http import HttpError

@@ -13,7 +13,7 @@ from tests.support.known_crash import KNOWN, LOG, NAME
 
 from kveval.engines.kubernetes.api.pod_logs import Follower
 from kveval.engines.kubernetes.api.transport import Reply
-from kveval.engines.kubernetes.pod_http import fetch_from_pod
+from kveval.engines.kubernetes.pods import fetch_from_pod
 from kveval.engines.kubernetes.replicas import ClusterServer, Replica
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.protocol import ServerDied

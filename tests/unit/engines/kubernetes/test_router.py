@@ -26,7 +26,7 @@ def test_a_router_of_its_own_needs_nothing_of_the_cluster(release):
     specifications, site = cells(release)
     specification = specifications["Qwen3-14B/no-offload/0"]
     context = context_of(specification, site, 1, "c")
-    found = render(context).documents
+    found = render(context)
     assert not kinds_of(found) & GATEWAYS
     (servers,) = of_kind(found, "Deployment", "model-server")
     picker = container(found, "epp", "epp")
@@ -45,7 +45,7 @@ def test_a_router_of_its_own_needs_nothing_of_the_cluster(release):
     # Requests that nobody chose a replica for would be another measurement.
     assert "failure_mode_allow: false" in envoy
     assert "kveval-" not in json.dumps(found).replace("kveval-pcp", "")
-    other = render(context_of(specification, site, 2, "c")).documents
+    other = render(context_of(specification, site, 2, "c"))
     assert not {one["metadata"]["name"] for one in of_kind(found, "Service")} & {
         one["metadata"]["name"] for one in of_kind(other, "Service")
     }
@@ -58,7 +58,7 @@ def test_the_router_asks_for_what_its_chart_states_or_the_site_has(release, tmp_
     for given in (None, {"cpu": "500m", "memory": "512Mi"}):
         site = {} if given is None else {"router_requests": given}
         config = load(tmp_path, on_cluster(release, **index, site=site))
-        found = render(context_of(config.specification(config.cells[0]), config.campaign.cluster, 1, "c")).documents
+        found = render(context_of(config.specification(config.cells[0]), config.campaign.cluster, 1, "c"))
         (deployment,) = of_kind(found, "Deployment", "epp")
         asked[given is None] = {
             one["name"]: one["resources"]["requests"] for one in deployment["spec"]["template"]["spec"]["containers"]
