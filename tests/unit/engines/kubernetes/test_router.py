@@ -101,16 +101,16 @@ def test_gateways_of_one_maker_need_policies_of_their_own(gateway, controller, k
     specification, site = cell(tmp_path, release, "no-offload", 0, site=site)
     found = render(context_of(specification, site, 2, "c"))
     special = {"DestinationRule", "HealthCheckPolicy", "GCPBackendPolicy"}
-    assert {document["kind"] for document in found.serving} & special == kinds
-    (made,) = of_kind(found.serving, "Gateway")
-    (pool,) = of_kind(found.serving, "InferencePool")
+    assert {document["kind"] for document in found} & special == kinds
+    (made,) = of_kind(found, "Gateway")
+    (pool,) = of_kind(found, "InferencePool")
     assert pool["spec"]["endpointPickerRef"].get("failureMode", "FailClose") == "FailClose"
     labels = {
-        document["metadata"]["name"]: document["spec"]["selector"] for document in of_kind(found.serving, "Service")
+        document["metadata"]["name"]: document["spec"]["selector"] for document in of_kind(found, "Service")
     }
     assert pool["spec"]["endpointPickerRef"]["name"] in labels
-    assert "kveval-" not in json.dumps(found.serving)
-    (route,) = of_kind(found.serving, "HTTPRoute")
+    assert "kveval-" not in json.dumps(found)
+    (route,) = of_kind(found, "HTTPRoute")
     assert route["spec"]["parentRefs"][0]["name"] == made["metadata"]["name"]
     assert context_of(specification, site, 2, "c").gateway_name == made["metadata"]["name"]
     assert made["spec"]["gatewayClassName"] == gateway
@@ -119,8 +119,8 @@ def test_gateways_of_one_maker_need_policies_of_their_own(gateway, controller, k
 def test_a_gateway_that_exists_is_left_as_it_is():
     specifications, site = cells(OLD)
     found = render(context_of(specifications["Qwen3-14B/no-offload/0"], site, 1, "c"))
-    assert of_kind(found.serving, "Gateway") == []
-    (route,) = of_kind(found.serving, "HTTPRoute")
+    assert of_kind(found, "Gateway") == []
+    (route,) = of_kind(found, "HTTPRoute")
     assert (route["spec"]["parentRefs"][0]["name"], route["spec"]["parentRefs"][0]["namespace"]) == (
         "inference-gateway",
         "gateways",
