@@ -78,13 +78,13 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
 
     `image_limit_s`: longest wait for images, seconds; 0 tries none.
     """
-    asking, site = Asking(api.transport), plan.site
+    asking, site = Asking(api), plan.site
     version = api.get("/version")
     served = {kind: api.serves(kind) for kind in plan.kinds}
     namespaces = {name: asking.get(f"/api/v1/namespaces/{name}") for name in (site.namespace, site.pcp_namespace)}
     there = {name for name, answer in namespaces.items() if answer.status != 404}
     return ClusterFacts(
-        server=asking.server,
+        server=api.server,
         version=str(version.get("gitVersion", "")),
         user=_user(asking),
         denied=_denied(asking, site),

@@ -105,9 +105,7 @@ def test_gateways_of_one_maker_need_policies_of_their_own(gateway, controller, k
     (made,) = of_kind(found, "Gateway")
     (pool,) = of_kind(found, "InferencePool")
     assert pool["spec"]["endpointPickerRef"].get("failureMode", "FailClose") == "FailClose"
-    labels = {
-        document["metadata"]["name"]: document["spec"]["selector"] for document in of_kind(found, "Service")
-    }
+    labels = {document["metadata"]["name"]: document["spec"]["selector"] for document in of_kind(found, "Service")}
     assert pool["spec"]["endpointPickerRef"]["name"] in labels
     assert "kveval-" not in json.dumps(found)
     (route,) = of_kind(found, "HTTPRoute")

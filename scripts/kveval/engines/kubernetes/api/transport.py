@@ -192,7 +192,7 @@ class KubernetesTransport:
             method, path, query, data, content, urllib3.Timeout(connect=min(10, timeout_s), read=timeout_s)
         )
         with contextlib.closing(answer), _lost(f"the answer to {method} {path}"):
-            return Reply(answer.status, dict(answer.headers), answer.data)
+            return Reply(answer.status, answer.headers, answer.data)
 
     def stream(self, path: str, query: Query, timeout_s: float) -> urllib3.BaseHTTPResponse:
         """Open an answer that goes on, as a log that is followed; `timeout_s` is the longest silence in it, seconds."""

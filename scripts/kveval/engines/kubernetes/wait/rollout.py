@@ -202,27 +202,17 @@ def _events(api: Api, document: Mapping[str, Any]) -> str:
 
 
 def _log(api: Api, pod: Mapping[str, Any], container: str, previous: bool) -> str:
-    metadata = pod["metadata"]
-    status = pod.get("status") or {}
-    # A container that never ran has no log: asking for it would only add a refusal to the message.
+    metadata, status = pod["metadata"], pod.get("status") or {}
     states = (status.get("initContainerStatuses") or []) + (status.get("containerStatuses") or [])
-    ran = [found["name"] for found in states if _has_run(found)]
-    name = container or (ran[-1] if ran else "")
-    if name not in ran:
-        return ""
-    for before in dict.fromkeys((previous, False)):
-        with contextlib.suppress(ClusterError):  # the log is gone with its node or its pod
+    name = container or (states[-1]["name"] if states else "")
+    for before in dict.fromkeys((previous, False)) if name else ():
+        # A container that never ran has no log, another's is gone with its node or its pod.
+        with contextlib.suppress(ClusterError):
             text = api.logs(metadata["namespace"], metadata["name"], name, previous=before, tail=_LOG_LINES)
             if lines := text.rstrip().splitlines():
                 head = f"last log lines of container {name} of pod {metadata['name']}:"
                 return "\n".join([head, *(f"  {line}" for line in lines)])
-    return f"the log of container {name} of pod {metadata['name']} is empty"
-
-
-def _has_run(status: Mapping[str, Any]) -> bool:
-    states = [status.get("state") or {}, status.get("lastState") or {}]
-    waits_for_restart = (states[0].get("waiting") or {}).get("reason") == "CrashLoopBackOff"
-    return waits_for_restart or any("running" in state or "terminated" in state for state in states)
+    return ""
 
 
 def wait_for_deployment(
@@ -366,16 +356,10 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
         if now is None or now["metadata"]["uid"] != metadata["uid"] or now["metadata"].get("deletionTimestamp"):
             raise target.failed(Trouble("PodDeleted", "was deleted while it was in use"))
         target.check([now])
-        again = restarts(now) - restarts(before)
-        if again > 0:
-            states = (now.get("status") or {}).get("containerStatuses") or []
-            ends = [(one["name"], (one.get("lastState") or {}).get("terminated") or {}) for one in states]
-            container, last = next((end for end in ends if end[1]), ("", {}))
-            code = last.get("exitCode")
-            text = f"restarted {again} time(s) while in use, exit code {'unknown' if code is None else code}"
+        if (again := restarts(now) - restarts(before)) > 0:
+            text = f"restarted {again} time(s) while in use, without an error"
             fix = "what it held in memory is lost: see its last log lines"
-            trouble = Trouble("Restarted", text, fix, metadata["name"], container, code, previous=True)
-            raise target.failed(trouble, now)
+            raise target.failed(Trouble("Restarted", text, fix, metadata["name"], previous=True), now)
 
 
 def _phase(pod: Document) -> str:
