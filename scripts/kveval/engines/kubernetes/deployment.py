@@ -138,10 +138,13 @@ class ClusterServerHandle:
                 pods += wait_for_deployment(place.api, place.namespace, name, left, self._say, place.patience)
             except RolloutError as error:
                 raise self._explained(error) from error
-        models = sorted((pod for pod in pods if component_of(pod) == "model-server"), key=_name)
+        models = [pod for pod in pods if component_of(pod) == "model-server"]
         if not models:
             raise ClusterError("no rendered document has the component model-server")
-        replicas = [self._replica(pod, number) for number, pod in enumerate(models)]
+        replicas = [
+            self._replica(pod, number)
+            for number, pod in enumerate(sorted(models, key=lambda pod: str(pod["metadata"]["name"])))
+        ]
         sidecars = [sidecar for pod in pods if (sidecar := self._sidecar(pod)) is not None]
         files = FILES_FOLDER if place.specification.file_tier else None
         server = ClusterServer(place, replicas, sidecars, pods, files)
@@ -209,7 +212,3 @@ def on_nodes_of(pods: Sequence[Document]) -> dict[str, Any]:
     return {
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
     }
-
-
-def _name(pod: Document) -> str:
-    return str(pod["metadata"]["name"])

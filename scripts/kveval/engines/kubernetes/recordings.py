@@ -199,12 +199,6 @@ def epoch_seconds(text: str) -> float:
     return float(f"{whole}.{fraction if fraction.isdigit() else 0}")
 
 
-def recorder_pods(place: RunContext) -> list[Document]:
-    """Return the campaign's recorder pods that are ready; another run may just be starting others."""
-    chosen = selector(place.campaign, component=COMPONENT)
-    return [pod for pod in place.api.list(POD, place.site.pcp_namespace, chosen) if is_ready(pod)]
-
-
 def deploy(place: RunContext, nodes: Sequence[str], say: Say) -> list[Document]:
     """Start the campaign's recorder unless it runs; return its ready pods on `nodes`, in the order of `nodes`."""
     place.api.apply(recording_documents(place.campaign, place.site))
@@ -249,7 +243,9 @@ def version(place: RunContext, pod: Document) -> str:
 
 def remove_stale(place: RunContext, living: Sequence[str], say: Say) -> None:
     """End the recordings that killed runs left; `living`: the marks of the runs that are being measured."""
-    for pod in recorder_pods(place):
+    chosen = selector(place.campaign, component=COMPONENT)
+    # Another run may just be starting others.
+    for pod in filter(is_ready, place.api.list(POD, place.site.pcp_namespace, chosen)):
         for mark in NodeRecording(place, pod, "none").run(scripts.LIST).text.split():
             if mark not in living:
                 NodeRecording(place, pod, mark).release()

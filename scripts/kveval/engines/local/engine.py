@@ -230,8 +230,7 @@ class HostSession:
         starting = local.deployed(
             self._processes,
             specification,
-            environment=self._environment,
-            installed=self._job.server_environment,
+            environments=[self._environment, self._job.server_environment],
             model_dir=model_dir,
             files_in=Path(specification.fs_dir or self._scratch).absolute(),
             log=self._scratch / "raw" / "server.log",

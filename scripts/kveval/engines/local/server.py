@@ -112,15 +112,7 @@ def server_environment(
     `temporary`: folder for its sockets and temporary files, which it may leave behind; `plugins`: folder of modules for
     its Python; `secrets`: names of variables that are passed on but never written to a file.
     """
-    kept = (
-        "PATH",
-        "HOME",
-        "USER",
-        "LD_LIBRARY_PATH",
-        "CUDA_VISIBLE_DEVICES",
-        "HF_HOME",
-        "XDG_CACHE_HOME",
-    )
+    kept = ("PATH", "HOME", "USER", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "HF_HOME", "XDG_CACHE_HOME")
     env = {name: os.environ[name] for name in kept if name in os.environ}
     env |= {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **DIRECT_LOOPBACK}
     env |= {} if plugins is None else {"PYTHONPATH": str(plugins)}
@@ -133,8 +125,7 @@ def deployed(
     supervisor: Supervisor,
     specification: Specification,
     *,
-    environment: Path,
-    installed: Path | None = None,
+    environments: Sequence[Path],
     model_dir: Path | None,
     files_in: Path,
     log: Path,
@@ -144,10 +135,10 @@ def deployed(
 ) -> Iterator[Deployment]:
     """Start the server and its sidecars, wait until all answer as declared, and tear them down on leaving.
 
-    `environment`: the server's virtual environment; `installed`: another one, for sidecars' programs that the first
-    lacks; `model_dir`: folder of the model's files, None if they come from the Hugging Face hub;
-    `files_in`: folder in which a file tier gets its own; `ports`: those of an earlier deployment, to be used again;
-    new ones are added; `secrets`: names of environment variables to pass on to the server.
+    `environments`: the server's virtual environment, then others for sidecars' programs that it lacks; `model_dir`:
+    folder of the model's files, None if they come from the Hugging Face hub; `files_in`: folder in which a file tier
+    gets its own; `ports`: those of an earlier deployment, to be used again; new ones are added; `secrets`: names of
+    environment variables to pass on to the server.
 
     Raises DeploymentError if the server is not ready in time, has another version or model, or reports a device cache
     or a tier that differs by more than 2 % from the declared size; SidecarError for a sidecar; PortTaken if another
@@ -164,8 +155,7 @@ def deployed(
             sidecars(
                 supervisor,
                 specification.sidecars,
-                environment=environment,
-                installed=installed,
+                environments=environments,
                 base_env=server_environment({}, temporary),
                 versions=specification.versions,
                 logs=log.parent,
@@ -174,7 +164,7 @@ def deployed(
         )
         files = stack.enter_context(supervisor.temporary_folder(files_in)) if specification.file_tier else None
         folders = {"model_dir": model_dir, "fs_dir": files}
-        argv = program.command(environment)
+        argv = program.command(environments[0])
         argv += [fill(argument, {**ports, **folders}) for argument in specification.argv]
         env = {name: fill(value, {**ports, **folders}) for name, value in specification.env.items()}
         process = stack.enter_context(

@@ -33,8 +33,7 @@ def sidecars(
     supervisor: Supervisor,
     wanted: Sequence[SidecarSpec],
     *,
-    environment: Path,
-    installed: Path | None = None,
+    environments: Sequence[Path],
     base_env: Mapping[str, str],
     versions: Mapping[str, str],
     logs: Path,
@@ -43,14 +42,13 @@ def sidecars(
 ) -> Iterator[list[tuple[Program, Sidecar]]]:
     """Start the `wanted` sidecars in order, each when the previous one is ready, and end them on leaving.
 
-    `wanted`: from the specification, with placeholders for ports; `environment` and `installed`: virtual environments,
-    searched for programs in this order, then PATH; `base_env`: environment variables of all; `ports`: by placeholder,
+    `wanted`: from the specification, with placeholders for ports; `environments`: virtual environments, searched for
+    programs in this order, then PATH; `base_env`: environment variables of all; `ports`: by placeholder,
     those to be used again; new ones are added.
 
     Raises SidecarError if a program is missing, has another version, or is not ready within `timeout_s`.
     """
     running: list[tuple[Program, Sidecar]] = []
-    environments = [environment] if installed is None else [environment, installed]
     with contextlib.ExitStack() as stack:
         for entry in wanted:
             name = entry.name

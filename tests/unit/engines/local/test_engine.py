@@ -79,7 +79,7 @@ def start(tmp_path):
             processes,
             SimpleNamespace(**specification),
             start_timeout_s=start_timeout_s,
-            environment=tmp_path / "environment",
+            environments=[tmp_path / "environment"],
             model_dir=tmp_path / "model",
             files_in=tmp_path,
             log=tmp_path / "server.log",

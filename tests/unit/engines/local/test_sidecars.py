@@ -49,7 +49,7 @@ def start(tmp_path):
         return sidecars(
             processes,
             wanted,
-            environment=ENVIRONMENT,
+            environments=[ENVIRONMENT],
             base_env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path)},
             versions=versions,
             logs=tmp_path,
