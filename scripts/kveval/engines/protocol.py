@@ -16,6 +16,9 @@ from kveval.load.guidellm import Level, Primed
 from kveval.store.store import Store
 
 Say = Callable[[str], None]
+Watch = Callable[[float], None]
+"""Called about twice a second with the seconds that a level has lasted; raises any Failure that must end it."""
+Event = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -104,18 +107,10 @@ class RunSession(Protocol):
     def command(self, level: Level, report: Path) -> list[str]:
         """Return the load generator's command line for a level whose report is to be at `report`."""
 
-    def generate(
-        self,
-        level: Level,
-        argv: list[str],
-        report: Path,
-        watch: Callable[[float], None],
-        sending: Callable[[], None],
-    ) -> LoadResult:
+    def generate(self, level: Level, argv: list[str], report: Path, watch: Watch, sending: Event) -> LoadResult:
         """Prime the caches if the workload declares it, and run the load generator until its report is at `report`.
 
-        `watch(elapsed_s)` is called about twice a second and raises any Failure that must end the level; `sending` is
-        called after the priming, before the load is sent. Raises LoadError.
+        `sending` is called after the priming, before the load is sent. Raises LoadError.
         """
 
     def require_room(self) -> None:

@@ -159,7 +159,7 @@ class ClusterServerHandle:
         follower = self._follow(pod, SERVER, "server" if number == 0 else f"server-{number}")
         fetch = fetch_from_pod(self._place, pod, self._place.ports["port"])
         served_model = self._place.specification.model.served_name
-        return Replica(pod, Endpoint(self._place.program, served_model, fetch, follower.log), follower)
+        return Replica(pod, Endpoint(self._place.program, served_model, fetch, follower.log, number=number), follower)
 
     def _sidecar(self, pod: Document) -> Sidecar | None:
         place, name = self._place, component_of(pod)

@@ -1,7 +1,7 @@
 """The engine for a cluster: measures one run of a cell, beside other runs, through the API server."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from kveval.engines.kubernetes.manifests.rendering import PORTS, target_url
 from kveval.engines.kubernetes.replicas import ClusterServer
 from kveval.engines.kubernetes.routes import exporters_of, gateway_url, require_routed, sources_of, with_controller
 from kveval.engines.preflight import disk_bytes
-from kveval.engines.protocol import LoadResult, Say
+from kveval.engines.protocol import Event, LoadResult, Say, Watch
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, Check, require_free
 from kveval.host.errors import Failure
 from kveval.host.gpu_conditions import INTERVAL_S, GpuWatch
@@ -171,14 +171,7 @@ class ClusterSession:
         """Return GuideLLM's command line in its pod."""
         return self._generator.command(level)
 
-    def generate(
-        self,
-        level: load.Level,
-        argv: list[str],
-        report: Path,
-        watch: Callable[[float], None],
-        sending: Callable[[], None],
-    ) -> LoadResult:
+    def generate(self, level: load.Level, argv: list[str], report: Path, watch: Watch, sending: Event) -> LoadResult:
         """Run GuideLLM in its pod."""
         return self._generator.generate(level, report, watch, sending)
 

@@ -9,7 +9,7 @@ import contextlib
 import gzip
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from kveval.engines.kubernetes.manifests.rendering import load_command, load_job
 from kveval.engines.kubernetes.recordings import NodeRecording, epoch_seconds
 from kveval.engines.kubernetes.wait.diagnosis import alive, exit_of
 from kveval.engines.kubernetes.wait.rollout import WaitState, WaitTarget, wait
-from kveval.engines.protocol import LoadResult, Say
+from kveval.engines.protocol import Event, LoadResult, Say, Watch
 from kveval.host.http import DIRECT_LOOPBACK
 from kveval.host.logs import last_words
 from kveval.load import guidellm as load
@@ -123,9 +123,7 @@ class LoadJobs:
         """Return GuideLLM's command line, with the paths in its pod."""
         return load_command(self._place, level, self._target)
 
-    def generate(
-        self, level: Level, report: Path, watch: Callable[[float], None], sending: Callable[[], None]
-    ) -> LoadResult:
+    def generate(self, level: Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
         """Run the level's generator and copy its report and its log here. Raises LoadError."""
         self._prepare(level)
         prepared = self._prepared.pop(level.index)
@@ -217,7 +215,7 @@ class LoadJobs:
 
         return wait(target, look, place.start_seconds, None)[0]
 
-    def _until_ready(self, pod: Document, level: Level, watch: Callable[[float], None]) -> None:
+    def _until_ready(self, pod: Document, level: Level, watch: Watch) -> None:
         """Wait until a pod is ready to send. Raises LoadError."""
         name, begin = pod["metadata"]["name"], time.monotonic()
         limit_s = load.start_allowance_s(self._workload, level.streams)
@@ -266,9 +264,7 @@ class LoadJobs:
         offset_s = there - asked - spent_s / 2 - ahead_s
         return round(offset_s, 3) if abs(offset_s) > doubt_s + spent_s / 2 else 0.0
 
-    def _until_ended(
-        self, pod: Document, level: Level, begin: float, watch: Callable[[float], None], follower: Follower
-    ) -> Document:
+    def _until_ended(self, pod: Document, level: Level, begin: float, watch: Watch, follower: Follower) -> Document:
         workload = load.lasting(self._workload, level)
         limit_s = load.sending_limit_s(workload) if self._held else load.time_limit_s(workload, level.streams)
         name, uid, log = pod["metadata"]["name"], pod["metadata"]["uid"], follower.log

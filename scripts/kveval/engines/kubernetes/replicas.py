@@ -69,9 +69,9 @@ class ClusterServer(Server):
         """Call `do` with every server concurrently and return the results in order."""
         return every(self.endpoints, do)
 
-    def startup_log(self, number: int) -> str:
-        """Return the whole log of the server of this number; the copy on this host may not have all of it yet."""
-        return self.place.api.logs(self.place.namespace, self.replicas[number].name, SERVER)
+    def startup_log(self, endpoint: Endpoint) -> str:
+        """Return a server's whole log; the copy on this host may not have all of it yet."""
+        return self.place.api.logs(self.place.namespace, self.replicas[endpoint.number].name, SERVER)
 
     def require_alive(self) -> None:
         """Raise ServerDied if a pod is gone, restarted, or cannot continue; checked at most every two seconds."""

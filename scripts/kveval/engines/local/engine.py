@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from kveval.engines.local.builds import build_facts, environment_of
 from kveval.engines.local.gpu_exporter import gpu_exporter
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import require_checkpoint, require_room
-from kveval.engines.protocol import LoadResult, Say
+from kveval.engines.protocol import Event, LoadResult, Say, Watch
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, Check, require_free
 from kveval.host import copy_bandwidth, hardware
 from kveval.host.cores import Cores, divided, on_cores, usable
@@ -155,14 +155,7 @@ class HostSession:
             return self._scratch / "model"
         return None if specification.model.folder is UNSET else Path(specification.model.folder)
 
-    def generate(
-        self,
-        level: load.Level,
-        argv: list[str],
-        report: Path,
-        watch: Callable[[float], None],
-        sending: Callable[[], None],
-    ) -> LoadResult:
+    def generate(self, level: load.Level, argv: list[str], report: Path, watch: Watch, sending: Event) -> LoadResult:
         """Run GuideLLM as a process of this host."""
         workload = load.lasting(self._job.specification.workload, level)
         load.write_data(workload, level, report)

@@ -87,7 +87,7 @@ class Deployment(Server):
         others = {program.name: program.metrics_url for program in self.programs if program.metrics_url is not None}
         return {self.program.software.name: f"{self.url}{self.program.metrics_path}"} | others
 
-    def startup_log(self, number: int) -> str:
+    def startup_log(self, endpoint: Endpoint) -> str:
         """Return this deployment's part of the log."""
         return self.log.read_bytes()[self.offset :].decode(errors="replace")
 

@@ -60,7 +60,7 @@ def sidecars(
                 supervisor.supervised(name, argv, env={**base_env, **entry.env}, log=log, cwd=logs)
             )
             program, sidecar = Program(name, process, log), _sidecar(name, argv, log, own)
-            if name == "lmcache":
+            if isinstance(sidecar, LMCacheServer):
                 program.metrics_url = f"http://{HOST}:{own['lmcache_http_port']}/metrics"
             _wait_until_ready(program, sidecar, timeout_s)
             own_pids = [member.pid for member in Session.led_by(process.pid, name).members()]

@@ -78,14 +78,14 @@ def _again(
     return found, int(served)
 
 
-def check(server: Endpoint, *, tier: bool, longest: int, seed: int = 0) -> Answers:
+def check(server: Endpoint, *, tier: bool, longest: int) -> Answers:
     """Send prompts to a server with a cold cache, then again, and compare the answers.
 
     `tier`: whether the tier behind the device is to serve the repetition, for which the device's own cache is emptied;
-    `longest`: tokens of a conversation; servers with different `seed` get different prompts. If nothing could be
+    `longest`: tokens of a conversation; replicas get different prompts. If nothing could be
     checked, `unchecked` says why.
     """
-    texts = prompts(longest, seed)
+    texts = prompts(longest, server.number)
     try:
         cold = _answers(server, texts)
         if _all_alike(cold):

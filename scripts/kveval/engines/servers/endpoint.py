@@ -17,13 +17,14 @@ _GENERATED_S = 120.0
 
 @dataclass
 class Endpoint:
-    """One server; `fetch` sends requests to it, `log` is its log on this host."""
+    """One server; `fetch` sends requests to it, `log` is its log on this host, `number` its number among replicas."""
 
     program: ServerProgram
     served_model: str
     fetch: Fetch
     log: Path
     version: str = ""
+    number: int = 0
 
     def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
         """Send one request and return the decoded JSON, None for other answers. Raises HttpError."""

@@ -62,8 +62,8 @@ class Server(ABC):
         """Empty the arm's file tier, if it has one."""
 
     @abstractmethod
-    def startup_log(self, number: int) -> str:
-        """Return the log of the server of this number from its start on."""
+    def startup_log(self, endpoint: Endpoint) -> str:
+        """Return a server's log from its start on."""
 
     def each(self, do: Callable[[Endpoint], T]) -> list[T]:
         """Call `do` with every server and return the results in order."""
@@ -101,16 +101,15 @@ class Server(ABC):
         On a cluster the requests go to the pods directly: a router might send a prompt and its repetition to two
         replicas. Each has its own prompts, because a shared tier must not have them from another replica.
         """
-        numbers = {id(endpoint): number for number, endpoint in enumerate(self.endpoints)}
-        found = self.each(lambda one: answers.check(one, tier=tier, longest=longest, seed=numbers[id(one)]))
+        found = self.each(lambda endpoint: answers.check(endpoint, tier=tier, longest=longest))
         return found[0] if len(found) == 1 else answers.together(found)
 
     def require_declared(self, specification: Specification) -> None:
         """Raise a Failure unless version, model and sizes of all servers and sidecars are those of the campaign."""
         budget, versions = specification.budget, specification.versions
-        for number, endpoint in enumerate(self.endpoints):
+        for endpoint in self.endpoints:
             endpoint.require_declared(versions)
-            facts = self.program.software.startup_facts(self.startup_log(number))
+            facts = self.program.software.startup_facts(self.startup_log(endpoint))
             require_device_cache(facts.get("kv_cache_tokens"), budget.device_tokens, endpoint.log)
             self.facts = self.facts or facts
         sizes = [reported for sidecar in self.sidecars if (reported := sidecar.reported_bytes()) is not None]

@@ -15,7 +15,7 @@ from kveval.engines.kubernetes.api import client as api_module
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted, Refused, Unreachable
 from kveval.engines.kubernetes.api.exec import Execution
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, GATEWAY_CLASS, POD, POOL, Kind
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, GATEWAY, GATEWAY_CLASS, POD, POOL, Kind
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Reply
 
 Answer = Reply | Exception
@@ -242,6 +242,7 @@ def test_deleting_what_is_not_there_or_is_another_one_is_no_error() -> None:
     [
         (POOL, "/apis/inference.networking.k8s.io/v1/namespaces/n/inferencepools/x"),
         (CONFIG_MAP, "/api/v1/namespaces/n/configmaps/x"),
+        (GATEWAY, "/apis/gateway.networking.k8s.io/v1/namespaces/n/gateways/x"),
         (GATEWAY_CLASS, "/apis/gateway.networking.k8s.io/v1/gatewayclasses/x"),
         (
             Kind("networking.gke.io/v1", "HealthCheckPolicy"),
@@ -249,7 +250,7 @@ def test_deleting_what_is_not_there_or_is_another_one_is_no_error() -> None:
         ),
     ],
 )
-def test_a_kinds_path_is_the_one_that_kubernetes_forms(kind: Kind, path: str) -> None:
+def test_a_kinds_path_is_the_one_that_the_cluster_serves(kind: Kind, path: str) -> None:
     assert kind.path("" if kind == GATEWAY_CLASS else "n", "x") == path
 
 

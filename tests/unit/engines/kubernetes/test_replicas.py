@@ -55,7 +55,9 @@ def two_servers(
     replicas = [
         Replica(
             pod,
-            Endpoint(VllmProgram(), "m", fetch_from_pod(here, pod, 8000), tmp_path / f"server-{number}.log", "0.32.0"),
+            Endpoint(
+                VllmProgram(), "m", fetch_from_pod(here, pod, 8000), tmp_path / f"server-{number}.log", "0.32.0", number
+            ),
             Follower(here.api, pod, "server", tmp_path / f"server-{number}.log"),
         )
         for number, pod in enumerate(pods)

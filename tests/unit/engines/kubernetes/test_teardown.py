@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from tests.support.cluster_cells import all_documents
 from tests.support.fake_cluster import FakeTransport, Objects, made
 
+from kveval.config.site import Cluster
 from kveval.engines.kubernetes import teardown
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, NAMESPACE, SERVICE, kind_of
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER, selector
+from kveval.engines.kubernetes.manifests.permissions import permissions
 from kveval.engines.kubernetes.teardown import TeardownError, ours, remove
 
+SITES = [{"gateway": {"name": "any", "class": name, "create": True}} for name in ("istio", "gke-l7-rilb")]
 OURS = {MANAGED_BY: MANAGER, "kveval.dev/campaign": "c"}
 OTHER_CAMPAIGN = OURS | {"kveval.dev/campaign": "d"}
 THEIRS = {"app": "somebody-else", "kveval.dev/campaign": "c"}
@@ -82,6 +85,8 @@ def test_what_works_goes_before_what_it_needs() -> None:
 def test_every_kind_that_is_made_is_looked_for() -> None:
     made_kinds = {kind_of(document) for _, documents in all_documents() for document in documents}
     assert made_kinds - {NAMESPACE} <= set(teardown.KINDS)
+    rights = {one.resource for values in SITES for one in permissions(Cluster.model_validate(values))}
+    assert {kind.plural for kind in teardown.KINDS} - {"replicasets"} <= rights
 
 
 def test_namespaces_stay() -> None:

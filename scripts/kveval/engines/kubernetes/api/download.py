@@ -24,7 +24,7 @@ _SAY_S = 10.0
 _MEBI = 1024 * 1024
 # The last word shows that no output was lost.
 _LIST = r"""
-cd "$0" && find "$1" -type f -exec sh -c 'for file; do
+cd "$0" && find "./$1" -type f -exec sh -c 'for file; do
   size=$(wc -c <"$file") && sum=$(sha256sum <"$file") || exit 1
   printf "%s %s %s\000" $((size)) "${sum%% *}" "$file"
 done' list {} + && printf 'end\000'

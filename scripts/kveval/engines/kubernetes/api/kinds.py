@@ -21,9 +21,11 @@ class Kind(NamedTuple):
 
     @property
     def plural(self) -> str:
-        """Its name in paths, formed as Kubernetes forms it (UnsafeGuessKindToResource of apimachinery)."""
+        """Its name in paths: the plural as English forms it, as for all kinds that this program uses."""
         name = self.kind.lower()
-        return f"{name[:-1]}ies" if name.endswith("y") else f"{name}{'es' if name.endswith('s') else 's'}"
+        if name.endswith("y") and name[-2] not in "aeiou":
+            return f"{name[:-1]}ies"
+        return f"{name}{'es' if name.endswith('s') else 's'}"
 
     @property
     def root(self) -> str:
