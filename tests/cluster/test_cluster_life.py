@@ -158,7 +158,7 @@ def test_a_node_that_falls_silent_is_named_within_a_minute(
         # Known by now: nothing waits for it any more.
         begin = time.monotonic()
         with pytest.raises(ClusterError):
-            api.logs(namespace, pods[1]["metadata"]["name"])
+            api.logs(namespace, pods[1]["metadata"]["name"], "main")
         assert time.monotonic() - begin < 5
         wait_for_daemonset(api, namespace, "recorder", ["small-0"], 30.0)
         said: list[str] = []

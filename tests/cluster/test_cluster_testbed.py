@@ -92,7 +92,7 @@ def test_workloads_come_up_and_a_job_ends(cluster_api: Api, namespace: str) -> N
     [node] = {str(node["metadata"]["name"]) for node in cluster_api.list(NODE)}
     assert len(wait_for_daemonset(cluster_api, namespace, "recorder", {node}, 60.0)) == 1
     [pod] = wait_for_job(cluster_api, namespace, "load", 60.0)
-    assert cluster_api.logs(namespace, pod["metadata"]["name"]) == "measured\n"
+    assert cluster_api.logs(namespace, pod["metadata"]["name"], "main") == "measured\n"
     events = cluster_api.events(cluster_api.read(DEPLOYMENT, "server", namespace) or {})
     assert "ScalingReplicaSet" in {event["reason"] for event in events}
 

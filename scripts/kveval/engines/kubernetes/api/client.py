@@ -173,18 +173,19 @@ class Api:
         """Make `owner` the owner of all objects of its run (by labels and namespace) that are applied from now on."""
         self._owners[_run_of(owner["metadata"])] = owner
 
-    def apply(self, documents: Iterable[Mapping[str, Any]]) -> Documents:
+    def apply(self, documents: Iterable[Mapping[str, Any]], field_manager: str = MANAGER) -> Documents:
         """Create or update the documents' objects (server-side apply), those first that others depend on.
 
         Takes over fields that other managers had set. A namespace that exists is left as it is.
         """
-        return [self._apply(document) for document in sorted(documents, key=lambda document: _rank(document["kind"]))]
+        ordered = sorted(documents, key=lambda document: _rank(document["kind"]))
+        return [self._apply(document, field_manager) for document in ordered]
 
-    def _apply(self, document: Mapping[str, Any]) -> Document:
+    def _apply(self, document: Mapping[str, Any], field_manager: str) -> Document:
         kind, metadata, name = kind_of(document), document["metadata"], described(document)
         if kind == NAMESPACE and (there := self.read(NAMESPACE, metadata["name"])) is not None:
             return there
-        query: Query = {"fieldManager": MANAGER, "force": True}
+        query: Query = {"fieldManager": field_manager, "force": True}
         path = kind.path(metadata.get("namespace", ""), metadata["name"])
         owner = self._owners.get(_run_of(metadata))
         # An owner that is created again must not be owned by the previous one.

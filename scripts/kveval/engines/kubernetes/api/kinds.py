@@ -21,11 +21,13 @@ class Kind(NamedTuple):
 
     @property
     def plural(self) -> str:
-        """Its name in paths: the plural as English forms it, as for all kinds that this program uses."""
+        """Its name in paths: the plural as English forms it."""
         name = self.kind.lower()
         if name.endswith("y") and name[-2] not in "aeiou":
             return f"{name[:-1]}ies"
-        return f"{name}{'es' if name.endswith('s') else 's'}"
+        if name.endswith("s"):
+            return f"{name}es" if name.endswith("ss") else name
+        return f"{name}s"
 
     @property
     def root(self) -> str:
