@@ -23,12 +23,13 @@ Event = Callable[[], None]
 
 @dataclass(frozen=True)
 class LoadResult:
-    """The times of a load generator that has ended.
+    """A load generator that has ended: its command line, and its times.
 
     `began`: its start in epoch seconds, by its own machine's clock; `started` and `ended`: seconds of this process's
     monotonic clock; `primed`: how the caches were primed before, None if they were not.
     """
 
+    argv: list[str]
     began: float
     started: float
     ended: float
@@ -104,10 +105,7 @@ class RunSession(Protocol):
     def expect(self, levels: Sequence[Level]) -> None:
         """Take note of the levels to come, in order, so that they can be prepared."""
 
-    def command(self, level: Level, report: Path) -> list[str]:
-        """Return the load generator's command line for a level whose report is to be at `report`."""
-
-    def generate(self, level: Level, argv: list[str], report: Path, watch: Watch, sending: Event) -> LoadResult:
+    def generate(self, level: Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
         """Prime the caches if the workload declares it, and run the load generator until its report is at `report`.
 
         `sending` is called after the priming, before the load is sent. Raises LoadError.

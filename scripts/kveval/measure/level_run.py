@@ -119,7 +119,6 @@ class Levels:
     def _attempt(self, level: load.Level, title: str) -> dict[str, Any]:
         server, workload = self.session.handle.server, load.lasting(self.workload, level)
         report = self.scratch / "raw" / level.report_name
-        argv = self.session.command(level, report)
         checks = [
             *server.stall_checks(
                 self.stall_limit_s,
@@ -144,7 +143,7 @@ class Levels:
                     raise
                 self.progress.level(title, elapsed_s, workload.seconds)
 
-            ran = self.session.generate(level, argv, report, watch, lambda: before.update(server.counters()))
+            ran = self.session.generate(level, report, watch, lambda: before.update(server.counters()))
             ready_s, self._free_since = ran.started - self._free_since, ran.ended
             require_fine()
         self.clock.check()
@@ -158,7 +157,7 @@ class Levels:
             "start": facts.start,
             "end": facts.end,
             "report": packed.relative_to(self.scratch).as_posix(),
-            "command": [self.session.anonymous(argument) for argument in argv],
+            "command": [self.session.anonymous(argument) for argument in ran.argv],
             "wall_s": round(ran.wall_s, 2),
             "load_start_s": round(facts.start - ran.began, 2),
             "ready_s": round(ready_s, 2),

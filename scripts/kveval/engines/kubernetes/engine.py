@@ -167,11 +167,7 @@ class ClusterSession:
         self._generator = LoadJobs(self._place, target, self._place.site.load.as_host_cpus, self._say)
         self._generator.expect(levels)
 
-    def command(self, level: load.Level, report: Path) -> list[str]:
-        """Return GuideLLM's command line in its pod."""
-        return self._generator.command(level)
-
-    def generate(self, level: load.Level, argv: list[str], report: Path, watch: Watch, sending: Event) -> LoadResult:
+    def generate(self, level: load.Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
         """Run GuideLLM in its pod."""
         return self._generator.generate(level, report, watch, sending)
 

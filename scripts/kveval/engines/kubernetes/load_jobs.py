@@ -119,10 +119,6 @@ class LoadJobs:
             raise LoadError(f"the workload primes the caches, which needs GuideLLM {_RELEASE}x, not {version}")
         self._prepare(levels[0])
 
-    def command(self, level: Level) -> list[str]:
-        """Return GuideLLM's command line, with the paths in its pod."""
-        return load_command(self._place, level, self._target)
-
     def generate(self, level: Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
         """Run the level's generator and copy its report and its log here. Raises LoadError."""
         self._prepare(level)
@@ -155,7 +151,7 @@ class LoadJobs:
         self._fetch(ended, report)
         for kind in (JOB, CONFIG_MAP):
             self._place.api.delete(kind, prepared.job, self._place.namespace)
-        return LoadResult(began, begin, end, primed)
+        return LoadResult(load_command(self._place, level, self._target), began, begin, end, primed)
 
     def _prepare(self, level: Level) -> None:
         """Create a level's Job unless it exists, after deleting an older one; `_running` waits for its pod."""
@@ -163,7 +159,7 @@ class LoadJobs:
             return
         place = self._place
         script = _BEGIN + (_PRIMING if self._primes else f"{_HOLD if self._ahead else ''}{_WAIT}")
-        argv = ["sh", "-c", script, _GO, *self.command(level)]
+        argv = ["sh", "-c", script, _GO, *load_command(place, level, self._target)]
         files, deadline_s = self._files(level), self._deadline_s(level)
         documents = load_job(place, level.index, argv, self._environment(level), files, deadline_s)
         name = documents[-1]["metadata"]["name"]

@@ -138,11 +138,6 @@ class HostSession:
     def expect(self, levels: Sequence[load.Level]) -> None:
         """Do nothing: preparing a level would disturb the level in progress."""
 
-    def command(self, level: load.Level, report: Path) -> list[str]:
-        """Return GuideLLM's command line."""
-        guidellm = self._job.server_environment / "bin" / "guidellm"
-        return load.command(str(guidellm), self._job.specification.workload, level, self._target(), report)
-
     def _target(self) -> load.LoadTarget:
         model, url, folder = self._job.specification.model, self.handle.server.url, self._model_dir
         return load.LoadTarget(url, model.served_name, model.hf_id if folder is None else folder)
@@ -155,10 +150,12 @@ class HostSession:
             return self._scratch / "model"
         return None if specification.model.folder is UNSET else Path(specification.model.folder)
 
-    def generate(self, level: load.Level, argv: list[str], report: Path, watch: Watch, sending: Event) -> LoadResult:
+    def generate(self, level: load.Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
         """Run GuideLLM as a process of this host."""
         workload = load.lasting(self._job.specification.workload, level)
         load.write_data(workload, level, report)
+        guidellm = self._job.server_environment / "bin" / "guidellm"
+        argv = load.command(str(guidellm), self._job.specification.workload, level, self._target(), report)
         env = load.environment(self._cpus, workload)
         with self._processes.temporary_folder() as folder:
             go = folder / "go" if workload.prime else None
@@ -179,7 +176,7 @@ class HostSession:
                 go=go,
                 idle_before_s=load.unanswered_s(workload, level.streams),
             )
-        return LoadResult(began, started, started + wall_s, primed)
+        return LoadResult(argv, began, started, started + wall_s, primed)
 
     def require_room(self) -> None:
         """Raise DiskFullError if a disk that the run writes to is full."""

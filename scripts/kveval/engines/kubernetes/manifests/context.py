@@ -237,9 +237,9 @@ class RunContext(RenderContext):
         """How long its pods may wait for a node."""
         return Patience(unschedulable_s=self.site.schedule_timeout_s)
 
-    def selector(self, component: str | None = None) -> str:
-        """Return the label selector of this run's objects, of one component or of all."""
-        return names.selector(self.campaign, self.cell, self.run, component=component)
+    def selector(self) -> str:
+        """Return the label selector of this run's objects."""
+        return names.selector(self.campaign, self.cell, self.run)
 
 
 def component_of(pod: Mapping[str, Any]) -> str:
