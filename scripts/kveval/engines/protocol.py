@@ -35,11 +35,6 @@ class LoadResult:
     ended: float
     primed: Primed | None = None
 
-    @property
-    def wall_s(self) -> float:
-        """Seconds from its start to its end."""
-        return self.ended - self.started
-
 
 class ServerHandle(Protocol):
     """The run's server: one deployment at a time."""

@@ -158,7 +158,7 @@ class Levels:
             "end": facts.end,
             "report": packed.relative_to(self.scratch).as_posix(),
             "command": [self.session.anonymous(argument) for argument in ran.argv],
-            "wall_s": round(ran.wall_s, 2),
+            "wall_s": round(ran.ended - ran.started, 2),
             "load_start_s": round(facts.start - ran.began, 2),
             "ready_s": round(ready_s, 2),
             "counters": changes(before, after),

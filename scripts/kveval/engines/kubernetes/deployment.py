@@ -43,6 +43,8 @@ class ClusterServerHandle:
         self._place = place
         self._lease = lease
         self._serving = serving(place)
+        # Sidecars first, in the order in which they are applied.
+        self._deployments = [document for document in self._serving if kind_of(document) == DEPLOYMENT]
         self._logs = logs
         self._say = say
         self._server: ClusterServer | None = None
@@ -61,11 +63,6 @@ class ClusterServerHandle:
             raise DeploymentError("the server was not started")
         return self._server
 
-    @property
-    def deployments(self) -> list[Document]:
-        """The Deployments that run the servers, sidecars first, in the order in which they are applied."""
-        return [document for document in self._serving if kind_of(document) == DEPLOYMENT]
-
     def start(self) -> ClusterServer:
         """Deploy; return when every replica answers as declared, is warmed up and has empty caches."""
         begin = time.monotonic()
@@ -82,7 +79,7 @@ class ClusterServerHandle:
         begin = time.monotonic()
         self._restarts += 1
         self._stop_following()
-        for document in self.deployments:
+        for document in self._deployments:
             name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
             marked: dict[str, Any] = {"metadata": {"annotations": {RESTARTED: str(self._restarts)}}}
             if component_of(document) == "model-server":
@@ -131,7 +128,7 @@ class ClusterServerHandle:
     def _ready(self, begin: float) -> ClusterServer:
         place = self._place
         pods: list[Document] = []
-        for document in self.deployments:
+        for document in self._deployments:
             name = document["metadata"]["name"]
             left = max(1.0, begin + place.start_seconds - time.monotonic())
             try:

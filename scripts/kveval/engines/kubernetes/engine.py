@@ -149,7 +149,7 @@ class ClusterSession:
             beside = exporters_of(place, self._nodes, str(pods[0]["metadata"]["name"]))
             sources = sources_of(place, server) | beside
             self._recording = recorder = recordings.begin(place, pods, self._scratch / "pcp", sources, server.watched)
-            self.handle.on_restart = lambda started: recorder.tell(sources_of(place, started) | beside)
+            self.handle.on_restart = lambda started: recorder.nodes[0].tell(sources_of(place, started) | beside)
             try:
                 yield recorder
             finally:
@@ -182,7 +182,7 @@ class ClusterSession:
     def facts(self) -> dict[str, Any]:
         """Return a cluster's entries of run.json: images as pulled, nodes, its version, the clocks' difference."""
         server, recorder = self.handle.server, self._recording
-        pods = [*server.watched, *recorder.pods, *self._generator.pods]
+        pods = [*server.watched, *(node.pod for node in recorder.nodes), *self._generator.pods]
         gpus = self._gpus.conditions()
         return {
             "hardware": self._hardware(),

@@ -160,15 +160,6 @@ class ClusterRecording:
         """Base paths of the archives on this host, once the recordings were stopped."""
         return [node.archive for node in self.nodes]
 
-    @property
-    def pods(self) -> list[Document]:
-        """The recorder's pods."""
-        return [node.pod for node in self.nodes]
-
-    def tell(self, sources: Mapping[str, str]) -> None:
-        """Set these endpoints; they replace those with the same names. Raises RecordingError."""
-        self.nodes[0].tell(sources)
-
     def alive(self) -> None:
         """Raise RecordingError unless pmlogger, pmcd and every agent run on every node."""
         for node in self.nodes:
