@@ -17,9 +17,8 @@ from tests.support.testbed import own_testbed, wait_until
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import Refused
-from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE, POD, SERVICE_ACCOUNT, Kind
+from kveval.engines.kubernetes.api.kinds import LEASE, NAMESPACE, NODE, POD, SERVICE_ACCOUNT, Kind
 from kveval.engines.kubernetes.api.names import labels, selector
-from kveval.engines.kubernetes.leases import LEASE
 from kveval.engines.kubernetes.manifests.permissions import ACCOUNT, manifest, namespaces
 from kveval.host.findings import table, worst
 from kveval.spec.loading import load_config

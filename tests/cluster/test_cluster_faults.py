@@ -26,8 +26,7 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import DEPLOYMENT, POD
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import Patience
-from kveval.engines.kubernetes.wait.rollout import require_unchanged, wait_for_deployment, wait_for_job
-from kveval.engines.kubernetes.wait.wait import RolloutError
+from kveval.engines.kubernetes.wait.rollout import RolloutError, require_unchanged, wait_for_deployment, wait_for_job
 
 pytestmark = pytest.mark.cluster
 Record = Callable[[str, float, float], None]
@@ -79,7 +78,7 @@ def test_a_pod_that_no_node_takes_up(cluster_api: Api, namespace: str, record_fa
 
 
 def set_status(api: Api, namespace: str, pod: str, status: dict[str, Any]) -> None:
-    path = api.resource(POD).path(namespace, pod)
+    path = POD.path(namespace, pod)
     api.request("PATCH", f"{path}/status", body={"status": status}, content="merge")
 
 

@@ -18,11 +18,11 @@ from kveval.engines.kubernetes.api.names import labels, selector
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import Patience
 from kveval.engines.kubernetes.wait.rollout import (
+    RolloutError,
     require_unchanged,
     wait_for_daemonset,
     wait_for_deployment,
 )
-from kveval.engines.kubernetes.wait.wait import RolloutError
 
 pytestmark = pytest.mark.cluster
 Record = Callable[[str, float, float], None]
@@ -65,7 +65,7 @@ def begun(api: Api, namespace: str, expiry_s: int) -> dict[str, Any]:
     """Begin a lifetime and note when, as job controllers do since they count ready pods (1.24): this one does not."""
     job = lifetime.begin(api, namespace, "run", RUN, expiry_s=expiry_s)
     started = {"status": {"startTime": job["metadata"]["creationTimestamp"]}}
-    api.request("PATCH", f"{api.resource(JOB).path(namespace, 'run')}/status", body=started, content="merge")
+    api.request("PATCH", f"{JOB.path(namespace, 'run')}/status", body=started, content="merge")
     return job
 
 
@@ -158,7 +158,7 @@ def test_a_node_that_falls_silent_is_named_within_a_minute(
         # Known by now: nothing waits for it any more.
         begin = time.monotonic()
         with pytest.raises(ClusterError):
-            api.logs(namespace, pods[1]["metadata"]["name"])
+            api.logs(namespace, pods[1]["metadata"]["name"], "main")
         assert time.monotonic() - begin < 5
         wait_for_daemonset(api, namespace, "recorder", ["small-0"], 30.0)
         said: list[str] = []

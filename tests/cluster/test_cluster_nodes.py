@@ -27,9 +27,9 @@ from kveval.config.site import Cluster as Site
 from kveval.engines.kubernetes import recordings
 from kveval.engines.kubernetes.api.kinds import EVENT, NODE
 from kveval.engines.kubernetes.api.names import selector
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.nodes import fingerprint
-from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.teardown import remove
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.parquet.reading import archive_info, series
@@ -120,7 +120,7 @@ def test_the_first_campaign_runs_with_a_sites_file_beside_it(tree: Tree, nodes: 
 @pytest.fixture
 def without_claims(nodes: Cluster) -> Iterator[None]:
     """No claim of another test: each keeps its class and its access mode."""
-    remove_all = functools.partial(remove, nodes.api, selector(FIRST["name"]), [NAMESPACE], remove_volumes=True)
+    remove_all = functools.partial(remove, nodes.api, selector(FIRST["name"]), [NAMESPACE])
     remove_all()
     yield
     remove_all()
@@ -164,7 +164,7 @@ def test_every_node_that_serves_is_recorded_as_a_host_of_its_own(nodes: Cluster,
         recorder.alive()
         recorder.stop()
     finally:
-        remove(nodes.api, selector("two-nodes"), [site.pcp_namespace], remove_volumes=True)
+        remove(nodes.api, selector("two-nodes"), [site.pcp_namespace])
     (tmp_path / "raw").mkdir()
     pack_archives(recorder.archives, tmp_path / "raw" / "pcp.tar.zst")
     (tmp_path / "run.json").write_text("{}")

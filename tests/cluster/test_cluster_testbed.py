@@ -15,6 +15,7 @@ from tests.support.testbed import (
     a_job,
     a_pod,
     labelled,
+    listed_kinds,
     pod_template,
     shell,
     through_proxy,
@@ -22,11 +23,11 @@ from tests.support.testbed import (
 )
 
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.download import TransferError, collect, collect_folder
+from kveval.engines.kubernetes.api.download import TransferError, collect
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, NODE, POD, VOLUME_CLAIM, Kind, described
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, NODE, POD, Kind, described
 from kveval.engines.kubernetes.api.transport import Frames, Query
-from kveval.engines.kubernetes.teardown import TeardownError, remove
+from kveval.engines.kubernetes.teardown import KINDS, TeardownError, remove
 from kveval.engines.kubernetes.wait.rollout import wait_for_daemonset, wait_for_deployment, wait_for_job
 
 pytestmark = pytest.mark.cluster
@@ -91,7 +92,7 @@ def test_workloads_come_up_and_a_job_ends(cluster_api: Api, namespace: str) -> N
     [node] = {str(node["metadata"]["name"]) for node in cluster_api.list(NODE)}
     assert len(wait_for_daemonset(cluster_api, namespace, "recorder", {node}, 60.0)) == 1
     [pod] = wait_for_job(cluster_api, namespace, "load", 60.0)
-    assert cluster_api.logs(namespace, pod["metadata"]["name"]) == "measured\n"
+    assert cluster_api.logs(namespace, pod["metadata"]["name"], "main") == "measured\n"
     events = cluster_api.events(cluster_api.read(DEPLOYMENT, "server", namespace) or {})
     assert "ScalingReplicaSet" in {event["reason"] for event in events}
 
@@ -182,14 +183,14 @@ def test_a_killed_websocket_costs_nothing_but_time(cluster_api: Api, namespace: 
 def test_a_folder_is_collected(cluster_api: Api, namespace: str, pod: str, tmp_path: Path) -> None:
     text = "mkdir -p /results/a/b && for i in $(seq 40); do seq $i >/results/a/b/$i.txt; done; : >/results/empty"
     shell(cluster_api, namespace, pod, text)
-    found = collect_folder(cluster_api, namespace, pod, "main", "/results", tmp_path / "here")
-    assert len(found.files) == 41
+    collect(cluster_api, namespace, pod, "main", "/results", tmp_path / "here")
+    assert sum(path.is_file() for path in (tmp_path / "here").rglob("*")) == 41
     assert (tmp_path / "here/a/b/7.txt").read_text() == "1\n2\n3\n4\n5\n6\n7\n"
     assert (tmp_path / "here/empty").read_bytes() == b""
 
 
 def test_a_file_that_is_not_there_is_named(cluster_api: Api, namespace: str, pod: str, tmp_path: Path) -> None:
-    with pytest.raises(TransferError, match=r"no /results/report\.json"):
+    with pytest.raises(TransferError, match=r"report\.json.*No such file"):
         shell(cluster_api, namespace, pod, "mkdir -p /results")
         collect(cluster_api, namespace, pod, "main", "/results/report.json", tmp_path / "report.json")
 
@@ -215,15 +216,15 @@ def pool(cluster_api: Api) -> Iterator[Kind]:
         },
     }
     cluster_api.apply([definition])
-    wait_until(lambda: cluster_api.find(kind), "the custom kind")
+    wait_until(lambda: cluster_api.serves(kind), "the custom kind")
     yield kind
     cluster_api.delete(Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition"), name)
 
 
 def everything(api: Api, namespace: str) -> list[str]:
     """Name all that is in a namespace, but for its history."""
-    kinds = [resource for resource in api.resources()[0] if resource.namespaced and "list" in resource.verbs]
-    found = itertools.chain.from_iterable(api.list(resource.kind, namespace) for resource in kinds)
+    kinds = listed_kinds(api, namespaced=True)
+    found = itertools.chain.from_iterable(api.list(kind, namespace) for kind in kinds)
     return sorted({described(document) for document in found if document["kind"] != "Event"})
 
 
@@ -255,15 +256,9 @@ def test_a_teardown_takes_all_of_ours_of_any_kind_and_nothing_else(
     ]
     cluster_api.apply(ours)
     wait_for_deployment(cluster_api, namespace, "server", 60.0)
-    found = remove(cluster_api, "", [namespace], timeout_s=60.0)
-    left = everything(cluster_api, namespace)
-    assert [name for name in left if name not in kept] == [f"PersistentVolumeClaim {namespace}/results"]
-    assert set(kept) <= set(left)
-    assert f"InferencePool {namespace}/pool" in found.removed
-    (kept_volume,) = found.kept
-    assert kept_volume.startswith(f"PersistentVolumeClaim {namespace}/results ")
-    remove(cluster_api, "", [namespace], remove_volumes=True, timeout_s=60.0)
-    assert cluster_api.list(VOLUME_CLAIM, namespace) == []
+    found = remove(cluster_api, "", [namespace], kinds=[*KINDS, pool], timeout_s=60.0)
+    assert set(everything(cluster_api, namespace)) == set(kept)
+    assert {f"InferencePool {namespace}/pool", f"PersistentVolumeClaim {namespace}/results"} <= set(found.removed)
     assert set(before) <= set(everything(cluster_api, namespace))
 
 

@@ -11,10 +11,9 @@ from tests.support.fault_chain import PATIENCE_S
 from tests.support.testbed import wait_until
 
 from kveval.config import site as config_cluster
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, SERVICE_ACCOUNT, Kind
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, JOB, LEASE, POD, SERVICE_ACCOUNT, Kind
 from kveval.engines.kubernetes.api.kinds import NAMESPACE as NAMESPACES
 from kveval.engines.kubernetes.api.names import selector
-from kveval.engines.kubernetes.leases import LEASE
 from kveval.engines.kubernetes.manifests.permissions import ACCOUNT, manifest, namespaces
 from kveval.engines.kubernetes.teardown import remove
 
@@ -67,4 +66,4 @@ def test_a_right_that_is_taken_away_in_a_level_is_named_with_what_is_left(tmp_pa
         wait_until(lambda: not any(admin.list(kind, NAMESPACE, selector()) for kind in kinds), "the end of all of it")
     finally:
         for namespace in (NAMESPACE, PCP_NAMESPACE):
-            remove(admin, "", [namespace], remove_volumes=True)
+            remove(admin, "", [namespace])

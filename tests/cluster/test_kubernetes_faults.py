@@ -106,7 +106,7 @@ class Fault:
 
 
 # Found by the job's own clock or, on a busy machine, first by the cluster's, which have the same limit.
-OVERDUE = r"is not done after 6 s: 0 of 1 replicas are available|has made no progress for its progressDeadlineSeconds"
+OVERDUE = r"is not done after 6 s: 0 of 1 replicas are available"
 FAULTS = [
     Fault(
         "image cannot be pulled", r"ImagePullBackOff: .*model-server", 30, annotated("model-server", mode="imagepull")

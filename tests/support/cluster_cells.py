@@ -73,7 +73,7 @@ def rendered(specification, site, run=1):
     """Return every document of a run: its own and its Jobs."""
     context = context_of(specification, site, run, "feb-2026")
     return (
-        *render(context).documents,
+        *render(context),
         *load_job(context, 0, ["guidellm", "run"], {"A": "1"}, {"trace.gz": "eA=="}),
         *([] if specification.miniature else [download_job(context)]),
     )

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.support.fault_chain import PCP_PROBLEM, REPOSITORY, STAND_INS, Chain, merged, stand_in_environment
 from tests.support.paths import SHIMS
-from tests.support.testbed import Testbed, own_testbed
+from tests.support.testbed import Testbed, listed_kinds, own_testbed
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import POD, Document
@@ -109,11 +109,10 @@ class Cluster:
     def ours(self) -> list[str]:
         """Everything that bears our label, of every kind and in every namespace."""
         api, found = self.api, []
-        for resource in api.resources()[0]:
-            if "list" not in resource.verbs or resource.kind.kind in ("Event", "Endpoints", "EndpointSlice"):
-                continue
-            listed = api.list(resource.kind, selector=selector())
-            found += [f"{resource.kind.kind} {document['metadata']['name']}" for document in listed]
+        for kind in listed_kinds(api):
+            if kind.kind not in ("Event", "Endpoints", "EndpointSlice", "ComponentStatus"):
+                listed = api.list(kind, selector=selector())
+                found += [f"{kind.kind} {document['metadata']['name']}" for document in listed]
         return found
 
     def gone(self, limit_s: float = 60.0) -> list[str]:

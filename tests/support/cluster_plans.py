@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.support.paths import CONFIG
 
 from kveval.config.site import Cluster
-from kveval.engines.kubernetes.api.kinds import Kind, Resource
+from kveval.engines.kubernetes.api.kinds import Kind
 from kveval.engines.kubernetes.api.probe import Answer, Bounds
 from kveval.spec.loading import load_config
 from kveval.workflow.doctor.cluster_facts import ClusterFacts
@@ -133,7 +133,7 @@ FACTS = ClusterFacts(
     denied=(),
     may_make_namespaces=True,
     namespaces={name: Answer(200, {"metadata": {"labels": {}}}) for name in ("kv", "kv-pcp")},
-    served={DEPLOYMENT: Resource(DEPLOYMENT, "deployments", True, frozenset())},
+    served={DEPLOYMENT: True},
     versions={},
     gateway=None,
     gateway_class=None,

@@ -6,8 +6,8 @@ from tests.support.fake_cluster import FakeTransport
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import PORTS
-from kveval.engines.kubernetes.run_place import RunContext
 
 SPECIFICATION = cells(RELEASES[0])[0]["Qwen3-0.6B/native-offload/10000"]
 SITE = Cluster.model_validate({"namespace": "bench", "address": "service"})

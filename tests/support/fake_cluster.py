@@ -98,7 +98,7 @@ class Objects:
             return ok({"items": [found for found in items if self._selected(found, call.query)], "metadata": {}})
         if call.path.endswith("/log"):
             return Reply(200, {}, b"Traceback\nValueError: no GPU\n")
-        kind = kinds[parts[-2]]
+        kind = kinds.get(parts[-2])
         found = [
             entry
             for entry in self.present
@@ -181,10 +181,10 @@ class FakeStream:
     def __init__(self, parts: Sequence[bytes]) -> None:
         self._parts = parts
 
-    def __iter__(self) -> Iterator[bytes]:
+    def stream(self, size: int | None, *, decode_content: bool) -> Iterator[bytes]:
         return iter(self._parts)
 
-    def interrupt(self) -> None:
+    def shutdown(self) -> None:
         pass
 
     def close(self) -> None:

@@ -2,8 +2,8 @@
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import POD, Document
-from kveval.engines.kubernetes.wait.diagnosis import Patience, is_ready
-from kveval.engines.kubernetes.wait.wait import WaitState, WaitTarget, wait
+from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, is_ready
+from kveval.engines.kubernetes.wait.rollout import WaitState, WaitTarget, wait
 from kveval.engines.protocol import Say
 
 
@@ -20,7 +20,7 @@ def wait_for_pod(
         target.check([found])
         phase = (found.get("status") or {}).get("phase")
         if phase == "Succeeded":
-            raise target.error("Completed", "ended, with success, instead of staying", found)
+            raise target.failed(Trouble("Completed", "ended, with success, instead of staying"), found)
         return WaitState(is_ready(found), f"is {phase}", [found])
 
     return wait(target, look, timeout_s, say)[0]

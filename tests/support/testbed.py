@@ -33,7 +33,7 @@ import yaml
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE
+from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE, Kind
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
 
 STAND_IN_NODE = "fake-0"
@@ -86,6 +86,17 @@ def wait_until(found: Callable[[], Any], what: str, timeout_s: float = 60.0) -> 
 
 
 # --- objects of tests
+
+
+def listed_kinds(api: Api, *, namespaced: bool | None = None) -> list[Kind]:
+    """Return every kind that the cluster can list, of its preferred versions; `namespaced`: only those that are."""
+    versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in api.get("/apis")["groups"])]
+    return [
+        Kind(version, one["kind"])
+        for version in versions
+        for one in api.get(Kind(version, "").root)["resources"]
+        if "list" in one["verbs"] and namespaced in (None, one["namespaced"])
+    ]
 
 
 def pod_template(mode: str, command: str = "", **annotations: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from kveval.host.errors import Failure
-from kveval.host.http import HttpError, fetch
 
 # Labels that are the same on every series of a server; a counter is summed over them.
 _COMMON_LABELS = frozenset(
@@ -41,15 +40,6 @@ def parse_counters(text: str, prefix: str) -> dict[str, float]:
     except ValueError as error:
         raise CounterError(f"not Prometheus text: {error}", code="not_prometheus") from error
     return dict(totals)
-
-
-def read_counters(url: str, prefix: str, timeout_s: float = 10.0) -> dict[str, float]:
-    """Return the sums of the counters at `url` (/metrics) whose names start with `prefix`. Raises CounterError."""
-    try:
-        text = fetch(url, timeout_s=timeout_s).decode()
-    except HttpError as error:
-        raise CounterError(f"no metrics: {error}") from error
-    return parse_counters(text, prefix)
 
 
 def changes(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, dict[str, float]]:

@@ -10,76 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from kveval.host.errors import Failure
+from kveval.engines.servers.server import Server
+from kveval.engines.watchdog import Check
 from kveval.load.guidellm import Level, Primed
-from kveval.store.run_file import Answers, SidecarRecord
-from kveval.store.store import Key, Store
+from kveval.store.store import Store
 
 Say = Callable[[str], None]
-Check = tuple[Callable[[], None], float]
-"""A function that raises a Failure when something is wrong, and the interval in seconds at which it is called."""
-
-
-class DeploymentError(Failure):
-    """The server did not start as declared, or stopped serving."""
-
-
-class ServerDied(DeploymentError):
-    """A process of the server has ended; the message quotes the line of its log that says why.
-
-    Facts: `log`, its path on this host, and `offset`, the byte at which this deployment's output begins in it.
-    """
+Watch = Callable[[float], None]
+"""Called about twice a second with the seconds that a level has lasted; raises any Failure that must end it."""
+Event = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """The times of a load generator that has ended.
+    """A load generator that has ended: its command line, and its times.
 
     `began`: its start in epoch seconds, by its own machine's clock; `started` and `ended`: seconds of this process's
     monotonic clock; `primed`: how the caches were primed before, None if they were not.
     """
 
+    argv: list[str]
     began: float
     started: float
     ended: float
     primed: Primed | None = None
-
-    @property
-    def wall_s(self) -> float:
-        """Seconds from its start to its end."""
-        return self.ended - self.started
-
-
-class Server(Protocol):
-    """A server that answers and was checked to have the declared version and model."""
-
-    version: str
-    startup_s: float
-    facts: dict[str, Any]
-
-    @property
-    def argv(self) -> Sequence[str]:
-        """Its command line."""
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        """Its environment, without secrets."""
-
-    @property
-    def sidecar_facts(self) -> Sequence[SidecarRecord]:
-        """The records of its sidecars: the other servers that its arm needs."""
-
-    def require_alive(self) -> None:
-        """Raise a Failure if a process of the server (ServerDied) or of a sidecar has ended."""
-
-    def counters(self) -> dict[str, float]:
-        """Return the counters of the server, summed over replicas, and of its sidecars."""
-
-    def check_answers(self, *, tier: bool, longest: int) -> Answers:
-        """Compare its answers with and without its cache, see kveval.engines.servers.answers; leaves caches filled."""
-
-    def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> Sequence[Check]:
-        """Return the checks that detect a hanging server; see kveval.engines.watchdog.StallWatch for the parameters."""
 
 
 class ServerHandle(Protocol):
@@ -146,21 +100,10 @@ class RunSession(Protocol):
     def expect(self, levels: Sequence[Level]) -> None:
         """Take note of the levels to come, in order, so that they can be prepared."""
 
-    def command(self, level: Level, report: Path) -> list[str]:
-        """Return the load generator's command line for a level whose report is to be at `report`."""
-
-    def generate(
-        self,
-        level: Level,
-        argv: list[str],
-        report: Path,
-        watch: Callable[[float], None],
-        sending: Callable[[], None],
-    ) -> LoadResult:
+    def generate(self, level: Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
         """Prime the caches if the workload declares it, and run the load generator until its report is at `report`.
 
-        `watch(elapsed_s)` is called about twice a second and raises any Failure that must end the level; `sending` is
-        called after the priming, before the load is sent. Raises LoadError.
+        `sending` is called after the priming, before the load is sent. Raises LoadError.
         """
 
     def require_room(self) -> None:
@@ -185,14 +128,11 @@ class Engine(Protocol):
     def alone(self, say: Say) -> AbstractContextManager[None]:
         """Exclude, while the body runs, every other measurement that this one would disturb."""
 
-    def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
+    def remove_leftovers(self, say: Say) -> None:
         """Remove what killed runs left behind, and report it with `say`; call it inside `alone`."""
 
     def require_possible(self, store: Store) -> None:
         """Raise a Failure, before anything starts, if this engine cannot measure the run here or lacks room for it."""
-
-    def scratch(self, store: Store, key: Key) -> Path:
-        """Create a folder, empty except for `raw`, for files written during the run; return its absolute path."""
 
     def session(self, scratch: Path, say: Say) -> AbstractContextManager[RunSession]:
         """Begin the run; on leaving, remove everything that it started."""

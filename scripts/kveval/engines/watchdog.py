@@ -1,7 +1,7 @@
 """Watches for faults while a level runs, each in its own thread, so that none delays another.
 
 Each watch is a small object with one method that raises a Failure; `monitored` calls them at intervals and passes the
-first failure to the thread that calls `Monitor.require`.
+first failure to the main thread.
 """
 
 import contextlib
@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kveval.host.errors import Failure
-from kveval.host.http import HttpError, fetch
+from kveval.host.http import HttpError
 from kveval.spec.servers.software import ServerSoftware
 
+Check = tuple[Callable[[], None], float]
+"""A function that raises a Failure when something is wrong, and the interval in seconds at which it is called."""
 DISK_RESERVE_BYTES = 32 * 2**20
 """A run stops if the disk has fewer free bytes than this, which an orderly stop needs."""
+WAY_LOST = "way_lost"
+"""Code of an HttpError that tells nothing about the server, because what leads to it does not answer."""
 _MIB = 2**20
 
 
@@ -38,47 +42,34 @@ class DiskFullError(WatchError):
     """The disk has no room for what a measurement writes."""
 
 
-class Monitor:
-    """Runs checks in threads and keeps their first failure."""
+@contextlib.contextmanager
+def monitored(checks: Sequence[Check]) -> Iterator[Callable[[], None]]:
+    """Call each check at its interval while the body runs, each in a thread of its own.
 
-    def __init__(self) -> None:
-        self._failure: BaseException | None = None
-        self._over = threading.Event()
+    Yields a function that raises, in the thread that calls it, the first failure that a check has found.
+    """
+    failures: list[Exception] = []
+    over = threading.Event()
 
-    def require(self) -> None:
-        """Raise the first failure that a check has found, in the thread that calls this."""
-        if self._failure is not None:
-            raise self._failure
-
-    def run(self, check: Callable[[], None], interval_s: float) -> None:
-        """Body of a check's thread."""
-        while not self._over.wait(interval_s):
+    def watch(check: Callable[[], None], interval_s: float) -> None:
+        while not over.wait(interval_s):
             try:
                 check()
             except Exception as failure:  # noqa: BLE001  (nothing is swallowed: it is raised in the main thread)
-                self._failure = self._failure or failure
+                failures.append(failure)
                 return
 
-    def end(self) -> None:
-        """Tell the threads to stop."""
-        self._over.set()
+    def require() -> None:
+        if failures:
+            raise failures[0]
 
-
-@contextlib.contextmanager
-def monitored(checks: Sequence[tuple[Callable[[], None], float]]) -> Iterator[Monitor]:
-    """Call each check at its interval while the body runs; `checks`: pairs of a function and its interval, seconds."""
-    monitor = Monitor()
-    threads = [
-        threading.Thread(target=monitor.run, args=check, name=f"watch-{number}", daemon=True)
-        for number, check in enumerate(checks)
-    ]
-    for thread in threads:
-        thread.start()
+    for number, check in enumerate(checks):
+        threading.Thread(target=watch, args=check, name=f"watch-{number}", daemon=True).start()
     try:
-        yield monitor
+        yield require
     finally:
         # Not joined: a check may hang in a request that has a time limit of its own.
-        monitor.end()
+        over.set()
 
 
 @dataclass(frozen=True)
@@ -111,8 +102,8 @@ class StallWatch:
     `limit_s` alone applies. A prefill generates no token: `limit_s` must exceed the longest prefill.
     """
 
-    url: str
-    software: ServerSoftware
+    read: Callable[[float], Work]
+    """Reads the progress within so many seconds; raises HttpError or ValueError if the server does not answer."""
     limit_s: float
     idle_s: float
     log: Path
@@ -132,11 +123,13 @@ class StallWatch:
         return min(5.0, self.limit_s / 5)
 
     def check(self) -> None:
-        """Read the server's metrics and judge them. Raises StallError."""
+        """Read the server's progress and judge it. Raises StallError."""
         work = None
-        with contextlib.suppress(HttpError, ValueError):
-            page = fetch(self.url, timeout_s=self.interval_s)
-            work = read_work(page.decode(errors="replace"), self.software)
+        try:
+            work = self.read(self.interval_s)
+        except (HttpError, ValueError) as error:
+            if isinstance(error, HttpError) and error.code == WAY_LOST:
+                return
         self.observe(work)
 
     def observe(self, work: Work | None) -> None:

@@ -5,6 +5,7 @@ import json
 import socket
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 from kveval.host.errors import Failure
@@ -30,6 +31,15 @@ def fetch(url: str, *, method: str = "GET", body: object = None, timeout_s: floa
         status = error.code if isinstance(error, urllib.error.HTTPError) else None
         raise HttpError(f"{method} {url} failed: {error}", method=method, url=url, status=status) from error
     return content
+
+
+def fetch_from(server: str) -> Callable[..., bytes]:
+    """Return `fetch` for the paths of one server: (path, method, body, timeout_s)."""
+
+    def fetched(path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
+        return fetch(f"{server}{path}", method=method, body=body, timeout_s=timeout_s)
+
+    return fetched
 
 
 def request(url: str, *, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:

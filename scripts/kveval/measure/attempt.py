@@ -14,7 +14,8 @@ import msgspec
 from kveval import __version__
 from kveval.engines.counters import exercised
 from kveval.engines.job import Job
-from kveval.engines.protocol import Engine, Recorder, RunSession, Server
+from kveval.engines.protocol import Engine, Recorder, RunSession
+from kveval.engines.servers.server import Server
 from kveval.engines.watchdog import ClockWatch
 from kveval.host.errors import Failure
 from kveval.host.files import write_json

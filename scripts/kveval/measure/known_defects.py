@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kveval.config.catalogue import KnownDefect
-from kveval.engines.protocol import ServerDied
+from kveval.engines.servers.protocol import ServerDied
 from kveval.engines.servers.registry import program_of
 from kveval.host.logs import raised
 from kveval.load.guidellm import LoadError

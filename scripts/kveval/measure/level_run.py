@@ -14,7 +14,8 @@ import zstandard
 from kveval.analysis.cells import THROUGHPUT
 from kveval.engines.counters import changes
 from kveval.engines.job import Job
-from kveval.engines.protocol import Recorder, RunSession, ServerDied
+from kveval.engines.protocol import Recorder, RunSession
+from kveval.engines.servers.protocol import ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
 from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
@@ -112,7 +113,6 @@ class Levels:
     def _attempt(self, level: load.Level, title: str) -> dict[str, Any]:
         server, workload = self.session.handle.server, load.lasting(self.workload, level)
         report = self.scratch / "raw" / level.report_name
-        argv = self.session.command(level, report)
         checks = [
             *server.stall_checks(
                 self.job.stall_limit_s,
@@ -125,21 +125,21 @@ class Levels:
             *self.session.checks,
         ]
         before: dict[str, float] = {}
-        with monitored(checks) as monitor:
+        with monitored(checks) as require_fine:
 
             def watch(elapsed_s: float) -> None:
                 try:
                     server.require_alive()
                     self.recorder.require_running()
-                    monitor.require()
+                    require_fine()
                 except Failure as failure:
                     self.tell(failure)
                     raise
                 self.progress.level(title, elapsed_s, workload.seconds)
 
-            ran = self.session.generate(level, argv, report, watch, lambda: before.update(server.counters()))
+            ran = self.session.generate(level, report, watch, lambda: before.update(server.counters()))
             ready_s, self._free_since = ran.started - self._free_since, ran.ended
-            monitor.require()
+            require_fine()
         self.clock.check()
         after = server.counters()
         facts = load.report_facts(report, self.job.specification.versions["guidellm"])
@@ -151,8 +151,8 @@ class Levels:
             "start": facts.start,
             "end": facts.end,
             "report": packed.relative_to(self.scratch).as_posix(),
-            "command": [self.session.anonymous(argument) for argument in argv],
-            "wall_s": round(ran.wall_s, 2),
+            "command": [self.session.anonymous(argument) for argument in ran.argv],
+            "wall_s": round(ran.ended - ran.started, 2),
             "load_start_s": round(facts.start - ran.began, 2),
             "ready_s": round(ready_s, 2),
             "counters": changes(before, after),

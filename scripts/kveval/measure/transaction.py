@@ -6,6 +6,7 @@ However a run ends, everything that it started is ended; its results are in the 
 
 import contextlib
 import json
+import shutil
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -93,11 +94,14 @@ def _attempt(
     """Measure; return the place in the store, None if a known defect ended the attempt, which is then in `repeats`."""
     # Waiting for the host, and attempts before this one, do not count as time of the run.
     progress.begin = time.monotonic()
-    engine.remove_leftovers(store, key, progress.say)
+    engine.remove_leftovers(progress.say)
+    for directory in store.partial():
+        shutil.rmtree(directory, ignore_errors=True)
+        progress.say(f"removed a folder that a killed run left unfinished: {directory.name}")
     redactor = Redactor.of(job.secrets)
     require_no_secret(job.specification, redactor)
     engine.require_possible(store)
-    scratch = engine.scratch(store, key)
+    scratch = store.scratch(key).absolute()
     try:
         Attempt(job, scratch, engine, host, progress, redactor, repeats).perform()
         # The key is that of the hardware that served, which may be known only now.

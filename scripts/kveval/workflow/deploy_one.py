@@ -17,7 +17,7 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD, Document, condition
 from kveval.engines.kubernetes.api.names import selector
-from kveval.engines.kubernetes.run_place import component_of
+from kveval.engines.kubernetes.manifests.context import component_of
 from kveval.host.errors import Failure
 from kveval.host.findings import aligned
 from kveval.host.redaction import Redactor

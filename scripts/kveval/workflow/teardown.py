@@ -38,15 +38,14 @@ def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
             f" killed, wait until {LIVING_S:.0f} s after the last renewal of its Lease",
             holders=jobs,
         )
-    result = remove(api, ours, namespaces, remove_volumes=True, say=say)
+    result = remove(api, ours, namespaces, say=say)
     for name in result.removed:
         say(f"removed {name}")
     for name in result.kept:
         say(f"kept {name}")
-    unseen = len(result.unlisted) + len(result.silent)
-    if unseen:
+    if result.unlisted:
         # An account that may not list a kind cannot have made one.
-        say(f"not checked: {unseen} kinds that this account may not list, or whose server does not answer")
+        say(f"not checked: {len(result.unlisted)} kinds that this account may not list")
     if not result.removed:
         say(f"nothing of campaign {campaign} is on {api.server} in {' or '.join(namespaces)}")
 

@@ -1,16 +1,18 @@
 """Answers cold and from a cache: what counts as the same, a near tie or changed, and what shows nothing."""
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kveval.engines.protocol import DeploymentError
 from kveval.engines.servers import answers
-from kveval.engines.servers.answers import TOLERANCE_NATS, Questioned, check, compared, prompts, together
-from kveval.engines.servers.protocol import Completion
+from kveval.engines.servers.answers import TOLERANCE_NATS, check, compared, prompts, together
+from kveval.engines.servers.endpoint import Endpoint
+from kveval.engines.servers.protocol import Completion, DeploymentError
 from kveval.engines.servers.vllm import VllmProgram
 from kveval.host.http import HttpError
 from kveval.store.run_file import Answers
@@ -74,8 +76,13 @@ class Server:
             "usage": {"prompt_tokens": length, "completion_tokens": tokens},
         }
 
-    def questioned(self, version: str = "0.32.0") -> Questioned:
-        return Questioned(VllmProgram(), self.ask, "m", version, lambda: self.hits, "a.log")
+    def questioned(self, version: str = "0.32.0") -> Endpoint:
+        def fetch(path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
+            if path == "/metrics":
+                return "".join(f"# TYPE {name} counter\n{name} {hits}\n" for name, hits in self.hits.items()).encode()
+            return json.dumps(self.ask(path, method, body, timeout_s)).encode()
+
+        return Endpoint(VllmProgram(), "m", fetch, Path("a.log"), version)
 
 
 @pytest.mark.parametrize("tier", [True, False])
@@ -202,7 +209,10 @@ def raising(error: Exception) -> Any:
     ids=["no answer", "refused", "no tokens", "no JSON"],
 )
 def test_a_server_that_does_not_say_enough_ends_no_run(ask: Any) -> None:
-    found = check(Questioned(VllmProgram(), ask, "m", "0.32.0", dict, ""), tier=True, longest=8192)
+    def fetch(path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
+        return b"" if path == "/metrics" else json.dumps(ask(path, method=method, body=body)).encode()
+
+    found = check(Endpoint(VllmProgram(), "m", fetch, Path("a.log"), "0.32.0"), tier=True, longest=8192)
     assert found.unchecked
     assert found.prompts == 0
 

@@ -20,6 +20,7 @@ from kveval.engines.watchdog import (
     read_work,
     require_free,
 )
+from kveval.host.http import fetch
 from kveval.spec.servers.vllm import VLLM
 
 PAGE = """# TYPE vllm:num_requests_running gauge
@@ -52,7 +53,10 @@ def clock() -> Clock:
 def stall_watch(
     clock: Clock, url: str = "http://127.0.0.1:1/metrics", limit_s: float = 60.0, loaded_s: float = 0.0
 ) -> StallWatch:
-    return StallWatch(url, VLLM, limit_s, 120.0, Path("server.log"), loaded_s, clock)
+    def read(timeout_s: float) -> Work:
+        return read_work(fetch(url, timeout_s=timeout_s).decode(), VLLM)
+
+    return StallWatch(read, limit_s, 120.0, Path("server.log"), loaded_s, clock)
 
 
 def feed(watch: StallWatch, clock: Clock, seconds: float, work: Work | None) -> None:
@@ -211,12 +215,12 @@ def test_a_check_that_fails_in_its_thread_is_raised_where_it_is_asked_for() -> N
         if len(calls) == 3:
             raise StallError("hangs")
 
-    with monitored([(check, 0.01), (lambda: time.sleep(10), 0.01)]) as monitor:
-        monitor.require()
+    with monitored([(check, 0.01), (lambda: time.sleep(10), 0.01)]) as require:
+        require()
         deadline = time.monotonic() + 5
         with pytest.raises(StallError, match="hangs"):
             while time.monotonic() < deadline:
-                monitor.require()
+                require()
                 time.sleep(0.01)
     assert len(calls) == 3
 

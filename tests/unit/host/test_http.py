@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kveval.engines.counters import read_counters
 from kveval.engines.local.server import server_environment
-from kveval.engines.watchdog import StallWatch
-from kveval.host.http import HttpError, fetch, free_port, request
+from kveval.engines.servers.endpoint import Endpoint
+from kveval.engines.servers.vllm import VllmProgram
+from kveval.host.http import HttpError, fetch, fetch_from, free_port, request
 from kveval.load import guidellm
 from kveval.pcp.recording import _wait_for_endpoint
-from kveval.spec.servers.vllm import VLLM
 
 _METRICS = b"# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total 5.0\n"
 
@@ -52,10 +51,9 @@ def test_the_loopback_interface_is_never_asked_for_through_a_proxy(server: str, 
         urllib.request.build_opener(urllib.request.ProxyHandler()).open(server, timeout=5)
     assert request(f"{server}/health") == {"path": "/health"}
     assert request(f"{server}/metrics") is None
-    assert read_counters(f"{server}/metrics", "vllm:") == {"vllm:generation_tokens_total": 5.0}
-    watch = StallWatch(f"{server}/metrics", VLLM, 10.0, 10.0, tmp_path / "server.log", 10.0)
-    watch.check()
-    assert watch._tokens == 5.0
+    endpoint = Endpoint(VllmProgram(), "m", fetch_from(server), tmp_path / "server.log")
+    assert endpoint.counters() == {"vllm:generation_tokens_total": 5.0}
+    assert endpoint.work(5.0).tokens == 5.0
     _wait_for_endpoint("vllm", f"{server}/metrics", deadline=0.0, limit_s=1.0)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.config_files import BASE, CONFIG, LMCACHE, RAW
 
 from kveval.engines.job import Job
-from kveval.engines.protocol import ServerDied
+from kveval.engines.servers.protocol import ServerDied
 from kveval.host.redaction import Redactor
 from kveval.measure.attempt import Attempt
 from kveval.measure.progress import Progress

@@ -9,7 +9,7 @@ from tests.support.config_files import BASE, CONFIG, LMCACHE, RAW
 from tests.support.known_crash import KNOWN, LOG, NAME
 
 from kveval.config.catalogue import KnownDefect
-from kveval.engines.protocol import DeploymentError, ServerDied
+from kveval.engines.servers.protocol import DeploymentError, ServerDied
 from kveval.load.guidellm import LoadError
 from kveval.measure.known_defects import recognised
 from kveval.spec.loading import load_config

@@ -63,18 +63,16 @@ class SlowSession:
     def anonymous(self, text: str) -> str:
         return text
 
-    def command(self, level: Level, report: Path) -> list[str]:
+    def generate(self, level: Level, report: Path, watch: Any, sending: Any) -> LoadResult:
         target = load.LoadTarget("http://127.0.0.1:1", "tiny", Path("/model"))
-        return load.command("guidellm", SPECIFICATION.workload, level, target, report)
-
-    def generate(self, level: Level, argv: list[str], report: Path, watch: Any, sending: Any) -> LoadResult:
+        argv = load.command("guidellm", SPECIFICATION.workload, level, target, report)
         lasts = float(re.search(r"max_duration,seconds=([\d.]+)", " ".join(argv))[1])  # type: ignore[index]
         self.lasted_s.append(lasts)
         done = int(lasts / self.answer_s)
         totals = {"successful": done, "errored": self.errored, "incomplete": level.streams}
         benchmark = {"start_time": 0.0, "end_time": lasts, "metrics": {"request_totals": totals}}
         report.write_text(json.dumps({"metadata": {"guidellm_version": "0.8.1"}, "benchmarks": [benchmark]}))
-        return LoadResult(0.0, time.monotonic(), time.monotonic(), None)
+        return LoadResult(argv, 0.0, time.monotonic(), time.monotonic(), None)
 
 
 def levels(folder: Path, session: SlowSession) -> Levels:

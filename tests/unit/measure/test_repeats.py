@@ -13,14 +13,15 @@ from tests.support.known_crash import KNOWN, LOG, NAME
 from tests.support.stored_runs import described
 
 from kveval.engines.job import Job
-from kveval.engines.protocol import DeploymentError, Say, ServerDied
+from kveval.engines.protocol import Say
+from kveval.engines.servers.protocol import DeploymentError, ServerDied
 from kveval.host.errors import Failure
 from kveval.measure import attempt, transaction
 from kveval.measure.progress import Progress
 from kveval.measure.transaction import MeasurementError, measure
 from kveval.spec.loading import load_config
 from kveval.store.run_file import pointed_run
-from kveval.store.store import Key, Store
+from kveval.store.store import Store
 
 SPECIFICATION = load_config(RAW["config"], CONFIG).specification(LMCACHE)
 HOST = {"fingerprint": "aaaa"}
@@ -36,14 +37,11 @@ class StandInEngine:
     def alone(self, say: Say) -> Iterator[None]:
         yield
 
-    def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
+    def remove_leftovers(self, say: Say) -> None:
         pass
 
     def require_possible(self, store: Store) -> None:
         pass
-
-    def scratch(self, store: Store, key: Key) -> Path:
-        return store.scratch(key).absolute()
 
 
 def crash(scratch: Path) -> Failure:

@@ -89,12 +89,12 @@ def test_a_namespace_that_is_not_there(name, may_make, level):
 
 def test_a_kind_that_is_not_served_is_named_with_what_installs_it():
     pool = Kind("inference.networking.k8s.io/v1", "InferencePool")
-    found = examined(served={**FACTS.served, pool: None}, versions={pool.group: ["v1alpha2"]})
+    found = examined(served={**FACTS.served, pool: False}, versions={pool.group: ["v1alpha2"]})
     assert only(found, "kinds").facts == {"kinds": ["InferencePool"], "wanted": pool.api_version, "served": "v1alpha2"}
     # The release that this one of llm-d was shipped with: newer ones have lost kinds.
     assert "gateway-api-inference-extension/releases/download/v1.5.0/" in only(found, "kinds").fix
     route = Kind("gateway.networking.k8s.io/v1", "HTTPRoute")
-    found = examined(served={**FACTS.served, route: None}, versions={})
+    found = examined(served={**FACTS.served, route: False}, versions={})
     assert "gateway-api/releases/download/v1.5.1/" in only(found, "kinds").fix
 
 

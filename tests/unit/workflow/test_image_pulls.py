@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.cluster_plans import deployment, plan
 
-from kveval.engines.kubernetes.api.errors import Unreachable
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable
 from kveval.engines.kubernetes.api.probe import Asking, Bounds, _warnings
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.manifests.requirements import pod_needs
@@ -70,7 +71,7 @@ def _fast(monkeypatch):
 
 def tried(cluster, limit_s=0.3):
     made = plan(("M/a/0", {"weights": "full"}, (deployment(),)))
-    return {trial.image: trial for trial in try_images(Asking(cluster), made, limit_s)}
+    return {trial.image: trial for trial in try_images(Asking(Api(cluster)), made, limit_s)}
 
 
 def test_every_image_gets_its_outcome_and_no_pod_stays():
@@ -169,7 +170,7 @@ def test_the_servers_clock_is_narrowed_by_every_answer(monkeypatch):
     cluster = Cluster({})
     clock = iter([1000.9, 1001.0, 1001.3, 1001.35])
     monkeypatch.setattr("kveval.engines.kubernetes.api.probe.time.time", lambda: next(clock))
-    asking = Asking(cluster)
+    asking = Asking(Api(cluster))
     # The server is 0.5 s behind: it answered at 1000.45 and 1000.82, by its own clock.
     cluster.now = 1000.0
     asking.get("/version")
@@ -181,21 +182,22 @@ def test_the_servers_clock_is_narrowed_by_every_answer(monkeypatch):
     assert Bounds(-3, -1.1).beyond(1.0)
 
 
-def test_a_busy_server_is_asked_again(monkeypatch):
-    monkeypatch.setattr("kveval.engines.kubernetes.api.probe.time.sleep", lambda seconds: None)
-    answers = iter([429, Unreachable("timed out"), 200, 503, 503, 503, 503, *[Unreachable("refused")] * 4])
+def test_a_busy_server_is_asked_again():
+    answers = iter([429, Unreachable("timed out"), 200, *[503] * 9])
 
     class Busy(Cluster):
         def request(self, *arguments):
-            answer = next(answers)
+            answer = next(answers, Unreachable("refused"))
             if isinstance(answer, Unreachable):
                 raise answer
             return Reply(answer, {}, b"{}")
 
-    assert Asking(Busy({})).get("/version").found
-    assert Asking(Busy({})).get("/version").status == 503
-    with pytest.raises(Unreachable):
-        Asking(Busy({})).get("/version")
+    asking = Asking(Api(Busy({}), outage_s=0.8))
+    assert asking.get("/version").found
+    assert asking.get("/version").status == 503
+    list(answers)
+    with pytest.raises(ClusterError):
+        Asking(Api(Busy({}), outage_s=0.0)).get("/version")
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,17 @@ from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
 from kveval.engines.kubernetes.leases import Held
 from kveval.engines.kubernetes.lifetime import EXPIRY_S
-from kveval.engines.kubernetes.manifests.context import FILES_FOLDER
-from kveval.engines.kubernetes.manifests.rendering import Rendered, download_job
-from kveval.engines.kubernetes.pod_http import Reach
+from kveval.engines.kubernetes.manifests.context import FILES_FOLDER, RunContext, component_of
+from kveval.engines.kubernetes.manifests.rendering import download_job, serving, storage
+from kveval.engines.kubernetes.pods import PodPicker, command_line, container_of, fetch_from_pod, store_in
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
-from kveval.engines.kubernetes.run_place import RunContext, component_of
-from kveval.engines.kubernetes.sidecars import PodKeyValueStore, PodLMCache, PodPicker, PodSidecar, container_of
 from kveval.engines.kubernetes.teardown import remove
-from kveval.engines.kubernetes.wait.rollout import wait_for_deployment, wait_for_job
-from kveval.engines.kubernetes.wait.wait import RolloutError
-from kveval.engines.protocol import DeploymentError, Say
-from kveval.engines.servers.registry import program_of
+from kveval.engines.kubernetes.wait.rollout import RolloutError, wait_for_deployment, wait_for_job
+from kveval.engines.protocol import Say
+from kveval.engines.servers.endpoint import Endpoint
+from kveval.engines.servers.lmcache import LMCacheServer
+from kveval.engines.servers.program import Sidecar
+from kveval.engines.servers.protocol import DeploymentError
 from kveval.host.logs import last_words
 from kveval.host.processes import signals_deferred
 
@@ -36,18 +36,16 @@ RUN_KINDS = (DEPLOYMENT, JOB, POD, SERVICE, CONFIG_MAP)
 class ClusterServerHandle:
     """The run's servers on a cluster: one deployment at a time, with the same names after a restart.
 
-    `lease`: the run's; `logs`: folder to copy the pods' logs to; `prompt_tokens`: length of the prompt that warms a
-    server up.
+    `lease`: the run's; `logs`: folder to copy the pods' logs to.
     """
 
-    def __init__(
-        self, place: RunContext, lease: Held, rendered: Rendered, logs: Path, prompt_tokens: int, say: Say
-    ) -> None:
+    def __init__(self, place: RunContext, lease: Held, logs: Path, say: Say) -> None:
         self._place = place
         self._lease = lease
-        self._rendered = rendered
+        self._serving = serving(place)
+        # Sidecars first, in the order in which they are applied.
+        self._deployments = [document for document in self._serving if kind_of(document) == DEPLOYMENT]
         self._logs = logs
-        self._prompt_tokens = prompt_tokens
         self._say = say
         self._server: ClusterServer | None = None
         self.on_restart: Callable[[ClusterServer], None] | None = None
@@ -65,17 +63,12 @@ class ClusterServerHandle:
             raise DeploymentError("the server was not started")
         return self._server
 
-    @property
-    def deployments(self) -> list[Document]:
-        """The Deployments that run the servers, sidecars first, in the order in which they are applied."""
-        return [document for document in self._rendered.serving if kind_of(document) == DEPLOYMENT]
-
     def start(self) -> ClusterServer:
         """Deploy; return when every replica answers as declared, is warmed up and has empty caches."""
         begin = time.monotonic()
-        self._place.api.apply(self._rendered.storage)
+        self._place.api.apply(storage(self._place))
         self._download()
-        self._place.api.apply(self._rendered.serving)
+        self._place.api.apply(self._serving)
         return self._ready(begin)
 
     def refresh(self, *, restart: bool) -> None:
@@ -86,7 +79,7 @@ class ClusterServerHandle:
         begin = time.monotonic()
         self._restarts += 1
         self._stop_following()
-        for document in self.deployments:
+        for document in self._deployments:
             name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
             marked: dict[str, Any] = {"metadata": {"annotations": {RESTARTED: str(self._restarts)}}}
             if component_of(document) == "model-server":
@@ -109,7 +102,7 @@ class ClusterServerHandle:
                 if other := self._lease.other():
                     self.left = f"{other} has taken this run over: what is on the cluster was left to it"
                 else:
-                    remove_run(self._place, self._rendered, self._say)
+                    remove_run(self._place, self._say)
         except ClusterError as error:
             # Not raised, because the measured data is still valid.
             place = self._place
@@ -135,54 +128,55 @@ class ClusterServerHandle:
     def _ready(self, begin: float) -> ClusterServer:
         place = self._place
         pods: list[Document] = []
-        for document in self.deployments:
+        for document in self._deployments:
             name = document["metadata"]["name"]
             left = max(1.0, begin + place.start_seconds - time.monotonic())
             try:
                 pods += wait_for_deployment(place.api, place.namespace, name, left, self._say, place.patience)
             except RolloutError as error:
                 raise self._explained(error) from error
-        replicas = [self._replica(pod, number) for number, pod in enumerate(_of(pods, "model-server"))]
-        if not replicas:
+        models = [pod for pod in pods if component_of(pod) == "model-server"]
+        if not models:
             raise ClusterError("no rendered document has the component model-server")
-        server = ClusterServer(
-            place,
-            replicas,
-            [sidecar for pod in pods for sidecar in self._sidecars(pod)],
-            pods,
-            file_tier=FILES_FOLDER if place.specification.file_tier else None,
-        )
+        replicas = [
+            self._replica(pod, number)
+            for number, pod in enumerate(sorted(models, key=lambda pod: str(pod["metadata"]["name"])))
+        ]
+        sidecars = [sidecar for pod in pods if (sidecar := self._sidecar(pod)) is not None]
+        files = FILES_FOLDER if place.specification.file_tier else None
+        server = ClusterServer(place, replicas, sidecars, pods, files)
         server.startup_s = time.monotonic() - begin
-        server.require_declared()
-        server.warm_up(self._prompt_tokens)
+        server.require_declared(place.specification)
+        server.warm_up(place.specification.workload.first_prompt_tokens)
         server.reset_caches()
         self._server = server
         return server
 
     def _replica(self, pod: Document, number: int) -> Replica:
-        log = "server" if number == 0 else f"server-{number}"
-        program = program_of(self._place.specification.versions)
-        return Replica(pod, Reach(self._place, pod, self._place.ports["port"]), self._follow(pod, SERVER, log), program)
+        follower = self._follow(pod, SERVER, "server" if number == 0 else f"server-{number}")
+        fetch = fetch_from_pod(self._place, pod, self._place.ports["port"])
+        served_model = self._place.specification.model.served_name
+        return Replica(pod, Endpoint(self._place.program, served_model, fetch, follower.log, number=number), follower)
 
-    def _sidecars(self, pod: Document) -> Sequence[PodSidecar]:
+    def _sidecar(self, pod: Document) -> Sidecar | None:
         place, name = self._place, component_of(pod)
         if name in _STORES:
-            return [PodKeyValueStore(place, pod, name, place.ports[f"{name}_port"], self._follow(pod, name, name).log)]
+            return store_in(place, pod, name, self._follow(pod, name, name).log)
         if name == "epp":
-            reach = Reach(place, pod, place.ports["epp_metrics_port"])
-            return [PodPicker(pod, reach, self._follow(pod, name, name).log)]
+            fetch = fetch_from_pod(place, pod, place.ports["epp_metrics_port"])
+            return PodPicker(pod, fetch, self._follow(pod, name, name).log)
         if name == "model-server" and container_of(pod, "lmcache"):
-            reach = Reach(place, pod, place.ports["lmcache_http_port"])
-            return [PodLMCache(pod, reach, self._follow(pod, "lmcache", "lmcache").log)]
-        return []
+            fetch = fetch_from_pod(place, pod, place.ports["lmcache_http_port"])
+            log = self._follow(pod, "lmcache", "lmcache").log
+            return LMCacheServer(command_line(pod, "lmcache"), log, fetch)
+        return None
 
     def _explained(self, error: RolloutError) -> DeploymentError:
         """Return an error that says in one line, with the decisive log line, why pods do not run; save all evidence."""
         with contextlib.suppress(ClusterError):
             if error.pod and (pod := self._place.api.read(POD, error.pod, self._place.namespace)):
                 keep_logs(self._place.api, pod, self._logs)
-        form = program_of(self._place.specification.versions).log_form
-        words = last_words(self._logs / f"{SERVER}.log", form=form)
+        words = last_words(self._logs / f"{SERVER}.log", form=self._place.program.log_form)
         return DeploymentError(keep_evidence(error, self._logs, words))
 
     def _follow(self, pod: Document, container: str, name: str) -> Follower:
@@ -196,14 +190,13 @@ class ClusterServerHandle:
         self._followers.clear()
 
 
-def remove_run(place: RunContext, rendered: Rendered, say: Callable[[str], None]) -> list[str]:
+def remove_run(place: RunContext, say: Callable[[str], None]) -> list[str]:
     """Remove every object of this run except its Lease, and wait until they are gone; return what was removed."""
-    kinds = {*RUN_KINDS, *(kind_of(document) for document in rendered.serving)}
-    chosen, where = place.selector(), [place.namespace]
-    result = remove(place.api, chosen, where, kinds=sorted(kinds), say=say)
+    kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, serving(place))])
+    result = remove(place.api, place.selector(), [place.namespace], kinds=kinds, say=say)
     if result.unlisted:
         # The account could list them when it created them.
-        lacking = ", ".join(sorted({plural for plural, _ in result.unlisted}))
+        lacking = ", ".join(sorted({kind.plural for kind, _ in result.unlisted}))
         message = f"the account may no longer list {lacking} in namespace {place.namespace}"
         raise ClusterError(message, code="right_missing", resources=lacking)
     return result.removed
@@ -216,7 +209,3 @@ def on_nodes_of(pods: Sequence[Document]) -> dict[str, Any]:
     return {
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
     }
-
-
-def _of(pods: Sequence[Document], component: str) -> list[Document]:
-    return sorted((pod for pod in pods if component_of(pod) == component), key=lambda pod: str(pod["metadata"]["name"]))

@@ -1,30 +1,26 @@
 """The engine for a cluster: measures one run of a cell, beside other runs, through the API server."""
 
 import contextlib
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.kubernetes import leases, lifetime, neighbours, recordings
 from kveval.engines.kubernetes import nodes as machines
-from kveval.engines.kubernetes.api import exporters
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE, Document, kind_of
 from kveval.engines.kubernetes.deployment import ClusterServerHandle, remove_run
 from kveval.engines.kubernetes.load_jobs import LoadJobs
-from kveval.engines.kubernetes.manifests.context import LOAD_FOLDER
-from kveval.engines.kubernetes.manifests.recorder import CONTAINER as RECORDER
+from kveval.engines.kubernetes.manifests.context import LOAD_FOLDER, RunContext
 from kveval.engines.kubernetes.manifests.recorder import recorder_labels, recorder_name, recording_documents
-from kveval.engines.kubernetes.manifests.rendering import PORTS, render, target_url
+from kveval.engines.kubernetes.manifests.rendering import PORTS, target_url
 from kveval.engines.kubernetes.replicas import ClusterServer
-from kveval.engines.kubernetes.routes import gateway_url, require_routed, sources_of, with_controller
-from kveval.engines.kubernetes.run_place import RunContext
+from kveval.engines.kubernetes.routes import exporters_of, gateway_url, require_routed, sources_of, with_controller
 from kveval.engines.preflight import disk_bytes
-from kveval.engines.protocol import Check, LoadResult, Say
-from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
+from kveval.engines.protocol import Event, LoadResult, Say, Watch
+from kveval.engines.watchdog import DISK_RESERVE_BYTES, Check, require_free
 from kveval.host.errors import Failure
 from kveval.host.gpu_conditions import INTERVAL_S, GpuWatch
 from kveval.host.hardware import GPU_QUERY, gpus_told
@@ -32,7 +28,7 @@ from kveval.host.http import free_port
 from kveval.host.processes import Terminated
 from kveval.load import guidellm as load
 from kveval.pcp.installation import require_pcp
-from kveval.store.store import Key, Store
+from kveval.store.store import Store
 
 _LEASE_CHECK_S = 5.0
 
@@ -61,7 +57,7 @@ class ClusterEngine:
     @contextlib.contextmanager
     def alone(self, say: Say) -> Iterator[None]:
         """Hold this run's Lease; other runs may be measured meanwhile. The last of them removes the recorder."""
-        self._api.retrying.say = say
+        self._api.say = say
         over = False
         try:
             mark = {leases.MARK_ANNOTATION: recordings.mark_of(self._place)}
@@ -77,15 +73,12 @@ class ClusterEngine:
             if over or not to_come:
                 recordings.release_recorder(self._site, self._job.campaign, say, self._api)
 
-    def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
-        """Remove what killed jobs left: this run's objects, found by label, recordings, and unfinished folders."""
-        for name in remove_run(self._place, render(self._place), say):
+    def remove_leftovers(self, say: Say) -> None:
+        """Remove what killed jobs left: this run's objects, found by label, and recordings."""
+        for name in remove_run(self._place, say):
             say(f"removed an object that a killed run left: {name}")
         found = leases.living(self._api, self._site.namespace, self._job.campaign)
         recordings.remove_stale(self._place, [leases.mark_of(lease) for lease in found], say)
-        for directory in store.partial():
-            shutil.rmtree(directory, ignore_errors=True)
-            say(f"removed a folder that a killed run left unfinished: {directory.name}")
 
     def require_possible(self, store: Store) -> None:
         """Raise a Failure, before anything starts, if the run cannot be measured here or lacks room for it."""
@@ -96,10 +89,6 @@ class ClusterEngine:
         store.root.mkdir(parents=True, exist_ok=True)
         needed = disk_bytes(specification.workload, self._site.load.as_host_cpus)
         require_free(store.root, needed, "a run of this workload")
-
-    def scratch(self, store: Store, key: Key) -> Path:
-        """Create the folder that reports, logs and the archive are copied to; return its absolute path."""
-        return store.scratch(key).absolute()
 
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Say) -> Iterator["ClusterSession"]:
@@ -126,9 +115,7 @@ class ClusterSession:
 
     def __init__(self, job: Job, place: RunContext, lease: leases.Held, scratch: Path, say: Say) -> None:
         self._job, self._place, self._lease, self._scratch, self._say = job, place, lease, scratch, say
-        self._rendered = render(place)
-        prompt_tokens = job.specification.workload.first_prompt_tokens
-        self.handle = ClusterServerHandle(place, lease, self._rendered, scratch / "raw", prompt_tokens, say)
+        self.handle = ClusterServerHandle(place, lease, scratch / "raw", say)
         self.pcp_version = ""
         self._nodes: dict[str, Document] = {}
         self._told_gpus: list[dict[str, Any]] = []
@@ -159,10 +146,10 @@ class ClusterSession:
             # Only these nodes must have a ready recorder; others do not matter.
             pods = recordings.deploy(place, list(self._nodes), self._say)
             self.pcp_version = recordings.version(place, pods[0])
-            beside = self._exporters(pods[0])
+            beside = exporters_of(place, self._nodes, str(pods[0]["metadata"]["name"]))
             sources = sources_of(place, server) | beside
             self._recording = recorder = recordings.begin(place, pods, self._scratch / "pcp", sources, server.watched)
-            self.handle.on_restart = lambda started: recorder.tell(sources_of(place, started) | beside)
+            self.handle.on_restart = lambda started: recorder.nodes[0].tell(sources_of(place, started) | beside)
             try:
                 yield recorder
             finally:
@@ -173,20 +160,6 @@ class ClusterSession:
                     if not self._lease.other():
                         recorder.release()
 
-    def _exporters(self, recorder: Document) -> dict[str, str]:
-        """Return the cluster's own metrics URLs, by name, that the site does not declare and the recorder can read."""
-        place, name = self._place, str(recorder["metadata"]["name"])
-        found = {"dcgm": exporters.dcgm_urls(place.api, self._nodes)}
-        if place.deployment.route == "gateway":
-            found["gateway"] = exporters.gateway_urls(place.api, place.gateway_namespace, place.gateway_name)
-        return {
-            source: " ".join(urls)
-            for source, urls in found.items()
-            if urls
-            and source not in place.site.recorder.sources
-            and exporters.reached(place.api, place.site.pcp_namespace, name, RECORDER, urls)
-        }
-
     def expect(self, levels: Sequence[load.Level]) -> None:
         """Wait until requests reach a server, and create the pod of the first level."""
         target = target_url(self._place) or gateway_url(self._place)
@@ -194,18 +167,7 @@ class ClusterSession:
         self._generator = LoadJobs(self._place, target, self._place.site.load.as_host_cpus, self._say)
         self._generator.expect(levels)
 
-    def command(self, level: load.Level, report: Path) -> list[str]:
-        """Return GuideLLM's command line in its pod."""
-        return self._generator.command(level)
-
-    def generate(
-        self,
-        level: load.Level,
-        argv: list[str],
-        report: Path,
-        watch: Callable[[float], None],
-        sending: Callable[[], None],
-    ) -> LoadResult:
+    def generate(self, level: load.Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
         """Run GuideLLM in its pod."""
         return self._generator.generate(level, report, watch, sending)
 
@@ -220,7 +182,7 @@ class ClusterSession:
     def facts(self) -> dict[str, Any]:
         """Return a cluster's entries of run.json: images as pulled, nodes, its version, the clocks' difference."""
         server, recorder = self.handle.server, self._recording
-        pods = [*server.watched, *recorder.pods, *self._generator.pods]
+        pods = [*server.watched, *(node.pod for node in recorder.nodes), *self._generator.pods]
         gpus = self._gpus.conditions()
         return {
             "hardware": self._hardware(),

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from kveval.engines.kubernetes import lifetime
-from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.client import OUTAGE_S, Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused
-from kveval.engines.kubernetes.api.kinds import Document, Kind
+from kveval.engines.kubernetes.api.kinds import LEASE, Document
 from kveval.engines.kubernetes.api.names import PREFIX, selector
-from kveval.engines.kubernetes.api.retry import OUTAGE_S
-from kveval.engines.kubernetes.run_place import RunContext
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.store.lock import abandoned, owner
 
-LEASE = Kind("coordination.k8s.io/v1", "Lease")
 COMPONENT = "lease"
 MARK_ANNOTATION = f"{PREFIX}/recording"
 DURATION_S = 40

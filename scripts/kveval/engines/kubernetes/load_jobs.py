@@ -9,22 +9,22 @@ import contextlib
 import gzip
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kveval.engines.kubernetes.api.download import collect
 from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted
+from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, JOB, POD, Document
 from kveval.engines.kubernetes.api.pod_logs import Follower
-from kveval.engines.kubernetes.manifests.context import LOAD_FILES, LOAD_FOLDER
+from kveval.engines.kubernetes.manifests.context import LOAD_FILES, LOAD_FOLDER, RunContext
 from kveval.engines.kubernetes.manifests.rendering import load_command, load_job, load_target
 from kveval.engines.kubernetes.recordings import NodeRecording, epoch_seconds
-from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.wait.diagnosis import alive, exit_of
-from kveval.engines.kubernetes.wait.wait import WaitState, WaitTarget, wait
-from kveval.engines.protocol import LoadResult, Say
+from kveval.engines.kubernetes.wait.rollout import WaitState, WaitTarget, wait
+from kveval.engines.protocol import Event, LoadResult, Say, Watch
 from kveval.host.http import DIRECT_LOOPBACK
 from kveval.host.logs import last_words
 from kveval.load import guidellm as load
@@ -119,15 +119,10 @@ class LoadJobs:
             raise LoadError(f"the workload primes the caches, which needs GuideLLM {_RELEASE}x, not {version}")
         self._prepare(levels[0])
 
-    def command(self, level: Level) -> list[str]:
-        """Return GuideLLM's command line, with the paths in its pod."""
-        return load_command(self._place, level, self._target)
-
-    def generate(
-        self, level: Level, report: Path, watch: Callable[[float], None], sending: Callable[[], None]
-    ) -> LoadResult:
+    def generate(self, level: Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
         """Run the level's generator and copy its report and its log here. Raises LoadError."""
-        prepared = self._prepared.pop(level.index, None) or self._made(level)
+        self._prepare(level)
+        prepared = self._prepared.pop(level.index)
         log = report.with_suffix(".log")
         pod = self._running(prepared, log)
         report.unlink(missing_ok=True)
@@ -151,30 +146,27 @@ class LoadJobs:
             self.pods.append(ended)
         finally:
             follower.complete()
-        if exit_code(ended) != 0:
-            raise LoadError(f"GuideLLM {failed(ended)}{last_words(log, follower.offset)}; see {log}")
+        if code := exit_code(ended):
+            raise LoadError(f"GuideLLM failed ({exit_of(code)}){last_words(log, follower.offset)}; see {log}")
         self._fetch(ended, report)
         for kind in (JOB, CONFIG_MAP):
             self._place.api.delete(kind, prepared.job, self._place.namespace)
-        return LoadResult(began, begin, end, primed)
+        return LoadResult(load_command(self._place, level, self._target), began, begin, end, primed)
 
     def _prepare(self, level: Level) -> None:
-        """Create a level's pod unless it exists; `_running` waits for it when it is needed."""
-        if level.index not in self._prepared:
-            self._prepared[level.index] = self._made(level)
-
-    def _made(self, level: Level) -> Prepared:
-        """Create a level's Job; an older one is deleted first."""
+        """Create a level's Job unless it exists, after deleting an older one; `_running` waits for its pod."""
+        if level.index in self._prepared:
+            return
         place = self._place
         script = _BEGIN + (_PRIMING if self._primes else f"{_HOLD if self._ahead else ''}{_WAIT}")
-        argv = ["sh", "-c", script, _GO, *self.command(level)]
+        argv = ["sh", "-c", script, _GO, *load_command(place, level, self._target)]
         files, deadline_s = self._files(level), self._deadline_s(level)
         documents = load_job(place, level.index, argv, self._environment(level), files, deadline_s)
         name = documents[-1]["metadata"]["name"]
         if place.api.delete(JOB, name, place.namespace, propagation="Foreground", grace_s=0):
             self._until_gone(name)
         place.api.apply(documents)
-        return Prepared(name, time.monotonic())
+        self._prepared[level.index] = Prepared(name, time.monotonic())
 
     def _files(self, level: Level) -> dict[str, str]:
         """Return a level's input files, compressed and in base64, for a ConfigMap. Raises LoadError."""
@@ -203,10 +195,12 @@ class LoadJobs:
 
         def look() -> WaitState:
             pods = alive(place.api.list(POD, place.namespace, f"job-name={name}"))
-            if ended := [pod for pod in pods if is_over(pod)]:
-                with contextlib.suppress(ClusterError):
-                    log.write_text(place.api.logs(place.namespace, ended[0]["metadata"]["name"], CONTAINER))
-                raise LoadError(f"GuideLLM {failed(ended[0])} before it had sent anything{last_words(log)}; see {log}")
+            for pod in pods:
+                if (code := exit_code(pod)) is not None:
+                    with contextlib.suppress(ClusterError):
+                        log.write_text(place.api.logs(place.namespace, pod["metadata"]["name"], CONTAINER))
+                    ended = f"GuideLLM ended ({exit_of(code)}) before it had sent anything"
+                    raise LoadError(f"{ended}{last_words(log)}; see {log}")
             if running := [pod for pod in pods if pod["status"].get("phase") == "Running"]:
                 return WaitState(True, "its pod runs", running)
             found = target.read()
@@ -217,37 +211,36 @@ class LoadJobs:
 
         return wait(target, look, place.start_seconds, None)[0]
 
-    def _until_ready(self, pod: Document, level: Level, watch: Callable[[float], None]) -> None:
+    def _until_ready(self, pod: Document, level: Level, watch: Watch) -> None:
         """Wait until a pod is ready to send. Raises LoadError."""
         name, begin = pod["metadata"]["name"], time.monotonic()
         limit_s = load.start_allowance_s(self._workload, level.streams)
-        while not self._is_ready(name):
+        while True:
+            with contextlib.suppress(Interrupted):
+                if self._run(name, _IS_READY).returncode == 0:
+                    return
             elapsed_s = time.monotonic() - begin
             if elapsed_s > limit_s:
                 raise LoadError(f"the load generator in pod {name} was not ready to send after {limit_s:.0f} s")
             watch(elapsed_s)
             time.sleep(_POLL_S)
 
-    def _is_ready(self, pod: str) -> bool:
-        try:
-            done = self._place.api.exec(self._place.namespace, pod, CONTAINER, ["sh", "-c", _IS_READY, _GO])
-        except Interrupted:
-            return False
-        return done.returncode == 0
+    def _run(self, pod: str, script: str) -> Executed:
+        return self._place.api.exec(self._place.namespace, pod, CONTAINER, ["sh", "-c", script, _GO])
 
     def _in_pod(self, pod: Document, script: str) -> str:
         """Run a script, which may safely run twice, in a generator's pod; return what it prints. Raises LoadError."""
         name = pod["metadata"]["name"]
         for left in reversed(range(_TELLINGS)):
             try:
-                done = self._place.api.exec(self._place.namespace, name, CONTAINER, ["sh", "-c", script, _GO])
+                done = self._run(name, script)
                 break
             except Interrupted:
                 if not left:
                     raise
         if done.returncode:
             raise LoadError(f"the load generator in pod {name} cannot be started: {done.said}")
-        return str(done.text)
+        return done.text
 
     def _tell(self, pod: Document, script: str) -> float:
         """Signal a pod to continue; return the time there, epoch seconds."""
@@ -267,9 +260,7 @@ class LoadJobs:
         offset_s = there - asked - spent_s / 2 - ahead_s
         return round(offset_s, 3) if abs(offset_s) > doubt_s + spent_s / 2 else 0.0
 
-    def _until_ended(
-        self, pod: Document, level: Level, begin: float, watch: Callable[[float], None], follower: Follower
-    ) -> Document:
+    def _until_ended(self, pod: Document, level: Level, begin: float, watch: Watch, follower: Follower) -> Document:
         workload = load.lasting(self._workload, level)
         limit_s = load.sending_limit_s(workload) if self._held else load.time_limit_s(workload, level.streams)
         name, uid, log = pod["metadata"]["name"], pod["metadata"]["uid"], follower.log
@@ -277,7 +268,7 @@ class LoadJobs:
             found = self._place.api.read(POD, name, self._place.namespace)
             if found is None or found["metadata"]["uid"] != uid or found["metadata"].get("deletionTimestamp"):
                 raise LoadError(f"the load generator's pod {name} was deleted while it ran; see {log}")
-            if is_over(found):
+            if exit_code(found) is not None:
                 return found
             elapsed_s = time.monotonic() - begin
             if elapsed_s > limit_s:
@@ -312,23 +303,10 @@ class LoadJobs:
             time.sleep(_POLL_S)
 
 
-def is_over(pod: Mapping[str, Any]) -> bool:
-    """Whether the load generator of a pod has ended; the container that keeps its report may still run."""
-    return pod["status"].get("phase") in ("Succeeded", "Failed") or bool(_end(pod))
-
-
-def exit_code(pod: Mapping[str, Any]) -> int:
-    """Return the exit code of the load generator of a pod that has ended."""
-    return int(_end(pod).get("exitCode", 0 if pod["status"].get("phase") == "Succeeded" else 1))
-
-
-def _end(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the `terminated` state of the generator's container; empty while it runs."""
-    statuses = pod["status"].get("containerStatuses") or []
-    states: list[Mapping[str, Any]] = [one.get("state") or {} for one in statuses if one["name"] == CONTAINER]
-    return states[0].get("terminated") or {} if states else {}
-
-
-def failed(pod: Mapping[str, Any]) -> str:
-    """Return in words how the load generator of a pod failed."""
-    return f"failed ({exit_of(exit_code(pod))})"
+def exit_code(pod: Mapping[str, Any]) -> int | None:
+    """Return the exit code of a pod's load generator, None while it runs; the report's container may still run then."""
+    states = [
+        one.get("state") or {} for one in pod["status"].get("containerStatuses") or [] if one["name"] == CONTAINER
+    ]
+    ended = states[0].get("terminated") if states else None
+    return int(ended["exitCode"]) if ended else {"Succeeded": 0, "Failed": 1}.get(pod["status"].get("phase", ""))

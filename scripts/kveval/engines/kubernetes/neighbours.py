@@ -13,8 +13,8 @@ from kveval.engines.kubernetes import leases
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.kinds import POD, Document
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.requirements import quantity
-from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.protocol import Say
 
 COMPONENT = "nodes"
@@ -46,8 +46,11 @@ class Neighbours:
                 # An account that may not list all pods sees those of its own namespace only.
                 self._all_seen = False
                 pods = place.api.list(POD, place.namespace, fields=fields)
-            own = place.labels("")
-            self._seen |= {_named(pod) for pod in pods if not _is_of(pod, own) and is_busy(pod, resource)}
+            own = place.pod_labels("").items() - {(f"{names.PREFIX}/component", "")}
+            for pod in pods:
+                metadata = pod["metadata"]
+                if not own <= (metadata.get("labels") or {}).items() and is_busy(pod, resource):
+                    self._seen.add(f"{node}: {metadata['namespace']}/{metadata['name']}")
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of run.json: the pods, and whether those of all namespaces could be seen."""
@@ -106,16 +109,6 @@ def is_busy(pod: Mapping[str, Any], gpu_resource: str) -> bool:
     asked = [(entry.get("resources") or {}).get("requests") or {} for entry in pod["spec"]["containers"]]
     gpus, cpus = (sum(quantity(one.get(name)) for one in asked) for name in (gpu_resource, "cpu"))
     return gpus > 0 or cpus >= _BUSY_CPUS
-
-
-def _is_of(pod: Mapping[str, Any], run: Mapping[str, str]) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    keys = (names.MANAGED_BY, *(f"{names.PREFIX}/{part}" for part in ("campaign", "cell", "run")))
-    return all(labels.get(key) == run[key] for key in keys)
-
-
-def _named(pod: Mapping[str, Any]) -> str:
-    return f"{pod['spec'].get('nodeName')}: {pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
 def _campaign(lease: Mapping[str, Any]) -> str:

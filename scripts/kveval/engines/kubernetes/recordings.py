@@ -8,18 +8,19 @@ are copied here they have the names that every recording uses, and the host is t
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes import leases, merge_metrics
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.download import collect_folder
+from kveval.engines.kubernetes.api.download import collect
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, JOB, POD, Document
 from kveval.engines.kubernetes.api.names import selector
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
     COMPONENT,
     CONFIGURATION,
@@ -28,7 +29,6 @@ from kveval.engines.kubernetes.manifests.recorder import (
     recorder_name,
     recording_documents,
 )
-from kveval.engines.kubernetes.run_place import RunContext
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import is_ready
 from kveval.engines.kubernetes.wait.rollout import wait_for_daemonset
@@ -48,40 +48,21 @@ _REMOVAL_S = 120.0
 _OUTAGE_S = 10.0
 
 
-@dataclass
 class NodeRecording:
     """A run's recording in the recorder's pod `pod`, copied to a folder in `directory` when it stops.
 
-    `sources`: the run's metrics endpoints by name, as the node sees them, several URLs separated by spaces;
-    `shared`: names of the endpoints that are recorded for every run.
+    `sources`: the run's metrics endpoints by name, as the node sees them, several URLs separated by spaces; `shared`:
+    names of the endpoints that are recorded for every run; `archive`: base path of the archive on this host, once the
+    recording was collected.
     """
 
-    place: RunContext
-    pod: Document
-    mark: str
-    directory: Path = Path()
-    sources: Mapping[str, str] = field(default_factory=dict)
-    shared: Sequence[str] = ()
-
-    @property
-    def node(self) -> str:
-        """The name of the node that is recorded."""
-        return str(self.pod["spec"]["nodeName"])
-
-    @property
-    def archive(self) -> Path:
-        """Base path of the archive on this host, once the recording was collected."""
-        return self.directory / self.node / "pcp"
-
-    @property
-    def folder(self) -> str:
-        """The recording's folder in the pod."""
-        return f"{ROOT}/{self.mark}"
-
-    @property
-    def name(self) -> str:
-        """The pod's name."""
-        return str(self.pod["metadata"]["name"])
+    def __init__(self, place: RunContext, pod: Document, mark: str, directory: Path = Path()) -> None:
+        self.place, self.pod, self.mark = place, pod, mark
+        self.name, self.node = str(pod["metadata"]["name"]), str(pod["spec"]["nodeName"])
+        self.folder = f"{ROOT}/{mark}"
+        self.archive = directory / self.node / "pcp"
+        self.sources: Mapping[str, str] = {}
+        self.shared: Sequence[str] = ()
 
     def tell(self, sources: Mapping[str, str]) -> None:
         """Set these endpoints; they replace those with the same names. Raises RecordingError."""
@@ -129,7 +110,7 @@ class NodeRecording:
         brought = self.archive.parent / "brought"
         try:
             namespace = self.place.site.pcp_namespace
-            collect_folder(self.place.api, namespace, self.name, CONTAINER, self.folder, brought)
+            collect(self.place.api, namespace, self.name, CONTAINER, self.folder, brought)
         except ClusterError as error:
             raise RecordingError(f"the archive cannot be copied: {error}") from error
         if not archive_files(brought / "archive" / "pcp"):
@@ -179,15 +160,6 @@ class ClusterRecording:
         """Base paths of the archives on this host, once the recordings were stopped."""
         return [node.archive for node in self.nodes]
 
-    @property
-    def pods(self) -> list[Document]:
-        """The recorder's pods."""
-        return [node.pod for node in self.nodes]
-
-    def tell(self, sources: Mapping[str, str]) -> None:
-        """Set these endpoints; they replace those with the same names. Raises RecordingError."""
-        self.nodes[0].tell(sources)
-
     def alive(self) -> None:
         """Raise RecordingError unless pmlogger, pmcd and every agent run on every node."""
         for node in self.nodes:
@@ -216,12 +188,6 @@ def epoch_seconds(text: str) -> float:
     """Parse the first word of `date +%s.%N`; a `date` that does not know %N prints it unchanged."""
     whole, _, fraction = text.split(maxsplit=1)[0].partition(".")
     return float(f"{whole}.{fraction if fraction.isdigit() else 0}")
-
-
-def recorder_pods(place: RunContext) -> list[Document]:
-    """Return the campaign's recorder pods that are ready; another run may just be starting others."""
-    chosen = selector(place.campaign, component=COMPONENT)
-    return [pod for pod in place.api.list(POD, place.site.pcp_namespace, chosen) if is_ready(pod)]
 
 
 def deploy(place: RunContext, nodes: Sequence[str], say: Say) -> list[Document]:
@@ -268,7 +234,9 @@ def version(place: RunContext, pod: Document) -> str:
 
 def remove_stale(place: RunContext, living: Sequence[str], say: Say) -> None:
     """End the recordings that killed runs left; `living`: the marks of the runs that are being measured."""
-    for pod in recorder_pods(place):
+    chosen = selector(place.campaign, component=COMPONENT)
+    # Another run may just be starting others.
+    for pod in filter(is_ready, place.api.list(POD, place.site.pcp_namespace, chosen)):
         for mark in NodeRecording(place, pod, "none").run(scripts.LIST).text.split():
             if mark not in living:
                 NodeRecording(place, pod, mark).release()

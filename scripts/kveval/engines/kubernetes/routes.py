@@ -1,23 +1,29 @@
-"""Addresses of a run as pods and nodes see them: where the load is sent, and where metrics are read."""
+"""Addresses of a run as pods and nodes see them: where the load is sent, and where metrics are read.
+
+A cluster's own exporters are found, too: NVIDIA's DCGM exporter on the servers' nodes, the Envoy of Istio; but not
+their pods where the account may not list them.
+"""
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import Document, Kind
-from kveval.engines.kubernetes.pod_http import direct_url
+from kveval.engines.kubernetes.api.kinds import GATEWAY, GATEWAY_CLASS, POD, POOL, ROUTE, Document, Kind
+from kveval.engines.kubernetes.manifests.context import RunContext
+from kveval.engines.kubernetes.manifests.recorder import CONTAINER
+from kveval.engines.kubernetes.pods import container_of, direct_url
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer
-from kveval.engines.kubernetes.run_place import RunContext
-from kveval.engines.kubernetes.sidecars import container_of
 
-GATEWAY = Kind("gateway.networking.k8s.io/v1", "Gateway")
-GATEWAY_CLASS = Kind("gateway.networking.k8s.io/v1", "GatewayClass")
-ROUTE = Kind("gateway.networking.k8s.io/v1", "HTTPRoute")
-POOL = Kind("inference.networking.k8s.io/v1", "InferencePool")
+# Labels set by NVIDIA's GPU operator, and by the exporter's own chart and manifest, also in the variant of GKE.
+_DCGM = ("app=nvidia-dcgm-exporter", "app.kubernetes.io/name in (dcgm-exporter,gke-managed-dcgm-exporter)")
+_DCGM_PORT = "9400"
+# On the pods of a Gateway: https://gateway-api.sigs.k8s.io/geps/gep-1762/
+_OF_GATEWAY = "gateway.networking.k8s.io/gateway-name"
+_READ = "import sys, urllib.request as web\nfor url in sys.argv[1:]: web.urlopen(url, timeout=3).read(1)"
 # A cloud load balancer may need minutes for a cell's own Gateway, and its routes reach the proxies even later.
 _PROGRAMMED_S = 600.0
 _POLL_S = 2.0
@@ -135,6 +141,58 @@ def sources_of(place: RunContext, server: ClusterServer) -> dict[str, str]:
 
 
 def _base(place: RunContext, pod: Document, port: int) -> str:
+    return direct_url(place, port) or f"http://{_host(pod)}:{port}"
+
+
+def _host(pod: Document) -> str:
+    """Return a pod's address as a part of URLs; "" if it has none yet."""
     address = str((pod.get("status") or {}).get("podIP") or "")
-    host = f"[{address}]" if ":" in address else address
-    return direct_url(place, port) or f"http://{host}:{port}"
+    return f"[{address}]" if ":" in address else address
+
+
+def exporters_of(place: RunContext, nodes: Collection[str], recorder: str) -> dict[str, str]:
+    """Return the cluster's own metrics URLs, by name, that the site does not declare and pod `recorder` can read."""
+    found = {"dcgm": dcgm_urls(place.api, nodes)}
+    if place.deployment.route == "gateway":
+        found["gateway"] = gateway_urls(place.api, place.gateway_namespace, place.gateway_name)
+    return {
+        source: " ".join(urls)
+        for source, urls in found.items()
+        if urls and source not in place.site.recorder.sources and reached(place, recorder, urls)
+    }
+
+
+def dcgm_urls(api: Api, nodes: Collection[str]) -> list[str]:
+    """Return the URLs of the DCGM exporters on these nodes."""
+    pods = [pod for selector in _DCGM for pod in _pods(api, "", selector)]
+    return list(_urls(pod for pod in pods if pod["spec"].get("nodeName") in nodes))
+
+
+def gateway_urls(api: Api, namespace: str, name: str) -> list[str]:
+    """Return the metrics URLs of a Gateway's pods that have the annotation prometheus.io/port, as Istio's do."""
+    pods = _pods(api, namespace, f"{_OF_GATEWAY}={name}")
+    return list(_urls(pod for pod in pods if "prometheus.io/port" in (pod["metadata"].get("annotations") or {})))
+
+
+def reached(place: RunContext, recorder: str, urls: Sequence[str]) -> bool:
+    """Tell whether a recorder's pod, whose image must have Python, can read all of these URLs."""
+    argv = ["python3", "-c", _READ, *urls]
+    try:
+        return place.api.exec(place.site.pcp_namespace, recorder, CONTAINER, argv).returncode == 0
+    except ClusterError:
+        return False
+
+
+def _pods(api: Api, namespace: str, selector: str) -> list[Document]:
+    try:
+        return list(api.list(POD, namespace, selector=selector))
+    except ClusterError:
+        return []
+
+
+def _urls(pods: Iterable[Document]) -> Iterator[str]:
+    for pod in pods:
+        said = pod["metadata"].get("annotations") or {}
+        if host := _host(pod):
+            port, path = said.get("prometheus.io/port", _DCGM_PORT), said.get("prometheus.io/path", "/metrics")
+            yield f"http://{host}:{port}{path}"

@@ -2,10 +2,8 @@
 
 import contextlib
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ from kveval.engines.local.builds import build_facts, environment_of
 from kveval.engines.local.gpu_exporter import gpu_exporter
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import require_checkpoint, require_room
-from kveval.engines.protocol import Check, LoadResult, Say
-from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
+from kveval.engines.protocol import Event, LoadResult, Say, Watch
+from kveval.engines.watchdog import DISK_RESERVE_BYTES, Check, require_free
 from kveval.host import copy_bandwidth, hardware
 from kveval.host.cores import Cores, divided, on_cores, usable
 from kveval.host.gpu_conditions import INTERVAL_S, local_watch, visible_gpus
@@ -32,7 +30,7 @@ from kveval.pcp.direct.recorder import EXPORTERS_ALONE, DirectRecording, direct_
 from kveval.pcp.installation import installed_pcp
 from kveval.pcp.recording import Recording, RecordingSettings, recording
 from kveval.spec.random_model import write_served
-from kveval.store.store import Key, Store
+from kveval.store.store import Store
 
 _SHARED_MEMORY_CHECK_S = 10.0
 
@@ -58,13 +56,10 @@ class HostEngine:
             self._say = say
             yield
 
-    def remove_leftovers(self, store: Store, key: Key, say: Say) -> None:
-        """End processes that a killed run left, and remove its unfinished folders."""
+    def remove_leftovers(self, say: Say) -> None:
+        """End processes that a killed run left."""
         for name in remove_leftovers(registry_path()):
             say(f"ended what a killed run left running: {name}")
-        for directory in store.partial():
-            shutil.rmtree(directory, ignore_errors=True)
-            say(f"removed a folder that a killed run left unfinished: {directory.name}")
 
     def require_possible(self, store: Store) -> None:
         """Raise a Failure, before anything starts, if this engine or host cannot measure the run; make its build."""
@@ -87,10 +82,6 @@ class HostEngine:
         if folder and not os.access(folder, os.W_OK | os.X_OK):
             raise MeasurementError(f"server.fs_dir {folder} is not a folder that this user can write to")
         require_room(specification, store.root, self._host["cpus"])
-
-    def scratch(self, store: Store, key: Key) -> Path:
-        """Create the run's folder; its path is absolute, because server and PCP run in other working folders."""
-        return store.scratch(key).absolute()
 
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Say) -> Iterator["HostSession"]:
@@ -133,9 +124,11 @@ class HostSession:
     def recording(self) -> Iterator[Recording | DirectRecording]:
         """Record this host and the processes of the run."""
         with contextlib.ExitStack() as stack:
-            endpoints = dict(self.handle.server.endpoints)
+            endpoints = dict(self.handle.server.metrics_urls)
             if not self._job.specification.on_cpu:
-                endpoints |= stack.enter_context(self._gpu_exporter())
+                python, env = self._job.server_environment / "bin" / "python", dict(os.environ)
+                exporter = gpu_exporter(self._processes, python, self._scratch / "raw", visible_gpus(), env, self._say)
+                endpoints |= stack.enter_context(exporter)
             place, settings = self._scratch / "pcp", self._recording_settings(endpoints)
             if self.pcp_version == EXPORTERS_ALONE:
                 yield stack.enter_context(direct_recording(place, settings, self._processes))
@@ -145,15 +138,9 @@ class HostSession:
     def expect(self, levels: Sequence[load.Level]) -> None:
         """Do nothing: preparing a level would disturb the level in progress."""
 
-    def command(self, level: load.Level, report: Path) -> list[str]:
-        """Return GuideLLM's command line."""
-        guidellm = self._job.server_environment / "bin" / "guidellm"
-        return load.command(str(guidellm), self._job.specification.workload, level, self._target(), report)
-
     def _target(self) -> load.LoadTarget:
-        specification, server = self._job.specification, self.handle.server
-        folder = self._model_dir
-        return load.LoadTarget(server.url, server.served_model, specification.model.hf_id if folder is None else folder)
+        model, url, folder = self._job.specification.model, self.handle.server.url, self._model_dir
+        return load.LoadTarget(url, model.served_name, model.hf_id if folder is None else folder)
 
     @property
     def _model_dir(self) -> Path | None:
@@ -163,17 +150,12 @@ class HostSession:
             return self._scratch / "model"
         return None if specification.model.folder is UNSET else Path(specification.model.folder)
 
-    def generate(
-        self,
-        level: load.Level,
-        argv: list[str],
-        report: Path,
-        watch: Callable[[float], None],
-        sending: Callable[[], None],
-    ) -> LoadResult:
+    def generate(self, level: load.Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
         """Run GuideLLM as a process of this host."""
         workload = load.lasting(self._job.specification.workload, level)
         load.write_data(workload, level, report)
+        guidellm = self._job.server_environment / "bin" / "guidellm"
+        argv = load.command(str(guidellm), self._job.specification.workload, level, self._target(), report)
         env = load.environment(self._cpus, workload)
         with self._processes.temporary_folder() as folder:
             go = folder / "go" if workload.prime else None
@@ -194,7 +176,7 @@ class HostSession:
                 go=go,
                 idle_before_s=load.unanswered_s(workload, level.streams),
             )
-        return LoadResult(began, started, started + wall_s, primed)
+        return LoadResult(argv, began, started, started + wall_s, primed)
 
     def require_room(self) -> None:
         """Raise DiskFullError if a disk that the run writes to is full."""
@@ -238,8 +220,7 @@ class HostSession:
         starting = local.deployed(
             self._processes,
             specification,
-            environment=self._environment,
-            installed=self._job.server_environment,
+            environments=[self._environment, self._job.server_environment],
             model_dir=model_dir,
             files_in=Path(specification.fs_dir or self._scratch).absolute(),
             log=self._scratch / "raw" / "server.log",
@@ -254,15 +235,9 @@ class HostSession:
             self._processes.note_shared_memory()
             yield server
 
-    def _gpu_exporter(self) -> AbstractContextManager[dict[str, str]]:
-        python = self._job.server_environment / "bin" / "python"
-        log_folder = self._scratch / "raw"
-        return gpu_exporter(self._processes, python, log_folder, visible_gpus(), dict(os.environ), self._say)
-
     def _recording_settings(self, endpoints: Mapping[str, str]) -> RecordingSettings:
         server = self.handle.server
-        leaders = {server.program.software.name: server.process.pid} | {
-            sidecar.program.name: sidecar.program.process.pid for sidecar in server.sidecars
-        }
+        leaders = {server.program.software.name: server.process.pid}
+        leaders |= {program.name: program.process.pid for program in server.programs}
         members = [member for name, pid in leaders.items() for member in Session.led_by(pid, name).members()]
         return RecordingSettings(openmetrics=endpoints, processes=[member.pid for member in members])

@@ -1,7 +1,6 @@
 """The exporter of GPU metrics during a run."""
 
 import contextlib
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,21 +27,15 @@ def gpu_exporter(
     port = free_port()
     url = f"http://127.0.0.1:{port}/metrics"
     argv = [str(python), str(Path(exporter.__file__).resolve()), str(port), *([chosen] if chosen else [])]
-    log = logs / "gpu-exporter.log"
+    log, found = logs / "gpu-exporter.log", dict[str, str]()
     with supervisor.supervised("gpu-exporter", argv, env=env, log=log) as process:
-        if _answers(process, url):
-            yield {SOURCE: url}
-            return
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        say(f"no metrics of the GPUs: {lines[-1] if lines else 'their exporter does not answer'}")
-        yield {}
-
-
-def _answers(process: "subprocess.Popen[bytes]", url: str) -> bool:
-    deadline = time.monotonic() + _READY_S
-    while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(HttpError):
-            fetch(url, timeout_s=5.0)
-            return True
-        time.sleep(_POLL_S)
-    return False
+        deadline = time.monotonic() + _READY_S
+        while not found and process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(HttpError):
+                fetch(url, timeout_s=5.0)
+                found = {SOURCE: url}
+            time.sleep(_POLL_S)
+        if not found:
+            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            say(f"no metrics of the GPUs: {lines[-1] if lines else 'their exporter does not answer'}")
+        yield found

@@ -7,28 +7,22 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from kveval.engines.counters import read_counters
 from kveval.engines.local.sidecars import fill, sidecars
-from kveval.engines.protocol import Check, DeploymentError, ServerDied
-from kveval.engines.servers import answers, declared
-from kveval.engines.servers.answers import Questioned
-from kveval.engines.servers.program import Sidecar, SidecarPortTaken
-from kveval.engines.servers.protocol import ServerProgram
+from kveval.engines.servers.endpoint import Endpoint
+from kveval.engines.servers.program import Program, Sidecar, SidecarPortTaken
+from kveval.engines.servers.protocol import DeploymentError, ServerDied
 from kveval.engines.servers.registry import program_of
-from kveval.engines.watchdog import StallWatch
-from kveval.host.http import DIRECT_LOOPBACK, HttpError, free_port, request
+from kveval.engines.servers.server import Server
+from kveval.host.http import DIRECT_LOOPBACK, HttpError, fetch_from, free_port, request
 from kveval.host.logs import exit_words, last_words
 from kveval.host.ports import require_own_port
 from kveval.host.processes import Supervisor
 from kveval.host.sessions import Session, lives, title_of
 from kveval.spec.specification import Specification
-from kveval.store.run_file import Answers, SidecarRecord
 
 _PORT_ATTEMPTS = 3
 _HEALTH_ANSWER_S = 2.0
@@ -38,37 +32,36 @@ class PortTaken(DeploymentError):
     """Another process uses the server's port."""
 
 
-@dataclass
-class Deployment:
-    """A server that answers and was checked to have the declared version and model."""
+class Deployment(Server):
+    """A server on this host that answers and was checked to have the declared version and model.
 
-    program: ServerProgram
-    url: str
-    served_model: str
-    argv: list[str]
-    env: dict[str, str]
-    startup_s: float
-    facts: dict[str, Any]
-    version: str
-    log: Path
-    process: "subprocess.Popen[bytes]"
-    sidecars: list[Sidecar] = field(default_factory=list)
-    files: Path | None = None
-    """Folder of the arm's file tier."""
-    offset: int = 0
-    """The byte at which this deployment's output begins in the log."""
+    `beside`: its sidecars and their processes; `files`: folder of the arm's file tier; `offset`: the byte at which this
+    deployment's output begins in the log.
+    """
+
     parts: Sequence[tuple[str, psutil.Process]] = ()
     """The server's other processes, without any of which it cannot serve, by title."""
 
-    @property
-    def metrics_url(self) -> str:
-        """The server's Prometheus endpoint."""
-        return f"{self.url}{self.program.metrics_path}"
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        url: str,
+        argv: list[str],
+        env: dict[str, str],
+        process: "subprocess.Popen[bytes]",
+        beside: Sequence[tuple[Program, Sidecar]],
+        files: Path | None,
+        offset: int,
+    ) -> None:
+        super().__init__([endpoint], [sidecar for _, sidecar in beside], argv, env)
+        self.url, self.process, self.files = url, process, files
+        self.log, self.offset = endpoint.log, offset
+        self.programs = [program for program, _ in beside]
 
     def require_alive(self) -> None:
         """Raise ServerDied or SidecarError, with the decisive line of the log, if a process of them has ended."""
-        for sidecar in self.sidecars:
-            sidecar.program.require_alive()
+        for program in self.programs:
+            program.require_alive()
         if self.process.poll() is not None:
             words, ending = self.last_words(), exit_words(self.process.returncode)
             if words and not self.last_words(secondary=False):
@@ -89,60 +82,26 @@ class Deployment:
         return last_words(self.log, self.offset, secondary=secondary, form=self.program.log_form)
 
     @property
-    def endpoints(self) -> dict[str, str]:
+    def metrics_urls(self) -> dict[str, str]:
         """Every Prometheus endpoint of the deployment, by program."""
-        found = {sidecar.program.name: sidecar.metrics_url for sidecar in self.sidecars}
-        others = {name: url for name, url in found.items() if url is not None}
-        return {self.program.software.name: self.metrics_url} | others
+        others = {program.name: program.metrics_url for program in self.programs if program.metrics_url is not None}
+        return {self.program.software.name: f"{self.url}{self.program.metrics_path}"} | others
 
-    @property
-    def sidecar_facts(self) -> list[SidecarRecord]:
-        """The sidecars, as run.json describes them."""
-        return [SidecarRecord(found.program.name, found.version, found.program.argv) for found in self.sidecars]
+    def startup_log(self, endpoint: Endpoint) -> str:
+        """Return this deployment's part of the log."""
+        return self.log.read_bytes()[self.offset :].decode(errors="replace")
 
-    def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
-        """Return the check that detects a hanging server."""
-        watch = StallWatch(self.metrics_url, self.program.software, limit_s, idle_s, self.log, loaded_s)
-        return [(watch.check, watch.interval_s)]
+    def file_counters(self) -> dict[str, float]:
+        """Return the number and the bytes of the files in the arm's file tier; empty without one."""
+        if self.files is None:
+            return {}
+        sizes = [path.stat().st_size for path in self.files.rglob("*.bin")]
+        return {"file_tier_files": float(len(sizes)), "file_tier_bytes": float(sum(sizes))}
 
-    def counters(self) -> dict[str, float]:
-        """Return the counters of the server, of its sidecars, and of the file tier. Raises a Failure."""
-        found = read_counters(self.metrics_url, self.program.software.prefix)
-        for sidecar in self.sidecars:
-            found |= sidecar.counters()
-        if self.files is not None:
-            found |= _folder_counters(self.files)
-        return found
-
-    def reset_caches(self, timeout_s: float = 20.0) -> None:
-        """Empty the device's prefix cache and every tier behind it.
-
-        The server first, so that it does not write to a sidecar that has been emptied; for the same reason, LMCache
-        before its store.
-        """
-        declared.reset_caches(self.program, self.ask, self.log, timeout_s)
-        for sidecar in reversed(self.sidecars):
-            sidecar.reset(timeout_s)
-        if self.files is not None:
-            for entry in self.files.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-    def warm_up(self, prompt_tokens: int) -> None:
-        """Let the server generate a few tokens before anything is measured."""
-        declared.warm_up(self.program, self.ask, self.served_model, prompt_tokens, self.log)
-
-    def check_answers(self, *, tier: bool, longest: int) -> Answers:
-        """Compare its answers with and without its cache; leaves caches filled."""
-
-        def counters() -> dict[str, float]:
-            return read_counters(self.metrics_url, self.program.software.prefix)
-
-        asked = Questioned(self.program, self.ask, self.served_model, self.version, counters, self.log)
-        return answers.check(asked, tier=tier, longest=longest)
-
-    def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
-        """Send one request to the server. Raises HttpError."""
-        return request(f"{self.url}{path}", method=method, body=body, timeout_s=timeout_s)
+    def empty_files(self) -> None:
+        """Empty the arm's file tier, if it has one."""
+        for entry in self.files.iterdir() if self.files is not None else ():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def server_environment(
@@ -153,15 +112,7 @@ def server_environment(
     `temporary`: folder for its sockets and temporary files, which it may leave behind; `plugins`: folder of modules for
     its Python; `secrets`: names of variables that are passed on but never written to a file.
     """
-    kept = (
-        "PATH",
-        "HOME",
-        "USER",
-        "LD_LIBRARY_PATH",
-        "CUDA_VISIBLE_DEVICES",
-        "HF_HOME",
-        "XDG_CACHE_HOME",
-    )
+    kept = ("PATH", "HOME", "USER", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "HF_HOME", "XDG_CACHE_HOME")
     env = {name: os.environ[name] for name in kept if name in os.environ}
     env |= {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **DIRECT_LOOPBACK}
     env |= {} if plugins is None else {"PYTHONPATH": str(plugins)}
@@ -174,8 +125,7 @@ def deployed(
     supervisor: Supervisor,
     specification: Specification,
     *,
-    environment: Path,
-    installed: Path | None = None,
+    environments: Sequence[Path],
     model_dir: Path | None,
     files_in: Path,
     log: Path,
@@ -185,17 +135,16 @@ def deployed(
 ) -> Iterator[Deployment]:
     """Start the server and its sidecars, wait until all answer as declared, and tear them down on leaving.
 
-    `environment`: the server's virtual environment; `installed`: another one, for sidecars' programs that the first
-    lacks; `model_dir`: folder of the model's files, None if they come from the Hugging Face hub;
-    `files_in`: folder in which a file tier gets its own; `ports`: those of an earlier deployment, to be used again;
-    new ones are added; `secrets`: names of environment variables to pass on to the server.
+    `environments`: the server's virtual environment, then others for sidecars' programs that it lacks; `model_dir`:
+    folder of the model's files, None if they come from the Hugging Face hub; `files_in`: folder in which a file tier
+    gets its own; `ports`: those of an earlier deployment, to be used again; new ones are added; `secrets`: names of
+    environment variables to pass on to the server.
 
     Raises DeploymentError if the server is not ready in time, has another version or model, or reports a device cache
     or a tier that differs by more than 2 % from the declared size; SidecarError for a sidecar; PortTaken if another
     process uses the server's port.
     """
-    versions, served_model, budget = specification.versions, specification.model.served_name, specification.budget
-    program = program_of(versions)
+    program = program_of(specification.versions)
     ports = {} if ports is None else ports
     port = ports.setdefault("port", free_port())
     begin = time.monotonic()
@@ -206,17 +155,16 @@ def deployed(
             sidecars(
                 supervisor,
                 specification.sidecars,
-                environment=environment,
-                installed=installed,
+                environments=environments,
                 base_env=server_environment({}, temporary),
-                versions=versions,
+                versions=specification.versions,
                 logs=log.parent,
                 ports=ports,
             )
         )
         files = stack.enter_context(supervisor.temporary_folder(files_in)) if specification.file_tier else None
         folders = {"model_dir": model_dir, "fs_dir": files}
-        argv = program.command(environment)
+        argv = program.command(environments[0])
         argv += [fill(argument, {**ports, **folders}) for argument in specification.argv]
         env = {name: fill(value, {**ports, **folders}) for name, value in specification.env.items()}
         process = stack.enter_context(
@@ -229,23 +177,15 @@ def deployed(
             )
         )
         url = f"http://127.0.0.1:{port}"
-        deployment = Deployment(program, url, served_model, argv, env, 0.0, {}, "", log, process, beside, files, offset)
+        endpoint = Endpoint(program, specification.model.served_name, fetch_from(url), log)
+        deployment = Deployment(endpoint, url, argv, env, process, beside, files, offset)
         _wait_until_healthy(deployment, begin + start_timeout_s)
         members = Session.led_by(process.pid, program.software.name).members()
         require_own_port(port, [member.pid for member in members], PortTaken, "the server", log)
         deployment.parts = [(title, member) for member in members if program.is_part(title := title_of(member))]
         deployment.startup_s = time.monotonic() - begin
-        deployment.version = declared.require_declared(program, deployment.ask, served_model, versions)
-        deployment.facts = program.software.startup_facts(log.read_bytes()[offset:].decode(errors="replace"))
-        sizes = [reported for sidecar in beside if (reported := sidecar.reported_bytes()) is not None]
-        declared.require_device_cache(deployment.facts.get("kv_cache_tokens"), budget.device_tokens, log)
-        declared.check_tiers(deployment.facts, sizes, budget.host_bytes, budget.split, log)
+        deployment.require_declared(specification)
         yield deployment
-
-
-def _folder_counters(folder: Path) -> dict[str, float]:
-    sizes = [path.stat().st_size for path in folder.rglob("*.bin")]
-    return {"file_tier_files": float(len(sizes)), "file_tier_bytes": float(sum(sizes))}
 
 
 class LocalServerHandle:

@@ -4,27 +4,23 @@ Each is started empty, on its own port, by the run's supervisor, and ends with t
 """
 
 import contextlib
+import functools
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kveval.engines.servers.keyvalue import KeyValueStore
+from kveval.engines.servers.keyvalue import KeyValueStore, sent
 from kveval.engines.servers.lmcache import LMCacheServer
 from kveval.engines.servers.program import HOST, POLL_S, Program, Sidecar, SidecarError, SidecarPortTaken
-from kveval.host.http import free_port
+from kveval.host.http import fetch_from, free_port
 from kveval.host.logs import last_words
 from kveval.host.ports import require_own_port
 from kveval.host.processes import Supervisor
 from kveval.host.sessions import Session
 from kveval.spec.specification import SidecarSpec
 
-_KINDS: dict[str, Callable[[Program], Sidecar]] = {
-    "redis": KeyValueStore,
-    "valkey": KeyValueStore,
-    "lmcache": LMCacheServer,
-}
 _ADVICE = {
     "redis-server": "run scripts/setup.sh, or apt-get install redis-server",
     "valkey-server": "run scripts/setup.sh, or install the distribution's valkey-server (Debian 13, Ubuntu 24.04)",
@@ -37,24 +33,22 @@ def sidecars(
     supervisor: Supervisor,
     wanted: Sequence[SidecarSpec],
     *,
-    environment: Path,
-    installed: Path | None = None,
+    environments: Sequence[Path],
     base_env: Mapping[str, str],
     versions: Mapping[str, str],
     logs: Path,
     ports: dict[str, int],
     timeout_s: float = 60.0,
-) -> Iterator[list[Sidecar]]:
+) -> Iterator[list[tuple[Program, Sidecar]]]:
     """Start the `wanted` sidecars in order, each when the previous one is ready, and end them on leaving.
 
-    `wanted`: from the specification, with placeholders for ports; `environment` and `installed`: virtual environments,
-    searched for programs in this order, then PATH; `base_env`: environment variables of all; `ports`: by placeholder,
+    `wanted`: from the specification, with placeholders for ports; `environments`: virtual environments, searched for
+    programs in this order, then PATH; `base_env`: environment variables of all; `ports`: by placeholder,
     those to be used again; new ones are added.
 
     Raises SidecarError if a program is missing, has another version, or is not ready within `timeout_s`.
     """
-    running: list[Sidecar] = []
-    environments = [environment] if installed is None else [environment, installed]
+    running: list[tuple[Program, Sidecar]] = []
     with contextlib.ExitStack() as stack:
         for entry in wanted:
             name = entry.name
@@ -65,14 +59,22 @@ def sidecars(
             process = stack.enter_context(
                 supervisor.supervised(name, argv, env={**base_env, **entry.env}, log=log, cwd=logs)
             )
-            sidecar = _KINDS[name](Program(name, process, own, log, argv))
-            _wait_until_ready(sidecar, timeout_s)
+            program, sidecar = Program(name, process, log), _sidecar(name, argv, log, own)
+            if isinstance(sidecar, LMCacheServer):
+                program.metrics_url = f"http://{HOST}:{own['lmcache_http_port']}/metrics"
+            _wait_until_ready(program, sidecar, timeout_s)
             own_pids = [member.pid for member in Session.led_by(process.pid, name).members()]
             for port in own.values():
                 require_own_port(port, own_pids, SidecarPortTaken, name, log)
             sidecar.identify(versions)
-            running.append(sidecar)
+            running.append((program, sidecar))
         yield running
+
+
+def _sidecar(name: str, argv: list[str], log: Path, ports: Mapping[str, int]) -> Sidecar:
+    if name == "lmcache":
+        return LMCacheServer(argv, log, fetch_from(f"http://{HOST}:{ports['lmcache_http_port']}"))
+    return KeyValueStore(name, argv, log, functools.partial(sent, ports[f"{name}_port"]))
 
 
 def fill(text: str, places: Mapping[str, object]) -> str:
@@ -109,13 +111,11 @@ def _places(name: str, argv: Sequence[str]) -> list[str]:
     return sorted(set(re.findall(rf"\{{({name}(?:_http)?_port)\}}", " ".join(argv))))
 
 
-def _wait_until_ready(sidecar: Sidecar, limit_s: float) -> None:
+def _wait_until_ready(program: Program, sidecar: Sidecar, limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
     while not sidecar.ready():
-        sidecar.program.require_alive()
+        program.require_alive()
         if time.monotonic() > deadline:
-            log = sidecar.program.log
-            raise SidecarError(
-                f"{sidecar.program.name} was not ready within {limit_s:.0f} s{last_words(log)}; see {log}"
-            )
+            log = program.log
+            raise SidecarError(f"{program.name} was not ready within {limit_s:.0f} s{last_words(log)}; see {log}")
         time.sleep(POLL_S)

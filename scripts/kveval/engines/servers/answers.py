@@ -7,13 +7,11 @@ performance metric shows. A prompt lists numbers and asks for one of the first, 
 import itertools
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from kveval.engines.counters import CounterError
-from kveval.engines.protocol import DeploymentError
-from kveval.engines.servers import declared
-from kveval.engines.servers.protocol import Ask, Completion, ServerProgram
+from kveval.engines.servers.endpoint import Endpoint
+from kveval.engines.servers.protocol import Completion, DeploymentError
 from kveval.host.http import HttpError
 from kveval.store.run_file import AnswerDifference, Answers
 
@@ -50,66 +48,58 @@ def prompts(longest: int, seed: int) -> list[str]:
     return texts
 
 
-@dataclass(frozen=True)
-class Questioned:
-    """One idle server to send the prompts to; `counters` reads this server's counters."""
-
-    program: ServerProgram
-    ask: Ask
-    served_model: str
-    version: str
-    counters: Callable[[], Mapping[str, float]]
-    log: object
-
-    def answers(self, texts: Sequence[str], likeliest: int = 0) -> list[Completion]:
-        """Return the answers, requested one at a time: other requests in a batch change the order of additions."""
-        asked = (self.program.completed(self.ask, self.served_model, text, TOKENS, likeliest) for text in texts)
-        told = [completion for completion in asked if completion is not None]
-        if len(told) < len(texts):
-            raise DeploymentError("the server does not return the tokens of its answers", code="no_tokens")
-        return told
-
-    def again(self, texts: Sequence[str], *, tier: bool, wait_s: float, wanted: float) -> tuple[list[Completion], int]:
-        """Return the answers from the tier or the device's cache, and how many prompt tokens that cache served."""
-        metric = "external_prefix_cache_hits" if tier else "prefix_cache_hits"
-        name = self.program.software.on_wire(metric, self.version)
-        if name is None:
-            said = f"{self.program.software.title} {self.version} does not count the tokens that its caches serve"
-            raise DeploymentError(said, code="no_counter")
-        time.sleep(wait_s)
-        if tier:
-            declared.reset_caches(self.program, self.ask, self.log, tiers=False)
-        before = self.counters().get(name, 0.0)
-        found = self.answers(texts)
-        deadline = time.monotonic() + _COUNTED_S
-        # The metrics may be updated a moment after the answers.
-        while (served := self.counters().get(name, 0.0) - before) < wanted and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return found, int(served)
+def _answers(server: Endpoint, texts: Sequence[str], likeliest: int = 0) -> list[Completion]:
+    """Return the answers, requested one at a time: other requests in a batch change the order of additions."""
+    asked = (server.program.completed(server.ask, server.served_model, text, TOKENS, likeliest) for text in texts)
+    told = [completion for completion in asked if completion is not None]
+    if len(told) < len(texts):
+        raise DeploymentError("the server does not return the tokens of its answers", code="no_tokens")
+    return told
 
 
-def check(server: Questioned, *, tier: bool, longest: int, seed: int = 0) -> Answers:
+def _again(
+    server: Endpoint, texts: Sequence[str], *, tier: bool, wait_s: float, wanted: float
+) -> tuple[list[Completion], int]:
+    """Return the answers from the tier or the device's cache, and how many prompt tokens that cache served."""
+    software = server.program.software
+    name = software.on_wire("external_prefix_cache_hits" if tier else "prefix_cache_hits", server.version)
+    if name is None:
+        said = f"{software.title} {server.version} does not count the tokens that its caches serve"
+        raise DeploymentError(said, code="no_counter")
+    time.sleep(wait_s)
+    if tier:
+        server.reset_caches(tiers=False)
+    before = server.counters().get(name, 0.0)
+    found = _answers(server, texts)
+    deadline = time.monotonic() + _COUNTED_S
+    # The metrics may be updated a moment after the answers.
+    while (served := server.counters().get(name, 0.0) - before) < wanted and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found, int(served)
+
+
+def check(server: Endpoint, *, tier: bool, longest: int) -> Answers:
     """Send prompts to a server with a cold cache, then again, and compare the answers.
 
     `tier`: whether the tier behind the device is to serve the repetition, for which the device's own cache is emptied;
-    `longest`: tokens of a conversation; servers with different `seed` get different prompts. If nothing could be
+    `longest`: tokens of a conversation; replicas get different prompts. If nothing could be
     checked, `unchecked` says why.
     """
-    texts = prompts(longest, seed)
+    texts = prompts(longest, server.number)
     try:
-        cold = server.answers(texts)
+        cold = _answers(server, texts)
         if _all_alike(cold):
             return compared(cold, cold, {}, 0, tier=tier)
         wanted = _SERVED_SHARE * sum(completion.prompt_tokens for completion in cold)
         for wait_s in _STORING_S if tier else (0.0,):
-            again, served = server.again(texts, tier=tier, wait_s=wait_s, wanted=wanted)
+            again, served = _again(server, texts, tier=tier, wait_s=wait_s, wanted=wanted)
             if served >= wanted:
                 break
         parted = [number for number, first in enumerate(cold) if _place(first, again[number]) is not None]
         if parted:
-            declared.reset_caches(server.program, server.ask, server.log)
+            server.reset_caches()
         # Only now, because at the first request for log-probabilities the server compiles for up to 15 s.
-        judged = dict(zip(parted, server.answers([texts[number] for number in parted], _LIKELIEST), strict=True))
+        judged = dict(zip(parted, _answers(server, [texts[number] for number in parted], _LIKELIEST), strict=True))
     except (HttpError, CounterError, DeploymentError) as error:
         # A server that has ended is detected by other checks.
         return Answers(unchecked=str(error))

@@ -1,38 +1,11 @@
-"""Checks of a server's release, model and cache sizes against what the campaign declares; warm-up, emptying caches."""
+"""Checks of a server's release and cache sizes against what the campaign declares."""
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from kveval.engines.protocol import DeploymentError
-from kveval.engines.servers.protocol import Ask, ServerProgram
-
-
-def reset_caches(program: ServerProgram, ask: Ask, log: object, timeout_s: float = 20.0, *, tiers: bool = True) -> None:
-    """Empty a server's caches, without `tiers` only the device's; retried while it refuses, as during transfers.
-
-    Raises DeploymentError if it still refuses after `timeout_s`.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not program.emptied(ask, tiers=tiers):
-        if time.monotonic() > deadline:
-            message = f"the server refused to reset its caches for {timeout_s:.0f} s; see {log}"
-            raise DeploymentError(message, code="caches_not_reset")
-        time.sleep(0.5)
-
-
-def warm_up(
-    program: ServerProgram, ask: Ask, served_model: str, prompt_tokens: int, log: object, timeout_s: float = 120.0
-) -> None:
-    """Let the server generate a few tokens from a long and a short prompt, before anything is measured.
-
-    The first request triggers lazy initialisation, and a healthy server may be unable to generate: DeploymentError.
-    """
-    for length in (prompt_tokens, 16):
-        if program.generated(ask, served_model, length, timeout_s) < 1:
-            raise DeploymentError(f"the server is healthy but generates nothing; see {log}", code="generates_nothing")
+from kveval.engines.servers.protocol import DeploymentError
 
 
 def same_release(found: str, declared: str) -> bool:
@@ -42,20 +15,6 @@ def same_release(found: str, declared: str) -> bool:
         return Version(found.partition("-g")[0]).public == Version(declared).public
     except InvalidVersion:
         return found == declared
-
-
-def require_declared(program: ServerProgram, ask: Ask, served_model: str, versions: Mapping[str, str]) -> str:
-    """Return the server's version. Raises DeploymentError if version or model differ, as those of a foreign server."""
-    version, declared = program.version(ask), versions[program.software.name]
-    if not same_release(version, declared):
-        found = f"{program.software.title} {version or 'of unknown version'}"
-        message = f"the server is {found}, the campaign declares {declared}"
-        raise DeploymentError(message, code="other_version", found=version, declared=declared)
-    names = program.models(ask)
-    if served_model not in names:
-        message = f"the server serves {names}, the campaign declares {served_model}"
-        raise DeploymentError(message, code="other_model", found=names, declared=served_model)
-    return version
 
 
 def require_device_cache(found: int | None, declared: int | None, log: object) -> None:

@@ -2,30 +2,38 @@
 
 import socket
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from kveval.engines.servers.program import HOST, POLL_S, Program, SidecarError
+from kveval.engines.servers.program import HOST, POLL_S, Sidecar, SidecarError
 
 _ANSWER_S = 5.0
 
 
-class KeyValueQuestions(ABC):
-    """The requests to a store, wherever it runs; `name`: redis or valkey; `log`: where its log is, for messages."""
+class KeyValueStore(Sidecar):
+    """A store, wherever it runs.
 
-    def __init__(self, name: str, log: object) -> None:
-        self.name = name
-        self.log = log
-        self.version = ""
+    `name`: redis or valkey; `send`: sends one command and returns a simple, integer or bulk answer as text. It raises
+    ValueError or OSError if there is none.
+    """
 
-    @abstractmethod
-    def _ask(self, command: str) -> str:
-        """Send one command; return a simple, integer or bulk answer as text. Raises SidecarError."""
+    def __init__(self, name: str, argv: list[str], log: object, send: Callable[[str], str]) -> None:
+        super().__init__(name, argv, log)
+        self._send = send
+
+    def ask(self, command: str) -> str:
+        """Send one command and return the answer. Raises SidecarError."""
+        try:
+            return self._send(command)
+        except (OSError, ValueError) as error:
+            word, said = command.split(maxsplit=1)[0], str(error)
+            message = f"{self.name} does not answer {word}: {said}; see {self.log}"
+            facts = {"program": self.name, "command": word, "said": said, "log": self.log}
+            raise SidecarError(message, code="no_answer", **facts) from error
 
     def ready(self) -> bool:
         """Tell whether it answers a PING."""
         try:
-            return self._ask("PING") == "PONG"
+            return self.ask("PING") == "PONG"
         except SidecarError:
             return False
 
@@ -38,15 +46,11 @@ class KeyValueQuestions(ABC):
             raise SidecarError(message, code="other_program", found=found, declared=self.name)
         self.version = info[f"{found}_version"]
 
-    def reported_bytes(self) -> int | None:
-        """Return None: a store is unbounded; the budget is that of the tier before it."""
-        return None
-
     def counters(self) -> dict[str, float]:
         """Return keys, bytes in use, bytes sent and received, and the keyspace's hits and misses."""
         name, info = self.name, self._info("everything")
         return {
-            f"{name}_keys": float(self._ask("DBSIZE")),
+            f"{name}_keys": float(self.ask("DBSIZE")),
             f"{name}_memory_bytes": float(info["used_memory"]),
             f"{name}_received_bytes_total": float(info["total_net_input_bytes"]),
             f"{name}_sent_bytes_total": float(info["total_net_output_bytes"]),
@@ -58,47 +62,30 @@ class KeyValueQuestions(ABC):
         """Delete every key, repeatedly, because a write in progress may add one. Raises SidecarError."""
         deadline = time.monotonic() + timeout_s
         while True:
-            self._ask("FLUSHALL")
+            self.ask("FLUSHALL")
             time.sleep(POLL_S)
-            if self._ask("DBSIZE") == "0":
+            if self.ask("DBSIZE") == "0":
                 return
             if time.monotonic() > deadline:
                 raise SidecarError(f"{self.name} still holds keys after {timeout_s:.0f} s of deleting them")
 
     def _info(self, section: str) -> dict[str, str]:
-        lines = (line.partition(":") for line in self._ask(f"INFO {section}").splitlines())
+        lines = (line.partition(":") for line in self.ask(f"INFO {section}").splitlines())
         return {name: value for name, colon, value in lines if colon}
 
 
-class KeyValueStore(KeyValueQuestions):
-    """Uses RESP (https://redis.io/docs/latest/develop/reference/protocol-spec/), one connection per command."""
+def sent(port: int, command: str) -> str:
+    """Send a command to a store of this host by RESP, in a connection of its own, and return the answer.
 
-    metrics_url = None
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program.name, program.log)
-        self.program = program
-        self._port = program.ports[f"{program.name}_port"]
-
-    def _ask(self, command: str) -> str:
-        try:
-            with socket.create_connection((HOST, self._port), timeout=_ANSWER_S) as connection:
-                connection.sendall(command.encode() + b"\r\n")
-                with connection.makefile("rb") as answer:
-                    first = answer.readline()
-                    kind, rest = first[:1], first[1:].strip().decode()
-                    if kind == b"$":
-                        return answer.read(int(rest)).decode()
-        except (OSError, ValueError) as error:
-            word = command.split(maxsplit=1)[0]
-            raise SidecarError(
-                f"{self.name} does not answer {word}: {error}; see {self.log}",
-                code="no_answer",
-                program=self.name,
-                command=word,
-                said=str(error),
-                log=self.log,
-            ) from error
-        if kind not in b"+:" or not kind:
-            raise SidecarError(f"{self.name} answered {command.split(maxsplit=1)[0]} with {first!r}")
-        return rest
+    https://redis.io/docs/latest/develop/reference/protocol-spec/
+    """
+    with socket.create_connection((HOST, port), timeout=_ANSWER_S) as connection:
+        connection.sendall(command.encode() + b"\r\n")
+        with connection.makefile("rb") as answer:
+            first = answer.readline()
+            kind, rest = first[:1], first[1:].strip().decode()
+            if kind == b"$":
+                return answer.read(int(rest)).decode()
+    if kind not in b"+:" or not kind:
+        raise ValueError(repr(first))
+    return rest

@@ -1,41 +1,32 @@
 """`lmcache server` as a sidecar: LMCache's CPU tier in its own process."""
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from kveval.engines.counters import CounterError, parse_counters
 from kveval.engines.servers.declared import same_release
-from kveval.engines.servers.program import HOST, POLL_S, Program, SidecarError
-from kveval.host.http import HttpError, fetch, request
+from kveval.engines.servers.program import POLL_S, Sidecar, SidecarError
+from kveval.engines.servers.protocol import Fetch
+from kveval.host.http import HttpError, decoded
 
 # A request that is aborted between lookup and retrieval leaves its read locks behind for 300 s (LMCache 0.5.6). Locks
 # that exist for this many seconds, without a transfer and without a request in vLLM, are taken to be such locks.
 ABANDONED_S = 3.0
+_ANSWER_S = 10.0
 
 
-class LMCacheQuestions(ABC):
-    """The requests to LMCache's server, wherever it runs; `log`: where its log is, for messages."""
+class LMCacheServer(Sidecar):
+    """LMCache's server, wherever it runs; `fetch` sends requests to its HTTP interface."""
 
-    name = "lmcache"
-
-    def __init__(self, log: object) -> None:
-        self.log = log
-        self.version = ""
-
-    @abstractmethod
-    def _send(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 10.0) -> Any:
-        """Send one request and return the decoded JSON. Raises HttpError."""
-
-    @abstractmethod
-    def _metrics(self) -> str:
-        """Return the page of its counters. Raises HttpError."""
+    def __init__(self, argv: list[str], log: object, fetch: Fetch) -> None:
+        super().__init__("lmcache", argv, log)
+        self._fetch = fetch
 
     def ready(self) -> bool:
         """Tell whether its health check succeeds."""
         try:
-            self._send("/healthcheck", timeout_s=2.0)
+            self._fetch("/healthcheck", timeout_s=2.0)
         except HttpError:
             return False
         return True
@@ -62,7 +53,7 @@ class LMCacheQuestions(ABC):
     def counters(self) -> dict[str, float]:
         """Return its counters, and the bytes that its tier holds now. Raises SidecarError."""
         try:
-            found = parse_counters(self._metrics(), prefix="lmcache")
+            found = parse_counters(self._fetch("/metrics", timeout_s=_ANSWER_S).decode(), prefix="lmcache")
         except (CounterError, HttpError) as error:
             raise SidecarError(str(error)) from error
         held = sum(tier["memory_used_bytes"] for tier in self._storage()["l1_managers"].values())
@@ -106,29 +97,9 @@ class LMCacheQuestions(ABC):
 
     def _ask(self, path: str, method: str = "GET", body: object = None) -> Any:
         try:
-            return self._send(path, method, body)
+            return decoded(self._fetch(path, method, body, _ANSWER_S))
         except HttpError as error:
             raise SidecarError(f"LMCache: {error}; see {self.log}") from error
-
-
-class LMCacheServer(LMCacheQuestions):
-    """Uses its HTTP interface; vLLM uses another port."""
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program.log)
-        self.program = program
-        self._url = f"http://{HOST}:{program.ports['lmcache_http_port']}"
-
-    @property
-    def metrics_url(self) -> str:
-        """Its Prometheus endpoint."""
-        return f"{self._url}/metrics"
-
-    def _send(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 10.0) -> Any:
-        return request(f"{self._url}{path}", method=method, body=body, timeout_s=timeout_s)
-
-    def _metrics(self) -> str:
-        return fetch(self.metrics_url, timeout_s=10.0).decode()
 
 
 def _objects(storage: Mapping[str, Any]) -> int:

@@ -1,10 +1,9 @@
-"""A sidecar, a server beside vLLM on this host: its process, and the interface that the engine uses."""
+"""A sidecar, a server beside vLLM: the interface that the engines use, and its process on this host."""
 
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from kveval.host.errors import Failure
 from kveval.host.logs import exit_words, last_words
@@ -23,13 +22,12 @@ class SidecarPortTaken(SidecarError):
 
 @dataclass
 class Program:
-    """A running sidecar: its process, its ports by placeholder, its log."""
+    """The process of a sidecar on this host; `metrics_url`: Prometheus endpoint to record, if it has one."""
 
     name: str
     process: "subprocess.Popen[bytes]"
-    ports: Mapping[str, int]
     log: Path
-    argv: list[str]
+    metrics_url: str | None = None
 
     def require_alive(self) -> None:
         """Raise SidecarError, with the decisive line of its log, if the process has ended."""
@@ -41,27 +39,27 @@ class Program:
             raise error(message, code="died", program=self.name, exit_code=code, log=self.log)
 
 
-class Sidecar(Protocol):
-    """A server beside vLLM, as the engine uses it. The methods raise SidecarError."""
+class Sidecar:
+    """A server beside vLLM, on this host or in a pod. The methods raise SidecarError."""
 
-    program: Program
-    version: str
-
-    @property
-    def metrics_url(self) -> str | None:
-        """Prometheus endpoint to record, if it has one."""
+    def __init__(self, name: str, argv: list[str], log: object) -> None:
+        self.name, self.argv, self.log = name, argv, log
+        self.version = ""
 
     def ready(self) -> bool:
         """Tell whether it answers yet."""
+        return True
 
     def identify(self, versions: Mapping[str, str]) -> None:
         """Read the version; raise SidecarError if it is not the declared program or version."""
 
     def reported_bytes(self) -> int | None:
         """Return the bytes of its tier in host memory, as it reports them; None if it has no such tier."""
+        return None
 
     def counters(self) -> dict[str, float]:
         """Return its counters by name; the names contain the units."""
+        return {}
 
     def reset(self, timeout_s: float) -> None:
         """Empty it, and wait up to `timeout_s` seconds until it is empty."""

@@ -5,9 +5,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from kveval.host.errors import Failure
 from kveval.host.logs import LogForm
 from kveval.spec.servers.software import ServerSoftware
 from kveval.spec.specification import Specification
+
+
+class DeploymentError(Failure):
+    """The server did not start as declared, or stopped serving."""
+
+
+class ServerDied(DeploymentError):
+    """A process of the server has ended; the message quotes the line of its log that says why.
+
+    Facts: `log`, its path on this host, and `offset`, the byte at which this deployment's output begins in it.
+    """
+
+
+class Fetch(Protocol):
+    """Sends a request to one server and returns the body of a 2xx answer. Raises HttpError."""
+
+    def __call__(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
+        """Send the request."""
 
 
 class Ask(Protocol):

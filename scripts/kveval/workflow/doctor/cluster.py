@@ -109,8 +109,8 @@ def _install(plan: CampaignDocuments, group: str) -> str:
 
 def _kinds(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     missing: dict[tuple[str, str], list[Kind]] = {}
-    for kind, resource in facts.served.items():
-        if resource is None:
+    for kind, served in facts.served.items():
+        if not served:
             missing.setdefault((kind.group, kind.api_version), []).append(kind)
     for (group, version), lacking in missing.items():
         names = ", ".join(kind.kind for kind in lacking)

@@ -6,7 +6,7 @@ from typing import Any
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.kinds import Kind, Resource, described, kind_of
+from kveval.engines.kubernetes.api.kinds import Kind, described, kind_of
 from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, every
 from kveval.engines.kubernetes.manifests.permissions import GATEWAY_GROUP, Permission, namespace_of, permissions
 from kveval.engines.kubernetes.manifests.requirements import PodNeed, claims, pod_needs
@@ -44,7 +44,7 @@ class ClusterFacts:
     Attributes:
         ahead: how far this host's clock is ahead of the API server's, seconds.
         user: the account's name on the server; empty if not known.
-        served: for each kind of the campaign, where it is served; None if it is not.
+        served: for each kind of the campaign, whether it is served.
         versions: for the API groups of kinds that are not served, the versions that are.
         secret: the token's Secret, keys only, without values.
         claims: those of volumes that the site names or that an earlier run made.
@@ -59,7 +59,7 @@ class ClusterFacts:
     denied: Sequence[Denied]
     may_make_namespaces: bool
     namespaces: Mapping[str, Answer]
-    served: Mapping[Kind, Resource | None]
+    served: Mapping[Kind, bool]
     versions: Mapping[str, Sequence[str]]
     gateway: Answer | None
     gateway_class: Answer | None
@@ -78,23 +78,23 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
 
     `image_limit_s`: longest wait for images, seconds; 0 tries none.
     """
-    asking, site, gateway = Asking(api.transport), plan.site, plan.site.gateway
+    asking, site, gateway = Asking(api), plan.site, plan.site.gateway
     path, in_gateways = f"/apis/{GATEWAY_GROUP}/v1", namespace_of("gateway", site)
     privileged = {"verb": "use", "namespace": site.namespace, "group": _CONSTRAINTS.group, "name": "privileged"}
     privileged |= {"resource": "securitycontextconstraints"}
     version = api.get("/version")
-    served = {kind: api.find(kind) for kind in plan.kinds}
+    served = {kind: api.serves(kind) for kind in plan.kinds}
     namespaces = {name: asking.get(f"/api/v1/namespaces/{name}") for name in (site.namespace, site.pcp_namespace)}
     there = {name for name, answer in namespaces.items() if answer.status != 404}
     return ClusterFacts(
-        server=asking.server,
+        server=api.server,
         version=str(version.get("gitVersion", "")),
         user=_user(asking),
         denied=_denied(asking, site),
         may_make_namespaces=_allowed(asking, {"verb": "create", "resource": "namespaces"}),
         namespaces=namespaces,
         served=served,
-        versions={kind.group: _versions(asking, kind.group) for kind, found in served.items() if found is None},
+        versions={kind.group: _versions(asking, kind.group) for kind, found in served.items() if not found},
         gateway=asking.get(f"{path}/namespaces/{in_gateways}/gateways/{gateway.name}") if gateway else None,
         gateway_class=asking.get(f"{path}/gatewayclasses/{gateway.class_name}") if gateway and gateway.create else None,
         nodes=asking.get("/api/v1/nodes"),
@@ -105,7 +105,7 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
         trials=_trials(asking, plan, served, there),
         images=try_images(asking, plan, image_limit_s) if image_limit_s and site.namespace in there else (),
         ahead=asking.ahead,
-        above_constraints=api.find(_CONSTRAINTS) is not None and _allowed(asking, privileged),
+        above_constraints=api.serves(_CONSTRAINTS) and _allowed(asking, privileged),
     )
 
 
@@ -168,20 +168,17 @@ def _secret(asking: Asking, site: Cluster) -> Answer | None:
     return Answer(answer.status, {"data": dict.fromkeys(answer.body.get("data") or {}, "")})
 
 
-def _trials(
-    asking: Asking, plan: CampaignDocuments, served: Mapping[Kind, Resource | None], namespaces: set[str]
-) -> list[Trial]:
+def _trials(asking: Asking, plan: CampaignDocuments, served: Mapping[Kind, bool], namespaces: set[str]) -> list[Trial]:
     """Send every document, and every pod of one, as a dry run: admission and validation answer as they would later."""
     accounts = {one["metadata"]["name"] for one in plan.documents if one["kind"] == "ServiceAccount"}
     within = [one for one in plan.documents if one["metadata"].get("namespace", "") in namespaces]
 
     def document(one: Mapping[str, Any]) -> Trial | None:
-        resource = served[kind_of(one)]
         # Binding a role requires having its rights, and a dry run makes no role that the API server could check.
-        if resource is None or one["kind"] == "RoleBinding":
+        if not served[kind_of(one)] or one["kind"] == "RoleBinding":
             return None
         namespace = one["metadata"].get("namespace", "")
-        path = resource.path(namespace, one["metadata"]["name"])
+        path = kind_of(one).path(namespace, one["metadata"]["name"])
         answer = asking.request("PATCH", path, {**_DRY_RUN, "force": "true"}, one, "apply")
         return Trial(described(one), namespace, False, answer)
 

@@ -63,7 +63,7 @@ def planned(config: Config, site: Cluster | None = None) -> CampaignDocuments:
         driving = [*load_job(context, level=0, argv=["guidellm", "--version"], env={})]
         if site.model_cache is not None and not specification.miniature:
             driving.append(download_job(context))
-        cells.append(CellPlan(cell.path, specification, render(context).documents, tuple(driving)))
+        cells.append(CellPlan(cell.path, specification, render(context), tuple(driving)))
     named = dict.fromkeys(cell.specification.on_cluster.release for cell in cells)
     releases = tuple(config.catalogue.releases[release] for release in named)
     return CampaignDocuments(name, site, tuple(cells), recording_documents(name, site), releases)

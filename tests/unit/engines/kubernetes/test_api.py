@@ -14,9 +14,8 @@ from tests.support.fake_cluster import Call, FakeTransport, made, ok, resources,
 from kveval.engines.kubernetes.api import client as api_module
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted, Refused, Unreachable
-from kveval.engines.kubernetes.api.exec import Execution, run_to_end
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, Kind, described
-from kveval.engines.kubernetes.api.retry import RetryingClient
+from kveval.engines.kubernetes.api.exec import Execution
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, GATEWAY, GATEWAY_CLASS, POD, POOL, Kind
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Reply
 
 Answer = Reply | Exception
@@ -24,13 +23,13 @@ GONE = Unreachable("connection refused")
 
 
 class Clock:
-    """Time that passes only when someone sleeps."""
+    """Time that passes only when someone sleeps; takes the place of the module `time`."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.slept: list[float] = []
 
-    def __call__(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
@@ -51,10 +50,15 @@ def answering(*answers: Answer) -> Callable[[Call], Reply]:
     return answer
 
 
-def retrying(*answers: Answer, outage_s: float = 300.0, said: list[str] | None = None) -> tuple[RetryingClient, Clock]:
-    clock = Clock()
-    say = None if said is None else said.append
-    return RetryingClient(FakeTransport(answering(*answers)), outage_s, say, clock, clock.sleep), clock
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(api_module, "time", found)
+    return found
+
+
+def retrying(*answers: Answer, outage_s: float = 300.0, said: list[str] | None = None) -> Api:
+    return Api(FakeTransport(answering(*answers)), outage_s, None if said is None else said.append)
 
 
 # --- patience
@@ -71,15 +75,15 @@ def retrying(*answers: Answer, outage_s: float = 300.0, said: list[str] | None =
     ],
     ids=["refused", "503", "500", "429", "502"],
 )
-def test_an_api_server_that_is_away_is_waited_for(passing: Answer) -> None:
-    asking, clock = retrying(passing, passing, passing, ok({"gitVersion": "v1.30"}))
+def test_an_api_server_that_is_away_is_waited_for(passing: Answer, clock: Clock) -> None:
+    asking = retrying(passing, passing, passing, ok({"gitVersion": "v1.30"}))
     assert asking.request("GET", "/version").json() == {"gitVersion": "v1.30"}
     assert len(clock.slept) == 3
 
 
 @pytest.mark.parametrize("code", [400, 403, 404, 409, 422, 501])
-def test_a_final_answer_is_not_asked_for_again(code: int) -> None:
-    asking, clock = retrying(status(code, "Because", "spec.x is wrong"))
+def test_a_final_answer_is_not_asked_for_again(code: int, clock: Clock) -> None:
+    asking = retrying(status(code, "Because", "spec.x is wrong"))
     with pytest.raises(Refused) as error:
         asking.request("PATCH", "/api/v1/x")
     assert (error.value.status, error.value.reason, clock.slept) == (code, "Because", [])
@@ -90,9 +94,9 @@ def test_a_final_answer_is_not_asked_for_again(code: int) -> None:
     }
 
 
-def test_after_the_outage_the_server_and_its_last_answer_are_named() -> None:
+def test_after_the_outage_the_server_and_its_last_answer_are_named(clock: Clock) -> None:
     said: list[str] = []
-    asking, clock = retrying(GONE, outage_s=100.0, said=said)
+    asking = retrying(GONE, outage_s=100.0, said=said)
     with pytest.raises(ClusterError) as error:
         asking.request("GET", "/x")
     assert error.value.code == "no_usable_answer"
@@ -104,8 +108,8 @@ def test_after_the_outage_the_server_and_its_last_answer_are_named() -> None:
     assert re.search(r" 3\d s ", said[0])
 
 
-def test_without_patience_the_first_failure_is_final() -> None:
-    asking, clock = retrying(GONE, outage_s=0.0)
+def test_without_patience_the_first_failure_is_final(clock: Clock) -> None:
+    asking = retrying(GONE, outage_s=0.0)
     with pytest.raises(ClusterError) as error:
         asking.request("GET", "/x")
     assert error.value.code == "no_usable_answer"
@@ -115,25 +119,27 @@ def test_without_patience_the_first_failure_is_final() -> None:
 @pytest.mark.parametrize(
     "answer", [status(403, "Forbidden"), status(401, "Unauthorized"), Reply(404, {}, b"404 page not found")]
 )
-def test_a_server_that_has_just_come_back_may_not_know_its_roles_and_custom_kinds_yet(answer: Reply) -> None:
-    asking, _ = retrying(GONE, answer, answer, ok({}))
+def test_a_server_that_has_just_come_back_may_not_know_its_roles_and_custom_kinds_yet(
+    answer: Reply, clock: Clock
+) -> None:
+    asking = retrying(GONE, answer, answer, ok({}))
     assert asking.request("GET", "/x").status == 200
-    asking, clock = retrying(GONE, answer)
+    asking, began = retrying(GONE, answer), clock.now
     with pytest.raises(Refused):
         asking.request("GET", "/x")
-    assert 15 < clock.now - 1000 < 40
+    assert 15 < clock.now - began < 40
 
 
-def test_a_mistake_that_is_answered_like_an_outage_is_not_waited_for() -> None:
+def test_a_mistake_that_is_answered_like_an_outage_is_not_waited_for(clock: Clock) -> None:
     mistake = 'failed to create typed patch object: .spec.ports: element 0: "protocol"'
-    asking, clock = retrying(status(500, "", mistake))
+    asking = retrying(status(500, "", mistake))
     with pytest.raises(Refused) as error:
         asking.request("PATCH", "/x")
     assert (error.value.status, error.value.facts["said"], clock.slept) == (500, mistake, [])
 
 
-def test_a_missing_object_is_missing_also_after_an_outage() -> None:
-    asking, clock = retrying(GONE, status(404, "NotFound"))
+def test_a_missing_object_is_missing_also_after_an_outage(clock: Clock) -> None:
+    asking = retrying(GONE, status(404, "NotFound"))
     with pytest.raises(Refused):
         asking.request("GET", "/x")
     assert len(clock.slept) == 1
@@ -141,11 +147,13 @@ def test_a_missing_object_is_missing_also_after_an_outage() -> None:
 
 @given(st.lists(st.sampled_from([GONE, status(503, "x"), status(429, "x")]), max_size=30), st.floats(0, 60))
 def test_the_patience_is_never_exceeded(failures: list[Answer], outage_s: float) -> None:
-    asking, clock = retrying(*failures, ok({}), outage_s=outage_s)
-    try:
-        asking.request("GET", "/x")
-    except ClusterError:
-        assert clock.now - 1000 >= outage_s - 1e-6
+    asking, clock = retrying(*failures, ok({}), outage_s=outage_s), Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api_module, "time", clock)
+        try:
+            asking.request("GET", "/x")
+        except ClusterError:
+            assert clock.now - 1000 >= outage_s - 1e-6
     assert clock.now - 1000 <= outage_s + 1e-6
 
 
@@ -170,6 +178,7 @@ def test_documents_are_applied_in_the_order_in_which_they_need_each_other() -> N
     applied = [call for call in transport.calls if call.method == "PATCH"]
     assert [call.path.rpartition("/")[2] for call in applied] == ["n", "c", "b", "a"]
     assert applied[2].path == "/apis/apps/v1/namespaces/bench/deployments/b"
+    assert applied[0].path == "/api/v1/namespaces/n"
     assert {call.content for call in applied} == {"apply"}
     assert applied[0].query == {"fieldManager": "kveval", "force": True}
 
@@ -208,11 +217,8 @@ def test_a_kind_that_the_cluster_does_not_know_is_named_with_the_remedy() -> Non
 def test_a_kind_installed_later_is_found() -> None:
     answers = answering(status(404, "NotFound"), resources({"inferencepools": "InferencePool"}))
     api = Api(FakeTransport(answers))
-    kind = Kind("inference.networking.k8s.io/v1", "InferencePool")
-    assert api.find(kind) is None
-    found = api.find(kind)
-    assert found is not None
-    assert found.path("bench", "p") == "/apis/inference.networking.k8s.io/v1/namespaces/bench/inferencepools/p"
+    assert not api.serves(POOL)
+    assert api.serves(POOL)
 
 
 def test_a_missing_object_is_none_and_a_forbidden_one_an_error() -> None:
@@ -220,14 +226,6 @@ def test_a_missing_object_is_none_and_a_forbidden_one_an_error() -> None:
     with pytest.raises(Refused) as error:
         Api(FakeTransport(lambda call: status(403, "Forbidden"))).read(POD, "p", "bench")
     assert (error.value.status, error.value.reason) == (403, "Forbidden")
-
-
-def test_a_long_list_is_read_page_by_page_and_anew_when_it_changed_meanwhile() -> None:
-    first = ok({"items": [made("Pod", "a")], "metadata": {"continue": "next"}})
-    second = ok({"items": [made("Pod", "b")], "metadata": {}})
-    transport = FakeTransport(answering(first, status(410, "Expired"), first, second))
-    assert [described(pod) for pod in Api(transport).list(POD, "bench", "app=x")] == ["Pod bench/a", "Pod bench/b"]
-    assert [call.query.get("continue") for call in transport.calls] == [None, "next", None, "next"]
 
 
 def test_deleting_what_is_not_there_or_is_another_one_is_no_error() -> None:
@@ -239,15 +237,21 @@ def test_deleting_what_is_not_there_or_is_another_one_is_no_error() -> None:
         Api(transport).delete(CONFIG_MAP, "c", "bench")
 
 
-def test_all_kinds_are_listed_but_those_whose_server_is_down() -> None:
-    groups = [{"preferredVersion": {"groupVersion": version}} for version in ("apps/v1", "metrics.k8s.io/v1beta1")]
-    down = {"/apis": ok({"groups": groups}), "/apis/metrics.k8s.io/v1beta1": status(503, "ServiceUnavailable")}
-    usual = FakeTransport().request
-    transport = FakeTransport()
-    transport.request = lambda *call: down.get(call[1]) or usual(*call)  # type: ignore[method-assign]
-    found, silent = Api(transport).resources()
-    assert {resource.kind for resource in found} >= {POD, DEPLOYMENT, NAMESPACE}
-    assert silent == ["metrics.k8s.io/v1beta1"]
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        (POOL, "/apis/inference.networking.k8s.io/v1/namespaces/n/inferencepools/x"),
+        (CONFIG_MAP, "/api/v1/namespaces/n/configmaps/x"),
+        (GATEWAY, "/apis/gateway.networking.k8s.io/v1/namespaces/n/gateways/x"),
+        (GATEWAY_CLASS, "/apis/gateway.networking.k8s.io/v1/gatewayclasses/x"),
+        (
+            Kind("networking.gke.io/v1", "HealthCheckPolicy"),
+            "/apis/networking.gke.io/v1/namespaces/n/healthcheckpolicies/x",
+        ),
+    ],
+)
+def test_a_kinds_path_is_the_one_that_the_cluster_serves(kind: Kind, path: str) -> None:
+    assert kind.path("" if kind == GATEWAY_CLASS else "n", "x") == path
 
 
 # --- commands
@@ -271,7 +275,7 @@ END = b'\3{"status": "Success"}'
 
 
 def ended(*frames: bytes | Exception | None) -> tuple[bytes, bytes, int]:
-    return run_to_end(Execution(ScriptedFrames(*frames), "`cat x`"), 60.0)
+    return Execution(ScriptedFrames(*frames), "`cat x`").result(60.0)
 
 
 def test_a_commands_output_errors_and_exit_code_are_told_apart() -> None:
@@ -312,7 +316,7 @@ def test_only_the_start_of_a_command_is_tried_again(monkeypatch: pytest.MonkeyPa
 
     transport.command = command  # type: ignore[method-assign]
     api = Api(transport)
-    api.retrying.sleep = lambda seconds: None
+    monkeypatch.setattr(api_module.time, "sleep", lambda seconds: None)
     assert api.exec("bench", "p", "main", ["echo", "once"]).text == "once"
     transport.cuts = [2]
     with pytest.raises(Interrupted):

@@ -1,5 +1,6 @@
 """The cluster engine's own decisions, on stand-ins for the way to a cluster; the whole runs in test_kubernetes_*."""
 
+import json
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -17,12 +18,12 @@ from kveval.engines.counters import parse_counters
 from kveval.engines.kubernetes import merge_metrics, recorder_scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.engine import images_of, own_ports
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.nodes import adoptable, describe, labelled_gpu, stable
-from kveval.engines.kubernetes.pod_http import Reach
+from kveval.engines.kubernetes.pods import direct_url, environment, fetch_from_pod, store_in
 from kveval.engines.kubernetes.recordings import process_block
-from kveval.engines.kubernetes.run_place import RunContext
-from kveval.engines.kubernetes.sidecars import PodKeyValueStore, environment
+from kveval.engines.servers.keyvalue import KeyValueStore
 from kveval.engines.servers.program import SidecarError
 from kveval.host.http import HttpError
 
@@ -81,12 +82,12 @@ def test_hardware_is_described_as_a_hosts_is() -> None:
 
 def test_a_pod_is_asked_through_the_api_server_or_where_the_address_leads() -> None:
     transport = FakeTransport(lambda call: ok({"version": "0.11.2"}))
-    reach = Reach(place(transport), POD_OF_SERVER, 8000)
-    assert reach.ask("/version?a=b") == {"version": "0.11.2"}
+    fetch = fetch_from_pod(place(transport), POD_OF_SERVER, 8000)
+    assert json.loads(fetch("/version?a=b")) == {"version": "0.11.2"}
     assert transport.calls[-1].path == "/api/v1/namespaces/bench/pods/server-0:8000/proxy/version"
     assert transport.calls[-1].query == {"a": "b"}
     shared = SITE.model_copy(update={"shared_network": True, "address": "http://127.0.0.1:{port}"})
-    assert Reach(place(transport, shared), POD_OF_SERVER, 8123).direct == "http://127.0.0.1:8123"
+    assert direct_url(place(transport, shared), 8123) == "http://127.0.0.1:8123"
 
 
 @pytest.mark.parametrize("code", [404, 500, 502, 503])
@@ -95,19 +96,19 @@ def test_what_a_proxied_pod_answers_is_not_taken_for_an_api_server_that_is_away(
     retrying = RunContext(SPECIFICATION, SITE, 1, "spring", PORTS, "0", Api(transport))
     begin = time.monotonic()
     with pytest.raises(HttpError) as error:
-        Reach(retrying, POD_OF_SERVER, 8000).ask("/health")
+        fetch_from_pod(retrying, POD_OF_SERVER, 8000)("/health")
     assert error.value.facts["pod"] == "server-0"
     assert time.monotonic() - begin < 5
 
 
-def store(tmp_path: Path, script: str) -> PodKeyValueStore:
+def store(tmp_path: Path, script: str) -> KeyValueStore:
     client = tmp_path / "redis-cli"
     client.write_text(f"#!/bin/sh\n{script}\n")
     client.chmod(0o755)
     transport = FakeTransport(environment={"PATH": f"{tmp_path}:/usr/bin:/bin"})
     pod = made("Pod", "redis-0", spec={"containers": [{"name": "redis", "command": ["redis-server"], "args": ["--x"]}]})
     # The stand-in starts programs itself and finds them by this process's PATH.
-    return PodKeyValueStore(place(transport), pod, "redis", 6379, "redis.log")
+    return store_in(place(transport), pod, "redis", "redis.log")
 
 
 def test_a_store_in_a_pod_is_asked_with_its_own_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +122,7 @@ def test_a_store_in_a_pod_is_asked_with_its_own_client(tmp_path: Path, monkeypat
     assert found.argv == ["redis-server", "--x"]
     broken = store(tmp_path, "echo no route >&2; exit 1")
     with pytest.raises(SidecarError) as error:
-        broken._ask("DBSIZE")
+        broken.ask("DBSIZE")
     assert error.value.code == "no_answer"
     assert error.value.facts == {"program": "redis", "command": "DBSIZE", "said": "no route", "log": "redis.log"}
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.cluster_run import place
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 
-from kveval.engines.kubernetes.api import exporters
+from kveval.engines.kubernetes import routes
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply
 
@@ -38,19 +39,19 @@ def api(answers: bool = True) -> Api:
 
 
 def test_the_gpus_of_the_nodes_that_serve_are_found() -> None:
-    assert exporters.dcgm_urls(api(), {"gpu-0", "gpu-2"}) == [
+    assert routes.dcgm_urls(api(), {"gpu-0", "gpu-2"}) == [
         "http://10.1.0.1:9400/metrics",
         "http://[fd00::3]:9400/metrics",
     ]
 
 
 def test_a_gateway_is_found_where_its_pods_say_where_their_metrics_are() -> None:
-    assert exporters.gateway_urls(api(), "gateways", "inference") == ["http://10.1.0.9:15020/stats/prometheus"]
-    assert exporters.gateway_urls(api(), "gateways", "other") == []
+    assert routes.gateway_urls(api(), "gateways", "inference") == ["http://10.1.0.9:15020/stats/prometheus"]
+    assert routes.gateway_urls(api(), "gateways", "other") == []
 
 
 def test_what_may_not_be_listed_is_not_found() -> None:
-    assert exporters.dcgm_urls(api(answers=False), {"gpu-0"}) == []
+    assert routes.dcgm_urls(api(answers=False), {"gpu-0"}) == []
 
 
 @pytest.fixture
@@ -64,5 +65,5 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def test_an_endpoint_counts_when_the_recorder_reads_it(url: str) -> None:
-    assert exporters.reached(api(), "pcp", "recorder-0", "pmcd", [f"{url}/metrics"])
-    assert not exporters.reached(api(), "pcp", "recorder-0", "pmcd", [f"{url}/metrics", f"{url}/none"])
+    assert routes.reached(place(FakeTransport()), "recorder-0", [f"{url}/metrics"])
+    assert not routes.reached(place(FakeTransport()), "recorder-0", [f"{url}/metrics", f"{url}/none"])

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.cluster_cells import FULL_SITE
 from tests.support.cluster_run import place
 from tests.support.fake_cluster import Call, FakeTransport, Objects, made, ok, status
 
+from kveval.config.site import Cluster
 from kveval.engines.kubernetes import leases
 from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.deployment import ClusterServerHandle
-from kveval.engines.kubernetes.manifests.rendering import Rendered
 from kveval.store.lock import owner
 
 MARK = {leases.MARK_ANNOTATION: "r1"}
@@ -227,12 +228,12 @@ def test_a_job_whose_run_was_taken_over_leaves_the_objects_to_the_other(taken: b
     def answer(call: Call) -> Reply:
         return (server if "coordination.k8s.io" in call.path else objects)(call)
 
-    here = place(FakeTransport(answer))
+    here = place(FakeTransport(answer), Cluster.model_validate({"namespace": "bench", **FULL_SITE}))
     with leases.held(here, pytest.fail, MARK) as lease:
         if taken:
             assert server.lease is not None
             server.lease["spec"]["holderIdentity"] = "another-2-2"
-        handle = ClusterServerHandle(here, lease, Rendered((), ()), tmp_path, 16, said.append)
+        handle = ClusterServerHandle(here, lease, tmp_path, said.append)
         handle.close()
     assert objects.deleted == ([] if taken else ["Pod server"])
     assert ["another-2-2" in text for text in said] == [True] * taken

@@ -19,10 +19,11 @@ from kveval.config.site import Cluster
 from kveval.engines.kubernetes import load_jobs
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply
-from kveval.engines.kubernetes.load_jobs import LoadJobs, exit_code, failed, is_over
+from kveval.engines.kubernetes.load_jobs import LoadJobs, exit_code
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import PORTS
-from kveval.engines.kubernetes.run_place import RunContext
-from kveval.engines.kubernetes.wait.wait import RolloutError
+from kveval.engines.kubernetes.wait.diagnosis import exit_of
+from kveval.engines.kubernetes.wait.rollout import RolloutError
 from kveval.load import guidellm as load
 from kveval.load.guidellm import Level, LoadError
 from kveval.load.workload import BurstSpec, WorkloadSpec
@@ -49,19 +50,17 @@ SENDING = {"name": "load", "state": {"running": {}}}
 
 
 @pytest.mark.parametrize(
-    ("pod", "over", "code"),
+    ("pod", "code"),
     [
-        (status(ENDED, KEEPING), True, 137),
-        (status(SENDING, KEEPING), False, None),
+        (status(ENDED, KEEPING), 137),
+        (status(SENDING, KEEPING), None),
         # What keeps the report ends last, or with its node.
-        (status(phase="Failed"), True, 1),
-        (status(phase="Succeeded"), True, 0),
+        (status(phase="Failed"), 1),
+        (status(phase="Succeeded"), 0),
     ],
 )
-def test_a_generator_has_ended_though_its_pod_stays(pod: dict[str, Any], over: bool, code: int | None) -> None:
-    assert is_over(pod) is over
-    if over:
-        assert exit_code(pod) == code
+def test_a_generator_has_ended_though_its_pod_stays(pod: dict[str, Any], code: int | None) -> None:
+    assert exit_code(pod) == code
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_a_generator_has_ended_though_its_pod_stays(pod: dict[str, Any], over: b
     [(1, "exit code 1"), (128, "exit code 128"), (143, "killed by SIGTERM"), (255, "exit code 255")],
 )
 def test_a_generator_killed_by_a_signal_is_told_from_one_that_failed(code: int, words: str) -> None:
-    assert failed(status({"name": "load", "state": {"terminated": {"exitCode": code}}})) == f"failed ({words})"
+    assert exit_of(exit_code(status({"name": "load", "state": {"terminated": {"exitCode": code}}}))) == words
 
 
 def unpacked(files: dict[str, str]) -> dict[str, bytes]:

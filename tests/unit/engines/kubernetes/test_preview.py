@@ -25,7 +25,7 @@ def test_the_preview_is_what_would_be_deployed(release):
     specifications, site = cells(release)
     for path in ("Qwen3-14B/llm-d-redis/0", "Qwen3-32B-AWQ/hybrid/20000"):
         found = previewed(specifications[path], site)
-        serving = render(context_of(specifications[path], site, 1, "c")).documents
+        serving = render(context_of(specifications[path], site, 1, "c"))
         for document in (*serving, *recording_documents("c", site)):
             assert document in found
         assert [document["kind"] for document in found].count("Job") == 2

@@ -10,7 +10,16 @@ from kveval.config.problems import ConfigError
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.deployment import RESTARTED
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import PORTS, context_of, download_job, load_job, render, target_url
+from kveval.engines.kubernetes.manifests.rendering import (
+    PORTS,
+    context_of,
+    download_job,
+    load_job,
+    render,
+    serving,
+    storage,
+    target_url,
+)
 from kveval.engines.kubernetes.manifests.templates import ManifestError, documents
 from kveval.spec.specification import Specification
 
@@ -56,8 +65,8 @@ def test_a_specification_is_small_and_rendering_depends_on_nothing_else(release)
     texts = [json.dumps(specification.to_json()) for specification in specifications.values()]
     assert max(map(len, texts)) < 20_000
     for specification, text in list(zip(specifications.values(), texts, strict=True))[::3]:
-        again = render(context_of(Specification.from_json(json.loads(text)), site, 1, "feb-2026")).documents
-        assert again == render(context_of(specification, site, 1, "feb-2026")).documents
+        again = render(context_of(Specification.from_json(json.loads(text)), site, 1, "feb-2026"))
+        assert again == render(context_of(specification, site, 1, "feb-2026"))
 
 
 def test_two_runs_and_two_cells_share_nothing_but_storage():
@@ -65,12 +74,12 @@ def test_two_runs_and_two_cells_share_nothing_but_storage():
     seen = {}
     for path in list(specifications)[:6]:
         for run in (1, 2):
-            found = render(context_of(specifications[path], site, run, "feb-2026"))
-            for document in found.serving:
+            context = context_of(specifications[path], site, run, "feb-2026")
+            for document in serving(context):
                 key = document["kind"], document["metadata"]["name"]
                 assert key not in seen, f"{path} run {run} and {seen[key]} both have {key}"
                 seen[key] = f"{path} run {run}"
-            assert [document["metadata"]["labels"]["kveval.dev/cell"] for document in found.storage] == [""]
+            assert [document["metadata"]["labels"]["kveval.dev/cell"] for document in storage(context)] == [""]
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -112,7 +121,7 @@ def test_every_arm_is_rendered_or_refused_with_the_reason(scenario, beside, rele
         assert all(text in problem.message for text in (scenario, "0.22.1", "0.11.2"))
         return
     specification, site = cell(tmp_path, release, scenario, 0 if tierless else 10_000)
-    found = render(context_of(specification, site, 1, "c")).documents
+    found = render(context_of(specification, site, 1, "c"))
     deployed = [document["metadata"]["labels"]["kveval.dev/component"] for document in of_kind(found, "Deployment")]
     assert deployed == [*beside, "epp", "model-server"]
 
@@ -217,7 +226,7 @@ def test_the_token_is_named_and_never_written(monkeypatch):
 
 def test_gpus_are_asked_for_as_the_site_has_them(tmp_path):
     specification, site = cell(tmp_path, OLD, "no-offload", 0, site=FULL_SITE | {"gpu_resource": "amd.com/gpu"})
-    found = render(context_of(specification, site, 1, "c")).documents
+    found = render(context_of(specification, site, 1, "c"))
     (deployment,) = of_kind(found, "Deployment", "model-server")
     pod = deployment["spec"]["template"]["spec"]
     assert server(found)["resources"]["requests"]["amd.com/gpu"] == "2"
@@ -241,7 +250,7 @@ def test_the_cluster_gives_up_on_no_pod_before_its_node_could_come():
 def test_memory_pressure_replicas_and_ranks_reach_the_server(tmp_path):
     own = {"wide": {"extends": "native-offload", "tensor_parallel_size": 4, "replicas": 3, "title": "wide"}}
     specification, site = cell(tmp_path, OLD, "wide", scenarios=own)
-    found = render(context_of(specification, site, 1, "c")).documents
+    found = render(context_of(specification, site, 1, "c"))
     (deployment,) = of_kind(found, "Deployment", "model-server")
     assert deployment["spec"]["replicas"] == 3
     assert option(server(found)["args"], "--tensor-parallel-size") == "4"
@@ -255,7 +264,7 @@ def test_a_miniature_brings_its_model_and_its_plugin(tmp_path):
     given = {"workload": "laptop", "reset_caches": "endpoint", "server": ON_CPU | {"block_size": 32}, "site": TESTBED}
     specification, site = cell(tmp_path, NEW, "native-offload", 2000, "Qwen3-0.6B", **given)
     ports = {**PORTS, "port": 18_123}
-    found = render(context_of(specification, site, 1, "c", ports)).documents
+    found = render(context_of(specification, site, 1, "c", ports))
     maps = {name for document in of_kind(found, "ConfigMap") for name in document["data"]}
     assert maps == {"config.json", "tokenizer.json", "tokenizer_config.json", "kveval_host_offload.py"}
     one = server(found)
@@ -284,7 +293,7 @@ def test_a_volume_of_one_node_is_the_servers_and_that_of_the_download_where_a_se
     specification = cells(NEW)[0]["Qwen3-14B/no-offload/0"]
     site = Cluster.model_validate(FULL_SITE | {"model_cache": {"size": "1Gi", "access": "ReadWriteOnce"}})
     context = context_of(specification, site, 1, "c")
-    (deployment,) = of_kind(render(context).documents, "Deployment", "model-server")
+    (deployment,) = of_kind(render(context), "Deployment", "model-server")
     server, download = job_pod(deployment), job_pod(download_job(context))
     (job,) = load_job(context, 0, ["guidellm"], {})
     assert claimed(server) == claimed(download) == [context.model_claim]
@@ -329,7 +338,7 @@ def test_the_load_has_nodes_of_its_own_and_fits_a_small_one(tmp_path):
 def test_lmcache_as_a_server_is_beside_the_server(tmp_path):
     given = {"workload": "laptop", "reset_caches": "endpoint", "server": ON_CPU | {"block_size": 32}, "site": TESTBED}
     specification, site = cell(tmp_path, NEW, "lmcache-redis", 2000, "Qwen3-0.6B", **given)
-    found = render(context_of(specification, site, 1, "c")).documents
+    found = render(context_of(specification, site, 1, "c"))
     beside = container(found, "model-server", "lmcache")
     assert beside["command"][:2] == ["lmcache", "server"]
     assert json.loads(option(beside["command"], "--l2-adapter"))["port"] == PORTS["redis_port"]
@@ -345,7 +354,7 @@ def test_files_go_to_the_disk_under_test():
         for specification in specifications.values()
         if specification.on_cluster.file_medium == "nvme"
     )
-    found = render(context_of(specification, site, 1, "c")).documents
+    found = render(context_of(specification, site, 1, "c"))
     (deployment,) = of_kind(found, "Deployment")
     volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
     claim = volumes["files"]["ephemeral"]["volumeClaimTemplate"]["spec"]
@@ -359,7 +368,7 @@ def test_replicas_share_a_volume_of_files_that_is_empty_after_every_restart(tmp_
     site = {"file_volume": disk, "address": "service"}
     specification, site = cell(tmp_path, NEW, "fs-offload", 0, site=site)
     assert specification.on_cluster.file_medium == "ceph, shared"
-    found = render(context_of(specification, site, 1, "c")).serving
+    found = serving(context_of(specification, site, 1, "c"))
     (claim,) = of_kind(found, "PersistentVolumeClaim")
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     # It goes with the run.
@@ -375,7 +384,7 @@ def test_replicas_share_a_volume_of_files_that_is_empty_after_every_restart(tmp_
 
 def test_a_cluster_that_assigns_users_is_not_told_one(tmp_path):
     specification, site = cell(tmp_path, OLD, "no-offload", 0, site={"user_id": None})
-    (deployment,) = of_kind(render(context_of(specification, site, 1, "c")).documents, "Deployment", "model-server")
+    (deployment,) = of_kind(render(context_of(specification, site, 1, "c")), "Deployment", "model-server")
     context = deployment["spec"]["template"]["spec"]["securityContext"]
     assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
@@ -383,7 +392,7 @@ def test_a_cluster_that_assigns_users_is_not_told_one(tmp_path):
 def test_annotations_reach_the_pods_they_are_for(tmp_path):
     site = {"annotations": {"a": "1"}, "component_annotations": {"epp": {"b": "2"}, "recorder": {"c": "3"}}}
     specification, site = cell(tmp_path, OLD, "no-offload", 0, site=site)
-    found = render(context_of(specification, site, 1, "c")).documents
+    found = render(context_of(specification, site, 1, "c"))
     for component, own in (("epp", {"b": "2"}), ("model-server", {})):
         (deployment,) = of_kind(found, "Deployment", component)
         annotations = deployment["spec"]["template"]["metadata"]["annotations"]

@@ -13,9 +13,10 @@ from tests.support.known_crash import KNOWN, LOG, NAME
 
 from kveval.engines.kubernetes.api.pod_logs import Follower
 from kveval.engines.kubernetes.api.transport import Reply
-from kveval.engines.kubernetes.pod_http import Reach
+from kveval.engines.kubernetes.pods import fetch_from_pod
 from kveval.engines.kubernetes.replicas import ClusterServer, Replica
-from kveval.engines.protocol import ServerDied
+from kveval.engines.servers.endpoint import Endpoint
+from kveval.engines.servers.protocol import ServerDied
 from kveval.engines.servers.vllm import VllmProgram
 from kveval.engines.watchdog import StallError
 from kveval.host.gpu_conditions import GpuWatch
@@ -50,13 +51,14 @@ def two_servers(
     tmp_path: Path, answers: Callable[[Call], Reply], environment: dict[str, str] | None = None
 ) -> ClusterServer:
     here = replace(place(FakeTransport(answers, environment=environment)), specification=SPECIFICATION)
-    pods = [made("Pod", f"server-{number}") for number in range(2)]
+    pods = [made("Pod", f"server-{number}", spec={"containers": []}) for number in range(2)]
     replicas = [
         Replica(
             pod,
-            Reach(here, pod, 8000),
+            Endpoint(
+                VllmProgram(), "m", fetch_from_pod(here, pod, 8000), tmp_path / f"server-{number}.log", "0.32.0", number
+            ),
             Follower(here.api, pod, "server", tmp_path / f"server-{number}.log"),
-            VllmProgram(),
         )
         for number, pod in enumerate(pods)
     ]
@@ -140,7 +142,6 @@ def test_every_replica_is_asked_in_its_own_pod_whether_its_tier_changes_answers(
     monkeypatch.setattr("kveval.engines.servers.answers._STORING_S", (0.0,))
     answers = Answering(wrong)
     server = two_servers(tmp_path, answers)
-    server.version = "0.32.0"
     found = server.check_answers(tier=True, longest=8192)
     assert (found.prompts, found.changed, found.same) == (8, changed, 8 - changed)
     assert (found.served_from, found.served_tokens, found.unchecked) == ("tier", 8 * 800, "")

@@ -26,7 +26,7 @@ def test_a_router_of_its_own_needs_nothing_of_the_cluster(release):
     specifications, site = cells(release)
     specification = specifications["Qwen3-14B/no-offload/0"]
     context = context_of(specification, site, 1, "c")
-    found = render(context).documents
+    found = render(context)
     assert not kinds_of(found) & GATEWAYS
     (servers,) = of_kind(found, "Deployment", "model-server")
     picker = container(found, "epp", "epp")
@@ -45,7 +45,7 @@ def test_a_router_of_its_own_needs_nothing_of_the_cluster(release):
     # Requests that nobody chose a replica for would be another measurement.
     assert "failure_mode_allow: false" in envoy
     assert "kveval-" not in json.dumps(found).replace("kveval-pcp", "")
-    other = render(context_of(specification, site, 2, "c")).documents
+    other = render(context_of(specification, site, 2, "c"))
     assert not {one["metadata"]["name"] for one in of_kind(found, "Service")} & {
         one["metadata"]["name"] for one in of_kind(other, "Service")
     }
@@ -58,7 +58,7 @@ def test_the_router_asks_for_what_its_chart_states_or_the_site_has(release, tmp_
     for given in (None, {"cpu": "500m", "memory": "512Mi"}):
         site = {} if given is None else {"router_requests": given}
         config = load(tmp_path, on_cluster(release, **index, site=site))
-        found = render(context_of(config.specification(config.cells[0]), config.campaign.cluster, 1, "c")).documents
+        found = render(context_of(config.specification(config.cells[0]), config.campaign.cluster, 1, "c"))
         (deployment,) = of_kind(found, "Deployment", "epp")
         asked[given is None] = {
             one["name"]: one["resources"]["requests"] for one in deployment["spec"]["template"]["spec"]["containers"]
@@ -101,16 +101,14 @@ def test_gateways_of_one_maker_need_policies_of_their_own(gateway, controller, k
     specification, site = cell(tmp_path, release, "no-offload", 0, site=site)
     found = render(context_of(specification, site, 2, "c"))
     special = {"DestinationRule", "HealthCheckPolicy", "GCPBackendPolicy"}
-    assert {document["kind"] for document in found.serving} & special == kinds
-    (made,) = of_kind(found.serving, "Gateway")
-    (pool,) = of_kind(found.serving, "InferencePool")
+    assert {document["kind"] for document in found} & special == kinds
+    (made,) = of_kind(found, "Gateway")
+    (pool,) = of_kind(found, "InferencePool")
     assert pool["spec"]["endpointPickerRef"].get("failureMode", "FailClose") == "FailClose"
-    labels = {
-        document["metadata"]["name"]: document["spec"]["selector"] for document in of_kind(found.serving, "Service")
-    }
+    labels = {document["metadata"]["name"]: document["spec"]["selector"] for document in of_kind(found, "Service")}
     assert pool["spec"]["endpointPickerRef"]["name"] in labels
-    assert "kveval-" not in json.dumps(found.serving)
-    (route,) = of_kind(found.serving, "HTTPRoute")
+    assert "kveval-" not in json.dumps(found)
+    (route,) = of_kind(found, "HTTPRoute")
     assert route["spec"]["parentRefs"][0]["name"] == made["metadata"]["name"]
     assert context_of(specification, site, 2, "c").gateway_name == made["metadata"]["name"]
     assert made["spec"]["gatewayClassName"] == gateway
@@ -119,8 +117,8 @@ def test_gateways_of_one_maker_need_policies_of_their_own(gateway, controller, k
 def test_a_gateway_that_exists_is_left_as_it_is():
     specifications, site = cells(OLD)
     found = render(context_of(specifications["Qwen3-14B/no-offload/0"], site, 1, "c"))
-    assert of_kind(found.serving, "Gateway") == []
-    (route,) = of_kind(found.serving, "HTTPRoute")
+    assert of_kind(found, "Gateway") == []
+    (route,) = of_kind(found, "HTTPRoute")
     assert (route["spec"]["parentRefs"][0]["name"], route["spec"]["parentRefs"][0]["namespace"]) == (
         "inference-gateway",
         "gateways",

@@ -1,17 +1,23 @@
 """A teardown removes what is ours, all of it and nothing else, and does not end before it is gone."""
 
+import itertools
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.cluster_cells import all_documents
 from tests.support.fake_cluster import FakeTransport, Objects, made
 
+from kveval.config.site import Cluster
 from kveval.engines.kubernetes import teardown
 from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, NAMESPACE, SERVICE, kind_of
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER, selector
+from kveval.engines.kubernetes.manifests.permissions import permissions
 from kveval.engines.kubernetes.teardown import TeardownError, ours, remove
 
+SITES = [{"gateway": {"name": "any", "class": name, "create": True}} for name in ("istio", "gke-l7-rilb")]
 OURS = {MANAGED_BY: MANAGER, "kveval.dev/campaign": "c"}
 OTHER_CAMPAIGN = OURS | {"kveval.dev/campaign": "d"}
 THEIRS = {"app": "somebody-else", "kveval.dev/campaign": "c"}
@@ -72,17 +78,15 @@ def test_an_orphan_goes_too() -> None:
 def test_what_works_goes_before_what_it_needs() -> None:
     kinds = ("PersistentVolumeClaim", "ConfigMap", "Service", "Pod")
     objects = Objects(*(made(kind, kind.lower(), OURS, namespace="pcp") for kind in kinds))
-    removed(objects, remove_volumes=True)
+    removed(objects)
     assert [entry.split()[0] for entry in objects.deleted] == list(reversed(kinds))
 
 
-def test_volumes_stay_unless_they_are_asked_for() -> None:
-    objects = Objects(made("PersistentVolumeClaim", "results", OURS), made("Pod", "p", OURS))
-    found = removed(objects)
-    assert names(objects) == ["PersistentVolumeClaim results"]
-    assert [text.partition(" (")[0] for text in found.kept] == ["PersistentVolumeClaim bench/results"]
-    removed(objects, remove_volumes=True)
-    assert names(objects) == []
+def test_every_kind_that_is_made_is_looked_for() -> None:
+    made_kinds = {kind_of(document) for _, documents in all_documents() for document in documents}
+    assert made_kinds - {NAMESPACE} <= set(teardown.KINDS)
+    rights = {one.resource for values in SITES for one in permissions(Cluster.model_validate(values))}
+    assert {kind.plural for kind in teardown.KINDS} - {"replicasets"} <= rights
 
 
 def test_namespaces_stay() -> None:
@@ -93,11 +97,10 @@ def test_namespaces_stay() -> None:
 
 def test_kinds_that_the_account_may_not_list_are_noted() -> None:
     objects = Objects(made("Pod", "p", OURS))
-    objects.forbidden = {"secrets", "configmaps"}
+    objects.forbidden = {"services", "configmaps"}
     found = removed(objects)
     assert names(objects) == []
-    assert {("configmaps", "bench"), ("secrets", "pcp")} <= set(found.unlisted)
-    assert len(found.unlisted) == len(set(found.unlisted))
+    assert sorted(found.unlisted) == sorted(itertools.product((CONFIG_MAP, SERVICE), ("bench", "pcp")))
 
 
 def test_what_will_not_go_is_named_with_what_holds_it() -> None:
@@ -105,7 +108,7 @@ def test_what_will_not_go_is_named_with_what_holds_it() -> None:
     objects = Objects(volume)
     objects.stay = {"results"}
     with pytest.raises(TeardownError, match="pvc-protection") as error:
-        removed(objects, remove_volumes=True, timeout_s=0.0)
+        removed(objects, timeout_s=0.0)
     assert error.value.facts == {
         "finalizers": {"PersistentVolumeClaim bench/results": ["kubernetes.io/pvc-protection"]}
     }

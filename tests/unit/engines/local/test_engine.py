@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from kveval.engines.local.server import _folder_counters, deployed, server_environment
-from kveval.engines.protocol import DeploymentError, ServerDied
+from kveval.engines.local.server import deployed, server_environment
 from kveval.engines.servers.declared import check_tiers, require_tier
+from kveval.engines.servers.protocol import DeploymentError, ServerDied
 from kveval.host.logs import last_words
 from kveval.host.processes import supervisor
 from kveval.spec.servers.vllm import VLLM
@@ -79,7 +79,7 @@ def start(tmp_path):
             processes,
             SimpleNamespace(**specification),
             start_timeout_s=start_timeout_s,
-            environment=tmp_path / "environment",
+            environments=[tmp_path / "environment"],
             model_dir=tmp_path / "model",
             files_in=tmp_path,
             log=tmp_path / "server.log",
@@ -242,7 +242,7 @@ def test_a_file_tier_has_a_folder_of_its_own_that_is_counted_emptied_and_removed
         block = folder / "r0" / "abc" / "1.bin"
         block.parent.mkdir(parents=True)
         block.write_bytes(bytes(4096))
-        assert _folder_counters(folder) == {"file_tier_files": 1.0, "file_tier_bytes": 4096.0}
+        assert server.file_counters() == {"file_tier_files": 1.0, "file_tier_bytes": 4096.0}
         server.reset_caches()
         assert list(folder.iterdir()) == []
     assert not folder.exists()

@@ -76,7 +76,7 @@ def handle(
             return deployed(
                 processes,
                 specification,
-                environment=environment,
+                environments=[environment],
                 model_dir=tmp_path,
                 files_in=tmp_path,
                 log=log,

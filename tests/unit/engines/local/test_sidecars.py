@@ -12,7 +12,7 @@ from tests.support.paths import REPOSITORY
 from kveval.engines.local.sidecars import fill, find_program, sidecars
 from kveval.engines.servers import keyvalue, lmcache
 from kveval.engines.servers.declared import same_release
-from kveval.engines.servers.lmcache import LMCacheQuestions, _moving, _objects, _read_locked
+from kveval.engines.servers.lmcache import LMCacheServer, _moving, _objects, _read_locked
 from kveval.engines.servers.program import SidecarError, SidecarPortTaken
 from kveval.host.processes import supervisor
 from kveval.spec.specification import SidecarSpec
@@ -49,7 +49,7 @@ def start(tmp_path):
         return sidecars(
             processes,
             wanted,
-            environment=ENVIRONMENT,
+            environments=[ENVIRONMENT],
             base_env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path)},
             versions=versions,
             logs=tmp_path,
@@ -71,13 +71,13 @@ def test_a_store_starts_empty_counts_is_emptied_and_is_gone_afterwards(start, na
     if not has(f"{name}-server"):
         pytest.skip(f"no {name}-server: bash scripts/setup.sh redis server")
     ports = {}
-    with start(store(name), ports=ports) as (server,):
+    with start(store(name), ports=ports) as ((program, server),):
         assert server.version[0].isdigit()
         before = server.counters()
         assert before[f"{name}_keys"] == 0
         for key in range(5):
-            assert server._ask(f"SET key{key} value") == "OK"
-        assert server._ask("GET key3") == "value"
+            assert server.ask(f"SET key{key} value") == "OK"
+        assert server.ask("GET key3") == "value"
         after = server.counters()
         assert after[f"{name}_keys"] == 5
         assert after[f"{name}_keyspace_hits_total"] - before[f"{name}_keyspace_hits_total"] == 1
@@ -86,7 +86,7 @@ def test_a_store_starts_empty_counts_is_emptied_and_is_gone_afterwards(start, na
         server.reset(5.0)
         assert server.counters()[f"{name}_keys"] == 0
         assert listens(ports[f"{name}_port"])
-        pid = server.program.process.pid
+        pid = program.process.pid
     assert not psutil.pid_exists(pid)
     assert not listens(ports[f"{name}_port"])
 
@@ -122,12 +122,12 @@ def test_a_store_whose_port_is_taken_says_so_with_its_log(start, tmp_path, monke
 def test_a_store_that_dies_in_service_is_noticed(start, tmp_path):
     if not has("redis-server"):
         pytest.skip("no redis-server: bash scripts/setup.sh redis")
-    with start(store("redis")) as (server,):
-        server.program.require_alive()
-        server.program.process.kill()
-        server.program.process.wait()
+    with start(store("redis")) as ((program, server),):
+        program.require_alive()
+        program.process.kill()
+        program.process.wait()
         with pytest.raises(SidecarError) as error:
-            server.program.require_alive()
+            program.require_alive()
         assert error.value.code == "died"
         facts = {"program": "redis", "exit_code": -signal.SIGKILL, "log": tmp_path / "redis.log"}
         assert error.value.facts == facts
@@ -141,7 +141,7 @@ def test_lmcache_reports_its_size_version_and_counters_and_can_be_emptied(start)
     if not has("lmcache"):
         pytest.skip("no lmcache: bash scripts/setup.sh server")
     ports = {}
-    with start(LMCACHE, ports=ports) as (server,):
+    with start(LMCACHE, ports=ports) as ((_, server),):
         assert server.version.startswith("0.5.6")
         assert server.reported_bytes() == 32 * 2**20
         assert server.counters()["lmcache_l1_memory_bytes"] == 0
@@ -197,28 +197,25 @@ def test_a_transfer_under_way_is_seen_in_lmcaches_status(transfer):
     assert _read_locked(status(objects=3, read_locked_count=2)) == 2
 
 
-class Tier(LMCacheQuestions):
+class Tier(LMCacheServer):
     """An LMCache with five objects, two of them locked by a reader, and what happens to it at each look."""
 
     def __init__(self, *looks):
-        super().__init__("lmcache.log")
+        super().__init__([], "lmcache.log", self.answer)
         self.objects, self.locked = 5, 2
         self.looks, self.cleared = list(looks), []
 
-    def _send(self, path, method="GET", body=None, timeout_s=10.0):
+    def answer(self, path, method="GET", body=None, timeout_s=10.0):
         if path == "/cache/clear":
             force = bool(body and body["force"])
             self.cleared.append(force)
             self.objects = 0 if force else self.locked
             self.locked = 0 if force else self.locked
-            return {"status": "ok"}
+            return b'{"status": "ok"}'
         moving = {}
         if self.looks:
             self.locked, moving = self.looks.pop(0)
-        return {"storage_manager": status(self.objects, read_locked_count=self.locked, **moving)}
-
-    def _metrics(self):
-        return ""
+        return json.dumps({"storage_manager": status(self.objects, read_locked_count=self.locked, **moving)}).encode()
 
 
 @pytest.fixture

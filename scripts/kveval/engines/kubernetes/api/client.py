@@ -1,14 +1,18 @@
-"""Client of a cluster: reads objects by kind, writes them by server-side apply, runs commands in pods."""
+"""Client of a cluster: reads objects by kind, writes them by server-side apply, runs commands in pods.
 
-import contextlib
+Requests are retried, because an API server may be restarted, upgraded or busy while a measurement runs.
+"""
+
+import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from kveval.engines.kubernetes.api.errors import AWAY, ClusterError, NodeNotReady, Refused, Unreachable
-from kveval.engines.kubernetes.api.exec import Executed, Execution, run_to_end
+from kveval.engines.kubernetes.api.exec import Executed, Execution
 from kveval.engines.kubernetes.api.kinds import (
     EVENT,
     NAMESPACE,
@@ -17,19 +21,28 @@ from kveval.engines.kubernetes.api.kinds import (
     Document,
     Documents,
     Kind,
-    Resource,
     described,
     kind_of,
     unready,
 )
 from kveval.engines.kubernetes.api.names import MANAGER, PREFIX
-from kveval.engines.kubernetes.api.retry import OUTAGE_S, RetryingClient
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
 
 T = TypeVar("T")
+OUTAGE_S = 300.0
+"""Seconds for which an API server may be unavailable: a managed control plane's upgrade takes a few minutes."""
+_ANSWER_S = 30.0
 _VERDICT_S = 5.0
 _CONNECT_S = 15.0
-_PAGE = 500
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+# Right after its start an API server does not know all roles and custom kinds yet, and refuses what needs them.
+_SETTLING_S = 20.0
+_UNSETTLED = (401, 403, 404)
+_REMIND_S = 30.0
+_TOO_MANY_REQUESTS = 429
+_NEVER_SERVED = (501, 505)
+# Some versions answer an invalid document with status 500 and these words.
+_HOPELESS = "failed to create typed"
 _CONFLICTS = 5
 # Applied last: a binding needs its role, and no pod is created without its service account and what it mounts.
 _LAST = ("RoleBinding", "Deployment", "DaemonSet", "Job", "Pod")
@@ -38,15 +51,17 @@ _LAST = ("RoleBinding", "Deployment", "DaemonSet", "Job", "Pod")
 class Api:
     """One cluster. Calls are retried while the API server is unavailable; ClusterError after `outage_s` seconds.
 
-    Safe to use from several threads.
+    `say`, if set, gets a message while the API server does not answer. Safe to use from several threads.
     """
 
     def __init__(
         self, transport: KubernetesTransport, outage_s: float = OUTAGE_S, say: Callable[[str], None] | None = None
     ) -> None:
         self.transport = transport
-        self.retrying = RetryingClient(transport, outage_s, say)
-        self._known: dict[str, dict[str, Resource]] = {}
+        self.say = say
+        self._outage_s = outage_s
+        self._ahead = timedelta()
+        self._lost_at = float("-inf")
         self._owners: dict[tuple[str | None, ...], Mapping[str, Any]] = {}
         self._silent: set[tuple[str, str]] = set()
 
@@ -58,9 +73,9 @@ class Api:
         outage_s: float = OUTAGE_S,
         say: Callable[[str], None] | None = None,
     ) -> "Api":
-        """Use a kubeconfig (default: KUBECONFIG, ~/.kube/config, or the pod's own account); sends no request yet.
+        """Use a kubeconfig (None: KUBECONFIG, ~/.kube/config, or the pod's own account); sends no request yet.
 
-        `outage_s` 0: no retries; `say` gets a message while the API server does not answer. Raises ClusterError.
+        `outage_s` 0: no retries. Raises ClusterError.
         """
         return cls(KubernetesTransport.configured(kubeconfig, context), outage_s, say)
 
@@ -71,69 +86,86 @@ class Api:
 
     def now(self) -> datetime:
         """Return the time by the API server's clock, from which the timestamps in its objects come."""
-        return datetime.now(UTC) + self.retrying.ahead
+        return datetime.now(UTC) + self._ahead
 
     # --- any request
 
-    def request(
-        self, method: str, path: str, *, query: Query | None = None, body: Any = None, content: str = "json"
+    def once(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Any = None,
+        content: str = "json",
+        timeout_s: float = _ANSWER_S,
     ) -> Reply:
-        """Send one request and return its 2xx answer. Raises Refused with any other."""
-        return self.retrying.request(method, path, query, body, content)
+        """Send a request once and return a 2xx answer. Raises Refused with any other, Unreachable without one."""
+        reply = self.transport.request(method, path, query or {}, body, content, timeout_s)
+        if date := reply.headers.get("Date"):
+            self._ahead = parsedate_to_datetime(date) - datetime.now(UTC)
+        if not 200 <= reply.status < 300:
+            raise reply.refusal(self.server, f"{method} {path}")
+        return reply
+
+    def request(self, method: str, path: str, **parts: Any) -> Reply:
+        """Return a 2xx answer to a request with the `parts` of `once`. Raises Refused with any other final answer."""
+        return self.keep_trying(lambda: self.once(method, path, **parts))
 
     def get(self, path: str, query: Query | None = None) -> Document:
         """Return the object at a path such as /version."""
         return self.request("GET", path, query=query).json()
 
-    # --- kinds: by API discovery, so that custom kinds are found like all others
+    def keep_trying(self, once: Callable[[], T], final: Collection[int] = ()) -> T:
+        """Return what `once` returns, retried while it fails for a temporary reason. Raises ClusterError.
 
-    def resources(self) -> tuple[Sequence[Resource], Sequence[str]]:
-        """Return all kinds that the cluster serves, in its preferred versions, and the versions that did not answer."""
-        groups = self.get("/apis").get("groups") or []
-        silent = []
-        versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]
-        for version in versions:
+        `final`: statuses not to retry here, though they often mean that the API server is unavailable.
+        """
+        begin = time.monotonic()
+        pause, reminded = _FIRST_PAUSE_S, begin
+        while True:
             try:
-                # The API server answers 503 if the server behind a version (often metrics.k8s.io) is down.
-                self._known[version] = self._served(version, final=(503,))
+                return once()
             except ClusterError as error:
-                if error.status != 503:
+                now = time.monotonic()
+                if error.status in final or not self._passes(error, now):
                     raise
-                silent.append(version)
-        return [kind for name in versions if name not in silent for kind in self._known[name].values()], silent
+                lasted_s = now - begin
+                if lasted_s >= self._outage_s:
+                    said = f"cluster {self.server}: no usable answer for {lasted_s:.0f} s; last: {error}; "
+                    said += "is the API server up, and is this the right kubeconfig and context?"
+                    facts = {"server": self.server, "lasted_s": lasted_s}
+                    raise ClusterError(said, error.status, error.reason, code="no_usable_answer", **facts) from error
+                if self.say is not None and now - reminded >= _REMIND_S:
+                    self.say(f"the cluster's API server has not answered for {lasted_s:.0f} s ({error}); still trying")
+                    reminded = now
+                # Random, so that the cells of a campaign do not all retry at the same moment.
+                time.sleep(min(pause * random.uniform(0.7, 1.0), max(0.0, begin + self._outage_s - now)))
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    def find(self, kind: Kind) -> Resource | None:
-        """Return where a kind is served, None when the cluster does not know it (yet)."""
-        if kind.kind not in self._known.get(kind.api_version, {}):
-            # A custom kind may have been installed since.
-            self._known[kind.api_version] = self._served(kind.api_version)
-        return self._known[kind.api_version].get(kind.kind)
+    def _passes(self, error: ClusterError, now: float) -> bool:
+        if _HOPELESS in str(error):
+            return False
+        if isinstance(error, Unreachable) or error.status in AWAY:
+            self._lost_at = now
+            return True
+        if error.status is None or error.status in _NEVER_SERVED:
+            return False
+        if error.status == _TOO_MANY_REQUESTS or error.status >= 500:
+            return True
+        # The 404 of a missing object has a reason; that of a path that is not served (yet) has none.
+        unsettled = error.status in _UNSETTLED and not (error.status == 404 and error.reason)
+        return unsettled and now - self._lost_at < _SETTLING_S
 
-    def _served(self, version: str, final: Collection[int] = ()) -> dict[str, Resource]:
-        path = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    def serves(self, kind: Kind) -> bool:
+        """Tell whether the cluster knows a kind (yet)."""
         try:
-            entries = self.retrying.request("GET", path, final=final).json().get("resources") or []
-        except ClusterError as error:
+            entries = self.get(kind.root).get("resources") or []
+        except Refused as error:
             if error.status == 404:
-                return {}
+                return False
             raise
-        # Entries such as pods/log are subresources, not kinds.
-        return {
-            one["kind"]: Resource(
-                Kind(version, one["kind"]), one["name"], bool(one["namespaced"]), frozenset(one.get("verbs") or ())
-            )
-            for one in entries
-            if "/" not in one["name"]
-        }
-
-    def resource(self, kind: Kind) -> Resource:
-        """Return where a kind is served. Raises ClusterError when the cluster does not know it."""
-        found = self.find(kind)
-        if found is None:
-            fix = "install its CustomResourceDefinition" if "." in kind.group else "is the cluster too old or too new?"
-            said = f"cluster {self.server} has no {kind.kind} of {kind.api_version}: {fix}"
-            raise ClusterError(said, code="unknown_kind", kind=kind)
-        return found
+        return any(entry["kind"] == kind.kind for entry in entries)
 
     # --- objects
 
@@ -150,14 +182,11 @@ class Api:
         return [self._apply(document, field_manager) for document in ordered]
 
     def _apply(self, document: Mapping[str, Any], field_manager: str) -> Document:
-        kind, metadata = kind_of(document), document["metadata"]
-        resource = self.resource(kind)
-        if resource.namespaced and not metadata.get("namespace"):
-            raise ClusterError(f"{described(document)} names no namespace")
+        kind, metadata, name = kind_of(document), document["metadata"], described(document)
         if kind == NAMESPACE and (there := self.read(NAMESPACE, metadata["name"])) is not None:
             return there
         query: Query = {"fieldManager": field_manager, "force": True}
-        path = resource.path(metadata.get("namespace", ""), metadata["name"])
+        path = kind.path(metadata.get("namespace", ""), metadata["name"])
         owner = self._owners.get(_run_of(metadata))
         # An owner that is created again must not be owned by the previous one.
         if owner is not None and (owner["kind"], owner["metadata"]["name"]) != (document["kind"], metadata["name"]):
@@ -166,9 +195,12 @@ class Api:
             try:
                 return self.request("PATCH", path, query=query, body=document, content="apply").json()
             except Refused as error:
+                if error.status == 404 and not self.serves(kind):
+                    fix = "install its CustomResourceDefinition" if "." in kind.group else "is the cluster too old?"
+                    said = f"cluster {self.server} has no {kind.kind} of {kind.api_version}: {fix}"
+                    raise ClusterError(said, code="unknown_kind", kind=kind) from error
                 # Forced, so a 409 is not a conflict of field managers but a concurrent write.
                 if error.status != 409 or attempt == _CONFLICTS - 1:
-                    name = described(document)
                     raise ClusterError(
                         f"{name}: {error}", error.status, error.reason, code="not_applied", object=name, **error.facts
                     ) from error
@@ -180,17 +212,17 @@ class Api:
 
         A request repeated because its answer was lost may find the object already there (409).
         """
-        path = self.resource(kind_of(document)).path(document.get("metadata", {}).get("namespace", ""))
+        path = kind_of(document).path(document.get("metadata", {}).get("namespace", ""))
         return self.request("POST", path, body=document).json()
 
     def patch(self, kind: Kind, name: str, namespace: str, body: Mapping[str, Any]) -> Document:
         """Merge `body` into an object."""
-        return self.request("PATCH", self.resource(kind).path(namespace, name), body=body, content="merge").json()
+        return self.request("PATCH", kind.path(namespace, name), body=body, content="merge").json()
 
     def read(self, kind: Kind, name: str, namespace: str = "") -> Document | None:
         """Return an object, None when there is none of this name."""
         try:
-            return self.get(self.resource(kind).path(namespace, name))
+            return self.get(kind.path(namespace, name))
         except Refused as error:
             if error.status == 404:
                 return None
@@ -198,23 +230,10 @@ class Api:
 
     def list(self, kind: Kind, namespace: str = "", selector: str = "", fields: str = "") -> Documents:
         """Return the objects with these labels and fields, of one namespace or (empty) of all."""
-        path, wanted = self.resource(kind).path(namespace), {"labelSelector": selector, "fieldSelector": fields}
-        found: Documents = []
-        more = ""
-        while True:
-            asked = {name: value for name, value in {**wanted, "continue": more}.items() if value}
-            try:
-                page = self.get(path, {"limit": _PAGE, **asked})
-            except Refused as error:
-                if error.status != 410:
-                    raise
-                found, more = [], ""  # 410, the token for the next page has expired: read the list again
-                continue
-            # The items of a list have neither apiVersion nor kind.
-            found += [{"apiVersion": kind.api_version, "kind": kind.kind} | item for item in page.get("items") or []]
-            more = (page.get("metadata") or {}).get("continue", "")
-            if not more:
-                return found
+        wanted = {"labelSelector": selector, "fieldSelector": fields}
+        listed = self.get(kind.path(namespace), {name: value for name, value in wanted.items() if value})
+        # The items of a list have neither apiVersion nor kind.
+        return [{"apiVersion": kind.api_version, "kind": kind.kind} | item for item in listed.get("items") or []]
 
     def delete(
         self,
@@ -226,11 +245,11 @@ class Api:
         uid: str | None = None,
     ) -> bool:
         """Request the deletion of an object (with `uid`: only if it has this uid); return False if there is none."""
-        options = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": uid} if uid else None}
         body: Document = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
-        body |= {name: value for name, value in options.items() if value is not None}
+        body |= {} if grace_s is None else {"gracePeriodSeconds": grace_s}
+        body |= {} if uid is None else {"preconditions": {"uid": uid}}
         try:
-            self.request("DELETE", self.resource(kind).path(namespace, name), body=body)
+            self.request("DELETE", kind.path(namespace, name), body=body)
         except Refused as error:
             if error.status == 404 or (uid and error.status == 409):
                 return False
@@ -263,36 +282,32 @@ class Api:
                     self._require_node(namespace, pod)
                 raise
 
-        return self.retrying.keep_trying(tried, final)
+        return self.keep_trying(tried, final)
 
     def _require_node(self, namespace: str, pod: str) -> None:
         """Raise NodeNotReady if the cluster reports a pod's node as not ready; return if it does not answer."""
-        once = RetryingClient(self.transport, outage_s=0.0)
         try:
-            found = once.request("GET", self.resource(POD).path(namespace, pod), timeout_s=_VERDICT_S).json()
+            found = self.once("GET", POD.path(namespace, pod), timeout_s=_VERDICT_S).json()
             name = str(found["spec"].get("nodeName") or "")
-            node = once.request("GET", self.resource(NODE).path("", name), timeout_s=_VERDICT_S).json() if name else {}
+            node = self.once("GET", NODE.path("", name), timeout_s=_VERDICT_S).json() if name else {}
         except ClusterError:
             return
         if said := unready(node):
             raise NodeNotReady(f"pod {namespace}/{pod} cannot be asked: {said}", node=name)
 
-    def logs(
-        self, namespace: str, pod: str, container: str = "", previous: bool = False, tail: int | None = None
-    ) -> str:
+    def logs(self, namespace: str, pod: str, container: str, previous: bool = False, tail: int | None = None) -> str:
         """Return a container's log (before its last restart: `previous`), all of it or the last `tail` lines."""
-        options = {"container": container or None, "previous": previous or None, "tailLines": tail}
-        query = {name: value for name, value in options.items() if value is not None}
-        path = f"{self.resource(POD).path(namespace, pod)}/log"
-        reply = self.of_pod(namespace, pod, lambda: self.retrying.once("GET", path, query))
+        query: Query = {"container": container, "previous": previous, **({} if tail is None else {"tailLines": tail})}
+        path = f"{POD.path(namespace, pod)}/log"
+        reply = self.of_pod(namespace, pod, lambda: self.once("GET", path, query=query))
         return reply.body.decode(errors="replace")
 
-    @contextlib.contextmanager
-    def running(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> Iterator[Execution]:
+    def started(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> Execution:
         """Start a command in a container. Only the start is retried, because the command may have side effects."""
-        path = f"{self.resource(POD).path(namespace, pod)}/exec"
         query: Query = {"container": container, "command": list(argv), "stdout": True, "stderr": True}
-        what = f"`{_short(argv)}` in pod {namespace}/{pod}, container {container},"
+        line = " ".join(" ".join(argv).split())
+        what = f"`{line if len(line) <= 80 else f'{line[:77]}...'}` in pod {namespace}/{pod}, container {container},"
+        path = f"{POD.path(namespace, pod)}/exec"
         try:
             frames = self.of_pod(namespace, pod, lambda: self.transport.command(path, query, _CONNECT_S))
         except NodeNotReady:
@@ -300,16 +315,11 @@ class Api:
         except ClusterError as error:
             message = f"{what} could not be started: {error}"
             raise ClusterError(message, error.status, error.reason, code=error.code, **error.facts) from error
-        execution = Execution(frames, what)
-        try:
-            yield execution
-        finally:
-            execution.close()
+        return Execution(frames, what)
 
     def exec(self, namespace: str, pod: str, container: str, argv: Sequence[str], timeout_s: float = 60.0) -> Executed:
         """Run a command in a container and return its result. Raises Interrupted if the connection is lost."""
-        with self.running(namespace, pod, container, argv) as execution:
-            return run_to_end(execution, timeout_s)
+        return self.started(namespace, pod, container, argv).result(timeout_s)
 
 
 def reference_to(owner: Mapping[str, Any]) -> Document:
@@ -332,8 +342,3 @@ def event_time(event: Mapping[str, Any]) -> str:
 
 def _rank(kind: str) -> int:
     return -1 if kind == NAMESPACE.kind else _LAST.index(kind) + 1 if kind in _LAST else 0
-
-
-def _short(argv: Sequence[str]) -> str:
-    line = " ".join(" ".join(argv).split())
-    return line if len(line) <= 80 else f"{line[:77]}..."

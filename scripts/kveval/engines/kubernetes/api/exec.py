@@ -1,5 +1,6 @@
 """A command in a pod, over the frames of a WebSocket: channel 1 is its stdout, 2 its stderr, 3 its exit status."""
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -88,12 +89,9 @@ class Execution:
         """Close the connection without waiting for the command's end."""
         self._frames.close()
 
-
-def run_to_end(execution: Execution, timeout_s: float) -> Executed:
-    """Wait up to `timeout_s` seconds for a command's end and return its result. Raises Interrupted, ClusterError."""
-    try:
-        output = b"".join(execution.output(timeout_s, time.monotonic() + timeout_s))
-    finally:
-        execution.close()
-    assert execution.returncode is not None
-    return Executed(output, execution.stderr, execution.returncode)
+    def result(self, timeout_s: float) -> Executed:
+        """Wait up to `timeout_s` seconds for the command's end and return its result. Raises Interrupted."""
+        with contextlib.closing(self):
+            output = b"".join(self.output(timeout_s, time.monotonic() + timeout_s))
+        assert self.returncode is not None
+        return Executed(output, self.stderr, self.returncode)

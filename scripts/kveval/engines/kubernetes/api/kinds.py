@@ -1,7 +1,6 @@
 """Kinds of Kubernetes objects, by API version and name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Document = dict[str, Any]
@@ -20,6 +19,26 @@ class Kind(NamedTuple):
         """The API group; empty for the core kinds."""
         return self.api_version.rpartition("/")[0]
 
+    @property
+    def plural(self) -> str:
+        """Its name in paths: the plural as English forms it."""
+        name = self.kind.lower()
+        if name.endswith("y") and name[-2] not in "aeiou":
+            return f"{name[:-1]}ies"
+        if name.endswith("s"):
+            return f"{name}es" if name.endswith("ss") else name
+        return f"{name}s"
+
+    @property
+    def root(self) -> str:
+        """The path that lists the kinds of its API version."""
+        return f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """Return the path of one object, of all in a namespace, or (without a namespace) of all in the cluster."""
+        within = f"/namespaces/{namespace}" if namespace else ""
+        return f"{self.root}{within}/{self.plural}" + (f"/{name}" if name else "")
+
 
 POD = Kind("v1", "Pod")
 SERVICE = Kind("v1", "Service")
@@ -33,22 +52,11 @@ DEPLOYMENT = Kind("apps/v1", "Deployment")
 REPLICA_SET = Kind("apps/v1", "ReplicaSet")
 DAEMON_SET = Kind("apps/v1", "DaemonSet")
 JOB = Kind("batch/v1", "Job")
-
-
-@dataclass(frozen=True)
-class Resource:
-    """Where the API server serves a kind, by its API discovery."""
-
-    kind: Kind
-    plural: str
-    namespaced: bool
-    verbs: frozenset[str]
-
-    def path(self, namespace: str = "", name: str = "") -> str:
-        """Return the path of one object, of all in a namespace, or (without a namespace) of all in the cluster."""
-        root = f"/apis/{self.kind.api_version}" if self.kind.group else f"/api/{self.kind.api_version}"
-        within = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
-        return f"{root}{within}/{self.plural}" + (f"/{name}" if name else "")
+LEASE = Kind("coordination.k8s.io/v1", "Lease")
+GATEWAY = Kind("gateway.networking.k8s.io/v1", "Gateway")
+GATEWAY_CLASS = Kind("gateway.networking.k8s.io/v1", "GatewayClass")
+ROUTE = Kind("gateway.networking.k8s.io/v1", "HTTPRoute")
+POOL = Kind("inference.networking.k8s.io/v1", "InferencePool")
 
 
 def kind_of(document: Mapping[str, Any]) -> Kind:

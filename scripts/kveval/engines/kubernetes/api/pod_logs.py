@@ -4,13 +4,16 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+
+import urllib3
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD, Document
-from kveval.engines.kubernetes.api.transport import FollowedLog, Query
+from kveval.engines.kubernetes.api.transport import Query
 
 _AGAIN_S = 1.0
 # Longer than any server is silent; TCP keep-alive detects a dead connection.
@@ -28,7 +31,7 @@ class Follower:
         # A run's second deployment appends to the file of the first.
         self.offset = log.stat().st_size if log.exists() else 0
         """Where this container's log begins in the file, bytes."""
-        self._stream: FollowedLog | None = None
+        self._stream: urllib3.BaseHTTPResponse | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name=f"log-{log.stem}", daemon=True)
         log.touch()
@@ -59,7 +62,8 @@ class Follower:
         """Stop following; may be called again."""
         self._over.set()
         if self._stream is not None:
-            self._stream.interrupt()
+            with contextlib.suppress(OSError, RuntimeError, ValueError):  # it ended by itself meanwhile
+                self._stream.shutdown()
         self._thread.join(timeout=2.0)
 
     def _write(self, content: bytes) -> None:
@@ -71,13 +75,13 @@ class Follower:
     def _follow(self) -> None:
         query: Query = {"container": self._container, "follow": True}
         while not self._over.is_set():
-            with contextlib.suppress(ClusterError, OSError):
-                path = f"{self._api.resource(POD).path(self._namespace, self._pod)}/log"
+            with contextlib.suppress(ClusterError, OSError, urllib3.exceptions.HTTPError, HTTPException):
+                path = f"{POD.path(self._namespace, self._pod)}/log"
                 self._stream = self._api.transport.stream(path, query, _SILENCE_S)
                 # Every answer begins with the log's first line: after a lost connection the whole log is read again.
                 self._write(b"")
                 with contextlib.closing(self._stream), self.log.open("ab", buffering=0) as file:
-                    for part in self._stream:
+                    for part in self._stream.stream(None, decode_content=False):
                         if self._over.is_set():
                             return
                         file.write(part)

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from kveval.engines.kubernetes.api.errors import Unreachable
-from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query
+from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.transport import Query, Reply
 
 T = TypeVar("T")
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
 _AT_ONCE = 8
-_BUSY = (429, 502, 503, 504)
-_ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
@@ -63,56 +62,41 @@ class Bounds:
 class Asking:
     """Requests to one API server; safe to use from several threads."""
 
-    def __init__(self, transport: KubernetesTransport) -> None:
-        self._transport = transport
+    def __init__(self, api: Api) -> None:
+        self._api = api
         self._lock = threading.Lock()
-        self._ahead: Bounds | None = None
-
-    @property
-    def server(self) -> str:
-        """The server's address."""
-        return self._transport.server
-
-    @property
-    def ahead(self) -> Bounds | None:
+        self.ahead: Bounds | None = None
         """How far this host's clock is ahead of the server's, from the date of every answer; None before the first."""
-        return self._ahead
 
     def get(self, path: str, **query: str) -> Answer:
-        """Send a GET request and return the answer. Raises Unreachable."""
+        """Send a GET request and return the answer. Raises ClusterError if there is none."""
         return self.request("GET", path, query)
 
     def request(self, method: str, path: str, query: Query, body: Any = None, content: str = "json") -> Answer:
-        """Send one request and return the answer, which may be a refusal. Raises Unreachable if there is none.
+        """Send one request and return the answer, which may be a refusal. Raises ClusterError if there is none."""
 
-        A request that the server is too busy to answer is retried a few times.
-        """
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                answer = self._once(method, path, query, body, content)
-            except Unreachable:
-                if attempt == _ATTEMPTS:
-                    raise
-            else:
-                if answer.status not in _BUSY or attempt == _ATTEMPTS:
-                    return answer
-            time.sleep(0.25 * 2**attempt)
-        raise AssertionError("unreachable")
+        def timed() -> Reply:
+            begin = time.time()
+            reply = self._api.once(method, path, query=query, body=body, content=content, timeout_s=_TIMEOUT_S)
+            self._narrow(begin, reply.headers.get("Date"))
+            return reply
 
-    def _once(self, method: str, path: str, query: Query, body: Any, content: str) -> Answer:
-        begin = time.time()
-        reply = self._transport.request(method, path, query, body, content, _TIMEOUT_S)
+        try:
+            reply = self._api.keep_trying(timed, final=(500,))
+        except ClusterError as error:
+            if error.status is None:
+                raise
+            return Answer(error.status, {"message": error.facts.get("said", str(error))})
+        return Answer(reply.status, reply.json(), _warnings(reply.headers.get("Warning", "")))
+
+    def _narrow(self, begin: float, date: str | None) -> None:
         end = time.time()
-        headers = {name.lower(): value for name, value in reply.headers.items()}
-        if "date" in headers:
+        if date is not None:
             # Truncated to whole seconds: the server's clock was in [date, date + 1) between `begin` and `end`.
-            date = parsedate_to_datetime(headers["date"]).timestamp()
-            self._narrow(Bounds(begin - date - 1, end - date))
-        return Answer(reply.status, reply.json(), _warnings(headers.get("warning", "")))
-
-    def _narrow(self, seen: Bounds) -> None:
-        with self._lock:
-            self._ahead = seen if self._ahead is None else self._ahead.and_(seen)
+            whole = parsedate_to_datetime(date).timestamp()
+            seen = Bounds(begin - whole - 1, end - whole)
+            with self._lock:
+                self.ahead = seen if self.ahead is None else self.ahead.and_(seen)
 
 
 def every(things: Iterable[T], do: Callable[[T], R]) -> list[R]:

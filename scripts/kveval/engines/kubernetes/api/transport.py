@@ -28,16 +28,14 @@ from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreacha
 
 # v5 only adds the closing of stdin, and the newest servers translate it; older servers use v4.
 EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-# A peer that vanished without closing the connection is detected after 15 + 4 x 5 s.
-_KEEP_ALIVE = (
+_OPTIONS = [
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    # A peer that vanished without closing the connection is detected after 15 + 4 x 5 s.
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    *(
-        (socket.IPPROTO_TCP, getattr(socket, name), value)
-        for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))
-        if hasattr(socket, name)
-    ),
-)
-_OPTIONS = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), *_KEEP_ALIVE]
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+]
 _FORBIDDEN = re.compile(r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)"(?:.*namespace "(?P<namespace>[^"]+)")?')
 _NO_CONTAINER = ("container not found", "is not running", "not created or running", "completed pod")
 _CONTENT_TYPES = {
@@ -85,26 +83,6 @@ class Reply:
             facts = {name: value for name, value in (found.groupdict() if found else {}).items() if value}
             message += "; `snakemake doctor` lists the rights that are missing, and the command that gives them"
         return Refused(message, self.status, reason, code=code, server=server, request=asked, said=said, **facts)
-
-
-class FollowedLog:
-    """A streaming answer: a log that is followed. Iterate over its parts."""
-
-    def __init__(self, answer: urllib3.BaseHTTPResponse, path: str) -> None:
-        self._answer, self._path = answer, path
-
-    def __iter__(self) -> Iterator[bytes]:
-        with _lost(f"GET {self._path}"):
-            yield from self._answer.stream(None, decode_content=False)
-
-    def interrupt(self) -> None:
-        """End the iteration of the reading thread; to be called from another thread."""
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # it ended by itself meanwhile
-            self._answer.shutdown()
-
-    def close(self) -> None:
-        """Close the answer; to be called by the reading thread."""
-        self._answer.close()
 
 
 class Frames:
@@ -214,15 +192,15 @@ class KubernetesTransport:
             method, path, query, data, content, urllib3.Timeout(connect=min(10, timeout_s), read=timeout_s)
         )
         with contextlib.closing(answer), _lost(f"the answer to {method} {path}"):
-            return Reply(answer.status, dict(answer.headers), answer.data)
+            return Reply(answer.status, answer.headers, answer.data)
 
-    def stream(self, path: str, query: Query, timeout_s: float) -> FollowedLog:
-        """Open a streaming answer; `timeout_s` is the longest silence in it, seconds."""
+    def stream(self, path: str, query: Query, timeout_s: float) -> urllib3.BaseHTTPResponse:
+        """Open an answer that goes on, as a log that is followed; `timeout_s` is the longest silence in it, seconds."""
         answer = self._open("GET", path, query, None, "json", urllib3.Timeout(connect=10, read=timeout_s))
         if answer.status != 200:
             with contextlib.closing(answer), _lost(f"the answer to GET {path}"):
                 raise Reply(answer.status, {}, answer.data).refusal(self.server, f"GET {path}")
-        return FollowedLog(answer, path)
+        return answer
 
     def command(self, path: str, query: Query, timeout_s: float) -> Frames:
         """Start a command in a pod. A refusal raises ClusterError with its status."""

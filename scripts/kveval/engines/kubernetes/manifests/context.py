@@ -13,8 +13,10 @@ from typing import Any
 from kveval.config.catalogue import Geometry
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api import names
+from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.manifests.templates import documents
+from kveval.engines.kubernetes.wait.diagnosis import Patience
 from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.servers.registry import program_of
 from kveval.spec.random_model import write_served
@@ -217,6 +219,32 @@ class RenderContext:
         """The plugin code for a server whose device is the CPU, by file name; empty for other devices."""
         folder = self.program.plugins if self.specification.on_cpu else None
         return {} if folder is None else {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}
+
+
+@dataclass(frozen=True)
+class RunContext(RenderContext):
+    """A run on a cluster: the values that its documents are rendered from, and the client of the API server."""
+
+    api: Api
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of everything except the recorder."""
+        return self.site.namespace
+
+    @property
+    def patience(self) -> Patience:
+        """How long its pods may wait for a node."""
+        return Patience(unschedulable_s=self.site.schedule_timeout_s)
+
+    def selector(self) -> str:
+        """Return the label selector of this run's objects."""
+        return names.selector(self.campaign, self.cell, self.run)
+
+
+def component_of(pod: Mapping[str, Any]) -> str:
+    """Return the component label of a pod or document, such as `model-server`; "" without one."""
+    return str((pod["metadata"].get("labels") or {}).get("kveval.dev/component", ""))
 
 
 @functools.lru_cache(maxsize=8)

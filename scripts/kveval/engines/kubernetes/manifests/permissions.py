@@ -16,7 +16,8 @@ NAMESPACES = "workflow-namespaces.yaml.j2"
 
 Place = Literal["namespace", "pcp_namespace", "gateway", "cluster"]
 
-LOOK = ("get", "list", "watch")
+_READ = ("get", "list")
+LOOK = (*_READ, "watch")
 MAKE = (*LOOK, "create", "patch", "delete")
 """Server-side apply needs `patch`, and `create` for new objects."""
 
@@ -54,90 +55,76 @@ RBAC_GROUP = "rbac.authorization.k8s.io"
 
 
 # By the Gateway's provider, which is unknown until the cluster is asked if the site names no class.
-_BY_PROVIDER = (
-    (
-        ("istio", "none"),
-        "networking.istio.io",
-        "destinationrules",
-        "TLS between Istio's Gateway and the endpoint picker",
-    ),
-    (("gke",), "networking.gke.io", "healthcheckpolicies", "how GKE's Gateway checks the servers"),
-    (("gke",), "networking.gke.io", "gcpbackendpolicies", "how long GKE's Gateway waits for them"),
+_OF_ISTIO = ("networking.istio.io", "destinationrules", MAKE, "TLS between Istio's Gateway and the endpoint picker")
+_OF_GKE = (
+    ("networking.gke.io", "healthcheckpolicies", MAKE, "how GKE's Gateway checks the servers"),
+    ("networking.gke.io", "gcpbackendpolicies", MAKE, "how long GKE's Gateway waits for them"),
 )
-
-_CLASSES = "the Gateway's provider: some need additional documents"
+_BY_PROVIDER = {"istio": (_OF_ISTIO,), "none": (_OF_ISTIO,), "gke": _OF_GKE}
+# Group, resource, verbs, and what needs them.
+_IN_NAMESPACE = (
+    ("", "pods", MAKE, "waiting for servers and load, the doctor's trials of images"),
+    ("", "pods/log", ("get",), "the cause of a failure, in its message"),
+    # A WebSocket is a GET; from Kubernetes 1.35 on it needs `create` as well.
+    ("", "pods/exec", ("get", "create"), "collecting results"),
+    ("", "pods/proxy", ("get", "create"), "asking servers, and emptying their caches"),
+    ("", "events", LOOK, "the cause of a failure, in its message"),
+    ("", "services", MAKE, "the servers' addresses"),
+    ("", "configmaps", MAKE, "the endpoint picker's configuration; a miniature"),
+    ("", "persistentvolumeclaims", MAKE, "the volume for weights"),
+    ("apps", "deployments", MAKE, "the servers"),
+    ("apps", "replicasets", LOOK, "following a rollout"),
+    ("batch", "jobs", MAKE, "the load generator; downloading weights; the automatic removal of a run"),
+    ("coordination.k8s.io", "leases", (*MAKE, "update"), "detecting whether a job still runs"),
+    ("", "serviceaccounts", MAKE, "the endpoint picker's account"),
+    (RBAC_GROUP, "roles", MAKE, "what the endpoint picker may do"),
+    (RBAC_GROUP, "rolebindings", MAKE, "what the endpoint picker may do"),
+)
+_WITH_GATEWAY = (
+    (POOL_GROUP, "inferencepools", MAKE, "the replicas that the endpoint picker chooses from"),
+    (GATEWAY_GROUP, "httproutes", MAKE, "the route from the Gateway to the pool"),
+    # An account can only grant permissions that it has: these are in the endpoint picker's role.
+    *(
+        (group, resource, LOOK, "granted to the endpoint picker")
+        for group in OBJECTIVE_GROUPS
+        for resource in ("inferenceobjectives", "inferencemodelrewrites")
+    ),
+)
+_IN_PCP_NAMESPACE = (
+    ("apps", "daemonsets", MAKE, "the recorder"),
+    ("batch", "jobs", MAKE, "the automatic removal of the recorder"),
+    ("coordination.k8s.io", "leases", (*MAKE, "update"), "which campaign measures on which nodes"),
+    ("", "configmaps", MAKE, "what the recorder reads"),
+    ("", "pods", (*LOOK, "create", "delete"), "the recorder's pods, and the doctor's trial of them"),
+    ("", "pods/log", ("get",), "the cause of a failure, in its message"),
+    ("", "pods/exec", ("get", "create"), "starting, stopping and collecting a recording"),
+    ("", "events", LOOK, "the cause of a failure, in its message"),
+)
 
 
 def permissions(site: Cluster) -> tuple[Permission, ...]:
     """Return all permissions that the workflow needs on this site."""
-    return (*_in_namespace(site), *_in_pcp_namespace(), *_outside(site))
-
-
-def _in_namespace(site: Cluster) -> list[Permission]:
-    rows: list[tuple[str, str, tuple[str, ...], str]] = [
-        ("", "pods", MAKE, "waiting for servers and load, the doctor's trials of images"),
-        ("", "pods/log", ("get",), "the cause of a failure, in its message"),
-        # A WebSocket is a GET; from Kubernetes 1.35 on it needs `create` as well.
-        ("", "pods/exec", ("get", "create"), "collecting results"),
-        ("", "pods/proxy", ("get", "create"), "asking servers, and emptying their caches"),
-        ("", "events", LOOK, "the cause of a failure, in its message"),
-        ("", "services", MAKE, "the servers' addresses"),
-        ("", "configmaps", MAKE, "the endpoint picker's configuration; a miniature"),
-        ("", "persistentvolumeclaims", MAKE, "the volume for weights"),
-        ("apps", "deployments", MAKE, "the servers"),
-        ("apps", "replicasets", LOOK, "following a rollout"),
-        ("batch", "jobs", MAKE, "the load generator; downloading weights; the automatic removal of a run"),
-        ("coordination.k8s.io", "leases", (*MAKE, "update"), "detecting whether a job still runs"),
-        ("", "serviceaccounts", MAKE, "the endpoint picker's account"),
-        (RBAC_GROUP, "roles", MAKE, "what the endpoint picker may do"),
-        (RBAC_GROUP, "rolebindings", MAKE, "what the endpoint picker may do"),
-    ]
-    if site.gateway is not None:
-        rows.append((POOL_GROUP, "inferencepools", MAKE, "the replicas that the endpoint picker chooses from"))
-        rows.append((GATEWAY_GROUP, "httproutes", MAKE, "the route from the Gateway to the pool"))
-        # An account can only grant permissions that it has: these are in the endpoint picker's role.
-        for group in OBJECTIVE_GROUPS:
-            for resource in ("inferenceobjectives", "inferencemodelrewrites"):
-                rows.append((group, resource, LOOK, "granted to the endpoint picker"))
-    found = [Permission("namespace", *row) for row in rows]
+    found = [Permission("namespace", *row) for row in _IN_NAMESPACE]
     if site.token_secret is not None:
         why = "the doctor checks whether the token's key exists"
         found.append(Permission("namespace", "", "secrets", ("get",), why, (site.token_secret.name,), True))
-    if site.gateway is not None:
-        for providers, group, resource, why in _BY_PROVIDER:
-            if site.gateway.provider in providers:
-                found.append(Permission("namespace", group, resource, MAKE, why))
-        if site.gateway.create:
+    if (gateway := site.gateway) is not None:
+        rows = (*_WITH_GATEWAY, *_BY_PROVIDER.get(gateway.provider, ()))
+        found += [Permission("namespace", *row) for row in rows]
+        if gateway.create:
             found.append(Permission("namespace", GATEWAY_GROUP, "gateways", MAKE, "a Gateway for each cell"))
         else:
             why = "the doctor checks the Gateway; its address"
-            found.append(Permission("gateway", GATEWAY_GROUP, "gateways", ("get",), why, (site.gateway.name,)))
-    return found
-
-
-def _in_pcp_namespace() -> list[Permission]:
-    rows: list[tuple[str, str, tuple[str, ...], str]] = [
-        ("apps", "daemonsets", MAKE, "the recorder"),
-        ("batch", "jobs", MAKE, "the automatic removal of the recorder"),
-        ("coordination.k8s.io", "leases", (*MAKE, "update"), "which campaign measures on which nodes"),
-        ("", "configmaps", MAKE, "what the recorder reads"),
-        ("", "pods", (*LOOK, "create", "delete"), "the recorder's pods, and the doctor's trial of them"),
-        ("", "pods/log", ("get",), "the cause of a failure, in its message"),
-        ("", "pods/exec", ("get", "create"), "starting, stopping and collecting a recording"),
-        ("", "events", LOOK, "the cause of a failure, in its message"),
-    ]
-    return [Permission("pcp_namespace", *row) for row in rows]
-
-
-def _outside(site: Cluster) -> list[Permission]:
-    look, namespaces = ("get", "list"), (site.namespace, site.pcp_namespace)
-    nodes = "the hardware that was measured; GPUs and memory for the campaign"
-    return [
-        Permission("cluster", "", "nodes", look, nodes),
-        *([] if site.gateway is None else [Permission("cluster", GATEWAY_GROUP, "gatewayclasses", look, _CLASSES)]),
-        Permission("cluster", "storage.k8s.io", "storageclasses", look, "the doctor checks the classes", (), True),
-        Permission("cluster", "", "namespaces", ("get",), "checking whether they exist", namespaces),
-    ]
+            found.append(Permission("gateway", GATEWAY_GROUP, "gateways", ("get",), why, (gateway.name,)))
+        why = "the Gateway's provider: some need additional documents"
+        found.append(Permission("cluster", GATEWAY_GROUP, "gatewayclasses", _READ, why))
+    found += [Permission("pcp_namespace", *row) for row in _IN_PCP_NAMESPACE]
+    why = "the hardware that was measured; GPUs and memory for the campaign"
+    found.append(Permission("cluster", "", "nodes", _READ, why))
+    why = "the doctor checks the classes"
+    found.append(Permission("cluster", "storage.k8s.io", "storageclasses", _READ, why, advisory=True))
+    both = (site.namespace, site.pcp_namespace)
+    return (*found, Permission("cluster", "", "namespaces", ("get",), "checking whether they exist", both))
 
 
 def namespace_of(place: Place, site: Cluster) -> str:

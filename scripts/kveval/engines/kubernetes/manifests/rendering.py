@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -37,22 +36,6 @@ PORTS: Mapping[str, int] = {
 The router's ports are those of its chart."""
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """The documents of one run of a cell.
-
-    `storage`: volume claims that are kept between cells; `serving`: the servers and their routing.
-    """
-
-    storage: tuple[Document, ...]
-    serving: tuple[Document, ...]
-
-    @property
-    def documents(self) -> tuple[Document, ...]:
-        """All documents, in the order in which they are applied."""
-        return (*self.storage, *self.serving)
-
-
 def context_of(
     specification: Specification, site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
 ) -> RenderContext:
@@ -60,17 +43,27 @@ def context_of(
     return RenderContext(specification, site, run, campaign, ports, specification.measurement_id)
 
 
-def render(context: RenderContext) -> Rendered:
-    """Return the documents of one run of a cell. Raises ManifestError for a template that cannot be filled."""
-    stores = [name for name in ("redis", "valkey") if name in context.sidecars]
-    serving = [document for store in stores for document in context.documents("store", store=store)]
-    if context.deployment.route != "service":
-        serving += router(context)
-    serving += context.documents("model-server")
-    if context.deployment.route == "gateway":
-        serving += context.documents("gateway")
+def storage(context: RenderContext) -> tuple[Document, ...]:
+    """Return the volume claims that are kept between cells. Raises ManifestError for a bad template."""
     cache = context.site.model_cache if context.model_claim else None
-    return Rendered(context.documents("storage") if cache and cache.size else (), tuple(serving))
+    return context.documents("storage") if cache and cache.size else ()
+
+
+def serving(context: RenderContext) -> tuple[Document, ...]:
+    """Return the documents of the servers of one run and of their routing. Raises ManifestError for a bad template."""
+    stores = [name for name in ("redis", "valkey") if name in context.sidecars]
+    found = [document for store in stores for document in context.documents("store", store=store)]
+    if context.deployment.route != "service":
+        found += router(context)
+    found += context.documents("model-server")
+    if context.deployment.route == "gateway":
+        found += context.documents("gateway")
+    return tuple(found)
+
+
+def render(context: RenderContext) -> tuple[Document, ...]:
+    """Return the documents of one run of a cell, in the order in which they are applied. Raises ManifestError."""
+    return (*storage(context), *serving(context))
 
 
 def target_url(context: RenderContext) -> str | None:
@@ -142,20 +135,15 @@ def download_job(context: RenderContext) -> Document:
 def preview_text(specification: Specification, site: Cluster, campaign: str) -> str:
     """Return the documents of a cell's first run and its measurement id, as YAML with a heading for each part."""
     context = context_of(specification, site, 1, campaign)
-    rendered = render(context)
+    level = load.levels_of(specification.workload, 1)[0]
+    # Only the cluster knows the address of a Gateway.
+    command = load_command(context, level, target_url(context) or "http://ADDRESS-OF-THE-GATEWAY")
     parts: dict[str, tuple[Document, ...]] = {
-        "Kept between cells": rendered.storage,
+        "Kept between cells": storage(context),
         "Fetches the weights, once": (download_job(context),) if context.model_claim else (),
-        "What serves": rendered.serving,
-        "The load of the first level; every level has such a Job": _first_load(context),
+        "What serves": serving(context),
+        "The load of the first level; every level has such a Job": load_job(context, level.index, command, {}),
         "The recorder, shared by all cells": recording_documents(campaign, site),
     }
     head = f"# {context.cell}: measurement {context.measurement}, as run 1 of campaign {campaign} would be deployed.\n"
     return head + "".join(f"---\n# {title}.\n{to_text(found)}" for title, found in parts.items() if found)
-
-
-def _first_load(context: RenderContext) -> tuple[Document, ...]:
-    level = load.levels_of(context.specification.workload, 1)[0]
-    # Only the cluster knows the address of a Gateway.
-    url = target_url(context) or "http://ADDRESS-OF-THE-GATEWAY"
-    return load_job(context, level.index, load_command(context, level, url), {})

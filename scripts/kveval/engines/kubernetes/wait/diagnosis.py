@@ -99,7 +99,7 @@ class Trouble:
 
     cause: str
     text: str
-    fix: str
+    fix: str = ""
     pod: str = ""
     container: str = ""
     exit_code: int | None = None
@@ -113,7 +113,7 @@ class Trouble:
         """Return the cause, the message and what to do, in one line."""
         where = f"container {self.container} of pod {self.pod}" if self.container else f"pod {self.pod}"
         said = " ".join(self.text.split())
-        return f"{self.cause}: {_joined(where if self.pod else '', said)}; {self.fix}"
+        return f"{self.cause}: {_joined(where if self.pod else '', said)}{'; ' if self.fix else ''}{self.fix}"
 
 
 def alive(pods: Iterable[AnyPod]) -> list[AnyPod]:

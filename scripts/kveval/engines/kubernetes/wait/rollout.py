@@ -1,18 +1,218 @@
 """Waiting until applied objects run; a wait ends at once, with the cause, when it is clear that they never will."""
 
+import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, REPLICA_SET, Document, condition
-from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, alive, is_ready, restarts, trouble_of
-from kveval.engines.kubernetes.wait.wait import RolloutError, WaitState, WaitTarget, wait
+from kveval.engines.kubernetes.api.client import Api, event_time
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.kinds import (
+    DAEMON_SET,
+    DEPLOYMENT,
+    JOB,
+    NODE,
+    POD,
+    REPLICA_SET,
+    VOLUME_CLAIM,
+    Document,
+    Kind,
+    condition,
+    described,
+)
+from kveval.engines.kubernetes.wait.diagnosis import (
+    Patience,
+    Trouble,
+    alive,
+    is_ready,
+    node_trouble,
+    restarts,
+    seconds_since,
+    trouble_of,
+    waits_for,
+)
 from kveval.engines.protocol import Say
 
+_POLL_S = 1.0
+_REPEAT_S = 30.0
+# An object may be missing because it is just being created again; a controller may be unable to create pods until
+# others are deleted (a quota).
+_MISSING_S = 10.0
+_CREATION_S = 10.0
+_NO_NODE_S = 10.0
+_EVENTS = 8
+_LOG_LINES = 20
 _REVISION = "deployment.kubernetes.io/revision"
 _DAEMON_GENERATION, _POD_GENERATION = "deprecated.daemonset.template.generation", "pod-template-generation"
-_NO_NODE_S = 10.0
+
+
+class RolloutError(ClusterError):
+    """An object will not run, or not in time. `cause` is the cluster's word for it, also in the message's first line.
+
+    Fact `previous`: the container has been restarted, and its log from before that has the cause.
+    """
+
+    def __init__(self, message: str, cause: str, pod: str, **facts: Any) -> None:
+        super().__init__(message, reason=cause, **facts)
+        self.cause = cause
+        self.pod = pod
+
+
+@dataclass
+class WaitState:
+    """The state that one look found: whether the wait is over, its progress in words, and the pods concerned."""
+
+    done: bool
+    text: str
+    pods: list[Document] = field(default_factory=list)
+
+
+@dataclass
+class WaitTarget:
+    """The object that is waited for, and the errors about it."""
+
+    api: Api
+    kind: Kind
+    namespace: str
+    name: str
+    patience: Patience = field(default_factory=Patience)
+    seen: Document | None = None
+    notes: str = ""
+    """Why pods have no node yet, as the last `check` found it."""
+    without_since: float | None = None
+    """Since when a node has no pod, time.monotonic()."""
+    _missing_since: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The object's kind and name, for messages."""
+        return f"{self.kind.kind} {self.namespace}/{self.name}"
+
+    def read(self) -> Document | None:
+        """Return the object; None while it may be about to be created again. Raises RolloutError if it is missing."""
+        found = self.api.read(self.kind, self.name, self.namespace)
+        if found is not None and not found["metadata"].get("deletionTimestamp"):
+            self.seen, self._missing_since = found, None
+            return found
+        now = time.monotonic()
+        self._missing_since = now if self._missing_since is None else self._missing_since
+        if now - self._missing_since < _MISSING_S:
+            return None
+        text = "was deleted while it was waited for" if self.seen else "does not exist"
+        raise self.failed(Trouble("Deleted", text), existed=self.seen is not None)
+
+    def check(self, pods: Sequence[Document], *, retried: bool = False) -> None:
+        """Raise RolloutError for the first pod that will not run; `retried`: ignore ended pods, which a Job retries."""
+        notes = []
+        for pod in pods:
+            pending = (pod.get("status") or {}).get("phase") in (None, "Pending")
+            events = self.api.events(pod) if pending else []
+            now = self.api.now()
+            found = trouble_of(pod, events, now, self.patience)
+            name = (pod.get("spec") or {}).get("nodeName")
+            if found is None and name and not is_ready(pod) and (pod.get("status") or {}).get("phase") != "Succeeded":
+                found = node_trouble(pod, self.api.read(NODE, name), now)
+            if found is not None and not (retried and found.ended):
+                raise self.failed(found, pod)
+            notes.append(waits_for(pod, events))
+        self.notes = "".join(dict.fromkeys(f"; {note}" for note in notes if note))
+
+    def failed(self, found: Trouble, pod: Document | None = None, **facts: Any) -> RolloutError:
+        """Return the error for a trouble, with the last events and the last lines of the container's log."""
+        quoted = _evidence(self.api, self.seen, pod, found.container, found.previous)
+        facts |= {"container": found.container, "exit_code": found.exit_code} if found.container else {}
+        facts |= {"previous": True} if found.previous else {}
+        name = found.pod or (pod["metadata"]["name"] if pod else "")
+        return RolloutError(f"{self.label}: {found.line()}{quoted}", found.cause, name, object=self.label, **facts)
+
+    def require_creatable(self, since: str | None, said: str = "") -> None:
+        """Raise RolloutError if, some time after `since`, the controller reports that it cannot create pods.
+
+        `said`: its words; those of its last event if empty.
+        """
+        lasted_s = seconds_since(since, self.api.now())
+        if self.seen is None or lasted_s < _CREATION_S:
+            return
+        if not said:
+            failed = [event for event in self.api.events(self.seen) if event.get("reason") == "FailedCreate"]
+            if not failed:
+                return
+            said = str(failed[-1].get("message") or "")
+        fix = "a quota, the namespace's pod security, or a missing service account prevents it"
+        found = Trouble("FailedCreate", f"no pod could be created for {lasted_s:.0f} s, {said}", fix)
+        raise self.failed(found, lasted_s=lasted_s, said=said)
+
+
+def wait(target: WaitTarget, look: Callable[[], WaitState], timeout_s: float, say: Say | None) -> list[Document]:
+    """Call `look` every second until its state is done; return the pods of that state.
+
+    Raises RolloutError after `timeout_s`, and whatever `look` raises. Reports each new text with `say`, and repeats an
+    unchanged one from time to time.
+    """
+    begin = time.monotonic()
+    said, said_at = "", begin
+    while not (found := look()).done:
+        now, text = time.monotonic(), f"{found.text}{target.notes}"
+        if say is not None and (text != said or now - said_at >= _REPEAT_S):
+            say(f"{target.label}: {text} ({now - begin:.0f} s)")
+            said, said_at = text, now
+        if now - begin >= timeout_s:
+            late = next((pod for pod in found.pods if not is_ready(pod)), None)
+            raise target.failed(Trouble("Timeout", f"is not done after {timeout_s:.0f} s: {text}"), late)
+        time.sleep(min(_POLL_S, begin + timeout_s - now))
+    return found.pods
+
+
+def _evidence(
+    api: Api, document: Mapping[str, Any] | None, pod: Mapping[str, Any] | None, container: str, previous: bool
+) -> str:
+    """Return an error's further lines: the last events of an object and its pod, the last lines of a container's log.
+
+    `previous`: quote the log from before the container's last restart. Never raises ClusterError.
+    """
+    parts = [_events(api, found) for found in (document, pod, *_unbound(api, pod)) if found is not None]
+    if pod is not None:
+        parts.append(_log(api, pod, container, previous))
+    return "".join(f"\n{part}" for part in parts if part)
+
+
+def _unbound(api: Api, pod: Mapping[str, Any] | None) -> list[Document]:
+    """Return the claims of a pod that have no volume; their events say why, which the pod's events do not."""
+    volumes = (pod or {}).get("spec", {}).get("volumes") or []
+    names = [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]
+    found = []
+    for name in names:
+        with contextlib.suppress(ClusterError):
+            found.append(api.read(VOLUME_CLAIM, name, (pod or {})["metadata"]["namespace"]))
+    return [claim for claim in found if claim and (claim.get("status") or {}).get("phase") != "Bound"]
+
+
+def _events(api: Api, document: Mapping[str, Any]) -> str:
+    try:
+        found = api.events(document)[-_EVENTS:]
+    except ClusterError as error:
+        return f"events of {described(document)} could not be read: {error}"
+    lines = []
+    for event in found:
+        often = f" (x{event['count']})" if (event.get("count") or 1) > 1 else ""
+        message = " ".join(str(event.get("message") or "").split())
+        lines.append(f"  {event_time(event)} {event.get('type')} {event.get('reason')}{often}: {message}")
+    return "\n".join([f"events of {described(document)}:", *lines]) if lines else ""
+
+
+def _log(api: Api, pod: Mapping[str, Any], container: str, previous: bool) -> str:
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    states = (status.get("initContainerStatuses") or []) + (status.get("containerStatuses") or [])
+    name = container or (states[-1]["name"] if states else "")
+    for before in dict.fromkeys((previous, False)) if name else ():
+        # A container that never ran has no log, another's is gone with its node or its pod.
+        with contextlib.suppress(ClusterError):
+            text = api.logs(metadata["namespace"], metadata["name"], name, previous=before, tail=_LOG_LINES)
+            if lines := text.rstrip().splitlines():
+                head = f"last log lines of container {name} of pod {metadata['name']}:"
+                return "\n".join([head, *(f"  {line}" for line in lines)])
+    return ""
 
 
 def wait_for_deployment(
@@ -46,22 +246,15 @@ def _deployment(target: WaitTarget, found: Document) -> WaitState:
     target.check(pods)
     failure = condition(found, "ReplicaFailure")
     if failure.get("status") == "True" and len(pods) < wanted:
-        since = failure.get("lastTransitionTime")
-        if target.lasted(since) >= _NO_NODE_S:
-            raise target.not_creatable(failure.get("message") or "", since)
-    progressing = condition(found, "Progressing")
-    if progressing.get("reason") == "ProgressDeadlineExceeded":
-        late = next((pod for pod in pods if not is_ready(pod)), None)
-        limit = spec.get("progressDeadlineSeconds", 600)
-        text = f"has made no progress for its progressDeadlineSeconds ({limit} s): {len(pods)} of {wanted} pods started"
-        raise target.error("ProgressDeadlineExceeded", text, late)
+        target.require_creatable(failure.get("lastTransitionTime"), failure.get("message") or "")
     updated, available = (int(status.get(key) or 0) for key in ("updatedReplicas", "availableReplicas"))
     old = int(status.get("replicas") or 0) - updated
     ready = [pod for pod in pods if is_ready(pod)]
     done = old == 0 and wanted == updated == available == len(ready)
-    available = min(len(ready), available)
-    text = f"{available} of {wanted} replicas are available" + (f", {old} old ones left" if old else "")
-    return WaitState(done, text, ready if done else pods, available, wanted)
+    text = f"{min(len(ready), available)} of {wanted} replicas are available" + (
+        f", {old} old ones left" if old else ""
+    )
+    return WaitState(done, text, ready if done else pods)
 
 
 def _pods_of_revision(target: WaitTarget, deployment: Document) -> list[Document]:
@@ -107,10 +300,10 @@ def _daemon_set(target: WaitTarget, found: Document, nodes: Collection[str]) -> 
     target.without_since = (target.without_since or time.monotonic()) if without else None
     if target.without_since is not None and time.monotonic() - target.without_since >= _NO_NODE_S:
         text = f"no pod on node {', '.join(without)}, where a server is: its selector or tolerations do not match"
-        raise target.trouble(Trouble("NoNode", text, "correct cluster.node_selector and cluster.tolerations"))
+        raise target.failed(Trouble("NoNode", text, "correct cluster.node_selector and cluster.tolerations"))
     ready = [pod for pod in new if is_ready(pod)]
     text = f"it is available on {len(ready)} of {len(nodes)} measured nodes"
-    return WaitState(len(ready) == len(nodes), text, ready or pods, len(ready), len(nodes))
+    return WaitState(len(ready) == len(nodes), text, ready or pods)
 
 
 def wait_for_job(
@@ -145,12 +338,12 @@ def _failed(target: WaitTarget, verdict: Mapping[str, Any], pods: list[Document]
     ended = [(pod, trouble) for pod in pods if (trouble := trouble_of(pod)) is not None]
     if ended and reason != "DeadlineExceeded":
         pod, trouble = ended[-1]
-        return target.trouble(trouble, pod)
+        return target.failed(trouble, pod)
     deadline = target.seen["spec"].get("activeDeadlineSeconds") if target.seen else None
     limit = f" ({deadline} s)" if deadline and reason == "DeadlineExceeded" else ""
     fix = "see its events; raise its time limit if it was only slow" if limit else "see its events"
     trouble = Trouble(reason, f"{message}{limit}", fix)
-    return target.trouble(trouble, pods[-1] if pods else None, limit_s=deadline if limit else None)
+    return target.failed(trouble, pods[-1] if pods else None, limit_s=deadline if limit else None)
 
 
 def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
@@ -161,18 +354,12 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
         target = WaitTarget(api, POD, metadata["namespace"], metadata["name"], patience, seen=before)
         now = api.read(POD, metadata["name"], metadata["namespace"])
         if now is None or now["metadata"]["uid"] != metadata["uid"] or now["metadata"].get("deletionTimestamp"):
-            raise target.error("PodDeleted", "was deleted while it was in use")
+            raise target.failed(Trouble("PodDeleted", "was deleted while it was in use"))
         target.check([now])
-        again = restarts(now) - restarts(before)
-        if again > 0:
-            states = (now.get("status") or {}).get("containerStatuses") or []
-            ends = [(one["name"], (one.get("lastState") or {}).get("terminated") or {}) for one in states]
-            container, last = next((end for end in ends if end[1]), ("", {}))
-            code = last.get("exitCode")
-            text = f"restarted {again} time(s) while in use, exit code {'unknown' if code is None else code}"
+        if (again := restarts(now) - restarts(before)) > 0:
+            text = f"restarted {again} time(s) while in use, without an error"
             fix = "what it held in memory is lost: see its last log lines"
-            trouble = Trouble("Restarted", text, fix, metadata["name"], container, code, previous=True)
-            raise target.trouble(trouble, now)
+            raise target.failed(Trouble("Restarted", text, fix, metadata["name"], previous=True), now)
 
 
 def _phase(pod: Document) -> str:

@@ -1,0 +1,118 @@
+"""A cell's pods: HTTP to them, the servers beside vLLM in them, and what they declare.
+
+HTTP goes directly if a URL leads to the pod, otherwise by the API server's proxy, which needs no route to pods.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from kveval.engines.counters import CounterError, parse_counters
+from kveval.engines.kubernetes.api.errors import AWAY, ClusterError
+from kveval.engines.kubernetes.api.kinds import POD
+from kveval.engines.kubernetes.manifests.context import RunContext
+from kveval.engines.kubernetes.manifests.rendering import place as filled_url
+from kveval.engines.servers.keyvalue import KeyValueStore
+from kveval.engines.servers.program import Sidecar, SidecarError
+from kveval.engines.servers.protocol import Fetch
+from kveval.engines.watchdog import WAY_LOST
+from kveval.host.http import HttpError, fetch_from
+
+_PICKER_COUNTERS = ("kvcache", "llm_d", "inference")
+
+
+def fetch_from_pod(place: RunContext, pod: Mapping[str, Any], port: int) -> Fetch:
+    """Return what sends requests to one port of one pod; it raises HttpError."""
+    if direct := direct_url(place, port):
+        return fetch_from(direct)
+    api, namespace, name = place.api, place.namespace, str(pod["metadata"]["name"])
+    target = f"{POD.path(namespace, f'{name}:{port}')}/proxy"
+
+    def fetched(path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
+        path, _, query = path.partition("?")
+        pairs = dict(parse_qsl(query))
+        try:
+            # Not retried, because a status here may be the answer of the proxied server.
+            answer = api.of_pod(
+                namespace,
+                name,
+                lambda: api.once(method, target + path, query=pairs, body=body, timeout_s=timeout_s),
+                final=AWAY,
+            )
+        except ClusterError as error:
+            # Without a status nothing is known about the pod: the API server, or the pod's node, does not answer.
+            code = WAY_LOST if error.status is None else ""
+            raise HttpError(f"{method} {path} of pod {name} failed: {error}", code=code, pod=name) from error
+        return answer.body
+
+    return fetched
+
+
+def direct_url(place: RunContext, port: int) -> str | None:
+    """Return the URL of a port if pods share one network with this program, None if they have their own."""
+    site = place.site
+    if not site.shared_network or site.address in ("gateway", "service"):
+        return None
+    return filled_url(site.address, place, port)
+
+
+def store_in(place: RunContext, pod: Mapping[str, Any], name: str, log: object) -> KeyValueStore:
+    """Return the store of a pod, queried with the store's client in the pod: its port need not be reachable."""
+
+    def send(command: str) -> str:
+        argv = [f"{name}-cli", "-p", str(place.ports[f"{name}_port"]), *command.split()]
+        try:
+            done = place.api.exec(place.namespace, pod["metadata"]["name"], name, argv, timeout_s=15.0)
+        except ClusterError as error:
+            raise ValueError(str(error)) from error
+        if done.returncode:
+            raise ValueError(done.said)
+        return done.text.removeprefix("(integer) ")
+
+    return KeyValueStore(name, command_line(pod, name), log, send)
+
+
+class PodPicker(Sidecar):
+    """llm-d's endpoint picker. It has no tier; its index need not be emptied between levels: their prompts differ."""
+
+    def __init__(self, pod: Mapping[str, Any], fetch: Fetch, log: object) -> None:
+        super().__init__("epp", command_line(pod, "epp"), log)
+        self._fetch = fetch
+        # It cannot be asked for its release; the image's tag is used, and run.json has the image's digest.
+        self.version = str(container_of(pod, self.name)["image"]).rpartition(":")[2]
+
+    def counters(self) -> dict[str, float]:
+        """Return its counters of scheduling and of the index. Raises SidecarError."""
+        try:
+            found = parse_counters(self._fetch("/metrics", timeout_s=10.0).decode(), prefix="")
+        except (CounterError, HttpError) as error:
+            raise SidecarError(f"the endpoint picker: {error}; see {self.log}") from error
+        return {name: value for name, value in found.items() if name.startswith(_PICKER_COUNTERS)}
+
+
+def container_of(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a container of a pod's specification, {} if it has none of this name."""
+    return next((entry for entry in pod["spec"]["containers"] if entry["name"] == name), {})
+
+
+def command_line(pod: Mapping[str, Any], container: str) -> list[str]:
+    """Return a container's command with its arguments, from the pod's specification."""
+    found = container_of(pod, container)
+    return [*(found.get("command") or []), *(found.get("args") or [])]
+
+
+def environment(pod: Mapping[str, Any], container: str) -> dict[str, str]:
+    """Return a container's environment; for a value from a Secret or the like, only its source is named."""
+    return {entry["name"]: _value(entry) for entry in container_of(pod, container).get("env") or []}
+
+
+def _value(entry: Mapping[str, Any]) -> str:
+    if "valueFrom" not in entry:
+        return str(entry.get("value", ""))
+    source = entry["valueFrom"]
+    for kind, fields in source.items():
+        if kind == "fieldRef":
+            return f"{{{fields['fieldPath']}}}"
+        if "name" in fields:
+            return f"{{{kind.removesuffix('KeyRef')} {fields['name']}/{fields['key']}}}"
+    return "{elsewhere}"

@@ -1,0 +1,81 @@
+"""One server, on this host or in a pod: what is asked of it, and what it must answer."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kveval.engines.counters import CounterError, parse_counters
+from kveval.engines.servers.declared import same_release
+from kveval.engines.servers.protocol import DeploymentError, Fetch, ServerProgram
+from kveval.engines.watchdog import Work, read_work
+from kveval.host.http import HttpError, decoded
+
+_GENERATED_S = 120.0
+
+
+@dataclass
+class Endpoint:
+    """One server; `fetch` sends requests to it, `log` is its log on this host, `number` its number among replicas."""
+
+    program: ServerProgram
+    served_model: str
+    fetch: Fetch
+    log: Path
+    version: str = ""
+    number: int = 0
+
+    def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
+        """Send one request and return the decoded JSON, None for other answers. Raises HttpError."""
+        return decoded(self.fetch(path, method, body, timeout_s))
+
+    def page(self, timeout_s: float = 10.0) -> str:
+        """Return its page of metrics. Raises HttpError."""
+        return self.fetch(self.program.metrics_path, "GET", None, timeout_s).decode(errors="replace")
+
+    def counters(self) -> dict[str, float]:
+        """Return its counters. Raises CounterError."""
+        try:
+            return parse_counters(self.page(), self.program.software.prefix)
+        except HttpError as error:
+            raise CounterError(f"no metrics: {error}; see {self.log}") from error
+
+    def work(self, timeout_s: float) -> Work:
+        """Return its progress. Raises HttpError, ValueError for a page that is garbled."""
+        return read_work(self.page(timeout_s), self.program.software)
+
+    def reset_caches(self, timeout_s: float = 20.0, *, tiers: bool = True) -> None:
+        """Empty its caches, without `tiers` only the device's; retried while it refuses, as during transfers.
+
+        Raises DeploymentError if it still refuses after `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self.program.emptied(self.ask, tiers=tiers):
+            if time.monotonic() > deadline:
+                message = f"the server refused to reset its caches for {timeout_s:.0f} s; see {self.log}"
+                raise DeploymentError(message, code="caches_not_reset")
+            time.sleep(0.5)
+
+    def warm_up(self, prompt_tokens: int) -> None:
+        """Let it generate a few tokens from a long and a short prompt, before anything is measured.
+
+        The first request triggers lazy initialisation, and a healthy server may be unable to generate: DeploymentError.
+        """
+        for length in (prompt_tokens, 16):
+            if self.program.generated(self.ask, self.served_model, length, _GENERATED_S) < 1:
+                message = f"the server is healthy but generates nothing; see {self.log}"
+                raise DeploymentError(message, code="generates_nothing")
+
+    def require_declared(self, versions: Mapping[str, str]) -> None:
+        """Read its version. Raises DeploymentError if version or model differ, as those of a foreign server."""
+        software = self.program.software
+        self.version, declared = self.program.version(self.ask), versions[software.name]
+        if not same_release(self.version, declared):
+            found = f"{software.title} {self.version or 'of unknown version'}"
+            message = f"the server is {found}, the campaign declares {declared}"
+            raise DeploymentError(message, code="other_version", found=self.version, declared=declared)
+        names = self.program.models(self.ask)
+        if self.served_model not in names:
+            message = f"the server serves {names}, the campaign declares {self.served_model}"
+            raise DeploymentError(message, code="other_model", found=names, declared=self.served_model)
