@@ -27,9 +27,9 @@ def _files_parsed_once() -> Iterator[None]:
     def parsed(content: bytes, loader: type[Any]) -> bytes:
         return pickle.dumps(parse(content, Loader=loader))
 
-    def load(content: Any, **options: Any) -> Any:
-        known = isinstance(content, bytes)
-        return pickle.loads(parsed(content, options["Loader"])) if known else parse(content, **options)
+    def load(content: Any, *given: type[Any], **named: type[Any]) -> Any:
+        (loader,) = (*given, *named.values())
+        return pickle.loads(parsed(content, loader)) if isinstance(content, bytes) else parse(content, loader)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(yaml, "load", load)
