@@ -189,9 +189,8 @@ class GoodputLimits(Strict):
     """Limits on a request's latencies; goodput is the rate of requests that meet all of them."""
 
     ttft_ms: PositiveNumber | None = Field(None, description="longest time to the first token")
-    tpot_ms: PositiveNumber | None = Field(
-        None, description="longest latency per output token, first token included (GuideLLM's TPOT)"
-    )
+    tpot_ms: PositiveNumber | None = None
+    """longest latency per output token, first token included (GuideLLM's TPOT)"""
     itl_ms: PositiveNumber | None = None
     """longest mean gap between the tokens of a request, which other benchmarks call TPOT"""
     e2e_ms: PositiveNumber | None = Field(None, description="longest latency of a whole request")

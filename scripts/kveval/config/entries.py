@@ -108,9 +108,8 @@ def check_scenarios(
             elif base in scenarios and (wrong := _no_baseline(name, scenarios)):
                 problems.append(ConfigProblem(file, key, *wrong))
         named = [(f"gpu_memory_utilization.{model}", model) for model in scenario.gpu_memory_utilization]
-        named += [
-            (f"serves.{model}", used) for model, stand_in in scenario.serves.items() for used in (model, stand_in)
-        ]
+        for model, stand_in in scenario.serves.items():
+            named += [(f"serves.{model}", model), (f"serves.{model}", stand_in)]
         for key, model in named:
             if model not in known.get("models", {model}):
                 problems.append(unknown_name(file, f"{entries[name].key}.{key}", model, known["models"]))

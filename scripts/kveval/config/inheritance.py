@@ -187,8 +187,9 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], list[ConfigProblem]]:
     if not isinstance(content, dict):
         said, code = ("is empty", "empty") if content is None else (f"holds a {kind_of(content)}", "no_mapping")
         return {}, [ConfigProblem(name, "", said, "a mapping of keys to values", code)]
-    strange = [key for key in content if not isinstance(key, str)]
-    return {key: value for key, value in content.items() if isinstance(key, str)}, [
+    named = {key: value for key, value in content.items() if isinstance(key, str)}
+    strange = [key for key in content if key not in named]
+    return named, [
         ConfigProblem(name, str(key), "keys are text", f'"{key}" in quotes', "key_no_text") for key in strange
     ]
 

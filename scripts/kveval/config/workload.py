@@ -200,9 +200,8 @@ class Workload(Strict):
     @property
     def specification(self) -> WorkloadSpec:
         """The part of the workload that defines the load, without title."""
-        found = msgspec.convert(
-            self.model_dump(mode="json", exclude={"title", "trace"}, exclude_none=True), WorkloadSpec
-        )
+        declared = self.model_dump(mode="json", exclude={"title", "trace"}, exclude_none=True)
+        found = msgspec.convert(declared, WorkloadSpec)
         if self.replayed is None:
             return found
         rows = self.requests

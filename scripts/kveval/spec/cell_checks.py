@@ -114,9 +114,7 @@ def workload_problems(cell: Cell, max_model_len: int, workload: Workload, name: 
     """A load that would not be the same for all arms, or is longer than the server takes."""
     if workload.profile == "sweep":
         said = f"{name} sweeps rates derived from each server's own throughput, so that arms would get different loads"
-        yield wrong(
-            "workload", said, "profile concurrent; sweeps are for results that were measured elsewhere", "sweep"
-        )
+        yield wrong("workload", said, "profile concurrent; sweeps are for results measured elsewhere", "sweep")
     try:
         longest = workload.conversation_tokens
     except TraceError as error:

@@ -121,9 +121,13 @@ def deployment_problems(
     if replicas(scenario, server) > 1 and campaign.cluster is not None and campaign.cluster.shared_network:
         yield wrong("server.replicas", f"{name}: replicas on one network would need the same port", "1", "one_port")
     yield from _route_problems(name, "index" in parts, campaign, release)
-    if campaign.reset_caches == "endpoint" and (why := _not_reset(scenario, software, platform)):
-        said, code = why
-        yield wrong("reset_caches", f"{name}: {said}, so that levels would start warm", "restart", code)
+    by_endpoint, tiered = campaign.reset_caches == "endpoint", "files" in parts or scenario.cpu_tier
+    if by_endpoint and inside:
+        said = f"{name}: no endpoint of the server empties LMCache inside its process, so that levels would start warm"
+        yield wrong("reset_caches", said, "restart", "lmcache_not_emptied")
+    elif by_endpoint and tiered and not software.reset_reaches_tiers(platform):
+        said = f"{name}: the endpoint of {software.title} {platform.server_version} empties the device's cache alone"
+        yield wrong("reset_caches", f"{said}, so that levels would start warm", "restart", "tier_not_emptied")
 
 
 def _route_problems(name: str, indexed: bool, campaign: Campaign, release: Release) -> Iterator[ConfigProblem]:
@@ -146,17 +150,6 @@ def _route_problems(name: str, indexed: bool, campaign: Campaign, release: Relea
     elif route == "gateway" and site.gateway is not None and site.slots > 1 and not site.gateway.create:
         said = "slots: cells at once need gateway.create, because each takes a whole Gateway's requests"
         yield wrong("cluster", said, "gateway.create: true, or address: router", "gateway_shared")
-
-
-def _not_reset(scenario: Scenario, software: ServerSoftware, platform: arms.Platform) -> tuple[str, str] | None:
-    """Say why the server's reset endpoint does not empty the arm's tier, with the reason's code; None if it does."""
-    if "lmcache" in scenario.kind.parts and software.lmcache_form(platform) == "process":
-        return "no endpoint of the server empties LMCache inside its process", "lmcache_not_emptied"
-    tiered = "files" in scenario.kind.parts or scenario.cpu_tier
-    if tiered and not software.reset_reaches_tiers(platform):
-        said = f"the endpoint of {software.title} {platform.server_version} empties the device's cache alone"
-        return said, "tier_not_emptied"
-    return None
 
 
 def _image(name: ImageName, server: ServerConfig, release: Release) -> str:

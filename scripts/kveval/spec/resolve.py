@@ -1,6 +1,5 @@
 """Resolves a cell into everything that defines its measurement: server arguments, environment, budget, workload."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -83,23 +82,21 @@ def resolve_cell(
     """
     server = with_build(campaign.server, build)
     campaign = campaign.model_copy(update={"server": server})
-    _refuse(unknown_names(cell, campaign, catalogue))
+    _refuse(*unknown_names(cell, campaign, catalogue))
     scenario = catalogue.scenarios[cell.scenario]
     model = catalogue.models[scenario.serves.get(cell.model, cell.model)]
     workload, software = catalogue.workloads[campaign.workload], SERVERS[server.program]
     release = None if server.release is None else catalogue.releases[server.release]
     served = served_model(cell.model, model, scenario, server)
     _refuse(
-        (
-            *size_problems(cell, scenario, server),
-            *server_problems(cell, scenario, model, server, build),
-            *workload_problems(cell, served.max_model_len, workload, campaign.workload),
-        )
+        *size_problems(cell, scenario, server),
+        *server_problems(cell, scenario, model, server, build),
+        *workload_problems(cell, served.max_model_len, workload, campaign.workload),
     )
     budget = sizing.budget(served.kv_bytes_per_token, cell.cpu_blocks, server.block_size, served.tensor_parallel_size)
     platform = _platform(served, campaign, release)
     if release is not None:
-        _refuse(deployment_problems(cell.scenario, scenario, campaign, release, software, platform))
+        _refuse(*deployment_problems(cell.scenario, scenario, campaign, release, software, platform))
     counters = exercised_counters(scenario, software, platform)
     try:
         if scenario.exercised and not counters:
@@ -119,7 +116,7 @@ def resolve_cell(
         (cell.scenario, "scenarios", scenario.args, scenario.env),
     ):
         problems += overrides(owner, key, args, own, computed)
-    _refuse(problems)
+    _refuse(*problems)
     argv = (*argv, *model.extra_args, *server.args, *scenario.args)
     versions = {software.name: server.declared_version, "guidellm": server.guidellm}
     if "lmcache" in scenario.kind.parts and server.lmcache is not None:
@@ -152,10 +149,9 @@ def resolve_cell(
     return specification, counters
 
 
-def _refuse(problems: Iterable[ConfigProblem]) -> None:
-    found = [*problems]
-    if found:
-        raise ConfigError(found)
+def _refuse(*problems: ConfigProblem) -> None:
+    if problems:
+        raise ConfigError(problems)
 
 
 def _platform(served: ServedModel, campaign: Campaign, release: Release | None) -> arms.Platform:

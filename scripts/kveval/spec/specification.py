@@ -130,7 +130,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Decode what `to_json` returned. Raises SpecificationError for what would not be hashed to the same id."""
         try:
-            found = msgspec.convert(content, cls, dec_hook=_decoded)
+            found = msgspec.convert(content, cls, dec_hook=lambda _, value: Geometry.model_validate(value))
         except msgspec.ValidationError as error:
             raise SpecificationError(f"not a specification ({error})", code="form") from error
         if found.measurement_id != content_hash(content):
@@ -180,11 +180,6 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def with_workload(self, **changes: Any) -> Self:
         """Return what is measured with a workload that differs in these fields."""
         return msgspec.structs.replace(self, workload=msgspec.structs.replace(self.workload, **changes))
-
-
-def _decoded(kind: type, value: Any) -> Any:
-    """Decode what msgspec does not know: models of pydantic."""
-    return Geometry.model_validate(value) if kind is Geometry else value
 
 
 def described(found: list[tuple[str, Any, Any]]) -> str:

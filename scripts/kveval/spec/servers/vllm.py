@@ -104,11 +104,6 @@ def _since(platform: Platform, release: str, what: str, code: str) -> None:
         raise ArmError(f"{what} needs vLLM {release} or newer, not {platform.server_version}", code=code)
 
 
-def no_offload(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
-    """The device's own prefix cache, nothing behind it."""
-    return ArmArguments()
-
-
 def native(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
     """vLLM's OffloadingConnector: the budget in server blocks up to 0.13, in bytes over all ranks from 0.14.1."""
     _since(platform, "0.11", "native offload", "native_too_old")
@@ -198,7 +193,9 @@ def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
         raise ArmError("two connectors cannot share one connector_config; leave it out", code="config_shared")
     own, rest = hybrid_budgets(scenario, platform, budget)
     first, second = native(scenario, platform, own), lmcache(scenario, platform, rest)
-    connectors = [json.loads(_port_as_text(part.argv[1])) for part in (first, second)]
+    # Ports are not text in an argument, which is to be read again.
+    texts = (re.sub(r"(?<!\")(\{\w+_port\})(?!\")", r'"\1"', part.argv[1]) for part in (first, second))
+    connectors = [json.loads(text) for text in texts]
     env = {**first.env, **second.env}
     return _connected(scenario, "MultiConnector", {"connectors": connectors}, env, second.sidecars)
 
@@ -261,11 +258,6 @@ def _connected(
     return ArmArguments(("--kv-transfer-config", canonical_json(config)), dict(env or {}), sidecars)
 
 
-def _port_as_text(text: str) -> str:
-    """Undo what canonical_json does with ports, so that an argument can be read again."""
-    return re.sub(r"(?<!\")(\{\w+_port\})(?!\")", r'"\1"', text)
-
-
 def shares_native_tier(argv: Sequence[str], version: str, *, on_cpu: bool) -> bool:
     """Whether the native tier is a file in /dev/shm."""
     tiered = any("TieringOffloadingSpec" in argument for argument in argv)
@@ -302,7 +294,7 @@ VLLM = ServerSoftware(
     common_arguments=common_arguments,
     common_environment=common_environment,
     arms={
-        "none": no_offload,
+        "none": lambda scenario, platform, budget: ArmArguments(),
         "native": native,
         "lmcache": lmcache,
         "files": files,
