@@ -19,10 +19,9 @@ class Redactor:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, names: Iterable[str], environment: Mapping[str, str] | None = None) -> "Redactor":
+    def of(cls, names: Iterable[str], environment: Mapping[str, str] = os.environ) -> "Redactor":
         """Return a redactor for those of the named variables that are set (by default in this process)."""
-        source = os.environ if environment is None else environment
-        return cls({name: source[name] for name in names if source.get(name)})
+        return cls({name: environment[name] for name in names if environment.get(name)})
 
     def _forms(self) -> list[tuple[str, str]]:
         """Return (written form, name) of all values; the longest first, so that no part of a value remains."""
@@ -43,27 +42,20 @@ class Redactor:
         """Return the names of the secrets whose values `text` contains."""
         return sorted({name for form, name in self._forms() if form in text})
 
-    def file(self, path: Path) -> bool:
-        """Replace secrets in a file, in place; tell whether there were any."""
+    def file(self, path: Path) -> None:
+        """Replace secrets in a file, in place."""
         if not self.secrets:
-            return False
-        content = path.read_bytes()
-        cleaned = content
+            return
+        content = cleaned = path.read_bytes()
         for form, name in self._forms():
             cleaned = cleaned.replace(form.encode(), f"[{name}]".encode())
-        if cleaned == content:
-            return False
-        write_bytes(path, cleaned)
-        return True
+        if cleaned != content:
+            write_bytes(path, cleaned)
 
     def folder(self, folder: Path) -> None:
         """Replace secrets in every text file below a folder; a file that cannot be cleaned is removed."""
-        if not self.secrets:
-            return
-        for pattern in _TEXT_FILES:
-            for path in folder.rglob(pattern):
-                if path.is_symlink() or not path.is_file():
-                    continue
+        for path in (path for pattern in _TEXT_FILES for path in folder.rglob(pattern)):
+            if path.is_file() and not path.is_symlink():
                 try:
                     self.file(path)
                 except OSError:

@@ -63,11 +63,6 @@ class RunPlan(RunElsewhere, frozen=True, kw_only=True, omit_defaults=True):
     shared_archives: list[str] = []
     copy: bool = False
 
-    @property
-    def label(self) -> str:
-        """The run in words."""
-        return f"{self.cell.path} run i{self.run}"
-
 
 AnyRun = TypeVar("AnyRun", bound=RunElsewhere)
 

@@ -47,7 +47,6 @@ class _Result(_Mark):
     failed: int | None = None
     total_input_tokens: int = 0
     total_output_tokens: int = 0
-    output_throughput: float | None = None
     request_rate: float | Literal["inf"] | None = None
     burstiness: float = 1.0
     max_concurrency: int | None = None
@@ -213,7 +212,7 @@ def _summed_up(result: _Result, document: bytes) -> dict[str, Statistics | None]
 def _aggregate(result: _Result, found: Mapping[str, Statistics | None]) -> Aggregate:
     e2e, prompts, outputs = found["e2e"], found["prompt"], found["output"]
     # The mean number of requests in flight is the time that requests took together over that of the window.
-    concurrency = e2e.total / 1000 / result.duration if e2e and result.duration else None
+    in_flight = e2e.total / 1000 / result.duration if e2e and result.duration else None
     return Aggregate(
         delivered_tokens=outputs.total if outputs else 0.0,
         ttft_ms=ByStatus(completed=found["ttft"]),
@@ -222,10 +221,5 @@ def _aggregate(result: _Result, found: Mapping[str, Statistics | None]) -> Aggre
         e2e_ms=ByStatus(completed=e2e),
         prompt_tokens=ByStatus(completed=prompts, everything=prompts),
         output_tokens=ByStatus(completed=outputs),
-        concurrency=_of_all(concurrency),
-        output_tok_s=_of_all(result.output_throughput),
+        concurrency=ByStatus(everything=None if in_flight is None else Statistics(1, in_flight, in_flight)),
     )
-
-
-def _of_all(value: float | None) -> ByStatus:
-    return ByStatus() if value is None else ByStatus(everything=Statistics(count=1, mean=value, total=value))
