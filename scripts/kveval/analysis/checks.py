@@ -182,15 +182,17 @@ def one_machine(tables: Tables) -> Iterator[Outcome]:
 @check("R16")
 def one_build(tables: Tables) -> Iterator[Outcome]:
     """An arm and its baseline ran the same build of the server, or differ in nothing but the build."""
-    of_cell = _values_of_cells(tables.levels, "server_build") if "server_build" in tables.levels else {}
-    alike = _values_of_cells(tables.levels, "arm_settings") if "arm_settings" in tables.levels else {}
+    of_cell, alike = (_values_of_cells(tables.levels, name) for name in ("server_build", "arm_settings"))
     for cell, baseline in dict.fromkeys((_cell(row), str(row["baseline"])) for row in tables.compared()):
         own, other = of_cell.get(cell, set()), of_cell.get(baseline, set())
         settings = alike.get(cell, set())
-        if own and other and own != other and len(settings) == 1 and settings == alike.get(baseline):
-            yield note(f"builds compared: {' and '.join(sorted(own))} with {' and '.join(sorted(other))}", cell)
-        elif own and other and own != other:
-            yield warn(f"confounded: ran {' and '.join(sorted(own))}, {baseline} {' and '.join(sorted(other))}", cell)
+        ours, theirs = (" and ".join(sorted(builds)) for builds in (own, other))
+        if not (own and other) or own == other:
+            continue
+        if len(settings) == 1 and settings == alike.get(baseline):
+            yield note(f"builds compared: {ours} with {theirs}", cell)
+        else:
+            yield warn(f"confounded: ran {ours}, {baseline} {theirs}", cell)
 
 
 @check("R19")
@@ -237,11 +239,10 @@ def _rows(*tables: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _values_of_cells(levels: pd.DataFrame, column: str) -> dict[str, set[str]]:
     """Return the distinct values of a column by cell."""
-    known = levels[[*KEYS, column]].dropna().drop_duplicates()
-    found: dict[str, set[str]] = {}
-    for row in known.to_dict("records"):
-        found.setdefault(_cell(row), set()).add(str(row[column]))
-    return found
+    if column not in levels:
+        return {}
+    known = levels.dropna(subset=column).astype({column: str})
+    return {_path(key): set(values) for key, values in known.groupby(list(KEYS))[column]}
 
 
 def _path(key: Any) -> str:
