@@ -59,16 +59,15 @@ def one_measurement_per_cell(tables: Tables) -> Iterator[Outcome]:
 
     The measurement of an imported run is named after its files; there, runs of one cell must have one configuration.
     """
-    pairs = tables.levels[[*KEYS, "measurement"]].drop_duplicates()
-    elsewhere = tables.levels[tables.levels["engine"] == IMPORTED]
-    for key, rows in elsewhere.groupby(list(KEYS), sort=False):
+    imported = tables.levels["engine"] == IMPORTED
+    for key, rows in tables.levels[imported].groupby(list(KEYS), sort=False):
         if rows["configuration"].nunique() > 1:
             yield warn("runs of different configurations: see analysis/imported.csv", _path(key))
-    here = tables.levels.loc[tables.levels["engine"] != IMPORTED, [*KEYS, "measurement"]].drop_duplicates()
-    for key, rows in here.groupby(list(KEYS), sort=False):
-        if len(rows) > 1:
-            yield fail(f"runs of different measurements: {', '.join(map(str, rows['measurement']))}", _path(key))
-    for name, rows in pairs.groupby("measurement", sort=False):
+    for key, rows in tables.levels[~imported].groupby(list(KEYS), sort=False):
+        names = list(map(str, rows["measurement"].unique()))
+        if len(names) > 1:
+            yield fail(f"runs of different measurements: {', '.join(names)}", _path(key))
+    for name, rows in tables.levels[[*KEYS, "measurement"]].drop_duplicates().groupby("measurement", sort=False):
         if len(rows) > 1:
             yield fail(f"measurement {name} stands under {', '.join(map(_cell, rows.to_dict('records')))}")
 
@@ -224,9 +223,8 @@ def censored_share_shown(tables: Tables) -> Iterator[Outcome]:
     for name, table in (("levels", tables.levels), ("peaks", tables.peaks)):
         if "throughput_completed_tok_s" not in table:
             continue
-        alone = table["throughput_completed_tok_s"].notna()
-        if "incomplete_share" in table:
-            alone &= table["incomplete_share"].isna()
+        known = table.get("incomplete_share", pd.Series(np.nan, table.index)).notna()
+        alone = table["throughput_completed_tok_s"].notna() & ~known
         if alone.any():
             message = f"{alone.sum()} rows have a completed-only throughput without the share of unfinished requests"
             yield fail(message, name)

@@ -168,7 +168,8 @@ class _Campaign:
             (cell, metric): own_peak(table, metric)
             for cell, table in self._tables.items()
             for metric in (THROUGHPUT, GOODPUT)
-            if metric == THROUGHPUT or (metric in table and not limits_met.nothing_met(table))
+            # No level is the best for goodput where nothing met the limits.
+            if metric == THROUGHPUT or (metric in table and (table["goodput_met"] > 0).any())
         }
         self._levels: dict[tuple[CellKey, str], int | None] = {}
         self._pairing = cache(lambda arm, reference: pair_runs(self._spans[arm], self._spans[reference]))
