@@ -7,6 +7,7 @@ distance significant. With values on the ln scale, a change of the mean is a rat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +90,7 @@ def _best_split(values: Array) -> tuple[int, float]:
     count = len(values)
     distances = np.abs(values[:, None] - values[None, :])
     # By split: within the left side, between the sides, within the right one.
-    left = np.cumsum(np.tril(distances, k=-1).sum(axis=1))
+    left = np.cumsum(np.einsum("ij,ij->i", distances, _earlier(count)))
     between = np.cumsum(distances.sum(axis=1)) - 2 * left
     right = left[-1] - left - between
     at = np.arange(_FEWEST, count - _FEWEST + 1)
@@ -98,6 +99,12 @@ def _best_split(values: Array) -> tuple[int, float]:
     energy = n * m / (n + m) * (2 * between / (n * m) - 2 * left / (n * (n - 1)) - 2 * right / (m * (m - 1)))
     best = int(np.argmax(energy))
     return int(at[best]), float(energy[best])
+
+
+@lru_cache(maxsize=4)
+def _earlier(count: int) -> Array:
+    """Return the matrix that has 1 where the column's value is earlier than the row's."""
+    return np.tri(count, k=-1)
 
 
 def _chance(values: Array, random: np.random.Generator, significance: float, permutations: int) -> float:

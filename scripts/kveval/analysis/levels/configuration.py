@@ -80,15 +80,11 @@ def server_build(run: Run) -> str:
     """
     images = run.server.get("images") or run.specification.get("images") or {}
     image = images.get("server", "") if isinstance(images, Mapping) else ""
-    parts = [image, run.specification.get("build") or "", server_version(run.versions)]
-    parts += [run.specification.get("source", ""), _beside(run)]
-    return " ".join(str(part) for part in parts if part)
-
-
-def _beside(run: Run) -> str:
-    """The release of a program beside the server, such as LMCache, if the arm's build is one of that program."""
+    parts = [image, run.specification.get("build"), server_version(run.versions), run.specification.get("source")]
+    # The release of a program beside the server, such as LMCache, if the arm's build is one of that program.
     key = str(run.build.get("key", ""))
-    return key if key.startswith(f"{BESIDE}-") else ""
+    parts.append(key if key.startswith(f"{BESIDE}-") else "")
+    return " ".join(str(part) for part in parts if part)
 
 
 def declared_work(run: Run, report: LevelReport, level: int) -> str:
