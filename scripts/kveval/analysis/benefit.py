@@ -5,7 +5,7 @@ simulations of one server, with and without a tier, applied to what was measured
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -145,31 +145,20 @@ class Basis:
             tokens_s(self.copies.load_bytes_s), tokens_s(self.copies.store_bytes_s), blocks=specification.on_cpu
         )
 
-    def _streams(self, level: int) -> int | None:
-        return workloads.streams_at(self.specification.workload, level)
-
-    def _benefit(
-        self,
-        level: int,
-        draws: Sequence[Mapping[float, Floats]],
-        sizes: tuple[float, float],
-    ) -> Benefit:
+    def _benefit(self, level: int, draws: Sequence[Mapping[float, Floats]], sizes: tuple[float, float]) -> Benefit:
         changes = np.array([np.log(draw[size][:3] / draw[_NONE][:3]) for draw in draws for size in sizes])
         ratios = np.exp(np.outer((1 - _MODEL_ERROR, 1.0, 1 + _MODEL_ERROR), changes).reshape(-1, 3))
-        measured = self.levels[level]
-        bases = [
-            float(np.mean([getattr(seen, name) for seen in measured]))
-            for name in ("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50")
-        ]
-        throughput, mean, median = (_interval(ratios[:, place] * base) for place, base in enumerate(bases))
-        state = np.array([draw[size][3:] for draw in draws for size in sizes])
+        predicted = {
+            name: _interval(ratios[:, place] * float(np.mean([getattr(seen, name) for seen in self.levels[level]])))
+            for place, name in enumerate(("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50"))
+        }
+        busy, piled_up = np.median([draw[size][3:] for draw in draws for size in sizes], axis=0)
+        closed_loop = workloads.streams_at(self.specification.workload, level) is not None
         return Benefit(
             throughput_percent=_interval(100 * (ratios[:, 0] - 1)),
-            throughput_tok_s=throughput,
-            ttft_ms_mean=mean,
-            ttft_ms_p50=median,
-            busy=float(np.median(state[:, 0])),
-            saturates=self._streams(level) is None and bool(np.median(state[:, 1]) > 0.5),
+            **predicted,
+            busy=float(busy),
+            saturates=not closed_loop and bool(piled_up > 0.5),
         )
 
 
@@ -202,24 +191,19 @@ def context_share(specification: Specification) -> float:
     return 2 * queries / (projections + 3 * shape.hidden_size * shape.intermediate_size)
 
 
-def tier_copies(runs: Iterable[Run]) -> TierCopies:
+def tier_copies(runs: Sequence[Run]) -> TierCopies:
     """Return the rates at which the tiers of one model's runs copied, from the levels that copied enough."""
-    loads: list[float] = []
-    stores: list[float] = []
-    cells: list[str] = []
-    for run in runs:
-        for level in run.levels:
-            loaded, stored = _rate(level.counters, "offload_load"), _rate(level.counters, "offload_store")
-            loads += loaded
-            stores += stored
-            if loaded:
-                cells.append(run.cell.path)
-    return TierCopies(tuple(loads), tuple(stores), tuple(dict.fromkeys(cells)))
+    loads, stores = (
+        [(run.cell.path, rate) for run in runs for level in run.levels if (rate := _rate(level.counters, kind))]
+        for kind in ("offload_load", "offload_store")
+    )
+    cells = dict.fromkeys(path for path, _ in loads)
+    return TierCopies(tuple(rate for _, rate in loads), tuple(rate for _, rate in stores), tuple(cells))
 
 
-def _rate(counters: Mapping[str, Change], kind: str) -> list[float]:
+def _rate(counters: Mapping[str, Change], kind: str) -> float | None:
     copied, seconds = server_delta(counters, f"{kind}_bytes"), server_delta(counters, f"{kind}_seconds")
-    return [copied / seconds] if copied >= _LEAST_COPIED_BYTES and seconds > 0 else []
+    return copied / seconds if copied >= _LEAST_COPIED_BYTES and seconds > 0 else None
 
 
 def _observed(
@@ -244,8 +228,7 @@ def _most(requests: int) -> int:
 def _figures(served: Sequence[ServedLevel]) -> Floats:
     """Throughput, mean and median TTFT, share of the time in which the device works, 1.0 if requests pile up."""
     throughput, _, ttft_ms = level_figures(served)
-    nothing = not len(ttft_ms)
-    mean, median = (math.nan, math.nan) if nothing else (float(ttft_ms.mean()), float(np.median(ttft_ms)))
+    mean, median = (float(ttft_ms.mean()), float(np.median(ttft_ms))) if len(ttft_ms) else (math.nan, math.nan)
     busy = float(np.mean([one.busy for one in served]))
     waiting, answered = sum(one.waiting for one in served), len(ttft_ms)
     return np.array([throughput, mean, median, busy, waiting > _PILED_UP * max(1, answered)], float)
@@ -253,6 +236,4 @@ def _figures(served: Sequence[ServedLevel]) -> Floats:
 
 def _interval(values: Floats) -> Interval:
     known = values[np.isfinite(values)]
-    if not len(known):
-        return Interval(math.nan, math.nan, math.nan)
-    return Interval(float(np.median(known)), *(float(np.quantile(known, end)) for end in _INTERVAL))
+    return Interval(*(float(np.quantile(known, share)) if len(known) else math.nan for share in (0.5, *_INTERVAL)))

@@ -59,16 +59,15 @@ def one_measurement_per_cell(tables: Tables) -> Iterator[Outcome]:
 
     The measurement of an imported run is named after its files; there, runs of one cell must have one configuration.
     """
-    pairs = tables.levels[[*KEYS, "measurement"]].drop_duplicates()
-    elsewhere = tables.levels[tables.levels["engine"] == IMPORTED]
-    for key, rows in elsewhere.groupby(list(KEYS), sort=False):
+    imported = tables.levels["engine"] == IMPORTED
+    for key, rows in tables.levels[imported].groupby(list(KEYS), sort=False):
         if rows["configuration"].nunique() > 1:
             yield warn("runs of different configurations: see analysis/imported.csv", _path(key))
-    here = tables.levels.loc[tables.levels["engine"] != IMPORTED, [*KEYS, "measurement"]].drop_duplicates()
-    for key, rows in here.groupby(list(KEYS), sort=False):
-        if len(rows) > 1:
-            yield fail(f"runs of different measurements: {', '.join(map(str, rows['measurement']))}", _path(key))
-    for name, rows in pairs.groupby("measurement", sort=False):
+    for key, rows in tables.levels[~imported].groupby(list(KEYS), sort=False):
+        names = list(map(str, rows["measurement"].unique()))
+        if len(names) > 1:
+            yield fail(f"runs of different measurements: {', '.join(names)}", _path(key))
+    for name, rows in tables.levels[[*KEYS, "measurement"]].drop_duplicates().groupby("measurement", sort=False):
         if len(rows) > 1:
             yield fail(f"measurement {name} stands under {', '.join(map(_cell, rows.to_dict('records')))}")
 
@@ -182,15 +181,17 @@ def one_machine(tables: Tables) -> Iterator[Outcome]:
 @check("R16")
 def one_build(tables: Tables) -> Iterator[Outcome]:
     """An arm and its baseline ran the same build of the server, or differ in nothing but the build."""
-    of_cell = _values_of_cells(tables.levels, "server_build") if "server_build" in tables.levels else {}
-    alike = _values_of_cells(tables.levels, "arm_settings") if "arm_settings" in tables.levels else {}
+    of_cell, alike = (_values_of_cells(tables.levels, name) for name in ("server_build", "arm_settings"))
     for cell, baseline in dict.fromkeys((_cell(row), str(row["baseline"])) for row in tables.compared()):
         own, other = of_cell.get(cell, set()), of_cell.get(baseline, set())
         settings = alike.get(cell, set())
-        if own and other and own != other and len(settings) == 1 and settings == alike.get(baseline):
-            yield note(f"builds compared: {' and '.join(sorted(own))} with {' and '.join(sorted(other))}", cell)
-        elif own and other and own != other:
-            yield warn(f"confounded: ran {' and '.join(sorted(own))}, {baseline} {' and '.join(sorted(other))}", cell)
+        ours, theirs = (" and ".join(sorted(builds)) for builds in (own, other))
+        if not (own and other) or own == other:
+            continue
+        if len(settings) == 1 and settings == alike.get(baseline):
+            yield note(f"builds compared: {ours} with {theirs}", cell)
+        else:
+            yield warn(f"confounded: ran {ours}, {baseline} {theirs}", cell)
 
 
 @check("R19")
@@ -222,9 +223,8 @@ def censored_share_shown(tables: Tables) -> Iterator[Outcome]:
     for name, table in (("levels", tables.levels), ("peaks", tables.peaks)):
         if "throughput_completed_tok_s" not in table:
             continue
-        alone = table["throughput_completed_tok_s"].notna()
-        if "incomplete_share" in table:
-            alone &= table["incomplete_share"].isna()
+        known = table.get("incomplete_share", pd.Series(np.nan, table.index)).notna()
+        alone = table["throughput_completed_tok_s"].notna() & ~known
         if alone.any():
             message = f"{alone.sum()} rows have a completed-only throughput without the share of unfinished requests"
             yield fail(message, name)
@@ -237,11 +237,10 @@ def _rows(*tables: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _values_of_cells(levels: pd.DataFrame, column: str) -> dict[str, set[str]]:
     """Return the distinct values of a column by cell."""
-    known = levels[[*KEYS, column]].dropna().drop_duplicates()
-    found: dict[str, set[str]] = {}
-    for row in known.to_dict("records"):
-        found.setdefault(_cell(row), set()).add(str(row[column]))
-    return found
+    if column not in levels:
+        return {}
+    known = levels.dropna(subset=column).astype({column: str})
+    return {_path(key): set(values) for key, values in known.groupby(list(KEYS))[column]}
 
 
 def _path(key: Any) -> str:

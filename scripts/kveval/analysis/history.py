@@ -7,13 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from packaging.version import InvalidVersion, Version
 
-from kveval.analysis.cells import KEYS, CellKey, common_level
+from kveval.analysis.cells import KEYS, CellKey, cell_of, common_level
 from kveval.analysis.estimators.change_points import ChangePoint, change_points
 from kveval.analysis.estimators.intervals import mean_interval, percent
 from kveval.analysis.levels.goodput import GOODPUT
@@ -110,9 +111,8 @@ def build_series(history: pd.DataFrame, program: str | None = None) -> list[Buil
             _build(str(version), of_build, programs)
             for version, of_build in sorted(rows.groupby("build"), key=lambda part: place[part[0]])
         ]
-        cell = str(named["model"]), str(named["scenario"]), int(named["cpu_blocks"])
         conditions = {name: str(named[name]) for name in _CONDITIONS}
-        found.append(BuildSeries(cell, str(named["metric"]), int(named["level"]), conditions, builds))
+        found.append(BuildSeries(cell_of(named), str(named["metric"]), int(named["level"]), conditions, builds))
     return found
 
 
@@ -131,11 +131,8 @@ def _in_order(rows: pd.DataFrame) -> list[str]:
 
 def _build(version: str, rows: pd.DataFrame, programs: Mapping[str, Mapping[str, str]]) -> Build:
     logs = np.log(rows["value"].to_numpy(dtype=float))
-    ran: dict[str, set[str]] = {}
-    for text in rows["software"].unique():
-        for name, release in programs[text].items():
-            ran.setdefault(name, set()).add(release)
-    software = {name: frozenset(releases) for name, releases in ran.items()}
+    ran = [programs[text] for text in rows["software"].unique()]
+    software = {name: frozenset(one[name] for one in ran if name in one) for name in dict.fromkeys(chain(*ran))}
     return Build(version, float(np.exp(logs.mean())), *mean_interval(logs), len(logs), software)
 
 
@@ -174,7 +171,8 @@ def build_changes(series: Sequence[BuildSeries]) -> list[BuildChange]:
 
 def _change(series: BuildSeries, change: ChangePoint) -> BuildChange:
     before, after = series.builds[change.at - 1], series.builds[change.at]
-    low, high = change.difference.interval(0.95)
+    difference = change.difference
+    change_percent, low, high = (percent(each) for each in (difference.theta, *difference.interval(0.95)))
     return BuildChange(
         *series.cell,
         metric=series.metric,
@@ -183,10 +181,10 @@ def _change(series: BuildSeries, change: ChangePoint) -> BuildChange:
         first_after=after.version,
         earliest=series.builds[change.earliest].version,
         latest=series.builds[change.latest].version,
-        change_percent=percent(change.difference.theta),
-        low_percent=percent(low),
-        high_percent=percent(high),
-        better=(change.difference.theta > 0) == HIGHER_IS_BETTER.get(series.metric, True),
+        change_percent=change_percent,
+        low_percent=low,
+        high_percent=high,
+        better=(difference.theta > 0) == HIGHER_IS_BETTER.get(series.metric, True),
         also_changed="; ".join(_also_changed(before, after)),
         engine=series.conditions["engine"],
         weights=series.conditions["weights"],

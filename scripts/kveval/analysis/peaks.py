@@ -34,19 +34,8 @@ _TEXT = (
     *("checks_failed", "checks_warned", "checks_noted", "checks_messages", NOTES, "baseline", "reason", "measurement"),
     *("plateau", "selection", "not_reached", "configuration", "run_started", "run_finished"),
     *("hardware", "guidellm_version", "indication", "levels_compared", "method", "method_hash", "verdict", "panel"),
-    *(
-        "missing",
-        "bound",
-        "goodput_limits",
-        "gpu_throttled",
-        "workload",
-        "activity",
-        "server_build",
-        "arm_settings",
-        "qualifier",
-        "family",
-    ),
-    *PREDICTED_TEXTS,
+    *("missing", "bound", "goodput_limits", "gpu_throttled", "workload", "activity", "server_build", "arm_settings"),
+    *("qualifier", "family", *PREDICTED_TEXTS),
 )
 
 
@@ -108,6 +97,7 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
     level = highest(logs)
     at = levels[(levels["level"] == level) & levels["run"].isin(logs.index)]
     low, high = mean_interval(logs[level].to_numpy())
+    exercised = at["exercised"].dropna().astype(bool)
     numeric = [name for name in (*LATENCY_COLUMNS, *_SERVER_COLUMNS, *metrics) if name in levels]
     return {
         **{key: at[key].iloc[0] for key in (*KEYS, "engine", "weights")},
@@ -125,8 +115,8 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
         "concurrency_mean": at["concurrency_mean"].mean(),
         **{name: int(at[name].sum()) for name in _COUNTS},
         SAMPLES: at[SAMPLES].min() if SAMPLES in at else np.nan,
-        "exercised": _all_or_none(at["exercised"]),
-        "checks_failed": _union(at["checks_failed"]),
+        "exercised": bool(exercised.all()) if len(exercised) else pd.NA,
+        "checks_failed": ";".join(sorted({*";".join(at["checks_failed"].astype(str)).split(";")} - {""})),
         "measurement": at["measurement"].iloc[0],
         **(_best_goodput(levels) if GOODPUT in levels else {}),
     }
@@ -152,15 +142,6 @@ def _best_goodput(levels: pd.DataFrame) -> dict[str, Any]:
         "goodput_share": at["goodput_met"].sum() / settled if settled > 0 else np.nan,
         "goodput_limits": levels["goodput_limits"].iloc[0],
     }
-
-
-def _union(names: Iterable[str]) -> str:
-    return ";".join(sorted({name for joined in names for name in str(joined).split(";") if name}))
-
-
-def _all_or_none(values: pd.Series[Any]) -> Any:
-    known = values.dropna()
-    return pd.NA if known.empty else bool(known.astype(bool).all())
 
 
 def read_table(path: Path) -> pd.DataFrame:

@@ -136,22 +136,25 @@ def system_summary(
     """
     means = _at_common_levels(complete, comparison, peaks)
     everything = by_size(list(complete["model"]), parameters)
-    models_of: dict[ArmSize, frozenset[str]] = {}
-    for scenario, blocks, model in means[["scenario", "cpu_blocks", "model"]].itertuples(index=False, name=None):
-        cell = ArmSize(scenario, blocks)
-        models_of[cell] = models_of.get(cell, frozenset()) | {model}
+    of_cell = {
+        ArmSize(str(rows["scenario"].iloc[0]), int(rows["cpu_blocks"].iloc[0])): rows.set_index("model").sort_index()
+        for _, rows in means.groupby(["scenario", "cpu_blocks"])
+    }
+    models_of = {cell: frozenset(rows.index) for cell, rows in of_cell.items()}
     rows = []
     for panel in sorted(set(models_of.values()), key=lambda models: (-len(models), sorted(models))):
-        inside = {cell: _of(means, cell, panel) for cell, models in models_of.items() if panel <= models}
+        inside = {cell: of_cell[cell].loc[sorted(panel)] for cell, models in models_of.items() if panel <= models}
         for cell in sorted(inside, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks)):
-            reference = _reference(cell, inside, baseline_of.get(cell.scenario) or cell.scenario)
-            ratio = np.nan if reference is None else _geometric(inside[cell][THROUGHPUT] / reference[THROUGHPUT])
+            baseline = baseline_of.get(cell.scenario) or cell.scenario
+            candidates = [("", other.scenario, other.cpu_blocks) for other in inside if other.scenario == baseline]
+            found = partner(("", cell.scenario, cell.cpu_blocks), candidates)
+            reference = np.nan if found is None else inside[ArmSize(*found[1:])][THROUGHPUT]
             rows.append(
                 {
                     "models": ";".join(by_size(list(panel), parameters)),
                     **{"scenario": cell.scenario, "cpu_blocks": cell.cpu_blocks},
                     "geomean_tps": _geometric(inside[cell][THROUGHPUT]),
-                    "geomean_ratio_to_baseline": ratio,
+                    "geomean_ratio_to_baseline": _geometric(inside[cell][THROUGHPUT] / reference),
                     **{
                         name: inside[cell][column].mean(skipna=False)
                         for column, name in _SYSTEM.items()
@@ -161,18 +164,6 @@ def system_summary(
                 }
             )
     return pd.DataFrame(rows)
-
-
-def _of(means: pd.DataFrame, cell: ArmSize, models: frozenset[str]) -> pd.DataFrame:
-    rows = means[(means["scenario"] == cell.scenario) & (means["cpu_blocks"] == cell.cpu_blocks)]
-    return rows[rows["model"].isin(models)].set_index("model").sort_index()
-
-
-def _reference(cell: ArmSize, inside: Mapping[ArmSize, pd.DataFrame], scenario: str) -> pd.DataFrame | None:
-    """The rows of a cell's baseline."""
-    candidates = [("", other.scenario, other.cpu_blocks) for other in inside if other.scenario == scenario]
-    found = partner(("", cell.scenario, cell.cpu_blocks), candidates)
-    return None if found is None else inside[ArmSize(*found[1:])]
 
 
 def _at_common_levels(complete: pd.DataFrame, comparison: pd.DataFrame, peaks: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.simulated_levels import ClosedLoop
 
-from kveval.analysis.estimators.survival import Observed, effective_count, quantiles, survival
+from kveval.analysis.estimators.survival import Observed, effective_count, quantiles, risk_sets
 from kveval.analysis.levels.records import measured
 
 
@@ -33,9 +33,10 @@ def remission(times: int = 1) -> Observed:
 
 def test_a_known_example() -> None:
     seen = remission()
-    times, surviving = survival(seen)
-    assert dict(zip(times, surviving, strict=True))[6] == pytest.approx(18 / 21)
-    assert dict(zip(times, surviving, strict=True))[10] == pytest.approx(0.753, abs=5e-4)
+    sets = risk_sets(seen)
+    surviving = sets.surviving
+    assert dict(zip(sets.times, surviving, strict=True))[6] == pytest.approx(18 / 21)
+    assert dict(zip(sets.times, surviving, strict=True))[10] == pytest.approx(0.753, abs=5e-4)
     assert surviving[-1] == pytest.approx(0.448, abs=5e-4)
     assert quantiles(seen, [0.5]) == [23]
     assert np.isnan(quantiles(seen, [0.9])[0])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,12 +52,16 @@ def change_points(values: Array, seed: int = 0, significance: float = SIGNIFICAN
         raise ValueError("a series with values that are not finite has no change points")
     random = np.random.default_rng(seed)
     bounds = [0, *_splits(values, random), len(values)]
-    while weak := [
-        (chance, place)
-        for place in range(1, len(bounds) - 1)
-        if (chance := _chance_between(values, bounds, place, random, significance)) > significance
-    ]:
-        del bounds[max(weak)[1]]
+    weakest = np.inf, 0
+    while weakest[0] > significance:
+        weakest = 0.0, 0
+        for place in range(1, len(bounds) - 1):
+            # Each split is moved to the best place between its neighbours.
+            stretch = values[bounds[place - 1] : bounds[place + 1]]
+            bounds[place] = bounds[place - 1] + _best_split(stretch)[0]
+            weakest = max(weakest, (_chance(stretch, random, significance, _PERMUTATIONS), place))
+        if weakest[0] > significance:
+            del bounds[weakest[1]]
     return [_described(values, *bounds[place : place + 3]) for place in range(len(bounds) - 2)]
 
 
@@ -72,28 +75,14 @@ def _splits(values: Array, random: np.random.Generator, unlikely: int = 1) -> li
     likely = _chance(values, random, _GENEROUS, _FEW_PERMUTATIONS) <= _GENEROUS
     if not likely and not unlikely:
         return []
-    at, left = _best_split(values).at, unlikely if likely else unlikely - 1
+    at, left = _best_split(values)[0], unlikely if likely else unlikely - 1
     before = _splits(values[:at], random, left)
     after = [at + place for place in _splits(values[at:], random, left)]
     return [*before, at, *after] if likely or before or after else []
 
 
-def _chance_between(
-    values: Array, bounds: list[int], place: int, random: np.random.Generator, significance: float
-) -> float:
-    """Move a split to the best place between its neighbours, and return the p value that it has there."""
-    stretch = values[bounds[place - 1] : bounds[place + 1]]
-    bounds[place] = bounds[place - 1] + _best_split(stretch).at
-    return _chance(stretch, random, significance, _PERMUTATIONS)
-
-
-class _Split(NamedTuple):
-    at: int
-    energy: float
-
-
-def _best_split(values: Array) -> _Split:
-    """Return the split with the largest energy statistic.
+def _best_split(values: Array) -> tuple[int, float]:
+    """Return the split with the largest energy statistic, and the statistic.
 
     For sides of n and m values: nm / (n + m) times (twice the mean distance between the sides, less the mean distances
     within each).
@@ -109,7 +98,7 @@ def _best_split(values: Array) -> _Split:
     left, between, right = left[at - 1], between[at - 1], right[at - 1]
     energy = n * m / (n + m) * (2 * between / (n * m) - 2 * left / (n * (n - 1)) - 2 * right / (m * (m - 1)))
     best = int(np.argmax(energy))
-    return _Split(int(at[best]), float(energy[best]))
+    return int(at[best]), float(energy[best])
 
 
 @lru_cache(maxsize=4)
@@ -123,10 +112,10 @@ def _chance(values: Array, random: np.random.Generator, significance: float, per
 
     Stops once the p value is above `significance`, and returns the share until then (Besag and Clifford 1991).
     """
-    energy = _best_split(values).energy * (1 - 1e-12)
+    energy = _best_split(values)[1] * (1 - 1e-12)
     allowed, exceeding = significance * (permutations + 1) - 1, 0
     for done in range(1, permutations + 1):
-        exceeding += _best_split(random.permutation(values)).energy >= energy
+        exceeding += _best_split(random.permutation(values))[1] >= energy
         if exceeding > allowed:
             return max(exceeding / done, float(np.nextafter(significance, 1)))
     return (1 + exceeding) / (1 + permutations)

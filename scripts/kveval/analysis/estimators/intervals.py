@@ -21,11 +21,6 @@ def t_quantile(probability: float, df: float) -> float:
     return float(special.stdtrit(df, probability))
 
 
-def t_tail(value: float, df: float) -> float:
-    """Return the probability that Student's t exceeds `value`."""
-    return float(special.stdtr(df, -value))
-
-
 def percent(logarithm: float) -> float:
     """Return a difference of logarithms in per cent of the reference; infinite where it is, as at an early look."""
     with np.errstate(over="ignore"):
@@ -90,7 +85,7 @@ class Contrast:
         """The probability that chance exceeds a distance, by the standard error or `floor`, whichever gives more."""
         if self.se == 0 and self.floor == 0:
             return 0.0 if distance > 0 else 1.0
-        by_runs = t_tail(distance / self.se, self.df) if self.se > 0 else 0.0
+        by_runs = float(special.stdtr(self.df, -distance / self.se)) if self.se > 0 else 0.0
         return max(by_runs, float(special.ndtr(-distance / self.floor)) if self.floor > 0 else 0.0)
 
 

@@ -126,12 +126,10 @@ def blocks_for_equality(sd: float, design: Design) -> int | None:
 
     `sd`: standard deviation of one block's differences of ln values, as seen so far.
     """
-    margin, likely = float(np.log1p(design.margin)), float(special.ndtri(0.95))
-    for blocks in range(design.first, _MOST_BLOCKS + 1):
-        needed = float(special.stdtrit(blocks - 1, 1 - design.alpha)) + likely
-        if needed * sd / np.sqrt(blocks) <= margin:
-            return blocks
-    return None
+    blocks = np.arange(design.first, _MOST_BLOCKS + 1)
+    needed = special.stdtrit(blocks - 1, 1 - design.alpha) + special.ndtri(0.95)
+    enough = blocks[needed * sd / np.sqrt(blocks) <= np.log1p(design.margin)]
+    return int(enough[0]) if len(enough) else None
 
 
 def _answer(found: Contrast, design: Design, blocks: int, *, more_is_better: bool) -> Answer:

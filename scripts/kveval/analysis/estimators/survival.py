@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -47,32 +48,27 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class _RiskSets:
+class RiskSets:
     """The ages at which events happened, rising; the events at each; those at risk, infinite for ignored risk sets."""
 
     times: Array
     deaths: Array
     at_risk: Array
 
-    @property
+    @cached_property
     def surviving(self) -> Array:
         """The share that survives each age."""
         return np.cumprod(1 - self.deaths / self.at_risk, dtype=np.float64)
 
 
-def _risk_sets(observed: Observed) -> _RiskSets:
+def risk_sets(observed: Observed) -> RiskSets:
+    """Return how many subjects were at risk, and ended, at the age of each event."""
     times, deaths = np.unique(observed.exit[observed.event], return_counts=True)
     entered = np.searchsorted(np.sort(observed.entry), times, side="left")
     left = np.searchsorted(np.sort(observed.exit), times, side="left")
     at_risk, to_come = entered - left, len(observed.entry) - entered
     counted = at_risk > _SMALLEST_RISK_SET * to_come
-    return _RiskSets(times, deaths.astype(np.float64), np.where(counted, at_risk, np.inf))
-
-
-def survival(observed: Observed) -> tuple[Array, Array]:
-    """Return the ages at which events happened, rising, and the share that lasts longer than each."""
-    sets = _risk_sets(observed)
-    return sets.times, sets.surviving
+    return RiskSets(times, deaths.astype(np.float64), np.where(counted, at_risk, np.inf))
 
 
 def quantiles(observed: Observed, shares: Sequence[float]) -> list[float]:
@@ -80,9 +76,9 @@ def quantiles(observed: Observed, shares: Sequence[float]) -> list[float]:
 
     Without censoring and late entries it is the smallest observed value that at least this share does not exceed.
     """
-    times, surviving = survival(observed)
-    reached = [_reached(surviving, share) for share in shares]
-    return [float(times[step]) if step < len(times) else np.nan for step in reached]
+    sets = risk_sets(observed)
+    reached = (_reached(sets.surviving, share) for share in shares)
+    return [float(sets.times[step]) if step < len(sets.times) else np.nan for step in reached]
 
 
 def _reached(surviving: Array, share: float) -> int:
@@ -99,7 +95,7 @@ def effective_count(observed: Observed, share: float) -> float:
     subjects of [ended by then] / (Y - d) - sum over the events seen of d / (Y (Y - d)))^2, d events of Y at risk: the
     infinitesimal jackknife of the product-limit estimate. For complete samples of subjects it is their number.
     """
-    sets = _risk_sets(observed)
+    sets = risk_sets(observed)
     if not len(sets.times):
         return np.nan
     surviving = sets.surviving

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kveval.analysis.levels.records import token_columns
 from kveval.load.reports import Aggregate, ByStatus, LevelReport, Statistics
 
 # The 90th percentile of a normal distribution, in standard deviations.
@@ -81,11 +82,7 @@ def request_tokens(report: LevelReport, turns: int) -> dict[str, float]:
     aggregate = report.aggregate
     outputs = aggregate.output_tokens.completed if aggregate else None
     prompts = aggregate.prompt_tokens.completed if aggregate and turns == 1 else None
-    row: dict[str, float] = {}
-    for name, values in {"prompt": prompts, "output": outputs}.items():
-        mean, error = _mean_with_error(values)
-        row |= {f"request_{name}_tokens": mean, f"request_{name}_tokens_se": error}
-    return row
+    return token_columns(_mean_with_error(prompts), _mean_with_error(outputs))
 
 
 def _mean_with_error(values: Statistics | None) -> tuple[float, float]:

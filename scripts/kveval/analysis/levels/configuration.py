@@ -5,12 +5,12 @@ Two cells with the same hash are replicates, whatever their names.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kveval.host.hashing import content_hash
 from kveval.load import levels as workloads
 from kveval.load.reports import LevelReport
 from kveval.load.workload import workload_of
@@ -36,34 +36,29 @@ def effective_configuration(run: Run) -> str:
 
     The CPU tier is part of it through arguments and environment; for a run that records neither, through its budget.
     """
-    return _hash(_ran(run))
+    return content_hash(_ran(run), 12, spaced=True)
 
 
 def arm_settings(run: Run) -> str:
     """Return 12 hex digits, equal for runs that differ in nothing but the build; "" if the run has no arguments."""
     facts = _ran(run)
     said = {name: value for name, value in facts.items() if name not in _OF_BUILD}
-    return _hash(said) if facts["argv"] or facts["env"] else ""
-
-
-def _hash(facts: Mapping[str, Any]) -> str:
-    text = json.dumps(facts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return content_hash(said, 12, spaced=True) if facts["argv"] or facts["env"] else ""
 
 
 def _ran(run: Run) -> dict[str, Any]:
     specification = run.specification
     argv = specification.get("argv") or run.server.get("argv") or ()
     env = specification.get("env") or run.server.get("env") or {}
-    facts: dict[str, Any] = {name: specification.get(name) for name in _FACTS}
-    facts |= {
+    facts: dict[str, Any] = {
+        **{name: specification.get(name) for name in _FACTS},
         "argv": _steady(argv),
         "env": dict(env),
         "images": run.server.get("images") or specification.get("images"),
+        "hardware": run.hardware.get("fingerprint"),
     }
-    facts["hardware"] = run.hardware.get("fingerprint")
     if not argv and not env:
-        facts["budget"] = _size(run.budget)
+        facts["budget"] = run.budget.get("tier_bytes", run.budget.get("requested_bytes"))
     if "source" in specification:
         facts["source"] = specification["source"]
     return facts
@@ -85,15 +80,11 @@ def server_build(run: Run) -> str:
     """
     images = run.server.get("images") or run.specification.get("images") or {}
     image = images.get("server", "") if isinstance(images, Mapping) else ""
-    parts = [image, run.specification.get("build") or "", server_version(run.versions)]
-    parts += [run.specification.get("source", ""), _beside(run)]
-    return " ".join(str(part) for part in parts if part)
-
-
-def _beside(run: Run) -> str:
-    """The release of a program beside the server, such as LMCache, if the arm's build is one of that program."""
+    parts = [image, run.specification.get("build"), server_version(run.versions), run.specification.get("source")]
+    # The release of a program beside the server, such as LMCache, if the arm's build is one of that program.
     key = str(run.build.get("key", ""))
-    return key if key.startswith(f"{BESIDE}-") else ""
+    parts.append(key if key.startswith(f"{BESIDE}-") else "")
+    return " ".join(str(part) for part in parts if part)
 
 
 def declared_work(run: Run, report: LevelReport, level: int) -> str:
@@ -169,7 +160,3 @@ def _canonical(argument: str) -> str:
         return json.dumps(json.loads(argument), sort_keys=True)
     except ValueError:
         return argument
-
-
-def _size(budget: Mapping[str, Any]) -> Any:
-    return budget.get("tier_bytes", budget.get("requested_bytes"))

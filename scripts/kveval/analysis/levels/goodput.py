@@ -61,18 +61,23 @@ def goodput(
     settled = settle(requests, limits, end)
     unknown = _unknown(requests, limits)
     done = requests.status("completed")
-    if not len(done) or (done.any() and (unknown | ~done).all()):
-        return unmeasured(limits)
     units = settled if limits.get("of") != "sessions" else _sessions(requests, settled, turns)
     inside = (units.at >= start) & (units.at <= end)
     count, met = int(inside.sum()), int((inside & units.met).sum())
-    if not count:
+    if not count or not len(done) or (done.any() and (unknown | ~done).all()):
         return unmeasured(limits)
     share = met / count
     closed = streams is not None and limits.get("of") != "sessions"
+    # Of ln of a share; that of goodput too, if all compared cells have one arrival rate.
+    error = math.sqrt((1 - share) / met) if met else np.nan
+    if closed:
+        # As the rate of requests within the limits per stream.
+        seconds = requests.column("e2e_ms") / 1000
+        within = requests.completed(*window) & ~np.isnan(seconds)
+        error = renewal_error(settled.met[within].astype(np.float64), seconds[within])
     return {
         GOODPUT: met / (end - start),
-        "goodput_per_s_se": _closed_error(requests, settled, window) if closed else _binomial_error(met, count),
+        "goodput_per_s_se": error,
         # At each end of the window a stream is anywhere within a request: variance 1/12 each; see `noise.cut_error`.
         "goodput_cut": math.sqrt(streams * share / 6) / met if closed and streams and met else np.nan,
         "goodput_met": met,
@@ -136,15 +141,3 @@ def _sessions(requests: Requests, settled: Settled, turns: int) -> Settled:
     complete = np.bincount(unit, weights=settled.met) >= np.where(named, turns, 1)
     met = complete & np.isinf(missed)
     return Settled(np.where(first > 0, np.inf, np.where(met, met_at, missed)), met & (first == 0))
-
-
-def _closed_error(requests: Requests, settled: Settled, window: tuple[float, float]) -> float:
-    """The standard error of ln goodput in a closed loop, as the rate of requests within the limits per stream."""
-    seconds = requests.column("e2e_ms") / 1000
-    within = requests.completed(*window) & ~np.isnan(seconds)
-    return renewal_error(settled.met[within].astype(np.float64), seconds[within])
-
-
-def _binomial_error(met: int, count: int) -> float:
-    """The standard error of ln of a share; that of goodput too, if all compared cells have one arrival rate."""
-    return math.sqrt((1 - met / count) / met) if met else np.nan

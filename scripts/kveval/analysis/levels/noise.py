@@ -36,11 +36,9 @@ def counting_error(requests: Requests, start: float, end: float) -> float:
     Renewal reward: throughput is tokens per second of a stream's time. SE = sqrt(n / (n - 1) sum r^2) / sum T with
     r = T - (sum T / sum L) L, T the tokens and L the latency of a request, taken as independent; 1 for one request.
     """
-    done = requests.completed(start, end)
-    tokens, seconds = requests.column("output_tokens")[done], requests.column("e2e_ms")[done] / 1000
-    known = ~np.isnan(seconds)
-    tokens, seconds = tokens[known], seconds[known]
-    return renewal_error(tokens, seconds)
+    seconds = requests.column("e2e_ms") / 1000
+    known = requests.completed(start, end) & ~np.isnan(seconds)
+    return renewal_error(requests.column("output_tokens")[known], seconds[known])
 
 
 def renewal_error(rewards: Array, seconds: Array) -> float:

@@ -54,30 +54,27 @@ def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
         "output_tokens": delivered,
         "concurrency_mean": float(np.nansum(overlap)) / seconds,
     }
-    times = {"ttft": _to_first_token(requests, start, end), "e2e": _to_completion(requests, start, end)}
+    answered = np.where(requests.status("completed"), finish, np.nan)
+    times = {
+        "ttft": _seen(requests, first, requests.column("ttft_ms"), start, end),
+        "e2e": _seen(requests, answered, requests.column("e2e_ms"), start, end),
+    }
     for name in LATENCIES:
         values = requests.column(f"{name}_ms")
         known = (began_output if name == "ttft" else completed) & ~np.isnan(values)
         row |= _statistics(name, values[known], times.get(name) or whole(values[known], requests.conversations[known]))
     for name, observed in times.items():
         row |= {f"{name}_count": observed.events, f"{name}_censored": observed.censored}
-    row["not_reached"] = _not_reached(row, times)
-    return row
-
-
-def _to_first_token(requests: Requests, start: float, end: float) -> Observed:
-    """TTFT in ms, as far as observed within the window; without errored requests and those never sent."""
-    return _seen(requests, requests.column("first_token"), requests.column("ttft_ms"), start, end)
-
-
-def _to_completion(requests: Requests, start: float, end: float) -> Observed:
-    """Times to completion in ms, as far as observed within the window."""
-    finish = np.where(requests.status("completed"), requests.column("end"), np.nan)
-    return _seen(requests, finish, requests.column("e2e_ms"), start, end)
+    # Quantiles that were not observed because too many requests were cut off.
+    names = (f"{name}_ms_{label}" for name, observed in times.items() if observed.events for label in QUANTILES)
+    return {**row, "not_reached": ";".join(name for name in names if np.isnan(row[name]))}
 
 
 def _seen(requests: Requests, when: Array, age_ms: Array, start: float, end: float) -> Observed:
-    """Return the part of each request's wait that was observed; `when` and `age_ms` say when the wait ended."""
+    """Return the part of each request's wait, in ms, that was observed; without errored requests and those never sent.
+
+    `when` and `age_ms` say when the wait ended.
+    """
     begin = requests.column("start")
     over = when < start
     watched = ~requests.status("errored") & (begin < end) & ~over
@@ -95,17 +92,12 @@ def _statistics(name: str, values: Array, times: Observed) -> dict[str, float]:
     """Return a latency's mean from `values`, and its quantiles and their errors from `times`."""
     row = {f"{name}_ms_mean": float(values.mean()) if len(values) else np.nan}
     found = quantiles(times, list(QUANTILES.values()))
-    row |= {f"{name}_ms_{label}": value for label, value in zip(QUANTILES, found, strict=True)}
-    errors = {f"{name}_ms_{label}": share for label, share in QUANTILES.items() if f"{name}_ms_{label}" in _WITH_ERROR}
-    row |= {f"{column}_se": quantile_error(times, share) for column, share in errors.items()}
+    columns = [f"{name}_ms_{label}" for label in QUANTILES]
+    row |= dict(zip(columns, found, strict=True))
+    shares = zip(columns, QUANTILES.values(), strict=True)
+    row |= {f"{column}_se": quantile_error(times, share) for column, share in shares if column in _WITH_ERROR}
     low, high = quantile_interval(times, QUANTILES["p99"])
     return row | {f"{name}_ms_p99_low": low, f"{name}_ms_p99_high": high}
-
-
-def _not_reached(row: Mapping[str, Any], times: Mapping[str, Observed]) -> str:
-    """Name the quantiles that were not observed because too many requests were cut off."""
-    names = (f"{name}_ms_{label}" for name, observed in times.items() if observed.events for label in QUANTILES)
-    return ";".join(name for name in names if np.isnan(row[name]))
 
 
 def request_tokens(requests: Requests, start: float, end: float, turns: int) -> dict[str, float]:
@@ -119,14 +111,17 @@ def request_tokens(requests: Requests, start: float, end: float, turns: int) -> 
     turn = requests.column("turn")
     first = (turn == 0) if turns > 1 else np.isnan(turn) | (turn == 0)
     prompts, outputs = requests.column("prompt_tokens")[done & first], requests.column("output_tokens")[within]
-    row: dict[str, float] = {}
-    for name, values in {"prompt": prompts, "output": outputs}.items():
-        mean, error = _mean_with_error(values[~np.isnan(values)])
-        row |= {f"request_{name}_tokens": mean, f"request_{name}_tokens_se": error}
-    return row
+    return token_columns(_mean_with_error(prompts), _mean_with_error(outputs))
 
 
-def _mean_with_error(values: Array) -> tuple[float, float]:
+def token_columns(prompt: tuple[float, float], output: tuple[float, float]) -> dict[str, float]:
+    """Return the columns of a request's tokens from the mean and its relative standard error, of prompt and answer."""
+    names = ("request_prompt_tokens", "request_prompt_tokens_se", "request_output_tokens", "request_output_tokens_se")
+    return dict(zip(names, (*prompt, *output), strict=True))
+
+
+def _mean_with_error(tokens: Array) -> tuple[float, float]:
+    values = tokens[~np.isnan(tokens)]
     if not len(values) or not values.mean() > 0:
         return np.nan, np.nan
     mean = float(values.mean())

@@ -52,14 +52,12 @@ def _effects(table: pd.DataFrame) -> pd.DataFrame:
 
     Raises ValueError when a cell is compared twice.
     """
-    usable = table[table["effect_percent"].notna() & ((table["verdict"] != "not assessed") | table["replicate"])]
+    usable = (table["verdict"] != "not assessed") | table["replicate"]
     twice = table[table.duplicated(["model", *ARM])]
     if len(twice):
         raise ValueError(f"cells are compared twice: {sorted(set(twice['model'] + '/' + twice['scenario']))}")
-    keys = table[["model", *ARM]]
-    arms = list(dict.fromkeys(keys[list(ARM)].itertuples(index=False, name=None)))
-    models = list(dict.fromkeys(keys["model"]))
-    found = pd.DataFrame(np.nan, index=pd.MultiIndex.from_tuples(arms, names=ARM), columns=models)
-    for row in usable.to_dict("records"):
-        found.loc[(row["scenario"], row["cpu_blocks"]), row["model"]] = np.log1p(row["effect_percent"] / 100)
-    return found
+    logs = table.assign(log=np.log1p(table["effect_percent"].where(usable) / 100))
+    arms, models = table[list(ARM)].drop_duplicates(), table["model"].unique()
+    return logs.pivot(index=list(ARM), columns="model", values="log").reindex(
+        index=pd.MultiIndex.from_frame(arms), columns=models
+    )

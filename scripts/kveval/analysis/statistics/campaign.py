@@ -7,10 +7,9 @@ gives the reason. The only inputs are complete_metrics.csv and the settings.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -37,16 +36,16 @@ from kveval.analysis.statistics.estimates import (
     estimate,
     pooled_spread,
     replicate_groups,
-    uncompared_copies,
 )
 from kveval.analysis.statistics.evidence import NAMES, Evidence, Sides
 from kveval.analysis.statistics.inputs import COLUMNS as INPUT_COLUMNS
 from kveval.analysis.statistics.level_selection import OwnPeak, common_level, falls_with_load, own_peak
-from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
+from kveval.analysis.statistics.pairing import pair_runs, run_spans
 from kveval.analysis.statistics.run_times import pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import judge, overview
 from kveval.config.campaign import Comparison
+from kveval.host.hashing import content_hash
 
 METHOD = 4
 """Version of the comparison method; part of the method's hash, raised when verdicts may change."""
@@ -65,7 +64,7 @@ METRICS: dict[str, bool] = {
 def method_hash(settings: Comparison) -> str:
     """Return 12 hex digits that change with anything that may change a verdict on the same data."""
     facts = {"method": METHOD, "metrics": METRICS, "settings": settings.model_dump()}
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    return content_hash(facts, 12, spaced=True)
 
 
 class Comparisons(NamedTuple):
@@ -103,7 +102,11 @@ def compare_all(
         for metric, own_peaks in (*everywhere, *at_peaks):
             asked = [question for question in questions if not own_peaks or question[2] == "baseline"]
             entries = [campaign.compared(question, metric, own_peaks) for question in asked]
-            _estimate(entries, [campaign.compared(pair, metric, own_peaks) for pair in copies], campaign, metric)
+            # Together with cells that ran the same configuration.
+            estimated = [*entries, *(campaign.compared(pair, metric, own_peaks) for pair in copies)]
+            estimate(estimated, settings.margin, settings.alpha, settings.method, campaign.pauses)
+            claim_beyond_copies(estimated, settings.margin, settings.alpha)
+            _borrow_spread(entries, campaign, metric)
             primary = metric == settings.primary and not own_peaks
             families.setdefault((metric, "" if primary else model, own_peaks), []).extend(entries)
             (peaks if own_peaks else common).extend(entries)
@@ -152,7 +155,8 @@ class _Campaign:
         self.hash = method_hash(settings)
         self._baselines = baselines
         complete = limits_met.comparable(complete)
-        needed = complete[[name for name in complete if _needed(str(name), metrics)]].astype(object)
+        wanted = {*_NEEDED, *metrics, *(f"{name}_se" for name in metrics)}
+        needed = complete[[name for name in complete if name in wanted]].astype(object)
         self._tables: dict[CellKey, pd.DataFrame] = {
             cell_of(dict(zip(KEYS, key, strict=True))): table for key, table in needed.groupby(list(KEYS), sort=False)
         }
@@ -164,7 +168,8 @@ class _Campaign:
             (cell, metric): own_peak(table, metric)
             for cell, table in self._tables.items()
             for metric in (THROUGHPUT, GOODPUT)
-            if metric == THROUGHPUT or (metric in table and not limits_met.nothing_met(table))
+            # No level is the best for goodput where nothing met the limits.
+            if metric == THROUGHPUT or (metric in table and (table["goodput_met"] > 0).any())
         }
         self._levels: dict[tuple[CellKey, str], int | None] = {}
         self._pairing = cache(lambda arm, reference: pair_runs(self._spans[arm], self._spans[reference]))
@@ -183,9 +188,9 @@ class _Campaign:
 
     def copies(self, model: str) -> list[Question]:
         """Return the pairs of a model's cells that ran the same configuration and are not in `questions`."""
-        groups = [group for group in self.replicates if group[0][0] == model]
-        asked = [(arm, reference) for arm, reference, _ in self.questions(model)]
-        return [(arm, reference, "copies") for arm, reference in uncompared_copies(groups, asked)]
+        asked = {frozenset((arm, reference)) for arm, reference, _ in self.questions(model)}
+        pairs = (pair for group in self.replicates if group[0][0] == model for pair in combinations(group, 2))
+        return [(arm, reference, "copies") for reference, arm in pairs if {arm, reference} not in asked]
 
     def _baseline(self, cell: CellKey) -> CellKey | None:
         """Return the baseline of a cell, None if it is missing or not unique."""
@@ -232,8 +237,13 @@ class _Campaign:
             levels = (dict.fromkeys(self._spans[arm], level or 0), dict.fromkeys(self._spans[reference], level or 0))
         entry.row["level"] = level
         fill(entry, pairing, levels, (self.rows[arm], self.rows[reference]))
-        _leave_out_apart(entry, pairing)
-        self._same_machine(entry)
+        if pairing.apart and not entry.obstacle:
+            runs = ", ".join(str(run) for run, _ in pairing.apart)
+            apart = f"run{'s' * (len(pairing.apart) > 1)} {runs}: measured at another time than those of its baseline"
+            entry.left_out = "; ".join(filter(None, (entry.left_out, apart)))
+        machines = [{row.get("hardware") for row in self.rows[cell].values()} for cell in (arm, reference)]
+        other = Evidence("hardware", "other hardware", "refuses", OTHER_HARDWARE)
+        entry.rest_on(Evidence("hardware", "one machine") if machines[0] == machines[1] else other)
         if own_peaks:
             used = {levels[side].get(run, 0) for pair in pairing.pairs for side, run in enumerate(pair)}
             entry.row["levels_compared"] = ";".join(map(str, sorted(used)))
@@ -251,15 +261,6 @@ class _Campaign:
             level = self._peaks[other, metric].level or 0
             found = OwnPeak(level, dict.fromkeys(self._spans[cell], level))
         return found or OwnPeak(None, {})
-
-    def _same_machine(self, entry: ComparedCell) -> None:
-        arm, reference = (
-            {row.get("hardware") for row in self.rows[cell].values()} for cell in (entry.arm, entry.reference) if cell
-        )
-        if arm == reference:
-            entry.rest_on(Evidence("hardware", "one machine"))
-        else:
-            entry.rest_on(Evidence("hardware", "other hardware", "refuses", OTHER_HARDWARE))
 
     def _below_the_peak(self, entry: ComparedCell) -> None:
         """Refuse a verdict if too few requests were in flight at a level above the cell's peak."""
@@ -294,32 +295,10 @@ class _Campaign:
         return entry
 
 
-def _needed(name: str, metrics: Collection[str]) -> bool:
-    return name in _NEEDED or name in metrics or name.removesuffix("_se") in metrics
-
-
 def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, Any]]:
     return {
         (int(row["run"]), int(row["level"])): {str(k): v for k, v in row.items()} for row in table.to_dict("records")
     }
-
-
-def _leave_out_apart(entry: ComparedCell, pairing: Pairing) -> None:
-    """Name the runs left out because the two cells did not measure them at the same time."""
-    if pairing.apart and not entry.obstacle:
-        runs = ", ".join(str(run) for run, _ in pairing.apart)
-        apart = f"run{'s' * (len(pairing.apart) > 1)} {runs}: measured at another time than those of its baseline"
-        entry.left_out = "; ".join(part for part in (entry.left_out, apart) if part)
-
-
-def _estimate(
-    entries: Sequence[ComparedCell], copies: Sequence[ComparedCell], campaign: _Campaign, metric: str
-) -> None:
-    """Estimate the comparisons of one model and metric together with those of cells that ran the same configuration."""
-    settings = campaign.settings
-    estimate([*entries, *copies], settings.margin, settings.alpha, settings.method, campaign.pauses)
-    claim_beyond_copies([*entries, *copies], settings.margin, settings.alpha)
-    _borrow_spread(entries, campaign, metric)
 
 
 def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str) -> None:
@@ -330,12 +309,10 @@ def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric:
     model = single[0].arm[0]
     own = [group for group in campaign.replicates if group[0][0] == model]
     levels = {name: campaign.level_of_model(name) for name in campaign.models}
-    spread = pooled_spread(campaign.rows, own, metric, levels) or pooled_spread(
-        campaign.rows, campaign.replicates, metric, levels
-    )
-    if spread is None:
+    spreads = (pooled_spread(campaign.rows, groups, metric, levels) for groups in (own, campaign.replicates))
+    sd, df = next(filter(None, spreads), (None, 0))
+    if sd is None:
         return
-    sd, df = spread
     cells = len({cell for entry in entries for cell in (entry.arm, entry.reference)})
     for entry in single:
         entry.cells = cells

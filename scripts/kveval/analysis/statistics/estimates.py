@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,10 @@ from kveval.analysis.estimators.intervals import Contrast, contrasts, holm, perc
 from kveval.analysis.estimators.planning import parity_power, runs_to_resolve
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics.comparison import CellRows, ComparedCell, unfit
-from kveval.analysis.statistics.evidence import Evidence, Rows
+from kveval.analysis.statistics.evidence import Evidence
 from kveval.analysis.statistics.inputs import failed_requests_bounds
 from kveval.analysis.statistics.pairing import seconds
-from kveval.analysis.statistics.run_times import Drift, constant_offset, drift, session_effect, sessions
+from kveval.analysis.statistics.run_times import constant_offset, drift, session_effect, sessions
 from kveval.analysis.statistics.uncertainty import allowing_for
 
 # Each half of the runs is evaluated at the level chosen by the other half. If levels are alike, both halves are high
@@ -56,7 +55,8 @@ def _of_blocks(
         assert entry.reference is not None
         of_both = (entry.reference, entry.sides.reference), (entry.arm, entry.sides.arm)
         for (cell, rows), logs in zip(of_both, entry.sides.logs, strict=True):
-            columns.setdefault(cell, (logs, _starts(rows)))
+            starts = np.array([seconds(row.get("run_started")) for row in rows], dtype=np.float64)
+            columns.setdefault(cell, (logs, starts))
     place = {cell: number for number, cell in enumerate(columns)}
     table, starts = (np.column_stack([column[which] for column in columns.values()]) for which in (0, 1))
     pairs = [(place[entry.arm], place[entry.reference]) for entry in members if entry.reference is not None]
@@ -71,23 +71,15 @@ def _of_blocks(
             error = found.se * float(np.sqrt(alike.variance))
             found = replace(found, se=error, df=min(found.df, alike.df), method="sessions")
         if alike and alike.clear:
-            entry.rest_on(_sessions(len(groups), len(table)))
+            reason = (
+                f"the {len(table)} runs were measured in {len(groups)} sessions and differ less within a session than "
+                "between them; the interval allows for that, and runs in further sessions would narrow it"
+            )
+            entry.rest_on(Evidence("blocks", f"{len(groups)} sessions", "qualifies", reason))
         describe(entry, _after_drift(entry, found, trend, constant_offset(starts, arm, reference)), sd, margin, alpha)
 
 
-def _starts(rows: Rows) -> Array:
-    return np.array([seconds(row.get("run_started")) for row in rows], dtype=np.float64)
-
-
-def _sessions(count: int, runs: int) -> Evidence:
-    reason = (
-        f"the {runs} runs were measured in {count} sessions and differ less within a session than between them; the "
-        "interval allows for that, and runs in further sessions would narrow it"
-    )
-    return Evidence("blocks", f"{count} sessions", "qualifies", reason)
-
-
-def _after_drift(entry: ComparedCell, contrast: Contrast, trend: Drift | None, offset: float | None) -> Contrast:
+def _after_drift(entry: ComparedCell, contrast: Contrast, trend: float | None, offset: float | None) -> Contrast:
     """Return a contrast with the error that a drift of the machine may have caused if the order never changed."""
     if offset is None:
         entry.rest_on(Evidence("order", "not known", "unknown"))
@@ -95,7 +87,7 @@ def _after_drift(entry: ComparedCell, contrast: Contrast, trend: Drift | None, o
     if offset == 0 or trend is None:
         entry.rest_on(Evidence("order", "varied"))
         return contrast
-    error = trend.over(offset)
+    error = trend * abs(offset)
     reason = (
         "every block was measured in the same order, so a drift of the machine looks like an effect of the arm: the "
         f"interval allows for the runs' trend, {100 * error:.1f} % between the two cells; measure in random order"
@@ -143,19 +135,19 @@ def claim_beyond_copies(entries: Sequence[ComparedCell], margin: float, alpha: f
     copies = [entry for entry in entries if entry.replicate and entry.contrast is not None]
     adjusted = holm([entry.row["p_value"] for entry in copies])
     beyond = [abs(each.contrast.theta) for each, p in zip(copies, adjusted, strict=True) if each.contrast and p < alpha]
+    bias = max(beyond, default=0.0)
+    found = Evidence("replicates", "copies alike")
+    if beyond:
+        said = f"differ by {percent(bias):.1f} %"
+        reason = (
+            f"cells that ran the same configuration {said}, more than by chance, so smaller differences get no verdict"
+        )
+        found = Evidence("replicates", f"replicates {said}", "qualifies", reason)
     for entry in entries if copies else ():
-        if entry.replicate or entry.contrast is None:
-            continue
-        if not beyond:
-            entry.rest_on(Evidence("replicates", "copies alike"))
-            continue
-        bias = max(beyond)
-        said = f"replicates differ by {percent(bias):.1f} %"
-        reason = f"cells that ran the same configuration differ by {percent(bias):.1f} %, more than by chance, so "
-        reason += "smaller differences get no verdict"
-        entry.rest_on(Evidence("replicates", said, "qualifies", reason))
-        widened = replace(entry.contrast, below=entry.contrast.below + bias, above=entry.contrast.above + bias)
-        _write(entry, widened, margin, alpha)
+        if not entry.replicate and entry.contrast is not None:
+            entry.rest_on(found)
+            widened = replace(entry.contrast, below=entry.contrast.below + bias, above=entry.contrast.above + bias)
+            _write(entry, widened, margin, alpha)
 
 
 def configurations(cells: Mapping[CellKey, CellRows]) -> dict[CellKey, str]:
@@ -200,15 +192,6 @@ def pooled_spread(
             squares += float(np.var(values)) * len(values)
             freedom += len(values) - 1
     return (float(np.sqrt(squares / freedom)), freedom) if freedom else None
-
-
-def uncompared_copies(
-    groups: Sequence[Sequence[CellKey]], asked: Sequence[tuple[CellKey, CellKey | None]]
-) -> list[tuple[CellKey, CellKey]]:
-    """Return the pairs of cells that ran the same configuration and are not compared in `asked`."""
-    known = {frozenset(pair) for pair in asked}
-    pairs = (pair for group in groups for pair in combinations(group, 2))
-    return [(arm, reference) for reference, arm in pairs if frozenset((arm, reference)) not in known]
 
 
 def plan_runs(entry: ComparedCell, margin: float, alpha: float, comparisons: int) -> None:

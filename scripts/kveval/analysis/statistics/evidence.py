@@ -64,8 +64,7 @@ class Sides:
     @cached_property
     def logs(self) -> tuple[Array, Array]:
         """ln of the metric by run, in reference and arm."""
-        reference, arm = (np.log([number(row, self.metric) for row in rows]) for rows in (self.reference, self.arm))
-        return reference, arm
+        return np.log(numbers(self.reference, self.metric)), np.log(numbers(self.arm, self.metric))
 
     @property
     def difference(self) -> float:
@@ -78,6 +77,11 @@ def number(row: Mapping[str, Any], column: str) -> float:
     """Return a column of a level's row as a number, NaN where it has none."""
     value = row.get(column)
     return math.nan if value is None else float(value)
+
+
+def numbers(rows: Rows, column: str) -> Array:
+    """Return a column of several rows, NaN where a row has none."""
+    return np.array([number(row, column) for row in rows], dtype=np.float64)
 
 
 def columns(found: Iterable[Evidence]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.records import LATENCIES
-from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number
+from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number, numbers
 
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
 COLUMNS = (
@@ -98,12 +98,10 @@ def tier(sides: Sides) -> Evidence:
             said = f"{has:,.0f} tokens for {asked}" if has > 0 else "other than asked for"
             reason = f"a tier of another size ({said}): see the check, and measure with a tier of the size asked for"
             return Evidence("tier", said, "refuses", reason)
-    sizes = {number(row, "tier_tokens") for row in sides.arm}
-    if sizes == {0.0}:
-        return Evidence("tier", "none")
-    if any(math.isnan(size) for size in sizes):
+    sizes = numbers(sides.arm, "tier_tokens")
+    if np.isnan(sizes).any():
         return Evidence("tier", "size not recorded", "unknown")
-    return Evidence("tier", "as asked for")
+    return Evidence("tier", "as asked for" if sizes.any() else "none")
 
 
 def clocks(sides: Sides) -> Evidence:
@@ -116,17 +114,13 @@ def clocks(sides: Sides) -> Evidence:
         reason = f"the GPUs of the two cells differ in {said}: set both to the same (nvidia-smi -pl, -lgc)"
         return Evidence("clocks", f"other {said}", "refuses", reason)
     if other := next(_clock(sides, _SAME_CLOCK), ""):
-        return Evidence(
-            "clocks", "other GPU clocks", "qualifies", f"the GPUs of the two cells ran at different {other}"
-        )
-    held = _held_back(sides.arm), _held_back(sides.reference)
-    if held[0] != held[1]:
-        only = [
-            f"{', '.join(sorted(one - other))} {where}"
-            for one, other, where in ((*held, "in the arm only"), (*held[::-1], "in the cell it is compared with only"))
-            if one - other
-        ]
-        return Evidence("clocks", "GPU throttled on one side", "qualifies", f"GPUs throttled: {'; '.join(only)}")
+        reason = f"the GPUs of the two cells ran at different {other}"
+        return Evidence("clocks", "other GPU clocks", "qualifies", reason)
+    ours, theirs = _held_back(sides.arm), _held_back(sides.reference)
+    if ours != theirs:
+        only = {"in the arm only": ours - theirs, "in the cell it is compared with only": theirs - ours}
+        said = "; ".join(f"{', '.join(sorted(reasons))} {where}" for where, reasons in only.items() if reasons)
+        return Evidence("clocks", "GPU throttled on one side", "qualifies", f"GPUs throttled: {said}")
     if all(math.isnan(number(row, "gpu_power_limit_w")) for row in everything):
         return Evidence("clocks", "clocks not recorded", "unknown")
     return Evidence("clocks", "equal clocks")
@@ -158,7 +152,7 @@ def _held_back(rows: Rows) -> set[str]:
 
 
 def _known(rows: Rows, column: str) -> list[float]:
-    return [value for row in rows if not math.isnan(value := number(row, column))]
+    return [value for value in numbers(rows, column).tolist() if not math.isnan(value)]
 
 
 def _range(values: list[float]) -> str:
@@ -220,8 +214,8 @@ def _observed(sides: Sides) -> Iterator[str]:
 
 def _mean_tokens(rows: Rows, column: str) -> tuple[float, float, float]:
     """The mean over runs, its relative standard error, and how far cut-off requests may have moved it."""
-    means, errors = (np.array([number(row, name) for row in rows]) for name in (column, f"{column}_se"))
-    counts, cut = (np.array([number(row, name) for row in rows]) for name in ("requests_completed", "incomplete_share"))
+    columns = (column, f"{column}_se", "requests_completed", "incomplete_share")
+    means, errors, counts, cut = (numbers(rows, name) for name in columns)
     spread = errors * np.sqrt(counts)
     with np.errstate(divide="ignore", invalid="ignore"):
         lost = np.where(spread > 0, spread * np.sqrt(cut / (1 - cut)), 0.0 * spread)
@@ -233,8 +227,13 @@ def failed_requests(sides: Sides) -> Evidence:
     (failed, total), (failed_there, total_there) = _counts(sides.arm), _counts(sides.reference)
     if not failed and not failed_there:
         return Evidence("errors", "none")
-    said = f"{_share(failed, total)} of requests failed against {_share(failed_there, total_there)}"
-    unlike = _unlike(failed, total, failed_there, total_there)
+    here, there = (f"{100 * part:.2g} %" if part else "none" for part in (failed / total, failed_there / total_there))
+    said = f"{here} of requests failed against {there}"
+    # Imported here because it is slow, and requests rarely fail.
+    from scipy.stats import fisher_exact  # noqa: PLC0415
+
+    table = [[failed, total - failed], [failed_there, total_there - failed_there]]
+    unlike = float(fisher_exact(table).pvalue) < _ALPHA
     if not unlike and max(failed / total, failed_there / total_there) < _WORTH_SAYING:
         return Evidence("errors", said)
     reason = (
@@ -281,22 +280,10 @@ def _rise_if_failed(rows: Rows, metric: str, share: float) -> float:
     return float(np.mean(found)) if found else 0.0
 
 
-def _unlike(failed: int, total: int, failed_there: int, total_there: int) -> bool:
-    # Imported here because it is slow, and requests rarely fail.
-    from scipy.stats import fisher_exact  # noqa: PLC0415
-
-    table = [[failed, total - failed], [failed_there, total_there - failed_there]]
-    return float(fisher_exact(table).pvalue) < _ALPHA
-
-
 def _counts(rows: Rows) -> tuple[int, int]:
     """The number of failed requests and of all, at least 1, over runs."""
-    counts = [[count for row in rows if not math.isnan(count := number(row, name))] for name in _COUNTS]
-    return round(sum(counts[-1])), max(1, round(sum(map(sum, counts))))
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2g} %" if part else "none"
+    counts = [float(np.nansum(numbers(rows, name))) for name in _COUNTS]
+    return round(counts[-1]), max(1, round(sum(counts)))
 
 
 Input = Callable[[Sides], Evidence | None]

@@ -38,11 +38,6 @@ def comparable(levels: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def nothing_met(levels: pd.DataFrame) -> bool:
-    """Whether nothing met the limits at any level of any run; `levels` as `comparable` returns them."""
-    return not bool((levels["goodput_met"] > 0).any())
-
-
 def require_comparable(entry: ComparedCell) -> None:
     """Set the obstacles to a verdict that only goodput has.
 
@@ -50,12 +45,10 @@ def require_comparable(entry: ComparedCell) -> None:
     """
     if one_side_only(entry):
         entry.group = (*entry.group, entry.arm)
-    arm, reference = entry.sides.arm, entry.sides.reference
-    if not len(entry.sides):
+    rows = [*entry.sides.arm, *entry.sides.reference]
+    if not rows:
         entry.obstacle = UNKNOWN
-    elif entry.obstacle:
-        return
-    elif _without(arm) == len(arm) and _without(reference) == len(reference):
+    elif not entry.obstacle and _without(rows) == len(rows):
         entry.obstacle = NONE_IN_EITHER
 
 

@@ -36,11 +36,7 @@ class Pairing:
 
 def run_spans(rows: Iterable[Mapping[str, Any]]) -> dict[int, Span]:
     """Return when each run of a cell was measured, from run_started and run_finished; NaN where that is not known."""
-    spans: dict[int, Span] = {}
-    for row in rows:
-        if int(row["run"]) not in spans:
-            spans[int(row["run"])] = (seconds(row.get("run_started")), seconds(row.get("run_finished")))
-    return spans
+    return {int(row["run"]): (seconds(row.get("run_started")), seconds(row.get("run_finished"))) for row in rows}
 
 
 def seconds(text: object) -> float:

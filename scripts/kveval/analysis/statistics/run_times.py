@@ -6,7 +6,7 @@ Tables are runs x cells: ln of a metric, and when each run started, in seconds. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -24,23 +24,12 @@ _ALIKE = 0.1
 _TELLING = 4
 
 
-@dataclass(frozen=True)
-class Drift:
-    """The change of a metric with time over all cells, per second on the ln scale, and its standard error."""
+def drift(logs: Array, starts: Array) -> float | None:
+    """Return the standard error per second between two cells that a trend of the machine may cause; None if not known.
 
-    slope: float
-    error: float
-
-    def over(self, seconds: float) -> float:
-        """Return the standard error of a difference between two cells that ran `seconds` apart.
-
-        The whole estimated trend, since the machine may have caused it, combined with the error of the trend.
-        """
-        return float(np.hypot(self.slope, self.error) * abs(seconds))
-
-
-def drift(logs: Array, starts: Array) -> Drift | None:
-    """Return the trend of blocks over time, by least squares on the blocks' means; None where it is not known."""
+    The whole trend of blocks over time, since the machine may have caused it, by least squares on the blocks' means,
+    combined with the standard error of the trend.
+    """
     times, values = starts.mean(axis=1), logs.mean(axis=1)
     apart = times - times.mean()
     square = float((apart**2).sum())
@@ -48,7 +37,7 @@ def drift(logs: Array, starts: Array) -> Drift | None:
         return None
     slope = float((apart * values).sum()) / square
     left = values - values.mean() - slope * apart
-    return Drift(slope, float(np.sqrt((left**2).sum() / (len(times) - 2) / square)))
+    return float(np.hypot(slope, np.sqrt((left**2).sum() / (len(times) - 2) / square)))
 
 
 def constant_offset(starts: Array, arm: int, reference: int) -> float | None:
@@ -87,8 +76,7 @@ def sessions(starts: Array, parted: Sequence[float]) -> list[list[int]]:
     return [np.flatnonzero(session == number).tolist() for number in np.unique(session)]
 
 
-@dataclass(frozen=True)
-class SessionEffect:
+class SessionEffect(NamedTuple):
     """`variance`: factor on the variance of a mean because runs of a session are alike; `clear`: if significant."""
 
     variance: float

@@ -5,6 +5,7 @@ Nothing here prevents a verdict: noise and biases widen intervals and shift the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import uneven
-from kveval.analysis.statistics.evidence import Rows, number
+from kveval.analysis.statistics.evidence import Rows, number, numbers
 
 COLUMNS = (
     *("throughput_se", "throughput_cut", "throughput_drift", "throughput_drift_se", "concurrency_shortfall"),
@@ -68,7 +69,8 @@ def starvation(reference: Rows, arm: Rows) -> Starvation:
 
 def allowing_for(contrast: Contrast, reference: Rows, arm: Rows, metric: str) -> Contrast:
     """Return a contrast widened by the noise and biases within its levels; `reference` and `arm`: one row per run."""
-    floor = FLOOR * float(np.hypot(_error_of_mean(reference, metric), _error_of_mean(arm, metric)))
+    error = "throughput_se" if metric == THROUGHPUT else f"{metric}_se"
+    floor = FLOOR * float(np.hypot(_error_of_mean(reference, error), _error_of_mean(arm, error)))
     cut = _CUT.get(metric)
     cut_of_both = float(np.hypot(_mean(reference, cut), _mean(arm, cut))) if cut else 0.0
     systematic = float(np.hypot(cut_of_both, _drift(reference, arm)))
@@ -78,10 +80,9 @@ def allowing_for(contrast: Contrast, reference: Rows, arm: Rows, metric: str) ->
     return replace(contrast, floor=floor, below=below, above=above).with_error(systematic)
 
 
-def _error_of_mean(rows: Rows, metric: str) -> float:
-    """The standard error of the mean over runs from the noise within each."""
-    errors = _values(rows, "throughput_se" if metric == THROUGHPUT else f"{metric}_se")
-    return float(np.sqrt((np.nan_to_num(errors) ** 2).sum())) / len(rows) if len(rows) else 0.0
+def _error_of_mean(rows: Rows, column: str) -> float:
+    """The standard error of the mean over runs from that of each."""
+    return float(np.linalg.norm(np.nan_to_num(numbers(rows, column)))) / max(len(rows), 1)
 
 
 def _drift(reference: Rows, arm: Rows) -> float:
@@ -90,8 +91,7 @@ def _drift(reference: Rows, arm: Rows) -> float:
     If both sides change alike, the effect stays the same. In a closed loop latencies change inversely to throughput.
     """
     change = _mean(arm, "throughput_drift") - _mean(reference, "throughput_drift")
-    errors = [np.nan_to_num(_values(rows, "throughput_drift_se")) for rows in (reference, arm)]
-    error = float(np.sqrt(sum((each**2).sum() / max(len(each), 1) ** 2 for each in errors)))
+    error = math.hypot(*(_error_of_mean(rows, "throughput_drift_se") for rows in (reference, arm)))
     return float(_EVENLY * abs(change)) if uneven(change, error) else 0.0
 
 
@@ -102,8 +102,7 @@ def _bias(rows: Rows, metric: str) -> float:
     most -ln(1 - s), s the shortfall. By Little's law the mean latency rises by at most D = mean latency
     (1 / (1 - s) - 1). All of D may be in TTFT, or all in decoding; quantiles are assumed to move with the mean.
     """
-    found = [_rise(row, metric) for row in rows]
-    return float(np.mean(found)) if found else 0.0
+    return float(np.mean([_rise(row, metric) for row in rows])) if rows else 0.0
 
 
 def _rise(row: Mapping[str, Any], metric: str) -> float:
@@ -121,10 +120,6 @@ def _rise(row: Mapping[str, Any], metric: str) -> float:
     return float(np.log1p(longer / of)) if of > 0 and longer >= 0 else np.inf
 
 
-def _values(rows: Rows, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.array([number(row, column) for row in rows], dtype=np.float64)
-
-
 def _mean(rows: Rows, column: str) -> float:
     """The mean over runs; unknown values count as 0."""
-    return float(np.nan_to_num(_values(rows, column)).mean()) if len(rows) else 0.0
+    return float(np.nan_to_num(numbers(rows, column)).mean()) if len(rows) else 0.0

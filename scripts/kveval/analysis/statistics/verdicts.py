@@ -32,7 +32,8 @@ def verdict(entry: ComparedCell, more_is_better: bool, alpha: float, margin: flo
         return obstacle
     word, reason = _word(entry, more_is_better, alpha, margin)
     if word in (BETTER, WORSE):
-        entry.row["bound"] = _bound(entry)
+        side = entry.starvation.bound * (1 if entry.row["effect_percent"] > 0 else -1)
+        entry.row["bound"] = {1: "at least", -1: "at most"}.get(side, "")
     weighty = [found for found in entry.evidence.values() if found.severity in ("qualifies", "indicates")]
     why = "; ".join(part for part in (entry.indicative, *(found.reason for found in weighty), reason) if part)
     only = ", ".join(found.says for found in weighty if found.severity == "indicates")
@@ -40,11 +41,6 @@ def verdict(entry: ComparedCell, more_is_better: bool, alpha: float, margin: flo
         return word, why
     entry.row["indication"] = word
     return f"{INDICATIVE} ({only})" if only else INDICATIVE, why
-
-
-def _bound(entry: ComparedCell) -> str:
-    side = entry.starvation.bound * (1 if entry.row["effect_percent"] > 0 else -1)
-    return {1: "at least", -1: "at most"}.get(side, "")
 
 
 def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
@@ -67,17 +63,14 @@ def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
         return PARITY, f"within +-{100 * margin:g} % (TOST)"
     if row["p_holm"] < alpha:
         return (BETTER if (row["effect_percent"] > 0) == more_is_better else WORSE), ""
-    if entry.starvation:
-        return (
-            INCONCLUSIVE,
-            "the missing load may matter more than the difference: neither a difference nor equality is shown",
-        )
     needed = row["runs_to_resolve"]
-    if needed is not None and needed <= row["runs"]:
-        reason = f"shows neither a difference nor one below {100 * margin:g} %; more precision is needed"
-        return INCONCLUSIVE, reason
     how_many = "more than 1,000" if needed is None else str(needed)
-    return INCONCLUSIVE, f"{how_many} runs would resolve {100 * margin:g} % at this spread"
+    reason = f"{how_many} runs would resolve {100 * margin:g} % at this spread"
+    if entry.starvation:
+        reason = "the missing load may matter more than the difference: neither a difference nor equality is shown"
+    elif needed is not None and needed <= row["runs"]:
+        reason = f"shows neither a difference nor one below {100 * margin:g} %; more precision is needed"
+    return INCONCLUSIVE, reason
 
 
 def judge(

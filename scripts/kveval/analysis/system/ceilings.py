@@ -72,11 +72,11 @@ def copy_gb_s(runs: Sequence[Run]) -> float:
 
     From pinned host memory to the GPU, or within host memory where the CPU is the device.
     """
-    found = []
-    for run in runs:
-        if run.copy_bandwidth is not None:
-            cpu = on_cpu(str(run.specification.get("build", "")))
-            found.append(run.copy_bandwidth.host_gb_s if cpu else run.copy_bandwidth.host_to_device_gb_s)
+    found = (
+        probed.host_gb_s if on_cpu(str(run.specification.get("build", ""))) else probed.host_to_device_gb_s
+        for run in runs
+        if (probed := run.copy_bandwidth) is not None
+    )
     rates = [rate for rate in found if rate is not None]
     return sum(rates) / len(rates) if rates else math.nan
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pydantic import ValidationError
 
@@ -257,8 +256,9 @@ class _Reader:
         parts = [self._as_gauge(name).at_moments(self.window, how) for name in self.source.names]
         per_host: list[float] = []
         counts = [0]
-        for host in dict.fromkeys(host for part in parts for host in part):
-            values = _sum_at_moments([part[host] for part in parts if host in part], len(parts))
+        for host in [host for host in parts[0] if all(host in part for part in parts)]:
+            # The sum at the moments at which all of them were sampled.
+            values = pd.concat([part[host] for part in parts], axis=1).dropna().sum(axis=1).to_numpy(dtype=np.float64)
             if len(values):
                 counts.append(len(values))
                 per_host.append(_OVER_TIME[self.metric.reduction](values))
@@ -314,16 +314,6 @@ class _Reader:
     def _require(self, samples: int) -> None:
         if samples < self.least:
             raise _TooFew(str(samples))
-
-
-def _sum_at_moments(parts: Sequence[tuple[npt.NDArray[np.int64], Array]], needed: int) -> Array:
-    """Return the sum of several metrics at the moments at which all of them were sampled."""
-    if len(parts) < needed:
-        return np.empty(0, dtype=np.float64)
-    if needed == 1:
-        return parts[0][1]
-    table = pd.DataFrame({number: pd.Series(values, times) for number, (times, values) in enumerate(parts)})
-    return table.dropna().sum(axis=1).to_numpy(dtype=np.float64)
 
 
 def with_system_metrics(

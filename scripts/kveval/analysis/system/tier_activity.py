@@ -6,17 +6,19 @@ LMCache's CPU tier are chunks times chunk size; those of a store are the traffic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 import pandas as pd
 
+from kveval.analysis.cells import KEYS
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.spec.arms import LMCACHE_CHUNK_TOKENS
 from kveval.store.run_file import LevelRun, Run
 
 _STORES = ("redis", "valkey")
+_ENTRIES = ("file_tier_files", "redis_keys", "valkey_keys")
 COLUMNS = {
     "prompt_tokens": "prompt tokens that the device's cache was asked for",
     "device_hit_percent": "of these, found on the device",
@@ -39,38 +41,32 @@ def tier_activity(runs: Sequence[Run]) -> pd.DataFrame:
     A value is NaN where the software does not count it.
     """
     rows = [
-        {
-            "model": run.cell.model,
-            "scenario": run.cell.scenario,
-            "cpu_blocks": run.cell.cpu_blocks,
-            "run": run.run,
-            "level": level.level,
-            **_row(level, run),
-        }
+        {**dict(zip(KEYS, run.cell.key, strict=True)), "run": run.run, "level": level.level, **_row(level, run)}
         for run in runs
         for level in run.levels
         if level.counters
     ]
-    return pd.DataFrame(rows, columns=["model", "scenario", "cpu_blocks", "run", "level", *COLUMNS])
+    return pd.DataFrame(rows, columns=[*KEYS, "run", "level", *COLUMNS])
 
 
 def _row(level: LevelRun, run: Run) -> dict[str, float]:
-    moved = _mover(level)
+    change = {name: found.delta for name, found in level.counters.items()}
+    after = {name: found.after for name, found in level.counters.items()}
     served = partial(server_delta, level.counters)
     asked, per_token = served("prefix_cache_queries"), run.kv_bytes_per_token or np.nan
     chunk_mb = LMCACHE_CHUNK_TOKENS * per_token / 1e6
-    chunks_loaded, chunks_stored = (
-        moved("lmcache_mp_num_chunks_loaded_total"),
-        moved("lmcache_mp_l1_write_chunks_total"),
+    chunks_loaded, chunks_stored, store_hits = (
+        change.get(f"lmcache_mp_{name}_total", np.nan)
+        for name in ("num_chunks_loaded", "l1_write_chunks", "lookup_hit_l2_tokens")
     )
     loaded_tokens = served("offload_load_bytes") / per_token
-    store_read = [moved(f"{name}_sent_bytes_total") for name in _STORES]
-    store_written = [moved(f"{name}_received_bytes_total") for name in _STORES]
+    store_read = [change.get(f"{name}_sent_bytes_total", np.nan) for name in _STORES]
+    store_written = [change.get(f"{name}_received_bytes_total", np.nan) for name in _STORES]
     return {
         "prompt_tokens": asked,
         "device_hit_percent": _share(served("prefix_cache_hits"), asked),
         "external_hit_percent": _share(served("external_prefix_cache_hits"), asked),
-        "store_hit_percent": _share(moved("lmcache_mp_lookup_hit_l2_tokens_total"), asked),
+        "store_hit_percent": _share(store_hits, asked),
         "loaded_mb": _first(served("offload_load_bytes") / 1e6, chunks_loaded * chunk_mb),
         "stored_mb": _first(served("offload_store_bytes") / 1e6, chunks_stored * chunk_mb),
         "requests_preempted": served("requests_preempted"),
@@ -78,21 +74,8 @@ def _row(level: LevelRun, run: Run) -> dict[str, float]:
         "reloaded_tokens": float(np.maximum(0, loaded_tokens - served("external_prefix_cache_hits"))),
         "second_read_mb": _first(served("file_tier_read_bytes"), *store_read) / 1e6,
         "second_written_mb": _first(served("file_tier_written_bytes"), *store_written) / 1e6,
-        "second_entries": _first(*(_after(level, name) for name in ("file_tier_files", "redis_keys", "valkey_keys"))),
+        "second_entries": _first(*(after.get(name, np.nan) for name in _ENTRIES)),
     }
-
-
-def _mover(level: LevelRun) -> Callable[[str], float]:
-    def moved(name: str) -> float:
-        change = level.counters.get(name)
-        return np.nan if change is None else change.delta
-
-    return moved
-
-
-def _after(level: LevelRun, name: str) -> float:
-    change = level.counters.get(name)
-    return np.nan if change is None else change.after
 
 
 def _share(part: float, whole: float) -> float:

@@ -81,7 +81,10 @@ def _read(
         if factor is None:
             return None
         read = _rates if known[name].semantics == "counter" else series
-        table = _instances(read(parquet, name, start_ns=start_ns, finish_ns=end_ns), source)
+        table = read(parquet, name, start_ns=start_ns, finish_ns=end_ns)
+        for key, wanted in (("select", True), ("omit", False)):
+            if source.get(key):
+                table = table[table["instance"].astype(str).str.contains(source[key], regex=True) == wanted]
         values: pd.Series[float] = factor * _together(table, source.get("instances", "sum"))
         total = values if total is None else total + values
     return None if total is None or total.empty else total
@@ -98,11 +101,3 @@ def _together(table: pd.DataFrame, how: str) -> pd.Series[float]:
     near = [host.reindex(hosts[0].index, method="nearest", tolerance=HOSTS_APART) for host in hosts]
     together: pd.Series[float] = pd.concat(near, axis=1).dropna().agg(how, axis=1)
     return together
-
-
-def _instances(table: pd.DataFrame, source: Mapping[str, Any]) -> pd.DataFrame:
-    """The instances that a source selects."""
-    for key, wanted in (("select", True), ("omit", False)):
-        if source.get(key):
-            table = table[table["instance"].astype(str).str.contains(source[key], regex=True) == wanted]
-    return table

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from kveval.analysis.estimators.spreads import Array
 from kveval.pcp.parquet.bulk import Samples
@@ -25,13 +26,9 @@ _NS = 1e9
 
 def selected(names: Sequence[tuple[str, str]], select: str | None, omit: str | None) -> npt.NDArray[np.bool_]:
     """Return for each series whether its instance matches `select` (all if None) and does not match `omit`."""
-    wanted = re.compile(select) if select else None
-    unwanted = re.compile(omit) if omit else None
-    kept = [
-        (wanted is None or wanted.search(name) is not None) and (unwanted is None or unwanted.search(name) is None)
-        for _, name in names
-    ]
-    return np.array(kept, dtype=np.bool_)
+    # The pattern (?!) matches nothing.
+    wanted, unwanted = re.compile(select or ""), re.compile(omit or "(?!)")
+    return np.array([bool(wanted.search(name) and not unwanted.search(name)) for _, name in names], dtype=np.bool_)
 
 
 @dataclass(frozen=True)
@@ -41,36 +38,28 @@ class Gauge:
     samples: Samples
     keep: npt.NDArray[np.bool_]
 
-    def at_moments(self, window: Window, how: str) -> dict[str, tuple[Times, Array]]:
-        """Return host -> times and values in the window, instances aggregated by sum, mean, max or min."""
-        rows = self.keep[self.samples.series] & ~np.isnan(self.samples.values)
-        rows &= (self.samples.times >= window[0]) & (self.samples.times <= window[1])
+    def at_moments(self, window: Window, how: str) -> dict[str, pd.Series[float]]:
+        """Return host -> values in the window by time, instances aggregated by sum, mean, max or min."""
+        rows = self._inside(window) & self.keep[self.samples.series]
         hosts = np.array([host for host, _ in self.samples.names], dtype=object)[self.samples.series[rows]]
-        found = {}
-        for host in dict.fromkeys(hosts.tolist()):
-            of_host = hosts == host
-            found[host] = _aggregate(self.samples.times[rows][of_host], self.samples.values[rows][of_host], how)
-        return found
+        values = pd.Series(self.samples.values[rows], self.samples.times[rows])
+        return {
+            host: values[hosts == host].groupby(level=0).agg(how if how in ("mean", "max", "min") else "sum")
+            for host in dict.fromkeys(hosts.tolist())
+        }
 
     def per_instance(self, window: Window) -> dict[str, Array]:
         """Return the values of each instance in the window."""
-        rows = (self.samples.times >= window[0]) & (self.samples.times <= window[1]) & ~np.isnan(self.samples.values)
-        found = {}
-        for number, (host, name) in enumerate(self.samples.names):
+        rows, found = self._inside(window), {}
+        for number in np.flatnonzero(self.keep):
             values = self.samples.values[rows & (self.samples.series == number)]
-            if self.keep[number] and len(values):
-                found[_label(host, name)] = values
+            if len(values):
+                found[_label(*self.samples.names[number])] = values
         return found
 
-
-def _aggregate(times: Times, values: Array, how: str) -> tuple[Times, Array]:
-    order = np.argsort(times, kind="stable")
-    moments, begins, counts = np.unique(times[order], return_index=True, return_counts=True)
-    if not len(moments):
-        return moments, np.empty(0, dtype=np.float64)
-    reduce = {"max": np.maximum, "min": np.minimum}.get(how, np.add)
-    combined: Array = reduce.reduceat(values[order], begins)
-    return moments, combined / counts if how == "mean" else combined
+    def _inside(self, window: Window) -> npt.NDArray[np.bool_]:
+        times, values = self.samples.times, self.samples.values
+        return (times >= window[0]) & (times <= window[1]) & ~np.isnan(values)
 
 
 @dataclass(frozen=True)
@@ -109,11 +98,9 @@ class CounterSeries:
 
     def increase(self, window: Window) -> Increase:
         """Return the counter's increase in the window."""
-        found = [table.increase(window) for table in self._tables]
+        found = [Increase({}, 0.0, 0), *(table.increase(window) for table in self._tables)]
         gained = {name: value for each in found for name, value in each.gained.items()}
-        return Increase(
-            gained, max((each.seconds for each in found), default=0.0), max((each.samples for each in found), default=0)
-        )
+        return Increase(gained, max(each.seconds for each in found), max(each.samples for each in found))
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def _stored_basis(config: Config, cell: Cell, store: StoreIndex) -> Basis | None
         return None
     machine = runs[0][0].hardware.get("fingerprint")
     *_, of_model = store.like(specification.to_json())
-    copies = tier_copies(facts for facts in of_model if facts.hardware.get("fingerprint") == machine)
+    copies = tier_copies([facts for facts in of_model if facts.hardware.get("fingerprint") == machine])
     return basis_of(specification, held, levels, copies)
 
 
