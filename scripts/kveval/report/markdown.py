@@ -7,25 +7,19 @@ from collections.abc import Iterator, Mapping
 
 from kveval.report.data.campaign import Table
 from kveval.report.files import FOLDER, MAIN
-from kveval.report.sections import Block, Bullets, Code, Paragraph, Picture, Section, appendices
+from kveval.report.sections import Block, Bullets, Code, Paragraph, Picture, Section
 
 _TO_SECTION = re.compile(r"\]\(#([\w-]+)\)")
 
 
 def render(root: Section) -> dict[str, str]:
     """Return the files as path relative to the report -> content, the report itself first."""
-    parts = {f"{FOLDER}/{part.appendix}.md": part for part in appendices(root)}
-    home = {name: file for file, part in parts.items() for name in _anchors(part)}
+    parts = {f"{FOLDER}/{part.appendix}.md": part for part in root.tree() if part.appendix}
+    home = {section.anchor: file for file, part in parts.items() for section in part.tree()}
     listed = ["## Appendices", "\n".join(f"- [{part.title}]({file})" for file, part in parts.items())]
     files = {MAIN: "\n\n".join([*_section(root, 1), *(listed if parts else [])])}
     files |= {file: "\n\n".join(_section(part, 1)) for file, part in parts.items()}
     return {file: f"{_linked(text, file, home)}\n" for file, text in files.items()}
-
-
-def _anchors(section: Section) -> Iterator[str]:
-    yield section.anchor
-    for part in section.sections:
-        yield from _anchors(part)
 
 
 def _linked(text: str, file: str, home: Mapping[str, str]) -> str:

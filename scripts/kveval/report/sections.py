@@ -69,6 +69,12 @@ class Section:
         """The direct subsections."""
         return (block for block in self.blocks if isinstance(block, Section))
 
+    def tree(self) -> Iterator[Section]:
+        """Yield the section, then all that are below it, in the order of the page."""
+        yield self
+        for section in self.sections:
+            yield from section.tree()
+
 
 Block = Paragraph | Bullets | Code | Picture | Table | Section
 
@@ -80,8 +86,3 @@ def anchor_of(title: str) -> str:
     'qwen3-06b-what-was-measured'
     """
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-
-
-def appendices(root: Section) -> list[Section]:
-    """Return the sections that are appendices, in their order."""
-    return [part for section in root.sections for part in ([section] if section.appendix else appendices(section))]

@@ -28,7 +28,7 @@ def effect_plot(data: FigureData) -> Figure:
     if not metrics:
         raise NothingToDraw(_NO_COMPARISON)
     arms = {model: [cell for cell in data.cells_of(model) if _is_arm(data, cell)] for model in data.models}
-    figure, grid = model_rows(data, len(metrics), cells=arms.__getitem__, handles=_key())
+    figure, grid = model_rows(data, len(metrics), cells=lambda model: arms[model], handles=_key())
     for column, metric in zip(grid.T, metrics, strict=True):
         table = _against_baselines(data, metric)
         widest = _widest(table, data.margin)

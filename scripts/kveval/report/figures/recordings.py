@@ -56,7 +56,11 @@ def level_timeline(data: FigureData, model: str) -> Figure:
             axes.tick_params(labelbottom=last)
         grid[place, 0].set_ylabel(cell.label.replace(" ", "\n"), rotation=0, ha="right", va="center", fontsize=8)
     for column, title in zip(grid.T, shown, strict=True):
-        _equal_scale(column, _PERCENT if "%" in title else None)
+        # The panels of a column have the same scale, so that cells can be compared.
+        highest = max((axes.dataLim.y1 for axes in column if np.isfinite(axes.dataLim.y1)), default=1.0)
+        for axes in column:
+            axes.set_ylim(0, _PERCENT if "%" in title else 1.1 * highest or 1.0)
+            thousands(axes.yaxis, 3)
     return figure
 
 
@@ -74,14 +78,6 @@ def _draw_series(axes: Axes, colour: str, lines: Sequence[tuple[pd.Series[float]
             axes.plot(values.index, values, style, color=colour, linewidth=1.1)
     if all(values is None for values, _ in lines):
         say_not_recorded(axes, va="center", fontsize=8)
-
-
-def _equal_scale(column: np.ndarray, highest: float | None) -> None:
-    """Give the panels of a column the same scale, so that cells can be compared."""
-    top = highest or 1.1 * max((axes.dataLim.y1 for axes in column if np.isfinite(axes.dataLim.y1)), default=1.0)
-    for axes in column:
-        axes.set_ylim(0, top or 1.0)
-        thousands(axes.yaxis, 3)
 
 
 def _window(data: FigureData, model: str, cell: ArmSize, level: int | None) -> tuple[int, int, int] | None:

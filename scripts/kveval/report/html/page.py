@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -30,7 +30,8 @@ def write_page(plan: ReportPlan, measured: Measured, root: Section, figures: Ite
     files = {path.stem: path for path in figures}
     links = ClaimLinks([cell for cell in plan.cells if measured.runs_of(cell)])
     whole = links.with_answer(replace(root, blocks=[*root.blocks, evidence(plan, measured, output.parent)]))
-    images = {picture.name: data_uri(files[picture.name]) for picture in _pictures(root)}
+    pictures = [block for section in root.tree() for block in section.blocks if isinstance(block, Picture)]
+    images = {picture.name: data_uri(files[picture.name]) for picture in pictures}
     output.write_text(render_page(whole, images), encoding="utf-8")
 
 
@@ -57,14 +58,6 @@ def data_uri(figure: Path) -> str:
     return f"data:{_TYPES[smallest.suffix]};base64,{base64.b64encode(smallest.read_bytes()).decode()}"
 
 
-def _pictures(root: Section) -> Iterator[Picture]:
-    for block in root.blocks:
-        if isinstance(block, Picture):
-            yield block
-        elif isinstance(block, Section):
-            yield from _pictures(block)
-
-
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -87,14 +80,9 @@ def _identities(root: Section) -> Callable[[Section], str]:
     """Return a function that gives a section's id: its anchor, with a number if an earlier section has the same."""
     found: dict[int, str] = {}
     seen: dict[str, int] = {}
-
-    def visit(section: Section) -> None:
+    for section in root.tree():
         times = seen[section.anchor] = seen.get(section.anchor, -1) + 1
         found[id(section)] = f"{section.anchor}-{times}" if times else section.anchor
-        for inner in section.sections:
-            visit(inner)
-
-    visit(root)
     return lambda section: found[id(section)]
 
 

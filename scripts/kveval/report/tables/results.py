@@ -68,18 +68,19 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     header += ["E2E p50 / p90, ms", "remarks"]
     rows = []
     for cell in plan.cells_of(model):
-        reason, asked = measured.failures.get(cell, "not measured"), plan.runs_of(cell)
-        row = [cell_label(cell), f"0 of {asked}", *[""] * (len(header) - 3), f"**{reason}**"]
-        for _, peak, at in measured.at_peaks([cell]):
-            throughput = (peak[name] for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s"))
-            row[1:4] = [f"{peak['runs']:.0f} of {asked}", numerals.with_interval(*throughput), _peak_level(peak)]
-            quantiles = {"ttft": ("p50", "p90"), "tpot": ("p50",), "e2e": ("p50", "p90")}
-            row[4:7] = [
-                " / ".join(numerals.mean_of(list(at[f"{name}_ms_{quantile}"])) for quantile in wanted)
-                for name, wanted in quantiles.items()
-            ]
-            row[7] = "; ".join(_remarks(peak))
-        rows.append(row)
+        asked, peak = plan.runs_of(cell), measured.peak_of(cell)
+        if peak is None:
+            reason = measured.failures.get(cell, "not measured")
+            rows.append([cell_label(cell), f"0 of {asked}", *[""] * (len(header) - 3), f"**{reason}**"])
+            continue
+        at = measured.levels_of(cell, peak["level"])
+        throughput = (peak[name] for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s"))
+        row = [cell_label(cell), f"{peak['runs']:.0f} of {asked}", numerals.with_interval(*throughput)]
+        latencies = [
+            " / ".join(numerals.mean_of(list(at[f"{name}_ms_{quantile}"])) for quantile in quantiles)
+            for name, *quantiles in (("ttft", "p50", "p90"), ("tpot", "p50"), ("e2e", "p50", "p90"))
+        ]
+        rows.append([*row, _peak_level(peak), *latencies, "; ".join(_remarks(peak))])
     return Table(header, rows, frozenset({1, 2, 3, 4, 5, 6}))
 
 
