@@ -254,7 +254,7 @@ def test_without_processes_nothing_is_logged_of_them() -> None:
 
 def test_a_place_selects_its_own_objects_alone() -> None:
     here = place(FakeTransport())
-    asked = here.selector("model-server")
+    asked = here.selector()
     assert "kveval.dev/campaign=spring" in asked
     assert "kveval.dev/run=1" in asked
     other = replace(here, run=2)

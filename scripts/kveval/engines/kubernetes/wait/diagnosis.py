@@ -95,7 +95,10 @@ class Patience:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a pod will not run: the cause as the cluster names it, the cluster's message, what to do."""
+    """Why a pod will not run: the cause as the cluster names it, the cluster's message, what to do.
+
+    Without `fix`, the text is a sentence about the object that was waited for.
+    """
 
     cause: str
     text: str
@@ -113,7 +116,7 @@ class Trouble:
         """Return the cause, the message and what to do, in one line."""
         where = f"container {self.container} of pod {self.pod}" if self.container else f"pod {self.pod}"
         said = " ".join(self.text.split())
-        return f"{self.cause}: {_joined(where if self.pod else '', said)}{'; ' if self.fix else ''}{self.fix}"
+        return f"{self.cause}: {_joined(where if self.pod else '', said)}; {self.fix}"
 
 
 def alive(pods: Iterable[AnyPod]) -> list[AnyPod]:

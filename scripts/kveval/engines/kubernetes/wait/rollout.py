@@ -124,7 +124,8 @@ class WaitTarget:
         facts |= {"container": found.container, "exit_code": found.exit_code} if found.container else {}
         facts |= {"previous": True} if found.previous else {}
         name = found.pod or (pod["metadata"]["name"] if pod else "")
-        return RolloutError(f"{self.label}: {found.line()}{quoted}", found.cause, name, object=self.label, **facts)
+        said = f"{self.label}: {found.line()}" if found.fix else f"{self.label} {found.text}"
+        return RolloutError(f"{said}{quoted}", found.cause, name, object=self.label, **facts)
 
     def require_creatable(self, since: str | None, said: str = "") -> None:
         """Raise RolloutError if, some time after `since`, the controller reports that it cannot create pods.
