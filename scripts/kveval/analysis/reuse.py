@@ -239,7 +239,7 @@ def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare
 
 
 def _of(rows: pd.DataFrame) -> ServedShare:
-    first, mean = rows.iloc[0].to_dict(), rows.mean(numeric_only=True)
+    first, mean = rows.iloc[0].to_dict(), rows.mean(numeric_only=True).astype(np.float64)
     return ServedShare(
         cell=cell_of(first),
         level=int(first["level"]),
