@@ -144,16 +144,7 @@ def find_pcp() -> Pcp:
         name_spaces=(Path(settings["PCP_VAR_DIR"]) / "pmns", agents.parent / "pmns"),
         python=_agent_python(settings.get("PCP_PYTHON_PROG", "python3")),
     )
-    for name in (
-        "pmcd",
-        "pmlogger",
-        "pminfo",
-        "pmprobe",
-        "pmnsmerge",
-        "pmdumplog",
-        "pmlogcheck",
-        "pmlogsummary",
-    ):
+    for name in ("pmcd", "pmlogger", "pminfo", "pmprobe", "pmnsmerge"):
         pcp.program(name)
     for name in ("linux/pmdalinux", "proc/pmdaproc", "openmetrics/pmdaopenmetrics.python"):
         if not (agents / name).is_file():
