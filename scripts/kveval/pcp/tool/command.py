@@ -21,8 +21,7 @@ from kveval.pcp.archive.loading import Archive, load_all
 from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Volume
 from kveval.pcp.conversion.conversion import ConversionSummary, Scan, convert, matcher, survey
-from kveval.pcp.tool.dates import SECOND
-from kveval.pcp.tool.intervals import TimeWindow, nanoseconds, shown, time_window
+from kveval.pcp.tool.intervals import SECOND, TimeWindow, nanoseconds, shown, time_window
 from kveval.pcp.tool.options import parse, reporting
 
 OK, DAMAGED, NOTHING = 0, 1, 2

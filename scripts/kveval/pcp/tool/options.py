@@ -19,7 +19,7 @@ metric[,label[,instances[,unit[,raw]]]]; all metrics if there is none.
 Without -a, the first word is the ARCHIVE: a folder, a base name, a tar (.tar.zst)."""
 
 EPILOG = """TIME (PCPIntro(1)): 5min from the start, -1hour back from the end, @10:00, @2024-03-04 13:07, '@Mon Mar 4
-13:07:47 2024', '@2 hours ago'; also ISO 8601 and @SECONDS since 1970. INTERVAL: 10, 5min, 1h30m, 250msec.
+13:07:47 2024'; also ISO 8601 and @SECONDS since 1970. INTERVAL: 10, 5min, 1h30m, 250msec.
 
 examples:
   pcp-parquet -a ARCHIVE -o OUT.parquet                         every value, in the long form
