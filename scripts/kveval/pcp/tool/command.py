@@ -124,7 +124,7 @@ def _wide(
         at_ns, stamps = _moments(options, store.record_times(), window)
         moments = Moments(at_ns, archives[0].label.start_ns, np.array(info.marks_ns, dtype=np.int64))
         metrics = wanted_metrics(inventory, specs, how, {pmid: store.names(pmid) for pmid in chosen})
-        sheet = Sheet(store, inventory, Rows(moments, stamps, options.raw), how)
+        sheet = Sheet(store, inventory, Rows(moments, stamps, options.raw))
         zone = "UTC" if options.raw else os.environ.get("TZ") or "local"
         facts = {"host": info.host, "timezone": zone, "sampling": "records" if options.raw else "interpolated"}
         columns = write_wide(sheet, metrics, output, {"kveval.pcp.wide": json.dumps(facts)})

@@ -24,7 +24,6 @@ class MetricSpec:
     instances: tuple[str, ...] = ()
     units: str | None = None
     raw: bool = False
-    limit: int | None = None
 
     def matches(self, name: str) -> bool:
         """Whether a metric of this name is selected."""
@@ -33,12 +32,10 @@ class MetricSpec:
 
 @dataclass(frozen=True)
 class Reporting:
-    """Treatment of the values of all metrics: raw counters, units by dimension, instances, limits, ranks.
+    """Treatment of the values of all metrics: raw counters, units by dimension, instances.
 
     `raw` is pcp2arrow's -r (records as they are), `raw_counters` its -R. `count_units`, `space_units` and
-    `time_units` are for metrics of that dimension alone. `limit` N keeps values of at least N,
-    -N those of at most N; `rank` N keeps the N highest values of a metric at each time, -N the N lowest; `rank_first`
-    ranks before instances are selected.
+    `time_units` are for metrics of that dimension alone.
     """
 
     raw: bool = False
@@ -47,37 +44,25 @@ class Reporting:
     space_units: str | None = None
     time_units: str | None = None
     instances: tuple[str, ...] = ()
-    omit_singular: bool = False
-    limit: int = 0
-    limit_forced: int = 0
-    rank: int = 0
-    rank_first: bool = False
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A metric to be written: its name, and what is to be done with its values. `hidden` instances are only ranked."""
+    """A metric to be written: its name, and what is to be done with its values."""
 
     name: str
     desc: Desc
     scaling: Scaling
     rated: bool
     instances: tuple[str | None, ...]
-    hidden: frozenset[str | None]
-    limit: int
 
 
 def parse_spec(text: str) -> MetricSpec:
-    """`metric[,label[,instances[,unit[,type[,width[,precision[,limit]]]]]]]`; several instances in quotes.
-
-    ValueError for a limit that is no number.
-    """
-    fields = next(csv.reader([text.replace("'", '"')])) + [""] * 8
-    pattern, _, instances, units, kind, _, _, limit = (field.strip() for field in fields[:8])
+    """`metric[,label[,instances[,unit[,type]]]]`, of which the label is ignored; several instances in quotes."""
+    fields = next(csv.reader([text.replace("'", '"')])) + [""] * 5
+    pattern, _, instances, units, kind = (field.strip() for field in fields[:5])
     names = tuple(name.strip() for name in instances.split(",") if name.strip())
-    if limit and not re.fullmatch(r"-?\d+", limit):
-        raise ValueError(f"{text}: the limit {limit!r} is not a whole number")
-    return MetricSpec(pattern.rstrip("."), names, units or None, kind == "raw", int(limit) if limit else None)
+    return MetricSpec(pattern.rstrip("."), names, units or None, kind == "raw")
 
 
 def wanted_metrics(
@@ -106,17 +91,13 @@ def _wanted(
     name: str, desc: Desc, spec: MetricSpec, how: Reporting, inventory: Inventory, valued: Sequence[str | None]
 ) -> Wanted | None:
     domain = inventory.instances(desc)
-    if domain is None and how.omit_singular:
-        return None
     instances: list[str | None] = [None] if domain is None else list(dict.fromkeys([*domain.names, *valued]))
-    hidden: frozenset[str | None] = frozenset()
     patterns = spec.instances or how.instances
     if domain is not None and patterns:
         chosen = chosen_instances([one for one in instances if one is not None], patterns)
         if not chosen:
             return None
-        hidden = frozenset(set(instances) - set(chosen)) if how.rank_first else frozenset()
-        instances = instances if how.rank_first else list(chosen)
+        instances = list(chosen)
     counter = desc.semantics == COUNTER and desc.type != STRING
     raw = how.raw or how.raw_counters or spec.raw
     text = desc.type == STRING
@@ -131,8 +112,7 @@ def _wanted(
         raise ValueError(f"{name}: {error}") from error
     if scaled.rate and not counter:
         raise ValueError(f"{name} is not a counter, so it has no rate ({units})")
-    limit = 0 if text else how.limit_forced or spec.limit or how.limit
-    return Wanted(name, desc, scaled, counter and not how.raw, tuple(instances), hidden, limit)
+    return Wanted(name, desc, scaled, counter and not how.raw, tuple(instances))
 
 
 def _units_by_dimension(packed: int, how: Reporting) -> str | None:

@@ -19,7 +19,7 @@ from kveval.pcp.archive.units import COUNTER, DISCRETE, DOUBLE, FLOAT, I32, I64,
 from kveval.pcp.tool.domains import Inventory
 from kveval.pcp.tool.interpolation import Flags, Moments, present, rates, sampled
 from kveval.pcp.tool.samples import NATIVE, SampleStore
-from kveval.pcp.tool.selection import Reporting, Wanted
+from kveval.pcp.tool.selection import Wanted
 
 # Cells of one batch of columns, and of one row group: nine bytes each.
 CELLS = 2_000_000
@@ -46,25 +46,23 @@ class Sheet:
     store: SampleStore
     inventory: Inventory
     rows: Rows
-    how: Reporting
     cells: int = CELLS
 
     def columns(self, metric: Wanted) -> Iterator[pa.Table]:
         """The columns of one metric, in batches of at most `cells` cells."""
         width = max(1, self.cells // max(1, len(self.rows.stamps)))
-        if self.how.rank:
-            width = len(metric.instances)  # the ranks of a metric need all its instances
-        batches = [metric.instances[at : at + width] for at in range(0, len(metric.instances), max(1, width))]
+        batches = [metric.instances[at : at + width] for at in range(0, len(metric.instances), width)]
         any_value = self._any_value(metric, batches)
         for batch in batches:
             values, valid = self._cells(metric, batch, any_value)
-            valid = self._filtered(metric, values, valid)
-            kind = column_type(metric)
-            shown = [number for number, name in enumerate(batch) if name not in metric.hidden]
-            arrays = [_array(values[number], valid[number], kind) for number in shown]
-            names = [column_name(metric.name, batch[number]) for number in shown]
-            if names:
-                yield pa.Table.from_arrays(arrays, schema=pa.schema([(name, kind) for name in names]))
+            # The metric's own type; double for what is a rate, a scaled value or a sampled counter.
+            kind = pa.float64() if metric.rated or metric.scaling.changes else TYPES[metric.desc.type]
+            arrays = [
+                pa.array(cells, mask=~there, from_pandas=False).cast(kind, safe=False)
+                for cells, there in zip(values, valid, strict=True)
+            ]
+            names = [metric.name if name is None else f"{metric.name}[{name}]" for name in batch]
+            yield pa.Table.from_arrays(arrays, schema=pa.schema([(name, kind) for name in names]))
 
     def _any_value(self, metric: Wanted, batches: Sequence[Sequence[str | None]]) -> Flags | None:
         """Whether any instance has a value in each row, where the values of a row depend on that."""
@@ -104,33 +102,6 @@ class Sheet:
         if metric.scaling.changes:
             values = values.astype(np.float64) * metric.scaling.ratio * metric.scaling.multiplier
         return values, valid
-
-    def _filtered(self, metric: Wanted, values: NDArray[Any], valid: Flags) -> Flags:
-        if metric.desc.type == STRING:
-            return valid
-        if metric.limit:
-            valid = valid & (values >= metric.limit if metric.limit > 0 else values <= -metric.limit)
-        if self.how.rank and metric.instances != (None,):
-            numbers = np.where(valid, values.astype(np.float64), np.nan)
-            order = np.argsort(-numbers if self.how.rank > 0 else numbers, axis=0, kind="stable")
-            place = np.empty_like(order)
-            np.put_along_axis(place, order, np.arange(len(order))[:, None], axis=0)
-            valid = valid & (place < abs(self.how.rank))
-        return valid
-
-
-def column_name(metric: str, instance: str | None) -> str:
-    """`metric` or `metric[instance]`."""
-    return metric if instance is None else f"{metric}[{instance}]"
-
-
-def column_type(metric: Wanted) -> pa.DataType:
-    """The metric's own type; double for what is a rate, a scaled value or a sampled counter."""
-    return pa.float64() if metric.rated or metric.scaling.changes else TYPES[metric.desc.type]
-
-
-def _array(values: NDArray[Any], valid: Flags, kind: pa.DataType) -> pa.Array:
-    return pa.array(values, mask=~valid, from_pandas=False).cast(kind, safe=False)
 
 
 def _rows_of(times: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
