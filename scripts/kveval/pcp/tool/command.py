@@ -99,19 +99,18 @@ def _wide(
     options: argparse.Namespace, archives: Sequence[Archive], window: TimeWindow, output: Path, problems: ProblemLog
 ) -> list[ArchiveProblem]:
     # The long form does without these; they are slow to import.
-    from kveval.pcp.tool.domains import Inventory  # noqa: PLC0415
     from kveval.pcp.tool.interpolation import Moments  # noqa: PLC0415
     from kveval.pcp.tool.samples import SampleStore  # noqa: PLC0415
     from kveval.pcp.tool.selection import parse_spec, wanted_metrics  # noqa: PLC0415
-    from kveval.pcp.tool.sheet import Rows, Sheet, write_wide  # noqa: PLC0415
+    from kveval.pcp.tool.sheet import Sheet, write_wide  # noqa: PLC0415
 
     begin = time.monotonic()
     hosts = sorted({archive.label.host for archive in archives})
     if len(hosts) > 1:
         raise ArchiveError(f"archives of several hosts ({', '.join(hosts)}): --wide takes those of one host")
-    how, specs = reporting(options), [parse_spec(word) for word in options.words]
-    inventory = Inventory([archive.metadata for archive in archives])
-    chosen = {metric.desc.pmid for metric in wanted_metrics(inventory, specs, how, {})}
+    descs = {pmid: desc for archive in reversed(archives) for pmid, desc in archive.metadata.descs.items()}
+    metrics = wanted_metrics(descs.values(), [parse_spec(word) for word in options.words], reporting(options))
+    chosen = {metric.desc.pmid for metric in metrics}
     with tempfile.TemporaryDirectory(prefix="pcp-parquet-") as folder:
         store = SampleStore(Path(folder))
         scan = Scan(problems, lambda desc: desc.pmid in chosen, sink=store.take)
@@ -123,8 +122,7 @@ def _wide(
         info = scan.info(archives, 0)
         at_ns, stamps = _moments(options, store.record_times(), window)
         moments = Moments(at_ns, archives[0].label.start_ns, np.array(info.marks_ns, dtype=np.int64))
-        metrics = wanted_metrics(inventory, specs, how, {pmid: store.names(pmid) for pmid in chosen})
-        sheet = Sheet(store, inventory, Rows(moments, stamps, options.raw))
+        sheet = Sheet(store, moments, stamps, options.raw)
         zone = "UTC" if options.raw else os.environ.get("TZ") or "local"
         facts = {"host": info.host, "timezone": zone, "sampling": "records" if options.raw else "interpolated"}
         columns = write_wide(sheet, metrics, output, {"kveval.pcp.wide": json.dumps(facts)})

@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import os.path
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kveval.pcp.archive.meta import Desc
 from kveval.pcp.archive.units import COUNTER, STRING
-from kveval.pcp.conversion.conversion import matches
-from kveval.pcp.tool.domains import Inventory
+from kveval.pcp.conversion.conversion import matcher
 from kveval.pcp.tool.samples import NATIVE
 from kveval.pcp.tool.scaling import Scaling, scaling, unpacked
 
@@ -24,10 +23,6 @@ class MetricSpec:
     instances: tuple[str, ...] = ()
     units: str | None = None
     raw: bool = False
-
-    def matches(self, name: str) -> bool:
-        """Whether a metric of this name is selected."""
-        return matches(name, self.pattern)
 
 
 @dataclass(frozen=True)
@@ -48,13 +43,12 @@ class Reporting:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A metric to be written: its name, and what is to be done with its values."""
+    """A metric to be written, what is to be done with its values, and the patterns that its instances must match."""
 
-    name: str
     desc: Desc
     scaling: Scaling
     rated: bool
-    instances: tuple[str | None, ...]
+    patterns: tuple[str, ...]
 
 
 def parse_spec(text: str) -> MetricSpec:
@@ -62,45 +56,28 @@ def parse_spec(text: str) -> MetricSpec:
     fields = next(csv.reader([text.replace("'", '"')])) + [""] * 5
     pattern, _, instances, units, kind = (field.strip() for field in fields[:5])
     names = tuple(name.strip() for name in instances.split(",") if name.strip())
-    return MetricSpec(pattern.rstrip("."), names, units or None, kind == "raw")
+    return MetricSpec(pattern, names, units or None, kind == "raw")
 
 
-def wanted_metrics(
-    inventory: Inventory, specs: Sequence[MetricSpec], how: Reporting, valued: dict[int, list[str | None]]
-) -> list[Wanted]:
-    """The metrics that are asked for, in the order of the specifications, then in libpcp's.
+def wanted_metrics(descs: Iterable[Desc], specs: Sequence[MetricSpec], how: Reporting) -> list[Wanted]:
+    """The metrics that are asked for, in the order of the specifications, then of their names.
 
-    `valued` are the instances that have values, by PMID. Metrics whose values have no column (events, aggregates) are
-    left out. ValueError for a specification that no metric matches, and for units of another dimension.
+    Metrics whose values have no column (events, aggregates) are left out. ValueError for units of another dimension.
     """
     found: dict[int, Wanted] = {}
+    ordered = sorted(descs, key=lambda desc: desc.names[0])
     for spec in specs or [MetricSpec("*")]:
-        hits = [name for name in inventory.pmids if spec.matches(name)]
-        if not hits:
-            raise ValueError(f"no metric {spec.pattern!r} in the archive (--list shows those that it has)")
-        for name in hits:
-            desc = inventory.descs[inventory.pmids[name]]
-            if desc.pmid not in found and desc.type in NATIVE:
-                metric = _wanted(name, desc, spec, how, inventory, valued.get(desc.pmid, []))
-                if metric is not None:
-                    found[desc.pmid] = metric
+        selected = matcher([spec.pattern])
+        for desc in ordered:
+            if desc.pmid not in found and desc.type in NATIVE and selected(desc):
+                found[desc.pmid] = _wanted(desc, spec, how)
     return list(found.values())
 
 
-def _wanted(
-    name: str, desc: Desc, spec: MetricSpec, how: Reporting, inventory: Inventory, valued: Sequence[str | None]
-) -> Wanted | None:
-    domain = inventory.instances(desc)
-    instances: list[str | None] = [None] if domain is None else list(dict.fromkeys([*domain.names, *valued]))
-    patterns = spec.instances or how.instances
-    if domain is not None and patterns:
-        chosen = chosen_instances([one for one in instances if one is not None], patterns)
-        if not chosen:
-            return None
-        instances = list(chosen)
-    counter = desc.semantics == COUNTER and desc.type != STRING
+def _wanted(desc: Desc, spec: MetricSpec, how: Reporting) -> Wanted:
+    name, text = desc.names[0], desc.type == STRING
+    counter = desc.semantics == COUNTER and not text
     raw = how.raw or how.raw_counters or spec.raw
-    text = desc.type == STRING
     units = None if text else spec.units or _units_by_dimension(desc.units, how)
     try:
         scaled = (
@@ -112,7 +89,7 @@ def _wanted(
         raise ValueError(f"{name}: {error}") from error
     if scaled.rate and not counter:
         raise ValueError(f"{name} is not a counter, so it has no rate ({units})")
-    return Wanted(name, desc, scaled, counter and not how.raw, tuple(instances))
+    return Wanted(desc, scaled, counter and not how.raw, spec.instances or how.instances)
 
 
 def _units_by_dimension(packed: int, how: Reporting) -> str | None:

@@ -1,4 +1,4 @@
-"""The wide table: one row per time, one column per series, with pcp2arrow's names, order and types."""
+"""The wide table: one row per time, one column per series, with pcp2arrow's names and types."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kveval.pcp.archive.meta import INDOM_NULL, Desc
 from kveval.pcp.archive.units import COUNTER, DISCRETE, DOUBLE, FLOAT, I32, I64, STRING, U32, U64
-from kveval.pcp.tool.domains import Inventory
 from kveval.pcp.tool.interpolation import Flags, Moments, present, rates, sampled
 from kveval.pcp.tool.samples import NATIVE, SampleStore
-from kveval.pcp.tool.selection import Wanted
+from kveval.pcp.tool.selection import Wanted, chosen_instances
 
 # Cells of one batch of columns, and of one row group: nine bytes each.
 CELLS = 2_000_000
@@ -30,30 +30,28 @@ TYPES = {
 Cells = tuple[NDArray[Any], Flags]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The rows of the table: values sampled at `moments`, or, if `records`, recorded then; `stamps` are written."""
+@dataclass
+class Sheet:
+    """Makes the columns of a table from stored samples, some at a time.
 
+    Its rows are values sampled at `moments`, or, if `records`, recorded then; `stamps` are written.
+    """
+
+    store: SampleStore
     moments: Moments
     stamps: NDArray[np.int64]
     records: bool
-
-
-@dataclass
-class Sheet:
-    """Makes the columns of a table from stored samples, some at a time."""
-
-    store: SampleStore
-    inventory: Inventory
-    rows: Rows
     cells: int = CELLS
 
     def columns(self, metric: Wanted) -> Iterator[pa.Table]:
         """The columns of one metric, in batches of at most `cells` cells."""
-        width = max(1, self.cells // max(1, len(self.rows.stamps)))
-        batches = [metric.instances[at : at + width] for at in range(0, len(metric.instances), width)]
-        any_value = self._any_value(metric, batches)
-        for batch in batches:
+        instances: Sequence[str | None] = self.store.names(metric.desc.pmid)
+        if metric.patterns and metric.desc.indom != INDOM_NULL:
+            instances = chosen_instances([name or "" for name in instances], metric.patterns)
+        width = max(1, self.cells // max(1, len(self.stamps)))
+        any_value = self._any_value(metric.desc, instances)
+        for at in range(0, len(instances), width):
+            batch = instances[at : at + width]
             values, valid = self._cells(metric, batch, any_value)
             # The metric's own type; double for what is a rate, a scaled value or a sampled counter.
             kind = pa.float64() if metric.rated or metric.scaling.changes else TYPES[metric.desc.type]
@@ -61,44 +59,36 @@ class Sheet:
                 pa.array(cells, mask=~there, from_pandas=False).cast(kind, safe=False)
                 for cells, there in zip(values, valid, strict=True)
             ]
-            names = [metric.name if name is None else f"{metric.name}[{name}]" for name in batch]
+            of_metric = metric.desc.names[0]
+            names = [of_metric if name is None else f"{of_metric}[{name}]" for name in batch]
             yield pa.Table.from_arrays(arrays, schema=pa.schema([(name, kind) for name in names]))
 
-    def _any_value(self, metric: Wanted, batches: Sequence[Sequence[str | None]]) -> Flags | None:
+    def _any_value(self, desc: Desc, instances: Sequence[str | None]) -> Flags | None:
         """Whether any instance has a value in each row, where the values of a row depend on that."""
-        interrupted = metric.desc.semantics == COUNTER and self.rows.moments.interrupted.any()
-        if self.rows.records or not (interrupted or metric.desc.semantics == DISCRETE):
+        interrupted = desc.semantics == COUNTER and self.moments.interrupted.any()
+        if self.records or not (interrupted or desc.semantics == DISCRETE):
             return None
-        found = np.zeros(len(self.rows.stamps), dtype=np.bool_)
-        for batch in batches:
-            for name in batch:
-                series = self.store.series(metric.desc.pmid, name, metric.desc.type)
-                found |= present(series, self.rows.moments, metric.desc.semantics, *self._life(metric, name))
+        found = np.zeros(len(self.stamps), dtype=np.bool_)
+        for name in instances:
+            found |= present(self.store.series(desc.pmid, name, desc.type), self.moments, desc.semantics)
         return found
 
-    def _life(self, metric: Wanted, name: str | None) -> tuple[int, int]:
-        domain = self.inventory.instances(metric.desc)
-        if domain is None or name is None:
-            return -1, -1
-        return domain.born_ns.get(name, -1), domain.died_ns.get(name, -1)
-
     def _cells(self, metric: Wanted, batch: Sequence[str | None], any_value: Flags | None) -> Cells:
-        shape = (len(batch), len(self.rows.stamps))
-        values, valid = np.zeros(shape, dtype=NATIVE[metric.desc.type]), np.zeros(shape, dtype=np.bool_)
+        desc, shape = metric.desc, (len(batch), len(self.stamps))
+        values, valid = np.zeros(shape, dtype=NATIVE[desc.type]), np.zeros(shape, dtype=np.bool_)
         for number, name in enumerate(batch):
-            series = self.store.series(metric.desc.pmid, name, metric.desc.type)
-            if self.rows.records:
-                at = _rows_of(series.times_ns, self.rows.moments.at_ns)
+            series = self.store.series(desc.pmid, name, desc.type)
+            if self.records:
+                at = _rows_of(series.times_ns, self.moments.at_ns)
                 values[number, at[at >= 0]], valid[number, at[at >= 0]] = series.values[at >= 0], True
             else:
-                semantics, life = metric.desc.semantics, self._life(metric, name)
-                values[number], valid[number] = sampled(series, self.rows.moments, semantics, *life)
-        if any_value is not None and metric.desc.semantics == COUNTER:
-            valid &= ~_silenced(self.rows.moments.interrupted, any_value)
+                values[number], valid[number] = sampled(series, self.moments, desc.semantics)
+        if any_value is not None and desc.semantics == COUNTER:
+            valid &= ~_silenced(self.moments.interrupted, any_value)
         elif any_value is not None:
             values, valid = _held(values, valid, any_value)
         if metric.scaling.rate:
-            values, valid = rates(values, valid, self.rows.moments.at_ns)
+            values, valid = rates(values, valid, self.moments.at_ns)
         if metric.scaling.changes:
             values = values.astype(np.float64) * metric.scaling.ratio * metric.scaling.multiplier
         return values, valid
@@ -133,7 +123,7 @@ def write_wide(sheet: Sheet, metrics: Sequence[Wanted], output: Path, facts: dic
     It holds part-0.parquet, as pcp2arrow's does, and appears only when complete. If there are many columns, they are
     collected in temporary files.
     """
-    stamps = pa.array(sheet.rows.stamps).cast(pa.timestamp("ns"))
+    stamps = pa.array(sheet.stamps).cast(pa.timestamp("ns"))
     with ExitStack() as stack:
         part = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".pcp-parquet-", dir=output.parent)))
         waiting: list[pa.Table | Path] = [pa.Table.from_arrays([stamps], names=["timestamp"])]
