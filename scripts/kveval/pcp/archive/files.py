@@ -176,5 +176,5 @@ def _by_name(source: Path) -> ArchiveFiles:
     if what is not None:
         raise ArchiveError(f"{source}: {what}, not a PCP archive")
     if source.exists() or source.name in archives:
-        raise ArchiveError(f"{source}: not a PCP archive (no file of it starts with a PCP label)")
+        raise ArchiveError(f"{source}: not a PCP archive (no file of it starts with a label of version 2 or 3)")
     raise ArchiveError(f"{source}: no such archive (expected {source.name}.meta, {source.name}.0)")

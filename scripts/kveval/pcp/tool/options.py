@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from kveval import __version__
 from kveval.pcp.tool.intervals import parse_interval
-from kveval.pcp.tool.selection import Reporting, parse_instances
 
 DESCRIPTION = """Convert an archive of Performance Co-Pilot to Parquet, without PCP.
 
@@ -114,26 +113,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 def _joined(argv: Sequence[str], made: argparse.ArgumentParser) -> list[str]:
     """The words, each value joined to its option as by getopt(3): in "-T -5min", -5min is a value, not an option."""
 
-    def words() -> Iterator[str]:
-        rest = iter(argv)
-        for word in rest:
-            action = made._option_string_actions.get(word)
-            value = next(rest, None) if action is not None and action.nargs is None else None
-            yield word if value is None else f"{word}{'=' if word.startswith('--') else ''}{value}"
-
-    return list(words())
-
-
-def reporting(options: argparse.Namespace) -> Reporting:
-    """The treatment of values that the options ask for."""
-    return Reporting(
-        raw=options.raw,
-        raw_counters=options.raw_prefer,
-        count_units=options.count_scale,
-        space_units=options.space_scale,
-        time_units=options.time_scale,
-        instances=tuple(one for text in options.instances or [] for one in parse_instances(text)),
-    )
+    joined, rest = [], iter(argv)
+    for word in rest:
+        action = made._option_string_actions.get(word)
+        value = next(rest, None) if action is not None and action.nargs is None else None
+        joined.append(word if value is None else f"{word}{'=' if word.startswith('--') else ''}{value}")
+    return joined
 
 
 def _interval(text: str) -> int:

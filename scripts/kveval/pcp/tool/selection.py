@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import os.path
 import re
@@ -26,22 +27,6 @@ class MetricSpec:
 
 
 @dataclass(frozen=True)
-class Reporting:
-    """Treatment of the values of all metrics: raw counters, units by dimension, instances.
-
-    `raw` is pcp2arrow's -r (records as they are), `raw_counters` its -R. `count_units`, `space_units` and
-    `time_units` are for metrics of that dimension alone.
-    """
-
-    raw: bool = False
-    raw_counters: bool = False
-    count_units: str | None = None
-    space_units: str | None = None
-    time_units: str | None = None
-    instances: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Wanted:
     """A metric to be written, what is to be done with its values, and the patterns that its instances must match."""
 
@@ -59,43 +44,39 @@ def parse_spec(text: str) -> MetricSpec:
     return MetricSpec(pattern, names, units or None, kind == "raw")
 
 
-def wanted_metrics(descs: Iterable[Desc], specs: Sequence[MetricSpec], how: Reporting) -> list[Wanted]:
-    """The metrics that are asked for, in the order of the specifications, then of their names.
+def wanted_metrics(descs: Iterable[Desc], options: argparse.Namespace) -> list[Wanted]:
+    """The metrics that the command line asks for, in the order of its words, then of their names.
 
     Metrics whose values have no column (events, aggregates) are left out. ValueError for units of another dimension.
     """
     found: dict[int, Wanted] = {}
     ordered = sorted(descs, key=lambda desc: desc.names[0])
-    for spec in specs or [MetricSpec("*")]:
+    for spec in map(parse_spec, options.words or ["*"]):
         selected = matcher([spec.pattern])
         for desc in ordered:
             if desc.pmid not in found and desc.type in NATIVE and selected(desc):
-                found[desc.pmid] = _wanted(desc, spec, how)
+                found[desc.pmid] = _wanted(desc, spec, options)
     return list(found.values())
 
 
-def _wanted(desc: Desc, spec: MetricSpec, how: Reporting) -> Wanted:
-    name, text = desc.names[0], desc.type == STRING
-    counter = desc.semantics == COUNTER and not text
-    raw = how.raw or how.raw_counters or spec.raw
-    units = None if text else spec.units or _units_by_dimension(desc.units, how)
+def _wanted(desc: Desc, spec: MetricSpec, options: argparse.Namespace) -> Wanted:
+    patterns = spec.instances or tuple(one for text in options.instances or [] for one in parse_instances(text))
+    if desc.type == STRING:
+        return Wanted(desc, Scaling(), False, patterns)
+    name, counter, own = desc.names[0], desc.semantics == COUNTER, unpacked(desc.units)
+    # Units that were given for all metrics are for those of one dimension alone.
+    of_dimension = {(1, 0, 0): options.space_scale, (0, 1, 0): options.time_scale, (0, 0, 1): options.count_scale}
+    units = spec.units or of_dimension.get((own.space, own.time, own.count))
+    raw = options.raw or options.raw_prefer or spec.raw
     try:
         scaled = (
-            Scaling()
-            if text or (how.raw and units is None)
-            else scaling(desc.units, counter=counter, raw=raw, wanted=units)
+            Scaling() if options.raw and units is None else scaling(desc.units, counter=counter, raw=raw, wanted=units)
         )
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     if scaled.rate and not counter:
         raise ValueError(f"{name} is not a counter, so it has no rate ({units})")
-    return Wanted(desc, scaled, counter and not how.raw, spec.instances or how.instances)
-
-
-def _units_by_dimension(packed: int, how: Reporting) -> str | None:
-    own = unpacked(packed)
-    choices = {(1, 0, 0): how.space_units, (0, 1, 0): how.time_units, (0, 0, 1): how.count_units}
-    return choices.get((own.space, own.time, own.count))
+    return Wanted(desc, scaled, counter and not options.raw, patterns)
 
 
 def parse_instances(text: str) -> tuple[str, ...]:
