@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,20 +10,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kveval.pcp.parquet.reading import Source, series
-
 _BITS = {"32": 32, "U32": 32}
 NANOSECONDS = 1e9
 
 
-def rate(source: pd.DataFrame | Source, metric: str | None = None, **selection: Any) -> pd.DataFrame:
+def rate(frame: pd.DataFrame) -> pd.DataFrame:
     """Per-second rates between consecutive samples of each instance: columns timestamp (the later), instance, value.
 
-    `source` is a frame from `series`, or a file together with `metric` and a selection as `series` takes it. The rate
-    is missing (NaN) where the counter was reset, or where the recording was interrupted in between (a mark). A 32-bit
-    counter that falls by more than half its range has wrapped: 2^32 is added. ValueError if the metric is no counter.
+    `frame` is one of `series`. The rate is missing (NaN) where the counter was reset, or where the recording was
+    interrupted in between (a mark). A 32-bit counter that falls by more than half its range has wrapped: 2^32 is added.
+    ValueError if the metric is no counter.
     """
-    frame = _counter(source, metric, selection)
     steps = _steps(frame)
     values = np.where(steps.reset | steps.marked, np.nan, steps.delta / steps.seconds)
     result = frame.iloc[steps.at].drop(columns=["value", "value_int"], errors="ignore")
@@ -33,40 +30,34 @@ def rate(source: pd.DataFrame | Source, metric: str | None = None, **selection: 
     return result
 
 
-def increase(
-    source: pd.DataFrame | Source,
-    metric: str | None = None,
-    start_ns: int | None = None,
-    finish_ns: int | None = None,
-    **selection: Any,
-) -> pd.DataFrame:
-    """The gain of a counter in a closed window, one row per instance.
+def increase(frame: pd.DataFrame) -> pd.DataFrame:
+    """The gain of a counter over the samples of a frame from `series`, one row per instance.
 
-    Columns: instance; increase, from the first to the last sample inside the window; seconds that these samples
-    span; rate = increase / seconds (per second); samples; resets; marks. After a reset the new
-    value counts, a lower bound (what was counted before the reset is unknown). Steps across a mark count neither in
-    increase nor in seconds. An instance with fewer than two samples has increase 0 and rate NaN.
+    Columns: instance; increase, from the first to the last sample; seconds that these samples span; rate = increase /
+    seconds (per second); samples; resets; marks. After a reset the new value counts, a lower bound (what was counted
+    before the reset is unknown). Steps across a mark count neither in increase nor in seconds. An instance with fewer
+    than two samples has increase 0 and rate NaN. ValueError if the metric is no counter.
     """
-    frame = _counter(source, metric, {"start_ns": start_ns, "finish_ns": finish_ns, **selection})
     steps = _steps(frame)
+
+    def by_row(values: NDArray[Any]) -> NDArray[Any]:
+        rows = np.zeros(len(frame), dtype=np.float64 if values.dtype == np.float64 else np.int64)
+        rows[steps.at] = values
+        return rows
+
     keys = [name for name in ("host", "instance") if name in frame]
-    parts = pd.DataFrame(
-        {
-            **{key: frame[key].to_numpy()[steps.at] for key in keys},
-            "increase": steps.gained,
-            "seconds": np.where(steps.marked, 0.0, steps.seconds),
-            "resets": (steps.reset & ~steps.marked).astype(np.int64),
-            "marks": steps.marked.astype(np.int64),
-        }
+    parts = frame[keys].assign(
+        increase=by_row(steps.gained),
+        seconds=by_row(np.where(steps.marked, 0.0, steps.seconds)),
+        samples=1,
+        resets=by_row(steps.reset & ~steps.marked),
+        marks=by_row(steps.marked),
     )
-    sums = parts.groupby(keys, dropna=False, sort=False, observed=True).sum()
-    samples = frame.groupby(keys, dropna=False, sort=False, observed=True).size().rename("samples")
-    result = pd.concat([samples, sums], axis=1).fillna(0).reset_index()
-    result["rate"] = result["increase"] / result["seconds"].where(result["seconds"] > 0)
+    result = parts.groupby(keys, dropna=False, sort=False, observed=True).sum()
+    result.insert(2, "rate", result["increase"] / result["seconds"].where(result["seconds"] > 0))
+    result = result.reset_index()
     result.attrs = dict(frame.attrs)
-    return result[[*keys, "increase", "seconds", "rate", "samples", "resets", "marks"]].astype(
-        {"samples": np.int64, "resets": np.int64, "marks": np.int64}
-    )
+    return result
 
 
 @dataclass(frozen=True)
@@ -86,7 +77,7 @@ class PreparedCounter:
 
     def __init__(self, frame: pd.DataFrame) -> None:
         """Prepare a frame from `series`. ValueError if the metric is no counter."""
-        steps = _steps(_counter(frame, None, {}))
+        steps = _steps(frame)
         self._times, self._values = _times(frame), frame["value"].to_numpy(dtype=np.float64)
         # For each sample: whether it continues the series of the one before it, and its increase.
         self._goes_on, self._gained = _goes_on(frame), np.zeros(len(frame))
@@ -103,20 +94,6 @@ class PreparedCounter:
         first = float(np.nansum(self._values[inside & ~follows]))
         interval_s = float(np.median(np.diff(moments) / NANOSECONDS))
         return Gained(first, float(np.nansum(self._gained[follows])), interval_s)
-
-
-def _counter(source: pd.DataFrame | Source, metric: str | None, selection: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the samples of a counter; a frame is returned as it is. ValueError if the metric is no counter."""
-    if isinstance(source, pd.DataFrame):
-        frame = source
-    elif metric is None:
-        raise ValueError("a file needs the name of a metric")
-    else:
-        frame = series(source, metric, **selection)
-    semantics = frame.attrs.get("semantics", "counter")
-    if semantics != "counter":
-        raise ValueError(f"{frame.attrs.get('metric')} is {semantics}, not a counter: it has no rate")
-    return frame
 
 
 @dataclass
@@ -137,6 +114,9 @@ class _Steps:
 
 
 def _steps(frame: pd.DataFrame) -> _Steps:
+    """ValueError if the metric is no counter."""
+    if (semantics := frame.attrs.get("semantics", "counter")) != "counter":
+        raise ValueError(f"{frame.attrs.get('metric')} is {semantics}, not a counter: it has no rate")
     times = _times(frame)
     values = frame["value"].to_numpy(dtype=np.float64)
     # Two samples at one time (overlapping archives) make no step.
@@ -158,7 +138,7 @@ def _goes_on(frame: pd.DataFrame) -> NDArray[np.bool_]:
     same = np.ones(max(0, len(frame) - 1), dtype=np.bool_)
     for key in ("host", "instance"):
         if key in frame:
-            codes = _codes(frame[key])
+            codes = pd.Categorical(frame[key]).codes
             same &= codes[1:] == codes[:-1]
     return same
 
@@ -175,9 +155,3 @@ def _exact_delta(frame: pd.DataFrame, at: NDArray[np.int64], delta: NDArray[np.f
 
 def _times(frame: pd.DataFrame) -> NDArray[np.int64]:
     return np.asarray(frame["timestamp"].dt.as_unit("ns").astype("int64"), dtype=np.int64)
-
-
-def _codes(column: pd.Series[Any]) -> NDArray[np.int64]:
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return np.asarray(column.cat.codes, dtype=np.int64)
-    return np.asarray(pd.factorize(column)[0], dtype=np.int64)
