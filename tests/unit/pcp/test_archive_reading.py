@@ -23,7 +23,7 @@ from tests.unit.pcp.test_archive_writer import (
 
 from kveval.pcp.conversion.conversion import convert
 from kveval.pcp.parquet.rates import PreparedCounter, increase, rate
-from kveval.pcp.parquet.reading import archive_info, describe, series, wide
+from kveval.pcp.parquet.reading import archive_info, describe, series
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND
@@ -238,14 +238,6 @@ def test_a_prepared_counter_keeps_hosts_apart_and_leaves_out_what_is_missing() -
     assert (found.first, found.increase) == (1000, 10)
 
 
-def test_wide(parquet: Path) -> None:
-    table = wide(parquet, ["disk.ops", "load"], start_ns=at(5), finish_ns=at(6))
-    assert list(table.columns) == ["disk.ops[nvme]", "disk.ops[sda]", "disk.ops[sdb]", "load"]
-    assert table.index.tolist() == [pd.Timestamp(at(5), tz="UTC"), pd.Timestamp(at(6), tz="UTC")]
-    assert table["disk.ops[sda]"].tolist() == [50, 60]
-    assert table["disk.ops[nvme]"].isna().tolist() == [True, False]
-
-
 def test_two_hosts_are_kept_apart(tmp_path: Path) -> None:
     for host in ("one", "two"):
         writer = all_types(tmp_path / "hosts" / host, 3)
@@ -261,4 +253,3 @@ def test_two_hosts_are_kept_apart(tmp_path: Path) -> None:
     assert both["host"].tolist() == ["one"] * 5 + ["two"] * 5
     assert series(out, "one.u32", host="two")["value"].tolist() == both["value"].tolist()[5:]
     assert len(rate(series(out, "disk.u32"))) == 2 * 3 * 4
-    assert set(wide(out, ["one.u32"]).columns) == {"one:one.u32", "two:one.u32"}

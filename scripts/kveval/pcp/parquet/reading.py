@@ -144,27 +144,3 @@ def _within(windows: Sequence[tuple[int, int]]) -> pc.Expression:
 
 def _match(labels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(name in labels and str(labels[name]) == str(value) for name, value in wanted.items())
-
-
-def wide(
-    parquet: Source, metrics: Sequence[str], *, start_ns: int | None = None, finish_ns: int | None = None
-) -> pd.DataFrame:
-    """A table with one row per time and one column per series, `metric` or `metric[instance]`, as pcp2arrow has it.
-
-    Values are as recorded (no rates). In a file of several hosts the columns begin with `host:`.
-    """
-    columns: dict[str, pd.Series[Any]] = {}
-    for metric in metrics:
-        frame = series(parquet, metric, start_ns=start_ns, finish_ns=finish_ns)
-        keys = [name for name in ("host", "instance") if name in frame]
-        for key, part in frame.groupby(keys, dropna=False, sort=True, observed=True):
-            # Two samples of one series at one time are possible in overlapping archives: keep the last.
-            values = part.drop_duplicates("timestamp", keep="last").set_index("timestamp")["value"]
-            columns[_column(metric, key)] = values
-    return pd.DataFrame(columns).sort_index()
-
-
-def _column(metric: str, key: tuple[Any, ...]) -> str:
-    *host, instance = key
-    name = metric if pd.isna(instance) else f"{metric}[{instance}]"
-    return f"{host[0]}:{name}" if host else name
