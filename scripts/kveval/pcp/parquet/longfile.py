@@ -1,8 +1,9 @@
-"""An open Parquet file in the long form: its footer, and the rows of some metrics."""
+"""An open Parquet file in the long form: its footer, the rows of some metrics, and the samples of many at once."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,44 @@ def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str]]:
         # A null takes the last entry.
         parts.append(table[pc.fill_null(chunk.indices, len(table) - 1).to_numpy()])
     return np.concatenate(parts), words
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of one metric, sorted by series and time.
+
+    `times` in ns since 1970 UTC; `series` numbers `names`, the (host, instance) of each series; the host is "" in a
+    file of one host, the instance "" of a singular metric. `values` are doubles; NaN where the archive has no number.
+    """
+
+    info: MetricInfo
+    times: NDArray[np.int64]
+    series: NDArray[np.int64]
+    names: list[tuple[str, str]]
+    values: NDArray[np.float64]
+
+
+def samples_of(parquet: str | Path, metrics: Collection[str]) -> tuple[dict[str, Samples], ArchiveInfo]:
+    """Return the samples of all of `metrics` that the file has, by the name asked for, and what the archive is.
+
+    Texts are left out. ValueError for a file that `convert` did not write.
+    """
+    file = LongFile(parquet)
+    infos = {name: info for name, info in file.find(metrics).items() if info.type != "string"}
+    table = file.read(["value"], {info.name for info in infos.values()})
+    metric_codes, words = codes(table["metric"])
+    series, instances = codes(table["instance"])
+    hosts = codes(table["host"]) if file.has_host else (np.zeros(len(series), dtype=np.int64), [""])
+    names = [(host, instance) for host in hosts[1] for instance in (*instances, "")]
+    # A null instance has code -1 and becomes the last name of its host.
+    series = hosts[0] * (len(instances) + 1) + np.where(series < 0, len(instances), series)
+    times, values = times_ns(table), np.asarray(table["value"].to_numpy(), dtype=np.float64)
+    order = np.lexsort((times, series, metric_codes))
+    edges = np.searchsorted(metric_codes[order], np.arange(len(words) + 1))
+    rows = {word: order[begin:end] for word, begin, end in zip(words, edges, edges[1:], strict=False)}
+    found = {}
+    for name, info in infos.items():
+        at = rows.get(info.name, order[:0])
+        used, inside = np.unique(series[at], return_inverse=True)
+        found[name] = Samples(info, times[at], inside, [names[number] for number in used], values[at])
+    return found, file.archive()
