@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from itertools import pairwise
-from operator import itemgetter, or_
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +10,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from kveval.pcp.archive.meta import Labels
 from kveval.pcp.conversion.footer import ArchiveInfo, MetricInfo
-from kveval.pcp.conversion.labels import LabelHistory
 from kveval.pcp.parquet.longfile import LongFile, codes, times_ns
 
 Source = str | Path
 Names = str | Sequence[str] | None
-_ALWAYS = (-(1 << 63), (1 << 63) - 1)
 
 
 def describe(parquet: Source) -> dict[str, MetricInfo]:
@@ -58,25 +52,18 @@ def series(
     columns = ["text"] if info.type == "string" else ["value", "value_int"]
     table = file.read(columns, [info.name], start_ns, finish_ns)
     if instance is not None:
-        table = table.filter(_one_of([instance] if isinstance(instance, str) else instance))
-    if labels is not None:
-        table = table.filter(_labelled(file, info, labels))
+        names = [instance] if isinstance(instance, str) else instance
+        table = table.filter(pc.field("instance").isin(pa.array(names, pa.string())))
     if host is not None:
         table = table.filter(pc.field("host") == host if file.has_host else pc.scalar(archive.host == host))
     frame = _frame(table)
+    if labels is not None:
+        frame = frame[_labelled(file, info, frame, labels)].reset_index(drop=True)
     frame.attrs = {
         **{"metric": info.name, "units": info.units, "semantics": info.semantics, "type": info.type},
         "marks_ns": archive.marks_ns,
     }
     return frame
-
-
-def _moment(time_ns: int) -> pa.Scalar[Any]:
-    return pa.scalar(time_ns, pa.timestamp("ns", "UTC"))
-
-
-def _one_of(instances: Sequence[str]) -> pc.Expression:
-    return pc.field("instance").isin(pa.array(instances, pa.string()))
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:
@@ -100,46 +87,23 @@ def _frame(table: pa.Table) -> pd.DataFrame:
     return pd.DataFrame(data)[columns]
 
 
-def _labelled(file: LongFile, info: MetricInfo, wanted: Mapping[str, Any]) -> pc.Expression:
-    """Choose the samples whose labels, of the metric and of the instance, are those wanted at the sample's time."""
+def _labelled(file: LongFile, info: MetricInfo, frame: pd.DataFrame, wanted: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Which samples have these labels, of the metric or of the instance, at their time."""
+    chosen = np.zeros(len(frame), dtype=np.bool_)
     archive = file.archive()
-    parts = []
-    for host in archive.hosts or [archive.host]:
-        chosen = _labelled_on(info.labels_of(host), file.instance_labels(info, host), wanted)
-        parts.append((pc.field("host") == host) & chosen if file.has_host else chosen)
-    return reduce(or_, parts)
-
-
-def _labelled_on(
-    metric: LabelHistory, instances: Mapping[str, LabelHistory], wanted: Mapping[str, Any]
-) -> pc.Expression:
-    by_windows: dict[tuple[tuple[int, int], ...], list[str]] = {}
-    for name, history in instances.items():
-        by_windows.setdefault(_windows(metric, history, wanted), []).append(name)
-    others = ~_one_of(list(instances)) & _within(_windows(metric, [], wanted))
-    return reduce(or_, (_one_of(names) & _within(windows) for windows, names in by_windows.items()), others)
-
-
-def _windows(metric: LabelHistory, instance: LabelHistory, wanted: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
-    """Time spans in ns, end excluded, in which the labels match."""
-    edges = [_ALWAYS[0], *sorted({time for time, _ in (*metric[1:], *instance[1:])}), _ALWAYS[1]]
-    return tuple(
-        window for window in pairwise(edges) if _match(_at(metric, window[0]) | _at(instance, window[0]), wanted)
-    )
-
-
-def _at(history: LabelHistory, time_ns: int) -> Labels:
-    """The labels at a time; the first ones also apply to samples from before they were recorded."""
-    return history[max(0, bisect_right(history, time_ns, key=itemgetter(0)) - 1)][1] if history else {}
-
-
-def _within(windows: Sequence[tuple[int, int]]) -> pc.Expression:
-    if list(windows) == [_ALWAYS]:
-        return pc.scalar(True)
-    spans = (
-        (pc.field("timestamp") >= _moment(begin)) & (pc.field("timestamp") < _moment(end)) for begin, end in windows
-    )
-    return reduce(or_, spans, pc.scalar(False))
+    of_instances = {host: file.instance_labels(info, host) for host in archive.hosts or [archive.host]}
+    keys = [name for name in ("host", "instance") if name in frame]
+    groups: Iterable[tuple[Any, pd.DataFrame]] = frame.groupby(keys, dropna=False, observed=True)
+    for (*host, name), part in groups:
+        where = host[0] if host else archive.host
+        histories = [info.labels_of(where), of_instances[where].get(name) or [(0, {})]]
+        times = part["timestamp"].astype("int64").to_numpy()
+        # The first labels also apply to samples from before they were recorded.
+        at = [np.searchsorted([time for time, _ in one[1:]], times, side="right") for one in histories]
+        pairs, place = np.unique(np.stack(at), axis=1, return_inverse=True)
+        merged = [histories[0][first][1] | histories[1][second][1] for first, second in pairs.T.tolist()]
+        chosen[part.index] = np.array([_match(labels, wanted) for labels in merged])[place]
+    return chosen
 
 
 def _match(labels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
