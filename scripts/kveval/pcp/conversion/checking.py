@@ -13,10 +13,10 @@ from kveval.pcp.archive.files import split_name
 from kveval.pcp.archive.problems import ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Block
 from kveval.pcp.archive.units import COUNTER, I32, I64, U32, U64
+from kveval.pcp.archive.wire import iso
 from kveval.pcp.conversion.catalog import Catalog
 from kveval.pcp.conversion.chunks import Chunk
 from kveval.pcp.conversion.conversion import ConversionSummary, survey
-from kveval.pcp.conversion.times import iso
 
 # A recording's interval varies by less than this factor; a longer silence is a gap.
 GAP_FACTOR = 5.0

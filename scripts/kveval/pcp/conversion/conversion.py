@@ -18,7 +18,7 @@ from kveval.pcp.archive.member import Member
 from kveval.pcp.archive.meta import Desc
 from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Block, Volume, time_at
-from kveval.pcp.archive.sanity import check_metadata
+from kveval.pcp.archive.sanity import Order, check_metadata
 from kveval.pcp.archive.units import indom_string, pmid_string
 from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE
 from kveval.pcp.conversion.catalog import Catalog
@@ -27,7 +27,6 @@ from kveval.pcp.conversion.decode import Decoder
 from kveval.pcp.conversion.footer import ArchiveInfo, MetricInfo, encode, metric_info
 from kveval.pcp.conversion.labels import LabelHistory, instance_labels
 from kveval.pcp.conversion.table import LongWriter
-from kveval.pcp.conversion.times import Order
 
 
 @dataclass(frozen=True)

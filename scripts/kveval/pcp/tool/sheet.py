@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,22 +119,20 @@ def _held(values: NDArray[Any], valid: Flags, any_value: Flags) -> Cells:
 def write_wide(sheet: Sheet, metrics: Sequence[Wanted], output: Path, facts: dict[str, str]) -> int:
     """Write the table to the folder `output`, which must not exist, and return the number of columns.
 
-    It holds part-0.parquet, as pcp2arrow's does, and appears only when complete. If there are many columns, they are
-    collected in temporary files.
+    It holds part-0.parquet, as pcp2arrow's does, and appears only when complete. Until then the columns are in
+    temporary files.
     """
     stamps = pa.array(sheet.stamps).cast(pa.timestamp("ns"))
-    with ExitStack() as stack:
-        part = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".pcp-parquet-", dir=output.parent)))
-        waiting: list[pa.Table | Path] = [pa.Table.from_arrays([stamps], names=["timestamp"])]
-        cells = 0
-        for metric in metrics:
-            for table in sheet.columns(metric):
-                cells += table.num_rows * table.num_columns
-                waiting.append(table if cells <= sheet.cells else _spilled(table, part / str(len(waiting))))
-        tables = [
-            pa.ipc.open_file(stack.enter_context(pa.memory_map(str(one)))).read_all() if isinstance(one, Path) else one
-            for one in waiting
-        ]
+    with tempfile.TemporaryDirectory(prefix=".pcp-parquet-", dir=output.parent) as folder:
+        part = Path(folder)
+        tables = [pa.Table.from_arrays([stamps], names=["timestamp"])]
+        for columns in (columns for metric in metrics for columns in sheet.columns(metric)):
+            path = str(part / str(len(tables)))
+            with pa.ipc.new_file(path, columns.schema) as file:
+                file.write_table(columns)
+            # The pages stay mapped as long as the table exists; an open file for each could be too many.
+            with pa.memory_map(path) as mapped:
+                tables.append(pa.ipc.open_file(mapped).read_all())
         schema = pa.schema([field for table in tables for field in table.schema], metadata=facts)
         step = max(1, sheet.cells // len(schema))
         (part / "table").mkdir()
@@ -147,9 +144,3 @@ def write_wide(sheet: Sheet, metrics: Sequence[Wanted], output: Path, facts: dic
                 file.write_table(pa.Table.from_arrays(columns, schema=schema))
         shutil.move(part / "table", output)
     return len(schema)
-
-
-def _spilled(table: pa.Table, path: Path) -> Path:
-    with pa.ipc.new_file(str(path), table.schema) as file:
-        file.write_table(table)
-    return path
