@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -22,21 +22,23 @@ from kveval.pcp.archive.sanity import Order, check_metadata
 from kveval.pcp.archive.units import indom_string, pmid_string
 from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE
 from kveval.pcp.conversion.catalog import Catalog
-from kveval.pcp.conversion.chunks import CHUNK_ROWS, Chunk, Chunker
-from kveval.pcp.conversion.decode import Decoder
-from kveval.pcp.conversion.footer import ArchiveInfo, MetricInfo, encode, metric_info
-from kveval.pcp.conversion.labels import LabelHistory, instance_labels
+from kveval.pcp.conversion.chunks import Chunk, chunks_of
+from kveval.pcp.conversion.decode import Decoder, Piece
+from kveval.pcp.conversion.footer import ArchiveInfo, LabelHistory, MetricInfo, encode, instance_labels, metric_info
 from kveval.pcp.conversion.table import LongWriter
 
 
 @dataclass(frozen=True)
 class ConversionSummary:
-    """The result of a conversion: rows written, values seen per metric, and every problem found."""
+    """The result of a conversion: the recording, with every problem found, and the values seen per metric."""
 
-    output: Path | None
-    rows: int
     info: ArchiveInfo
     metrics: dict[str, MetricInfo]
+
+    @property
+    def rows(self) -> int:
+        """Number of values."""
+        return self.info.rows
 
     @property
     def problems(self) -> list[ArchiveProblem]:
@@ -67,7 +69,6 @@ class Scan:
     selected: Callable[[Desc], bool] = lambda desc: True
     start_ns: int = 0
     finish_ns: int = LAST_NS
-    chunk_rows: int = CHUNK_ROWS
     sink: Sink | None = None
     watcher: Watcher | None = None
     metrics: dict[str, MetricInfo] = field(default_factory=dict)
@@ -92,25 +93,22 @@ class Scan:
     def _archive(self, archive: Archive) -> None:
         catalog = Catalog(archive.metadata, self.selected)
         decoder = Decoder(catalog, self.problems, values_wanted=self.sink is not None)
-        chunker = Chunker(self.chunk_rows)
-        order = Order(self.problems, archive.label.start_ns)
-        for member, block in self._blocks(archive):
-            decoder.where = member.name
-            order.watch(block, member.name)
-            records = self._records(block, member.name)
-            for piece in decoder.pieces(block, records) if len(records) else ():
-                self._emit(chunker.add(piece), catalog, archive)
-        self._emit(chunker.flush(), catalog, archive)
+        for chunk in chunks_of(self._pieces(archive, decoder)):
+            if self.sink is not None and len(chunk.times):
+                self.sink(chunk, catalog, archive.label.host)
         self._account(archive, decoder)
         if archive.files.meta is not None:
             windowed = (self.start_ns, self.finish_ns) != (0, LAST_NS)
             end = None if windowed or self._latest < 0 else self._latest
             check_metadata(archive.metadata, archive.files.meta.name, archive.label, end, self.problems)
 
-    def _emit(self, chunks: Iterable[Chunk], catalog: Catalog, archive: Archive) -> None:
-        for chunk in chunks:
-            if self.sink is not None:
-                self.sink(chunk, catalog, archive.label.host)
+    def _pieces(self, archive: Archive, decoder: Decoder) -> Iterator[Piece]:
+        order = Order(self.problems, archive.label.start_ns)
+        for member, block in self._blocks(archive):
+            decoder.where = member.name
+            order.watch(block, member.name)
+            records = self._records(block, member.name)
+            yield from decoder.pieces(block, records) if len(records) else ()
 
     def _blocks(self, archive: Archive) -> Iterator[tuple[Member, Block]]:
         """The blocks that the window needs according to the index; a wrong index is detected and costs only time."""
@@ -297,7 +295,7 @@ def convert(
             scan.run(archives)
             info = scan.info(archives, writer.rows)
             writer.finish(encode(info, scan.metrics, scan.labels, writer.time_unit))
-    return ConversionSummary(Path(output), info.rows, info, scan.metrics)
+    return ConversionSummary(info, scan.metrics)
 
 
 def _window(start_ns: int | None, finish_ns: int | None) -> tuple[int, int]:
@@ -341,4 +339,4 @@ def survey(
         scan = Scan(problems, matcher(metrics), *_window(start_ns, finish_ns), watcher=watcher, sink=sink)
         scan.run(archives)
         info = scan.info(archives, sum(metric.samples for metric in scan.metrics.values()))
-    return ConversionSummary(None, info.rows, info, scan.metrics)
+    return ConversionSummary(info, scan.metrics)

@@ -83,7 +83,7 @@ def from_pcp2arrow(source: str | Path, output: str | Path) -> ConversionSummary:
                 scan.metrics[name] = replace(metric, samples=written[name])
             info = scan.info(archives, writer.rows)
             writer.finish(encode(info, scan.metrics, scan.labels, writer.time_unit))
-    return ConversionSummary(Path(output), info.rows, info, scan.metrics)
+    return ConversionSummary(info, scan.metrics)
 
 
 def _run(archive: Archive, result: Path) -> None:

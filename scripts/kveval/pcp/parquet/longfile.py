@@ -18,12 +18,12 @@ from kveval.pcp.conversion.footer import (
     LABELS_KEY,
     METRICS_KEY,
     ArchiveInfo,
+    LabelHistory,
     MetricInfo,
     decode_archive,
     decode_labels,
     decode_metrics,
 )
-from kveval.pcp.conversion.labels import LabelHistory
 
 _LAST_NS = (1 << 63) - 1
 _NANOSECONDS = pa.timestamp("ns", tz="UTC")
