@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,9 +21,9 @@ def rate(frame: pd.DataFrame) -> pd.DataFrame:
     ValueError if the metric is no counter.
     """
     steps = _steps(frame)
-    values = np.where(steps.reset | steps.marked, np.nan, steps.delta / steps.seconds)
-    result = frame.iloc[steps.at].drop(columns=["value", "value_int"], errors="ignore")
-    result = result.assign(value=values).reset_index(drop=True)
+    values = (steps["delta"] / steps["seconds"]).mask(steps["reset"] | steps["marked"])
+    result = frame.drop(columns=["value", "value_int"], errors="ignore").assign(value=values.to_numpy())
+    result = result[steps["seconds"].notna().to_numpy()].reset_index(drop=True)
     units = frame.attrs.get("units", "")
     result.attrs = {**frame.attrs, "semantics": "instant", "units": f"{units} / sec" if units else "/ sec"}
     return result
@@ -39,19 +38,14 @@ def increase(frame: pd.DataFrame) -> pd.DataFrame:
     than two samples has increase 0 and rate NaN. ValueError if the metric is no counter.
     """
     steps = _steps(frame)
-
-    def by_row(values: NDArray[Any]) -> NDArray[Any]:
-        rows = np.zeros(len(frame), dtype=np.float64 if values.dtype == np.float64 else np.int64)
-        rows[steps.at] = values
-        return rows
-
     keys = [name for name in ("host", "instance") if name in frame]
-    parts = frame[keys].assign(
-        increase=by_row(steps.gained),
-        seconds=by_row(np.where(steps.marked, 0.0, steps.seconds)),
+    parts = frame[keys].reset_index(drop=True)
+    parts = parts.assign(
+        increase=steps["gained"],
+        seconds=steps["seconds"].mask(steps["marked"]).fillna(0.0),
         samples=1,
-        resets=by_row(steps.reset & ~steps.marked),
-        marks=by_row(steps.marked),
+        resets=steps["reset"] & ~steps["marked"],
+        marks=steps["marked"],
     )
     result = parts.groupby(keys, dropna=False, sort=False, observed=True).sum()
     result.insert(2, "rate", result["increase"] / result["seconds"].where(result["seconds"] > 0))
@@ -77,11 +71,9 @@ class PreparedCounter:
 
     def __init__(self, frame: pd.DataFrame) -> None:
         """Prepare a frame from `series`. ValueError if the metric is no counter."""
-        steps = _steps(frame)
         self._times, self._values = _times(frame), frame["value"].to_numpy(dtype=np.float64)
         # For each sample: whether it continues the series of the one before it, and its increase.
-        self._goes_on, self._gained = _goes_on(frame), np.zeros(len(frame))
-        self._gained[steps.at] = steps.gained
+        self._goes_on, self._gained = _goes_on(frame), _steps(frame)["gained"].to_numpy()
 
     def gained(self, start_ns: int, finish_ns: int) -> Gained | None:
         """Return what was gained in a closed window, as `increase` counts it; None with fewer than two sample times."""
@@ -96,32 +88,18 @@ class PreparedCounter:
         return Gained(first, float(np.nansum(self._gained[follows])), interval_s)
 
 
-@dataclass
-class _Steps:
-    """Consecutive samples of one series: row of the later, change, seconds, and what lies between."""
+def _steps(frame: pd.DataFrame) -> pd.DataFrame:
+    """For each sample, what lies between it and the one before it of its series, by the number of the row.
 
-    at: NDArray[np.int64]
-    delta: NDArray[np.float64]
-    after: NDArray[np.float64]
-    seconds: NDArray[np.float64]
-    reset: NDArray[np.bool_]
-    marked: NDArray[np.bool_]
-
-    @property
-    def gained(self) -> NDArray[np.float64]:
-        """The gain of each step: after a reset the new value, across a mark nothing."""
-        return np.where(self.marked, 0.0, np.where(self.reset, self.after, self.delta))
-
-
-def _steps(frame: pd.DataFrame) -> _Steps:
-    """ValueError if the metric is no counter."""
+    Columns: delta and seconds, NaN without a sample before it; whether there was a reset or a mark; what was gained:
+    after a reset the new value, across a mark nothing. ValueError if the metric is no counter.
+    """
     if (semantics := frame.attrs.get("semantics", "counter")) != "counter":
         raise ValueError(f"{frame.attrs.get('metric')} is {semantics}, not a counter: it has no rate")
     times = _times(frame)
     values = frame["value"].to_numpy(dtype=np.float64)
     # Two samples at one time (overlapping archives) make no step.
-    same = _goes_on(frame) & (times[1:] > times[:-1])
-    at = np.flatnonzero(same) + 1
+    at = np.flatnonzero(_goes_on(frame) & (times[1:] > times[:-1])) + 1
     delta = values[at] - values[at - 1]
     if "value_int" in frame:
         delta = _exact_delta(frame, at, delta)
@@ -130,7 +108,13 @@ def _steps(frame: pd.DataFrame) -> _Steps:
         delta = np.where(delta < -(2.0 ** (bits - 1)), delta + 2.0**bits, delta)
     marks = np.array(sorted(frame.attrs.get("marks_ns", ())), dtype=np.int64)
     marked = np.searchsorted(marks, times[at], side="right") > np.searchsorted(marks, times[at - 1], side="right")
-    return _Steps(at, delta, values[at], (times[at] - times[at - 1]) / NANOSECONDS, delta < 0, marked)
+    nothing = np.full(len(frame), np.nan)
+    found = pd.DataFrame({"delta": nothing, "seconds": nothing, "reset": False, "marked": False, "gained": 0.0})
+    gained = np.where(marked, 0.0, np.where(delta < 0, values[at], delta))
+    steps = (delta, (times[at] - times[at - 1]) / NANOSECONDS, delta < 0, marked, gained)
+    for number, column in enumerate(steps):
+        found.iloc[at, number] = column
+    return found
 
 
 def _goes_on(frame: pd.DataFrame) -> NDArray[np.bool_]:
