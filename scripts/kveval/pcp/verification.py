@@ -13,7 +13,7 @@ from kveval.pcp.archive.problems import ArchiveError
 from kveval.pcp.archive_tools import archive_files
 from kveval.pcp.conversion.conversion import convert
 from kveval.pcp.installation import RecordingError
-from kveval.pcp.parquet.longfile import LongFile, samples_of
+from kveval.pcp.parquet.reading import LongFile, samples_of
 
 
 @dataclass(frozen=True)

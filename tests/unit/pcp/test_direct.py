@@ -18,8 +18,7 @@ from kveval.pcp.direct.prometheus import Exporter, describe
 from kveval.pcp.direct.recorder import direct_recording
 from kveval.pcp.direct.samples import About, DirectFile, DirectSample
 from kveval.pcp.installation import RecordingError
-from kveval.pcp.parquet.longfile import LongFile
-from kveval.pcp.parquet.reading import series
+from kveval.pcp.parquet.reading import LongFile, series
 from kveval.pcp.recording import RecordingSettings, recording
 from kveval.pcp.verification import verify_recording
 

@@ -24,7 +24,7 @@ from kveval.analysis.system.windows import CounterSeries, Gauge, Window, selecte
 from kveval.config.catalogue import Metric, MetricSource, name_for
 from kveval.host.errors import Failure
 from kveval.pcp.conversion.footer import ArchiveInfo
-from kveval.pcp.parquet.longfile import Samples, samples_of
+from kveval.pcp.parquet.reading import Samples, samples_of
 from kveval.spec.servers.registry import recorded_as
 
 SYSTEM_CHECKS = checks_in(checks)

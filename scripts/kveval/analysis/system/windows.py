@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kveval.analysis.estimators.spreads import Array
-from kveval.pcp.parquet.longfile import Samples
+from kveval.pcp.parquet.reading import Samples
 
 Times = npt.NDArray[np.int64]
 Window = tuple[int, int]
