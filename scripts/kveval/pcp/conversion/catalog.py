@@ -35,20 +35,16 @@ class Instances:
 
     def lookup(self, instances: Ints, time: int) -> Ints:
         """Rank of the name of each instance number at `time` (ns); -1 where the number was never named."""
-        self._move_to(time)
+        count = int(np.searchsorted(self.change_times, time, side="right"))
+        if count < self._applied:
+            self._applied, self._current = 0, self._first.copy()
+        for _, instance, name in self._changes[self._applied : count]:
+            self._current[np.searchsorted(self._numbers, instance)] = name
+        self._applied = count
         if not len(self._numbers):
             return np.full(len(instances), -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self._numbers, instances), len(self._numbers) - 1)
         return np.where(self._numbers[at] == instances, self._current[at], -1)
-
-    def _move_to(self, time: int) -> None:
-        count = int(np.searchsorted(self.change_times, time, side="right"))
-        if count < self._applied:
-            self._applied = 0
-            self._current = self._first.copy()
-        for _, instance, name in self._changes[self._applied : count]:
-            self._current[np.searchsorted(self._numbers, instance)] = name
-        self._applied = count
 
 
 class Catalog:

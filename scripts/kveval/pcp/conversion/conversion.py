@@ -171,16 +171,12 @@ class Scan:
         self.last = max(self._latest, self.last if self.last is not None else self._latest)
         # Several marks in a row say no more than the first.
         first = marks & ~np.concatenate([[False], marks[:-1]])
-        self._mark(block.times[inside & first].tolist(), where)
+        interruptions, room = block.times[inside & first].tolist(), max(0, MARKS - len(self.marks))
+        if len(interruptions) > room:
+            left_out = len(interruptions) - room
+            self.problems.add("too large", where, f"more than {MARKS:,} interruptions; {left_out:,} are left out")
+        self.marks.extend(interruptions[:room])
         return np.flatnonzero(inside & ~marks)
-
-    def _mark(self, times: list[int], where: str) -> None:
-        room = max(0, MARKS - len(self.marks))
-        if len(times) > room:
-            self.problems.add(
-                "too large", where, f"more than {MARKS:,} interruptions; {len(times) - room:,} are left out"
-            )
-        self.marks.extend(times[:room])
 
     def _account(self, archive: Archive, decoder: Decoder) -> None:
         where = archive.files.base
