@@ -5,7 +5,7 @@ python benchmarks/bench_pcp_wide.py ARCHIVES_DIR... [--pcp2arrow COMMAND] [--kee
 For each archive both tools run three times: records as they are (-r), samples of rates (-t), and samples of counters
 (-t -R); the interval is a 37th of the recording, so that most samples lie between records. Prints the number of values
 that pcp2arrow has and that are equal to the last bit, what only one of the two has, and why. Exit code 1 if a value,
-a name or a type differs without a known reason. `COMMAND` runs pcp2arrow of PCP 6.2 or later
+a name, a type or the order differs without a known reason. `COMMAND` runs pcp2arrow of PCP 6.2 or later
 ("bash -c '. env.sh; exec pcp2arrow \"$@\"' -"); its results are kept in DIR and used again.
 """
 
@@ -33,10 +33,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from kveval.pcp.archive.files import opened  # noqa: E402
 from kveval.pcp.archive.loading import load_all  # noqa: E402
-from kveval.pcp.archive.meta import INDOM_NULL, Desc  # noqa: E402
+from kveval.pcp.archive.meta import Desc  # noqa: E402
 from kveval.pcp.archive.problems import ArchiveError, ProblemLog  # noqa: E402
 from kveval.pcp.archive.units import COUNTER, STRING, U64  # noqa: E402
 from kveval.pcp.conversion.conversion import Scan  # noqa: E402
+from kveval.pcp.tool.domains import Inventory  # noqa: E402
 from kveval.pcp.tool.interpolation import Moments, present, rates  # noqa: E402
 from kveval.pcp.tool.intervals import parse_interval  # noqa: E402
 from kveval.pcp.tool.samples import SampleStore, SeriesSamples  # noqa: E402
@@ -60,7 +61,8 @@ class Facts:
         self.start_ns, self.marks_ns = archives[0].label.start_ns, np.array(scan.marks, dtype=np.int64)
         self.span_s = (scan.info(archives, 0).end_ns - archives[0].label.start_ns) / 1e9
         metadata = [archive.metadata for archive in archives]
-        self.descs = {name: desc for one in reversed(metadata) for desc in one.descs.values() for name in desc.names}
+        self.inventory = Inventory(metadata)
+        self.lists = metadata[0].instance_lists
         self.renamed = {
             indom
             for indom, domain in metadata[0].domains.items()
@@ -74,7 +76,8 @@ class Facts:
 
     def desc(self, column: str) -> Desc:
         """The descriptor of a column's metric."""
-        return self.descs[column.split("[", 1)[0]]
+        name = column.split("[", 1)[0]
+        return self.inventory.descs[self.inventory.pmids[name]]
 
     @property
     def interval(self) -> str:
@@ -141,8 +144,10 @@ def compare(our_folder: Path, their_folder: Path, facts: Facts, mode: str) -> Co
     for name, times in Counter(names).items():
         if times > 1:
             found["column twice in pcp2arrow (instances of one name)"] += 1
-        elif name not in mine and theirs.to_table(columns=[name])[name].null_count < len(their_times):
+        elif name not in mine:
             found[f"! column {name} is missing"] += 1
+    if [name for name in ours.schema.names if name in set(names)] != list(dict.fromkeys(names)):
+        found["! order of columns"] += 1
     found["columns of ours alone (instances under earlier names)"] += len(mine - set(names))
     counts = Counter(names)
     once = [name for name in counts if name != "timestamp" and name in mine and counts[name] == 1]
@@ -178,7 +183,7 @@ def _column(ours: pa.ChunkedArray, theirs: pa.ChunkedArray, facts: Facts, name: 
     renamed = "the number had another name then" if desc.indom in facts.renamed else ""
     rated = "-R: pcp2arrow takes rates of dimensionless counters" if mode == "samples" and _dimensionless(desc) else ""
     left_out = "pcp2arrow leaves out (instance not in its domain at the next sample, or another's name)"
-    if desc.indom == INDOM_NULL:
+    if facts.inventory.instances(desc) is None:
         left_out = "pcp2arrow -r leaves singular metrics out" if mode == "raw" else ""
     differ = both & ~same
     unknown = (other & ~mine).any() | (differ & ~beyond).any() | (not left_out and (mine & ~other).any())

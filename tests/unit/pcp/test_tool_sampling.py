@@ -29,9 +29,9 @@ def moments(*seconds: float, marks: tuple[float, ...] = ()) -> Moments:
     )
 
 
-def at(samples: SeriesSamples, when: Moments, semantics: int) -> list[object]:
-    values, valid = sampled(samples, when, semantics)
-    assert (valid == present(samples, when, semantics)).all()
+def at(samples: SeriesSamples, when: Moments, semantics: int, **life: int) -> list[object]:
+    values, valid = sampled(samples, when, semantics, **life)
+    assert (valid == present(samples, when, semantics, **life)).all()
     assert values.dtype == samples.values.dtype
     return [value if there else None for value, there in zip(values.tolist(), valid.tolist(), strict=True)]
 
@@ -71,6 +71,11 @@ def test_an_interruption_is_no_sample() -> None:
     assert at(level, when, DISCRETE) == [10, 20, None, None, 30]
     assert at(level, moments(3, marks=(3.5,)), DISCRETE) == [10]
     assert when.interrupted.tolist() == [False, False, True, True, False]
+
+
+def test_the_life_of_an_instance_bounds_its_values() -> None:
+    level = series({2: 10, 4: 20}, np.uint32)
+    assert at(level, moments(1, 2, 3, 4, 9), DISCRETE, born_ns=3 * S, died_ns=8 * S) == [None, None, 10, 20, None]
 
 
 def test_no_samples() -> None:

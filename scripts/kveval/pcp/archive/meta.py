@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kveval.pcp.archive.compression import ALLOWANCE, allowance
 from kveval.pcp.archive.member import Member, Stream
 from kveval.pcp.archive.problems import ProblemLog
@@ -68,6 +71,15 @@ LabelRecords = dict[int, dict[int, Labels]]
 previous one, as in libpcp."""
 
 
+@dataclass(frozen=True)
+class InstanceList:
+    """The instances of a domain from `time` (ns) on; with `gone`, only the changes, True where one was removed."""
+
+    time: int
+    instances: NDArray[np.int64]
+    gone: NDArray[np.bool_] | None
+
+
 @dataclass
 class Metadata:
     """Everything in one .meta file."""
@@ -75,6 +87,7 @@ class Metadata:
     label: Label | None = None
     descs: dict[int, Desc] = field(default_factory=dict)
     domains: dict[int, History] = field(default_factory=dict)
+    instance_lists: dict[int, list[InstanceList]] = field(default_factory=dict)
     labels: dict[tuple[int, int], LabelRecords] = field(default_factory=dict)
     """Keyed by label type and the number of their owner (IN_NULL for labels of the context)."""
     texts: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)
@@ -246,6 +259,9 @@ def _take_domain(metadata: Metadata, payload: bytes, kind: int) -> None:
     instances = struct.unpack_from(f">{count}I", payload, pos)
     offsets = struct.unpack_from(f">{count}I", payload, pos + 4 * count)
     names = _Names(payload[pos + 8 * count :])
+    numbers = np.array(instances, dtype=np.int64)
+    gone = np.array(offsets, dtype=np.int64) == GONE if kind == INDOM_DELTA else None
+    metadata.instance_lists.setdefault(indom, []).append(InstanceList(time, numbers, gone))
     domain = metadata.domains.setdefault(indom, History())
     bad: list[str] = []
     for instance, offset in zip(instances, offsets, strict=True):

@@ -258,11 +258,12 @@ def matcher(patterns: Sequence[str] | None) -> Callable[[Desc], bool]:
     """Selects metrics by name, by a name's prefix at a dot (`kernel.all`) or by a shell pattern (`disk.*.read`)."""
     if not patterns:
         return lambda desc: True
-    return lambda desc: any(
-        name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
-        for name in desc.names
-        for pattern in patterns
-    )
+    return lambda desc: any(matches(name, pattern) for name in desc.names for pattern in patterns)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a metric's name is the pattern, lies below it at a dot, or fits it as a shell pattern."""
+    return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
 
 
 def convert(

@@ -85,6 +85,7 @@ def _wide(
     options: argparse.Namespace, archives: Sequence[Archive], window: TimeWindow, output: Path, problems: ProblemLog
 ) -> list[ArchiveProblem]:
     # The long form does without these; they are slow to import.
+    from kveval.pcp.tool.domains import Inventory  # noqa: PLC0415
     from kveval.pcp.tool.interpolation import Moments  # noqa: PLC0415
     from kveval.pcp.tool.samples import SampleStore  # noqa: PLC0415
     from kveval.pcp.tool.selection import wanted_metrics  # noqa: PLC0415
@@ -94,9 +95,8 @@ def _wide(
     hosts = sorted({archive.label.host for archive in archives})
     if len(hosts) > 1:
         raise ArchiveError(f"archives of several hosts ({', '.join(hosts)}): --wide takes those of one host")
-    descs = {pmid: desc for archive in reversed(archives) for pmid, desc in archive.metadata.descs.items()}
-    metrics = wanted_metrics(descs.values(), options)
-    chosen = {metric.desc.pmid for metric in metrics}
+    inventory = Inventory([archive.metadata for archive in archives])
+    chosen = {metric.desc.pmid for metric in wanted_metrics(inventory, options, {})}
     with tempfile.TemporaryDirectory(prefix="pcp-parquet-") as folder:
         store = SampleStore(Path(folder))
         scan = Scan(problems, lambda desc: desc.pmid in chosen, sink=store.take)
@@ -108,7 +108,8 @@ def _wide(
         info = scan.info(archives, 0)
         at_ns, stamps = _moments(options, store.record_times(), window)
         moments = Moments(at_ns, archives[0].label.start_ns, np.array(info.marks_ns, dtype=np.int64))
-        sheet = Sheet(store, moments, stamps, options.raw)
+        metrics = wanted_metrics(inventory, options, {pmid: store.names(pmid) for pmid in chosen})
+        sheet = Sheet(store, inventory, moments, stamps, options.raw)
         zone = "UTC" if options.raw else os.environ.get("TZ") or "local"
         facts = {"host": info.host, "timezone": zone, "sampling": "records" if options.raw else "interpolated"}
         columns = write_wide(sheet, metrics, output, {"kveval.pcp.wide": json.dumps(facts)})

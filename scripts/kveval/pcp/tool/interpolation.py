@@ -40,14 +40,16 @@ class Moments:
         return np.concatenate([[False], np.diff(before) > 0])[: len(before)]
 
 
-def present(series: SeriesSamples, moments: Moments, semantics: int) -> Flags:
-    """Whether a series has a value at each moment."""
-    return _around(series, moments, semantics)[0]
+def present(series: SeriesSamples, moments: Moments, semantics: int, born_ns: int = -1, died_ns: int = -1) -> Flags:
+    """Whether a series has a value at each moment; `born_ns` to `died_ns` is its instance's lifetime, -1 unknown."""
+    return _around(series, moments, semantics, born_ns, died_ns)[0]
 
 
-def sampled(series: SeriesSamples, moments: Moments, semantics: int) -> tuple[Values, Flags]:
+def sampled(
+    series: SeriesSamples, moments: Moments, semantics: int, born_ns: int = -1, died_ns: int = -1
+) -> tuple[Values, Flags]:
     """The values at each moment, in the type of the samples, and whether there is one."""
-    valid, before, after = _around(series, moments, semantics)
+    valid, before, after = _around(series, moments, semantics, born_ns, died_ns)
     values = series.values
     if not len(values):
         return np.zeros(len(valid), dtype=values.dtype), valid
@@ -63,7 +65,9 @@ def sampled(series: SeriesSamples, moments: Moments, semantics: int) -> tuple[Va
     return np.where(exact | held | (asked <= (first + second) / 2), low, high), valid
 
 
-def _around(series: SeriesSamples, moments: Moments, semantics: int) -> tuple[Flags, Ints, Ints]:
+def _around(
+    series: SeriesSamples, moments: Moments, semantics: int, born_ns: int, died_ns: int
+) -> tuple[Flags, Ints, Ints]:
     """Whether there is a value, and the samples before and after each moment; after < before if there is none after."""
     times, at, marks = series.times_ns, moments.at_ns, moments.marks_ns
     if not len(times):
@@ -81,6 +85,10 @@ def _around(series: SeriesSamples, moments: Moments, semantics: int) -> tuple[Fl
             bounded[1] & ((later == len(marks)) | (marks[np.minimum(later, len(marks) - 1)] >= times[after])),
         )
     valid = bounded[0] if semantics == DISCRETE else bounded[0] & bounded[1]
+    if born_ns >= 0:
+        valid = valid & (at >= born_ns)
+    if died_ns >= 0:
+        valid = valid & (at <= died_ns)
     return valid, before, np.where(bounded[1], after, -1)
 
 

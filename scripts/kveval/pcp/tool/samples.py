@@ -36,7 +36,7 @@ class SampleStore:
         self._folder = folder
         self._chunks: list[Chunk] = []
         self._places: dict[tuple[int, str | None], list[tuple[int, int, int]]] = {}
-        self._names: dict[int, set[str | None]] = {}
+        self._names: dict[int, dict[str | None, None]] = {}
         self._record_times: list[tuple[Ints, Ints]] = [(np.empty(0, dtype=np.int64),) * 2]
         self._latest_ns = self._latest_distinct_ns = -1
 
@@ -52,7 +52,7 @@ class SampleStore:
                 name, copy = f"{catalog.name(series)[1]} #{copy}", copy + 1
             taken.add((pmid, name))
             self._places.setdefault((pmid, name), []).append((len(self._chunks), end - count, end))
-            self._names.setdefault(pmid, set()).add(name)
+            self._names.setdefault(pmid, {})[name] = None
         self._chunks.append(self._kept(chunk))
 
     def watch(self, block: Block, _where: str) -> None:
@@ -75,8 +75,8 @@ class SampleStore:
         return recorded, distinct
 
     def names(self, pmid: int) -> list[str | None]:
-        """Instances of a metric that have values, sorted; None for a singular metric."""
-        return sorted(self._names.get(pmid, ()), key=lambda name: name or "")
+        """Instances of a metric that have values."""
+        return list(self._names.get(pmid, {}))
 
     def series(self, pmid: int, name: str | None, kind: int) -> SeriesSamples:
         """One series' samples; empty if it has none. `kind` is the metric's type code."""

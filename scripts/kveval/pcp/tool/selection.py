@@ -6,12 +6,13 @@ import argparse
 import csv
 import os.path
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kveval.pcp.archive.meta import Desc
+from kveval.pcp.archive.meta import INDOM_NULL, Desc
 from kveval.pcp.archive.units import COUNTER, STRING
-from kveval.pcp.conversion.conversion import matcher
+from kveval.pcp.conversion.conversion import matches
+from kveval.pcp.tool.domains import Inventory
 from kveval.pcp.tool.samples import NATIVE
 from kveval.pcp.tool.scaling import Scaling, scaling, unpacked
 
@@ -25,15 +26,20 @@ class MetricSpec:
     units: str | None = None
     raw: bool = False
 
+    def matches(self, name: str) -> bool:
+        """Whether a metric of this name is selected."""
+        return matches(name, self.pattern)
+
 
 @dataclass(frozen=True)
 class Wanted:
-    """A metric to be written, what is to be done with its values, and the patterns that its instances must match."""
+    """A metric to be written: its name, and what is to be done with its values."""
 
+    name: str
     desc: Desc
     scaling: Scaling
     rated: bool
-    patterns: tuple[str, ...]
+    instances: tuple[str | None, ...]
 
 
 def parse_spec(text: str) -> MetricSpec:
@@ -41,29 +47,44 @@ def parse_spec(text: str) -> MetricSpec:
     fields = next(csv.reader([text.replace("'", '"')])) + [""] * 5
     pattern, _, instances, units, kind = (field.strip() for field in fields[:5])
     names = tuple(name.strip() for name in instances.split(",") if name.strip())
-    return MetricSpec(pattern, names, units or None, kind == "raw")
+    return MetricSpec(pattern.rstrip("."), names, units or None, kind == "raw")
 
 
-def wanted_metrics(descs: Iterable[Desc], options: argparse.Namespace) -> list[Wanted]:
-    """The metrics that the command line asks for, in the order of its words, then of their names.
+def wanted_metrics(
+    inventory: Inventory, options: argparse.Namespace, valued: dict[int, list[str | None]]
+) -> list[Wanted]:
+    """The metrics that the command line asks for, in the order of its words, then in libpcp's.
 
-    Metrics whose values have no column (events, aggregates) are left out. ValueError for units of another dimension.
+    `valued` are the instances that have values, by PMID. Metrics whose values have no column (events, aggregates) are
+    left out. ValueError for a specification that no metric matches, and for units of another dimension.
     """
     found: dict[int, Wanted] = {}
-    ordered = sorted(descs, key=lambda desc: desc.names[0])
     for spec in map(parse_spec, options.words or ["*"]):
-        selected = matcher([spec.pattern])
-        for desc in ordered:
-            if desc.pmid not in found and desc.type in NATIVE and selected(desc):
-                found[desc.pmid] = _wanted(desc, spec, options)
+        hits = [name for name in inventory.pmids if spec.matches(name)]
+        if not hits:
+            raise ValueError(f"no metric {spec.pattern!r} in the archive (--list shows those that it has)")
+        for name in hits:
+            desc = inventory.descs[inventory.pmids[name]]
+            if desc.pmid not in found and desc.type in NATIVE:
+                instances: list[str | None] = [None]
+                if (domain := inventory.instances(desc)) is not None:
+                    instances = list(dict.fromkeys([*domain.names, *valued.get(desc.pmid, [])]))
+                if (metric := _wanted(name, desc, spec, options, instances)) is not None:
+                    found[desc.pmid] = metric
     return list(found.values())
 
 
-def _wanted(desc: Desc, spec: MetricSpec, options: argparse.Namespace) -> Wanted:
+def _wanted(
+    name: str, desc: Desc, spec: MetricSpec, options: argparse.Namespace, instances: Sequence[str | None]
+) -> Wanted | None:
     patterns = spec.instances or tuple(one for text in options.instances or [] for one in parse_instances(text))
+    if patterns and desc.indom != INDOM_NULL:
+        instances = chosen_instances([one for one in instances if one is not None], patterns)
+        if not instances:
+            return None
     if desc.type == STRING:
-        return Wanted(desc, Scaling(), False, patterns)
-    name, counter, own = desc.names[0], desc.semantics == COUNTER, unpacked(desc.units)
+        return Wanted(name, desc, Scaling(), False, tuple(instances))
+    counter, own = desc.semantics == COUNTER, unpacked(desc.units)
     # Units that were given for all metrics are for those of one dimension alone.
     of_dimension = {(1, 0, 0): options.space_scale, (0, 1, 0): options.time_scale, (0, 0, 1): options.count_scale}
     units = spec.units or of_dimension.get((own.space, own.time, own.count))
@@ -76,7 +97,7 @@ def _wanted(desc: Desc, spec: MetricSpec, options: argparse.Namespace) -> Wanted
         raise ValueError(f"{name}: {error}") from error
     if scaled.rate and not counter:
         raise ValueError(f"{name} is not a counter, so it has no rate ({units})")
-    return Wanted(desc, scaled, counter and not options.raw, patterns)
+    return Wanted(name, desc, scaled, counter and not options.raw, tuple(instances))
 
 
 def parse_instances(text: str) -> tuple[str, ...]:

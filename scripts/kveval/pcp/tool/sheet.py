@@ -1,4 +1,4 @@
-"""The wide table: one row per time, one column per series, with pcp2arrow's names and types."""
+"""The wide table: one row per time, one column per series, with pcp2arrow's names, order and types."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.meta import INDOM_NULL, Desc
 from kveval.pcp.archive.units import COUNTER, DISCRETE, DOUBLE, FLOAT, I32, I64, STRING, U32, U64
+from kveval.pcp.tool.domains import Inventory
 from kveval.pcp.tool.interpolation import Flags, Moments, present, rates, sampled
 from kveval.pcp.tool.samples import NATIVE, SampleStore
-from kveval.pcp.tool.selection import Wanted, chosen_instances
+from kveval.pcp.tool.selection import Wanted
 
 # Cells of one batch of columns, and of one row group: nine bytes each.
 CELLS = 2_000_000
@@ -37,6 +37,7 @@ class Sheet:
     """
 
     store: SampleStore
+    inventory: Inventory
     moments: Moments
     stamps: NDArray[np.int64]
     records: bool
@@ -44,13 +45,10 @@ class Sheet:
 
     def columns(self, metric: Wanted) -> Iterator[pa.Table]:
         """The columns of one metric, in batches of at most `cells` cells."""
-        instances: Sequence[str | None] = self.store.names(metric.desc.pmid)
-        if metric.patterns and metric.desc.indom != INDOM_NULL:
-            instances = chosen_instances([name or "" for name in instances], metric.patterns)
         width = max(1, self.cells // max(1, len(self.stamps)))
-        any_value = self._any_value(metric.desc, instances)
-        for at in range(0, len(instances), width):
-            batch = instances[at : at + width]
+        any_value = self._any_value(metric)
+        for at in range(0, len(metric.instances), width):
+            batch = metric.instances[at : at + width]
             values, valid = self._cells(metric, batch, any_value)
             # The metric's own type; double for what is a rate, a scaled value or a sampled counter.
             kind = pa.float64() if metric.rated or metric.scaling.changes else TYPES[metric.desc.type]
@@ -58,18 +56,19 @@ class Sheet:
                 pa.array(cells, mask=~there, from_pandas=False).cast(kind, safe=False)
                 for cells, there in zip(values, valid, strict=True)
             ]
-            of_metric = metric.desc.names[0]
-            names = [of_metric if name is None else f"{of_metric}[{name}]" for name in batch]
+            names = [metric.name if name is None else f"{metric.name}[{name}]" for name in batch]
             yield pa.Table.from_arrays(arrays, schema=pa.schema([(name, kind) for name in names]))
 
-    def _any_value(self, desc: Desc, instances: Sequence[str | None]) -> Flags | None:
+    def _any_value(self, metric: Wanted) -> Flags | None:
         """Whether any instance has a value in each row, where the values of a row depend on that."""
+        desc = metric.desc
         interrupted = desc.semantics == COUNTER and self.moments.interrupted.any()
         if self.records or not (interrupted or desc.semantics == DISCRETE):
             return None
         found = np.zeros(len(self.stamps), dtype=np.bool_)
-        for name in instances:
-            found |= present(self.store.series(desc.pmid, name, desc.type), self.moments, desc.semantics)
+        for name in metric.instances:
+            series = self.store.series(desc.pmid, name, desc.type)
+            found |= present(series, self.moments, desc.semantics, *self.inventory.lifetime(desc, name))
         return found
 
     def _cells(self, metric: Wanted, batch: Sequence[str | None], any_value: Flags | None) -> Cells:
@@ -81,7 +80,8 @@ class Sheet:
                 at = _rows_of(series.times_ns, self.moments.at_ns)
                 values[number, at[at >= 0]], valid[number, at[at >= 0]] = series.values[at >= 0], True
             else:
-                values[number], valid[number] = sampled(series, self.moments, desc.semantics)
+                life = self.inventory.lifetime(desc, name)
+                values[number], valid[number] = sampled(series, self.moments, desc.semantics, *life)
         if any_value is not None and desc.semantics == COUNTER:
             valid &= ~_silenced(self.moments.interrupted, any_value)
         elif any_value is not None:
