@@ -126,7 +126,7 @@ def test_rows(tmp_path: Path, arguments: list[str], rows: list[int]) -> None:
 def test_metrics_instances_and_units(tmp_path: Path) -> None:
     base = machine(tmp_path)
     assert list(columns(wide(base, "-r", "mem", "disk.dev.read"))) == ["mem.free", *READS]
-    assert list(columns(wide(base, "-r", "-i", "sd[ab]", "*.read"))) == READS[:2]
+    assert list(columns(wide(base, "-r", "-i", "sd[ab]", "-v", "*.read"))) == READS[:2]
     scaled = wide(base, "-t", "2", "-b", "bytes", "disk.dev.read,,sdc", "mem.free,,,MB")
     assert scaled["disk.dev.read[sdc]"].to_pylist()[1:] == [3072.0] * 4
     assert scaled["mem.free"].to_pylist()[1] == 100 / 1024
@@ -134,6 +134,19 @@ def test_metrics_instances_and_units(tmp_path: Path) -> None:
 
 
 READS = [f"disk.dev.read[{name}]" for name in NAMES.values()]
+
+
+def test_limits_and_ranks(tmp_path: Path) -> None:
+    base = machine(tmp_path)
+    last = [table[-1] for table in columns(wide(base, "-r", "-8", "16", "disk.dev.read")).values()]
+    assert last == [None, 16, 24]
+    assert [cells[-1] for cells in columns(wide(base, "-r", "-9", "-16", "disk.dev.read")).values()] == [8, 16, None]
+    assert [cells[-1] for cells in columns(wide(base, "-r", "-J", "1", "disk.dev.read")).values()] == [None, None, 24]
+    assert [cells[-1] for cells in columns(wide(base, "-r", "-J", "-2", "disk.dev.read")).values()] == [8, 16, None]
+    chosen = columns(wide(base, "-r", "-J", "1", "-i", "sda,sdb", "disk.dev.read"))
+    assert [cells[-1] for cells in chosen.values()] == [None, 16]
+    ranked = columns(wide(base, "-r", "-J", "1", "-n", "-j", "-i", "sda,sdb", "disk.dev.read"))
+    assert [cells[-1] for cells in ranked.values()] == [None, None]
 
 
 def test_an_interruption_silences_counters_once_and_holds_discrete_values(tmp_path: Path) -> None:
@@ -221,9 +234,14 @@ def test_instance_patterns() -> None:
 
 
 def test_metric_specifications() -> None:
-    spec = parse_spec("disk.dev.read,,'sda,sdb',KB,raw")
-    assert (spec.pattern, spec.instances, spec.units, spec.raw) == ("disk.dev.read", ("sda", "sdb"), "KB", True)
+    spec = parse_spec("disk.dev.read,,'sda,sdb',KB,raw,,,-5")
+    assert (spec.pattern, spec.instances, spec.units, spec.raw, spec.limit) == (
+        *("disk.dev.read", ("sda", "sdb"), "KB"),
+        *(True, -5),
+    )
     assert [parse_spec("disk.").matches(name) for name in ("disk.a", "disk", "disks.a")] == [True, True, False]
+    with pytest.raises(ValueError, match="not a whole number"):
+        parse_spec("a,,,,,,,x")
 
 
 def test_series_of_one_name_are_kept_apart(tmp_path: Path) -> None:

@@ -32,10 +32,10 @@ exit codes: 0 all well; 1 the archive is damaged, and what could be read was con
 written: wrong options, no archive, no such metric, an empty window, an output that cannot be written.
 
 left out of pcp2arrow: live sources (-h --host, -L, -K, --container), --archive-folio, configuration files
-(-c, -C), ranks and limits of values (-J -8 -9 -n), -j, -v, -D. Derived metrics are there if they were
-recorded. In --wide: metrics without a column (aggregates, events) are left out; columns of instances that -i
-does not choose are not written; -r keeps singular metrics and takes -T as a time only; 64-bit integers stay
-exact; time stamps have no zone: UTC with -r, else local (-z, -Z); the metadata say which."""
+(-c, -C), -D. Derived metrics are there if they were recorded. In --wide: metrics without a column (aggregates,
+events) are left out; columns of instances that -i does not choose are not written; -r keeps singular metrics
+and takes -T as a time only; 64-bit integers stay exact; time stamps have no zone: UTC with -r, else local
+(-z, -Z); the metadata say which."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -82,6 +82,12 @@ def _wide(group: argparse._ArgumentGroup) -> None:
     group.add_argument("-r", "--raw", action="store_true", help="a row per record, every value as recorded")
     group.add_argument("-R", "--raw-prefer", action="store_true", help="samples of counters instead of rates")
     group.add_argument("-i", "--instances", action="append", metavar="LIST", help="names, numbers, programs, patterns")
+    group.add_argument("-j", "--live-filter", action="store_true", help="no effect: -i sees instances of all times")
+    group.add_argument("-n", "--invert-filter", action="store_true", help="rank before instances are chosen")
+    group.add_argument("-J", "--rank", type=int, default=0, metavar="N", help="the N highest of a metric (-N: lowest)")
+    group.add_argument("-8", "--limit-filter", type=int, default=0, metavar="N", help="values from N on (-N: up to N)")
+    group.add_argument("-9", "--limit-filter-force", type=int, default=0, metavar="N", help="overrides -8 and METRIC's")
+    group.add_argument("-v", "--omit-flat", action="store_true", help="only metrics with instances")
     group.add_argument("-q", "--count-scale", metavar="UNIT", help="unit of counts (count x 10^3)")
     group.add_argument("-b", "--space-scale", metavar="UNIT", help="unit of space (KB, MiB)")
     group.add_argument("-y", "--time-scale", metavar="UNIT", help="unit of time (ms, hour)")
@@ -99,8 +105,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         made.error("no archive: give one with -a")
     if (options.output is not None) + options.list + options.check != 1:
         made.error("one of -o OUT, --list and --check is needed, and only one")
-    names = ("interval", "samples", "instances", "raw", "raw_prefer", "origin")
-    wide_only = [name for name in (*names, "count_scale", "space_scale", "time_scale") if getattr(options, name)]
+    names = ["interval", "samples", "instances", "rank", "limit_filter", "limit_filter_force", "raw", "raw_prefer"]
+    names += ["omit_flat", "origin", "count_scale", "space_scale", "time_scale"]
+    wide_only = [name for name in names if getattr(options, name)]
     if wide_only and not options.wide:
         made.error(f"--{wide_only[0].replace('_', '-')} needs --wide (the long form has every value as recorded)")
     if options.wide and options.output is None:

@@ -25,6 +25,7 @@ class MetricSpec:
     instances: tuple[str, ...] = ()
     units: str | None = None
     raw: bool = False
+    limit: int | None = None
 
     def matches(self, name: str) -> bool:
         """Whether a metric of this name is selected."""
@@ -33,21 +34,33 @@ class MetricSpec:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A metric to be written: its name, and what is to be done with its values."""
+    """A metric to be written: its name, and what is to be done with its values.
+
+    `hidden` instances are only ranked. `limit` N keeps values of at least N, -N those of at most N; `rank` N keeps the
+    N highest values at each time, -N the N lowest.
+    """
 
     name: str
     desc: Desc
     scaling: Scaling
     rated: bool
     instances: tuple[str | None, ...]
+    hidden: frozenset[str | None]
+    limit: int = 0
+    rank: int = 0
 
 
 def parse_spec(text: str) -> MetricSpec:
-    """`metric[,label[,instances[,unit[,type]]]]`, of which the label is ignored; several instances in quotes."""
-    fields = next(csv.reader([text.replace("'", '"')])) + [""] * 5
-    pattern, _, instances, units, kind = (field.strip() for field in fields[:5])
+    """`metric[,label[,instances[,unit[,type[,width[,precision[,limit]]]]]]]`; several instances in quotes.
+
+    ValueError for a limit that is no number.
+    """
+    fields = next(csv.reader([text.replace("'", '"')])) + [""] * 8
+    pattern, _, instances, units, kind, _, _, limit = (field.strip() for field in fields[:8])
     names = tuple(name.strip() for name in instances.split(",") if name.strip())
-    return MetricSpec(pattern.rstrip("."), names, units or None, kind == "raw")
+    if limit and not re.fullmatch(r"-?\d+", limit):
+        raise ValueError(f"{text}: the limit {limit!r} is not a whole number")
+    return MetricSpec(pattern.rstrip("."), names, units or None, kind == "raw", int(limit) if limit else None)
 
 
 def wanted_metrics(
@@ -77,13 +90,20 @@ def wanted_metrics(
 def _wanted(
     name: str, desc: Desc, spec: MetricSpec, options: argparse.Namespace, instances: Sequence[str | None]
 ) -> Wanted | None:
+    if desc.indom == INDOM_NULL and options.omit_flat:
+        return None
     patterns = spec.instances or tuple(one for text in options.instances or [] for one in parse_instances(text))
+    hidden: frozenset[str | None] = frozenset()
     if patterns and desc.indom != INDOM_NULL:
-        instances = chosen_instances([one for one in instances if one is not None], patterns)
-        if not instances:
+        chosen = chosen_instances([one for one in instances if one is not None], patterns)
+        if not chosen:
             return None
+        if options.invert_filter:
+            hidden = frozenset(instances).difference(chosen)
+        else:
+            instances = chosen
     if desc.type == STRING:
-        return Wanted(name, desc, Scaling(), False, tuple(instances))
+        return Wanted(name, desc, Scaling(), False, tuple(instances), hidden)
     counter, own = desc.semantics == COUNTER, unpacked(desc.units)
     # Units that were given for all metrics are for those of one dimension alone.
     of_dimension = {(1, 0, 0): options.space_scale, (0, 1, 0): options.time_scale, (0, 0, 1): options.count_scale}
@@ -97,7 +117,9 @@ def _wanted(
         raise ValueError(f"{name}: {error}") from error
     if scaled.rate and not counter:
         raise ValueError(f"{name} is not a counter, so it has no rate ({units})")
-    return Wanted(name, desc, scaled, counter and not options.raw, tuple(instances))
+    limit = options.limit_filter_force or spec.limit or options.limit_filter
+    rated = counter and not options.raw
+    return Wanted(name, desc, scaled, rated, tuple(instances), hidden, limit, options.rank)
 
 
 def parse_instances(text: str) -> tuple[str, ...]:

@@ -45,19 +45,23 @@ class Sheet:
 
     def columns(self, metric: Wanted) -> Iterator[pa.Table]:
         """The columns of one metric, in batches of at most `cells` cells."""
-        width = max(1, self.cells // max(1, len(self.stamps)))
+        # The ranks of a metric need all its instances.
+        width = len(metric.instances) if metric.rank else self.cells // max(1, len(self.stamps))
         any_value = self._any_value(metric)
-        for at in range(0, len(metric.instances), width):
-            batch = metric.instances[at : at + width]
+        for at in range(0, len(metric.instances), max(1, width)):
+            batch = metric.instances[at : at + max(1, width)]
             values, valid = self._cells(metric, batch, any_value)
+            valid = _filtered(metric, values, valid)
+            shown = [number for number, name in enumerate(batch) if name not in metric.hidden]
             # The metric's own type; double for what is a rate, a scaled value or a sampled counter.
             kind = pa.float64() if metric.rated or metric.scaling.changes else TYPES[metric.desc.type]
             arrays = [
-                pa.array(cells, mask=~there, from_pandas=False).cast(kind, safe=False)
-                for cells, there in zip(values, valid, strict=True)
+                pa.array(values[number], mask=~valid[number], from_pandas=False).cast(kind, safe=False)
+                for number in shown
             ]
-            names = [metric.name if name is None else f"{metric.name}[{name}]" for name in batch]
-            yield pa.Table.from_arrays(arrays, schema=pa.schema([(name, kind) for name in names]))
+            names = [metric.name if batch[number] is None else f"{metric.name}[{batch[number]}]" for number in shown]
+            if names:
+                yield pa.Table.from_arrays(arrays, schema=pa.schema([(name, kind) for name in names]))
 
     def _any_value(self, metric: Wanted) -> Flags | None:
         """Whether any instance has a value in each row, where the values of a row depend on that."""
@@ -91,6 +95,17 @@ class Sheet:
         if metric.scaling.changes:
             values = values.astype(np.float64) * metric.scaling.ratio * metric.scaling.multiplier
         return values, valid
+
+
+def _filtered(metric: Wanted, values: NDArray[Any], valid: Flags) -> Flags:
+    """Which of the values are within the metric's limit and among its ranks."""
+    if metric.limit:
+        valid = valid & (values >= metric.limit if metric.limit > 0 else values <= -metric.limit)
+    if metric.rank and metric.instances != (None,):
+        numbers = np.where(valid, values.astype(np.float64), np.nan)
+        order = np.argsort(-numbers if metric.rank > 0 else numbers, axis=0, kind="stable")
+        valid = valid & (np.argsort(order, axis=0) < abs(metric.rank))
+    return valid
 
 
 def _rows_of(times: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
