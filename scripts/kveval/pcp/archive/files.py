@@ -15,6 +15,7 @@ from kveval.pcp.archive.problems import ArchiveError, ProblemLog
 from kveval.pcp.archive.tars import is_tar, unpacked
 
 MEMBER = re.compile(r"(?P<base>.+)\.(?P<part>meta|index|\d{1,9})(?P<suffix>\.xz|\.gz|\.bz2|\.zst)?", re.DOTALL)
+VERSION_1 = bytes.fromhex("50052601")
 
 
 @dataclass
@@ -159,12 +160,15 @@ def _by_name(source: Path) -> ArchiveFiles:
     entries = sorted(os.scandir(source.parent), key=lambda entry: entry.name)
     archives = _by_base(_named(entries, source.parent))
     parts = split_name(source.name) if source.is_file() else None
-    for base in (source.name, parts[0] if parts else ""):
-        if base in archives and archives[base].is_archive():
-            return archives[base]
+    of_name = [archives[base] for base in (source.name, parts[0] if parts else "") if base in archives]
+    for archive in of_name:
+        if archive.is_archive():
+            return archive
+    if any(member.head(8)[4:] == VERSION_1 for archive in of_name for member in archive.members()):
+        raise ArchiveError(f"{source}: an archive of version 1 (PCP before 2.0), which is not supported")
     what = _odd(source) if source.exists() else None
     if what is not None:
         raise ArchiveError(f"{source}: {what}, not a PCP archive")
     if source.exists() or source.name in archives:
-        raise ArchiveError(f"{source}: not a PCP archive (no file of it starts with a label of version 2 or 3)")
+        raise ArchiveError(f"{source}: not a PCP archive (no file of it starts with a PCP label)")
     raise ArchiveError(f"{source}: no such archive (expected {source.name}.meta, {source.name}.0)")
