@@ -33,7 +33,7 @@ from kveval.pcp.archive.member import Stream  # noqa: E402
 from kveval.pcp.archive.problems import ArchiveError, ProblemLog  # noqa: E402
 from kveval.pcp.archive.records import Block  # noqa: E402
 from kveval.pcp.conversion.conversion import ConversionSummary, convert, survey  # noqa: E402
-from kveval.pcp.parquet.longfile import LongFile, codes  # noqa: E402
+from kveval.pcp.parquet.reading import LongFile, codes  # noqa: E402
 
 Reading = dict[str, Any]
 FLOATS = ("float", "double")

@@ -26,9 +26,10 @@ from kveval.host.registry import remove_leftovers
 from kveval.host.sessions import Session
 from kveval.pcp import installation as recording_pcp
 from kveval.pcp import recording as module
-from kveval.pcp.archive_tools import archive_files, pack_archives, verify_archive
+from kveval.pcp.archive_tools import archive_files, pack_archives
 from kveval.pcp.installation import RecordingError
 from kveval.pcp.recording import Recording, RecordingSettings
+from kveval.pcp.verification import verify_recording
 
 pytestmark = [pytest.mark.workflow, needs_pcp]
 RUNNING = "openmetrics.vllm.vllm.num_requests_running"
@@ -191,7 +192,7 @@ def test_a_recording_holds_what_was_asked_for_and_can_be_packed(directory: Path,
 
     buckets = "openmetrics.vllm.vllm.e2e_request_latency_seconds_bucket"
     required = [RUNNING, buckets, "kernel.all.load", "mem.util.free", "proc.psinfo.rss", "proc.io.rchar"]
-    facts = verify_archive(base, start=start, end=end, required=required, interval_s=0.5)
+    facts = verify_recording(base, start=start, end=end, required=required, interval_s=0.5)
     assert facts.start <= start + 1
     assert facts.end >= end - 1
     assert set(facts.samples) == set(required)
@@ -200,12 +201,12 @@ def test_a_recording_holds_what_was_asked_for_and_can_be_packed(directory: Path,
 
     absent = ["openmetrics.vllm.nothing", "nvidia.nope"]
     with pytest.raises(RecordingError) as lacking:
-        verify_archive(base, start=start, end=end, required=[RUNNING, *absent])
+        verify_recording(base, start=start, end=end, required=[RUNNING, *absent])
     assert (lacking.value.code, lacking.value.facts) == ("metrics_missing", {"missing": absent})
     with pytest.raises(RecordingError) as too_short:
-        verify_archive(base, start=start, end=end + 60, required=[])
+        verify_recording(base, start=start, end=end + 60, required=[])
     with pytest.raises(RecordingError) as too_late:
-        verify_archive(base, start=start - 60, end=end, required=[])
+        verify_recording(base, start=start - 60, end=end, required=[])
     assert too_short.value.code == too_late.value.code == "window_not_covered"
 
     meta = base.with_suffix(".meta").read_bytes()
@@ -228,9 +229,9 @@ def test_a_recording_holds_what_was_asked_for_and_can_be_packed(directory: Path,
     cut = directory / "cut"
     shutil.copytree(base.parent, cut)
     os.truncate(cut / "pcp.0", (cut / "pcp.0").stat().st_size - 50)
-    with pytest.raises(RecordingError, match="unexpected EOF") as damaged:
-        verify_archive(cut / "pcp", start=start, end=end, required=required)
-    assert (damaged.value.code, damaged.value.facts) == ("tool_failed", {"program": "pmlogcheck"})
+    with pytest.raises(RecordingError, match="truncated") as damaged:
+        verify_recording(cut / "pcp", start=start, end=end, required=required)
+    assert (damaged.value.code, damaged.value.facts) == ("damaged", {})
     with pytest.raises(RecordingError) as full, recording(directory, settings):
         pass
     assert full.value.code == "archive_exists"
@@ -276,7 +277,7 @@ def test_an_agent_that_crashes_is_restarted_or_the_loss_is_noticed(directory: Pa
     except RecordingError as error:  # pmlogger gives up when it asks while the new agent starts
         assert (error.code, error.facts["program"]) == ("ended", "pmlogger")
     else:
-        facts = verify_archive(running_recording.archive, start=start, end=end, required=[RUNNING])
+        facts = verify_recording(running_recording.archive, start=start, end=end, required=[RUNNING])
         assert facts.samples[RUNNING] >= 3
 
 
@@ -311,7 +312,7 @@ def test_two_recordings_side_by_side_and_an_awkward_path(
         first.alive()
         end = time.time()
     for one in (first, second):
-        verify_archive(one.archive, start=start, end=end, required=[RUNNING])
+        verify_recording(one.archive, start=start, end=end, required=[RUNNING])
     assert first.archive.is_relative_to(awkward)
     assert not list(temporary.glob("kveval-run-*"))
 

@@ -22,8 +22,8 @@ from kveval.host.files import write_json
 from kveval.host.redaction import Redactor
 from kveval.measure.level_run import Levels, pack
 from kveval.measure.progress import Progress
-from kveval.pcp.archive_tools import pack_archives, verify_archive
-from kveval.pcp.direct.checking import verify_direct
+from kveval.pcp.archive_tools import pack_archives
+from kveval.pcp.verification import verify_recording
 from kveval.spec.servers.registry import held_bytes, software_of
 from kveval.store.run_file import Answers, Repeat, time_text
 
@@ -187,9 +187,8 @@ class Attempt:
 
     def _collect_recording(self, recorder: Recorder, levels: list[dict[str, Any]]) -> dict[str, Any]:
         direct = recorder.archives[0].suffix == ".parquet"
-        verify = verify_direct if direct else verify_archive
         facts = [
-            verify(
+            verify_recording(
                 archive,
                 start=levels[0]["start"],
                 end=levels[-1]["end"],

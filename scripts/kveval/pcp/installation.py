@@ -144,16 +144,7 @@ def find_pcp() -> Pcp:
         name_spaces=(Path(settings["PCP_VAR_DIR"]) / "pmns", agents.parent / "pmns"),
         python=_agent_python(settings.get("PCP_PYTHON_PROG", "python3")),
     )
-    for name in (
-        "pmcd",
-        "pmlogger",
-        "pminfo",
-        "pmprobe",
-        "pmnsmerge",
-        "pmdumplog",
-        "pmlogcheck",
-        "pmlogsummary",
-    ):
+    for name in ("pmcd", "pmlogger", "pminfo", "pmprobe", "pmnsmerge"):
         pcp.program(name)
     for name in ("linux/pmdalinux", "proc/pmdaproc", "openmetrics/pmdaopenmetrics.python"):
         if not (agents / name).is_file():
@@ -221,13 +212,17 @@ def instance_environment(pcp: Pcp, root: Path) -> dict[str, str]:
 
 def pmcd_conf(pcp: Pcp, root: Path, *, user: str, endpoints: bool, nvidia: bool) -> str:
     """Return pmcd's configuration: its agents, and access through the Unix socket alone."""
-    domain = "" if not nvidia else str(_nvidia_domain(pcp))
     agents = [
         f"pmcd 2 dso pmcd_init {pcp.agents}/pmcd/pmda_pmcd.so",
         f"linux 60 pipe binary {pcp.agents}/linux/pmdalinux -d 60 -U {user} -l {root}/log/linux.log",
         f"proc 3 pipe binary {pcp.agents}/proc/pmdaproc -d 3 -U {user} -l {root}/log/proc.log",
     ]
     if nvidia:
+        header = pcp.agents / "nvidia/domain.h"
+        match = re.search(r"#define\s+NVML\s+(\d+)", header.read_text())
+        if match is None:
+            raise RecordingError(f"no NVML domain number in {header}", code="no_nvml_domain")
+        domain = match[1]
         agents.append(
             f"nvidia {domain} pipe binary {pcp.agents}/nvidia/pmdanvidia -d {domain} -l {root}/log/nvidia.log"
         )
@@ -272,14 +267,7 @@ def write_instance(pcp: Pcp, root: Path, *, endpoints: Mapping[str, str], nvidia
 
     ``endpoints`` maps a source's name to the URL of its OpenMetrics text.
     """
-    for folder in (
-        "run",
-        "log",
-        "tmp/pmlogger",
-        "var/pmns",
-        "var/config/pmda",
-        "var/pmdas/openmetrics/config.d",
-    ):
+    for folder in ("run", "log", "tmp/pmlogger", "var/pmns", "var/config/pmda", "var/pmdas/openmetrics/config.d"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "run").chmod(0o700)  # pmcd lets everybody connect to its socket
     for agent in ("linux", "proc", "pmcd", "nvidia"):  # their help texts
@@ -292,36 +280,22 @@ def write_instance(pcp: Pcp, root: Path, *, endpoints: Mapping[str, str], nvidia
     (root / "pmcd.conf").write_text(configuration)
     parts = [pcp.name_space("pmcd"), pcp.name_space("linux"), pcp.name_space("proc")]
     if endpoints:
-        parts.append(_write(root / "tmp/openmetrics.pmns", "root {\n    openmetrics 144:*:*\n}\n"))
+        parts.append(root / "tmp/openmetrics.pmns")
+        parts[-1].write_text("root {\n    openmetrics 144:*:*\n}\n")
     if nvidia:
         source = pcp.agents / "nvidia"
-        names = (source / "domain.h").read_text() + "root {\n    nvidia\n}\n" + (source / "pmns").read_text()
-        parts.append(_write(root / "tmp/nvidia.pmns", names))
-    _merge_name_spaces(pcp, parts, root / "var/pmns/root")
+        parts.append(root / "tmp/nvidia.pmns")
+        parts[-1].write_text(
+            (source / "domain.h").read_text() + "root {\n    nvidia\n}\n" + (source / "pmns").read_text()
+        )
+    target = root / "var/pmns/root"
+    target.unlink(missing_ok=True)
+    command = [pcp.program("pmnsmerge"), "-f", *map(str, parts), str(target)]
+    result = subprocess.run(command, env=base_environment(os.environ), capture_output=True, text=True)
+    if result.returncode != 0 or not target.is_file():
+        raise RecordingError(f"pmnsmerge cannot build {target}: {result.stderr.strip()}")
 
 
 def has_nvidia(pcp: Pcp) -> bool:
     """Whether there is an NVIDIA driver and PCP's agent for it."""
     return Path("/dev/nvidiactl").exists() and (pcp.agents / "nvidia/pmdanvidia").is_file()
-
-
-def _nvidia_domain(pcp: Pcp) -> int:
-    header = (pcp.agents / "nvidia/domain.h").read_text()
-    match = re.search(r"#define\s+NVML\s+(\d+)", header)
-    if match is None:
-        raise RecordingError(f"no NVML domain number in {pcp.agents / 'nvidia/domain.h'}", code="no_nvml_domain")
-    return int(match[1])
-
-
-def _merge_name_spaces(pcp: Pcp, parts: Iterable[Path], target: Path) -> None:
-    target.unlink(missing_ok=True)
-    command = [pcp.program("pmnsmerge"), "-f", *map(str, parts), str(target)]
-    environment = base_environment(os.environ)
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if result.returncode != 0 or not target.is_file():
-        raise RecordingError(f"pmnsmerge cannot build {target}: {result.stderr.strip()}")
-
-
-def _write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path

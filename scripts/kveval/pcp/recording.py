@@ -56,7 +56,9 @@ class RecordingSettings:
 class Recording:
     """A running recording, made by ``recording``."""
 
-    def __init__(self, directory: Path, root: Path, pcp: Pcp, supervisor: Supervisor) -> None:
+    def __init__(
+        self, directory: Path, root: Path, pcp: Pcp, supervisor: Supervisor, started: contextlib.ExitStack
+    ) -> None:
         self.archive: Path = directory / "archive" / "pcp"
         """Base path of the archive: its files have .0, .meta and .index added."""
         self.archives = [self.archive]
@@ -64,7 +66,7 @@ class Recording:
         self._root = root
         self._pcp = pcp
         self._supervisor = supervisor
-        self._started = contextlib.ExitStack()
+        self._started = started
         self._nvidia = has_nvidia(pcp)
         self._environment = instance_environment(pcp, root)
         self._pmcd: subprocess.Popen[bytes] | None = None
@@ -77,7 +79,7 @@ class Recording:
         An agent that crashed and that pmcd restarted, which it does at the next sample, counts as running;
         pmlogger may survive that or end, depending on what it asked for meanwhile.
         """
-        self._check_processes()
+        self.require_running()
         result = self._pminfo("-f", "pmcd.agent.status")
         if result is None or result.returncode != 0:
             said = f"nothing within {_CLIENT_TIMEOUT_S:g} s" if result is None else result.stderr.strip()
@@ -90,7 +92,10 @@ class Recording:
 
     def require_running(self) -> None:
         """Return if pmcd and pmlogger run, without asking them anything; else RecordingError."""
-        self._check_processes()
+        for name, process in (("pmcd", self._pmcd), ("pmlogger", self._pmlogger)):
+            if process is not None and process.poll() is not None:
+                message = f"{name} ended (status {process.returncode}); {self._cause(name)}"
+                raise RecordingError(message, code="ended", program=name, status=process.returncode)
 
     def stop(self) -> None:
         """Stop pmlogger, so that its archive is complete, then pmcd and the agents; may be called again.
@@ -102,7 +107,7 @@ class Recording:
         self._stopped = True
         problem = None
         try:
-            self._check_processes()
+            self.require_running()
         except RecordingError as error:
             problem = error
         # The stack unwinds in reverse order of start: pmlogger ends first, then pmcd.
@@ -112,10 +117,6 @@ class Recording:
                 problem = problem or RecordingError(f"{name} had to be killed; {self._cause(name)}")
         if problem is not None:
             raise problem
-
-    def release(self) -> None:
-        """End all processes without checking the recording; may be called again."""
-        self._started.close()
 
     def start_pmcd(self, settings: RecordingSettings, deadline: float) -> None:
         """Start pmcd and its agents; return when every endpoint's metrics are known to it."""
@@ -151,17 +152,11 @@ class Recording:
 
     def _wait(self, ready: Callable[[], bool], deadline: float, name: str, what: str) -> None:
         while not ready():
-            self._check_processes()
+            self.require_running()
             if time.monotonic() > deadline:
                 message = f"{name} {what} within the time limit; {self._cause(name)}"
                 raise RecordingError(message, code="start_timed_out", program=name)
             time.sleep(_POLL_S)
-
-    def _check_processes(self) -> None:
-        for name, process in (("pmcd", self._pmcd), ("pmlogger", self._pmlogger)):
-            if process is not None and process.poll() is not None:
-                message = f"{name} ended (status {process.returncode}); {self._cause(name)}"
-                raise RecordingError(message, code="ended", program=name, status=process.returncode)
 
     def _cause(self, name: str) -> str:
         """Last line that a program or agent wrote, and where to read the rest."""
@@ -230,8 +225,7 @@ def recording(
         if not _fits(directory):
             root = stack.enter_context(supervisor.temporary_folder()) / "d"
             root.symlink_to(directory, target_is_directory=True)
-        running = Recording(directory, root, pcp, supervisor)
-        stack.callback(running.release)
+        running = Recording(directory, root, pcp, supervisor, stack.enter_context(contextlib.ExitStack()))
         running.start_pmcd(settings, deadline)
         running.start_pmlogger(settings, deadline)
         try:

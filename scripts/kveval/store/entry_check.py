@@ -83,12 +83,27 @@ def _state(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[State, str, str
         read_run(entry.place)
     except RunFileError as error:
         return "damaged", str(error).removeprefix(f"{entry.place}/"), "", "no_description"
-    wrong, code = _contradiction(entry, facts)
-    if wrong:
-        return "damaged", wrong, "", code
-    doubt = _doubt(facts)
-    if doubt:
-        return "kept", doubt, "find out which program wrote it; it is adopted all the same", "other_fingerprint"
+    fingerprint = str(facts.get("hardware", {}).get("fingerprint"))
+    folder = rf"run-{entry.run}(@{re.escape(fingerprint)}(-[0-9]+)?)?"
+    hashed, covered = content_hash(specification(facts)), listed(entry.place)
+    reports = [level["report"] for level in facts["levels"] if level.get("report")]
+    uncovered = [report for report in reports if report not in covered]
+    described = f"{RUN} describes run {facts['run']} of {facts['measurement']}"
+    elsewhere = f"{RUN} names hardware {fingerprint}, its folder another"
+    for wrong, said, code in (
+        ((facts["measurement"], facts["run"]) != (entry.measurement, entry.run), described, "other_run"),
+        (not re.fullmatch(folder, entry.place.name), elsewhere, "other_hardware"),
+        (hashed != entry.measurement, f"the specification in {RUN} hashes to {hashed}", "other_specification"),
+        (bool(uncovered), f"{RUN} refers to {', '.join(uncovered[:1])}, which is missing", "report_missing"),
+    ):
+        if wrong:
+            return "damaged", said, "", code
+    with contextlib.suppress(KeyError, TypeError):
+        computed = hardware.fingerprint(facts["hardware"])
+        if facts["engine"] == "local" and computed != fingerprint:
+            # How fingerprints are computed may change with the program, so this need not be damage.
+            said = f"its hardware has the fingerprint {computed}, but {fingerprint} is recorded"
+            return "kept", said, "find out which program wrote it; it is adopted all the same", "other_fingerprint"
     return "sound", "", "", ""
 
 
@@ -104,32 +119,6 @@ def _wrong_files(place: Path) -> list[StoreError]:
         except StoreError as error:
             errors.append(error)
     return errors
-
-
-def _contradiction(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Return how a complete run's description contradicts its place, id or files, and a code; empty if it does not."""
-    if facts["measurement"] != entry.measurement or facts["run"] != entry.run:
-        return f"{RUN} describes run {facts['run']} of {facts['measurement']}", "other_run"
-    fingerprint = str(facts.get("hardware", {}).get("fingerprint"))
-    if not re.fullmatch(rf"run-{entry.run}(@{re.escape(fingerprint)}(-[0-9]+)?)?", entry.place.name):
-        return f"{RUN} names hardware {fingerprint}, its folder another", "other_hardware"
-    defining = specification(facts)
-    if content_hash(defining) != entry.measurement:
-        return f"the specification in {RUN} hashes to {content_hash(defining)}", "other_specification"
-    covered = listed(entry.place)
-    missing = [level["report"] for level in facts["levels"] if level.get("report") and level["report"] not in covered]
-    return (f"{RUN} refers to {missing[0]}, which is missing", "report_missing") if missing else ("", "")
-
-
-def _doubt(facts: Mapping[str, Any]) -> str:
-    """Return a contradiction that need not be damage: how fingerprints are computed may change with the program."""
-    if facts["engine"] != "local":
-        return ""
-    with contextlib.suppress(KeyError, TypeError):
-        computed = hardware.fingerprint(facts["hardware"])
-        if computed != facts["hardware"]["fingerprint"]:
-            return f"its hardware has the fingerprint {computed}, but {facts['hardware']['fingerprint']} is recorded"
-    return ""
 
 
 def specification(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,16 +66,14 @@ def read_history(folders: Iterable[Path]) -> pd.DataFrame:
 
     Raises HistoryError for a folder that is not there, a damaged file, one of a later schema, one of something else.
     """
-    tables = [_read(path) for folder in folders for path in _files(folder)]
+    tables = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise HistoryError(f"{folder}: no such folder; a history is a folder of Parquet files", code="no_folder")
+        tables += [_read(path) for path in sorted(folder.glob("[!.]*.parquet"))]
     tables.sort(key=lambda read: read[0])
     rows: pd.DataFrame = pa.concat_tables([COLUMNS.empty_table(), *(table for _, table in tables)]).to_pandas()
     return rows.drop_duplicates(_ONE_VALUE, keep="last", ignore_index=True)
-
-
-def _files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise HistoryError(f"{folder}: no such folder; a history is a folder of Parquet files", code="no_folder")
-    return sorted(folder.glob("[!.]*.parquet"))
 
 
 def _read(path: Path) -> tuple[str, pa.Table]:

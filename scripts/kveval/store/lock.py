@@ -12,7 +12,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from kveval.host.errors import Failure
@@ -55,9 +55,7 @@ def hold(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def store_lock(
-    root: Path, *, exclusive: bool, patience_s: float = 60.0, sleep: Callable[[float], None] = time.sleep
-) -> Iterator[None]:
+def store_lock(root: Path, *, exclusive: bool, patience_s: float = 60.0) -> Iterator[None]:
     """Hold the store's lock: shared by those who adopt, exclusive for whoever deletes.
 
     Raises StoreInUse when it is not free within `patience_s`. Goes on without a lock if the file system has none, or
@@ -72,13 +70,13 @@ def store_lock(
     with contextlib.suppress(OSError):
         (root / LOCK).chmod(root.stat().st_mode & 0o666)
     try:
-        _wait(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, root, patience_s, sleep)
+        _wait(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, root, patience_s)
         yield
     finally:
         os.close(descriptor)
 
 
-def _wait(descriptor: int, kind: int, root: Path, patience_s: float, sleep: Callable[[float], None]) -> None:
+def _wait(descriptor: int, kind: int, root: Path, patience_s: float) -> None:
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -91,7 +89,7 @@ def _wait(descriptor: int, kind: int, root: Path, patience_s: float, sleep: Call
                 raise StoreInUse(
                     f"{root}: in use for {patience_s:.0f} s; try again once the jobs in progress have started"
                 ) from error
-        sleep(0.2)
+        time.sleep(0.2)
 
 
 def _locked(folder: Path) -> bool:

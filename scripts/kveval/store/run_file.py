@@ -264,7 +264,8 @@ def pointer_of(results: str | Path, cell: Cell, run: int) -> Path:
 
 def pointed_run(pointer: Path) -> Run:
     """Read the run that a measurement.json points to, under the scenario's name given there. Raises RunFileError."""
-    return renamed(read_run(stored_run(pointer)), scenario_name(pointer))
+    place, scenario = _pointed(pointer)
+    return renamed(read_run(place), scenario)
 
 
 def collect_runs(pointers: Iterable[Path], output: Path) -> None:
@@ -272,15 +273,16 @@ def collect_runs(pointers: Iterable[Path], output: Path) -> None:
 
     Who reads all runs then needs one file, not the measurement store. It is compressed with zstd.
     """
-    lines = b"".join(msgspec.json.encode(_placed(pointer)) + b"\n" for pointer in pointers)
+
+    def line(pointer: Path) -> bytes:
+        place = stored_run(pointer)
+        beside = place.parent == pointer.parent
+        run = msgspec.structs.replace(pointed_run(pointer), place="" if beside else place.as_posix())
+        return msgspec.json.encode(run) + b"\n"
+
+    lines = b"".join(map(line, pointers))
     # In one call, so that the file contains its size: only then is a truncated file detected.
     output.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(lines))
-
-
-def _placed(pointer: Path) -> Run:
-    place = stored_run(pointer)
-    beside = place.parent == pointer.parent
-    return msgspec.structs.replace(pointed_run(pointer), place="" if beside else place.as_posix())
 
 
 def collected_runs(path: Path) -> list[Run]:
@@ -301,19 +303,21 @@ def renamed(run: Run, scenario: str | None) -> Run:
 
 def scenario_name(pointer: Path) -> str | None:
     """Return the name that a measurement.json gives the scenario, None where it is the measurement's own."""
-    try:
-        name = json.loads(pointer.read_text()).get("scenario")
-    except (OSError, ValueError, AttributeError) as error:
-        said = f"{pointer}: not a pointer to a measurement ({error})"
-        raise RunFileError(said, code="no_pointer", path=pointer) from error
-    return None if name is None else str(name)
+    return _pointed(pointer)[1]
 
 
 def stored_run(pointer: Path) -> Path:
     """Return the folder that a measurement.json points to, in the measurement store. Raises RunFileError."""
+    return _pointed(pointer)[0]
+
+
+def _pointed(pointer: Path) -> tuple[Path, str | None]:
+    """The folder and the scenario's name that a measurement.json gives. Raises RunFileError."""
     try:
         content = json.loads(pointer.read_text())
-        return pointer.with_name(content[BESIDE]) if BESIDE in content else Path(content["path"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        name = content.get("scenario")
+        place = pointer.with_name(content[BESIDE]) if BESIDE in content else Path(content["path"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         said = f"{pointer}: not a pointer to a measurement ({error})"
         raise RunFileError(said, code="no_pointer", path=pointer) from error
+    return place, None if name is None else str(name)

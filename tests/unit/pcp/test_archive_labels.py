@@ -7,8 +7,7 @@ import pytest
 from tests.unit.pcp.test_archive_writer import NULL, START, U32, U64, Metric, Writer, framed, indom, pmid
 
 from kveval.pcp.conversion.conversion import convert, survey
-from kveval.pcp.parquet.longfile import LongFile
-from kveval.pcp.parquet.reading import describe, series
+from kveval.pcp.parquet.reading import LongFile, describe, series
 
 SECOND = 10**9
 # The domain of openmetrics: with its cluster it takes more than 18 bits.

@@ -23,7 +23,7 @@ from tests.unit.pcp.test_archive_writer import (
 
 from kveval.pcp.conversion.conversion import convert
 from kveval.pcp.parquet.rates import PreparedCounter, increase, rate
-from kveval.pcp.parquet.reading import archive_info, describe, series, wide
+from kveval.pcp.parquet.reading import archive_info, describe, series
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND
@@ -126,21 +126,19 @@ def test_what_is_not_there(parquet: Path, tmp_path: Path) -> None:
 
 
 def test_rate_and_increase(parquet: Path) -> None:
-    rates = rate(parquet, "disk.ops")
+    rates = rate(series(parquet, "disk.ops"))
     assert rates.groupby("instance", observed=True)["value"].unique().map(list).to_dict() == {
         "nvme": [20],
         "sda": [10],
         "sdb": [20],
     }
     assert rates.attrs["units"] == "count / sec"
-    gained = increase(parquet, "disk.ops", at(1), at(5), instance="sda")
+    gained = increase(series(parquet, "disk.ops", start_ns=at(1), finish_ns=at(5), instance="sda"))
     assert gained.to_dict("records") == [
         {"instance": "sda", "increase": 40, "seconds": 4, "rate": 10, "samples": 5, "resets": 0, "marks": 0}
     ]
     with pytest.raises(ValueError, match="instant"):
-        rate(parquet, "load")
-    with pytest.raises(ValueError, match="name"):
-        rate(parquet)
+        rate(series(parquet, "load"))
 
 
 def counter(values: list[int], times: list[float], kind: str = "U64", marks: tuple[float, ...] = ()) -> pd.DataFrame:
@@ -240,14 +238,6 @@ def test_a_prepared_counter_keeps_hosts_apart_and_leaves_out_what_is_missing() -
     assert (found.first, found.increase) == (1000, 10)
 
 
-def test_wide(parquet: Path) -> None:
-    table = wide(parquet, ["disk.ops", "load"], start_ns=at(5), finish_ns=at(6))
-    assert list(table.columns) == ["disk.ops[nvme]", "disk.ops[sda]", "disk.ops[sdb]", "load"]
-    assert table.index.tolist() == [pd.Timestamp(at(5), tz="UTC"), pd.Timestamp(at(6), tz="UTC")]
-    assert table["disk.ops[sda]"].tolist() == [50, 60]
-    assert table["disk.ops[nvme]"].isna().tolist() == [True, False]
-
-
 def test_two_hosts_are_kept_apart(tmp_path: Path) -> None:
     for host in ("one", "two"):
         writer = all_types(tmp_path / "hosts" / host, 3)
@@ -262,5 +252,4 @@ def test_two_hosts_are_kept_apart(tmp_path: Path) -> None:
     both = series(out, "one.u32")
     assert both["host"].tolist() == ["one"] * 5 + ["two"] * 5
     assert series(out, "one.u32", host="two")["value"].tolist() == both["value"].tolist()[5:]
-    assert len(rate(out, "disk.u32")) == 2 * 3 * 4
-    assert set(wide(out, ["one.u32"]).columns) == {"one:one.u32", "two:one.u32"}
+    assert len(rate(series(out, "disk.u32"))) == 2 * 3 * 4

@@ -11,18 +11,16 @@ import pytest
 from tests.support.fault_chain import needs_pcp
 
 from kveval.host.processes import supervisor
-from kveval.pcp.archive_tools import verify_archive
 from kveval.pcp.conversion.conversion import convert
 from kveval.pcp.direct import samples
-from kveval.pcp.direct.checking import verify_direct
 from kveval.pcp.direct.host import host_samples
 from kveval.pcp.direct.prometheus import Exporter, describe
 from kveval.pcp.direct.recorder import direct_recording
 from kveval.pcp.direct.samples import About, DirectFile, DirectSample
 from kveval.pcp.installation import RecordingError
-from kveval.pcp.parquet.longfile import LongFile
-from kveval.pcp.parquet.reading import series
+from kveval.pcp.parquet.reading import LongFile, series
 from kveval.pcp.recording import RecordingSettings, recording
+from kveval.pcp.verification import verify_recording
 
 TEXT = """# HELP vllm:num_requests_running Number of requests running.
 # TYPE vllm:num_requests_running gauge
@@ -113,7 +111,7 @@ def test_a_file_is_the_same_however_often_it_was_flushed(tmp_path: Path, monkeyp
     info = LongFile(paths[0])
     assert (info.metric("b").units, info.metric("b").semantics, info.metric("a").indom) == ("byte", "counter", None)
     assert (info.archive().start_ns, info.archive().end_ns, info.archive().rows) == (10**9, 5 * 10**9, 10)
-    facts = verify_direct(paths[0], start=1, end=5, required=["a", "b"], windows=[(1, 5)])
+    facts = verify_recording(paths[0], start=1, end=5, required=["a", "b"], windows=[(1, 5)])
     assert (facts.metrics, facts.samples) == (2, {"a": 5, "b": 5})
     for wanted, code in (
         ({"start": 1, "end": 60, "required": ["a"]}, "window_not_covered"),
@@ -121,7 +119,7 @@ def test_a_file_is_the_same_however_often_it_was_flushed(tmp_path: Path, monkeyp
         ({"start": 1, "end": 5, "required": ["a"], "windows": [(1, 60)]}, "too_few_samples"),
     ):
         with pytest.raises(RecordingError) as error:
-            verify_direct(paths[0], **wanted)  # type: ignore[arg-type]
+            verify_recording(paths[0], **wanted)  # type: ignore[arg-type]
         assert error.value.code == code
 
 
@@ -151,8 +149,8 @@ def test_pcp_and_the_exporters_alone_record_the_same(tmp_path: Path, url: str) -
         direct.stop()
     required = [RUNNING, "kernel.all.cpu.user", "mem.util.available"]
     window = {"start": begin, "end": end, "windows": [(begin, end)], "interval_s": 0.25}
-    verify_archive(pcp.archive, required=required, **window)  # type: ignore[arg-type]
-    verify_direct(direct.archive, required=required, **window)  # type: ignore[arg-type]
+    verify_recording(pcp.archive, required=required, **window)  # type: ignore[arg-type]
+    verify_recording(direct.archive, required=required, **window)  # type: ignore[arg-type]
     convert(pcp.archive.parent, tmp_path / "pcp.parquet")
     theirs, ours = (LongFile(path) for path in (tmp_path / "pcp.parquet", direct.archive))
     assert set(ours.metrics()) <= set(theirs.metrics())

@@ -2,16 +2,17 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.support.fault_chain import needs_pcp
+from tests.unit.pcp.test_archive_writer import NULL, U32, Metric, Writer, pmid
 
 from kveval.host.processes import supervisor
-from kveval.pcp import archive_tools as recording_archive
 from kveval.pcp import installation as recording_pcp
-from kveval.pcp.archive_tools import pack_archives, verify_archive
+from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.installation import Pcp, RecordingError, pmcd_conf, pmlogger_conf, read_pcp_conf, require_pcp
 from kveval.pcp.recording import RecordingSettings, dead_agents, recording
+from kveval.pcp.verification import verify_recording
 
 RUNNING = "openmetrics.vllm.vllm.num_requests_running"
 
@@ -138,29 +139,36 @@ def test_an_archive_that_is_not_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@needs_pcp
-def test_a_level_with_too_few_samples_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_level_with_too_few_samples_is_named(tmp_path: Path) -> None:
     """An agent that was silent for most of a level, while the archive as a whole looks sound."""
-
-    def samples(pcp: Pcp, base: Path, window_s: tuple[float, float], metrics: list[str]) -> dict[str, int]:
-        silent = window_s[0] >= 40
-        return dict.fromkeys(metrics, 3 if silent else 20)
-
-    (tmp_path / "pcp.0").touch()
-    monkeypatch.setattr(recording_archive, "_run", lambda *_, **__: RUNNING)
-    monkeypatch.setattr(recording_archive, "_span", lambda *_: (1000.0, 1070.0))
-    monkeypatch.setattr(recording_archive, "_samples", samples)
+    running = Metric(pmid(144, 0, 0), (RUNNING,), U32)
+    load = Metric(pmid(60, 2, 0), ("kernel.all.load",), U32)
+    writer = Writer(tmp_path, "pcp", 3, start=1000 * 10**9)
+    writer.metric(running)
+    writer.metric(load)
+    for second in range(1000, 1071):
+        values = {load.pmid: {NULL: second}}
+        silent = 1040 <= second <= 1060 and second % 7
+        writer.record(second * 10**9, values if silent else values | {running.pmid: {NULL: 1}})
+    base = writer.close()
     levels = [(1010.0, 1030.0), (1040.0, 1060.0)]
-    settings = {"start": 1010.0, "end": 1060.0, "required": [RUNNING]}
-    verify_archive(tmp_path / "pcp", windows=levels[:1], **settings)
+    settings: dict[str, Any] = {"start": 1010.0, "end": 1060.0, "required": [RUNNING, "kernel.all.load"]}
+    facts = verify_recording(base, windows=levels[:1], **settings)
+    assert (facts.start, facts.end, facts.metrics) == (1000, 1070, 2)
+    assert facts.samples == {RUNNING: 37, "kernel.all.load": 55}
     with pytest.raises(RecordingError, match=r"1970-01-01T00:17:20.*Z") as error:
-        verify_archive(tmp_path / "pcp", windows=levels, **settings)
+        verify_recording(base, windows=levels, **settings)
     assert error.value.code == "too_few_samples"
     assert error.value.facts == {"window_s": levels[1], "due": 6, "sparse": {RUNNING: 3}}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pcp.0", "pcp.index", "pcp.meta"]
+    with base.with_name("pcp.0").open("r+b") as file:
+        file.truncate(file.seek(0, 2) - 10)
+    with pytest.raises(RecordingError, match="truncated") as damaged:
+        verify_recording(base, **settings)
+    assert damaged.value.code == "damaged"
 
 
-@needs_pcp
 def test_an_archive_that_is_not_there_cannot_be_verified(tmp_path: Path) -> None:
     with pytest.raises(RecordingError) as error:
-        verify_archive(tmp_path / "pcp", start=0, end=1, required=[])
+        verify_recording(tmp_path / "pcp", start=0, end=1, required=[])
     assert error.value.code == "no_archive"

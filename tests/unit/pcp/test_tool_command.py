@@ -1,6 +1,9 @@
 """The command pcp-parquet: what it says, its exit codes, and that a failure leaves nothing behind."""
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -106,14 +109,27 @@ def test_an_existing_file_stays_if_the_conversion_fails(base: Path, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["archive", "out.parquet"]
 
 
+@pytest.mark.parametrize("wide", [["--wide"], []])
+def test_a_signal_to_end_leaves_nothing(base: Path, tmp_path: Path, wide: list[str]) -> None:
+    program = """
+import os, runpy, shutil, signal
+from kveval.pcp.conversion.table import LongWriter
+shutil.move = LongWriter.finish = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+runpy.run_module("kveval.pcp", run_name="__main__")
+"""
+    command = [sys.executable, "-c", program, str(base), "-o", str(tmp_path / "out"), *wide]
+    assert subprocess.run(command, check=False).returncode == 128 + signal.SIGTERM
+    assert [path.name for path in tmp_path.iterdir()] == ["archive"]
+
+
 def test_what_is_no_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert refused("-a", tmp_path / "fifo", "--list") == 2
-    assert "neither a file nor a folder" in said(capsys)
+    assert "not a regular file" in said(capsys)
     for part in ("meta", "0", "index"):
         (tmp_path / f"old.{part}").write_bytes(b"\0\0\0\x84\x50\x05\x26\x01" + bytes(124))
     assert refused("-a", tmp_path / "old", "--check") == 2
-    assert "version 1" in said(capsys)
+    assert "an archive of version 1" in said(capsys)
     assert refused("--list") == 2
     assert "no archive" in said(capsys)
 

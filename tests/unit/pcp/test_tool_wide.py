@@ -166,7 +166,7 @@ def test_batches_and_temporary_files_change_nothing(tmp_path: Path, monkeypatch:
     whole = [wide(base, *mode) for mode in (["-r"], ["-t", "0.7"])]
     monkeypatch.setattr("kveval.pcp.tool.sheet.CELLS", 7)
     monkeypatch.setattr("kveval.pcp.tool.sheet.Sheet.__init__.__defaults__", (7,))
-    monkeypatch.setattr("kveval.pcp.tool.samples.SampleStore.__init__.__defaults__", (10,))
+    monkeypatch.setattr("kveval.pcp.conversion.chunks.CHUNK_ROWS", 10)
     assert [wide(base, *mode) for mode in (["-r"], ["-t", "0.7"])] == whole
     file = pq.ParquetFile(max(tmp_path.glob("out*")) / "part-0.parquet")
     assert file.num_row_groups > 1

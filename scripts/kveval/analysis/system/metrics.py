@@ -22,7 +22,7 @@ from kveval.analysis.system.checks import Reduced
 from kveval.analysis.system.windows import CounterSeries, Gauge, Window, selected
 from kveval.config.catalogue import Metric, MetricSource, name_for
 from kveval.host.errors import Failure
-from kveval.pcp.parquet.bulk import samples_of
+from kveval.pcp.parquet.reading import samples_of
 from kveval.spec.servers.registry import recorded_as
 
 SYSTEM_CHECKS = checks_in(checks)

@@ -60,7 +60,7 @@ def _ratio(
 @lru_cache(maxsize=32)
 def _rates(parquet: Path, name: str, *, start_ns: int, finish_ns: int) -> pd.DataFrame:
     """The rates of a counter, cached because several ratios use the same counters."""
-    return rate(parquet, name, start_ns=start_ns, finish_ns=finish_ns)
+    return rate(series(parquet, name, start_ns=start_ns, finish_ns=finish_ns))
 
 
 def _read(

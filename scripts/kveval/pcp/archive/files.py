@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from kveval.pcp.archive.member import Member
+from kveval.pcp.archive.member import Member, Part
 from kveval.pcp.archive.problems import ArchiveError, ProblemLog
 from kveval.pcp.archive.tars import is_tar, unpacked
 
 MEMBER = re.compile(r"(?P<base>.+)\.(?P<part>meta|index|\d{1,9})(?P<suffix>\.xz|\.gz|\.bz2|\.zst)?", re.DOTALL)
+VERSION_1 = bytes.fromhex("50052601")
 
 
 @dataclass
@@ -92,25 +93,26 @@ def opened(source: Path, problems: ProblemLog) -> Iterator[list[ArchiveFiles]]:
     Raises ArchiveError if there is no archive.
     """
     if source.is_file() and is_tar(source.name):
-        with unpacked(source, lambda name: split_name(name) is not None, problems) as (parts, odd):
-            archives: dict[str, ArchiveFiles] = {}
-            for name, part in sorted(parts.items()):
-                base, kind, suffix = _split_path(name)
-                archives.setdefault(base, ArchiveFiles(base)).add(kind, Member(source, suffix, name, part))
-            for name, what in odd.items():
-                archives.setdefault(base := _split_path(name)[0], ArchiveFiles(base)).odd[name] = what
-            yield _sound(archives, source)
+        with unpacked(source, lambda name: split_name(name) is not None, problems) as parts:
+            yield _sound(_by_base((name, source, part) for name, part in sorted(parts.items())), source)
     elif source.is_dir():
-        yield _sound(_taken(_walk(source), source), source)
+        yield _sound(_by_base(_named(_walk(source), source)), source)
     else:
         yield [_by_name(source)]
 
 
-def _split_path(name: str) -> tuple[str, str, str]:
-    path = PurePosixPath(name)
-    parts = split_name(path.name)
-    assert parts is not None
-    return str(path.with_name(parts[0])), parts[1], parts[2]
+def _by_base(found: Iterable[tuple[str, Path, Part | str | None]]) -> dict[str, ArchiveFiles]:
+    """The archives by their base names; given members' names, their paths, and parts of these or what else is there."""
+    archives: dict[str, ArchiveFiles] = {}
+    for name, path, what in found:
+        parts = split_name(PurePosixPath(name).name)
+        assert parts is not None
+        archive = archives.setdefault(base := str(PurePosixPath(name).with_name(parts[0])), ArchiveFiles(base))
+        if isinstance(what, str):
+            archive.odd[name] = what
+        else:
+            archive.add(parts[1], Member(path, parts[2], name, what))
+    return archives
 
 
 def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
@@ -135,22 +137,10 @@ def _sound(archives: dict[str, ArchiveFiles], source: Path) -> list[ArchiveFiles
     return found
 
 
-def _taken(entries: Iterable[os.DirEntry[str]], folder: Path) -> dict[str, ArchiveFiles]:
-    """The archives whose members are among the entries, by their base names relative to `folder`."""
-    archives: dict[str, ArchiveFiles] = {}
-    for entry in entries:
-        parts = split_name(entry.name)
-        if parts is None:
-            continue
-        path = Path(entry.path)
-        name = str(path.relative_to(folder))
-        archive = archives.setdefault(base := str(path.with_name(parts[0]).relative_to(folder)), ArchiveFiles(base))
-        what = _odd(path)
-        if what is None:
-            archive.add(parts[1], Member(path, parts[2], name))
-        else:
-            archive.odd[name] = what
-    return archives
+def _named(entries: Iterable[os.DirEntry[str]], folder: Path) -> Iterator[tuple[str, Path, str | None]]:
+    """Those of the entries that are named like members: name relative to `folder`, path, and what is no file."""
+    for path in (Path(entry.path) for entry in entries if split_name(entry.name)):
+        yield str(path.relative_to(folder)), path, _odd(path)
 
 
 def _odd(path: Path) -> str | None:
@@ -167,11 +157,15 @@ def _odd(path: Path) -> str | None:
 def _by_name(source: Path) -> ArchiveFiles:
     if not source.parent.is_dir():
         raise ArchiveError(f"{source}: no such file or folder")
-    archives = _taken(sorted(os.scandir(source.parent), key=lambda entry: entry.name), source.parent)
+    entries = sorted(os.scandir(source.parent), key=lambda entry: entry.name)
+    archives = _by_base(_named(entries, source.parent))
     parts = split_name(source.name) if source.is_file() else None
-    for base in (source.name, parts[0] if parts else ""):
-        if base in archives and archives[base].is_archive():
-            return archives[base]
+    of_name = [archives[base] for base in (source.name, parts[0] if parts else "") if base in archives]
+    for archive in of_name:
+        if archive.is_archive():
+            return archive
+    if any(member.head(8)[4:] == VERSION_1 for archive in of_name for member in archive.members()):
+        raise ArchiveError(f"{source}: an archive of version 1 (PCP before 2.0), which is not supported")
     what = _odd(source) if source.exists() else None
     if what is not None:
         raise ArchiveError(f"{source}: {what}, not a PCP archive")

@@ -114,32 +114,3 @@ def check_size(entries: Sequence[IndexEntry], volume: int | None, size: int, whe
     reach = [entry.meta if volume is None else entry.offset for entry in entries if volume in (None, entry.volume)]
     if reach and max(reach) > size:
         problems.add("truncated", where, f"it ends here; by the index it had {max(reach):,} bytes", size)
-
-
-def check_end(
-    entries: Sequence[IndexEntry],
-    volume: int,
-    size: int,
-    member: Member,
-    version: int,
-    problems: ProblemLog,
-    *,
-    last: bool,
-) -> None:
-    """Report a volume, read to its end at `size` bytes, if it holds no record or is shorter than the index says.
-
-    A pmlogger that was stopped before its first record leaves a `last` volume with only a label.
-    """
-    if size <= LABEL_SIZE[version]:
-        problems.add("no data" if last else "truncated", member.name, "it holds no record", size)
-    elif member.suffix:
-        check_size(entries, volume, size, member.name, problems)
-
-
-def bounds(
-    entries: Sequence[IndexEntry], start_ns: int | None, finish_ns: int | None
-) -> tuple[IndexEntry | None, IndexEntry | None]:
-    """Where reading may begin and end for a closed window: the last entry before it, the first one after it."""
-    before = [entry for entry in entries if start_ns is not None and entry.time_ns < start_ns]
-    after = [entry for entry in entries if finish_ns is not None and entry.time_ns > finish_ns]
-    return (before[-1] if before else None), (after[0] if after else None)

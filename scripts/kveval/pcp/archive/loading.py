@@ -46,8 +46,8 @@ def load(files: ArchiveFiles, problems: ProblemLog) -> Archive | None:
     if files.meta is not None:
         check_size(index, None, metadata.size, files.meta.name, problems)
     for number, member in sorted(files.volumes.items()):
-        if member.plain_size is not None:
-            check_size(index, number, member.plain_size, member.name, problems)
+        if not member.suffix:
+            check_size(index, number, member.stored_size, member.name, problems)
     return Archive(files, label, metadata, index)
 
 

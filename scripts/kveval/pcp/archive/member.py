@@ -36,13 +36,6 @@ class ByteRange:
         self.position += len(data)
         return data
 
-    def readinto(self, room: memoryview) -> int:
-        """Fill `room` from the current position; returns the number of bytes."""
-        room = room[: max(0, self._part.size - self.position)]
-        count = os.preadv(self._part.descriptor, [room], self._part.begin + self.position) if len(room) else 0
-        self.position += count
-        return count
-
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -73,11 +66,6 @@ class Member:
         except OSError:
             return (self.name,)
         return status.st_dev, status.st_ino
-
-    @property
-    def plain_size(self) -> int | None:
-        """Uncompressed bytes; None for a compressed file, which would have to be decompressed first."""
-        return None if self.suffix else self.stored_size
 
     def head(self, size: int) -> bytes:
         """The first `size` uncompressed bytes, fewer if the file is shorter or damaged."""
@@ -137,27 +125,10 @@ class Stream:
     def read_into(self, room: memoryview) -> int:
         """Fill `room` from its start; returns the number of bytes, less than its size only at the end."""
         have = 0
-        while have < len(room):
-            if isinstance(self._file, ByteRange):
-                count = self._fill(self._file, room[have:])
-            else:
-                piece = self.read(len(room) - have)
-                count = len(piece)
-                room[have : have + count] = piece
-            if not count:
-                break
-            have += count
+        while have < len(room) and (piece := self.read(min(PIECE, len(room) - have))):
+            room[have : have + len(piece)] = piece
+            have += len(piece)
         return have
-
-    def _fill(self, file: ByteRange, room: memoryview) -> int:
-        try:
-            count = file.readinto(room)
-        except OSError as error:
-            self._stop("truncated", f"reading stopped: {error}")
-            return 0
-        self.whole = not count
-        self.position += count
-        return count
 
     def _stop(self, kind: str, why: str) -> bytes:
         self._problems.add(kind, self._member.name, why, self.position)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 # A damaged archive may hold millions of bad records; each kind and file keeps this many in full, the rest is counted.
@@ -53,9 +52,9 @@ class ProblemLog:
 
     def all(self) -> list[ArchiveProblem]:
         """Every problem kept, and one line for each kind and file of which more were found."""
-        return [*self.items, *self._overflow()]
-
-    def _overflow(self) -> Iterator[ArchiveProblem]:
-        for (kind, where), count in self._seen.items():
-            if count > KEPT_PER_KIND:
-                yield ArchiveProblem(kind, where, f"{count - KEPT_PER_KIND:,} more of this kind")
+        more = [
+            ArchiveProblem(kind, where, f"{count - KEPT_PER_KIND:,} more of this kind")
+            for (kind, where), count in self._seen.items()
+            if count > KEPT_PER_KIND
+        ]
+        return [*self.items, *more]

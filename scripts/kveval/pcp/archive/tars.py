@@ -35,14 +35,12 @@ def _compression(source: Path) -> str:
 
 
 @contextmanager
-def unpacked(
-    source: Path, wanted: Callable[[str], bool], problems: ProblemLog
-) -> Iterator[tuple[dict[str, Part], dict[str, str]]]:
-    """The files whose names `wanted` accepts, and what the other entries of such names are; valid until the exit."""
+def unpacked(source: Path, wanted: Callable[[str], bool], problems: ProblemLog) -> Iterator[dict[str, Part | str]]:
+    """The files whose names `wanted` accepts, or what else has such a name, in words; valid until the exit."""
     with TemporaryFile(prefix="kveval-pcp-") as file:
         unpacking = _Unpacking(source, wanted, problems, file)
         unpacking.read()
-        yield unpacking.parts, unpacking.odd
+        yield unpacking.found
 
 
 class _Unpacking:
@@ -50,8 +48,7 @@ class _Unpacking:
 
     def __init__(self, source: Path, wanted: Callable[[str], bool], problems: ProblemLog, file: IO[bytes]) -> None:
         self._source, self._wanted, self._problems, self._file = source, wanted, problems, file
-        self.parts: dict[str, Part] = {}
-        self.odd: dict[str, str] = {}
+        self.found: dict[str, Part | str] = {}
         self._links: dict[str, str] = {}
         self._stored = source.stat().st_size
         self._left = credible(self._stored)
@@ -85,8 +82,8 @@ class _Unpacking:
         if name is None or not self._wanted(posixpath.basename(name)):
             return
         # A later entry replaces an earlier one of the same name, as when a tar is unpacked.
-        for known in (self.parts, self.odd, self._links):
-            known.pop(name, None)
+        self.found.pop(name, None)
+        self._links.pop(name, None)
         if entry.isreg():
             content = tar.extractfile(entry)
             assert content is not None
@@ -96,9 +93,8 @@ class _Unpacking:
         elif entry.issym():
             target = posixpath.join(posixpath.dirname(name), entry.linkname)
             self._links[name] = "" if posixpath.isabs(entry.linkname) else _inside(target, climbing=False) or ""
-            self.odd[name] = f"a link to {entry.linkname}, which is not in the tar"
         else:
-            self.odd[name] = "a folder" if entry.isdir() else "not a regular file (a FIFO or a device)"
+            self.found[name] = "a folder" if entry.isdir() else "not a regular file (a FIFO or a device)"
 
     def _copy(self, name: str, content: IO[bytes]) -> None:
         begin = self._file.tell()
@@ -110,18 +106,15 @@ class _Unpacking:
                 self._file.write(piece)
         finally:
             self._file.flush()
-            self.parts[name] = Part(self._file.fileno(), begin, self._file.tell() - begin)
+            self.found[name] = Part(self._file.fileno(), begin, self._file.tell() - begin)
 
     def _follow(self) -> None:
         for name in self._links:
             target = name
             for _ in range(_LINKS):
                 target = self._links.get(target, target)
-            if target in self.parts:
-                self.parts[name] = self.parts[target]
-                self.odd.pop(name, None)
-            else:
-                self.odd[name] = f"a link to {self._links[name] or 'a place outside'}, which is not in the tar"
+            reached, place = self.found.get(target), self._links[name] or "a place outside"
+            self.found[name] = reached if isinstance(reached, Part) else f"a link to {place}, which is not in the tar"
 
 
 def _entries(stream: Stream, headers: _Headers) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:

@@ -54,7 +54,7 @@ def units_string(packed: int) -> str:
     dims = [_signed(packed >> shift, 4) for shift in (28, 24, 20)]
     scale_space, scale_time, scale_count = packed >> 16 & 15, packed >> 12 & 15, _signed(packed >> 8, 4)
     extra = _signed(packed >> 3, 5)
-    count = f"count{_power_of_ten(scale_count)}"
+    count = "count" + {0: "", 1: " x 10"}.get(scale_count, f" x 10^{scale_count}")
     names = (
         _SPACE[scale_space] if scale_space < len(_SPACE) else f"space-{scale_space}",
         _TIME[scale_time] if scale_time < len(_TIME) else f"time-{scale_time}",
@@ -83,7 +83,3 @@ def _signed(value: int, bits: int) -> int:
 
 def _power(name: str, exponent: int) -> str:
     return name if exponent == 1 else f"{name}^{exponent}"
-
-
-def _power_of_ten(exponent: int) -> str:
-    return {0: "", 1: " x 10"}.get(exponent, f" x 10^{exponent}")

@@ -71,6 +71,11 @@ def stamp(data: bytes | memoryview, offset: int, version: int) -> tuple[int, int
     return nanoseconds_v3(*struct.unpack_from(">III", data, offset)), offset + 12
 
 
+def iso(time_ns: int) -> str:
+    """A time in ns since 1970 as text, UTC."""
+    return f"{np.datetime64(time_ns, 'ns')}Z"
+
+
 def record_times(words: NDArray[np.uint32], version: int) -> NDArray[np.int64]:
     """Times in ns of data records (rows), given their words after the length; -1 where a time is impossible."""
     seconds = words[:, 0].astype(np.int64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,75 +35,66 @@ class Instances:
 
     def lookup(self, instances: Ints, time: int) -> Ints:
         """Rank of the name of each instance number at `time` (ns); -1 where the number was never named."""
-        self._move_to(time)
+        count = int(np.searchsorted(self.change_times, time, side="right"))
+        if count < self._applied:
+            self._applied, self._current = 0, self._first.copy()
+        for _, instance, name in self._changes[self._applied : count]:
+            self._current[np.searchsorted(self._numbers, instance)] = name
+        self._applied = count
         if not len(self._numbers):
             return np.full(len(instances), -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self._numbers, instances), len(self._numbers) - 1)
         return np.where(self._numbers[at] == instances, self._current[at], -1)
 
-    def _move_to(self, time: int) -> None:
-        count = int(np.searchsorted(self.change_times, time, side="right"))
-        if count < self._applied:
-            self._applied = 0
-            self._current = self._first.copy()
-        for _, instance, name in self._changes[self._applied : count]:
-            self._current[np.searchsorted(self._numbers, instance)] = name
-        self._applied = count
 
-
-@dataclass
 class Catalog:
-    """The selected metrics of one archive, sorted by name, and the numbering of their series.
+    """The metrics of one archive that `selected` accepts, sorted by name, and the numbering of their series.
 
     A series number is `base[metric] + rank of the instance name`, so numbers sort by metric name, then instance
     name. Instances that have no name in the archive, and a name that two instances of one record share, get
     numbers from `total` on.
     """
 
-    metrics: list[Desc]
-    base: Ints
-    total: int
-    known: frozenset[int]
-    _index: dict[int, int]
-    _domains: dict[int, Instances]
-    _extra: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    _extra_names: list[tuple[int, str | None]] = field(default_factory=list)
-    unnamed: set[tuple[int, int]] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        times = [domain.change_times for domain in self._domains.values()]
-        self.change_times = np.sort(np.concatenate(times)) if times else np.empty(0, dtype=np.int64)
+    def __init__(self, metadata: Metadata, selected: Callable[[Desc], bool]) -> None:
+        self.metrics = sorted(filter(selected, metadata.descs.values()), key=lambda desc: desc.names[0])
+        self.known = metadata.descs.keys()
+        self.unnamed: set[tuple[int, int]] = set()
+        """(domain, instance number) of instances without a name."""
+        self._index = {desc.pmid: number for number, desc in enumerate(self.metrics)}
         self.indoms = np.array([desc.indom for desc in self.metrics], dtype=np.int64)
-        numbers = {INDOM_NULL: 0, **{indom: number + 1 for number, indom in enumerate(self._domains)}}
-        self._owners = np.array([numbers[desc.indom] for desc in self.metrics], dtype=np.int64)
-        self._by_number = list(self._domains.values())
+        self._domains = {
+            indom: Instances(metadata.domains.get(indom, History()))
+            for indom in {desc.indom for desc in self.metrics} - {INDOM_NULL}
+        }
+        sizes = [len(self._domains[desc.indom].names) if desc.indom in self._domains else 1 for desc in self.metrics]
+        ends = np.cumsum([0, *sizes], dtype=np.int64)
+        self.base, self.total = ends[:-1], int(ends[-1])
+        self._by_number = domains = list(self._domains.values())
+        self.change_times = np.sort(np.concatenate([np.empty(0, np.int64), *(one.change_times for one in domains)]))
+        # For each metric the number of its domain, -1 for a singular one, and where the names of that domain begin.
+        numbers = {indom: number for number, indom in enumerate(self._domains)}
+        self._owners = np.array([numbers.get(desc.indom, -1) for desc in self.metrics], dtype=np.int64)
+        self._names_at = np.cumsum([0, *(len(domain.names) for domain in domains)])[self._owners]
+        self._names = np.array([*(name for domain in domains for name in domain.names), None], dtype=np.object_)
         self._metric_names = np.array([desc.names[0] for desc in self.metrics], dtype=np.object_)
-        begins, names = {INDOM_NULL: 0}, list[str | None]()
-        for indom, domain in self._domains.items():
-            begins[indom] = len(names)
-            names += domain.names
-        self._names_at = np.array([begins[desc.indom] for desc in self.metrics], dtype=np.int64)
-        self._names = np.array([*names, None], dtype=np.object_)
+        self._extra: dict[tuple[int, int, int], int] = {}
+        self._extra_names: list[tuple[int, str | None]] = []
 
     def metric_of(self, pmid: int) -> int:
         """Number of the metric with this PMID, -1 if it is not selected."""
         return self._index.get(pmid, -1)
 
-    def epoch(self, time: int) -> int:
-        """How many instances had changed their name by `time` (ns); lookups stay valid while this does not change."""
-        return int(np.searchsorted(self.change_times, time, side="right"))
-
     def epochs(self, times: Ints) -> Ints:
-        """`epoch` of each time."""
+        """How many instances were renamed by each time (ns); lookups stay valid while this does not change."""
         return np.searchsorted(self.change_times, times, side="right")
 
     def series(self, metrics: Ints, instances: Ints, time: int) -> Ints:
         """Series number of each (metric, instance number) pair at `time`; all returned numbers differ."""
         owners = self._owners[metrics]
         ranks = np.zeros(len(metrics), dtype=np.int64)
-        for owner in np.flatnonzero(np.bincount(owners, minlength=1)[1:]).tolist():
-            where = np.flatnonzero(owners == owner + 1)
-            ranks[where] = self._by_number[owner].lookup(instances[where], time)
+        for number in np.unique(owners[owners >= 0]).tolist():
+            where = np.flatnonzero(owners == number)
+            ranks[where] = self._by_number[number].lookup(instances[where], time)
         series = self.base[metrics] + ranks
         for at in np.flatnonzero(ranks < 0).tolist():
             instance = int(instances[at])
@@ -148,22 +138,3 @@ class Catalog:
         if desc.indom == INDOM_NULL:
             return metric, None
         return metric, self._domains[desc.indom].names[series - int(self.base[metric])]
-
-
-def build(metadata: Metadata, selected: Callable[[Desc], bool]) -> Catalog:
-    """The catalog of the metrics that `selected` accepts."""
-    metrics = sorted((desc for desc in metadata.descs.values() if selected(desc)), key=lambda desc: desc.names[0])
-    domains = {
-        indom: Instances(metadata.domains.get(indom, History()))
-        for indom in {desc.indom for desc in metrics} - {INDOM_NULL}
-    }
-    sizes = [1 if desc.indom == INDOM_NULL else len(domains[desc.indom].names) for desc in metrics]
-    ends = np.cumsum([0, *sizes], dtype=np.int64)
-    return Catalog(
-        metrics=metrics,
-        base=ends[:-1],
-        total=int(ends[-1]),
-        known=frozenset(metadata.descs),
-        _index={desc.pmid: number for number, desc in enumerate(metrics)},
-        _domains=domains,
-    )

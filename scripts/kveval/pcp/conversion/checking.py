@@ -13,10 +13,10 @@ from kveval.pcp.archive.files import split_name
 from kveval.pcp.archive.problems import ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Block
 from kveval.pcp.archive.units import COUNTER, I32, I64, U32, U64
+from kveval.pcp.archive.wire import iso
 from kveval.pcp.conversion.catalog import Catalog
 from kveval.pcp.conversion.chunks import Chunk
 from kveval.pcp.conversion.conversion import ConversionSummary, survey
-from kveval.pcp.conversion.times import iso
 
 # A recording's interval varies by less than this factor; a longer silence is a gap.
 GAP_FACTOR = 5.0
@@ -27,22 +27,21 @@ MIN_GAP_SECONDS = 2.0
 class Rhythm:
     """Collects the times of all records of a source, at eight bytes per record."""
 
-    _times: dict[str, list[NDArray[np.int64]]] = field(default_factory=dict)
-    _marks: dict[str, list[NDArray[np.bool_]]] = field(default_factory=dict)
+    _parts: dict[str, list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = field(default_factory=dict)
+    """By archive: times, and whether the record is a mark."""
 
     def __call__(self, block: Block, where: str) -> None:
         """Take in the times of a block, and which of its records are marks."""
         possible = block.times >= 0
         parts = split_name(where)
         archive = parts[0] if parts else where
-        self._times.setdefault(archive, []).append(block.times[possible])
-        self._marks.setdefault(archive, []).append((block.counts == 0)[possible])
+        self._parts.setdefault(archive, []).append((block.times[possible], (block.counts == 0)[possible]))
 
     def findings(self) -> list[ArchiveProblem]:
         """Gaps: silence much longer than the archive's usual interval."""
         found = ProblemLog()
-        for archive, parts in self._times.items():
-            times, marks = np.concatenate(parts), np.concatenate(self._marks[archive])
+        for archive, parts in self._parts.items():
+            times, marks = (np.concatenate(part) for part in zip(*parts, strict=True))
             seconds = np.diff(times) / 1e9
             usual = seconds[seconds > 0]
             limit = max(MIN_GAP_SECONDS, GAP_FACTOR * float(np.quantile(usual, 0.9))) if len(usual) else np.inf

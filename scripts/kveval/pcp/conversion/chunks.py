@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,29 +32,19 @@ class Chunk:
     exact: tuple[Ints, Ints]
 
 
-@dataclass
-class Chunker:
+def chunks_of(pieces: Iterable[Piece]) -> Iterator[Chunk]:
     """Collects pieces and yields a chunk whenever there are enough rows."""
-
-    limit: int = CHUNK_ROWS
-    _pieces: list[Piece] = field(default_factory=list)
-    _rows: int = 0
-
-    def add(self, piece: Piece) -> Iterator[Chunk]:
-        """Take a piece; yields a chunk when the limit is reached."""
-        self._pieces.append(piece)
+    held: list[Piece] = []
+    rows = 0
+    for piece in pieces:
+        held.append(piece)
         # A row takes some 16 bytes; long texts count for more.
-        self._rows += piece.rows + piece.text_bytes // 16
-        if self._rows >= self.limit:
-            yield from self.flush()
-
-    def flush(self) -> Iterator[Chunk]:
-        """Yield the remaining rows as a chunk."""
-        pieces, self._pieces, self._rows = self._pieces, [], 0
-        if pieces:
-            chunk = assemble(pieces)
-            if len(chunk.times):
-                yield chunk
+        rows += piece.rows + piece.text_bytes // 16
+        if rows >= CHUNK_ROWS:
+            yield assemble(held)
+            held, rows = [], 0
+    if held:
+        yield assemble(held)
 
 
 def assemble(pieces: list[Piece]) -> Chunk:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -12,32 +12,33 @@ from pathlib import Path
 import numpy as np
 
 from kveval.pcp.archive.files import ArchiveFiles, opened
-from kveval.pcp.archive.index import IndexEntry, bounds, check_end
+from kveval.pcp.archive.index import IndexEntry, check_size
 from kveval.pcp.archive.loading import Archive, load_all
 from kveval.pcp.archive.member import Member
 from kveval.pcp.archive.meta import Desc
 from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Block, Volume, time_at
-from kveval.pcp.archive.sanity import check_metadata
+from kveval.pcp.archive.sanity import Order, check_metadata
 from kveval.pcp.archive.units import indom_string, pmid_string
 from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE
-from kveval.pcp.conversion import catalog as cat
-from kveval.pcp.conversion.chunks import CHUNK_ROWS, Chunk, Chunker
-from kveval.pcp.conversion.decode import Decoder
-from kveval.pcp.conversion.footer import ArchiveInfo, MetricInfo, encode, metric_info
-from kveval.pcp.conversion.labels import LabelHistory, instance_labels
+from kveval.pcp.conversion.catalog import Catalog
+from kveval.pcp.conversion.chunks import Chunk, chunks_of
+from kveval.pcp.conversion.decode import Decoder, Piece
+from kveval.pcp.conversion.footer import ArchiveInfo, LabelHistory, MetricInfo, encode, instance_labels, metric_info
 from kveval.pcp.conversion.table import LongWriter
-from kveval.pcp.conversion.times import Order
 
 
 @dataclass(frozen=True)
 class ConversionSummary:
-    """The result of a conversion: rows written, values seen per metric, and every problem found."""
+    """The result of a conversion: the recording, with every problem found, and the values seen per metric."""
 
-    output: Path | None
-    rows: int
     info: ArchiveInfo
     metrics: dict[str, MetricInfo]
+
+    @property
+    def rows(self) -> int:
+        """Number of values."""
+        return self.info.rows
 
     @property
     def problems(self) -> list[ArchiveProblem]:
@@ -50,10 +51,11 @@ class ConversionSummary:
         return any(problem.damage for problem in self.problems)
 
 
+LAST_NS = (1 << 63) - 1
 # Marks are kept in memory and in the footer; a normal recording has only a few.
 MARKS = 100_000
 
-Sink = Callable[[Chunk, cat.Catalog, str], None]
+Sink = Callable[[Chunk, Catalog, str], None]
 """Takes the chunks of an archive, with its host's name."""
 Watcher = Callable[[Block, str], None]
 """Looks at blocks before they are decoded, with the file's name; it may change the times of their records."""
@@ -65,9 +67,8 @@ class Scan:
 
     problems: ProblemLog
     selected: Callable[[Desc], bool] = lambda desc: True
-    start_ns: int | None = None
-    finish_ns: int | None = None
-    chunk_rows: int = CHUNK_ROWS
+    start_ns: int = 0
+    finish_ns: int = LAST_NS
     sink: Sink | None = None
     watcher: Watcher | None = None
     metrics: dict[str, MetricInfo] = field(default_factory=dict)
@@ -90,31 +91,29 @@ class Scan:
             ends[archive.label.host] = max(self._latest, end or 0)
 
     def _archive(self, archive: Archive) -> None:
-        catalog = cat.build(archive.metadata, self.selected)
+        catalog = Catalog(archive.metadata, self.selected)
         decoder = Decoder(catalog, self.problems, values_wanted=self.sink is not None)
-        chunker = Chunker(self.chunk_rows)
+        for chunk in chunks_of(self._pieces(archive, decoder)):
+            if self.sink is not None and len(chunk.times):
+                self.sink(chunk, catalog, archive.label.host)
+        self._account(archive, decoder)
+        if archive.files.meta is not None:
+            windowed = (self.start_ns, self.finish_ns) != (0, LAST_NS)
+            end = None if windowed or self._latest < 0 else self._latest
+            check_metadata(archive.metadata, archive.files.meta.name, archive.label, end, self.problems)
+
+    def _pieces(self, archive: Archive, decoder: Decoder) -> Iterator[Piece]:
         order = Order(self.problems, archive.label.start_ns)
         for member, block in self._blocks(archive):
             decoder.where = member.name
             order.watch(block, member.name)
             records = self._records(block, member.name)
-            for piece in decoder.pieces(block, records) if len(records) else ():
-                self._emit(chunker.add(piece), catalog, archive)
-        self._emit(chunker.flush(), catalog, archive)
-        self._account(archive, decoder)
-        if archive.files.meta is not None:
-            windowed = self.start_ns is not None or self.finish_ns is not None
-            end = None if windowed or self._latest < 0 else self._latest
-            check_metadata(archive.metadata, archive.files.meta.name, archive.label, end, self.problems)
-
-    def _emit(self, chunks: Iterable[Chunk], catalog: cat.Catalog, archive: Archive) -> None:
-        for chunk in chunks:
-            if self.sink is not None:
-                self.sink(chunk, catalog, archive.label.host)
+            yield from decoder.pieces(block, records) if len(records) else ()
 
     def _blocks(self, archive: Archive) -> Iterator[tuple[Member, Block]]:
         """The blocks that the window needs according to the index; a wrong index is detected and costs only time."""
-        begin, end = bounds(archive.index, self.start_ns, self.finish_ns)
+        begin = next((one for one in reversed(archive.index) if one.time_ns < self.start_ns), None)
+        end = next((one for one in archive.index if one.time_ns > self.finish_ns), None)
         if begin is not None and not self._confirmed(archive, begin):
             name = archive.files.index.name if archive.files.index else archive.files.base
             self.problems.add("bad index", name, "does not fit the volumes; they are read from their start")
@@ -128,20 +127,28 @@ class Scan:
                 limit = end.offset if end is not None and number == end.volume else None
                 volume = Volume(member, self.problems, archive.label.version)
                 for block in volume.blocks(first, limit, self.finish_ns):
-                    beyond = _beyond(block, end, number, self.finish_ns)
+                    # Past the window's end according to the index and to the records themselves.
+                    beyond = end is not None and number >= end.volume and bool(block.times[-1] > self.finish_ns)
                     if self.watcher is not None:
                         self.watcher(block, member.name)
                     yield member, block
                 if volume.size is not None:
-                    last = number == max(archive.files.volumes)
-                    check_end(
-                        archive.index, number, volume.size, member, archive.label.version, self.problems, last=last
-                    )
+                    self._check_end(archive, number, volume.size)
+
+    def _check_end(self, archive: Archive, number: int, size: int) -> None:
+        """Report a volume, read to its end at `size` bytes, if it holds no record or is shorter than the index says."""
+        member = archive.files.volumes[number]
+        if size <= LABEL_SIZE[archive.label.version]:
+            # A pmlogger that was stopped before its first record leaves a last volume with only a label.
+            kind = "no data" if number == max(archive.files.volumes) else "truncated"
+            self.problems.add(kind, member.name, "it holds no record", size)
+        elif member.suffix:
+            check_size(archive.index, number, size, member.name, self.problems)
 
     def _confirmed(self, archive: Archive, entry: IndexEntry) -> bool:
         """Whether there is a record where the index says, not after the window's start (so that none is missed)."""
         member = archive.files.volumes.get(entry.volume)
-        if member is None or self.start_ns is None:
+        if member is None:
             return False
         version = archive.label.version
         time = time_at(member, LABEL_SIZE[version] if member.suffix else entry.offset, version)
@@ -154,10 +161,7 @@ class Scan:
             lost = int((~inside).sum())
             offset = block.offset + int(block.starts[np.argmin(inside)])
             self.problems.add("bad record", where, f"{lost:,} records with an impossible time", offset)
-        if self.start_ns is not None:
-            inside &= block.times >= self.start_ns
-        if self.finish_ns is not None:
-            inside &= block.times <= self.finish_ns
+        inside &= (block.times >= self.start_ns) & (block.times <= self.finish_ns)
         if not inside.any():
             return np.empty(0, dtype=np.int64)
         # A record without metrics that is longer than a mark is not a mark: its number of metrics is damaged.
@@ -167,16 +171,12 @@ class Scan:
         self.last = max(self._latest, self.last if self.last is not None else self._latest)
         # Several marks in a row say no more than the first.
         first = marks & ~np.concatenate([[False], marks[:-1]])
-        self._mark(block.times[inside & first].tolist(), where)
+        interruptions, room = block.times[inside & first].tolist(), max(0, MARKS - len(self.marks))
+        if len(interruptions) > room:
+            left_out = len(interruptions) - room
+            self.problems.add("too large", where, f"more than {MARKS:,} interruptions; {left_out:,} are left out")
+        self.marks.extend(interruptions[:room])
         return np.flatnonzero(inside & ~marks)
-
-    def _mark(self, times: list[int], where: str) -> None:
-        room = max(0, MARKS - len(self.marks))
-        if len(times) > room:
-            self.problems.add(
-                "too large", where, f"more than {MARKS:,} interruptions; {len(times) - room:,} are left out"
-            )
-        self.marks.extend(times[:room])
 
     def _account(self, archive: Archive, decoder: Decoder) -> None:
         where = archive.files.base
@@ -241,11 +241,6 @@ class Scan:
         )
 
 
-def _beyond(block: Block, end: IndexEntry | None, volume: int, finish_ns: int | None) -> bool:
-    """True once the window's end has been passed according to the index and to the records themselves."""
-    return end is not None and finish_ns is not None and volume >= end.volume and bool(block.times[-1] > finish_ns)
-
-
 def _described(archive: Archive) -> dict[str, object]:
     label = archive.label
     return {
@@ -291,13 +286,17 @@ def convert(
         found = [files for one in sources for files in _entered(stack, Path(one), problems, alone=len(sources) == 1)]
         archives = load_all(found, ", ".join(map(str, sources)), problems)
         hosts = {archive.label.host for archive in archives}
-        scan = Scan(problems, matcher(metrics), start_ns, finish_ns)
+        scan = Scan(problems, matcher(metrics), *_window(start_ns, finish_ns))
         with LongWriter(Path(output), with_host=len(hosts) > 1) as writer:
             scan.sink = writer.write
             scan.run(archives)
             info = scan.info(archives, writer.rows)
             writer.finish(encode(info, scan.metrics, scan.labels, writer.time_unit))
-    return ConversionSummary(Path(output), info.rows, info, scan.metrics)
+    return ConversionSummary(info, scan.metrics)
+
+
+def _window(start_ns: int | None, finish_ns: int | None) -> tuple[int, int]:
+    return start_ns or 0, LAST_NS if finish_ns is None else finish_ns
 
 
 def _entered(stack: ExitStack, source: Path, problems: ProblemLog, *, alone: bool) -> list[ArchiveFiles]:
@@ -334,7 +333,7 @@ def survey(
     problems = ProblemLog()
     with opened(Path(source), problems) as found:
         archives = load_all(found, source, problems)
-        scan = Scan(problems, matcher(metrics), start_ns, finish_ns, watcher=watcher, sink=sink)
+        scan = Scan(problems, matcher(metrics), *_window(start_ns, finish_ns), watcher=watcher, sink=sink)
         scan.run(archives)
         info = scan.info(archives, sum(metric.samples for metric in scan.metrics.values()))
-    return ConversionSummary(None, info.rows, info, scan.metrics)
+    return ConversionSummary(info, scan.metrics)

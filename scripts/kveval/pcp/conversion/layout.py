@@ -128,7 +128,7 @@ class Layout:
 
     def series_at(self, catalog: Catalog, time: int) -> NDArray[np.int64]:
         """Series number of each column at `time`."""
-        epoch = catalog.epoch(time)
+        epoch = int(catalog.epochs(np.array([time]))[0])
         if self.series is None or epoch != self.epoch:
             self.series = catalog.series(self.metrics, self.instances, time)
             self.epoch = epoch

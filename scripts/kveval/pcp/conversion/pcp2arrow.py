@@ -20,9 +20,9 @@ from kveval.pcp.archive.files import opened
 from kveval.pcp.archive.loading import Archive, load_all
 from kveval.pcp.archive.problems import ProblemLog
 from kveval.pcp.conversion.catalog import Ints
-from kveval.pcp.conversion.chunks import Chunk
+from kveval.pcp.conversion.chunks import Chunk, assemble
 from kveval.pcp.conversion.conversion import ConversionSummary, Scan
-from kveval.pcp.conversion.decode import EXACT_LIMIT, wide_integers
+from kveval.pcp.conversion.decode import EXACT_LIMIT, Piece, wide_integers
 from kveval.pcp.conversion.footer import encode
 from kveval.pcp.conversion.table import LongWriter
 
@@ -83,7 +83,7 @@ def from_pcp2arrow(source: str | Path, output: str | Path) -> ConversionSummary:
                 scan.metrics[name] = replace(metric, samples=written[name])
             info = scan.info(archives, writer.rows)
             writer.finish(encode(info, scan.metrics, scan.labels, writer.time_unit))
-    return ConversionSummary(Path(output), info.rows, info, scan.metrics)
+    return ConversionSummary(info, scan.metrics)
 
 
 def _run(archive: Archive, result: Path) -> None:
@@ -107,39 +107,21 @@ def _chunks(result: Path) -> Iterator[tuple[Chunk, ColumnNames]]:
             table = file.read(columns=part)
             # Of several columns with the same name (two instances may share one) the last is taken.
             last = {name: at for at, name in enumerate(table.column_names)}
-            chunk = _chunk(table.select([last[name] for name in part]), begin, times)
-            if len(chunk.times):
-                yield chunk, names
+            columns = (table.column(last[name]) for name in part)
+            pieces = [_piece(column, number, times) for number, column in enumerate(columns, begin)]
+            if found := [piece for piece in pieces if len(piece.times)]:
+                yield assemble(found), names
 
 
-def _chunk(table: pa.Table, first: int, times: Ints) -> Chunk:
-    rows, values, texts, exact = 0, [], [], []
-    kept, counts, stamps, text_at, exact_at = [], [], [], [], []
-    for number, column in enumerate(table.columns):
-        at = np.flatnonzero(pc.is_valid(column).to_numpy())
-        if not len(at):
-            continue
-        cells = column.take(pa.array(at))
-        if pa.types.is_string(cells.type):
-            text_at.append(rows + np.arange(len(at)))
-            texts.append(np.array([*cells.to_pylist(), None], dtype=np.object_)[:-1])
-            values.append(np.zeros(len(at)))
-        else:
-            values.append(cells.cast(pa.float64(), safe=False).to_numpy())
-            if pa.types.is_integer(cells.type):
-                big = np.flatnonzero(np.abs(values[-1]) >= EXACT_LIMIT)
-                exact_at.append(rows + big)
-                exact.append(wide_integers(cells.to_numpy()[big]))
-        kept.append(first + number)
-        counts.append(len(at))
-        stamps.append(times[at])
-        rows += len(at)
-    none = np.empty(0, dtype=np.int64)
-    return Chunk(
-        series=np.array(kept, dtype=np.int64),
-        counts=np.array(counts, dtype=np.int64),
-        times=np.concatenate([*stamps, none]),
-        values=np.concatenate([*values, np.empty(0)]),
-        texts=(np.concatenate([*text_at, none]), np.concatenate([*texts, np.empty(0, dtype=np.object_)])),
-        exact=(np.concatenate([*exact_at, none]), np.concatenate([*exact, np.empty((0, 2), dtype=np.int64)])),
-    )
+def _piece(column: pa.ChunkedArray, series: int, times: Ints) -> Piece:
+    """The cells of a column that are not empty."""
+    at = np.flatnonzero(pc.is_valid(column).to_numpy())
+    cells, piece = column.take(pa.array(at)), Piece(np.array([series]), times[at], None)
+    if pa.types.is_string(cells.type):
+        piece.texts = np.array(cells.to_pylist(), dtype=np.object_).reshape(1, -1)
+        return piece
+    piece.values = cells.cast(pa.float64(), safe=False).to_numpy().reshape(1, -1)
+    if pa.types.is_integer(cells.type):
+        big = np.flatnonzero(np.abs(piece.values[0]) >= EXACT_LIMIT)
+        piece.exact = (big, wide_integers(cells.to_numpy()[big]))
+    return piece

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,7 +38,7 @@ class LongWriter:
     def __init__(self, path: Path, *, with_host: bool, group_rows: int = ROW_GROUP_ROWS) -> None:
         self.rows, self.time_unit = 0, "us"
         self._path, self._with_host, self._group_rows = path, with_host, group_rows
-        self._partial = path.with_name(path.name + ".partial")
+        self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         self._writer = self._opened()
 
     def _opened(self) -> pq.ParquetWriter:

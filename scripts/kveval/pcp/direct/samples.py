@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,48 +39,37 @@ class DirectSample:
     about: About
 
 
-@dataclass
-class _Series:
-    times: array[int] = field(default_factory=lambda: array("q"))
-    values: array[float] = field(default_factory=lambda: array("d"))
-
-
 class DirectFile:
     """A recording being written; `close` completes the file and gives it its name."""
 
     def __init__(self, path: Path, host: str) -> None:
         self._host = host
         self._writer = LongWriter(path, with_host=False)
-        self._keys: list[tuple[str, str | None]] = []
         self._numbers: dict[tuple[str, str | None], int] = {}
-        self._pending: dict[int, _Series] = {}
-        self._rows = 0
+        # The rows that are not written yet: number of the series, time, value.
+        self._rows = array("q"), array("q"), array("d")
         self._about: dict[str, About] = {}
-        self._counts: dict[str, int] = {}
+        self._counts = Counter[str]()
         self._begin = self._end = 0
 
     def add(self, moment_ns: int, samples: Iterable[DirectSample]) -> None:
         """Take the samples of one moment, ns since 1970 UTC."""
         moment_ns -= moment_ns % 1000
         self._begin, self._end = self._begin or moment_ns, moment_ns
+        numbers, times, values = self._rows
         for sample in samples:
-            key = (sample.metric, sample.instance)
-            number = self._numbers.setdefault(key, len(self._keys))
-            if number == len(self._keys):
-                self._keys.append(key)
-            series = self._pending.setdefault(number, _Series())
-            series.times.append(moment_ns)
-            series.values.append(sample.value)
+            numbers.append(self._numbers.setdefault((sample.metric, sample.instance), len(self._numbers)))
+            times.append(moment_ns)
+            values.append(sample.value)
             self._about[sample.metric] = sample.about
-            self._counts[sample.metric] = self._counts.get(sample.metric, 0) + 1
-            self._rows += 1
-        if self._rows >= FLUSH_ROWS:
+            self._counts[sample.metric] += 1
+        if len(times) >= FLUSH_ROWS:
             self._flush()
 
     def close(self) -> None:
         """Write the remaining rows and the file's description of itself."""
         self._flush()
-        singular = {metric for metric, instance in self._keys if instance is None}
+        singular = {metric for metric, instance in self._numbers if instance is None}
         metrics = {
             name: MetricInfo(
                 name=name,
@@ -104,27 +94,19 @@ class DirectFile:
 
     def names(self, series: Ints) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
         """Return metric and instance of each series, as the writer asks for them."""
-        metrics, instances = np.empty(len(series), dtype=np.object_), np.empty(len(series), dtype=np.object_)
-        for row, number in enumerate(series.tolist()):
-            metrics[row], instances[row] = self._keys[number]
-        return metrics, instances
+        keys = np.array(list(self._numbers), dtype=np.object_)[series]
+        return keys[:, 0], keys[:, 1]
 
     def _flush(self) -> None:
-        if not self._pending:
+        numbers, times, values = (np.frombuffer(rows, dtype=rows.typecode) for rows in self._rows)
+        if not len(times):
             return
-        order = sorted(self._pending, key=lambda number: (self._keys[number][0], self._keys[number][1] or ""))
-        parts = [self._pending[number] for number in order]
+        order = np.argsort(numbers, kind="stable")
+        series, counts = np.unique(numbers, return_counts=True)
         none = np.empty(0, dtype=np.int64)
-        chunk = Chunk(
-            series=np.array(order, dtype=np.int64),
-            counts=np.array([len(part.times) for part in parts], dtype=np.int64),
-            times=np.concatenate([np.frombuffer(part.times, dtype=np.int64) for part in parts]),
-            values=np.concatenate([np.frombuffer(part.values, dtype=np.float64) for part in parts]),
-            texts=(none, np.empty(0, dtype=np.object_)),
-            exact=(none, np.empty((0, 2), dtype=np.int64)),
-        )
-        self._writer.write(chunk, self, self._host)
-        self._pending, self._rows = {}, 0
+        texts, exact = (none, np.empty(0, dtype=np.object_)), (none, np.empty((0, 2), dtype=np.int64))
+        self._writer.write(Chunk(series, counts, times[order], values[order], texts, exact), self, self._host)
+        self._rows = array("q"), array("q"), array("d")
 
 
 def moments(interval_s: float) -> Iterator[int]:

@@ -2,71 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kveval.pcp.parquet.reading import Source, series
-
 _BITS = {"32": 32, "U32": 32}
 NANOSECONDS = 1e9
 
 
-def rate(source: pd.DataFrame | Source, metric: str | None = None, **selection: Any) -> pd.DataFrame:
+def rate(frame: pd.DataFrame) -> pd.DataFrame:
     """Per-second rates between consecutive samples of each instance: columns timestamp (the later), instance, value.
 
-    `source` is a frame from `series`, or a file together with `metric` and a selection as `series` takes it. The rate
-    is missing (NaN) where the counter was reset, or where the recording was interrupted in between (a mark). A 32-bit
-    counter that falls by more than half its range has wrapped: 2^32 is added. ValueError if the metric is no counter.
+    `frame` is one of `series`. The rate is missing (NaN) where the counter was reset, or where the recording was
+    interrupted in between (a mark). A 32-bit counter that falls by more than half its range has wrapped: 2^32 is added.
+    ValueError if the metric is no counter.
     """
-    frame = _counter(source, metric, selection)
     steps = _steps(frame)
-    values = np.where(steps.reset | steps.marked, np.nan, steps.delta / steps.seconds)
-    result = frame.iloc[steps.at].drop(columns=["value", "value_int"], errors="ignore")
-    result = result.assign(value=values).reset_index(drop=True)
+    values = (steps["delta"] / steps["seconds"]).mask(steps["reset"] | steps["marked"])
+    result = frame.drop(columns=["value", "value_int"], errors="ignore").assign(value=values.to_numpy())
+    result = result[steps["seconds"].notna().to_numpy()].reset_index(drop=True)
     units = frame.attrs.get("units", "")
     result.attrs = {**frame.attrs, "semantics": "instant", "units": f"{units} / sec" if units else "/ sec"}
     return result
 
 
-def increase(
-    source: pd.DataFrame | Source,
-    metric: str | None = None,
-    start_ns: int | None = None,
-    finish_ns: int | None = None,
-    **selection: Any,
-) -> pd.DataFrame:
-    """The gain of a counter in a closed window, one row per instance.
+def increase(frame: pd.DataFrame) -> pd.DataFrame:
+    """The gain of a counter over the samples of a frame from `series`, one row per instance.
 
-    Columns: instance; increase, from the first to the last sample inside the window; seconds that these samples
-    span; rate = increase / seconds (per second); samples; resets; marks. After a reset the new
-    value counts, a lower bound (what was counted before the reset is unknown). Steps across a mark count neither in
-    increase nor in seconds. An instance with fewer than two samples has increase 0 and rate NaN.
+    Columns: instance; increase, from the first to the last sample; seconds that these samples span; rate = increase /
+    seconds (per second); samples; resets; marks. After a reset the new value counts, a lower bound (what was counted
+    before the reset is unknown). Steps across a mark count neither in increase nor in seconds. An instance with fewer
+    than two samples has increase 0 and rate NaN. ValueError if the metric is no counter.
     """
-    frame = _counter(source, metric, {"start_ns": start_ns, "finish_ns": finish_ns, **selection})
     steps = _steps(frame)
     keys = [name for name in ("host", "instance") if name in frame]
-    parts = pd.DataFrame(
-        {
-            **{key: frame[key].to_numpy()[steps.at] for key in keys},
-            "increase": steps.gained,
-            "seconds": np.where(steps.marked, 0.0, steps.seconds),
-            "resets": (steps.reset & ~steps.marked).astype(np.int64),
-            "marks": steps.marked.astype(np.int64),
-        }
+    parts = frame[keys].reset_index(drop=True)
+    parts = parts.assign(
+        increase=steps["gained"],
+        seconds=steps["seconds"].mask(steps["marked"]).fillna(0.0),
+        samples=1,
+        resets=steps["reset"] & ~steps["marked"],
+        marks=steps["marked"],
     )
-    sums = parts.groupby(keys, dropna=False, sort=False, observed=True).sum()
-    samples = frame.groupby(keys, dropna=False, sort=False, observed=True).size().rename("samples")
-    result = pd.concat([samples, sums], axis=1).fillna(0).reset_index()
-    result["rate"] = result["increase"] / result["seconds"].where(result["seconds"] > 0)
+    result = parts.groupby(keys, dropna=False, sort=False, observed=True).sum()
+    result.insert(2, "rate", result["increase"] / result["seconds"].where(result["seconds"] > 0))
+    result = result.reset_index()
     result.attrs = dict(frame.attrs)
-    return result[[*keys, "increase", "seconds", "rate", "samples", "resets", "marks"]].astype(
-        {"samples": np.int64, "resets": np.int64, "marks": np.int64}
-    )
+    return result
 
 
 @dataclass(frozen=True)
@@ -86,11 +71,9 @@ class PreparedCounter:
 
     def __init__(self, frame: pd.DataFrame) -> None:
         """Prepare a frame from `series`. ValueError if the metric is no counter."""
-        steps = _steps(_counter(frame, None, {}))
         self._times, self._values = _times(frame), frame["value"].to_numpy(dtype=np.float64)
         # For each sample: whether it continues the series of the one before it, and its increase.
-        self._goes_on, self._gained = _goes_on(frame), np.zeros(len(frame))
-        self._gained[steps.at] = steps.gained
+        self._goes_on, self._gained = _goes_on(frame), _steps(frame)["gained"].to_numpy()
 
     def gained(self, start_ns: int, finish_ns: int) -> Gained | None:
         """Return what was gained in a closed window, as `increase` counts it; None with fewer than two sample times."""
@@ -105,43 +88,18 @@ class PreparedCounter:
         return Gained(first, float(np.nansum(self._gained[follows])), interval_s)
 
 
-def _counter(source: pd.DataFrame | Source, metric: str | None, selection: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the samples of a counter; a frame is returned as it is. ValueError if the metric is no counter."""
-    if isinstance(source, pd.DataFrame):
-        frame = source
-    elif metric is None:
-        raise ValueError("a file needs the name of a metric")
-    else:
-        frame = series(source, metric, **selection)
-    semantics = frame.attrs.get("semantics", "counter")
-    if semantics != "counter":
+def _steps(frame: pd.DataFrame) -> pd.DataFrame:
+    """For each sample, what lies between it and the one before it of its series, by the number of the row.
+
+    Columns: delta and seconds, NaN without a sample before it; whether there was a reset or a mark; what was gained:
+    after a reset the new value, across a mark nothing. ValueError if the metric is no counter.
+    """
+    if (semantics := frame.attrs.get("semantics", "counter")) != "counter":
         raise ValueError(f"{frame.attrs.get('metric')} is {semantics}, not a counter: it has no rate")
-    return frame
-
-
-@dataclass
-class _Steps:
-    """Consecutive samples of one series: row of the later, change, seconds, and what lies between."""
-
-    at: NDArray[np.int64]
-    delta: NDArray[np.float64]
-    after: NDArray[np.float64]
-    seconds: NDArray[np.float64]
-    reset: NDArray[np.bool_]
-    marked: NDArray[np.bool_]
-
-    @property
-    def gained(self) -> NDArray[np.float64]:
-        """The gain of each step: after a reset the new value, across a mark nothing."""
-        return np.where(self.marked, 0.0, np.where(self.reset, self.after, self.delta))
-
-
-def _steps(frame: pd.DataFrame) -> _Steps:
     times = _times(frame)
     values = frame["value"].to_numpy(dtype=np.float64)
     # Two samples at one time (overlapping archives) make no step.
-    same = _goes_on(frame) & (times[1:] > times[:-1])
-    at = np.flatnonzero(same) + 1
+    at = np.flatnonzero(_goes_on(frame) & (times[1:] > times[:-1])) + 1
     delta = values[at] - values[at - 1]
     if "value_int" in frame:
         delta = _exact_delta(frame, at, delta)
@@ -150,7 +108,13 @@ def _steps(frame: pd.DataFrame) -> _Steps:
         delta = np.where(delta < -(2.0 ** (bits - 1)), delta + 2.0**bits, delta)
     marks = np.array(sorted(frame.attrs.get("marks_ns", ())), dtype=np.int64)
     marked = np.searchsorted(marks, times[at], side="right") > np.searchsorted(marks, times[at - 1], side="right")
-    return _Steps(at, delta, values[at], (times[at] - times[at - 1]) / NANOSECONDS, delta < 0, marked)
+    nothing = np.full(len(frame), np.nan)
+    found = pd.DataFrame({"delta": nothing, "seconds": nothing, "reset": False, "marked": False, "gained": 0.0})
+    gained = np.where(marked, 0.0, np.where(delta < 0, values[at], delta))
+    steps = (delta, (times[at] - times[at - 1]) / NANOSECONDS, delta < 0, marked, gained)
+    for number, column in enumerate(steps):
+        found.iloc[at, number] = column
+    return found
 
 
 def _goes_on(frame: pd.DataFrame) -> NDArray[np.bool_]:
@@ -158,7 +122,7 @@ def _goes_on(frame: pd.DataFrame) -> NDArray[np.bool_]:
     same = np.ones(max(0, len(frame) - 1), dtype=np.bool_)
     for key in ("host", "instance"):
         if key in frame:
-            codes = _codes(frame[key])
+            codes = pd.Categorical(frame[key]).codes
             same &= codes[1:] == codes[:-1]
     return same
 
@@ -175,9 +139,3 @@ def _exact_delta(frame: pd.DataFrame, at: NDArray[np.int64], delta: NDArray[np.f
 
 def _times(frame: pd.DataFrame) -> NDArray[np.int64]:
     return np.asarray(frame["timestamp"].dt.as_unit("ns").astype("int64"), dtype=np.int64)
-
-
-def _codes(column: pd.Series[Any]) -> NDArray[np.int64]:
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return np.asarray(column.cat.codes, dtype=np.int64)
-    return np.asarray(pd.factorize(column)[0], dtype=np.int64)

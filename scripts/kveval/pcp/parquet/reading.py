@@ -1,12 +1,9 @@
-"""Reads one metric's samples as a pandas frame, from only those row groups that can hold them."""
+"""Reads what `convert` wrote, from only those row groups that can hold it: samples as frames or arrays, the footer."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from itertools import pairwise
-from operator import itemgetter, or_
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +11,26 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from kveval.pcp.archive.meta import Labels
-from kveval.pcp.conversion.footer import ArchiveInfo, MetricInfo
-from kveval.pcp.conversion.labels import LabelHistory
-from kveval.pcp.parquet.longfile import LongFile, codes, times_ns
+from kveval.pcp.conversion.footer import (
+    ARCHIVE_KEY,
+    LABELS_KEY,
+    METRICS_KEY,
+    ArchiveInfo,
+    LabelHistory,
+    MetricInfo,
+    decode_archive,
+    decode_labels,
+    decode_metrics,
+)
 
+_LAST_NS = (1 << 63) - 1
+_NANOSECONDS = pa.timestamp("ns", tz="UTC")
+_NS_OF = {"us": 1000, "ns": 1}
 Source = str | Path
 Names = str | Sequence[str] | None
-_ALWAYS = (-(1 << 63), (1 << 63) - 1)
 
 
 def describe(parquet: Source) -> dict[str, MetricInfo]:
@@ -58,25 +66,18 @@ def series(
     columns = ["text"] if info.type == "string" else ["value", "value_int"]
     table = file.read(columns, [info.name], start_ns, finish_ns)
     if instance is not None:
-        table = table.filter(_one_of([instance] if isinstance(instance, str) else instance))
-    if labels is not None:
-        table = table.filter(_labelled(file, info, labels))
+        names = [instance] if isinstance(instance, str) else instance
+        table = table.filter(pc.field("instance").isin(pa.array(names, pa.string())))
     if host is not None:
         table = table.filter(pc.field("host") == host if file.has_host else pc.scalar(archive.host == host))
     frame = _frame(table)
+    if labels is not None:
+        frame = frame[_labelled(file, info, frame, labels)].reset_index(drop=True)
     frame.attrs = {
         **{"metric": info.name, "units": info.units, "semantics": info.semantics, "type": info.type},
         "marks_ns": archive.marks_ns,
     }
     return frame
-
-
-def _moment(time_ns: int) -> pa.Scalar[Any]:
-    return pa.scalar(time_ns, pa.timestamp("ns", "UTC"))
-
-
-def _one_of(instances: Sequence[str]) -> pc.Expression:
-    return pc.field("instance").isin(pa.array(instances, pa.string()))
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:
@@ -100,71 +101,168 @@ def _frame(table: pa.Table) -> pd.DataFrame:
     return pd.DataFrame(data)[columns]
 
 
-def _labelled(file: LongFile, info: MetricInfo, wanted: Mapping[str, Any]) -> pc.Expression:
-    """Choose the samples whose labels, of the metric and of the instance, are those wanted at the sample's time."""
+def _labelled(file: LongFile, info: MetricInfo, frame: pd.DataFrame, wanted: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Which samples have these labels, of the metric or of the instance, at their time."""
+    chosen = np.zeros(len(frame), dtype=np.bool_)
     archive = file.archive()
-    parts = []
-    for host in archive.hosts or [archive.host]:
-        chosen = _labelled_on(info.labels_of(host), file.instance_labels(info, host), wanted)
-        parts.append((pc.field("host") == host) & chosen if file.has_host else chosen)
-    return reduce(or_, parts)
-
-
-def _labelled_on(
-    metric: LabelHistory, instances: Mapping[str, LabelHistory], wanted: Mapping[str, Any]
-) -> pc.Expression:
-    by_windows: dict[tuple[tuple[int, int], ...], list[str]] = {}
-    for name, history in instances.items():
-        by_windows.setdefault(_windows(metric, history, wanted), []).append(name)
-    others = ~_one_of(list(instances)) & _within(_windows(metric, [], wanted))
-    return reduce(or_, (_one_of(names) & _within(windows) for windows, names in by_windows.items()), others)
-
-
-def _windows(metric: LabelHistory, instance: LabelHistory, wanted: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
-    """Time spans in ns, end excluded, in which the labels match."""
-    edges = [_ALWAYS[0], *sorted({time for time, _ in (*metric[1:], *instance[1:])}), _ALWAYS[1]]
-    return tuple(
-        window for window in pairwise(edges) if _match(_at(metric, window[0]) | _at(instance, window[0]), wanted)
-    )
-
-
-def _at(history: LabelHistory, time_ns: int) -> Labels:
-    """The labels at a time; the first ones also apply to samples from before they were recorded."""
-    return history[max(0, bisect_right(history, time_ns, key=itemgetter(0)) - 1)][1] if history else {}
-
-
-def _within(windows: Sequence[tuple[int, int]]) -> pc.Expression:
-    if list(windows) == [_ALWAYS]:
-        return pc.scalar(True)
-    spans = (
-        (pc.field("timestamp") >= _moment(begin)) & (pc.field("timestamp") < _moment(end)) for begin, end in windows
-    )
-    return reduce(or_, spans, pc.scalar(False))
+    of_instances = {host: file.instance_labels(info, host) for host in archive.hosts or [archive.host]}
+    keys = [name for name in ("host", "instance") if name in frame]
+    groups: Iterable[tuple[Any, pd.DataFrame]] = frame.groupby(keys, dropna=False, observed=True)
+    for (*host, name), part in groups:
+        where = host[0] if host else archive.host
+        histories = [info.labels_of(where), of_instances[where].get(name) or [(0, {})]]
+        times = part["timestamp"].astype("int64").to_numpy()
+        # The first labels also apply to samples from before they were recorded.
+        at = [np.searchsorted([time for time, _ in one[1:]], times, side="right") for one in histories]
+        pairs, place = np.unique(np.stack(at), axis=1, return_inverse=True)
+        merged = [histories[0][first][1] | histories[1][second][1] for first, second in pairs.T.tolist()]
+        chosen[part.index] = np.array([_match(labels, wanted) for labels in merged])[place]
+    return chosen
 
 
 def _match(labels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(name in labels and str(labels[name]) == str(value) for name, value in wanted.items())
 
 
-def wide(
-    parquet: Source, metrics: Sequence[str], *, start_ns: int | None = None, finish_ns: int | None = None
-) -> pd.DataFrame:
-    """A table with one row per time and one column per series, `metric` or `metric[instance]`, as pcp2arrow has it.
+class LongFile:
+    """Opens a file that `convert` wrote. ValueError for any other."""
 
-    Values are as recorded (no rates). In a file of several hosts the columns begin with `host:`.
+    def __init__(self, path: Source) -> None:
+        self.path = Path(path)
+        try:
+            self._file = pq.ParquetFile(self.path)
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"{path}: cannot be read as Parquet: {error}") from error
+        self.has_host = "host" in self._file.schema_arrow.names
+        self._footer: Mapping[bytes, bytes] = self._file.metadata.metadata or {}
+        if ARCHIVE_KEY.encode() not in self._footer:
+            raise ValueError(f"{path}: not written by kveval.pcp (no {ARCHIVE_KEY!r} in its metadata)")
+        try:
+            self._archive = decode_archive(self._footer[ARCHIVE_KEY.encode()])
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        self._tick_ns = _NS_OF[self._file.schema_arrow.field("timestamp").type.unit]
+
+    def archive(self) -> ArchiveInfo:
+        """The recording: host, zone, start, end, marks, problems."""
+        return self._archive
+
+    def metrics(self) -> Mapping[str, MetricInfo]:
+        """Every metric of the file, sorted by name."""
+        return decode_metrics(self._footer[METRICS_KEY.encode()])
+
+    def metric(self, name: str) -> MetricInfo:
+        """One metric, by any of its names; KeyError if the archive has no such metric."""
+        if (info := self.find([name]).get(name)) is None:
+            raise KeyError(f"{self.path}: no metric {name!r}")
+        return info
+
+    def find(self, names: Collection[str]) -> dict[str, MetricInfo]:
+        """Those of the metrics that the file has, by the name asked for; any of a metric's names will do."""
+        found = self.metrics()
+        aliases = {alias: info for info in found.values() for alias in info.names}
+        return {name: info for name in names if (info := found.get(name) or aliases.get(name)) is not None}
+
+    def instance_labels(self, info: MetricInfo, host: str) -> dict[str, LabelHistory]:
+        """The label history of a metric's instances on a host, by instance name; none for instances without labels."""
+        names = decode_labels(self._footer[LABELS_KEY.encode()]).get(host, {}).get(info.indom or "", {})
+        return {name: [(time, labels) for time, labels in history] for name, history in names.items()}
+
+    def read(
+        self,
+        columns: list[str],
+        metrics: Collection[str],
+        start_ns: int | None = None,
+        finish_ns: int | None = None,
+    ) -> pa.Table:
+        """Return the rows of these metrics in a closed window: timestamp (ns), metric, instance, host, `columns`.
+
+        Only row groups that may hold some are read; a column value_int without any value is left out.
+        """
+        low, high = min(metrics, default=""), max(metrics, default="")
+        start, finish = start_ns or 0, _LAST_NS if finish_ns is None else finish_ns
+        groups = [
+            n for n in range(self._file.num_row_groups) if metrics and self._may_hold(n, low, high, start, finish)
+        ]
+        wanted = ["timestamp", "metric", "instance", *(["host"] if self.has_host else []), *columns]
+        if not any(self._has_exact(number) for number in groups):
+            wanted = [name for name in wanted if name != "value_int"]
+        # Threads would cost more than they save: it is a few row groups.
+        table = self._file.read_row_groups(groups, columns=wanted, use_threads=False)
+        table = table.set_column(0, "timestamp", table["timestamp"].cast(_NANOSECONDS))
+        times, (numbers, words) = times_ns(table), codes(table["metric"])
+        keep = np.isin(numbers, [number for number, word in enumerate(words) if word in metrics])
+        return table.filter(pa.array(keep & (times >= start) & (times <= finish)))
+
+    def _may_hold(self, number: int, low: str, high: str, start_ns: int, finish_ns: int) -> bool:
+        names, times = self._statistics(number, "metric"), self._statistics(number, "timestamp")
+        if not (start_ns <= times.max_raw * self._tick_ns and times.min_raw * self._tick_ns <= finish_ns):
+            return False
+        # Names longer than 4 KiB are in no statistics.
+        return bool(not names.has_min_max or (low <= names.max and names.min <= high))
+
+    def _has_exact(self, number: int) -> bool:
+        rows = self._file.metadata.row_group(number).num_rows
+        return bool(self._statistics(number, "value_int").null_count < rows)
+
+    def _statistics(self, number: int, column: str) -> Any:
+        place = self._file.schema_arrow.get_field_index(column)
+        return self._file.metadata.row_group(number).column(place).statistics
+
+
+def times_ns(table: pa.Table) -> NDArray[np.int64]:
+    """Return the timestamps of a table's rows, ns since 1970 UTC."""
+    return np.asarray(table["timestamp"].cast(pa.int64()).to_numpy(), dtype=np.int64)
+
+
+def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str]]:
+    """Return a dictionary column as numbers into its sorted words, -1 where it is null."""
+    words = sorted({word for chunk in column.chunks for word in chunk.dictionary.to_pylist()})
+    rank = {word: number for number, word in enumerate(words)}
+    parts = [np.empty(0, dtype=np.int64)]
+    for chunk in column.chunks:
+        table = np.array([*(rank[word] for word in chunk.dictionary.to_pylist()), -1], dtype=np.int64)
+        # A null takes the last entry.
+        parts.append(table[pc.fill_null(chunk.indices, len(table) - 1).to_numpy()])
+    return np.concatenate(parts), words
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of one metric, sorted by series and time.
+
+    `times` in ns since 1970 UTC; `series` numbers `names`, the (host, instance) of each series; the host is "" in a
+    file of one host, the instance "" of a singular metric. `values` are doubles; NaN where the archive has no number.
     """
-    columns: dict[str, pd.Series[Any]] = {}
-    for metric in metrics:
-        frame = series(parquet, metric, start_ns=start_ns, finish_ns=finish_ns)
-        keys = [name for name in ("host", "instance") if name in frame]
-        for key, part in frame.groupby(keys, dropna=False, sort=True, observed=True):
-            # Two samples of one series at one time are possible in overlapping archives: keep the last.
-            values = part.drop_duplicates("timestamp", keep="last").set_index("timestamp")["value"]
-            columns[_column(metric, key)] = values
-    return pd.DataFrame(columns).sort_index()
+
+    info: MetricInfo
+    times: NDArray[np.int64]
+    series: NDArray[np.int64]
+    names: list[tuple[str, str]]
+    values: NDArray[np.float64]
 
 
-def _column(metric: str, key: tuple[Any, ...]) -> str:
-    *host, instance = key
-    name = metric if pd.isna(instance) else f"{metric}[{instance}]"
-    return f"{host[0]}:{name}" if host else name
+def samples_of(parquet: Source, metrics: Collection[str]) -> tuple[dict[str, Samples], ArchiveInfo]:
+    """Return the samples of all of `metrics` that the file has, by the name asked for, and what the archive is.
+
+    Texts are left out. ValueError for a file that `convert` did not write.
+    """
+    file = LongFile(parquet)
+    infos = {name: info for name, info in file.find(metrics).items() if info.type != "string"}
+    table = file.read(["value"], {info.name for info in infos.values()})
+    metric_codes, words = codes(table["metric"])
+    series, instances = codes(table["instance"])
+    hosts = codes(table["host"]) if file.has_host else (np.zeros(len(series), dtype=np.int64), [""])
+    names = [(host, instance) for host in hosts[1] for instance in (*instances, "")]
+    # A null instance has code -1 and becomes the last name of its host.
+    series = hosts[0] * (len(instances) + 1) + np.where(series < 0, len(instances), series)
+    times, values = times_ns(table), np.asarray(table["value"].to_numpy(), dtype=np.float64)
+    order = np.lexsort((times, series, metric_codes))
+    edges = np.searchsorted(metric_codes[order], np.arange(len(words) + 1))
+    rows = {word: order[begin:end] for word, begin, end in zip(words, edges, edges[1:], strict=False)}
+    found = {}
+    for name, info in infos.items():
+        at = rows.get(info.name, order[:0])
+        used, inside = np.unique(series[at], return_inverse=True)
+        found[name] = Samples(info, times[at], inside, [names[number] for number in used], values[at])
+    return found, file.archive()

@@ -20,15 +20,13 @@ from kveval.pcp.archive.files import opened
 from kveval.pcp.archive.loading import Archive, load_all
 from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Volume
-from kveval.pcp.conversion.conversion import ConversionSummary, Scan, convert, matcher, survey
-from kveval.pcp.tool.dates import SECOND
-from kveval.pcp.tool.intervals import TimeWindow, nanoseconds, shown, time_window
-from kveval.pcp.tool.options import parse, reporting
+from kveval.pcp.conversion.conversion import Scan, convert, matcher, survey
+from kveval.pcp.tool.intervals import SECOND, TimeWindow, nanoseconds, shown, time_window
+from kveval.pcp.tool.options import parse
 
 OK, DAMAGED, NOTHING = 0, 1, 2
 DEFAULT_INTERVAL_NS = 60 * SECOND
 MICROSECOND = 1000
-V1_MAGIC = bytes.fromhex("50052601")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except (ArchiveError, OSError, ValueError) as error:
-        print(f"pcp-parquet: {_explained(error, options)}", file=sys.stderr)
+        print(f"pcp-parquet: {' '.join(str(error).split())}", file=sys.stderr)
         return NOTHING
     for problem in problems:
         print(problem, file=sys.stdout if options.check else sys.stderr)
@@ -51,11 +49,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> list[ArchiveProblem]:
     sources = [Path(name) for name in options.archive]
-    for source in sources:
-        if source.exists() and not source.is_file() and not source.is_dir():
-            raise ArchiveError(
-                f"{source}: neither a file nor a folder (a FIFO or a device cannot be read as an archive)"
-            )
     if options.check:
         return _check(sources)
     output = Path(options.output) if options.output is not None else None
@@ -78,22 +71,14 @@ def _run(options: argparse.Namespace) -> list[ArchiveProblem]:
         metrics = options.words or None
         if output is None:
             summaries = [survey(source, metrics=metrics, start_ns=start, finish_ns=finish) for source in sources]
-            for summary in summaries:
-                _list(summary)
+            for info in (info for summary in summaries for _, info in sorted(summary.metrics.items())):
+                print(f"{info.name}\t{info.type}\t{info.semantics}\t{info.units or '-'}\t{info.samples}")
             return [problem for summary in summaries for problem in summary.problems]
-        return _long(sources, output, metrics, start, finish)
-
-
-def _long(
-    sources: Sequence[Path], output: Path, metrics: list[str] | None, start: int | None, finish: int | None
-) -> list[ArchiveProblem]:
-    begin = time.monotonic()
-    with _beside(output) as unfinished:
+        begin = time.monotonic()
         given = sources[0] if len(sources) == 1 else sources
-        summary = convert(given, unfinished, metrics=metrics, start_ns=start, finish_ns=finish)
-        unfinished.replace(output)
-    _done(output, f"{summary.rows:,} values of {len(summary.metrics):,} metrics", begin)
-    return summary.problems
+        summary = convert(given, output, metrics=metrics, start_ns=start, finish_ns=finish)
+        _done(output, f"{summary.rows:,} values of {len(summary.metrics):,} metrics", begin)
+        return summary.problems
 
 
 def _wide(
@@ -103,16 +88,15 @@ def _wide(
     from kveval.pcp.tool.domains import Inventory  # noqa: PLC0415
     from kveval.pcp.tool.interpolation import Moments  # noqa: PLC0415
     from kveval.pcp.tool.samples import SampleStore  # noqa: PLC0415
-    from kveval.pcp.tool.selection import parse_spec, wanted_metrics  # noqa: PLC0415
-    from kveval.pcp.tool.sheet import Rows, Sheet, write_wide  # noqa: PLC0415
+    from kveval.pcp.tool.selection import wanted_metrics  # noqa: PLC0415
+    from kveval.pcp.tool.sheet import Sheet, write_wide  # noqa: PLC0415
 
     begin = time.monotonic()
     hosts = sorted({archive.label.host for archive in archives})
     if len(hosts) > 1:
         raise ArchiveError(f"archives of several hosts ({', '.join(hosts)}): --wide takes those of one host")
-    how, specs = reporting(options), [parse_spec(word) for word in options.words]
     inventory = Inventory([archive.metadata for archive in archives])
-    chosen = {metric.desc.pmid for metric in wanted_metrics(inventory, specs, how, {})}
+    chosen = {metric.desc.pmid for metric in wanted_metrics(inventory, options, {})}
     with tempfile.TemporaryDirectory(prefix="pcp-parquet-") as folder:
         store = SampleStore(Path(folder))
         scan = Scan(problems, lambda desc: desc.pmid in chosen, sink=store.take)
@@ -124,8 +108,8 @@ def _wide(
         info = scan.info(archives, 0)
         at_ns, stamps = _moments(options, store.record_times(), window)
         moments = Moments(at_ns, archives[0].label.start_ns, np.array(info.marks_ns, dtype=np.int64))
-        metrics = wanted_metrics(inventory, specs, how, {pmid: store.names(pmid) for pmid in chosen})
-        sheet = Sheet(store, inventory, Rows(moments, stamps, options.raw), how)
+        metrics = wanted_metrics(inventory, options, {pmid: store.names(pmid) for pmid in chosen})
+        sheet = Sheet(store, inventory, moments, stamps, options.raw)
         zone = "UTC" if options.raw else os.environ.get("TZ") or "local"
         facts = {"host": info.host, "timezone": zone, "sampling": "records" if options.raw else "interpolated"}
         columns = write_wide(sheet, metrics, output, {"kveval.pcp.wide": json.dumps(facts)})
@@ -145,23 +129,15 @@ def _moments(
         return distinct[rows[: options.samples or None]], recorded[rows[: options.samples or None]]
     span = window.finish_ns - window.origin_ns
     step = options.interval or DEFAULT_INTERVAL_NS
-    if options.finish is not None and options.samples:
-        step = max(1, nanoseconds(span / SECOND / (max(2, options.samples) - 1)))
+    samples = max(2, options.samples) if options.samples and options.finish is not None else options.samples
+    if options.samples and options.finish is not None:
+        step = max(1, nanoseconds(span / SECOND / (samples - 1)))
     # A sample counts if it is in the window to the microsecond, the resolution of times in libpcp's Python.
-    count = (span + 999) // step + 1
-    count = (
-        min(count, max(2, options.samples) if options.finish is not None else options.samples)
-        if options.samples
-        else count
-    )
+    count = min((span + 999) // step + 1, samples or sys.maxsize)
     at_ns = window.origin_ns + step * np.arange(count, dtype=np.int64)
-    return at_ns, _local(at_ns)
-
-
-def _local(at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Local times in the process's time zone, in ns, rounded down to the microsecond."""
+    # Local times in the process's time zone, rounded down to the microsecond.
     offsets = np.array([time.localtime(second).tm_gmtoff for second in (at_ns // SECOND).tolist()], dtype=np.int64)
-    return np.asarray(at_ns // 1000 * 1000 + offsets * SECOND)
+    return at_ns, np.asarray(at_ns // 1000 * 1000 + offsets * SECOND)
 
 
 def _span(archives: Sequence[Archive]) -> tuple[int, int]:
@@ -219,34 +195,8 @@ def _writable(output: Path, *, wide: bool) -> None:
         raise PermissionError(f"{output}: the folder {output.parent} cannot be written to")
 
 
-@contextmanager
-def _beside(output: Path) -> Iterator[Path]:
-    """A temporary name beside the output for the unfinished file, which is removed at the end."""
-    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        yield unfinished
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _explained(error: Exception, options: argparse.Namespace) -> str:
-    """One line for an error; for an archive of version 1 it says so."""
-    text = " ".join(str(error).split())
-    if isinstance(error, ArchiveError):
-        for name in options.archive:
-            for path in (Path(name), *(Path(f"{name}.{part}") for part in ("meta", "0", "index"))):
-                if path.is_file() and path.open("rb").read(8)[4:] == V1_MAGIC:
-                    return f"{name}: an archive of version 1 (PCP before 2.0), which is not supported"
-    return text
-
-
 def _done(output: Path, what: str, begin: float) -> None:
     print(f"{output}: {what} in {time.monotonic() - begin:.2f} s")
-
-
-def _list(summary: ConversionSummary) -> None:
-    for info in sorted(summary.metrics.values(), key=lambda info: info.name):
-        print(f"{info.name}\t{info.type}\t{info.semantics}\t{info.units or '-'}\t{info.samples}")
 
 
 def _check(sources: Sequence[Path]) -> list[ArchiveProblem]:

@@ -55,6 +55,13 @@ class Inventory:
             self._domains[desc.indom] = _instances(sorted(lists, key=lambda one: one.time), names)
         return self._domains[desc.indom]
 
+    def lifetime(self, desc: Desc, name: str | None) -> tuple[int, int]:
+        """From when to when (ns) an instance of a metric was in its domain; -1: open, or not considered."""
+        domain = self.instances(desc)
+        if domain is None or name is None:
+            return -1, -1
+        return domain.born_ns.get(name, -1), domain.died_ns.get(name, -1)
+
 
 def traversed(names: Sequence[str]) -> list[str]:
     """Names in the order in which libpcp walks its tree of them: at every branch the one created last comes first."""

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import datetime
 
-from kveval.pcp.tool.dates import SECOND, Broken, broken, moment_of_date, moment_of_fields
-
+SECOND = 1_000_000_000
 _UNITS = {
     **{"nanosecond": 1e-9, "nsec": 1e-9, "microsecond": 1e-6, "usec": 1e-6, "millisecond": 1e-3, "msec": 1e-3},
     **{"second": 1.0, "sec": 1.0, "s": 1.0, "minute": 60.0, "min": 60.0, "m": 60.0},
     **{"hour": 3600.0, "hr": 3600.0, "h": 3600.0, "day": 86400.0, "d": 86400.0},
 }
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _ELEMENT = re.compile(r"\s*([+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([a-zA-Z]*)")
-# "[Mon] [Mar] [4] [13[:07[:47[.5]]]] [pm] [1996]": the order of ctime(3), every part optional.
-_CTIME = re.compile(
-    r"\s*(?:sun|mon|tue|wed|thu|fri|sat)?\s*(?P<month>" + "|".join(_MONTHS) + r")?"
-    r"(?:\s*(?P<day>\d{1,2})(?!\d|:))?"
-    r"(?:\s*(?P<hour>\d{1,2})(?!\d))?"
-    r"(?:\s*(?P<colon>:)(?P<minute>\d{1,2})?(?::(?P<second>\d{1,2}(?:\.\d*)?)?)?)?"
-    r"\s*(?P<half>am|pm)?\s*(?P<year>\d{4})?\s*",
-    re.IGNORECASE,
-)
 
 
 def parse_interval(text: str) -> int:
@@ -59,8 +49,8 @@ def parse_moment(text: str, start_ns: int, end_ns: int) -> int:
     """The moment, ns since 1970 UTC, that `text` means in an archive from `start_ns` to `end_ns`.
 
     An interval counts from the start, one with a minus sign back from the end, and "@" precedes a date, a time of day
-    or both in the process's time zone (the first such moment at or after the start where parts are missing). Beyond
-    PCP's own syntax: ISO 8601 with or without "@", and "@" with seconds since 1970. ValueError for anything else.
+    or both in the process's time zone (`time.tzset`, which -z and -Z set). Beyond PCP's own syntax: ISO 8601 with or
+    without "@", and "@" with seconds since 1970. ValueError for anything else.
     """
     stripped = text.strip()
     if stripped.startswith("@"):
@@ -68,8 +58,7 @@ def parse_moment(text: str, start_ns: int, end_ns: int) -> int:
         if re.fullmatch(r"\d{9,}(\.\d+)?", date):
             whole, _, fraction = date.partition(".")
             return int(whole) * SECOND + int(fraction[:9].ljust(9, "0") or 0)
-        fields = _ctime(date)
-        return moment_of_fields(fields, start_ns) if fields else moment_of_date(date, start_ns, end_ns)
+        return _moment_of_date(date, start_ns)
     try:
         if stripped.startswith("-"):
             return end_ns - parse_interval(stripped[1:])
@@ -77,41 +66,30 @@ def parse_moment(text: str, start_ns: int, end_ns: int) -> int:
     except ValueError:
         if not re.search(r"[a-zA-Z-]", stripped[1:]):
             raise
-        return moment_of_date(stripped, start_ns, end_ns)
+        return _moment_of_date(stripped, start_ns)
 
 
-def _ctime(text: str) -> Broken | None:
-    """The fields of a date as ctime(3) prints it; missing high ones are None. None if it is of another form."""
-    match = _CTIME.fullmatch(text)
-    if match is None or not text:
-        return None
-    numbers = {name: int(match[name]) if match[name] else None for name in ("day", "hour", "minute", "year")}
-    day, hour, minute, year = (numbers[name] for name in ("day", "hour", "minute", "year"))
-    month = _MONTHS.index(match["month"].lower()) + 1 if match["month"] else None
-    if match["colon"]:
-        hour, minute = hour or 0, minute or 0
-    elif day is not None and month is None and year is None:
-        return None  # a number alone says too little
-    if match["half"]:
-        if hour is None or not 0 <= hour <= 12:
-            return None
-        hour = hour % 12 + (12 if match["half"].lower() == "pm" else 0)
-    if (month, day, hour, year) == (None, None, None, None):
-        return None
-    second = float(match["second"] or 0)
-    limits = ((day, 1, 31), (hour, 0, 23), (minute, 0, 59), (year, 1900, 9999), (int(second), 0, 60))
-    if any(value is not None and not low <= value <= high for value, low, high in limits):
-        return None
-    return _filled(Broken(year, month, day, hour, minute, second))
+def _moment_of_date(text: str, start_ns: int) -> int:
+    """The moment of a date, a time of day or both: the next one from the start's hour on if parts are missing.
 
+    ValueError if it cannot be understood.
+    """
+    # Most command lines have no such date.
+    from dateutil.parser import parse  # noqa: PLC0415
+    from dateutil.relativedelta import relativedelta  # noqa: PLC0415
 
-def _filled(fields: Broken) -> Broken:
-    """Fill in missing lower fields: January, the first, midnight."""
-    month = 1 if fields.month is None and fields.year is not None else fields.month
-    day = 1 if fields.day is None and month is not None else fields.day
-    hour = 0 if fields.hour is None and day is not None else fields.hour
-    minute = 0 if fields.minute is None and hour is not None else fields.minute
-    return replace(fields, month=month, day=day, hour=hour, minute=minute)
+    def zone(name: str | None, east_s: int | None) -> int | None:
+        if name is not None and east_s is None:
+            raise ValueError(f"{text!r}: unknown time zone {name}")
+        return east_s
+
+    hour = datetime.fromtimestamp(start_ns // SECOND).replace(minute=0, second=0)
+    midnight = hour.replace(hour=0)
+    later = (midnight, midnight + relativedelta(days=1), midnight + relativedelta(years=1))
+    # In capitals, of which alone it takes zones.
+    found: list[datetime] = [parse(text.upper(), default=day, tzinfos=zone) for day in later]
+    moment = next((one for one in found if one.timestamp() >= hour.timestamp()), found[0])
+    return int(moment.replace(microsecond=0).timestamp()) * SECOND + moment.microsecond * 1000
 
 
 @dataclass(frozen=True)
@@ -167,4 +145,4 @@ def _option(option: str, text: str, first: int | None = None, last: int | None =
 
 def shown(time_ns: int) -> str:
     """A moment in the process's time zone, for messages."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", broken(time_ns // SECOND))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ns // SECOND))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from kveval import __version__
 from kveval.pcp.tool.intervals import parse_interval
-from kveval.pcp.tool.selection import Reporting, parse_instances
 
 DESCRIPTION = """Convert an archive of Performance Co-Pilot to Parquet, without PCP.
 
@@ -19,7 +18,7 @@ metric[,label[,instances[,unit[,raw]]]]; all metrics if there is none.
 Without -a, the first word is the ARCHIVE: a folder, a base name, a tar (.tar.zst)."""
 
 EPILOG = """TIME (PCPIntro(1)): 5min from the start, -1hour back from the end, @10:00, @2024-03-04 13:07, '@Mon Mar 4
-13:07:47 2024', '@2 hours ago'; also ISO 8601 and @SECONDS since 1970. INTERVAL: 10, 5min, 1h30m, 250msec.
+13:07:47 2024'; also ISO 8601 and @SECONDS since 1970. INTERVAL: 10, 5min, 1h30m, 250msec.
 
 examples:
   pcp-parquet -a ARCHIVE -o OUT.parquet                         every value, in the long form
@@ -82,9 +81,7 @@ def _wide(group: argparse._ArgumentGroup) -> None:
     group.add_argument("-s", "--samples", type=_count, metavar="N", help="number of rows; with -T: spread evenly")
     group.add_argument("-r", "--raw", action="store_true", help="a row per record, every value as recorded")
     group.add_argument("-R", "--raw-prefer", action="store_true", help="samples of counters instead of rates")
-    group.add_argument(
-        "-i", "--instances", action="append", metavar="LIST", help="names, numbers, programs, expressions"
-    )
+    group.add_argument("-i", "--instances", action="append", metavar="LIST", help="names, numbers, programs, patterns")
     group.add_argument("-j", "--live-filter", action="store_true", help="no effect: -i sees instances of all times")
     group.add_argument("-n", "--invert-filter", action="store_true", help="rank before instances are chosen")
     group.add_argument("-J", "--rank", type=int, default=0, metavar="N", help="the N highest of a metric (-N: lowest)")
@@ -108,16 +105,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         made.error("no archive: give one with -a")
     if (options.output is not None) + options.list + options.check != 1:
         made.error("one of -o OUT, --list and --check is needed, and only one")
-    wide_only = [
-        name
-        for name in ("interval", "samples", "instances", "rank", "limit_filter", "limit_filter_force")
-        if getattr(options, name)
-    ]
-    wide_only += [
-        name
-        for name in ("raw", "raw_prefer", "omit_flat", "origin", "count_scale", "space_scale", "time_scale")
-        if getattr(options, name)
-    ]
+    names = ["interval", "samples", "instances", "rank", "limit_filter", "limit_filter_force", "raw", "raw_prefer"]
+    names += ["omit_flat", "origin", "count_scale", "space_scale", "time_scale"]
+    wide_only = [name for name in names if getattr(options, name)]
     if wide_only and not options.wide:
         made.error(f"--{wide_only[0].replace('_', '-')} needs --wide (the long form has every value as recorded)")
     if options.wide and options.output is None:
@@ -130,31 +120,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 def _joined(argv: Sequence[str], made: argparse.ArgumentParser) -> list[str]:
     """The words, each value joined to its option as by getopt(3): in "-T -5min", -5min is a value, not an option."""
 
-    def words() -> Iterator[str]:
-        rest = iter(argv)
-        for word in rest:
-            action = made._option_string_actions.get(word)
-            value = next(rest, None) if action is not None and action.nargs is None else None
-            yield word if value is None else f"{word}{'=' if word.startswith('--') else ''}{value}"
-
-    return list(words())
-
-
-def reporting(options: argparse.Namespace) -> Reporting:
-    """The treatment of values that the options ask for."""
-    return Reporting(
-        raw=options.raw,
-        raw_counters=options.raw_prefer,
-        count_units=options.count_scale,
-        space_units=options.space_scale,
-        time_units=options.time_scale,
-        instances=tuple(one for text in options.instances or [] for one in parse_instances(text)),
-        omit_singular=options.omit_flat,
-        limit=options.limit_filter,
-        limit_forced=options.limit_filter_force,
-        rank=options.rank,
-        rank_first=options.invert_filter,
-    )
+    joined, rest = [], iter(argv)
+    for word in rest:
+        action = made._option_string_actions.get(word)
+        value = next(rest, None) if action is not None and action.nargs is None else None
+        joined.append(word if value is None else f"{word}{'=' if word.startswith('--') else ''}{value}")
+    return joined
 
 
 def _interval(text: str) -> int:

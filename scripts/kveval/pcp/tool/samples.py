@@ -1,4 +1,4 @@
-"""The values of an archive by series, as they were recorded: in memory, or in temporary files where there are many."""
+"""The values of an archive by series, as they were recorded, in temporary files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from kveval.pcp.archive.units import DOUBLE, FLOAT, I32, I64, STRING, U32, U64
 from kveval.pcp.conversion.catalog import Catalog, Ints
 from kveval.pcp.conversion.chunks import Chunk
 
-# Rows held in memory, of 16 bytes each; the chunks that come later go to files.
-ROWS_IN_MEMORY = 6_000_000
 NATIVE: dict[int, np.dtype[Any]] = {
     **{I32: np.dtype(np.int32), U32: np.dtype(np.uint32), I64: np.dtype(np.int64), U64: np.dtype(np.uint64)},
     **{FLOAT: np.dtype(np.float32), DOUBLE: np.dtype(np.float64), STRING: np.dtype(np.object_)},
@@ -34,8 +32,8 @@ class SeriesSamples:
 class SampleStore:
     """Takes the chunks of a scan, and hands out series by PMID and instance name (None for a singular metric)."""
 
-    def __init__(self, folder: Path, rows_in_memory: int = ROWS_IN_MEMORY) -> None:
-        self._folder, self._left = folder, rows_in_memory
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._chunks: list[Chunk] = []
         self._places: dict[tuple[int, str | None], list[tuple[int, int, int]]] = {}
         self._names: dict[int, dict[str | None, None]] = {}
@@ -108,16 +106,12 @@ class SampleStore:
         return times, whole
 
     def _kept(self, chunk: Chunk) -> Chunk:
-        texts, exact = (_sorted(*extra) for extra in (chunk.texts, chunk.exact))
-        chunk = replace(chunk, texts=texts, exact=exact)
-        self._left -= len(chunk.times)
-        if self._left >= 0:
-            return chunk
-        files = {name: self._folder / f"{len(self._chunks)}.{name}.npy" for name in ("times", "values")}
-        np.save(files["times"], chunk.times)
-        np.save(files["values"], chunk.values)
-        times, values = (np.load(path, mmap_mode="r") for path in files.values())
-        return replace(chunk, times=times, values=values)
+        """The chunk with its times and values in files."""
+        files = [self._folder / f"{len(self._chunks)}.{name}.npy" for name in ("times", "values")]
+        np.save(files[0], chunk.times)
+        np.save(files[1], chunk.values)
+        times, values = (np.load(path, mmap_mode="r") for path in files)
+        return replace(chunk, times=times, values=values, texts=_sorted(*chunk.texts), exact=_sorted(*chunk.exact))
 
 
 def _sorted(rows: Ints, values: NDArray[Any]) -> tuple[Ints, NDArray[Any]]:

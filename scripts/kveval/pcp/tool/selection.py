@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import os.path
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kveval.pcp.archive.meta import Desc
+from kveval.pcp.archive.meta import INDOM_NULL, Desc
 from kveval.pcp.archive.units import COUNTER, STRING
 from kveval.pcp.conversion.conversion import matches
 from kveval.pcp.tool.domains import Inventory
@@ -32,31 +33,12 @@ class MetricSpec:
 
 
 @dataclass(frozen=True)
-class Reporting:
-    """Treatment of the values of all metrics: raw counters, units by dimension, instances, limits, ranks.
-
-    `raw` is pcp2arrow's -r (records as they are), `raw_counters` its -R. `count_units`, `space_units` and
-    `time_units` are for metrics of that dimension alone. `limit` N keeps values of at least N,
-    -N those of at most N; `rank` N keeps the N highest values of a metric at each time, -N the N lowest; `rank_first`
-    ranks before instances are selected.
-    """
-
-    raw: bool = False
-    raw_counters: bool = False
-    count_units: str | None = None
-    space_units: str | None = None
-    time_units: str | None = None
-    instances: tuple[str, ...] = ()
-    omit_singular: bool = False
-    limit: int = 0
-    limit_forced: int = 0
-    rank: int = 0
-    rank_first: bool = False
-
-
-@dataclass(frozen=True)
 class Wanted:
-    """A metric to be written: its name, and what is to be done with its values. `hidden` instances are only ranked."""
+    """A metric to be written: its name, and what is to be done with its values.
+
+    `hidden` instances are only ranked. `limit` N keeps values of at least N, -N those of at most N; `rank` N keeps the
+    N highest values at each time, -N the N lowest.
+    """
 
     name: str
     desc: Desc
@@ -64,7 +46,8 @@ class Wanted:
     rated: bool
     instances: tuple[str | None, ...]
     hidden: frozenset[str | None]
-    limit: int
+    limit: int = 0
+    rank: int = 0
 
 
 def parse_spec(text: str) -> MetricSpec:
@@ -81,64 +64,62 @@ def parse_spec(text: str) -> MetricSpec:
 
 
 def wanted_metrics(
-    inventory: Inventory, specs: Sequence[MetricSpec], how: Reporting, valued: dict[int, list[str | None]]
+    inventory: Inventory, options: argparse.Namespace, valued: dict[int, list[str | None]]
 ) -> list[Wanted]:
-    """The metrics that are asked for, in the order of the specifications, then in libpcp's.
+    """The metrics that the command line asks for, in the order of its words, then in libpcp's.
 
     `valued` are the instances that have values, by PMID. Metrics whose values have no column (events, aggregates) are
     left out. ValueError for a specification that no metric matches, and for units of another dimension.
     """
     found: dict[int, Wanted] = {}
-    for spec in specs or [MetricSpec("*")]:
+    for spec in map(parse_spec, options.words or ["*"]):
         hits = [name for name in inventory.pmids if spec.matches(name)]
         if not hits:
             raise ValueError(f"no metric {spec.pattern!r} in the archive (--list shows those that it has)")
         for name in hits:
             desc = inventory.descs[inventory.pmids[name]]
             if desc.pmid not in found and desc.type in NATIVE:
-                metric = _wanted(name, desc, spec, how, inventory, valued.get(desc.pmid, []))
-                if metric is not None:
+                instances: list[str | None] = [None]
+                if (domain := inventory.instances(desc)) is not None:
+                    instances = list(dict.fromkeys([*domain.names, *valued.get(desc.pmid, [])]))
+                if (metric := _wanted(name, desc, spec, options, instances)) is not None:
                     found[desc.pmid] = metric
     return list(found.values())
 
 
 def _wanted(
-    name: str, desc: Desc, spec: MetricSpec, how: Reporting, inventory: Inventory, valued: Sequence[str | None]
+    name: str, desc: Desc, spec: MetricSpec, options: argparse.Namespace, instances: Sequence[str | None]
 ) -> Wanted | None:
-    domain = inventory.instances(desc)
-    if domain is None and how.omit_singular:
+    if desc.indom == INDOM_NULL and options.omit_flat:
         return None
-    instances: list[str | None] = [None] if domain is None else list(dict.fromkeys([*domain.names, *valued]))
+    patterns = spec.instances or tuple(one for text in options.instances or [] for one in parse_instances(text))
     hidden: frozenset[str | None] = frozenset()
-    patterns = spec.instances or how.instances
-    if domain is not None and patterns:
+    if patterns and desc.indom != INDOM_NULL:
         chosen = chosen_instances([one for one in instances if one is not None], patterns)
         if not chosen:
             return None
-        hidden = frozenset(set(instances) - set(chosen)) if how.rank_first else frozenset()
-        instances = instances if how.rank_first else list(chosen)
-    counter = desc.semantics == COUNTER and desc.type != STRING
-    raw = how.raw or how.raw_counters or spec.raw
-    text = desc.type == STRING
-    units = None if text else spec.units or _units_by_dimension(desc.units, how)
+        if options.invert_filter:
+            hidden = frozenset(instances).difference(chosen)
+        else:
+            instances = chosen
+    if desc.type == STRING:
+        return Wanted(name, desc, Scaling(), False, tuple(instances), hidden)
+    counter, own = desc.semantics == COUNTER, unpacked(desc.units)
+    # Units that were given for all metrics are for those of one dimension alone.
+    of_dimension = {(1, 0, 0): options.space_scale, (0, 1, 0): options.time_scale, (0, 0, 1): options.count_scale}
+    units = spec.units or of_dimension.get((own.space, own.time, own.count))
+    raw = options.raw or options.raw_prefer or spec.raw
     try:
         scaled = (
-            Scaling()
-            if text or (how.raw and units is None)
-            else scaling(desc.units, counter=counter, raw=raw, wanted=units)
+            Scaling() if options.raw and units is None else scaling(desc.units, counter=counter, raw=raw, wanted=units)
         )
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     if scaled.rate and not counter:
         raise ValueError(f"{name} is not a counter, so it has no rate ({units})")
-    limit = 0 if text else how.limit_forced or spec.limit or how.limit
-    return Wanted(name, desc, scaled, counter and not how.raw, tuple(instances), hidden, limit)
-
-
-def _units_by_dimension(packed: int, how: Reporting) -> str | None:
-    own = unpacked(packed)
-    choices = {(1, 0, 0): how.space_units, (0, 1, 0): how.time_units, (0, 0, 1): how.count_units}
-    return choices.get((own.space, own.time, own.count))
+    limit = options.limit_filter_force or spec.limit or options.limit_filter
+    rated = counter and not options.raw
+    return Wanted(name, desc, scaled, rated, tuple(instances), hidden, limit, options.rank)
 
 
 def parse_instances(text: str) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from kveval.pcp.archive.units import COUNTER, DISCRETE, DOUBLE, FLOAT, I32, I64,
 from kveval.pcp.tool.domains import Inventory
 from kveval.pcp.tool.interpolation import Flags, Moments, present, rates, sampled
 from kveval.pcp.tool.samples import NATIVE, SampleStore
-from kveval.pcp.tool.selection import Reporting, Wanted
+from kveval.pcp.tool.selection import Wanted
 
 # Cells of one batch of columns, and of one row group: nine bytes each.
 CELLS = 2_000_000
@@ -30,107 +29,83 @@ TYPES = {
 Cells = tuple[NDArray[Any], Flags]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The rows of the table: values sampled at `moments`, or, if `records`, recorded then; `stamps` are written."""
-
-    moments: Moments
-    stamps: NDArray[np.int64]
-    records: bool
-
-
 @dataclass
 class Sheet:
-    """Makes the columns of a table from stored samples, some at a time."""
+    """Makes the columns of a table from stored samples, some at a time.
+
+    Its rows are values sampled at `moments`, or, if `records`, recorded then; `stamps` are written.
+    """
 
     store: SampleStore
     inventory: Inventory
-    rows: Rows
-    how: Reporting
+    moments: Moments
+    stamps: NDArray[np.int64]
+    records: bool
     cells: int = CELLS
 
     def columns(self, metric: Wanted) -> Iterator[pa.Table]:
         """The columns of one metric, in batches of at most `cells` cells."""
-        width = max(1, self.cells // max(1, len(self.rows.stamps)))
-        if self.how.rank:
-            width = len(metric.instances)  # the ranks of a metric need all its instances
-        batches = [metric.instances[at : at + width] for at in range(0, len(metric.instances), max(1, width))]
-        any_value = self._any_value(metric, batches)
-        for batch in batches:
+        # The ranks of a metric need all its instances.
+        width = len(metric.instances) if metric.rank else self.cells // max(1, len(self.stamps))
+        any_value = self._any_value(metric)
+        for at in range(0, len(metric.instances), max(1, width)):
+            batch = metric.instances[at : at + max(1, width)]
             values, valid = self._cells(metric, batch, any_value)
-            valid = self._filtered(metric, values, valid)
-            kind = column_type(metric)
+            valid = _filtered(metric, values, valid)
             shown = [number for number, name in enumerate(batch) if name not in metric.hidden]
-            arrays = [_array(values[number], valid[number], kind) for number in shown]
-            names = [column_name(metric.name, batch[number]) for number in shown]
+            # The metric's own type; double for what is a rate, a scaled value or a sampled counter.
+            kind = pa.float64() if metric.rated or metric.scaling.changes else TYPES[metric.desc.type]
+            arrays = [
+                pa.array(values[number], mask=~valid[number], from_pandas=False).cast(kind, safe=False)
+                for number in shown
+            ]
+            names = [metric.name if batch[number] is None else f"{metric.name}[{batch[number]}]" for number in shown]
             if names:
                 yield pa.Table.from_arrays(arrays, schema=pa.schema([(name, kind) for name in names]))
 
-    def _any_value(self, metric: Wanted, batches: Sequence[Sequence[str | None]]) -> Flags | None:
+    def _any_value(self, metric: Wanted) -> Flags | None:
         """Whether any instance has a value in each row, where the values of a row depend on that."""
-        interrupted = metric.desc.semantics == COUNTER and self.rows.moments.interrupted.any()
-        if self.rows.records or not (interrupted or metric.desc.semantics == DISCRETE):
+        desc = metric.desc
+        interrupted = desc.semantics == COUNTER and self.moments.interrupted.any()
+        if self.records or not (interrupted or desc.semantics == DISCRETE):
             return None
-        found = np.zeros(len(self.rows.stamps), dtype=np.bool_)
-        for batch in batches:
-            for name in batch:
-                series = self.store.series(metric.desc.pmid, name, metric.desc.type)
-                found |= present(series, self.rows.moments, metric.desc.semantics, *self._life(metric, name))
+        found = np.zeros(len(self.stamps), dtype=np.bool_)
+        for name in metric.instances:
+            series = self.store.series(desc.pmid, name, desc.type)
+            found |= present(series, self.moments, desc.semantics, *self.inventory.lifetime(desc, name))
         return found
 
-    def _life(self, metric: Wanted, name: str | None) -> tuple[int, int]:
-        domain = self.inventory.instances(metric.desc)
-        if domain is None or name is None:
-            return -1, -1
-        return domain.born_ns.get(name, -1), domain.died_ns.get(name, -1)
-
     def _cells(self, metric: Wanted, batch: Sequence[str | None], any_value: Flags | None) -> Cells:
-        shape = (len(batch), len(self.rows.stamps))
-        values, valid = np.zeros(shape, dtype=NATIVE[metric.desc.type]), np.zeros(shape, dtype=np.bool_)
+        desc, shape = metric.desc, (len(batch), len(self.stamps))
+        values, valid = np.zeros(shape, dtype=NATIVE[desc.type]), np.zeros(shape, dtype=np.bool_)
         for number, name in enumerate(batch):
-            series = self.store.series(metric.desc.pmid, name, metric.desc.type)
-            if self.rows.records:
-                at = _rows_of(series.times_ns, self.rows.moments.at_ns)
+            series = self.store.series(desc.pmid, name, desc.type)
+            if self.records:
+                at = _rows_of(series.times_ns, self.moments.at_ns)
                 values[number, at[at >= 0]], valid[number, at[at >= 0]] = series.values[at >= 0], True
             else:
-                semantics, life = metric.desc.semantics, self._life(metric, name)
-                values[number], valid[number] = sampled(series, self.rows.moments, semantics, *life)
-        if any_value is not None and metric.desc.semantics == COUNTER:
-            valid &= ~_silenced(self.rows.moments.interrupted, any_value)
+                life = self.inventory.lifetime(desc, name)
+                values[number], valid[number] = sampled(series, self.moments, desc.semantics, *life)
+        if any_value is not None and desc.semantics == COUNTER:
+            valid &= ~_silenced(self.moments.interrupted, any_value)
         elif any_value is not None:
             values, valid = _held(values, valid, any_value)
         if metric.scaling.rate:
-            values, valid = rates(values, valid, self.rows.moments.at_ns)
+            values, valid = rates(values, valid, self.moments.at_ns)
         if metric.scaling.changes:
             values = values.astype(np.float64) * metric.scaling.ratio * metric.scaling.multiplier
         return values, valid
 
-    def _filtered(self, metric: Wanted, values: NDArray[Any], valid: Flags) -> Flags:
-        if metric.desc.type == STRING:
-            return valid
-        if metric.limit:
-            valid = valid & (values >= metric.limit if metric.limit > 0 else values <= -metric.limit)
-        if self.how.rank and metric.instances != (None,):
-            numbers = np.where(valid, values.astype(np.float64), np.nan)
-            order = np.argsort(-numbers if self.how.rank > 0 else numbers, axis=0, kind="stable")
-            place = np.empty_like(order)
-            np.put_along_axis(place, order, np.arange(len(order))[:, None], axis=0)
-            valid = valid & (place < abs(self.how.rank))
-        return valid
 
-
-def column_name(metric: str, instance: str | None) -> str:
-    """`metric` or `metric[instance]`."""
-    return metric if instance is None else f"{metric}[{instance}]"
-
-
-def column_type(metric: Wanted) -> pa.DataType:
-    """The metric's own type; double for what is a rate, a scaled value or a sampled counter."""
-    return pa.float64() if metric.rated or metric.scaling.changes else TYPES[metric.desc.type]
-
-
-def _array(values: NDArray[Any], valid: Flags, kind: pa.DataType) -> pa.Array:
-    return pa.array(values, mask=~valid, from_pandas=False).cast(kind, safe=False)
+def _filtered(metric: Wanted, values: NDArray[Any], valid: Flags) -> Flags:
+    """Which of the values are within the metric's limit and among its ranks."""
+    if metric.limit:
+        valid = valid & (values >= metric.limit if metric.limit > 0 else values <= -metric.limit)
+    if metric.rank and metric.instances != (None,):
+        numbers = np.where(valid, values.astype(np.float64), np.nan)
+        order = np.argsort(-numbers if metric.rank > 0 else numbers, axis=0, kind="stable")
+        valid = valid & (np.argsort(order, axis=0) < abs(metric.rank))
+    return valid
 
 
 def _rows_of(times: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -159,22 +134,20 @@ def _held(values: NDArray[Any], valid: Flags, any_value: Flags) -> Cells:
 def write_wide(sheet: Sheet, metrics: Sequence[Wanted], output: Path, facts: dict[str, str]) -> int:
     """Write the table to the folder `output`, which must not exist, and return the number of columns.
 
-    It holds part-0.parquet, as pcp2arrow's does, and appears only when complete. If there are many columns, they are
-    collected in temporary files.
+    It holds part-0.parquet, as pcp2arrow's does, and appears only when complete. Until then the columns are in
+    temporary files.
     """
-    stamps = pa.array(sheet.rows.stamps).cast(pa.timestamp("ns"))
-    with ExitStack() as stack:
-        part = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".pcp-parquet-", dir=output.parent)))
-        waiting: list[pa.Table | Path] = [pa.Table.from_arrays([stamps], names=["timestamp"])]
-        cells = 0
-        for metric in metrics:
-            for table in sheet.columns(metric):
-                cells += table.num_rows * table.num_columns
-                waiting.append(table if cells <= sheet.cells else _spilled(table, part / str(len(waiting))))
-        tables = [
-            pa.ipc.open_file(stack.enter_context(pa.memory_map(str(one)))).read_all() if isinstance(one, Path) else one
-            for one in waiting
-        ]
+    stamps = pa.array(sheet.stamps).cast(pa.timestamp("ns"))
+    with tempfile.TemporaryDirectory(prefix=".pcp-parquet-", dir=output.parent) as folder:
+        part = Path(folder)
+        tables = [pa.Table.from_arrays([stamps], names=["timestamp"])]
+        for columns in (columns for metric in metrics for columns in sheet.columns(metric)):
+            path = str(part / str(len(tables)))
+            with pa.ipc.new_file(path, columns.schema) as file:
+                file.write_table(columns)
+            # The pages stay mapped as long as the table exists; an open file for each could be too many.
+            with pa.memory_map(path) as mapped:
+                tables.append(pa.ipc.open_file(mapped).read_all())
         schema = pa.schema([field for table in tables for field in table.schema], metadata=facts)
         step = max(1, sheet.cells // len(schema))
         (part / "table").mkdir()
@@ -186,9 +159,3 @@ def write_wide(sheet: Sheet, metrics: Sequence[Wanted], output: Path, facts: dic
                 file.write_table(pa.Table.from_arrays(columns, schema=schema))
         shutil.move(part / "table", output)
     return len(schema)
-
-
-def _spilled(table: pa.Table, path: Path) -> Path:
-    with pa.ipc.new_file(str(path), table.schema) as file:
-        file.write_table(table)
-    return path
