@@ -92,7 +92,7 @@ class Catalog:
         """Series number of each (metric, instance number) pair at `time`; all returned numbers differ."""
         owners = self._owners[metrics]
         ranks = np.zeros(len(metrics), dtype=np.int64)
-        for number in np.unique(owners[owners >= 0]).tolist():
+        for number in np.flatnonzero(np.bincount(owners + 1, minlength=1)[1:]).tolist():
             where = np.flatnonzero(owners == number)
             ranks[where] = self._by_number[number].lookup(instances[where], time)
         series = self.base[metrics] + ranks

@@ -96,6 +96,8 @@ class Scan:
         for chunk in chunks_of(self._pieces(archive, decoder)):
             if self.sink is not None and len(chunk.times):
                 self.sink(chunk, catalog, archive.label.host)
+            # A chunk must not stay in memory while the next one is collected.
+            del chunk
         self._account(archive, decoder)
         if archive.files.meta is not None:
             windowed = (self.start_ns, self.finish_ns) != (0, LAST_NS)

@@ -50,9 +50,7 @@ class DirectRecording:
             message = f"the recorder ended (status {self._process.returncode}); see {self._log}{ended}"
             raise RecordingError(message, code="ended", program=NAME, status=self._process.returncode)
 
-    def require_running(self) -> None:
-        """The same as `alive`."""
-        self.alive()
+    require_running = alive
 
     def stop(self) -> None:
         """Stop the recorder, which completes the file; may be called again. RecordingError if it had ended before."""

@@ -102,7 +102,7 @@ def _frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _labelled(file: LongFile, info: MetricInfo, frame: pd.DataFrame, wanted: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Which samples have these labels, of the metric or of the instance, at their time."""
+    """Whether each sample has these labels, of the metric or of the instance, at its time."""
     chosen = np.zeros(len(frame), dtype=np.bool_)
     archive = file.archive()
     of_instances = {host: file.instance_labels(info, host) for host in archive.hosts or [archive.host]}

@@ -50,13 +50,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("words", nargs="*", metavar="METRIC", help=argparse.SUPPRESS)
-    _general(made.add_argument_group("what to do"))
-    _window(made.add_argument_group("time"))
-    _wide(made.add_argument_group("values of the wide form"))
-    return made
-
-
-def _general(group: argparse._ArgumentGroup) -> None:
+    group = made.add_argument_group("what to do")
     group.add_argument("-a", "--archive", action="append", help="the archive; several with commas or by repeating")
     group.add_argument("-o", "--output", "--output-file", metavar="OUT", help="convert to this file, or folder")
     group.add_argument("--wide", action="store_true", help="write pcp2arrow's table")
@@ -65,18 +59,14 @@ def _general(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--metric", action="append", default=[], help="the same as METRIC")
     group.add_argument("-V", "--version", action="version", version=f"pcp-parquet of kveval {__version__}")
     group.add_argument("-?", "-h", "--help", action="help", help="this text")
-
-
-def _window(group: argparse._ArgumentGroup) -> None:
+    group = made.add_argument_group("time")
     group.add_argument("-S", "--start", metavar="TIME", help="start of the window (included)")
     group.add_argument("-T", "--finish", metavar="TIME", help="end of the window (included); 5min: after its start")
     group.add_argument("-O", "--origin", metavar="TIME", help="first sample, within the window")
     group.add_argument("-A", "--align", metavar="INTERVAL", help="begin at a multiple of this")
     group.add_argument("-z", "--hostzone", action="store_true", help="times are in the recorded host's zone")
     group.add_argument("-Z", "--timezone", metavar="ZONE", help="times are in this zone (UTC, Europe/Berlin, EST5EDT)")
-
-
-def _wide(group: argparse._ArgumentGroup) -> None:
+    group = made.add_argument_group("values of the wide form")
     group.add_argument("-t", "--interval", type=_interval, metavar="INTERVAL", help="between samples (default 60 s)")
     group.add_argument("-s", "--samples", type=_count, metavar="N", help="number of rows; with -T: spread evenly")
     group.add_argument("-r", "--raw", action="store_true", help="a row per record, every value as recorded")
@@ -91,6 +81,7 @@ def _wide(group: argparse._ArgumentGroup) -> None:
     group.add_argument("-q", "--count-scale", metavar="UNIT", help="unit of counts (count x 10^3)")
     group.add_argument("-b", "--space-scale", metavar="UNIT", help="unit of space (KB, MiB)")
     group.add_argument("-y", "--time-scale", metavar="UNIT", help="unit of time (ms, hour)")
+    return made
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

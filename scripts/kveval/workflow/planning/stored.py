@@ -9,7 +9,7 @@ from typing import Any
 
 from kveval.analysis.levels.pilot import frozen_levels
 from kveval.spec.config import Config
-from kveval.store.listing import contents, size_bytes
+from kveval.store.entries import contents, size_bytes
 from kveval.store.run_file import Cell, Run, RunFileError, pointer_of, read_run
 from kveval.store.store import SUMS
 

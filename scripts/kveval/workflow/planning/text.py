@@ -9,7 +9,7 @@ from pathlib import Path
 from kveval.host.findings import aligned
 from kveval.report.data.run_facts import WEIGHTS
 from kveval.spec.warnings import sentence
-from kveval.store.listing import size_text
+from kveval.store.entries import size_text
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.plan import Plan

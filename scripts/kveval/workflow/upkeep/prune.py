@@ -17,7 +17,7 @@ from typing import Any
 from kveval.host.errors import Failure
 from kveval.host.files import clock_s, last_change_s, make_folder
 from kveval.host.findings import aligned
-from kveval.store.listing import PRUNED, Contents, StoreEntry, contents, pointers, size_text, written_s
+from kveval.store.entries import PRUNED, Contents, StoreEntry, contents, pointers, size_text, written_s
 from kveval.store.lock import abandoned, store_lock
 from kveval.store.run_file import IMPORTED
 from kveval.store.store import SUMS, Store

@@ -16,8 +16,7 @@ from kveval.host import findings
 from kveval.host.files import clock_s, last_change_s, sha256_file
 from kveval.host.findings import Finding
 from kveval.store.derived import damage_in, derived_files, remove_derived
-from kveval.store.entry_check import Verdict, judge
-from kveval.store.listing import Contents, Pointer, contents, pointers, size_text
+from kveval.store.entries import Contents, Pointer, Verdict, contents, judge, pointers, size_text
 from kveval.store.store import SUMS, Store, key_of
 from kveval.workflow.upkeep.references import References
 
