@@ -214,7 +214,7 @@ def _aggregate(result: _Result, found: Mapping[str, Statistics | None]) -> Aggre
     # The mean number of requests in flight is the time that requests took together over that of the window.
     in_flight = e2e.total / 1000 / result.duration if e2e and result.duration else None
     return Aggregate(
-        delivered_tokens=outputs.total if outputs else 0.0,
+        delivered_tokens=float(outputs.total) if outputs else 0.0,
         ttft_ms=ByStatus(completed=found["ttft"]),
         tpot_ms=ByStatus(completed=found.get("tpot")),
         itl_ms=ByStatus(completed=found["itl"]),
