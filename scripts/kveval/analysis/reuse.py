@@ -239,7 +239,9 @@ def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare
 
 
 def _of(rows: pd.DataFrame) -> ServedShare:
-    first, mean = rows.iloc[0].to_dict(), rows.mean(numeric_only=True).astype(np.float64)
+    first = rows.iloc[0].to_dict()
+    names = ["predicted_device_ratio", "device_hit_percent", "low", "high", "served", "difference", *_CLUES]
+    mean = rows[names].astype(float).mean()
     return ServedShare(
         cell=cell_of(first),
         level=int(first["level"]),

@@ -56,7 +56,7 @@ class Inventory:
         return self._domains[desc.indom]
 
     def lifetime(self, desc: Desc, name: str | None) -> tuple[int, int]:
-        """From when to when (ns) an instance of a metric was in its domain; -1: open, or not considered."""
+        """Return when (ns) an instance of a metric entered and left its domain; -1: open, or not considered."""
         domain = self.instances(desc)
         if domain is None or name is None:
             return -1, -1

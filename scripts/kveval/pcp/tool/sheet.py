@@ -98,7 +98,7 @@ class Sheet:
 
 
 def _filtered(metric: Wanted, values: NDArray[Any], valid: Flags) -> Flags:
-    """Which of the values are within the metric's limit and among its ranks."""
+    """Return a flag for each value: whether it is within the metric's limit and among its ranks."""
     if metric.limit:
         valid = valid & (values >= metric.limit if metric.limit > 0 else values <= -metric.limit)
     if metric.rank and metric.instances != (None,):
