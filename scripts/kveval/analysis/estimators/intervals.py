@@ -37,8 +37,10 @@ def half_width(values: Array, confidence: float = 0.95) -> float:
 
 def mean_interval(logs: Array, confidence: float = 0.95) -> tuple[float, float]:
     """Return the t interval of a geometric mean from values on the ln scale; NaN with fewer than two values."""
+    if len(logs) < 2:
+        return np.nan, np.nan
     mean, half = float(np.mean(logs)), half_width(logs, confidence)
-    return (np.nan, np.nan) if np.isnan(half) else (float(np.exp(mean - half)), float(np.exp(mean + half)))
+    return float(np.exp(mean - half)), float(np.exp(mean + half))
 
 
 @dataclass(frozen=True)
