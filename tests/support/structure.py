@@ -13,7 +13,7 @@ from tests.support.paths import SCRIPTS
 LIBRARY = SCRIPTS / "kveval"
 MOST_ENTRIES, MOST_MODULES = 12, 16
 """At the top of kveval; in one folder."""
-MOST_LINES = 54_000
+MOST_LINES = 49_100
 """Of Python in scripts/. What the README does not promise goes before this is raised."""
 _BELOW_SPEC = ("host", "load", "pcp", "store", "config")
 ALLOWED: Mapping[str, Sequence[str]] = {
