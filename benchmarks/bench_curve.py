@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "scripts")]
 
 from kveval.load.trace_file import read  # noqa: E402
-from kveval.spec.curve.curve import device_curve  # noqa: E402
+from kveval.spec.curve import curve as curves  # noqa: E402
 from kveval.spec.curve.distances import FIRST, reuse_distances  # noqa: E402
 from kveval.spec.curve.prompts import Prompts  # noqa: E402
 
@@ -51,7 +51,7 @@ def sampled() -> None:
     """Measure a hundred million blocks of 16 tokens by a sample, then a fifth of them by a sample and in full."""
     begin = time.perf_counter(), time.process_time()
     prompts = popular(310_000)
-    curve = device_curve([prompts], 16)
+    curve = curves.reuse_curve([prompts], 16)
     seconds = time.perf_counter() - begin[0]
     print(
         f"{prompts.block_count(16, answers=True):,} blocks, one in {1 / curve.sampled:.0f} followed: {seconds:.1f} s"
@@ -59,7 +59,9 @@ def sampled() -> None:
     )
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
     few = popular(62_000)
-    exact, estimate = device_curve([few], 16), device_curve([few], 16, exact_up_to=10_000_000)
+    exact = curves.reuse_curve([few], 16)
+    curves.EXACT_UP_TO = 10_000_000
+    estimate = curves.reuse_curve([few], 16)
     sizes = np.geomspace(16_000, exact.sizes[-1], 100)
     apart = [abs(exact.share(size) - estimate.share(size)) for size in sizes]
     print(

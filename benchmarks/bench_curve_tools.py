@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "scripts")]
 
 from kveval.load.trace_file import TraceRow, read  # noqa: E402
-from kveval.spec.curve.curve import TierRules, tier_curve  # noqa: E402
+from kveval.spec.curve.curve import reuse_curve  # noqa: E402
 from kveval.spec.curve.distances import FIRST, reuse_distances  # noqa: E402
 from kveval.spec.curve.prompts import Prompts  # noqa: E402
 
@@ -88,7 +88,7 @@ def main() -> None:
     given = parser.parse_args()
     rows = read(given.trace, BLOCK).rows
     prompts = Prompts.of_rows(rows, BLOCK)
-    curve = tier_curve([prompts], BLOCK, 0, TierRules(BLOCK))
+    curve = reuse_curve([prompts], BLOCK, behind=(0, BLOCK))
     shown("a tier, as computed here", [curve.share(size * BLOCK) for size in SIZES])
     ids = prompts.blocks(BLOCK).ids
     distances = reuse_distances(ids, np.arange(len(ids) + 1))

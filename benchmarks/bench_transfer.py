@@ -29,7 +29,7 @@ from tests.support.pod_waits import wait_for_pod  # noqa: E402
 from tests.support.testbed import a_namespace, a_pod, pod_template  # noqa: E402
 
 from kveval.engines.kubernetes.api.client import Api  # noqa: E402
-from kveval.engines.kubernetes.api.download import collect, collect_folder  # noqa: E402
+from kveval.engines.kubernetes.api.download import collect  # noqa: E402
 
 MEBI = 1024 * 1024
 FOLDER = "/tmp/kveval-bench-transfer"
@@ -72,7 +72,7 @@ class Bench:
 
     def small(self, folder: Path) -> int:
         """The folder of small ones, verified."""
-        return collect_folder(self.api, *self.where, f"{FOLDER}/small", folder / "small").received
+        return collect(self.api, *self.where, f"{FOLDER}/small", folder / "small").received
 
 
 def measured(way: Callable[[Path], int], repeats: int) -> tuple[list[float], int]:
@@ -119,7 +119,7 @@ def main() -> None:
             "one file, tar (unverified)": session.tar_big,
             "one file, collect": session.big,
             f"{options.files} files, tar (unverified)": session.tar_small,
-            f"{options.files} files, collect_folder": session.small,
+            f"{options.files} files, collect": session.small,
         }
         for name, way in ways.items():
             speeds, size = measured(way, options.repeats)

@@ -1,5 +1,7 @@
 """The files around the code agree: links in Markdown, GitHub's files, the version."""
 
+import ast
+import importlib
 import re
 import tomllib
 from collections.abc import Iterator
@@ -94,3 +96,13 @@ def test_the_version_is_in_one_place_and_has_a_section_of_the_changelog() -> Non
     sources = [path for path in (REPOSITORY / "scripts").rglob("*.py") if path != Path(kveval.__file__)]
     assert [path.name for path in sources if f"kveval {kveval.__version__}" in path.read_text(encoding="utf-8")] == []
     assert "version" not in yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_a_benchmark_imports_what_the_library_has(path: Path) -> None:
+    """Benchmarks take too long to be run by tests."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("kveval"):
+            module = importlib.import_module(node.module)
+            for name in (alias.name for alias in node.names):
+                assert hasattr(module, name) or importlib.import_module(f"{node.module}.{name}")
