@@ -88,8 +88,10 @@ class ClusterServer(Server):
             self._looked_at = time.monotonic()
 
     def require_declared(self, specification: Specification) -> None:
-        """Also require that the LMCache package in the server's image has the declared version, if the arm uses it."""
+        """Also require the declared sidecars, and the declared LMCache in the server's image if the arm uses it."""
         super().require_declared(specification)
+        for sidecar in self.sidecars:
+            sidecar.identify(specification.versions)
         if specification.on_cluster.lmcache_form == "process":
             wanted = specification.versions.get("lmcache", "")
             found = self._run(self.replicas[0], ["python3", "-c", _LMCACHE]).strip()

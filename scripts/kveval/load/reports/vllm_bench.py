@@ -12,16 +12,20 @@ Definitions, from the sources of vLLM 0.32 (`vllm/benchmarks/serve.py`, `lib/end
 - requests that failed have a text in `errors` and no tokens; none is cut off.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import numpy as np
-import pandas as pd
 
 from kveval.load.reports import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics
 from kveval.load.reports.wire import decode_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 VLLM_BENCH = "vllm bench serve"
 _DATE = "%Y%m%d-%H%M%S"
@@ -133,6 +137,8 @@ def _records(result: _Result) -> pd.DataFrame | None:
     lengths = {name: len(found) for name, found in lists.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"its lists differ in length: {', '.join(f'{n} {count}' for n, count in lengths.items())}")
+    import pandas as pd  # noqa: PLC0415  (slow, and plans read this module)
+
     told = pd.DataFrame(lists)
     tokens = told["output_lens"]
     done = (tokens > 0) & (told["ttfts"] > 0)
@@ -143,7 +149,7 @@ def _records(result: _Result) -> pd.DataFrame | None:
         latency = told["latencies"]
     ttft, e2e = 1000 * told["ttfts"].where(done), 1000 * latency.where(done)
     gaps = (tokens - 1).where(tokens > 1)
-    prompts = told["input_lens"] if result.input_lens else np.nan
+    prompts = told["input_lens"] if result.input_lens else math.nan
     return pd.DataFrame(
         {"done": done, "ttft": ttft, "tpot": e2e / tokens, "itl": (e2e - ttft) / gaps, "e2e": e2e}
         | {"prompt": prompts, "output": tokens}
@@ -156,7 +162,7 @@ def _requests(records: pd.DataFrame, starts_s: Sequence[float], window_end_s: fl
     clock_s = window_end_s - _EDGE_S - ends_s.max()
     made = []
     for one, began in zip(records.to_dict("records"), starts_s, strict=True):
-        prompt = None if np.isnan(one["prompt"]) else int(one["prompt"])
+        prompt = None if math.isnan(one["prompt"]) else int(one["prompt"])
         # 0.0 is what the client leaves where it noted no start; its clock never shows that.
         start = float(began + clock_s) if began and len(ends_s) else None
         if not one["done"] or start is None:
@@ -175,7 +181,7 @@ def _requests(records: pd.DataFrame, starts_s: Sequence[float], window_end_s: fl
                 output_tokens=one["output"],
                 ttft_ms=one["ttft"],
                 tpot_ms=one["tpot"],
-                itl_ms=None if np.isnan(one["itl"]) else one["itl"],
+                itl_ms=None if math.isnan(one["itl"]) else one["itl"],
                 e2e_ms=one["e2e"],
             )
         )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.support.cluster_run import SPECIFICATION, place
 from tests.support.config_files import CONFIG, LMCACHE, RAW
@@ -16,6 +17,8 @@ from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.pods import fetch_from_pod
 from kveval.engines.kubernetes.replicas import ClusterServer, Replica
 from kveval.engines.servers.endpoint import Endpoint
+from kveval.engines.servers.lmcache import LMCacheServer
+from kveval.engines.servers.program import SidecarError
 from kveval.engines.servers.protocol import ServerDied
 from kveval.engines.servers.vllm import VllmProgram
 from kveval.engines.watchdog import StallError
@@ -108,6 +111,41 @@ def test_every_replica_is_asked_warmed_up_and_emptied(tmp_path: Path) -> None:
     for number in range(2):
         assert answers.asked.count(f"POST server-{number}:8000/v1/completions") == 2
         assert answers.asked.count(f"POST server-{number}:8000/reset_prefix_cache") == 1
+
+
+class Declared(Replicas):
+    """Two servers, and LMCache beside them, which tell their releases."""
+
+    def __init__(self, lmcache: str) -> None:
+        super().__init__()
+        self.lmcache = lmcache
+
+    def __call__(self, call: Call) -> Reply:
+        pod, _, path = call.path.partition("/pods/")[2].partition("/proxy")
+        if path == "/version":
+            return ok({"version": self.lmcache if pod.startswith("server-0:6") else "0.32.0"})
+        if path == "/v1/models":
+            return ok({"data": [{"id": "m"}]})
+        if path == "/status":
+            return ok({"storage_manager": {"l1_managers": {}, "store_controllers": {}}})
+        return Reply(200, {}, b"") if call.path.endswith("/log") else super().__call__(call)
+
+
+@pytest.mark.parametrize("found", ["0.5.6-g3e11e108", "0.4.0"])
+def test_sidecars_in_pods_tell_their_release_as_servers_do(tmp_path: Path, found: str) -> None:
+    server = two_servers(tmp_path, Declared(found))
+    fetch = fetch_from_pod(server.place, POD_OF_SERVER, 6000)
+    lmcache = LMCacheServer(["lmcache", "server"], "lmcache.log", fetch)
+    server.sidecars = [lmcache]
+    versions = SPECIFICATION.versions | {"vllm": "0.32.0", "lmcache": "0.5.6"}
+    specification = msgspec.structs.replace(SPECIFICATION, versions=versions)
+    if found == "0.4.0":
+        with pytest.raises(SidecarError) as error:
+            server.require_declared(specification)
+        assert error.value.code == "other_version"
+    else:
+        server.require_declared(specification)
+        assert [(one.name, one.version) for one in server.sidecar_facts] == [("lmcache", found)]
 
 
 class Answering(Replicas):
