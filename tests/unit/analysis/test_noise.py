@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.simulated_levels import ClosedLoop
 from tests.unit.analysis.test_checks import steady
 
@@ -18,11 +16,11 @@ from kveval.analysis.levels.noise import (
     uneven,
     whole,
 )
-from kveval.analysis.levels.records import first_visits, measured, prompt_shares
+from kveval.analysis.levels.records import measured, prompt_shares
 from kveval.analysis.levels.requests import Requests
 from kveval.load.reports import RequestRecord
+from kveval.spec.reuse import visited
 
-counts = st.integers(0, 200)
 WORKLOAD = {"prefix_count": 8, "prefix_tokens": 6000, "prompt_tokens": 32, "levels": [2], "turns": 1}
 
 
@@ -41,27 +39,10 @@ def loop(lengths: np.ndarray, tokens: np.ndarray | None = None, turn: int = 0, s
     )
 
 
-@given(st.integers(1, 500), counts, counts)
-def test_first_visits_are_no_more_than_prefixes_and_conversations(prefixes: int, before: int, within: int) -> None:
-    found = first_visits(prefixes, before, within)
-    assert -1e-9 <= found <= min(prefixes, within) + 1e-9
-    assert first_visits(prefixes, before + 1, within) <= found + 1e-9
-    # What is seen first before and within is what is seen first in all.
-    assert first_visits(prefixes, 0, before) + found == pytest.approx(first_visits(prefixes, 0, before + within))
-
-
-@given(st.integers(1, 30), st.integers(0, 30), st.integers(0, 30))
-def test_first_visits_are_those_of_random_draws(prefixes: int, before: int, within: int) -> None:
-    generator = np.random.default_rng(prefixes + 31 * before + 997 * within)
-    draws = generator.integers(0, prefixes, (400, before + within))
-    new = [len(set(row)) - len(set(row[:before])) for row in draws.tolist()]
-    assert first_visits(prefixes, before, within) == pytest.approx(np.mean(new), abs=0.15 * np.sqrt(prefixes))
-
-
 def test_the_share_of_first_visits_is_of_the_windows_prompt_tokens() -> None:
     requests = loop(np.full(20, 1.0))
     visits, unshared = prompt_shares(WORKLOAD, 2, requests, (10.0, 20.0))
-    assert visits == pytest.approx(first_visits(8, 10, 10) * 6000 / (10 * 6032))
+    assert visits == pytest.approx((visited(8, 20) - visited(8, 10)) * 6000 / (10 * 6032))
     assert unshared == pytest.approx(32 / 6032)
     assert prompt_shares({**WORKLOAD, "prime": True}, 2, requests, (10.0, 20.0))[0] == 0
     # Later turns visit what their conversation did.

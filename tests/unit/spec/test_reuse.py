@@ -4,6 +4,7 @@ import math
 import random
 from collections import OrderedDict
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,6 +89,13 @@ def test_first_visits_are_those_of_prefixes_not_drawn_before(prefixes, before, w
     first, then = visited(prefixes, before), visited(prefixes, before + within)
     assert min(before, 1) <= first + 1e-9
     assert first <= then <= min(prefixes, before + within) + 1e-9
+
+
+@given(prefixes=st.integers(1, 30), visits=st.integers(0, 60))
+def test_distinct_prefixes_are_those_of_random_draws(prefixes, visits):
+    draws = np.random.default_rng(prefixes + 31 * visits).integers(0, prefixes, (400, visits))
+    drawn = [len(set(row)) for row in draws.tolist()]
+    assert visited(prefixes, visits) == pytest.approx(np.mean(drawn), abs=0.15 * np.sqrt(prefixes))
 
 
 def test_first_visits_of_a_window_by_hand():

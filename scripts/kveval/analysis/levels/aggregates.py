@@ -13,12 +13,11 @@ from kveval.load.reports import Aggregate, ByStatus, LevelReport, Statistics
 
 # The 90th percentile of a normal distribution, in standard deviations.
 _P90 = 1.2816
-_NOTHING = Aggregate(tpot_includes_first_token=True, delivered_tokens=None)
 
 
 def measured(report: LevelReport) -> dict[str, Any]:
     """Return throughput, counts and latencies under the names of levels.csv; rates are over the window."""
-    aggregate, seconds = report.aggregate or _NOTHING, report.end - report.start
+    aggregate, seconds = report.aggregate, report.end - report.start
     total = report.completed + report.incomplete + report.errored
     delivered = np.nan if aggregate.delivered_tokens is None else aggregate.delivered_tokens
     finished, prompts = _sum(aggregate.output_tokens.completed), _sum(aggregate.prompt_tokens.everything)
@@ -45,7 +44,7 @@ def measured(report: LevelReport) -> dict[str, Any]:
 
 def partial_output_counted(report: LevelReport) -> bool:
     """Whether the tokens of requests that were cut off are in the report; GuideLLM 0.4 often has none."""
-    tokens = report.aggregate.output_tokens.incomplete if report.aggregate else None
+    tokens = report.aggregate.output_tokens.incomplete
     return not report.incomplete or (tokens is not None and tokens.total > 0)
 
 
@@ -80,9 +79,8 @@ def request_tokens(report: LevelReport, turns: int) -> dict[str, float]:
     Prompts of later turns repeat the conversation so far, and statistics do not separate them: NaN with several turns.
     """
     aggregate = report.aggregate
-    outputs = aggregate.output_tokens.completed if aggregate else None
-    prompts = aggregate.prompt_tokens.completed if aggregate and turns == 1 else None
-    return token_columns(_mean_with_error(prompts), _mean_with_error(outputs))
+    prompts = aggregate.prompt_tokens.completed if turns == 1 else None
+    return token_columns(_mean_with_error(prompts), _mean_with_error(aggregate.output_tokens.completed))
 
 
 def _mean_with_error(values: Statistics | None) -> tuple[float, float]:
