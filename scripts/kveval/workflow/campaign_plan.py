@@ -19,6 +19,7 @@ from snakemake.exceptions import WorkflowError
 from kveval.analysis.cells import by_size
 from kveval.analysis.levels.pilot import frozen_levels
 from kveval.host.errors import Failure
+from kveval.host.findings import counted
 from kveval.importing.campaign import import_plan
 from kveval.importing.compared import Combination, combination, require_measured
 from kveval.importing.table import findings
@@ -103,8 +104,10 @@ class WorkflowPlan:
     def taken(self) -> str:
         """The number of cells and runs that are imported or compared in place of measuring; "" if it measures."""
         runs = self.elsewhere.runs
+        if not runs:
+            return ""
         done = "imported" if self.config.imports else "compared"
-        return f"{len(self.elsewhere.cells)} cells, {len(runs)} runs: {done}; nothing is measured" if runs else ""
+        return f"{counted(len(self.elsewhere.cells), 'cell')}, {counted(len(runs), 'run')}: {done}; nothing is measured"
 
     @cached_property
     def cell_folders(self) -> list[str]:

@@ -1,5 +1,6 @@
 """GuideLLM held before its first request, for real: what it makes ahead, and that it then sends what it would have."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -18,8 +19,17 @@ from tests.support.fault_chain import REPOSITORY
 
 from kveval.config.catalogue import Geometry
 from kveval.host.http import HttpError, request
-from kveval.host.processes import supervisor
-from kveval.load.guidellm import Level, LoadTarget, command, environment, priming_environment, run_level
+from kveval.host.processes import Supervisor, supervisor
+from kveval.load.guidellm import (
+    Level,
+    LoadError,
+    LoadTarget,
+    Primed,
+    command,
+    environment,
+    priming_environment,
+    run_level,
+)
 from kveval.load.loadside import sitecustomize
 from kveval.load.workload import workload_of
 from kveval.spec.random_model import write_served
@@ -151,24 +161,34 @@ def test_every_prefix_is_sent_once_before_the_load(server: tuple[str, Path], tmp
     url, _ = server
     model = write_served(Geometry.model_validate(GEOMETRY), tmp_path / "model")
     workload = workload_of({**WORKLOAD, "prime": True})
-    level, target, go = Level(2, 0, 7), LoadTarget(url, "tiny", model), tmp_path / "go"
-    report, told = tmp_path / "report.json", []
-    env = {**environment(2), "HOME": str(tmp_path), "PYTHONPATH": str(FOLDER), "KVEVAL_GO": str(go)}
-    with supervisor(tmp_path / "registry.json") as processes:
-        _, primed = run_level(
+    level, target = Level(2, 0, 7), LoadTarget(url, "tiny", model)
+    report = tmp_path / "report.json"
+    env = {**environment(2), "HOME": str(tmp_path), "PYTHONPATH": str(FOLDER)}
+    told: list[float] = []
+
+    def level_run(processes: Supervisor) -> Primed | None:
+        go = tmp_path / f"go-{len(told)}"
+        return run_level(
             processes,
             command(str(GUIDELLM), workload, level, target, report),
             report,
             tmp_path / "guidellm.log",
             limit_s=400,
-            sending_limit_s=200,
-            env=env | priming_environment(workload, level, target),
+            sending_limit_s=60,
+            env=env | {"KVEVAL_GO": str(go)} | priming_environment(workload, level, target),
             watch=lambda elapsed_s: None,
             sending=lambda: told.append(time.time()),
             go=go,
-        )
+        )[1]
+
+    with supervisor(tmp_path / "registry.json") as processes:
+        # GuideLLM 0.8.1 may hang once it was told to send; a measurement tries a level twice, too.
+        primed = None
+        with contextlib.suppress(LoadError):
+            primed = level_run(processes)
+        primed = primed or level_run(processes)
     assert primed is not None
     assert primed.prefixes == 4
     benchmark = json.loads(report.read_text())["benchmarks"][0]
-    assert benchmark["start_time"] >= told[0]
+    assert benchmark["start_time"] >= told[-1]
     assert benchmark["metrics"]["request_totals"]["successful"] > 0

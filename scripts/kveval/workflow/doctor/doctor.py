@@ -9,7 +9,7 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.manifests.permissions import fix_command
 from kveval.engines.kubernetes.routes import with_controller
 from kveval.host.errors import Failure
-from kveval.host.findings import Finding, error, ok, warning
+from kveval.host.findings import Finding, counted, error, ok, warning
 from kveval.spec.config import Config
 from kveval.spec.warnings import WORKLOAD
 from kveval.workflow.doctor.cluster import examine
@@ -42,7 +42,8 @@ def diagnose(
     """
     if config.imports:
         return [ok("campaign", f"{config.campaign.name} imports results; nothing is measured")]
-    said = f"{config.campaign.name}: {len(config.cells)} cells x {config.campaign.runs} runs, {config.campaign.engine}"
+    cells, runs = counted(len(config.cells), "cell"), counted(config.campaign.runs, "run")
+    said = f"{config.campaign.name}: {cells} x {runs}, {config.campaign.engine}"
     found = [ok("campaign", said), *(one for one in config.warnings if one.check == WORKLOAD)]
     if config.campaign.engine == "kubernetes":
         return [*found, *_slots(config, at_once), *_cluster(config, campaign, store, say, image_limit_s)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from kveval.host.findings import aligned
+from kveval.host.findings import aligned, counted
 from kveval.report.data.run_facts import WEIGHTS
 from kveval.spec.warnings import sentence
 from kveval.store.entries import size_text
@@ -45,11 +45,11 @@ class PlanText:
             yield f"{WEIGHTS['random'].capitalize()}: nothing is downloaded"
         states = Counter(run.state for run in runs)
         yield (
-            f"{len(self.plan.config.cells)} cells, {len(runs)} runs: {states['there']} measured,"
+            f"{counted(len(self.plan.config.cells), 'cell')}, {counted(len(runs), 'run')}: {states['there']} measured,"
             f" {states['adopt']} in the store, {states['measure']} to be measured"
         )
         for reason, count in Counter(run.reason for run in self.plan.of("adopt")).items():
-            yield f"  adopted: {count} runs ({reason})"
+            yield f"  adopted: {counted(count, 'run')} ({reason})"
         parts = (self._searched, self._measured, self._order, self._reuse, self._short, self._bridges)
         for part in parts:
             yield from part()
@@ -81,8 +81,8 @@ class PlanText:
         total = size_text(bytes_each * sum(map(len, cells.values())))
         yield ""
         yield (
-            f"To be measured: {len(cells)} cells, {hours:.1f} h one after the other, {gpu_hours:.1f} GPU hours,"
-            f" {'about' if seen else 'at most'} {total} of disk"
+            f"To be measured: {counted(len(cells), 'cell')}, {hours:.1f} h one after the other,"
+            f" {gpu_hours:.1f} GPU hours, {'about' if seen else 'at most'} {total} of disk"
         )
         rows: list[tuple[str, ...]] = [("cell", "runs", "h", "GPU h", "why", "times")]
         for cell, runs in list(cells.items())[:_ROWS]:
