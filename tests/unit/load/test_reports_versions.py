@@ -92,6 +92,14 @@ def test_a_request_that_was_cut_off_keeps_its_output_and_has_no_latency(generati
     assert {r.e2e_ms for r in cut} == {None}
 
 
+def test_a_request_of_the_preview_that_was_cut_off_keeps_the_tokens_that_came() -> None:
+    made = document("0.4 preview", [STORY])
+    request = made["benchmarks"][0]["requests"]["incomplete"][0]
+    request["output_tokens"], request["info"]["timings"]["iterations"] = 0, 7
+    level = decode_report(json.dumps(made).encode(), "r.json").levels[0]
+    assert next(one.output_tokens for one in level.requests if one.status == "incomplete") == 7
+
+
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_the_statistics_say_the_same_as_the_requests(generation: str) -> None:
     from_requests = row(read(generation))

@@ -123,6 +123,24 @@ def test_a_file_is_the_same_however_often_it_was_flushed(tmp_path: Path, monkeyp
         assert error.value.code == code
 
 
+class Stopped:
+    """A value at which the recorder is told to stop."""
+
+    def __float__(self) -> float:
+        raise KeyboardInterrupt
+
+
+def test_a_recorder_that_is_stopped_amid_a_sample_keeps_those_before(tmp_path: Path) -> None:
+    about = About("counter", "byte", "Bytes")
+    file = DirectFile(tmp_path / "cut.parquet", "here")
+    stop = DirectSample("b", None, Stopped(), about)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        file.add(10**9, [DirectSample("a", None, 7, about), stop])
+    file.close()
+    assert series(tmp_path / "cut.parquet", "a")["value"].to_list() == [7]
+    assert LongFile(tmp_path / "cut.parquet").archive().rows == 1
+
+
 def test_an_endpoint_that_is_silent_is_named(tmp_path: Path) -> None:
     settings = RecordingSettings(0.2, {"vllm": "http://127.0.0.1:9/metrics"})
     with (

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -150,6 +151,12 @@ def test_iso_8601_and_seconds_since_1970() -> None:
         assert parse_moment(text, *SPAN) == noon
 
 
+@pytest.mark.parametrize("zone", ["UTC"], indirect=True)
+@pytest.mark.usefixtures("zone")
+def test_a_day_alone_is_the_next_one_of_that_number() -> None:
+    assert parse_moment("@2 10:00", *SPAN) == datetime(1996, 4, 2, 10, tzinfo=UTC).timestamp() * 10**9
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -158,6 +165,9 @@ def test_iso_8601_and_seconds_since_1970() -> None:
         (("@tomorrow's", None), "-S @tomorrow's"),
         (("@Mar 40", None), "-S @Mar 40"),
         (("@25:00", None), "-S @25:00"),
+        (("@Mar 5 10", None), "four digits.*colon"),
+        (("@March", None), "'March' has no day"),
+        (("@1996", None), "'1996' has no day"),
         (("@2 hours ago", None), "-S @2 hours ago"),
         (("@1996-03-05 14:07:47 XST", None), "unknown time zone XST"),
         (("yes", None), "-S yes"),

@@ -88,16 +88,16 @@ class ClusterServer(Server):
             self._looked_at = time.monotonic()
 
     def require_declared(self, specification: Specification) -> None:
-        """Also require the declared sidecars, and the declared LMCache in the server's image if the arm uses it."""
-        super().require_declared(specification)
-        for sidecar in self.sidecars:
-            sidecar.identify(specification.versions)
+        """Also require that the LMCache package in the server's image has the declared version, if the arm uses it."""
         if specification.on_cluster.lmcache_form == "process":
             wanted = specification.versions.get("lmcache", "")
             found = self._run(self.replicas[0], ["python3", "-c", _LMCACHE]).strip()
             if not same_release(found, wanted):
                 said = f"the server's image has LMCache {found}, the campaign declares {wanted}: correct server.lmcache"
                 raise DeploymentError(said, code="other_version", found=found, declared=wanted)
+        for sidecar in self.sidecars:
+            sidecar.identify(specification.versions)
+        super().require_declared(specification)
 
     def file_counters(self) -> dict[str, float]:
         """Return the number and the bytes of the files in the arm's file tier; empty without one."""

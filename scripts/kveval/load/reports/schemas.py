@@ -34,7 +34,7 @@ from typing import Any
 
 import msgspec
 
-from kveval.load.reports import ByStatus, LevelReport, Statistics
+from kveval.load.reports import ByStatus, LevelReport, RequestRecord, Statistics, Status
 from kveval.load.reports.data import synthetic_data
 from kveval.load.reports.wire import (
     Benchmark,
@@ -88,7 +88,14 @@ class _Config(msgspec.Struct):
     backend: _Backend = msgspec.field(default_factory=_Backend)
 
 
-class _BenchmarkPreview(Benchmark[Request], kw_only=True):
+class _RequestPreview(Request):
+    def neutral(self, status: Status) -> RequestRecord:
+        # 0 is also what stands for a request that was cut off, whose usage the server did not report.
+        tokens = self.output_tokens or self.info.timings.iterations or 0
+        return msgspec.structs.replace(super().neutral(status), output_tokens=tokens)
+
+
+class _BenchmarkPreview(Benchmark[_RequestPreview], kw_only=True):
     scheduler: _Config
     request_totals: Totals
     benchmarker: _BenchmarkerPreview = msgspec.field(default_factory=_BenchmarkerPreview)

@@ -58,11 +58,12 @@ class DirectFile:
         self._begin, self._end = self._begin or moment_ns, moment_ns
         numbers, times, values = self._rows
         for sample in samples:
+            # The values last: a stop may come between any two of these lines.
+            self._about[sample.metric] = sample.about
+            self._counts[sample.metric] += 1
             numbers.append(self._numbers.setdefault((sample.metric, sample.instance), len(self._numbers)))
             times.append(moment_ns)
             values.append(sample.value)
-            self._about[sample.metric] = sample.about
-            self._counts[sample.metric] += 1
         if len(times) >= FLUSH_ROWS:
             self._flush()
 
@@ -98,7 +99,8 @@ class DirectFile:
         return keys[:, 0], keys[:, 1]
 
     def _flush(self) -> None:
-        numbers, times, values = (np.frombuffer(rows, dtype=rows.typecode) for rows in self._rows)
+        complete = len(self._rows[2])
+        numbers, times, values = (np.frombuffer(rows, dtype=rows.typecode)[:complete] for rows in self._rows)
         if not len(times):
             return
         order = np.argsort(numbers, kind="stable")

@@ -72,7 +72,7 @@ def parse_moment(text: str, start_ns: int, end_ns: int) -> int:
 def _moment_of_date(text: str, start_ns: int) -> int:
     """The moment of a date, a time of day or both: the next one from the start's hour on if parts are missing.
 
-    ValueError if it cannot be understood.
+    ValueError if it cannot be understood, or may mean another day than the one that dateutil makes of it.
     """
     # Most command lines have no such date.
     from dateutil.parser import parse  # noqa: PLC0415
@@ -85,9 +85,15 @@ def _moment_of_date(text: str, start_ns: int) -> int:
 
     hour = datetime.fromtimestamp(start_ns // SECOND).replace(minute=0, second=0)
     midnight = hour.replace(hour=0)
-    later = (midnight, midnight + relativedelta(days=1), midnight + relativedelta(years=1))
+    steps = (relativedelta(), relativedelta(days=1), relativedelta(months=1), relativedelta(years=1))
     # In capitals, of which alone it takes zones.
-    found: list[datetime] = [parse(text.upper(), default=day, tzinfos=zone) for day in later]
+    found: list[datetime] = [parse(text.upper(), default=midnight + step, tzinfos=zone) for step in steps]
+    # What stands in the text is the same whatever the default is.
+    one, other = (parse(text.upper(), default=datetime(*day), tzinfos=zone) for day in ((2000, 1, 1), (2004, 3, 2)))
+    if one.year == other.year and not re.search(r"\d{4}|/", text):
+        raise ValueError(f"{text!r}: write a year with four digits, and an hour with a colon, as in 10:00")
+    if one.day != other.day and (one.year == other.year or one.month == other.month):
+        raise ValueError(f"{text!r} has no day: write it as in 2024-03-11")
     moment = next((one for one in found if one.timestamp() >= hour.timestamp()), found[0])
     return int(moment.replace(microsecond=0).timestamp()) * SECOND + moment.microsecond * 1000
 

@@ -358,9 +358,13 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
             raise target.failed(Trouble("PodDeleted", "was deleted while it was in use"))
         target.check([now])
         if (again := restarts(now) - restarts(before)) > 0:
-            text = f"restarted {again} time(s) while in use, without an error"
+            states = (now.get("status") or {}).get("containerStatuses") or []
+            ends = [(one["name"], (one.get("lastState") or {}).get("terminated") or {}) for one in states]
+            container, last = next((end for end in ends if end[1]), ("", {}))
+            code = last.get("exitCode")
+            text = f"restarted {again} time(s) while in use, exit code {'unknown' if code is None else code}"
             fix = "what it held in memory is lost: see its last log lines"
-            raise target.failed(Trouble("Restarted", text, fix, metadata["name"], previous=True), now)
+            raise target.failed(Trouble("Restarted", text, fix, metadata["name"], container, code, previous=True), now)
 
 
 def _phase(pod: Document) -> str:
