@@ -169,7 +169,7 @@ class Request03(msgspec.Struct):
         )
 
 
-AnyRequest = TypeVar("AnyRequest", Request, Request03)
+AnyRequest = TypeVar("AnyRequest", bound=Request | Request03)
 
 
 class WireRequests(msgspec.Struct, Generic[AnyRequest]):
