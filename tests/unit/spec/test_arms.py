@@ -233,6 +233,7 @@ def test_a_store_on_a_cluster_takes_strangers_and_stays_within_its_memory():
         ({"arm": "files"}, replace(GPU, server_version="0.22.0", staging_bytes=1), SIZE, "files_too_old"),
         ({"arm": "files"}, replace(CPU, server_version="0.31.0", staging_bytes=1), SIZE, "files_on_cpu_too_old"),
         ({"arm": "files", "cpu_tier": True}, CPU, budget(Shape, 1, block_size=32), "less_than_a_block"),
+        ({"arm": "files"}, replace(CPU, staging_bytes=0), budget(Shape, 0), "less_than_a_block"),
         (
             {"arm": "files", "connector_config": {"spec_name": "mine"}},
             replace(GPU, staging_bytes=1),

@@ -13,6 +13,7 @@ from tests.support.config_files import CONFIG, RAW, load_raw, on_gpus
 
 from kveval.config.problems import ConfigError
 from kveval.load.enough import window_s
+from kveval.spec.curve.of_cells import block_count
 from kveval.spec.loading import load_config
 from kveval.spec.specification import described, differences
 from kveval.spec.warnings import sentence
@@ -503,7 +504,8 @@ def test_a_plan_says_what_each_size_of_a_tier_adds(folder):
     assert len(lines) <= 6
 
 
-def test_what_a_tier_adds_to_a_device_of_unknown_size_is_not_said(folder):
+def test_what_a_tier_adds_to_a_device_of_unknown_size_is_not_said(folder, monkeypatch):
+    monkeypatch.setattr(tier_sizes, "_MOST_BLOCKS", 0)
     raw = on_gpus("Qwen3-8B", "native-offload", 10_000)
     assert list(tier_size_lines(load_raw(raw, folder), StoreIndex({}))) == []
 
@@ -512,3 +514,18 @@ def test_levels_with_too_many_requests_are_left_to_the_curve(folder, monkeypatch
     monkeypatch.setattr(tier_sizes, "_MOST_BLOCKS", 1_000)
     (_, _, left) = tier_size_lines(changed(folder), StoreIndex({}))
     assert "1 of 1" in left
+
+
+def test_models_that_share_a_computation_are_counted_once_and_those_without_a_tier_not_at_all(folder, monkeypatch):
+    models = ["Qwen3-8B", "Qwen3-0.6B", "Qwen3-14B"]
+    matrix = [
+        {"models": models, "scenarios": ["no-offload"], "cpu_blocks": [0]},
+        {"models": models[1:], "scenarios": ["native-offload"], "cpu_blocks": [4_000]},
+    ]
+    config = changed(folder, matrix=matrix, server={**RAW["config"]["server"], "device_blocks": 1120})
+    one = config.specification(next(cell for cell in config.cells if cell.cpu_blocks))
+    (level,) = one.workload.given_levels
+    monkeypatch.setattr(tier_sizes, "_MOST_BLOCKS", block_count(one.workload, level, one.block_size))
+    text = "\n".join(tier_size_lines(config, StoreIndex({})))
+    assert [model for model in models if f"{model}, {level} streams: the device serves" in text] == models[1:]
+    assert "too many requests" not in text

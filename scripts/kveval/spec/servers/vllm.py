@@ -205,8 +205,14 @@ def files(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgument
     _since(platform, "0.22.1", "TieringOffloadingSpec, which offloads to files,", "files_too_old")
     if platform.on_cpu:
         _since(platform, "0.32", "offload to files on a CPU", "files_on_cpu_too_old")
+    size = budget.tier_bytes if scenario.cpu_tier else platform.staging_bytes
+    if size < 1:
+        said = (
+            f"two requests of max_model_len, the staging buffer, are less than a block of {platform.block_size} tokens"
+        )
+        raise ArmError(said, code="less_than_a_block")
     computed = {
-        "cpu_bytes_to_use": budget.tier_bytes if scenario.cpu_tier else platform.staging_bytes,
+        "cpu_bytes_to_use": size,
         "secondary_tiers": [{"type": "fs", "root_dir": "{fs_dir}"}],
         **(_HOST_TIERING_SPEC if platform.on_cpu else _TIERING_SPEC),
     }

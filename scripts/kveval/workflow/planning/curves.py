@@ -20,7 +20,7 @@ from kveval.workflow.planning.stored import StoreIndex, facts_of
 
 @dataclass(frozen=True)
 class LevelCurves:
-    """The cells of a model at a level, each with its curves, in the order of the matrix."""
+    """The cells of a model at a level, each with its curves, in the order of the matrix; none if it was left out."""
 
     model: str
     level: int
@@ -52,19 +52,28 @@ class LevelBenefits:
 def level_curves(config: Config, store: StoreIndex, most_blocks: float = math.inf) -> Iterator[LevelCurves]:
     """Yield the curves of every model and level; the sizes of devices as configured, or as servers reported them.
 
-    Levels beyond a total of `most_blocks` blocks of requests are left out.
+    Levels beyond a total of `most_blocks` blocks of requests come without their cells; with that limit, models without
+    a tier or without a known size of the device are left out.
     """
+    limited, counted = most_blocks < math.inf, []
     for model in dict.fromkeys(cell.model for cell in config.cells):
         specifications = {cell: config.specification(cell) for cell in config.cells if cell.model == model}
         reported = (reported_device(one, store) for one in specifications.values())
         device = next(filter(None, map(device_tokens, reported)), None)
         first = next(iter(specifications.values()))
+        held = first.budget.device_tokens or device
+        if limited and (held is None or not any(cell.cpu_blocks for cell in specifications)):
+            continue
         for level in first.workload.given_levels:
-            # Counting those of a long trace takes time.
-            blocks = block_count(first.workload, level, first.block_size) if most_blocks < math.inf else 0.0
-            if blocks > most_blocks:
-                continue
-            most_blocks -= blocks
+            # Models alike in these share one computation; counting the blocks of a long trace takes time.
+            computation = (first.workload, level, first.block_size, held)
+            if limited and computation not in counted:
+                blocks = block_count(first.workload, level, first.block_size)
+                if blocks > most_blocks:
+                    yield LevelCurves(model, level, {})
+                    continue
+                most_blocks -= blocks
+                counted.append(computation)
             found = {cell: curves_of(one, level, reported_tokens=device) for cell, one in specifications.items()}
             yield LevelCurves(model, level, found)
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from kveval.config.types import BLOCK_TOKENS
 from kveval.load import levels as workloads
@@ -25,15 +26,13 @@ def tier_size_lines(config: Config, store: StoreIndex) -> Iterator[str]:
 
     At most four lines per model. Levels beyond a total of a million blocks are left out, and a line says so.
     """
-    tiers = {cell.model: config.specification(cell) for cell in config.cells if cell.cpu_blocks}
-    found = list(level_curves(config, store, _MOST_BLOCKS)) if tiers else []
     lines: list[str] = []
-    for model, one in tiers.items():
-        known = [curves for curves in found if curves.model == model]
+    for model, found in itertools.groupby(level_curves(config, store, _MOST_BLOCKS), attrgetter("model")):
+        levels = list(found)
+        known = [curves for curves in levels if curves.cells]
         lines += _model_lines(config, known)
-        levels = len(one.workload.given_levels)
-        if len(known) < levels and all(curves.widest.alone is not None for curves in known):
-            lines.append(f"  {model}: {levels - len(known)} of {levels} levels have too many requests for this summary")
+        if left_out := len(levels) - len(known):
+            lines.append(f"  {model}: {left_out} of {len(levels)} levels have too many requests for this summary")
     if lines:
         yield ""
         yield "What tiers add to the device, computed from the requests (in detail: snakemake curve)"
