@@ -126,7 +126,7 @@ def _of_model(
         file = None if base is None else files.get((base.model, base.scenario, str(base.cpu_blocks)))
         if base is None or file is None:
             continue
-        basis = _basis(specifications[base], runs, levels, pd.read_parquet(file))
+        basis = _basis(base, specifications[base], runs, levels, pd.read_parquet(file))
         if basis is None or level not in basis.levels:
             continue
         alike = {cell: specifications[cell] for cell, of in tiers.items() if of == name}
@@ -155,9 +155,10 @@ def _specification(run: Run, level: int) -> Specification | None:
 
 
 def _basis(
-    specification: Specification, runs: Sequence[Run], levels: pd.DataFrame, requests: pd.DataFrame
+    cell: Cell, specification: Specification, runs: Sequence[Run], levels: pd.DataFrame, requests: pd.DataFrame
 ) -> Basis | None:
-    cell, given = specification.cell, specification.workload.given_levels
+    """Return the basis of a cell; runs that are compared may bear another name than their specification has."""
+    given = specification.workload.given_levels
     rows = levels[(levels[[*KEYS]] == [*cell.key]).all(axis=1) & levels["level"].isin(given)]
     found = measured_levels(rows[rows["run"].isin(sorted(rows["run"].unique())[:RUNS_READ])], requests)
     reported = (run.server.get("facts", {}).get("kv_cache_tokens") for run in runs if run.cell == cell)

@@ -50,16 +50,17 @@ def requests() -> pd.DataFrame:
 
 
 def predicted(
-    runs: list[Run], table: pd.DataFrame | None = None, sent: pd.DataFrame | None = None
+    runs: list[Run], table: pd.DataFrame | None = None, sent: pd.DataFrame | None = None, base: CellKey = BASE
 ) -> list[dict[str, Any]]:
+    baselines = BASELINES | {"native-offload": base[1]}
     peaks = pd.DataFrame({"model": [MODEL], "level": [LEVEL]})
     with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder, *map(str, BASE), "requests.parquet")] if sent is None or len(sent.columns) else []
+        files = [Path(folder, *map(str, base), "requests.parquet")] if sent is None or len(sent.columns) else []
         for file in files:
             file.parent.mkdir(parents=True)
             (requests() if sent is None else sent).to_parquet(file)
         table = levels() if table is None else table
-        found = predicted_benefits(runs, table, peaks, peaks[:0], files, BASELINES)
+        found = predicted_benefits(runs, table, peaks, peaks[:0], files, baselines)
     assert tuple(found.columns) == COLUMNS
     return found.to_dict("records")  # type: ignore[return-value]
 
@@ -73,6 +74,12 @@ def test_a_tier_that_holds_all_prefixes_is_predicted_to_serve_more_and_sooner() 
     # Nine tenths of what 72,000 tokens of prefixes can add: somewhat fewer blocks of 16 tokens than all of them.
     assert 3600 < row["enough_blocks"] < 4500
     assert row["enough_gib"] == pytest.approx(row["enough_blocks"] * 16 * 1024 / 2**30)
+
+
+def test_a_baseline_that_bears_another_name_in_a_comparison_is_one() -> None:
+    base = (MODEL, "no-offload-on-v1", 0)
+    renamed = replace(a_run(BASE), cell=Cell(*base))
+    assert len(predicted([renamed, a_run(TIERED)], levels(scenario=base[1]), base=base)) == 1
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
         if measured.runs and all(on_cpu(run.specification.get("build")) for run in measured.runs)
         else "GPU",
         unit=measured.unit,
-        tiers={run.cell.key: tiers_of(run) for run in measured.runs},
+        tiers={run.cell.key: tiers_of(run) for run in reversed(measured.runs)},
         recordings=measured.recordings,
         metrics=plan.metrics,
         server_version=plan.server_version,

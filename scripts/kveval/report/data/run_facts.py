@@ -39,7 +39,10 @@ def footer(runs: Sequence[Run], name: str) -> str:
 
 def machines(runs: Sequence[Run]) -> dict[str, Mapping[str, Any]]:
     """Return fingerprint -> facts of the runs' machines, as they were probed."""
-    return {str(run.hardware.get("fingerprint", "unknown")): run.hardware for run in runs}
+    found: dict[str, Mapping[str, Any]] = {}
+    for run in runs:
+        found.setdefault(str(run.hardware.get("fingerprint", "unknown")), run.hardware)
+    return found
 
 
 def hardware(runs: Sequence[Run]) -> list[str]:

@@ -131,7 +131,7 @@ def level_axis(axes: Axes, levels: Sequence[int], title: str) -> None:
     """Make x an axis of levels with the measured levels as its ticks; logarithmic if that spreads them more evenly."""
     ticks = sorted(set(levels))
     linear, logs = np.array(ticks, dtype=np.float64), np.log(ticks)
-    places = max(linear, logs, key=_narrowest)
+    places = max(logs, linear, key=_narrowest)
     if places is logs:
         axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, _spaced(places, ticks, axes))

@@ -81,11 +81,11 @@ def _shares(activity: pd.DataFrame, levels: pd.DataFrame, *, counted: bool) -> p
     table = activity if counted else levels
     if counted:
         device, behind, store = (activity[f"{tier}_hit_percent"] for tier in ("device", "external", "store"))
+        behind, store = behind.fillna(0.0), store.fillna(0.0)
     else:
         # In the recording, hits behind the device are % of the tokens that the device lacked.
         device = levels["prefix_cache_hit_percent"]
-        behind, store = levels["external_cache_hit_percent"] * (100 - device) / 100, 0.0 * device
-    behind, store = behind.fillna(0.0), store.fillna(0.0)
+        behind, store = levels["external_cache_hit_percent"].fillna(0.0) * (100 - device) / 100, 0.0 * device
     values = device, behind - store, store, 100 - device - behind
     return table[["model", "scenario", "cpu_blocks", "level"]].assign(**dict(zip(_SOURCES, values, strict=True)))
 
