@@ -138,7 +138,7 @@ def main() -> None:
         print(f"| {name} | {jobs} | {seconds:.0f} |")
     imports = ", ".join(f"{script} {import_seconds(script):.2f}" for script in IMPORTING)
     print(f"\nimports, CPU s a job: {imports}")
-    figures = list((folder / "results" / "figures").glob("*.png"))
+    figures = list((folder / "results" / "figures").rglob("*.png"))
     print(f"\n{len(figures)} figures, {sum(path.stat().st_size for path in figures) / 1e6:.1f} MB as PNG")
     if given.folder is None:
         shutil.rmtree(folder)

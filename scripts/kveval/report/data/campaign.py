@@ -147,8 +147,8 @@ class Measured:
 
     def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""
-        rows = self._by_cell["levels"].get(cell, self.levels.iloc[:0])
-        return rows if level is None else rows[rows["level"] == level]
+        found = self._by_cell["levels"].get(cell) if level is None else self._by_level.get((*cell, level))
+        return self.levels.iloc[:0] if found is None else found
 
     def compared_of(self, cell: CellKey) -> pd.DataFrame:
         """The comparisons of a cell with others."""
@@ -174,12 +174,20 @@ class Measured:
 
     @cached_property
     def _by_cell(self) -> dict[str, dict[CellKey, pd.DataFrame]]:
-        found: dict[str, dict[CellKey, pd.DataFrame]] = {"levels": {}, "peaks": {}, "compared": {}}
-        for name, cells in found.items():
-            table: pd.DataFrame = getattr(self, name)
-            for key, rows in table.groupby(list(KEYS), sort=False) if len(table) else ():
-                cells[cast(CellKey, key)] = rows
-        return found
+        tables = {"levels": self.levels, "peaks": self.peaks, "compared": self.compared}
+        return {name: cast(dict[CellKey, pd.DataFrame], _groups(table, *KEYS)) for name, table in tables.items()}
+
+    @cached_property
+    def _by_level(self) -> dict[tuple[Any, ...], pd.DataFrame]:
+        return _groups(self.levels, *KEYS, "level")
+
+
+def _groups(table: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], pd.DataFrame]:
+    return (
+        {cast(tuple[Any, ...], key): rows for key, rows in table.groupby(list(columns), sort=False)}
+        if len(table)
+        else {}
+    )
 
 
 @dataclass(frozen=True)
