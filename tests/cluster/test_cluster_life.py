@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 from tests.support.pod_waits import wait_for_pod
-from tests.support.testbed import Testbed, a_deployment, a_namespace, a_pod, own_testbed, pod_template, wait_until
+from tests.support.testbed import (
+    Testbed,
+    a_deployment,
+    a_namespace,
+    a_pod,
+    deadline_kept,
+    own_testbed,
+    pod_template,
+    wait_until,
+)
 
 from kveval.engines.kubernetes import lifetime
 from kveval.engines.kubernetes.api.client import Api
@@ -97,7 +106,8 @@ def is_over(api: Api, namespace: str) -> bool:
 
 def test_a_lifetime_that_has_ended_is_begun_anew(api: Api, namespace: str) -> None:
     first = begun(api, namespace, 1)
-    wait_until(lambda: is_over(api, namespace), "the end of the lifetime", 40.0)
+    with deadline_kept(api, namespace, "run"):
+        wait_until(lambda: is_over(api, namespace), "the end of the lifetime", 40.0)
     again = lifetime.begin(api, namespace, "run", RUN)
     assert again["metadata"]["uid"] != first["metadata"]["uid"]
     assert lifetime.begin(api, namespace, "run", RUN)["metadata"]["uid"] == again["metadata"]["uid"]

@@ -33,7 +33,7 @@ import yaml
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE, Kind
+from kveval.engines.kubernetes.api.kinds import JOB, NAMESPACE, NODE, Kind
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
 
 STAND_IN_NODE = "fake-0"
@@ -97,6 +97,25 @@ def listed_kinds(api: Api, *, namespaced: bool | None = None) -> list[Kind]:
         for one in api.get(Kind(version, "").root)["resources"]
         if "list" in one["verbs"] and namespaced in (None, one["namespaced"])
     ]
+
+
+@contextlib.contextmanager
+def deadline_kept(api: Api, namespace: str, job: str) -> Iterator[None]:
+    """Have the Job controller look at a Job every 4 s: that of 1.20 forgets a deadline at times (kubernetes#107226)."""
+    done = threading.Event()
+
+    def look_again() -> None:
+        while not done.wait(4.0):
+            with contextlib.suppress(ClusterError):
+                api.patch(JOB, job, namespace, {"metadata": {"annotations": {"test/looked-at": str(time.time())}}})
+
+    thread = threading.Thread(target=look_again, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def pod_template(mode: str, command: str = "", **annotations: str) -> dict[str, Any]:
