@@ -1,8 +1,14 @@
+import os
+import sys
 from copy import deepcopy
 
 from snakemake.utils import min_version
 
 min_version("9.27")
+
+# Jobs call `python`: this one, also where its environment is not activated.
+if (PROGRAMS := os.path.dirname(sys.executable)) not in os.get_exec_path():
+    os.environ.update(PATH=os.pathsep.join([PROGRAMS, *os.get_exec_path()]))
 
 # `config` as given, before the default campaign is loaded below: a given campaign replaces the default, unmerged.
 GIVEN = deepcopy(config)

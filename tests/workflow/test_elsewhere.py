@@ -1,7 +1,8 @@
-"""The workflow used from other folders: results elsewhere, started elsewhere, and as a module of another workflow."""
+"""The workflow used from other folders and environments: results elsewhere, started elsewhere, as another's module."""
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from tests.support.report_text import whole_report
 from tests.support.stored_campaign import CAMPAIGN, fill_store, write_campaign
 
 pytestmark = pytest.mark.workflow
+# As found where the environment is not activated.
+PROGRAMS = [folder for folder in os.get_exec_path() if Path(folder) != Path(sys.executable).parent]
 LEVELS = (1, 50, 100)
 REPORT = Path("results/campaigns/stored/REPORT.md")
 OTHERS = """
@@ -31,9 +34,9 @@ use rule * from offload as offload_*
 
 def snakemake(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        ["snakemake", "--cores", "2", *arguments],
+        [sys.executable, "-m", "snakemake", "--cores", "2", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
+        env={**os.environ, "PYTHONPATH": "", "PATH": os.pathsep.join(PROGRAMS)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
