@@ -1,14 +1,17 @@
 """Which node records what: every node its host and its own pods, one of them the servers' endpoints."""
 
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.support.fake_cluster import FakeTransport, made
 from tests.unit.engines.kubernetes.test_engine import SITE, place
 
+from kveval.engines.kubernetes import engine, recordings
 from kveval.engines.kubernetes import recorder_scripts as scripts
-from kveval.engines.kubernetes import recordings
+from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.pcp.installation import ONCE_METRICS, RecordingError
 
@@ -82,3 +85,36 @@ def test_the_recording_of_any_node_that_ends_is_noticed(pods: Pods, tmp_path: Pa
     assert "recorder-b" in str(error.value)
     recording.release()
     assert pods.of(scripts.REMOVE).keys() == {"gpu-0", "gpu-1"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "ended"),
+    [("", True), ("job-b", False), (ClusterError("away"), False)],
+    ids=["ours", "taken over", "away"],
+)
+def test_a_recording_of_a_run_that_another_job_took_over_is_left_to_it(
+    pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | ClusterError, ended: bool
+) -> None:
+    def other() -> str:
+        if isinstance(asked, ClusterError):
+            raise asked
+        return asked
+
+    server = on("gpu-0", "server-0")
+    session = object.__new__(engine.ClusterSession)
+    vars(session).update(
+        handle=SimpleNamespace(server=SimpleNamespace(watched=[server]), on_restart=None),
+        _place=place(FakeTransport()),
+        _lease=SimpleNamespace(other=other),
+        _scratch=tmp_path,
+        _say=print,
+        _nodes={"gpu-0": {}},
+    )
+    monkeypatch.setattr(session, "_note_nodes", lambda found: None)
+    monkeypatch.setattr(engine.neighbours, "announced", lambda *given: contextlib.nullcontext())
+    monkeypatch.setattr(engine.recordings, "deploy", lambda *given: [on("gpu-0", "recorder-a")])
+    for name in ("exporters_of", "sources_of"):
+        monkeypatch.setattr(engine, name, lambda *given: {})
+    with session.recording():
+        pods.ran.clear()
+    assert bool(pods.of(scripts.REMOVE)) is ended
