@@ -33,7 +33,6 @@ def test_the_top_and_every_folder_stay_small() -> None:
     assert len(structure.entries()) <= structure.MOST_ENTRIES
     sizes = structure.sizes().items()
     assert {folder: count for folder, count in sizes if count > structure.MOST_MODULES} == {}
-    assert structure.lines() <= structure.MOST_LINES
 
 
 def test_the_tour_has_every_package() -> None:
@@ -62,5 +61,5 @@ def test_every_server_has_both_halves_of_its_adapter() -> None:
 def test_the_structure_is_printed_with_its_bounds(capsys: pytest.CaptureFixture[str]) -> None:
     assert structure.main() == 0
     printed = capsys.readouterr().out
-    assert f"of at most {structure.MOST_LINES}" in printed
+    assert f"lines of Python in scripts/: {structure.lines()}" in printed
     assert "against the direction: 0, circles: 0" in printed

@@ -1,6 +1,7 @@
 """Every rule is held by a check; every check is tripped by a fixture made to break it, and passes a sound one."""
 
 import functools
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,13 @@ def run(specification: dict[str, Any] | None = None, **changes: Any) -> Run:
     description["budget"] = {"tokens": 160_000, "tier_bytes": 160_000 * 114_688, "device_tokens": 17_920}
     description["server"] = {"argv": ["vllm"], "env": {}, "facts": {"kv_cache_tokens": 17_920, "max_concurrency": 2.19}}
     return msgspec.convert({**description, **changes}, Run)
+
+
+def both_tiers(*order: int) -> list[str]:
+    parts = [{"kv_connector": "OffloadingConnector"}, {"kv_connector": "LMCacheMPConnector"}]
+    connectors = {"connectors": [parts[number] for number in order]}
+    config = {"kv_connector": "MultiConnector", "kv_connector_extra_config": connectors}
+    return ["--kv-transfer-config", json.dumps(config)]
 
 
 def of_run(specification: dict[str, Any] | None = None, **changes: Any) -> checks.JudgedLevel:
@@ -159,6 +167,10 @@ FIXTURES: dict[Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[
     checks_run.workload_varies: (lambda: of_run({"workload": {"prefix_count": {"per_level": 2}}}), of_run),
     checks_run.not_exercised: (lambda: level(exercised=False), lambda: level(exercised=None)),
     checks_run.answers: (lambda: of_run(answers=CHANGED), lambda: of_run(answers={**CHANGED, "changed": 0})),
+    checks_run.known_wrong_answers: (
+        lambda: of_run({"argv": both_tiers(0, 1)}),
+        lambda: of_run({"argv": both_tiers(1, 0)}),
+    ),
     checks_run.provenance: (lambda: of_run(versions={"vllm": "0.31.0", "guidellm": "0.8.1"}), of_run),
     checks_run.alone_on_nodes: (
         lambda: of_run(cluster={"neighbours": ["gpu-1: team-b/trainer"]}),

@@ -201,10 +201,31 @@ def test_two_tiers_share_one_budget(version, share):
 def test_two_tiers_on_a_cpu_keep_lmcache_in_a_server_of_its_own():
     platform = replace(CLUSTER, on_cpu=True, block_size=32, server_version="0.32.0")
     arm = VLLM.arm_arguments(scenario("hybrid", store="redis"), platform, budget(Shape, 10_000, block_size=32))
-    native, lmcache = extra(arm)["connectors"]
+    # LMCache moves the device's cache when it is registered: a native tier before it would copy stale memory.
+    lmcache, native = extra(arm)["connectors"]
     assert native["kv_connector_extra_config"]["spec_name"] == "RowCopyOffloadingSpec"
     assert lmcache["kv_connector_extra_config"]["lmcache.mp.port"] == 5555
     assert [sidecar.name for sidecar in arm.sidecars] == ["redis", "lmcache"]
+
+
+def test_arguments_that_gave_wrong_answers_are_told_apart():
+    platform = replace(CLUSTER, on_cpu=True, block_size=32, server_version="0.32.0")
+    arm = VLLM.arm_arguments(scenario("hybrid"), platform, budget(Shape, 10_000, block_size=32))
+    config = json.loads(arm.argv[1].replace("{lmcache_port}", "5555"))
+    parts = config["kv_connector_extra_config"]["connectors"]
+    before = ("--kv-transfer-config", json.dumps(config | {"kv_connector_extra_config": {"connectors": parts[::-1]}}))
+    unfilled = tuple(argument.replace("5555", "{lmcache_port}") for argument in before)
+    for argv in (before, unfilled):
+        assert "wrong answers" in VLLM.wrong_answers(argv, on_cpu=True)
+        assert VLLM.wrong_answers(argv, on_cpu=False) == ""
+    right = [
+        arm.argv,
+        (),
+        ("--kv-transfer-config",),
+        ("--kv-transfer-config", "no JSON"),
+        ("--kv-transfer-config", '{"kv_connector":"OffloadingConnector"}'),
+    ]
+    assert [VLLM.wrong_answers(argv, on_cpu=True) for argv in right] == [""] * len(right)
 
 
 def test_a_store_on_a_cluster_takes_strangers_and_stays_within_its_memory():

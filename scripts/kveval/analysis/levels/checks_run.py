@@ -13,7 +13,7 @@ from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.config.types import BLOCK_TOKENS, on_cpu
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec import sizing
-from kveval.spec.servers.registry import IMPORTED, SERVERS, served_by, server_version
+from kveval.spec.servers.registry import IMPORTED, SERVERS, served_by, server_version, wrong_answers
 from kveval.store.run_file import Run
 
 _TOLERANCE = 0.02
@@ -75,6 +75,13 @@ def answers(level: JudgedLevel) -> Iterator[Outcome]:
             margin = "more than the likeliest few" if first.margin_nats is None else f"{first.margin_nats:.2f} nats"
             said += f": at token {first.token + 1}, {margin} apart ({found.tolerance_nats:g} are numerics)"
         yield (fail if found.served_from == "tier" else warn)(said)
+
+
+@check("R13")
+def known_wrong_answers(level: JudgedLevel) -> Outcome | None:
+    """The server's arguments are not among those that are known to give wrong answers."""
+    reason = wrong_answers(level.run.specification)
+    return fail(f"invalid: {reason}; it must be measured again") if reason else None
 
 
 @check("R14")

@@ -5,6 +5,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from kveval.config.types import on_cpu
 from kveval.host.errors import Failure
 from kveval.spec.servers.software import ServerSoftware
 from kveval.spec.servers.vllm import VLLM
@@ -40,6 +41,16 @@ def held_bytes(specification: Specification) -> int:
         specification.budget,
         on_cpu=specification.on_cpu,
     )
+
+
+def wrong_answers(specification: Mapping[str, Any]) -> str:
+    """Return why a measurement's server is known to give wrong answers from its tier, "" if it is not.
+
+    `specification`: its JSON; that of imported runs may be empty.
+    """
+    software = served_by(specification.get("versions", {}))
+    argv = specification.get("argv") or ()
+    return software.wrong_answers(argv, on_cpu=on_cpu(specification.get("build"))) if software else ""
 
 
 def served_by(versions: Mapping[str, Any]) -> ServerSoftware | None:

@@ -44,6 +44,8 @@ class ServerSoftware:
             device; max_concurrency: requests of full length at once; tier_bytes: the tier in host memory.
         release_in_log: given a log's text, the release that it names, None if it names none.
         tokenizer: given model and served name, the command that tokenizes for an index on a cluster.
+        wrong_answers: given arguments and whether the device is a CPU, why its tier is known to give wrong answers; ""
+            if it is not.
     """
 
     name: str
@@ -63,6 +65,7 @@ class ServerSoftware:
     startup_facts: Callable[[str], dict[str, Any]] = lambda log_text: {}
     release_in_log: Callable[[str], str | None] = lambda log_text: None
     tokenizer: Callable[[str, str], tuple[str, ...]] = _no_tokenizer
+    wrong_answers: Callable[..., str] = lambda argv, *, on_cpu: ""
 
     def arm_arguments(self, scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
         """Return what `scenario` adds to the server. Raises ArmError when this software cannot run it."""

@@ -3,6 +3,7 @@
 How vLLM behaves while it runs is in kveval.engines.servers.vllm.
 """
 
+import itertools
 import json
 import math
 import re
@@ -187,7 +188,7 @@ def _lmcache_server(scenario: Scenario, platform: Platform, budget: Budget) -> A
 def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
     """vLLM's own tier and LMCache at once, through MultiConnector: both store, the first that holds a prefix loads it.
 
-    Together they have the budget of every other arm.
+    Together they have the budget of every other arm. On a CPU LMCache comes first, see `wrong_answers`.
     """
     if scenario.connector_config:
         raise ArmError("two connectors cannot share one connector_config; leave it out", code="config_shared")
@@ -196,6 +197,8 @@ def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
     # Ports are not text in an argument, which is to be read again.
     texts = (re.sub(r"(?<!\")(\{\w+_port\})(?!\")", r'"\1"', part.argv[1]) for part in (first, second))
     connectors = [json.loads(text) for text in texts]
+    if platform.on_cpu:
+        connectors.reverse()
     env = {**first.env, **second.env}
     return _connected(scenario, "MultiConnector", {"connectors": connectors}, env, second.sidecars)
 
@@ -264,6 +267,32 @@ def _connected(
     return ArmArguments(("--kv-transfer-config", canonical_json(config)), dict(env or {}), sidecars)
 
 
+def wrong_answers(argv: Sequence[str], *, on_cpu: bool) -> str:
+    """Return why a server with these arguments gives wrong answers from its tier, "" if nothing is known to.
+
+    On a CPU LMCache moves the device's cache into shared memory when it is registered
+    (lmcache/v1/platform/devices/cpu/shm.py). MultiConnector registers in the order given: a native tier before it keeps
+    the address of the memory that was left, and copies stale blocks.
+    """
+    flag = "--kv-transfer-config"
+    value = next((value for name, value in itertools.pairwise(argv) if name == flag), "")
+    if not on_cpu or not value:
+        return ""
+    try:
+        # A port that is not filled in is no number.
+        config = json.loads(re.sub(r"(?<!\")\{\w+_port\}(?!\")", "0", value))
+    except ValueError:
+        return ""
+    parts = config.get("kv_connector_extra_config", {}).get("connectors", ())
+    names = [part.get("kv_connector", "") for part in parts]
+    if "OffloadingConnector" not in names:
+        return ""
+    after_native = names[names.index("OffloadingConnector") + 1 :]
+    if not any(name.startswith("LMCache") for name in after_native):
+        return ""
+    return "vLLM's own tier was registered before LMCache, which moves the device's cache on a CPU: wrong answers"
+
+
 def shares_native_tier(argv: Sequence[str], version: str, *, on_cpu: bool) -> bool:
     """Whether the native tier is a file in /dev/shm."""
     tiered = any("TieringOffloadingSpec" in argument for argument in argv)
@@ -328,4 +357,5 @@ VLLM = ServerSoftware(
     startup_facts=startup_facts,
     release_in_log=release_in_log,
     tokenizer=_tokenizer,
+    wrong_answers=wrong_answers,
 )

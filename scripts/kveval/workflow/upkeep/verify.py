@@ -15,6 +15,7 @@ from pathlib import Path
 from kveval.host import findings
 from kveval.host.files import clock_s, last_change_s, sha256_file
 from kveval.host.findings import Finding
+from kveval.spec.servers.registry import wrong_answers
 from kveval.store.derived import damage_in, derived_files, remove_derived
 from kveval.store.entries import Contents, Pointer, Verdict, contents, judge, pointers, size_text
 from kveval.store.store import SUMS, Store, key_of
@@ -137,6 +138,11 @@ def _entries(store: Store, verdicts: Sequence[Verdict], checked: Checked) -> lis
             told = {"reason": verdict.code, "files": verdict.wrong}
             said = f"{place}: {verdict.reason}; {done}"
             checked.findings.append(judged(verdict.label, said, fix, verdict.state, **told))
+        reason = wrong_answers(verdict.entry.facts.get("specification") or {})
+        if reason:
+            said = f"{place}: invalid, a known defect of this workflow: {reason}; no cell of today refers to it"
+            fix = "measure the cell again; snakemake prune removes the run"
+            checked.findings.append(findings.warning(verdict.label, said, fix, "wrong_answers"))
         if verdict.extra:
             said = f"{place}: {_few(verdict.extra)} not covered by its checksums; nothing reads that"
             fix = "see who put it there"
