@@ -159,6 +159,8 @@ class Supervisor:
 
     def _stop(self, session: Session, process: "subprocess.Popen[bytes]", grace_s: float) -> None:
         with signals_deferred():
+            with contextlib.suppress(GuardianError):
+                self.note_shared_memory()
             session.kill(grace_s)
             process.wait()
             self.registry.discard(session)

@@ -134,13 +134,15 @@ def remove_things(things: Iterable[Thing], grace_s: float = 5.0) -> list[str]:
     """
     ordered = list(things)
     living = [thing for thing in ordered if isinstance(thing, Session) and thing.members()]
+    noted = {thing for thing in ordered if isinstance(thing, SharedMemory)}
+    mapped = mapped_by(member.pid for session in living for member in session.members())
     with ThreadPoolExecutor() as together:
         list(together.map(lambda session: session.kill(grace_s), living))
     removed = [f"{session.name} (session {session.sid})" for session in living]
     for folder in (thing for thing in ordered if isinstance(thing, TemporaryFolder)):
         if folder.remove():
             removed.append(folder.path)
-    for segment in (thing for thing in ordered if isinstance(thing, SharedMemory)):
+    for segment in sorted(noted | mapped, key=lambda segment: segment.segment):
         if segment.remove():
             removed.append(str(SHARED_MEMORY / segment.segment))
     return removed

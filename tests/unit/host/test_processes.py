@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from tests.support.paths import SCRIPTS
 
 from kveval.host.processes import Terminated, signals_deferred, stop_signals_raise, supervisor
-from kveval.host.registry import Registry, TemporaryFolder, remove_leftovers
+from kveval.host.registry import Registry, TemporaryFolder, remove_leftovers, remove_things
 from kveval.host.sessions import Session
 
 # A leader that ignores SIGTERM and has a child of its own: what a server with worker processes looks like at its worst.
@@ -147,6 +148,47 @@ def test_semaphores_of_killed_processes_are_not_left_in_shared_memory(tmp_path):
         memory = Path("/dev/shm", (tmp_path / "ready").read_text())
         assert memory.exists()
     assert not memory.exists()
+
+
+def segment_of(process: "subprocess.Popen[bytes]") -> Path:
+    """The segment that the program below has mapped, once it has."""
+    path = Path(f"/dev/shm/kveval_test_{process.pid}")
+    wait_for(lambda: path.exists() and str(path) in Path(f"/proc/{process.pid}/maps").read_text())
+    return path
+
+
+def maps_a_segment() -> list[str]:
+    """A program that maps a segment of shared memory, ignores SIGTERM and removes nothing, as LMCache's server."""
+    program = (
+        "import mmap, os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "file = os.open(f'/dev/shm/kveval_test_{os.getpid()}', os.O_RDWR | os.O_CREAT)\n"
+        "os.truncate(file, 100)\n"
+        "memory = mmap.mmap(file, 100)\n"
+        "time.sleep(100)\n"
+    )
+    return [sys.executable, "-c", program]
+
+
+def test_a_segment_that_nobody_had_noted_is_removed_with_its_process(tmp_path):
+    with (
+        supervisor(tmp_path / "registry.json") as processes,
+        processes.supervised("holder", maps_a_segment(), env=os.environ, log=tmp_path / "log", grace_s=0.2) as process,
+    ):
+        segment = segment_of(process)
+    assert not segment.exists()
+
+
+def test_a_segment_that_nobody_had_noted_is_removed_with_a_killed_job(tmp_path):
+    registry = Registry(tmp_path / "registry.json")
+    process = subprocess.Popen(maps_a_segment(), start_new_session=True)
+    registry.add(Session.led_by(process.pid, "holder"))
+    segment = segment_of(process)
+    reaper = threading.Thread(target=process.wait)
+    reaper.start()
+    remove_things(registry.sessions(), grace_s=0.2)
+    reaper.join()
+    assert not segment.exists()
 
 
 def test_a_reused_session_number_is_left_alone(tmp_path):
