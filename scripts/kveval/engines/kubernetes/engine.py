@@ -63,6 +63,7 @@ class ClusterEngine:
             mark = {leases.MARK_ANNOTATION: recordings.mark_of(self._place)}
             with leases.held(self._place, say, mark) as self._lease:
                 try:
+                    recordings.await_removal(self._place, say)
                     yield
                 except Terminated:
                     over = True
