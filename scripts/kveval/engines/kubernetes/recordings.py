@@ -16,7 +16,7 @@ from kveval.engines.kubernetes import leases, merge_metrics
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import collect
-from kveval.engines.kubernetes.api.errors import ClusterError, Refused
+from kveval.engines.kubernetes.api.errors import NO_ANSWER, ClusterError, Refused
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, JOB, POD, Document
 from kveval.engines.kubernetes.api.names import labels, object_name, selector
@@ -31,7 +31,7 @@ from kveval.engines.kubernetes.manifests.recorder import (
 )
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import is_ready
-from kveval.engines.kubernetes.wait.rollout import wait_for_daemonset
+from kveval.engines.kubernetes.wait.rollout import RolloutError, require_unchanged, wait_for_daemonset
 from kveval.engines.protocol import Say
 from kveval.host.processes import signals_deferred
 from kveval.pcp.archive_tools import archive_files, rewrite_archive
@@ -136,7 +136,20 @@ class NodeRecording:
         try:
             return self.place.api.exec(self.place.site.pcp_namespace, self.name, CONTAINER, argv)
         except ClusterError as error:
-            raise RecordingError(f"the recorder's pod {self.name} cannot be asked: {error}") from error
+            said = f"the recorder's pod {self.name} cannot be asked: {error}"
+            raise RecordingError(said if error.code == NO_ANSWER else self._end() or said) from error
+
+    def _end(self) -> str:
+        """Return how the pod has ended or why it cannot continue, "" if it runs."""
+        try:
+            require_unchanged(self.place.api, [self.pod])
+        except RolloutError as error:
+            if error.cause == "PodDeleted":
+                return f"the recorder's pod {self.name} was deleted"
+            return f"the recorder died: {str(error).splitlines()[0]}"
+        except ClusterError:
+            return ""
+        return ""
 
     def _own(self, name: str) -> str:
         return f"{name}_{self.mark}"
