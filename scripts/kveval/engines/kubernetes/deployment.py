@@ -177,10 +177,13 @@ class ClusterServerHandle:
 
     def _explained(self, error: RolloutError) -> DeploymentError:
         """Return an error that says in one line, with the decisive log line, why pods do not run; save all evidence."""
+        component = ""
         with contextlib.suppress(ClusterError):
             if error.pod and (pod := self._place.api.read(POD, error.pod, self._place.namespace)):
+                component = component_of(pod)
                 keep_logs(self._place.api, pod, self._logs)
-        container = error.facts.get("container") or SERVER
+        usual = component if component in (*_STORES, "epp") else SERVER
+        container = str(error.facts.get("container") or usual)
         form = self._place.program.log_form if container == SERVER else PLAIN
         words = last_words(self._logs / f"{container}.log", form=form)
         return DeploymentError(keep_evidence(error, self._logs, words))

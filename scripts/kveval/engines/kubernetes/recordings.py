@@ -16,7 +16,7 @@ from kveval.engines.kubernetes import leases, merge_metrics
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import collect
-from kveval.engines.kubernetes.api.errors import NO_ANSWER, ClusterError, Refused
+from kveval.engines.kubernetes.api.errors import NO_ANSWER, ClusterError, NodeNotReady, Refused
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, JOB, POD, Document
 from kveval.engines.kubernetes.api.names import labels, object_name, selector
@@ -137,7 +137,9 @@ class NodeRecording:
             return self.place.api.exec(self.place.site.pcp_namespace, self.name, CONTAINER, argv)
         except ClusterError as error:
             said = f"the recorder's pod {self.name} cannot be asked: {error}"
-            raise RecordingError(said if error.code == NO_ANSWER else self._end() or said) from error
+            # Those errors name the cause already.
+            named = error.code == NO_ANSWER or isinstance(error, NodeNotReady)
+            raise RecordingError(said if named else self._end() or said) from error
 
     def _end(self) -> str:
         """Return how the pod has ended or why it cannot continue, "" if it runs."""

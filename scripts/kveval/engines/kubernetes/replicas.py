@@ -139,7 +139,8 @@ class ClusterServer(Server):
             log, offset = _log(error, replica.follower)
             words = f"{last_words(log, offset, form=self.program.log_form)}; see {log}"
             return ServerDied(f"the server died: {keep_evidence(error, folder, words)}", log=log, offset=offset)
-        name = container or next(component_of(pod) for pod in self.watched if pod["metadata"]["name"] == error.pod)
+        components = {str(pod["metadata"]["name"]): component_of(pod) for pod in self.watched}
+        name = container or components[error.pod]
         follower = next((one for one in self.followers if (one.pod, one.container) == (error.pod, name)), None)
         words, facts = "", {"program": name}
         if follower is not None:
