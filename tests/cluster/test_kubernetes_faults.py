@@ -27,6 +27,7 @@ from tests.support.fault_chain import PATIENCE_S, Chain, Job
 from tests.support.testbed import wait_until
 from tests.workflow.test_server_faults import has
 
+from kveval.engines.kubernetes.api.kinds import NAMESPACE as NAMESPACES
 from kveval.engines.kubernetes.api.kinds import POD
 
 pytestmark = [pytest.mark.workflow, pytest.mark.cluster, needs_cluster]
@@ -127,9 +128,7 @@ FAULTS = [
         long_level,
         server_deleted,
     ),
-    Fault(
-        "recorder's pod deleted in a level", r"the recorder's pod \S+ cannot be asked", 20, long_level, recorder_deleted
-    ),
+    Fault("recorder's pod deleted in a level", r"the recorder's pod \S+ was deleted", 20, long_level, recorder_deleted),
 ]
 
 
@@ -156,6 +155,36 @@ def test_a_fault_is_named_leaves_nothing_and_the_next_run_completes(
     cluster.fault(None)
     again = chain.start()
     assert again.end(3 * PATIENCE_S) == 0, again.words()
+    assert cluster.ours() == []
+
+
+def test_a_namespace_that_somebody_deletes_is_named(chain: Chain, cluster: Cluster) -> None:
+    long_level(chain)
+    own_namespace(chain)
+    job = chain.start()
+    in_level(job, cluster)
+    cluster.api.delete(NAMESPACES, NAMESPACE)
+    try:
+        job.wait_for(f"FAILED: .*namespace {NAMESPACE} was deleted, and with it the servers and the load", PATIENCE_S)
+        assert "DaemonSet kveval-pcp-of-a-run/cluster-faults-recorder-" in job.said()
+        assert job.end(2 * PATIENCE_S) == 1, job.words()
+        assert cluster.gone(PATIENCE_S) == []
+    finally:
+        wait_until(lambda: cluster.api.read(NAMESPACES, NAMESPACE) is None, "the namespace's end", PATIENCE_S)
+        cluster.make_namespace(NAMESPACE)
+
+
+def test_a_store_that_is_deleted_is_named_and_not_the_server(chain: Chain, cluster: Cluster) -> None:
+    if not (has("redis-server") and has("lmcache")):
+        pytest.skip("no redis-server or no lmcache: bash scripts/setup.sh redis server")
+    chain.cell = "Qwen3-0.6B/lmcache-redis/10000"
+    chain.configure(server={"lmcache": "0.5.6"}, workloads={"short": {"seconds": 40}})
+    job = chain.start()
+    in_level(job, cluster)
+    (pod,) = pods(cluster, "redis")
+    cluster.api.delete(POD, pod["metadata"]["name"], NAMESPACE, grace_s=0)
+    job.wait_for(r"FAILED: redis died: Pod \S+ was deleted while it was in use; see .*redis\.log", 2 * PATIENCE_S)
+    assert job.end(2 * PATIENCE_S) == 1, job.words()
     assert cluster.ours() == []
 
 

@@ -95,6 +95,23 @@ def test_cells_are_measured_at_once_and_apart(
     assert cluster.ours() == []
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+def test_two_snakemakes_of_a_campaign_in_two_folders_both_measure(cluster: Cluster, tmp_path: Path, slots: int) -> None:
+    cluster.fault(None)
+    campaign = merged(TWO, merged(OWN_PCP_NAMESPACE, {"cluster": {"slots": slots}}))
+    trees = [ClusterTree(tmp_path / name / "repository", cluster, campaign) for name in ("one", "other")]
+    running = [made.start("report", "--until", "benchmark") for made in trees]
+    outputs = [one.communicate(timeout=6 * PATIENCE_S)[0] for one in running]
+    assert [one.returncode for one in running] == [0, 0], "\n".join(outputs)
+    for made in trees:
+        assert made.measured() == set(CELLS)
+        assert made.left() == []
+    # Whoever waited has measured anew, into its own store.
+    waited = [made.log(name).read_text() for made in trees for name in CELLS]
+    assert any("waiting for this run" in text for text in waited)
+    assert cluster.ours() == []
+
+
 def unpack(archive: Path, folder: Path) -> None:
     with (
         archive.open("rb") as raw,

@@ -168,7 +168,9 @@ class Cluster(Strict):
     endpoint picker, 4 and 8Gi each for proxy and tokenizer"""
     shared_network: StrictBool = False
     """for test clusters whose pods share one address: every server gets its own port"""
-    node_selector: dict[Text, str] = Field({}, description="labels of nodes for servers, downloads and the recorder")
+    node_selector: dict[Text, str] = Field({})
+    """labels of nodes for servers, downloads and the recorder; if the servers have no GPUs, also for stores and
+    routers"""
     tolerations: tuple[Toleration, ...] = Field((), description="taints that these pods tolerate")
     gpu_resource: Text = Field("nvidia.com/gpu", description="resource by which pods request GPUs")
     user_id: CountInt | None = 1000

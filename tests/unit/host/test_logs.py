@@ -64,8 +64,14 @@ REDIS = "12:C 21 Nov 2026 # Warning: Could not create listening socket 127.0.0.1
         (GUIDELLM, ": RuntimeError: Backend validation request failed"),
         ("OSError: [Errno 98] Address already in use\n", ": OSError: [Errno 98] Address already in use"),
         (REDIS, f": {REDIS}"),
+        ("exec /usr/bin/vllm: exec format error\n\n", ": exec /usr/bin/vllm: exec format error"),
+        ("one line\nand another\n", ""),
+        (A.format("INFO") + "starting\n", ""),
     ],
-    ids=["import", "memory", "argument", "engine", "worker killed", "killed", "guidellm", "port", "redis"],
+    ids=[
+        *("import", "memory", "argument", "engine", "worker killed", "killed", "guidellm", "port", "redis"),
+        *("its only line", "several lines", "its only line, of no error"),
+    ],
 )
 def test_the_telling_line_is_told(tmp_path: Path, text: str, words: str) -> None:
     log = tmp_path / "log"

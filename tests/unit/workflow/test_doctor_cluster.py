@@ -265,6 +265,43 @@ def test_nodes_of_several_kinds_are_told_of():
     assert only(examined(chosen, nodes=listed(*mixed)), "hardware").facts == {"nodes": 1}
 
 
+def tainted(name, taint, gpus=8, cpus=64):
+    """A node with a taint, written as kubectl writes it."""
+    mark, _, effect = taint.partition(":")
+    key, _, value = mark.partition("=")
+    made = node(name=name, gpus=gpus, cpus=cpus, taints=[{"key": key, "value": value, "effect": effect}])
+    return merged(made, {"status": {"capacity": made["status"]["allocatable"]}})
+
+
+@pytest.mark.parametrize("taint", ["dedicated=ml:NoSchedule", "dedicated=ml:NoExecute", "dedicated:NoSchedule"])
+def test_a_node_behind_a_taint_does_not_fit_and_the_taint_is_named(taint):
+    plain = [tainted(name, "soft=1:PreferNoSchedule") for name in ("n1", "n2")]
+    nodes = listed(*plain, tainted("n3", taint, cpus=128))
+    finding = only(examined(nodes=nodes), "hardware")
+    assert (finding.level, finding.facts) == ("ok", {"nodes": 2})
+    assert finding.what == f"the 2 nodes that fit are of one kind; not tolerated: taint {taint} of n3"
+    tolerant = plan(site={"tolerations": [{"key": "dedicated"}]})
+    finding = only(examined(tolerant, nodes=nodes), "hardware")
+    assert (finding.code, finding.facts["nodes"]) == ("several_kinds", ["n1", "n3"])
+    assert "taint" not in finding.what
+
+
+def test_servers_without_gpus_that_no_node_takes_are_told_the_taint():
+    cell = ("M/no-offload/0", specification(), (deployment(gpus=0),))
+    there = [tainted("n1", "dedicated=ml:NoSchedule", gpus=0), tainted("n2", "maintenance:NoExecute", gpus=0)]
+    finding = only(examined(plan(cell), nodes=listed(*there)), "nodes")
+    assert (finding.level, finding.code) == ("warning", "no_room")
+    assert "taint dedicated=ml:NoSchedule of n1; not tolerated: taint maintenance:NoExecute of n2" in finding.what
+    finding = only(examined(plan(cell), nodes=listed(there[0], node(gpus=0))), "nodes")
+    assert finding.what.startswith("1 nodes take the servers, which ask for no nvidia.com/gpu; not tolerated: taint")
+
+
+def test_gpus_behind_a_taint_are_told_the_taint():
+    finding = only(examined(nodes=listed(tainted("n1", "nvidia.com/gpu=present:NoSchedule"))), "GPUs")
+    assert (finding.level, finding.code) == ("warning", "not_taken")
+    assert finding.what.endswith("takes the servers; not tolerated: taint nvidia.com/gpu=present:NoSchedule of n1")
+
+
 @pytest.mark.parametrize(
     ("tier_gib", "slots", "level", "share"),
     [(100, 1, "ok", 0.5), (100, 2, "error", 1.0), (80, 2, "warning", 0.8), (60, 2, "ok", 0.6)],

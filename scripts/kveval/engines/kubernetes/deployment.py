@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.errors import NO_ANSWER, NO_ANSWER_WORDS, ClusterError
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, SERVICE, Document, kind_of
 from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
@@ -23,7 +23,7 @@ from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.lmcache import LMCacheServer
 from kveval.engines.servers.program import Sidecar
 from kveval.engines.servers.protocol import DeploymentError
-from kveval.host.logs import last_words
+from kveval.host.logs import PLAIN, last_words
 from kveval.host.processes import signals_deferred
 
 RESTARTED = f"{PREFIX}/restarted"
@@ -52,6 +52,8 @@ class ClusterServerHandle:
         """Called with the new servers after a restart, because they may have other addresses."""
         self._followers: list[Follower] = []
         self._open = True
+        self.failed = ""
+        """Why the run failed; empty if it did not."""
         self.left = ""
         """Why not all objects of this run were removed; empty if they were."""
         self._restarts = 0
@@ -106,8 +108,10 @@ class ClusterServerHandle:
         except ClusterError as error:
             # Not raised, because the measured data is still valid.
             place = self._place
+            same = error.code == NO_ANSWER and NO_ANSWER_WORDS in self.failed
+            why = "" if same else f" ({error})"
             self.left = (
-                f"not all of this run was removed ({error}). Kubernetes removes the rest {EXPIRY_S / 60:.0f} minutes"
+                f"not all of this run was removed{why}. Kubernetes removes the rest {EXPIRY_S / 60:.0f} minutes"
                 f" after the job's last sign of life; to remove it now, run snakemake teardown, or kubectl -n"
                 f" {place.namespace} delete lease,job,deployment,service,configmap,pod -l '{place.selector()}'"
             )
@@ -144,7 +148,7 @@ class ClusterServerHandle:
         ]
         sidecars = [sidecar for pod in pods if (sidecar := self._sidecar(pod)) is not None]
         files = FILES_FOLDER if place.specification.file_tier else None
-        server = ClusterServer(place, replicas, sidecars, pods, files)
+        server = ClusterServer(place, replicas, sidecars, pods, files, self._followers)
         server.startup_s = time.monotonic() - begin
         server.require_declared(place.specification)
         server.warm_up(place.specification.workload.first_prompt_tokens)
@@ -173,10 +177,15 @@ class ClusterServerHandle:
 
     def _explained(self, error: RolloutError) -> DeploymentError:
         """Return an error that says in one line, with the decisive log line, why pods do not run; save all evidence."""
+        component = ""
         with contextlib.suppress(ClusterError):
             if error.pod and (pod := self._place.api.read(POD, error.pod, self._place.namespace)):
+                component = component_of(pod)
                 keep_logs(self._place.api, pod, self._logs)
-        words = last_words(self._logs / f"{SERVER}.log", form=self._place.program.log_form)
+        usual = component if component in (*_STORES, "epp") else SERVER
+        container = str(error.facts.get("container") or usual)
+        form = self._place.program.log_form if container == SERVER else PLAIN
+        words = last_words(self._logs / f"{container}.log", form=form)
         return DeploymentError(keep_evidence(error, self._logs, words))
 
     def _follow(self, pod: Document, container: str, name: str) -> Follower:

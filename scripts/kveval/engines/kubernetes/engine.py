@@ -10,7 +10,8 @@ from kveval.engines.kubernetes import leases, lifetime, neighbours, recordings
 from kveval.engines.kubernetes import nodes as machines
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE, Document, kind_of
+from kveval.engines.kubernetes.api.kinds import DAEMON_SET, NAMESPACE, NODE, Document, described, kind_of
+from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.deployment import ClusterServerHandle, remove_run
 from kveval.engines.kubernetes.load_jobs import LoadJobs
 from kveval.engines.kubernetes.manifests.context import LOAD_FOLDER, RunContext
@@ -31,6 +32,7 @@ from kveval.pcp.installation import require_pcp
 from kveval.store.store import Store
 
 _LEASE_CHECK_S = 5.0
+_NAMESPACE_S = 10.0
 
 
 class ClusterEngine:
@@ -63,6 +65,7 @@ class ClusterEngine:
             mark = {leases.MARK_ANNOTATION: recordings.mark_of(self._place)}
             with leases.held(self._place, say, mark) as self._lease:
                 try:
+                    recordings.await_removal(self._place, say)
                     yield
                 except Terminated:
                     over = True
@@ -97,10 +100,11 @@ class ClusterEngine:
         try:
             yield session
         except Failure as error:
+            session.handle.failed = str(error)
             session.close()
-            if session.handle.left:
-                # The last line of the job's log has the failure and what is left on the cluster.
-                error.args = (f"{error}; {session.handle.left}",)
+            # The last line of the job's log has the failure and what is left on the cluster.
+            parts = [session.namespace_deleted(), str(error), session.handle.left]
+            error.args = ("; ".join(filter(None, parts)),)
             raise
         finally:
             session.close()
@@ -200,6 +204,26 @@ class ClusterSession:
     def close(self) -> None:
         """Remove everything of this run, unless another job has taken it over; may be called again."""
         self.handle.close()
+
+    def namespace_deleted(self) -> str:
+        """Return that the run's namespace is being or was deleted, and what remains in the recorder's; else ""."""
+        place = self._place
+        try:
+            # Once: a cluster that does not answer was waited for already.
+            found = place.api.once("GET", NAMESPACE.path("", place.namespace), timeout_s=_NAMESPACE_S).json()
+            if not found["metadata"].get("deletionTimestamp"):
+                return ""
+        except ClusterError as error:
+            if error.status != 404:
+                return ""
+        said = f"namespace {place.namespace} was deleted, and with it the servers and the load of this run"
+        with contextlib.suppress(ClusterError):
+            kept = place.api.list(DAEMON_SET, place.site.pcp_namespace, selector(place.campaign))
+            if kept:
+                said += (
+                    f"; {', '.join(map(described, kept))} remains until the campaign's last run, or snakemake teardown"
+                )
+        return said
 
     def _note_nodes(self, server: ClusterServer) -> None:
         """Store the nodes that the servers run on, in the order of the servers, and their GPUs."""

@@ -136,9 +136,21 @@ def held(
     """
     metadata: Document = {"name": place.name(component), "namespace": namespace or place.namespace}
     metadata |= {"labels": place.labels(component), "annotations": dict(told)}
+    with hold(place.api, metadata, "this run: {holder} is measuring it", say, duration_s) as lease:
+        yield lease
+
+
+@contextlib.contextmanager
+def hold(
+    api: Api, metadata: Document, awaited: str, say: Callable[[str], None], duration_s: float = DURATION_S
+) -> Iterator[Held]:
+    """Hold the Lease with this metadata while the body runs; while another process holds it, wait.
+
+    `awaited`: what is waited for, and what {holder} does with it, for the message to `say`.
+    """
     spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s)}
     wanted = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
-    lease = Held(place.api, _acquire(place.api, wanted, say, duration_s))
+    lease = Held(api, _acquire(api, wanted, awaited, say, duration_s))
     try:
         yield lease
     finally:
@@ -172,7 +184,7 @@ def renewed() -> dict[str, str]:
     return {"renewTime": datetime.now(UTC).strftime(_TIME)}
 
 
-def _acquire(api: Api, document: Document, say: Callable[[str], None], duration_s: float) -> Document:
+def _acquire(api: Api, document: Document, awaited: str, say: Callable[[str], None], duration_s: float) -> Document:
     holder = holder_of(document)
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
     seen, unchanged_s, reminded = "", 0.0, float("-inf")
@@ -199,7 +211,7 @@ def _acquire(api: Api, document: Document, say: Callable[[str], None], duration_
                     if error.status not in (404, 409):
                         raise
             elif time.monotonic() - reminded >= _REMIND_S:
-                say(f"waiting for this run: {other} is measuring it, or was until {duration_s:.0f} s ago")
+                say(f"waiting for {awaited.format(holder=other)}, or was until {duration_s:.0f} s ago")
                 reminded = time.monotonic()
         time.sleep(_POLL_S)
         # Not by the clock: while the API server is away, no holder can renew its Lease.

@@ -7,7 +7,7 @@ are copied here they have the names that every recording uses, and the host is t
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from kveval.engines.kubernetes import leases, merge_metrics
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import collect
-from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.errors import NO_ANSWER, ClusterError, NodeNotReady, Refused
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, JOB, POD, Document
-from kveval.engines.kubernetes.api.names import selector
+from kveval.engines.kubernetes.api.names import labels, object_name, selector
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
     COMPONENT,
@@ -31,7 +31,7 @@ from kveval.engines.kubernetes.manifests.recorder import (
 )
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import is_ready
-from kveval.engines.kubernetes.wait.rollout import wait_for_daemonset
+from kveval.engines.kubernetes.wait.rollout import RolloutError, require_unchanged, wait_for_daemonset
 from kveval.engines.protocol import Say
 from kveval.host.processes import signals_deferred
 from kveval.pcp.archive_tools import archive_files, rewrite_archive
@@ -44,6 +44,7 @@ _START_S = 600.0
 _READY_S = 60.0
 _POLL_S = 0.3
 _RECORDER_KINDS = (JOB, DAEMON_SET, POD, CONFIG_MAP)
+_REMOVAL = "recorder-removal"
 _REMOVAL_S = 120.0
 _OUTAGE_S = 10.0
 
@@ -135,7 +136,22 @@ class NodeRecording:
         try:
             return self.place.api.exec(self.place.site.pcp_namespace, self.name, CONTAINER, argv)
         except ClusterError as error:
-            raise RecordingError(f"the recorder's pod {self.name} cannot be asked: {error}") from error
+            said = f"the recorder's pod {self.name} cannot be asked: {error}"
+            # Those errors name the cause already.
+            named = error.code == NO_ANSWER or isinstance(error, NodeNotReady)
+            raise RecordingError(said if named else self._end() or said) from error
+
+    def _end(self) -> str:
+        """Return how the pod has ended or why it cannot continue, "" if it runs."""
+        try:
+            require_unchanged(self.place.api, [self.pod])
+        except RolloutError as error:
+            if error.cause == "PodDeleted":
+                return f"the recorder's pod {self.name} was deleted"
+            return f"the recorder died: {str(error).splitlines()[0]}"
+        except ClusterError:
+            return ""
+        return ""
 
     def _own(self, name: str) -> str:
         return f"{name}_{self.mark}"
@@ -251,9 +267,42 @@ def release_recorder(site: Cluster, campaign: str, say: Say, api: Api | None = N
     """
     try:
         api = api or Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
-        with signals_deferred():
+        with _removal_alone(api, site, campaign, say), signals_deferred():
             if not leases.living(api, site.namespace, campaign):
-                chosen = selector(campaign, component=COMPONENT)
-                remove(api, chosen, [site.pcp_namespace], kinds=_RECORDER_KINDS, timeout_s=_REMOVAL_S, say=say)
+                _remove_recorder(api, site, campaign, say)
     except ClusterError as error:
         say(f"the campaign's recorder was not removed ({error}); snakemake teardown removes it")
+
+
+def await_removal(place: RunContext, say: Say) -> None:
+    """Wait until nobody removes the campaign's recorder. Raises ClusterError.
+
+    Called by a run that holds its Lease: whoever begins to remove the recorder afterwards sees that the run lives.
+    """
+    with _removal_alone(place.api, place.site, place.campaign, say):
+        chosen = selector(place.campaign, component=COMPONENT)
+        there = place.api.list(DAEMON_SET, place.site.pcp_namespace, chosen)
+        # A job that was killed meanwhile has begun it: what is applied to such an object would go with it.
+        if any(found["metadata"].get("deletionTimestamp") for found in there):
+            _remove_recorder(place.api, place.site, place.campaign, say)
+
+
+@contextlib.contextmanager
+def _removal_alone(api: Api, site: Cluster, campaign: str, say: Say) -> Iterator[None]:
+    """Hold the Lease of whoever looks for the campaign's living runs and removes their recorder if there are none."""
+    metadata = {"name": object_name("", None, _REMOVAL, campaign), "namespace": site.pcp_namespace}
+    metadata |= {"labels": labels(campaign, "", None, "", _REMOVAL)}
+    awaited = "the campaign's recorder: {holder} is removing it"
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(leases.hold(api, metadata, awaited, say))
+        except Refused as error:
+            # Without its namespace there is no recorder.
+            if error.status != 404:
+                raise
+        yield
+
+
+def _remove_recorder(api: Api, site: Cluster, campaign: str, say: Say) -> None:
+    chosen = selector(campaign, component=COMPONENT)
+    remove(api, chosen, [site.pcp_namespace], kinds=_RECORDER_KINDS, timeout_s=_REMOVAL_S, say=say)

@@ -11,12 +11,12 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
 from kveval.engines.kubernetes.api.probe import every
-from kveval.engines.kubernetes.manifests.context import RunContext
+from kveval.engines.kubernetes.manifests.context import RunContext, component_of
 from kveval.engines.kubernetes.pods import command_line, environment
 from kveval.engines.kubernetes.wait.rollout import RolloutError, require_unchanged
 from kveval.engines.servers.declared import same_release
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.program import Sidecar
+from kveval.engines.servers.program import Sidecar, SidecarError
 from kveval.engines.servers.protocol import DeploymentError, ServerDied
 from kveval.engines.servers.server import Server
 from kveval.host.logs import last_words
@@ -27,6 +27,9 @@ SERVER = "server"
 _LOOK_S = 2.0
 _LMCACHE = "from importlib.metadata import version; print(version('lmcache'))"
 _FILES = 'find "$0" -name "*.bin" -printf "%s\\n" | awk \'{n++; s+=$1} END {print n+0, s+0}\''
+
+
+_TITLES = {"epp": "the endpoint picker", "envoy-proxy": "the router's proxy", "vllm-render": "the router's tokenizer"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class ClusterServer(Server):
     """A cell's servers in pods.
 
     `watched`: every pod that must keep running, as it was when all were ready; `file_tier`: folder of the arm's file
-    tier in each server's container.
+    tier in each server's container; `followers`: the copies of the logs of what is beside the servers.
     """
 
     def __init__(
@@ -57,11 +60,13 @@ class ClusterServer(Server):
         sidecars: Sequence[Sidecar],
         watched: Sequence[Document],
         file_tier: str | None = None,
+        followers: Sequence[Follower] = (),
     ) -> None:
         pod = replicas[0].pod
         endpoints = [replica.endpoint for replica in replicas]
         super().__init__(endpoints, sidecars, command_line(pod, SERVER), environment(pod, SERVER))
         self.place, self.replicas, self.watched, self.file_tier = place, replicas, watched, file_tier
+        self.followers = followers
         self._looked_at = float("-inf")
         self._lock = threading.Lock()
 
@@ -74,17 +79,17 @@ class ClusterServer(Server):
         return self.place.api.logs(self.place.namespace, self.replicas[endpoint.number].name, SERVER)
 
     def require_alive(self) -> None:
-        """Raise ServerDied if a pod is gone, restarted, or cannot continue; checked at most every two seconds."""
+        """Raise ServerDied or SidecarError if a pod is gone, restarted, or cannot continue.
+
+        Checked at most every two seconds.
+        """
         with self._lock:
             if time.monotonic() - self._looked_at < _LOOK_S:
                 return
             try:
                 require_unchanged(self.place.api, self.watched)
             except RolloutError as error:
-                log, offset = self._log(error)
-                words = f"{last_words(log, offset, form=self.program.log_form)}; see {log}"
-                cause = keep_evidence(error, log.parent, words)
-                raise ServerDied(f"the server died: {cause}", log=log, offset=offset) from error
+                raise self._died(error) from error
             self._looked_at = time.monotonic()
 
     def require_declared(self, specification: Specification) -> None:
@@ -125,14 +130,33 @@ class ClusterServer(Server):
         except (ClusterError, DeploymentError):
             return None
 
-    def _log(self, error: RolloutError) -> tuple[Path, int]:
-        """Return the log of the container that died, and the byte at which the container's output begins in it."""
-        follower = next((found for found in self.replicas if found.name == error.pod), self.replicas[0]).follower
-        before = follower.before_restart() if error.facts.get("previous") else None
-        return (follower.log, follower.offset) if before is None else (before, 0)
+    def _died(self, error: RolloutError) -> ServerDied | SidecarError:
+        """Return an error that says which server or sidecar died, with the decisive line of its own log."""
+        folder = self.replicas[0].follower.log.parent
+        replica = next((one for one in self.replicas if one.name == error.pod), None)
+        container = str(error.facts.get("container", ""))
+        if replica is not None and container in ("", SERVER):
+            log, offset = _log(error, replica.follower)
+            words = f"{last_words(log, offset, form=self.program.log_form)}; see {log}"
+            return ServerDied(f"the server died: {keep_evidence(error, folder, words)}", log=log, offset=offset)
+        components = {str(pod["metadata"]["name"]): component_of(pod) for pod in self.watched}
+        name = container or components[error.pod]
+        follower = next((one for one in self.followers if (one.pod, one.container) == (error.pod, name)), None)
+        words, facts = "", {"program": name}
+        if follower is not None:
+            log, offset = _log(error, follower)
+            words, facts = f"{last_words(log, offset)}; see {log}", {**facts, "log": str(log)}
+        said = f"{_TITLES.get(name, name)} died: {keep_evidence(error, folder, words)}"
+        return SidecarError(said, code="died", **facts)
 
     def _run(self, replica: Replica, argv: Sequence[str]) -> str:
         done = self.place.api.exec(self.place.namespace, replica.name, SERVER, argv)
         if done.returncode:
             raise DeploymentError(f"{argv[0]} failed in pod {replica.name}: {done.said}; see {replica.follower.log}")
         return done.text
+
+
+def _log(error: RolloutError, follower: Follower) -> tuple[Path, int]:
+    """Return the log of the container that died, and the byte at which the container's output begins in it."""
+    before = follower.before_restart() if error.facts.get("previous") else None
+    return (follower.log, follower.offset) if before is None else (before, 0)

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
 from kveval.engines.kubernetes.api.probe import Answer
-from kveval.engines.kubernetes.manifests.requirements import Node, PodNeed, accepts, node_of, pod_needs
+from kveval.engines.kubernetes.manifests.requirements import Node, PodNeed, accepts, node_of, pod_needs, untolerated
 from kveval.engines.preflight import MEMORY_SHARE, memory_bytes, shared_memory_bytes
 from kveval.host.findings import Finding, error, ok, warning
 from kveval.spec.sizing import GIB
@@ -77,12 +78,14 @@ def _of_server(site: Cluster, need: PodNeed, path: str, nodes: Sequence[Node], h
     usable = [node for node in nodes if accepts(node, need.spec)]
     having = _amounts(usable, resource)
     if each and not any(having.values()):
-        return _no_gpus(site, _amounts(nodes, resource), having)
+        with_gpus = [node for node in nodes if node.allocatable.get(resource)]
+        return _no_gpus(site, _amounts(nodes, resource), having, kept_out(with_gpus, need.spec))
     check = "GPUs" if each else "nodes"
     if not _takers(need, nodes):
-        return _no_room(check, need, path, usable, resource)
+        return _no_room(check, need, path, nodes, resource)
     said = f"{_listed(having)} of {resource}; {path} takes {each * need.copies:g}, {site.slots} at once"
-    said = said if each else f"{len(usable)} nodes take the servers, which ask for no {resource}"
+    if not each:
+        said = f"{len(usable)} nodes take the servers, which ask for no {resource}{kept_out(nodes, need.spec)}"
     told = {"nodes": having, "cell": path, "asked": each * need.copies, "slots": site.slots}
     if each and asked > sum(having.values()):
         return warning(check, f"{said}: too few", f"cluster.slots; {SCALED}", "too_few", **told)
@@ -100,10 +103,10 @@ def _of_server(site: Cluster, need: PodNeed, path: str, nodes: Sequence[Node], h
     return ok(check, said, "held_unknown" if held is None else "", **told)
 
 
-def _no_gpus(site: Cluster, others: Mapping[str, int], selected: Mapping[str, int]) -> Finding:
+def _no_gpus(site: Cluster, others: Mapping[str, int], selected: Mapping[str, int], taints: str) -> Finding:
     if any(others.values()):
         fix = "cluster.node_selector and cluster.tolerations, as `kubectl describe node` shows labels and taints"
-        said = f"{_listed(others)} of {site.gpu_resource}, but none of these nodes takes the servers"
+        said = f"{_listed(others)} of {site.gpu_resource}, but none of these nodes takes the servers{taints}"
         return warning("GPUs", said, f"{fix}; {SCALED}", "not_taken", nodes=others)
     nodes = f"{len(selected)} nodes would take the servers" if selected else "no node takes the servers"
     fix = "install the GPU operator or device plugin; or cluster.gpu_resource, as `kubectl describe node` names it"
@@ -118,14 +121,31 @@ def _others(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Finding]
         if need.component != SERVER and not _takers(need, nodes):
             unplaced.setdefault(need.component, need)
     for component, need in unplaced.items():
-        usable = [node for node in nodes if accepts(node, need.spec)]
-        yield _no_room("nodes", need, component, usable, plan.site.gpu_resource)
+        yield _no_room("nodes", need, component, nodes, plan.site.gpu_resource)
 
 
-def _no_room(check: str, need: PodNeed, what: str, usable: Sequence[Node], gpu: str) -> Finding:
+def kept_out(nodes: Iterable[Node], pod: Mapping[str, Any]) -> str:
+    """Return which taints keep a pod off nodes that it selects, as the end of a sentence; "" if no taint does."""
+    selector = (pod.get("nodeSelector") or {}).items()
+    by_taint: dict[str, list[str]] = {}
+    for node in nodes:
+        if selector <= node.labels.items():
+            for taint in untolerated(node, pod):
+                by_taint.setdefault(taint, []).append(node.name)
+    return "".join(f"; not tolerated: taint {taint} of {_names(names)}" for taint, names in by_taint.items())
+
+
+def _names(names: Sequence[str]) -> str:
+    more = [f"{len(names) - 4} more nodes"] if len(names) > 4 else []
+    return ", ".join([*names[:4], *more])
+
+
+def _no_room(check: str, need: PodNeed, what: str, nodes: Sequence[Node], gpu: str) -> Finding:
     """Return the finding that no node has what a pod requests, with what the nodes that accept it have."""
+    usable = [node for node in nodes if accepts(node, need.spec)]
     has = "; ".join(f"{node.name} has {_asked(node.allocatable, gpu)}" for node in usable[:4])
     offers = has or "and no node takes it (selector, taints, not ready)"
+    offers += kept_out(nodes, need.spec)
     keys = _KEYS.get(need.component, "cluster.node_selector, tolerations")
     told = {"owner": need.owner, "requests": need.requests, "nodes": {one.name: one.allocatable for one in usable}}
     said = f"{what}: {need.owner} asks for {_asked(need.requests, gpu)}, {offers}"

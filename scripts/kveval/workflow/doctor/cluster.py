@@ -13,9 +13,10 @@ from kveval.engines.kubernetes.manifests.permissions import (
     namespace_of,
     permissions,
 )
+from kveval.engines.kubernetes.manifests.requirements import node_of, untolerated
 from kveval.engines.kubernetes.nodes import fingerprint, fitting
 from kveval.host.findings import Finding, error, ok, warning
-from kveval.workflow.doctor.capacity import SCALED, capacity
+from kveval.workflow.doctor.capacity import SCALED, capacity, kept_out
 from kveval.workflow.doctor.cluster_facts import ClusterFacts, Denied, Trial
 from kveval.workflow.doctor.documents import CampaignDocuments
 from kveval.workflow.doctor.image_pulls import ImageTrial
@@ -181,15 +182,19 @@ def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iter
 def _hardware(plan: CampaignDocuments, nodes: Answer) -> Iterator[Finding]:
     """Report of how many kinds the nodes are on which a cell and its baseline may run."""
     site, gpus = plan.site, any(cell.specification.on_cluster.gpus for cell in plan.cells)
-    there = fitting(nodes.body.get("items", []), site, gpus=gpus) if nodes.found else []
+    selected = fitting(nodes.body.get("items", []), site, gpus=gpus) if nodes.found else []
+    tolerating = {"tolerations": [one.model_dump(exclude_none=True) for one in site.tolerations]}
+    there = [node for node in selected if not untolerated(node_of(node), tolerating)]
+    taints = kept_out(map(node_of, selected), tolerating)
     kinds = {fingerprint([node], site.gpu_resource): node for node in reversed(there)}
     names = sorted(str(node["metadata"]["name"]) for node in kinds.values())
     if len(kinds) > 1:
         said = f"nodes of {len(kinds)} kinds fit, such as {', '.join(names)}: arms on different ones get no verdict"
+        said += taints
         fix = "cluster.node_selector, with a label that those of one kind have: kubectl get nodes --show-labels"
         yield warning("hardware", said, fix, "several_kinds", nodes=names)
     elif kinds:
-        yield ok("hardware", f"the {len(there)} nodes that fit are of one kind", nodes=len(there))
+        yield ok("hardware", f"the {len(there)} nodes that fit are of one kind{taints}", nodes=len(there))
 
 
 def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,25 @@ def test_a_missing_object_is_missing_also_after_an_outage(clock: Clock) -> None:
     with pytest.raises(Refused):
         asking.request("GET", "/x")
     assert len(clock.slept) == 1
+
+
+def test_one_outage_is_told_once_though_several_threads_wait_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("_REMIND_S", 0.5), ("_FIRST_PAUSE_S", 0.02), ("_LONGEST_PAUSE_S", 0.02)):
+        monkeypatch.setattr(api_module, name, seconds)
+    said: list[str] = []
+    asking = retrying(GONE, outage_s=0.9, said=said)
+
+    def ask() -> None:
+        with pytest.raises(ClusterError):
+            asking.request("GET", "/x")
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(said) == 1
+    assert "has not answered for" in said[0]
 
 
 @given(st.lists(st.sampled_from([GONE, status(503, "x"), status(429, "x")]), max_size=30), st.floats(0, 60))

@@ -1,18 +1,23 @@
 """Which node records what: every node its host and its own pods, one of them the servers' endpoints."""
 
 import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.fake_cluster import FakeTransport, made
+from tests.support.cluster_cells import FULL_SITE
+from tests.support.fake_cluster import Call, FakeTransport, LocalCommand, made, ok, status
 from tests.unit.engines.kubernetes.test_engine import SITE, place
 
+from kveval.config.site import Cluster
 from kveval.engines.kubernetes import engine, recordings
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
+from kveval.engines.kubernetes.api.transport import Query, Reply
+from kveval.engines.kubernetes.deployment import ClusterServerHandle
 from kveval.pcp.installation import ONCE_METRICS, RecordingError
 
 OWN = {"dcgm": "http://{host}:9400/metrics", "gateway": "http://gateway.mesh:15020/stats"}
@@ -87,6 +92,41 @@ def test_the_recording_of_any_node_that_ends_is_noticed(pods: Pods, tmp_path: Pa
     assert pods.of(scripts.REMOVE).keys() == {"gpu-0", "gpu-1"}
 
 
+def refused(found: dict[str, Any] | None) -> str:
+    """How a recorder's pod that runs no command is told of; `found`: the pod, as it is by now."""
+
+    class NoCommands(FakeTransport):
+        def command(self, path: str, query: Query, timeout_s: float) -> LocalCommand:
+            raise ClusterError(f"GET {path}: {' '.join(map(str, query['command']))}: not found", 404, "NotFound")
+
+    def answer(call: Call) -> Reply:
+        return ok(found) if found and call.path.endswith("/recorder-a") else status(404, "NotFound")
+
+    with pytest.raises(RecordingError) as error:
+        recordings.NodeRecording(place(NoCommands(answer)), on("gpu-0", "recorder-a"), "r1").alive()
+    return str(error.value)
+
+
+def test_a_recorders_pod_that_is_deleted_is_told_without_what_it_was_to_run() -> None:
+    going = on("gpu-0", "recorder-a")
+    going["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    other = on("gpu-0", "recorder-a")
+    other["metadata"] |= {"uid": "of another pod"}
+    for found in (None, going, other):
+        assert refused(found) == "the recorder's pod recorder-a was deleted"
+
+
+def test_a_recorder_that_is_killed_is_told_with_its_exit_code() -> None:
+    last = {"terminated": {"exitCode": 137, "reason": "Error"}}
+    state = {"name": "pmcd", "restartCount": 1, "state": {"running": {}}, "lastState": last}
+    found = on("gpu-0", "recorder-a") | {"status": {"phase": "Running", "containerStatuses": [state]}}
+    said = "the recorder died: Pod bench/recorder-a: Error: container pmcd of pod recorder-a, killed by SIGKILL"
+    assert refused(found).startswith(said)
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    well = on("gpu-0", "recorder-a") | {"status": ready}
+    assert refused(well).startswith("the recorder's pod recorder-a cannot be asked: ")
+
+
 @pytest.mark.parametrize(
     ("asked", "ended"),
     [("", True), ("job-b", False), (ClusterError("away"), False)],
@@ -118,3 +158,61 @@ def test_a_recording_of_a_run_that_another_job_took_over_is_left_to_it(
     with session.recording():
         pods.ran.clear()
     assert bool(pods.of(scripts.REMOVE)) is ended
+
+
+# --- a namespace that somebody deletes
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "going"])
+def test_a_namespace_that_is_deleted_is_named_with_what_remains(tmp_path: Path, gone: bool) -> None:
+    recorder = made("DaemonSet", "spring-recorder", namespace=SITE.pcp_namespace, version="apps/v1")
+
+    def answer(call: Call) -> Reply:
+        if call.path.endswith("/namespaces/bench"):
+            going = {"metadata": {"name": "bench", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+            return status(404, "NotFound") if gone else ok(going)
+        return ok({"items": [recorder] if call.path.endswith("/daemonsets") else []})
+
+    with pytest.raises(RecordingError) as error, failing_session(answer, tmp_path):
+        raise RecordingError("the server died")
+    said = "namespace bench was deleted, and with it the servers and the load of this run; DaemonSet kveval-pcp/spring"
+    said += "-recorder remains until the campaign's last run, or snakemake teardown; the server died"
+    assert str(error.value) == said
+
+
+def test_another_failure_is_told_as_it_is(tmp_path: Path) -> None:
+    there = {"metadata": {"name": "bench"}}
+
+    def answer(call: Call) -> Reply:
+        return ok(there if call.path.endswith("/namespaces/bench") else {"items": []})
+
+    with pytest.raises(RecordingError, match=r"^the server died$"), failing_session(answer, tmp_path):
+        raise RecordingError("the server died")
+
+
+def test_an_outage_that_ends_a_run_and_its_removal_is_told_once(tmp_path: Path) -> None:
+    def answer(call: Call) -> Reply:
+        return status(503, "ServiceUnavailable")
+
+    outage = "cluster https://10.0.0.1: no usable answer for 300 s"
+    with pytest.raises(RecordingError) as error, failing_session(answer, tmp_path):
+        raise RecordingError(outage)
+    said = str(error.value)
+    assert said.startswith(f"{outage}; not all of this run was removed. Kubernetes removes the rest")
+    assert said.count("no usable answer") == 1
+
+
+@contextlib.contextmanager
+def failing_session(answer: Callable[[Call], Reply], folder: Path) -> Iterator[None]:
+    """The session of a run whose body fails, without the beginning of one."""
+    here = place(FakeTransport(answer), Cluster.model_validate({"namespace": "bench", **FULL_SITE}))
+    session = object.__new__(engine.ClusterSession)
+    lease = SimpleNamespace(other=lambda: "")
+    handle = ClusterServerHandle(here, lease, folder, lambda text: None)  # type: ignore[arg-type]
+    vars(session).update(_place=here, handle=handle)
+    one = object.__new__(engine.ClusterEngine)
+    vars(one).update(_job=None, _place=here, _lease=lease)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "ClusterSession", lambda *given: session)
+        with one.session(folder, lambda text: None):
+            yield

@@ -9,6 +9,7 @@ from tests.support.config_files import RELEASES, load, on_cluster
 from kveval.config.problems import ConfigError
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.deployment import RESTARTED
+from kveval.engines.kubernetes.manifests.context import component_of
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import (
     PORTS,
@@ -234,6 +235,32 @@ def test_gpus_are_asked_for_as_the_site_has_them(tmp_path):
     assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+
+
+@pytest.mark.parametrize("arm", ["native-offload", "lmcache-redis", "llm-d-valkey"])
+def test_everything_of_servers_without_gpus_is_placed_as_the_site_says_but_the_load(tmp_path, arm):
+    routed = arm == "llm-d-valkey"
+    placed = {"node_selector": {"pool": "quiet"}}
+    placed |= {"tolerations": [{"key": "dedicated", "value": "kv", "operator": "Equal"}]}
+    site = placed if routed else TESTBED | placed
+    given = {"workload": "laptop", "reset_caches": "endpoint", "server": ON_CPU | {"block_size": 32}, "site": site}
+    specification, site = cell(tmp_path, NEW, arm, 0 if routed else 2000, "Qwen3-0.6B", **given)
+    context = context_of(specification, site, 1, "c")
+    beside = {"native-offload": set(), "lmcache-redis": {"redis"}, "llm-d-valkey": {"valkey", "epp"}}[arm]
+    pods = {component_of(one): job_pod(one) for one in render(context) if one["kind"] == "Deployment"}
+    assert pods.keys() == {"model-server"} | beside
+    for pod in [*pods.values(), job_pod(recording_documents("c", site)[-1])]:
+        assert pod["nodeSelector"] == {"pool": "quiet"}
+        assert pod["tolerations"] == [{"key": "dedicated", "operator": "Equal", "value": "kv"}]
+    (job,) = load_job(context, 0, ["guidellm"], {})
+    assert not {"nodeSelector", "tolerations"} & job_pod(job).keys()
+
+
+def test_what_is_beside_servers_with_gpus_goes_where_there_is_room():
+    specifications, site = cells(NEW)
+    found = rendered(specifications["Qwen3-14B/lmcache-redis/10000"], site)
+    placed = {component_of(one): "nodeSelector" in job_pod(one) for one in of_kind(found, "Deployment")}
+    assert placed == {"model-server": True, "redis": False, "epp": False}
 
 
 def test_the_cluster_gives_up_on_no_pod_before_its_node_could_come():

@@ -1,5 +1,6 @@
 """Servers of several replicas: asked, watched and described pod by pod."""
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ from tests.support.config_files import CONFIG, LMCACHE, RAW
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 from tests.support.known_crash import KNOWN, LOG, NAME
 
-from kveval.engines.kubernetes.api.pod_logs import Follower
+from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.pods import fetch_from_pod
 from kveval.engines.kubernetes.replicas import ClusterServer, Replica
@@ -100,6 +101,57 @@ def test_of_a_container_that_was_started_anew_the_former_log_tells(
     assert (log.read_text() == LOG) == bool(former)
     lmcache = load_config(RAW["config"], CONFIG).specification(LMCACHE)
     assert recognised(error.value, lmcache, KNOWN) == defect
+
+
+class Deleted(Replicas):
+    """Pods of which one is deleted."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+
+    def __call__(self, call: Call) -> Reply:
+        if "/pods/" in call.path and call.path.rpartition("/")[2] not in (*self.names, "log"):
+            return ok(made("Pod", call.path.rpartition("/")[2]) | {"status": {"phase": "Running"}})
+        return status(404, "NotFound")
+
+
+def beside(server: ClusterServer, component: str, tmp_path: Path, log: str) -> str:
+    """Have a pod of a component watched, too, whose log says `log`; return the pod's name."""
+    pod = made("Pod", f"{component}-0", {"kveval.dev/component": component}, spec={"containers": []})
+    follower = Follower(server.place.api, pod, component, tmp_path / f"{component}.log")
+    follower.close()
+    follower.log.write_text(log)
+    server.watched, server.followers = [*server.watched, pod], [follower]
+    return f"{component}-0"
+
+
+@pytest.mark.parametrize(("component", "title"), [("redis", "redis"), ("epp", "the endpoint picker")])
+def test_a_sidecars_pod_that_dies_is_named_with_its_own_log(tmp_path: Path, component: str, title: str) -> None:
+    server = two_servers(tmp_path, Deleted(f"{component}-0"))
+    (tmp_path / "server-0.log").write_text("ValueError: of the server, which is well\n")
+    beside(server, component, tmp_path, "OSError: its own reason\n")
+    with pytest.raises(SidecarError) as error:
+        server.require_alive()
+    log = tmp_path / f"{component}.log"
+    said = f"{title} died: Pod bench/{component}-0 was deleted while it was in use: OSError: its own reason; see {log};"
+    assert str(error.value).startswith(said)
+    assert error.value.facts == {"program": component, "log": str(log)}
+
+
+def test_of_several_servers_the_one_that_dies_is_quoted(tmp_path: Path) -> None:
+    server = two_servers(tmp_path, Deleted("server-1"))
+    for number in range(2):
+        (tmp_path / f"server-{number}.log").write_text(f"ValueError: of server {number}\n")
+    with pytest.raises(ServerDied, match=r"bench/server-1 was deleted while it was in use: ValueError: of server 1;"):
+        server.require_alive()
+
+
+def test_evidence_of_two_failures_is_told_apart(tmp_path: Path) -> None:
+    for reason in ("one", "other"):
+        assert keep_evidence(RuntimeError(f"{reason}\n| events"), tmp_path).startswith(f"{reason}; see ")
+    kept = (tmp_path / "cluster.log").read_text()
+    assert re.fullmatch(r"--- 20\S+Z\none\n\| events\n--- 20\S+Z\nother\n\| events\n", kept)
 
 
 def test_every_replica_is_asked_warmed_up_and_emptied(tmp_path: Path) -> None:

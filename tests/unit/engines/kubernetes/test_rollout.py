@@ -109,11 +109,11 @@ def test_pods_of_an_earlier_rollout_count_neither_as_ready_nor_as_broken() -> No
 BROKEN = """
 Deployment bench/server: CrashLoopBackOff: container vllm of pod a, exit code 1; the container ends after \
 every restart: see its last log lines
-events of Pod bench/a:
-  2026-03-01T12:00:00Z Warning BackOff (x3): Back-off restarting failed container
-last log lines of container vllm of pod a:
-  Traceback
-  ValueError: no GPU
+| events of Pod bench/a:
+|   2026-03-01T12:00:00Z Warning BackOff (x3): Back-off restarting failed container
+| last log lines of container vllm of pod a:
+|   Traceback
+|   ValueError: no GPU
 """
 
 

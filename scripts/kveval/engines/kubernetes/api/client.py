@@ -11,7 +11,15 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kveval.engines.kubernetes.api.errors import AWAY, ClusterError, NodeNotReady, Refused, Unreachable
+from kveval.engines.kubernetes.api.errors import (
+    AWAY,
+    NO_ANSWER,
+    NO_ANSWER_WORDS,
+    ClusterError,
+    NodeNotReady,
+    Refused,
+    Unreachable,
+)
 from kveval.engines.kubernetes.api.exec import Executed, Execution
 from kveval.engines.kubernetes.api.kinds import (
     EVENT,
@@ -61,7 +69,7 @@ class Api:
         self.say = say
         self._outage_s = outage_s
         self._ahead = timedelta()
-        self._lost_at = float("-inf")
+        self._lost_at = self._reminded_at = float("-inf")
         self._owners: dict[tuple[str | None, ...], Mapping[str, Any]] = {}
         self._silent: set[tuple[str, str]] = set()
 
@@ -122,7 +130,7 @@ class Api:
         `final`: statuses not to retry here, though they often mean that the API server is unavailable.
         """
         begin = time.monotonic()
-        pause, reminded = _FIRST_PAUSE_S, begin
+        pause = _FIRST_PAUSE_S
         while True:
             try:
                 return once()
@@ -132,13 +140,14 @@ class Api:
                     raise
                 lasted_s = now - begin
                 if lasted_s >= self._outage_s:
-                    said = f"cluster {self.server}: no usable answer for {lasted_s:.0f} s; last: {error}; "
+                    said = f"cluster {self.server}: {NO_ANSWER_WORDS} for {lasted_s:.0f} s; last: {error}; "
                     said += "is the API server up, and is this the right kubeconfig and context?"
                     facts = {"server": self.server, "lasted_s": lasted_s}
-                    raise ClusterError(said, error.status, error.reason, code="no_usable_answer", **facts) from error
-                if self.say is not None and now - reminded >= _REMIND_S:
+                    raise ClusterError(said, error.status, error.reason, code=NO_ANSWER, **facts) from error
+                # One outage is the same for all threads.
+                if self.say is not None and now - max(begin, self._reminded_at) >= _REMIND_S:
+                    self._reminded_at = now
                     self.say(f"the cluster's API server has not answered for {lasted_s:.0f} s ({error}); still trying")
-                    reminded = now
                 # Random, so that the cells of a campaign do not all retry at the same moment.
                 time.sleep(min(pause * random.uniform(0.7, 1.0), max(0.0, begin + self._outage_s - now)))
                 pause = min(2 * pause, _LONGEST_PAUSE_S)

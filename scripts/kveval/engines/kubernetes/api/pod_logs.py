@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ class Follower:
 
     def __init__(self, api: Api, pod: Mapping[str, Any], container: str, log: Path) -> None:
         self._api = api
-        self._namespace, self._pod = str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])
-        self._container = container
+        self._namespace, self.pod = str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])
+        self.container = container
         self.log = log
         # A run's second deployment appends to the file of the first.
         self.offset = log.stat().st_size if log.exists() else 0
@@ -41,7 +42,7 @@ class Follower:
         """Replace the copy by the complete log if it can still be read; otherwise keep what was followed."""
         self.close()
         with contextlib.suppress(ClusterError):
-            text = self._api.logs(self._namespace, self._pod, self._container).encode()
+            text = self._api.logs(self._namespace, self.pod, self.container).encode()
             if len(text) >= self.log.stat().st_size - self.offset:
                 self._write(text)
 
@@ -51,7 +52,7 @@ class Follower:
         The followed file has only what was written since the restart.
         """
         with contextlib.suppress(ClusterError):
-            text = self._api.logs(self._namespace, self._pod, self._container, previous=True)
+            text = self._api.logs(self._namespace, self.pod, self.container, previous=True)
             if text:
                 log = self.log.with_suffix(".before-restart.log")
                 log.write_text(text)
@@ -73,10 +74,10 @@ class Follower:
             file.write(content)
 
     def _follow(self) -> None:
-        query: Query = {"container": self._container, "follow": True}
+        query: Query = {"container": self.container, "follow": True}
         while not self._over.is_set():
             with contextlib.suppress(ClusterError, OSError, urllib3.exceptions.HTTPError, HTTPException):
-                path = f"{POD.path(self._namespace, self._pod)}/log"
+                path = f"{POD.path(self._namespace, self.pod)}/log"
                 self._stream = self._api.transport.stream(path, query, _SILENCE_S)
                 # Every answer begins with the log's first line: after a lost connection the whole log is read again.
                 self._write(b"")
@@ -90,7 +91,7 @@ class Follower:
 
     def _ended(self) -> bool:
         try:
-            found = self._api.read(POD, self._pod, self._namespace)
+            found = self._api.read(POD, self.pod, self._namespace)
         except ClusterError:
             return False
         return found is None or (found.get("status") or {}).get("phase") in ("Succeeded", "Failed")
@@ -99,14 +100,14 @@ class Follower:
 def keep_evidence(error: Exception, folder: Path, words: str = "") -> str:
     """Return an error's first line, then `words` of the program's log, and the file in `folder` with the whole error.
 
-    Its other lines are events and the last lines of logs.
+    Its other lines are events and the last lines of logs; each error there begins with its time.
     """
     first, _, rest = str(error).partition("\n")
     if not rest:
         return f"{first}{words}"
     log = folder / "cluster.log"
     with log.open("a") as file:
-        file.write(f"{error}\n")
+        file.write(f"--- {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n{error}\n")
     return f"{first}{words}; see {log}"
 
 

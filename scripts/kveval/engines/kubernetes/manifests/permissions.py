@@ -76,6 +76,9 @@ _IN_NAMESPACE = (
     ("apps", "replicasets", LOOK, "following a rollout"),
     ("batch", "jobs", MAKE, "the load generator; downloading weights; the automatic removal of a run"),
     ("coordination.k8s.io", "leases", (*MAKE, "update"), "detecting whether a job still runs"),
+)
+# Where requests go through an endpoint picker.
+_WITH_PICKER = (
     ("", "serviceaccounts", MAKE, "the endpoint picker's account"),
     (RBAC_GROUP, "roles", MAKE, "what the endpoint picker may do"),
     (RBAC_GROUP, "rolebindings", MAKE, "what the endpoint picker may do"),
@@ -105,10 +108,13 @@ _IN_PCP_NAMESPACE = (
 def permissions(site: Cluster) -> tuple[Permission, ...]:
     """Return all permissions that the workflow needs on this site."""
     found = [Permission("namespace", *row) for row in _IN_NAMESPACE]
+    routed = site.address in ("router", "gateway")
+    if routed:
+        found += [Permission("namespace", *row) for row in _WITH_PICKER]
     if site.token_secret is not None:
         why = "the doctor checks whether the token's key exists"
         found.append(Permission("namespace", "", "secrets", ("get",), why, (site.token_secret.name,), True))
-    if (gateway := site.gateway) is not None:
+    if routed and (gateway := site.gateway) is not None:
         rows = (*_WITH_GATEWAY, *_BY_PROVIDER.get(gateway.provider, ()))
         found += [Permission("namespace", *row) for row in rows]
         if gateway.create:

@@ -163,11 +163,18 @@ def node_of(thing: Mapping[str, Any]) -> Node:
 def accepts(node: Node, pod: Mapping[str, Any]) -> bool:
     """Tell whether a node is schedulable and a pod's selector and tolerations allow it; affinities are ignored."""
     selected = all(node.labels.get(name) == value for name, value in (pod.get("nodeSelector") or {}).items())
-    return (
-        node.schedulable
-        and selected
-        and all(any(_tolerates(one, taint) for one in pod.get("tolerations") or []) for taint in node.taints)
-    )
+    return node.schedulable and selected and not untolerated(node, pod)
+
+
+def untolerated(node: Node, pod: Mapping[str, Any]) -> list[str]:
+    """Return the taints that keep a pod off a node, as kubectl writes them: KEY=VALUE:EFFECT."""
+    tolerations = pod.get("tolerations") or []
+    return [_taint_text(taint) for taint in node.taints if not any(_tolerates(one, taint) for one in tolerations)]
+
+
+def _taint_text(taint: Mapping[str, Any]) -> str:
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint['key']}{value}:{taint['effect']}"
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

@@ -170,12 +170,13 @@ def _evidence(
 ) -> str:
     """Return an error's further lines: the last events of an object and its pod, the last lines of a container's log.
 
-    `previous`: quote the log from before the container's last restart. Never raises ClusterError.
+    Each begins with |, which separates them where a message becomes one line. `previous`: quote the log from before the
+    container's last restart. Never raises ClusterError.
     """
     parts = [_events(api, found) for found in (document, pod, *_unbound(api, pod)) if found is not None]
     if pod is not None:
         parts.append(_log(api, pod, container, previous))
-    return "".join(f"\n{part}" for part in parts if part)
+    return "".join(f"\n| {line}" for part in parts for line in part.splitlines())
 
 
 def _unbound(api: Api, pod: Mapping[str, Any] | None) -> list[Document]:
@@ -355,7 +356,7 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
         target = WaitTarget(api, POD, metadata["namespace"], metadata["name"], patience, seen=before)
         now = api.read(POD, metadata["name"], metadata["namespace"])
         if now is None or now["metadata"]["uid"] != metadata["uid"] or now["metadata"].get("deletionTimestamp"):
-            raise target.failed(Trouble("PodDeleted", "was deleted while it was in use"))
+            raise target.failed(Trouble("PodDeleted", "was deleted while it was in use", pod=metadata["name"]))
         target.check([now])
         if (again := restarts(now) - restarts(before)) > 0:
             states = (now.get("status") or {}).get("containerStatuses") or []
