@@ -41,6 +41,7 @@ FAILED = "failed"
 OTHER_HARDWARE = "measured on other hardware than its baseline"
 DELIVERED_NOTHING = "delivered nothing"
 NOT_MEASURED = "not measured"
+NO_ROW = f"{NOT_MEASURED} at this level"
 NO_LEVEL = "the level was not measured in both cells"
 SINGLE = "single run"
 NO_VALUE = "without a value"
@@ -60,8 +61,8 @@ PAST_THE_PEAK = (
 )
 
 
-class LeftOut(NamedTuple):
-    """Why a run is left out of a comparison.
+class Exclusion(NamedTuple):
+    """The reason why a run is left out of a comparison.
 
     `said`: the same for several runs beside a verdict, "" if it is not worth saying there. `failed`: the run would have
     counted against its cell, so that the cell's other runs make it look better than it is.
@@ -88,7 +89,7 @@ class ComparedCell:
     sides: Sides
     obstacle: str = ""
     left_out: str = ""
-    runs_left_out: dict[tuple[Side, int], LeftOut] = field(default_factory=dict)
+    runs_left_out: dict[tuple[Side, int], Exclusion] = field(default_factory=dict)
     exercised: bool | None = None
     replicate: bool = False
     other_time: bool = False
@@ -200,7 +201,7 @@ def fill(
         if active:
             moved[run] = all(active)
         if not all(active):
-            reasons["arm", arm_run] = LeftOut("not active")
+            reasons["arm", arm_run] = Exclusion("not active")
         gaps = _gaps((arm_run, run), (ours, theirs), metric, missing)
         if any(gap.failed for gap in gaps.values()):
             # Counters at rest do not show an idle arm where nothing was delivered.
@@ -260,7 +261,7 @@ def _activity(active: int, known: int, *, enough: bool) -> Evidence:
 
 
 def _obstacle(entry: ComparedCell, blocks: int, fit: int, known: int) -> str:
-    """Why too few of the `blocks` are fit for a verdict; `known`: how many have a value on both sides."""
+    """The reason why too few of the `blocks` are fit for a verdict; `known`: how many have a value on both sides."""
     reasons = entry.runs_left_out.values()
     if not known:
         return f"no run has a value in both cells: {entry.left_out}" if any(run.said for run in reasons) else NO_LEVEL
@@ -269,14 +270,14 @@ def _obstacle(entry: ComparedCell, blocks: int, fit: int, known: int) -> str:
     return f"{fit} of {blocks} runs usable in {FEW_RUNS}: {entry.left_out}" if reasons else f"{fit} runs of {FEW_RUNS}"
 
 
-def _missing(cells: tuple[CellRows, CellRows]) -> LeftOut:
-    """What is said of a run that was not measured; nobody knows how many imported runs there should have been."""
+def _missing(cells: tuple[CellRows, CellRows]) -> Exclusion:
+    """The reason of a run that was not measured; nobody knows how many imported runs there should have been."""
     imported = any(row.get("engine") == IMPORTED for rows in cells for row in rows.values())
-    return LeftOut(NOT_MEASURED, NOT_MEASURED, failed=not imported)
+    return Exclusion(NOT_MEASURED, NOT_MEASURED, failed=not imported)
 
 
 def _machine(row: Mapping[str, Any]) -> str:
-    """What equal machines have in common, "" if it was not recorded."""
+    """A text that is equal on equal machines, "" if it was not recorded."""
     said = row.get("hardware")
     return said if isinstance(said, str) else ""
 
@@ -285,22 +286,22 @@ def _gaps(
     runs: tuple[int, int],
     pair: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
     metric: str,
-    missing: LeftOut,
-) -> dict[tuple[Side, int], LeftOut]:
-    """Why the runs of a pair, of arm and reference, have no value, by side and run; empty if both have one."""
-    found: dict[tuple[Side, int], LeftOut] = {}
+    missing: Exclusion,
+) -> dict[tuple[Side, int], Exclusion]:
+    """The reasons why runs of a pair, of arm and reference, have no value, by side and run; empty if both have one."""
+    found: dict[tuple[Side, int], Exclusion] = {}
     for side, run, row in zip(SIDES, runs, pair, strict=True):
-        why = NOT_MEASURED if row is None else no_value(row, metric)
+        why = NO_ROW if row is None else no_value(row, metric)
         if row is None:
-            found[side, run] = missing
+            found[side, run] = missing._replace(why=NO_ROW)
         elif why:
             # A latency that was not recorded says nothing of how long it was.
             failed = why != NO_VALUE or metric == THROUGHPUT
-            found[side, run] = LeftOut(why, why.partition(" (")[0], failed)
+            found[side, run] = Exclusion(why, why.partition(" (")[0], failed)
     whys = {each.why for each in found.values()}
-    if len(found) == len(SIDES) and len(whys) == 1 and whys <= {NO_VALUE, NOT_MEASURED}:
+    if len(found) == len(SIDES) and len(whys) == 1 and whys <= {NO_VALUE, NO_ROW}:
         # What neither side has is no finding about one of them.
-        return {key: LeftOut(each.why) for key, each in found.items()}
+        return {key: Exclusion(each.why) for key, each in found.items()}
     return found
 
 
@@ -309,31 +310,31 @@ def _copies(
     pair: tuple[Mapping[str, Any], Mapping[str, Any]],
     originals: dict[tuple[float | None, ...], tuple[Side, int]],
     entry: ComparedCell,
-) -> dict[tuple[Side, int], LeftOut]:
-    """Which runs of a pair repeat one of `originals` to the digit, as only a copy does; others are added to these."""
-    found: dict[tuple[Side, int], LeftOut] = {}
+) -> dict[tuple[Side, int], Exclusion]:
+    """The runs of a pair that repeat one of `originals` to the digit, as only a copy does; others are added to it."""
+    found: dict[tuple[Side, int], Exclusion] = {}
     for side, run, row in zip(SIDES, runs, pair, strict=True):
         values = tuple(None if np.isnan(number(row, name)) else number(row, name) for name in MEASURED)
         first = originals.setdefault(values, (side, run))
         if first != (side, run):
             other = f" of {_label(entry, first[0])}" if first[0] != side else ""
-            found[side, run] = LeftOut(f"equal to run {first[1]}{other} to the digit", "copied")
+            found[side, run] = Exclusion(f"equal to run {first[1]}{other} to the digit", "copied")
     return found
 
 
 def _defects(
     runs: tuple[int, int], pair: tuple[Mapping[str, Any], Mapping[str, Any]], metric: str
-) -> dict[tuple[Side, int], LeftOut]:
-    """Why the values of a pair, of arm and reference, may not enter a verdict, by side and run; empty if they may."""
-    found: dict[tuple[Side, int], LeftOut] = {}
+) -> dict[tuple[Side, int], Exclusion]:
+    """The reasons why values of a pair, of arm and reference, may enter no verdict, by side and run; {} if they may."""
+    found: dict[tuple[Side, int], Exclusion] = {}
     if _machine(pair[0]) != _machine(pair[1]):
-        found["arm", runs[0]] = LeftOut("on another machine")
+        found["arm", runs[0]] = Exclusion("on another machine")
     for side, run, row in zip(SIDES, runs, pair, strict=True):
         if why := unfit(row, metric):
             failed = failed_checks(row, metric == THROUGHPUT)
             # The whole campaign is an open loop, and no run of it is to blame.
             said = "failed a check" if failed else "" if why == OPEN_LOOP else "left out"
-            found[side, run] = LeftOut(why, said, failed=any(name in _OF_SERVER for name in failed))
+            found[side, run] = Exclusion(why, said, failed=any(name in _OF_SERVER for name in failed))
     return found
 
 
@@ -365,7 +366,7 @@ def _runs(entry: ComparedCell, blocks: int) -> list[Evidence]:
     return [Evidence("runs", said, "qualifies", against=many)]
 
 
-def in_words(entry: ComparedCell, runs: Mapping[tuple[Side, int], LeftOut], of_both: Collection[int] = ()) -> str:
+def in_words(entry: ComparedCell, runs: Mapping[tuple[Side, int], Exclusion], of_both: Collection[int] = ()) -> str:
     """Return which runs are left out and why; those `of_both` have a value in both cells, and name none."""
     both = {(run, found.why): None for (_, run), found in sorted(runs.items()) if run in of_both}
     sided: dict[tuple[Side, str], list[str]] = {}

@@ -257,7 +257,7 @@ def _counted(rows: Rows, name: str) -> tuple[float, float, float]:
     used = sure if sure.any() else known
     if not used.any():
         return math.nan, math.nan, math.nan
-    error = np.nan_to_num(errors[used])
+    error = np.where(np.isfinite(errors[used]), errors[used], 0.0)
     share = np.clip(np.nan_to_num(cut[used]), 0, _MOST_CUT)
     lost = error * np.sqrt(np.nan_to_num(counts[used]) * share / (1 - share))
     return float(means[used].mean()), float(np.sqrt((error**2).sum())) / len(error), float(lost.mean())

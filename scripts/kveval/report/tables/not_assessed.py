@@ -16,6 +16,7 @@ from kveval.analysis.statistics.comparison import (
     FEW_RUNS,
     FEW_SETTLED,
     NO_BASELINE,
+    NO_ROW,
     NOT_MEASURED,
     OPEN_LOOP,
 )
@@ -40,6 +41,7 @@ _SETTLED_BY = {
     no_reuse.name: "prompts with shared prefixes or several turns: without any, no tier can serve anything",
     DELIVERED_NOTHING: _ANSWERS,
     words.MANY_FAILED: "the runs that failed: see their logs, and measure them again",
+    NO_ROW: "the same levels for both",
     NOT_MEASURED: "the missing runs: `report` measures only what is missing",
     saturated_open_loop.name: "rates that the server keeps up with, or a closed loop (`profile: concurrent`)",
     FAILED: "levels that pass the checks: the appendix Checks says what was found",
