@@ -9,6 +9,7 @@ from kveval.config.campaign import Comparison
 if __name__ == "__main__":
     complete, peaks = (read_table(Path(path)) for path in (snakemake.input.complete, snakemake.input.peaks))
     declared = snakemake.params.comparison
-    tables = verdict_tables(complete, peaks, declared["baselines"], Comparison(**declared["settings"]))
+    planned = {(model, scenario, blocks): runs for model, scenario, blocks, runs in declared["runs"]}
+    tables = verdict_tables(complete, peaks, declared["baselines"], Comparison(**declared["settings"]), planned)
     for name, path in snakemake.output.items():
         tables[name].to_csv(path, index=False)

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis import checks
-from kveval.analysis.cells import KEYS, THROUGHPUT
+from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey
 from kveval.analysis.estimators.correlations import CORRELATED, within_models
 from kveval.analysis.levels.outcomes import COLUMNS, Check, Outcome, checks_in, judge, outcomes_of
 from kveval.analysis.levels.tables import LEVEL_CHECKS
@@ -61,13 +61,18 @@ _COLUMNS = [*KEYS, "run", "level", "severity", "rule", "check", "message"]
 
 
 def verdict_tables(
-    complete: pd.DataFrame, peaks: pd.DataFrame, baselines: Mapping[str, str | None], settings: Comparison
+    complete: pd.DataFrame,
+    peaks: pd.DataFrame,
+    baselines: Mapping[str, str | None],
+    settings: Comparison,
+    planned: Mapping[CellKey, int] | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Return comparison, contrasts, peak_comparison, averages and checks, by the names of their files.
 
-    `complete` and `peaks`: complete_metrics.csv and peak_throughput_all.csv; `baselines`: scenario -> its baseline.
+    `complete` and `peaks`: complete_metrics.csv and peak_throughput_all.csv; `baselines`: scenario -> its baseline;
+    `planned`: cell -> the number of runs that the campaign asks for.
     """
-    compared = compare_all(complete, baselines, settings)
+    compared = compare_all(complete, baselines, settings, planned=planned)
     means = averages(compared.baseline, settings.alpha)
     related = within_models(complete, CORRELATED, THROUGHPUT)
     tables = checks.Tables(complete, peaks, *compared, means, related, settings.alpha)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 MIN_RUNS = 3
 """Runs of a cell that a verdict needs."""
+MOST_FAILED = 0.25
+"""The largest share of a cell's runs that may fail where the others are still judged in its favour."""
 MIN_TOKENS = 2500
 """Output tokens that make the noise within a run small compared with the usual spread of runs."""
 SUFFICIENT: Mapping[str, int] = {"p50": 50, "p90": 200, "p99": 1000}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import pandas as pd
 from kveval.analysis.cells import CellKey, cell_of
 from kveval.analysis.statistics import verdicts as words
 from kveval.load.enough import MIN_RUNS
-from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened
+from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened, text
 from kveval.report.data.comparisons import against_baselines
 from kveval.report.tables.not_assessed import settled_by
 
@@ -50,15 +50,21 @@ def _without_verdict(rows: list[dict[Any, Any]], name: Callable[[CellKey], str])
     """Yield steps that would give verdicts, each with the arms without a verdict that need it."""
     steps: dict[str, list[str]] = {}
     for row in rows:
-        if row["verdict"] not in words.VERDICTS and not row.get("replicate"):
+        open_ = row["verdict"] not in words.VERDICTS or _failed(row)
+        if open_ and not row.get("replicate"):
             steps.setdefault(settled_by(row), []).append(name(cell_of(row)))
     for step, names in steps.items():
         yield f"For {_few(names)}: {step}."
 
 
+def _failed(row: Mapping[Any, Any]) -> bool:
+    """Whether too many runs failed for a verdict that the others would give."""
+    return words.MANY_FAILED in text(row["reason"])
+
+
 def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[CellKey], str]) -> Iterator[str]:
     """Yield the number of runs for a verdict if it is affordable, else another step."""
-    open_ = [row for row in rows if row["verdict"] == words.INCONCLUSIVE]
+    open_ = [row for row in rows if row["verdict"] == words.INCONCLUSIVE and not _failed(row)]
     needed = {name(cell_of(row)): row.get("runs_to_resolve", math.nan) for row in open_}
     few = {named: runs for named, runs in needed.items() if pd.notna(runs) and runs <= _WORTHWHILE}
     if few:

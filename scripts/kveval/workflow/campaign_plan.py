@@ -291,11 +291,16 @@ class WorkflowPlan:
 
     @cached_property
     def comparison(self) -> dict[str, Any]:
-        """The settings of the comparison, and each scenario's baseline."""
+        """The settings of the comparison, each scenario's baseline, and how many runs the campaign asks for by cell.
+
+        Nobody asked for a number of imported runs.
+        """
         scenarios = self.config.catalogue.scenarios
+        planned = [] if self.elsewhere.runs else [cell for cell, _ in planned_runs(self.config)]
         return {
             "settings": self.config.campaign.comparison.model_dump(),
             "baselines": {name: scenario.baseline for name, scenario in scenarios.items()},
+            "runs": [[*cell.key, count] for cell, count in Counter(planned).items()],
         }
 
     @cached_property

@@ -60,6 +60,12 @@ def test_what_the_report_is_told_is_of_plain_values_and_of_every_cell() -> None:
     assert asked["scenarios"]["native-offload"]["exercised"]
 
 
+def test_the_comparison_is_told_how_many_runs_each_cell_is_to_have() -> None:
+    plan, config = plan_of(), load_config(CAMPAIGN, CONFIG)
+    told = {tuple(cell): runs for *cell, runs in json.loads(json.dumps(plan.comparison))["runs"]}
+    assert told == {cell.key: len(config.runs_of(cell)) for cell in config.cells}
+
+
 def test_so_far_only_what_exists_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plan = plan_of()

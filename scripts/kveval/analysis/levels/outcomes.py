@@ -16,6 +16,8 @@ COLUMNS: Mapping[Severity, str] = {"fail": "checks_failed", "warn": "checks_warn
 """The columns with the names of a level's outcomes, `;`-joined."""
 MESSAGES = "checks_messages"
 """The column with the outcomes themselves, as JSON."""
+LEVEL_FAILED = "level_failed"
+"""The check that a level fails which could not be measured."""
 _OF_THROUGHPUT = ("steadiness",)
 
 

@@ -21,7 +21,7 @@ from kveval.analysis.levels.configuration import (
 )
 from kveval.analysis.levels.goodput import goodput, unmeasured
 from kveval.analysis.levels.noise import counting_error, cut_error, drift
-from kveval.analysis.levels.outcomes import Outcome, checks_in, columns, judge
+from kveval.analysis.levels.outcomes import LEVEL_FAILED, Outcome, checks_in, columns, judge
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.host.errors import Failure
@@ -163,7 +163,7 @@ def level_row(
 
 def failed_row(run: Run, level: LevelRun) -> dict[str, Any]:
     """Return the row of a level that could not be measured: its identity, and the failed check."""
-    outcome = Outcome("level_failed", "fail", level.error or "the level was not measured")
+    outcome = Outcome(LEVEL_FAILED, "fail", level.error or "the level was not measured")
     return {
         **_identity(run, level),
         "window_start": np.nan,

@@ -18,11 +18,12 @@ from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_of, partner
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.levels.outcomes import MESSAGES
 from kveval.analysis.statistics import limits_met
 from kveval.analysis.statistics.comparison import (
     NO_BASELINE,
-    OTHER_HARDWARE,
     PAST_THE_PEAK,
+    SINGLE,
     CellRows,
     ComparedCell,
     Kind,
@@ -37,17 +38,17 @@ from kveval.analysis.statistics.estimates import (
     pooled_spread,
     replicate_groups,
 )
-from kveval.analysis.statistics.evidence import NAMES, Evidence, Sides
+from kveval.analysis.statistics.evidence import NAMES, Sides
 from kveval.analysis.statistics.inputs import COLUMNS as INPUT_COLUMNS
 from kveval.analysis.statistics.level_selection import OwnPeak, common_level, falls_with_load, own_peak
-from kveval.analysis.statistics.pairing import pair_runs, run_spans
+from kveval.analysis.statistics.pairing import Pairing, absent_runs, pair_runs, run_spans
 from kveval.analysis.statistics.run_times import pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import judge, overview
 from kveval.config.campaign import Comparison
 from kveval.host.hashing import content_hash
 
-METHOD = 4
+METHOD = 5
 """Version of the comparison method; part of the method's hash, raised when verdicts may change."""
 # Metric -> True if more is better.
 METRICS: dict[str, bool] = {
@@ -80,6 +81,7 @@ def compare_all(
     baselines: Mapping[str, str | None],
     settings: Comparison | None = None,
     metrics: Mapping[str, bool] | None = None,
+    planned: Mapping[CellKey, int] | None = None,
 ) -> Comparisons:
     """Compare every cell with its baseline and every declared pair, at a common level; then peaks with peaks.
 
@@ -87,11 +89,12 @@ def compare_all(
     a baseline itself. The baseline's cell is that of the same model with the same cpu_blocks, else the only one.
     Effects are per cent of the reference. For the primary metric `p_holm` is adjusted over all comparisons of all
     models, else over those of one model and metric. `q_value` is over all models of a metric (Benjamini, Hochberg).
-    `metrics`: by default METRICS, and goodput where the levels have it.
+    `metrics`: by default METRICS, and goodput where the levels have it. `planned`: the number of runs that the campaign
+    asks for, by cell; without it, a run is missing that a cell compared has and the other does not.
     """
     settings = settings or Comparison()
     metrics = metrics or METRICS | ({GOODPUT: True} if GOODPUT in complete else {})
-    campaign = _Campaign(complete, baselines, settings, metrics)
+    campaign = _Campaign(complete, baselines, settings, metrics, planned)
     common: list[ComparedCell] = []
     peaks: list[ComparedCell] = []
     families: dict[tuple[str, str, bool], list[ComparedCell]] = {}
@@ -132,6 +135,7 @@ _COLUMNS = [
 _NEEDED = (
     *(*KEYS, "run", "level", THROUGHPUT, "exercised", "checks_failed", "output_tokens", "ttft_count"),
     *("requests_completed", "rate_req_s", "configuration", "hardware", "run_started", "run_finished"),
+    *("engine", "not_reached", MESSAGES),
     *(*COLUMNS, *INPUT_COLUMNS, *limits_met.COLUMNS),
 )
 Question = tuple[CellKey, CellKey | None, Kind]
@@ -150,8 +154,10 @@ class _Campaign:
         baselines: Mapping[str, str | None],
         settings: Comparison,
         metrics: Collection[str],
+        planned: Mapping[CellKey, int] | None = None,
     ) -> None:
         self.settings = settings
+        self._planned = planned or {}
         self.hash = method_hash(settings)
         self._baselines = baselines
         complete = limits_met.comparable(complete)
@@ -234,16 +240,15 @@ class _Campaign:
             level, levels = ours.level, (ours.by_run, theirs.by_run)
         else:
             level = self._common_level(reference, metric)
-            levels = (dict.fromkeys(self._spans[arm], level or 0), dict.fromkeys(self._spans[reference], level or 0))
+            # Without a level that all could be compared at, the runs say at the highest one what they lack.
+            at = level or max(at for _, at in self.rows[reference])
+            levels = (dict.fromkeys(self._spans[arm], at), dict.fromkeys(self._spans[reference], at))
         entry.row["level"] = level
-        fill(entry, pairing, levels, (self.rows[arm], self.rows[reference]))
+        fill(entry, pairing, levels, (self.rows[arm], self.rows[reference]), self._absent(arm, reference, pairing))
         if pairing.apart and not entry.obstacle:
             runs = ", ".join(str(run) for run, _ in pairing.apart)
             apart = f"run{'s' * (len(pairing.apart) > 1)} {runs}: measured at another time than those of its baseline"
             entry.left_out = "; ".join(filter(None, (entry.left_out, apart)))
-        machines = [{row.get("hardware") for row in self.rows[cell].values()} for cell in (arm, reference)]
-        other = Evidence("hardware", "other hardware", "refuses", OTHER_HARDWARE)
-        entry.rest_on(Evidence("hardware", "one machine") if machines[0] == machines[1] else other)
         if own_peaks:
             used = {levels[side].get(run, 0) for pair in pairing.pairs for side, run in enumerate(pair)}
             entry.row["levels_compared"] = ";".join(map(str, sorted(used)))
@@ -253,6 +258,11 @@ class _Campaign:
         if metric == GOODPUT:
             limits_met.require_comparable(entry)
         return entry
+
+    def _absent(self, arm: CellKey, reference: CellKey, pairing: Pairing) -> tuple[set[int], set[int]]:
+        known = arm in self._planned and reference in self._planned
+        planned = (self._planned[arm], self._planned[reference]) if known else None
+        return absent_runs(pairing, self._spans[arm], self._spans[reference], planned, self.pauses)
 
     def _peak(self, cell: CellKey, other: CellKey, metric: str) -> OwnPeak:
         """A cell's own peak; the other cell's peak for a cell in which nothing met the limits at any level."""
@@ -303,7 +313,7 @@ def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, An
 
 def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str) -> None:
     """Use the spread of the campaign's replicates for single runs: of the model's if it has any, else of all."""
-    single = [entry for entry in entries if entry.obstacle == "single run"]
+    single = [entry for entry in entries if entry.obstacle == SINGLE]
     if not single or not campaign.replicates:
         return
     model = single[0].arm[0]

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from textwrap import shorten
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, CellKey
+from kveval.analysis.cells import THROUGHPUT, ArmSize, CellKey
 from kveval.analysis.estimators.intervals import Contrast
-from kveval.analysis.levels.checks import STARVED
+from kveval.analysis.levels.checks import STARVED, completed, errors
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import needed_for
-from kveval.analysis.levels.outcomes import failed_checks
-from kveval.analysis.statistics.evidence import Evidence, Sides
-from kveval.analysis.statistics.inputs import of_levels
+from kveval.analysis.levels.outcomes import LEVEL_FAILED, MESSAGES, failed_checks, outcomes_of
+from kveval.analysis.statistics.evidence import Evidence, Sides, number
+from kveval.analysis.statistics.inputs import MEASURED, of_levels
 from kveval.analysis.statistics.pairing import Pairing
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT, Starvation, starvation
-from kveval.load.enough import MIN_RUNS
+from kveval.load.enough import MIN_RUNS, MOST_FAILED
+from kveval.store.run_file import IMPORTED
 
 # (run, level) -> row of complete_metrics.csv
 CellRows = Mapping[tuple[int, int], Mapping[str, Any]]
 Kind = Literal["baseline", "contrast", "peak", "copies"]
+Side = Literal["arm", "reference"]
+SIDES: tuple[Side, Side] = ("arm", "reference")
 MIN_SETTLED = 10
 """The fewest settled requests, or sessions, of a level for a verdict on its goodput."""
 # Why there is no verdict, whole or in part; by these the report chooses its advice.
@@ -34,6 +39,16 @@ FEW_LATENCIES = "latencies observed"
 FEW_SETTLED = "met or missed the limits"
 FAILED = "failed"
 OTHER_HARDWARE = "measured on other hardware than its baseline"
+DELIVERED_NOTHING = "delivered nothing"
+NOT_MEASURED = "not measured"
+NO_ROW = f"{NOT_MEASURED} at this level"
+NO_LEVEL = "the level was not measured in both cells"
+SINGLE = "single run"
+NO_VALUE = "without a value"
+NOT_REACHED = "too slow to be seen before the window closed"
+# Failed checks that say that the server failed, and not that the level was measured badly.
+_OF_SERVER = (LEVEL_FAILED, completed.name, errors.name)
+_CUT_MESSAGE = 120
 _BLOCKS = {
     "blocks": Evidence("blocks", "shared blocks"),
     "bridge": Evidence("blocks", "bridged by the baseline"),
@@ -46,12 +61,25 @@ PAST_THE_PEAK = (
 )
 
 
+class Exclusion(NamedTuple):
+    """The reason why a run is left out of a comparison.
+
+    `said`: the same for several runs beside a verdict, "" if it is not worth saying there. `failed`: the run would have
+    counted against its cell, so that the cell's other runs make it look better than it is.
+    """
+
+    why: str
+    said: str = ""
+    failed: bool = False
+
+
 @dataclass
 class ComparedCell:
     """A comparison that is being computed.
 
     `obstacle`: why it gets no verdict, "" if it may; `other_time`: the two were not measured in the same blocks;
-    `evidence`: its inputs by name; `cells`: how many cells were measured in its blocks.
+    `evidence`: its inputs by name; `cells`: how many cells were measured in its blocks; `runs_left_out`: side and
+    number of each run that is left out, and `left_out` the same in words.
     """
 
     arm: CellKey
@@ -61,6 +89,7 @@ class ComparedCell:
     sides: Sides
     obstacle: str = ""
     left_out: str = ""
+    runs_left_out: dict[tuple[Side, int], Exclusion] = field(default_factory=dict)
     exercised: bool | None = None
     replicate: bool = False
     other_time: bool = False
@@ -108,6 +137,22 @@ def _named(cells: Sequence[CellKey], name: str) -> list[CellKey]:
     return [cell for cell in cells if cell[1] == scenario and (not blocks or cell[2] == int(blocks))]
 
 
+def no_value(row: Mapping[str, Any], metric: str) -> str:
+    """Return why a level has no value of a metric that can be compared, "" if it has one: finite and above 0."""
+    if LEVEL_FAILED in failed_checks(row, True):
+        messages = [outcome.message for outcome in outcomes_of({MESSAGES: "", **row}) if outcome.name == LEVEL_FAILED]
+        return f"{FAILED} at this level{''.join(f' ({shorten(said, _CUT_MESSAGE)})' for said in messages)}"
+    value = number(row, metric)
+    # A level that delivered nothing has a goodput: nothing met the limits.
+    if value == 0 or (metric != GOODPUT and number(row, THROUGHPUT) == 0):
+        return DELIVERED_NOTHING if number(row, THROUGHPUT) == 0 else "with a value of 0"
+    if np.isnan(value):
+        return NOT_REACHED if metric in str(row.get("not_reached")).split(";") else NO_VALUE
+    if np.isinf(value):
+        return "with an infinite value"
+    return "with a negative value" if value < 0 else ""
+
+
 def unfit(row: Mapping[str, Any], metric: str) -> str:
     """Return why a level may not enter a verdict on a metric, "" if it may."""
     if failed := failed_checks(row, metric == THROUGHPUT):
@@ -130,19 +175,25 @@ def fill(
     pairing: Pairing,
     levels: tuple[Mapping[int, int], Mapping[int, int]],
     cells: tuple[CellRows, CellRows],
+    absent: tuple[Collection[int], Collection[int]] = ((), ()),
 ) -> None:
     """Fill in an entry's values, and its obstacle if it gets no verdict.
 
-    `levels`: run -> level that is compared, and `cells`: rows, each of arm and reference. Runs in which an arm was not
-    active, or with a level that failed a check, are left out. If too few remain for a verdict, all runs with active
-    arms are kept to describe the effect; if there are none, all runs.
+    `levels`: run -> level that is compared, `cells`: rows, and `absent`: runs that were not measured, each of arm and
+    reference. Runs in which an arm was not active, without a value, on unlike machines, equal to another to the digit,
+    or with a level that failed a check, are left out, each with its reason. If too few remain for a verdict, all runs
+    with active arms are kept to describe the effect; if there are none, all runs.
     """
     metric: str = entry.row["metric"]
     # By run of the reference: rows with a value on both sides; whether the counters that prove arms active rose.
     rows: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
     moved: dict[int, bool] = {}
     unusable: set[int] = set()
-    reasons: dict[int, str] = {}
+    missing = _missing(cells)
+    reasons = entry.runs_left_out = {
+        (side, at): missing for side, numbers in zip(SIDES, absent, strict=True) for at in numbers
+    }
+    originals: dict[tuple[float | None, ...], tuple[Side, int]] = {}
     for arm_run, run in pairing.pairs:
         ours, theirs = (cells[n].get((at, levels[n].get(at, 0))) for n, at in enumerate((arm_run, run)))
         known = [row["exercised"] for row in (ours, theirs) if row is not None]
@@ -150,12 +201,19 @@ def fill(
         if active:
             moved[run] = all(active)
         if not all(active):
-            reasons[arm_run] = "not active"
-        if ours is None or theirs is None or not (ours[metric] > 0 and theirs[metric] > 0):
+            reasons["arm", arm_run] = Exclusion("not active")
+        gaps = _gaps((arm_run, run), (ours, theirs), metric, missing)
+        if any(gap.failed for gap in gaps.values()):
+            # Counters at rest do not show an idle arm where nothing was delivered.
+            moved.pop(run, None)
+        if not gaps and ours is not None and theirs is not None:
+            gaps = _copies((arm_run, run), (ours, theirs), originals, entry)
+        reasons |= gaps
+        if gaps or ours is None or theirs is None:
             continue
         rows[run] = ours, theirs
-        if reason := unfit(theirs, metric) or unfit(ours, metric):
-            reasons[arm_run if unfit(ours, metric) else run] = reason
+        if defects := _defects((arm_run, run), (ours, theirs), metric):
+            reasons |= defects
             unusable.add(run)
     idle = {run for run, of_both in moved.items() if not of_both}
     usable = sorted(rows.keys() - unusable - idle)
@@ -165,14 +223,21 @@ def fill(
     otherwise_enough = len(usable) + len(idle - unusable) >= MIN_RUNS or not rows.keys() - idle
     too_idle = bool(idle) and not enough and otherwise_enough
     entry.exercised = not too_idle if moved else None
-    entry.left_out = "; ".join(f"run {run}: {reason}" for run, reason in sorted(reasons.items()))
+    # The runs of a bridge have other numbers on the other side.
+    numbered = set() if pairing.kind == "bridge" else rows.keys()
+    entry.left_out = in_words(entry, reasons, of_both=numbered)
     entry.sides = Sides(metric, [rows[run][1] for run in kept], [rows[run][0] for run in kept])
     entry.other_time = pairing.kind == "other time"
-    if not enough:
-        entry.obstacle, entry.left_out = _obstacle(len(rows), len(usable), entry.left_out), ""
+    blocks = len(pairing.pairs) + len(pairing.apart) + len({*absent[0], *absent[1]})
+    entry.obstacle = obstacle = "" if enough else _obstacle(entry, blocks, len(usable), len(rows))
+    entry.rest_on(_hardware(rows, len(usable)))
     if moved:
         entry.rest_on(_activity(len(moved) - len(idle), len(moved), enough=not too_idle))
-    entry.rest_on(_BLOCKS[pairing.kind], *of_levels(entry.sides))
+    entry.rest_on(_BLOCKS[pairing.kind], *of_levels(entry.sides), *_runs(entry, blocks))
+    if obstacle not in ("", SINGLE):
+        # The obstacle lists all; if it is another one now, what failed is still named.
+        failed = {key: run for key, run in reasons.items() if run.failed}
+        entry.left_out = in_words(entry, failed, of_both=numbered) if entry.obstacle != obstacle else ""
     compared = [levels[1].get(run, 0) for run in kept]
     entry.row |= {"runs": len(kept), "levels_compared": ";".join(map(str, sorted(set(compared))))}
     # Cells are estimated together, with a shared residual, if they were measured in the same blocks.
@@ -195,9 +260,125 @@ def _activity(active: int, known: int, *, enough: bool) -> Evidence:
     return Evidence("activity", said, "refuses" if reason else "sound", reason)
 
 
-def _obstacle(known: int, fit: int, reasons: str) -> str:
+def _obstacle(entry: ComparedCell, blocks: int, fit: int, known: int) -> str:
+    """The reason why too few of the `blocks` are fit for a verdict; `known`: how many have a value on both sides."""
+    reasons = entry.runs_left_out.values()
     if not known:
-        return "the level was not measured in both cells"
-    if reasons:
-        return f"{fit} of {known} runs usable in {FEW_RUNS}: {reasons}"
-    return "single run" if fit == 1 else f"{fit} runs of {FEW_RUNS}"
+        return f"no run has a value in both cells: {entry.left_out}" if any(run.said for run in reasons) else NO_LEVEL
+    if fit == 1 and all(run.why == NOT_MEASURED for run in reasons):
+        return SINGLE
+    return f"{fit} of {blocks} runs usable in {FEW_RUNS}: {entry.left_out}" if reasons else f"{fit} runs of {FEW_RUNS}"
+
+
+def _missing(cells: tuple[CellRows, CellRows]) -> Exclusion:
+    """The reason of a run that was not measured; nobody knows how many imported runs there should have been."""
+    imported = any(row.get("engine") == IMPORTED for rows in cells for row in rows.values())
+    return Exclusion(NOT_MEASURED, NOT_MEASURED, failed=not imported)
+
+
+def _machine(row: Mapping[str, Any]) -> str:
+    """A text that is equal on equal machines, "" if it was not recorded."""
+    said = row.get("hardware")
+    return said if isinstance(said, str) else ""
+
+
+def _gaps(
+    runs: tuple[int, int],
+    pair: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
+    metric: str,
+    missing: Exclusion,
+) -> dict[tuple[Side, int], Exclusion]:
+    """The reasons why runs of a pair, of arm and reference, have no value, by side and run; empty if both have one."""
+    found: dict[tuple[Side, int], Exclusion] = {}
+    for side, run, row in zip(SIDES, runs, pair, strict=True):
+        why = NO_ROW if row is None else no_value(row, metric)
+        if row is None:
+            found[side, run] = missing._replace(why=NO_ROW)
+        elif why:
+            # A latency that was not recorded says nothing of how long it was.
+            failed = why != NO_VALUE or metric == THROUGHPUT
+            found[side, run] = Exclusion(why, why.partition(" (")[0], failed)
+    whys = {each.why for each in found.values()}
+    if len(found) == len(SIDES) and len(whys) == 1 and whys <= {NO_VALUE, NO_ROW}:
+        # What neither side has is no finding about one of them.
+        return {key: Exclusion(each.why) for key, each in found.items()}
+    return found
+
+
+def _copies(
+    runs: tuple[int, int],
+    pair: tuple[Mapping[str, Any], Mapping[str, Any]],
+    originals: dict[tuple[float | None, ...], tuple[Side, int]],
+    entry: ComparedCell,
+) -> dict[tuple[Side, int], Exclusion]:
+    """The runs of a pair that repeat one of `originals` to the digit, as only a copy does; others are added to it."""
+    found: dict[tuple[Side, int], Exclusion] = {}
+    for side, run, row in zip(SIDES, runs, pair, strict=True):
+        values = tuple(None if np.isnan(number(row, name)) else number(row, name) for name in MEASURED)
+        first = originals.setdefault(values, (side, run))
+        if first != (side, run):
+            other = f" of {_label(entry, first[0])}" if first[0] != side else ""
+            found[side, run] = Exclusion(f"equal to run {first[1]}{other} to the digit", "copied")
+    return found
+
+
+def _defects(
+    runs: tuple[int, int], pair: tuple[Mapping[str, Any], Mapping[str, Any]], metric: str
+) -> dict[tuple[Side, int], Exclusion]:
+    """The reasons why values of a pair, of arm and reference, may enter no verdict, by side and run; {} if they may."""
+    found: dict[tuple[Side, int], Exclusion] = {}
+    if _machine(pair[0]) != _machine(pair[1]):
+        found["arm", runs[0]] = Exclusion("on another machine")
+    for side, run, row in zip(SIDES, runs, pair, strict=True):
+        if why := unfit(row, metric):
+            failed = failed_checks(row, metric == THROUGHPUT)
+            # The whole campaign is an open loop, and no run of it is to blame.
+            said = "failed a check" if failed else "" if why == OPEN_LOOP else "left out"
+            found[side, run] = Exclusion(why, said, failed=any(name in _OF_SERVER for name in failed))
+    return found
+
+
+def _hardware(rows: Mapping[int, Sequence[Mapping[str, Any]]], usable: int) -> Evidence:
+    """The evidence from the machines of the pairs of each run, of which so many are `usable`."""
+    pairs = [[_machine(row) for row in pair] for pair in rows.values()]
+    unlike = sum(ours != theirs for ours, theirs in pairs)
+    where = f" in {unlike} of {len(pairs)} runs" if unlike < len(pairs) else ""
+    if unlike and (not where or usable < MIN_RUNS <= usable + unlike):
+        return Evidence("hardware", "other hardware", "refuses", f"{OTHER_HARDWARE}{where}")
+    if unlike:
+        return Evidence("hardware", f"other hardware{where}", "qualifies")
+    machines = {name for pair in pairs for name in pair}
+    if "" in machines:
+        return Evidence("hardware", "machine not recorded", "unknown")
+    return Evidence("hardware", "one machine" if len(machines) < 2 else "one machine in each run")
+
+
+def _runs(entry: ComparedCell, blocks: int) -> list[Evidence]:
+    """The evidence from the runs that are left out; none if no run is, or if it says nothing of either cell."""
+    counts = Counter((side, run.said) for (side, _), run in entry.runs_left_out.items() if run.said)
+    if not counts:
+        return []
+    said = ", ".join(
+        f"{count} of {blocks} runs of {_label(entry, side)} {what}" for (side, what), count in counts.items()
+    )
+    failed = Counter(side for (side, _), run in entry.runs_left_out.items() if run.failed)
+    many = tuple(side for side in SIDES if failed[side] > MOST_FAILED * blocks)
+    return [Evidence("runs", said, "qualifies", against=many)]
+
+
+def in_words(entry: ComparedCell, runs: Mapping[tuple[Side, int], Exclusion], of_both: Collection[int] = ()) -> str:
+    """Return which runs are left out and why; those `of_both` have a value in both cells, and name none."""
+    both = {(run, found.why): None for (_, run), found in sorted(runs.items()) if run in of_both}
+    sided: dict[tuple[Side, str], list[str]] = {}
+    for (side, run), found in sorted(runs.items()):
+        if run not in of_both:
+            sided.setdefault((side, found.why), []).append(str(run))
+    said = [f"run {run}: {why}" for run, why in sorted(both)]
+    for (side, why), numbers in sided.items():
+        said.append(f"run{'s' * (len(numbers) > 1)} {', '.join(numbers)} of {_label(entry, side)}: {why}")
+    return "; ".join(said)
+
+
+def _label(entry: ComparedCell, side: Side) -> str:
+    cell = entry.arm if side == "arm" or entry.reference is None else entry.reference
+    return ArmSize(*cell[1:]).label

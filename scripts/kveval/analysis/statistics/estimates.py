@@ -12,7 +12,7 @@ from kveval.analysis.cells import CellKey
 from kveval.analysis.estimators.intervals import Contrast, contrasts, holm, percent, welch
 from kveval.analysis.estimators.planning import parity_power, runs_to_resolve
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.statistics.comparison import CellRows, ComparedCell, unfit
+from kveval.analysis.statistics.comparison import CellRows, ComparedCell, no_value, unfit
 from kveval.analysis.statistics.evidence import Evidence
 from kveval.analysis.statistics.inputs import failed_requests_bounds
 from kveval.analysis.statistics.pairing import seconds
@@ -186,9 +186,11 @@ def pooled_spread(
         by_run: dict[int, list[float]] = {}
         for cell in group:
             for (run, at), row in cells[cell].items():
-                if at == level and row[metric] > 0 and not unfit(row, metric):
+                if at == level and not no_value(row, metric) and not unfit(row, metric):
                     by_run.setdefault(run, []).append(float(np.log(row[metric])))
-        for values in by_run.values():
+        for found in by_run.values():
+            # Equal to the digit are copies of one run.
+            values = list(dict.fromkeys(found))
             squares += float(np.var(values)) * len(values)
             freedom += len(values) - 1
     return (float(np.sqrt(squares / freedom)), freedom) if freedom else None

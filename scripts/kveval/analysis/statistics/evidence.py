@@ -22,7 +22,7 @@ SEVERITIES: tuple[Severity, ...] = ("sound", "unknown", "qualifies", "indicates"
 """From least to most severe: fine; not known; stated with the verdict; makes it only indicative; prevents a verdict."""
 NAMES = (
     *("work", "activity", "build", "hardware", "clocks", "tier"),
-    *("blocks", "order", "errors", "replicates"),
+    *("runs", "blocks", "order", "errors", "replicates"),
 )
 """The values of `Evidence.name`. The column of each in comparison.csv is `basis_NAME`."""
 
@@ -32,7 +32,8 @@ class Evidence:
     """One input of a comparison.
 
     `says`: a few words, for tables and beside the verdict; `reason`: if the input is not sound, what is wrong and how
-    to avoid it. `bars_parity`: whether the input rules out a verdict of parity.
+    to avoid it. `bars_parity`: whether the input rules out a verdict of parity. `against`: the sides in whose favour
+    it rules out a verdict, of "arm" and "reference".
     """
 
     name: str
@@ -40,6 +41,7 @@ class Evidence:
     severity: Severity = "sound"
     reason: str = ""
     bars_parity: bool = False
+    against: tuple[str, ...] = ()
 
     @property
     def weight(self) -> int:

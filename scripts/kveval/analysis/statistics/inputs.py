@@ -24,8 +24,14 @@ COLUMNS = (
     *("gpus", "gpu_power_limit_w", "gpu_clock_limit_mhz", "gpu_clock_mhz", "gpu_throttled"),
 )
 """Columns of a level that the inputs are read from."""
+MEASURED = (THROUGHPUT, *_COUNTS, *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES))
+"""Columns of a level that two measurements never have in common to the digit."""
 # The check that fails if a tier does not have the cell's size.
 TIER_CHECK = "tier_capacity"
+UNKNOWN_WORK = (
+    "whether both did the same work is not known: the lengths of answers were not recorded on both sides, or for too "
+    "few requests; import results that have them, of more requests"
+)
 NO_COUNTER = "no counter of the server was recorded that shows the arm active: record the server's metrics"
 _LIMITS = {"gpu_power_limit_w": ("power limits", "W"), "gpu_clock_limit_mhz": ("clock limits", "MHz")}
 # Limits are set; clocks move a little with temperature and load.
@@ -50,6 +56,10 @@ _OF_LEVEL = ("prefix_tokens", "prefix_count")
 _MARGIN = 0.02
 _RATE_MARGIN = 0.05
 _ERRORS = 3.0
+# Of more requests that were cut off, the others say nothing.
+_MOST_CUT = 0.9
+# Counts that may be off by more do not show that undeclared lengths are the same.
+_VAGUE = 0.25
 # Below this share, and without a difference between the sides, failed requests do not qualify the verdict.
 _WORTH_SAYING = 0.001
 _ALPHA = 0.05
@@ -160,15 +170,29 @@ def _range(values: list[float]) -> str:
 
 
 def same_work(sides: Sides) -> Evidence:
-    """Return whether the work was the same; if not, what differs, with the values of both sides."""
+    """Return whether the work was the same; if not, what differs, with the values of both sides.
+
+    Lengths are known if both sides declare them, or both counted them well enough. Answers of unknown length are not
+    the same work; prompts of unknown length are said beside the verdict.
+    """
     differing = list(dict.fromkeys([*_declared(sides), *_observed(sides)]))
     if differing:
         said = "; ".join(differing)
         reason = f"not the same work: {said} in the cell it is compared with; measure both with one workload"
         return Evidence("work", said, "refuses", reason)
-    if any(_workload(row) or number(row, "request_output_tokens") > 0 for row in sides.arm):
-        return Evidence("work", "the same")
-    return Evidence("work", "not known", "unknown")
+    if not _known_on_both(sides, "output"):
+        return Evidence("work", "not known", "refuses", UNKNOWN_WORK)
+    if not _known_on_both(sides, "prompt"):
+        return Evidence("work", "lengths of prompts not known", "qualifies")
+    return Evidence("work", "the same")
+
+
+def _known_on_both(sides: Sides, name: str) -> bool:
+    """Whether both sides declare the tokens of an answer (`name` output) or prompt, or counted them well enough."""
+    if all(f"{name}_tokens" in _workload(row) for row in (*sides.arm, *sides.reference)):
+        return True
+    apart, limit = _apart(sides, name)
+    return apart <= math.log1p(_MARGIN) or limit <= math.log1p(_VAGUE)
 
 
 def _declared(sides: Sides) -> Iterator[str]:
@@ -204,22 +228,39 @@ def _observed(sides: Sides) -> Iterator[str]:
     if one_level and len({str(row.get("guidellm_version")) for row in (*sides.arm, *sides.reference)}) == 1:
         names["prompt"] = "prompt tokens"
     for name, words in names.items():
-        (ours, our_error, our_loss), (theirs, their_error, their_loss) = (
-            _mean_tokens(rows, f"request_{name}_tokens") for rows in (sides.arm, sides.reference)
-        )
-        limit = math.log1p(_MARGIN) + _ERRORS * math.hypot(our_error, their_error) + our_loss + their_loss
-        if ours > 0 and theirs > 0 and abs(math.log(ours / theirs)) > limit:
+        apart, limit = _apart(sides, name)
+        if apart > limit:
+            ours, theirs = (_counted(rows, name)[0] for rows in (sides.arm, sides.reference))
             yield f"{words} of a request {ours:,.4g} against {theirs:,.4g}"
 
 
-def _mean_tokens(rows: Rows, column: str) -> tuple[float, float, float]:
-    """The mean over runs, its relative standard error, and how far cut-off requests may have moved it."""
+def _apart(sides: Sides, name: str) -> tuple[float, float]:
+    """By how much the ln of both sides' mean tokens differs, and by how much it may by chance; NaN if not counted."""
+    (ours, our_error, our_loss), (theirs, their_error, their_loss) = (
+        _counted(rows, name) for rows in (sides.arm, sides.reference)
+    )
+    limit = math.log1p(_MARGIN) + _ERRORS * math.hypot(our_error, their_error) + our_loss + their_loss
+    return abs(math.log(ours / theirs)), limit
+
+
+def _counted(rows: Rows, name: str) -> tuple[float, float, float]:
+    """The mean tokens over runs, its relative standard error, and how far cut-off requests may have moved it.
+
+    All are NaN where no run counted any. Runs without an error are left out where others have one; if none has, means
+    are taken as they are, since an unknown error excuses no difference.
+    """
+    column = f"request_{name}_tokens"
     columns = (column, f"{column}_se", "requests_completed", "incomplete_share")
     means, errors, counts, cut = (numbers(rows, name) for name in columns)
-    spread = errors * np.sqrt(counts)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lost = np.where(spread > 0, spread * np.sqrt(cut / (1 - cut)), 0.0 * spread)
-    return float(means.mean()), float(np.sqrt((errors**2).sum())) / len(rows), float(lost.mean())
+    known = np.isfinite(means) & (means > 0)
+    sure = known & np.isfinite(errors)
+    used = sure if sure.any() else known
+    if not used.any():
+        return math.nan, math.nan, math.nan
+    error = np.where(np.isfinite(errors[used]), errors[used], 0.0)
+    share = np.clip(np.nan_to_num(cut[used]), 0, _MOST_CUT)
+    lost = error * np.sqrt(np.nan_to_num(counts[used]) * share / (1 - share))
+    return float(means[used].mean()), float(np.sqrt((error**2).sum())) / len(error), float(lost.mean())
 
 
 def failed_requests(sides: Sides) -> Evidence:

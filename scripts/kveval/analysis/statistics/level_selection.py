@@ -16,7 +16,7 @@ import pandas as pd
 from kveval.analysis.estimators.intervals import t_quantile
 from kveval.analysis.estimators.spreads import residuals
 from kveval.analysis.levels.checks import STARVED
-from kveval.load.enough import MIN_RUNS
+from kveval.load.enough import MIN_RUNS, MOST_FAILED
 
 
 class OwnPeak(NamedTuple):
@@ -27,14 +27,23 @@ class OwnPeak(NamedTuple):
 
 
 def log_table(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return ln of a metric, runs x levels, of the levels that all runs measured."""
-    measured = rows[rows[metric] > 0]
+    """Return ln of a metric, runs x levels: of the levels with a value in all runs but a few, and the runs with all.
+
+    A run that failed at a level is left out, so that its failure does not move the choice to another level. Where that
+    would leave out more than a quarter of the runs, a level that any run lacks is left out instead.
+    """
+    values = rows[metric].astype(float)
+    measured = rows[(values > 0) & np.isfinite(values)]
     runs, at_run = np.unique(measured["run"], return_inverse=True)
     levels, at_level = np.unique(measured["level"], return_inverse=True)
     table = np.full((len(runs), len(levels)), np.nan)
     table[at_run, at_level] = np.log(measured[metric].to_numpy(dtype=np.float64))
-    complete = ~np.isnan(table).any(axis=0)
-    return pd.DataFrame(table[:, complete], index=runs, columns=levels[complete])
+    lacking = np.isnan(table)
+    known = lacking.mean(axis=0) <= MOST_FAILED if len(runs) else np.zeros(0, dtype=bool)
+    whole = ~lacking[:, known].any(axis=1)
+    if whole.sum() < (1 - MOST_FAILED) * len(runs):
+        known, whole = ~lacking.any(axis=0), np.ones(len(runs), dtype=bool)
+    return pd.DataFrame(table[whole][:, known], index=runs[whole], columns=levels[known])
 
 
 def highest(logs: pd.DataFrame) -> int:
@@ -71,12 +80,16 @@ def cross_fit(logs: pd.DataFrame) -> float:
 
 
 def own_peak(rows: pd.DataFrame, metric: str) -> OwnPeak:
-    """Return a cell's own peak, cross-fitted: every run is evaluated at the best level of the other half."""
+    """Return a cell's own peak, cross-fitted: every run is evaluated at the best level of the other half.
+
+    Runs that failed at a level chose none, and are looked at where the others are best.
+    """
     logs = log_table(rows, metric)
+    runs = sorted(map(int, rows["run"].unique()))
     if logs.empty:
-        return OwnPeak(None, {})
+        return OwnPeak(None, dict.fromkeys(runs, int(rows["level"].max())))
     best = highest(logs)
-    by_run = dict.fromkeys(map(int, logs.index), best)
+    by_run = dict.fromkeys(runs, best)
     if len(logs) > 1:
         halves = logs.index[0::2], logs.index[1::2]
         for ours, others in (halves, halves[::-1]):

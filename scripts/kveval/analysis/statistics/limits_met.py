@@ -46,7 +46,7 @@ def require_comparable(entry: ComparedCell) -> None:
     if one_side_only(entry):
         entry.group = (*entry.group, entry.arm)
     rows = [*entry.sides.arm, *entry.sides.reference]
-    if not rows:
+    if not rows and not any(run.failed for run in entry.runs_left_out.values()):
         entry.obstacle = UNKNOWN
     elif not entry.obstacle and _without(rows) == len(rows):
         entry.obstacle = NONE_IN_EITHER

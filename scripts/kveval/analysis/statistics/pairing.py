@@ -6,7 +6,7 @@ measured on a later day, share no block with earlier runs, whatever their number
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -68,6 +68,36 @@ def pair_runs(arm: Spans, reference: Spans) -> Pairing:
     if len(numbered) >= _ENOUGH and len(numbered) - len(held) == 1:
         return Pairing(numbered, "repeated")
     return Pairing(numbered or bridge, "other time" if numbered or bridge else "blocks")
+
+
+def absent_runs(
+    pairing: Pairing, arm: Spans, reference: Spans, planned: tuple[int, int] | None, parted: Sequence[float]
+) -> tuple[set[int], set[int]]:
+    """Return the runs that the arm and the reference lack, each: asked for, or measured of the other cell alone.
+
+    `planned`: the numbers of runs that the campaign asks for, of arm and reference. A run that both cells lack is not
+    among them, nor is one that only one of them is asked for, as in a bridge. Where `planned` is not known, a run is
+    only missing if the cell has others of that session; `parted`: when the campaign paused, s since 1970.
+    """
+    if pairing.kind == "bridge":
+        # The reference's runs have other numbers, and those of other times are not asked for.
+        return (set(range(1, planned[0] + 1)) - arm.keys() if planned else set()), set()
+    of_arm, of_reference = reference.keys() - arm.keys(), arm.keys() - reference.keys()
+    if planned is not None:
+        asked = set(range(1, min(planned) + 1))
+        return of_arm & asked, of_reference & asked
+    return (
+        {run for run in of_arm if _in_session_of(arm, reference[run], parted)},
+        {run for run in of_reference if _in_session_of(reference, arm[run], parted)},
+    )
+
+
+def _in_session_of(runs: Spans, span: Span, parted: Sequence[float]) -> bool:
+    """Whether any of a cell's runs was measured between the same two pauses as `span`; unknown times may have been."""
+    starts = np.array([begin for begin, _ in runs.values()])
+    if not np.isfinite([*starts, span[0]]).all():
+        return True
+    return bool((np.searchsorted(parted, starts) == np.searchsorted(parted, span[0])).any())
 
 
 def _together(arm_run: int, reference_run: int, arm: Spans, reference: Spans) -> bool:

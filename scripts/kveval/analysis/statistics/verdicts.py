@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import limits_met
-from kveval.analysis.statistics.comparison import ComparedCell
+from kveval.analysis.statistics.comparison import SINGLE, ComparedCell
 from kveval.analysis.statistics.estimates import plan_runs, show_interval
 from kveval.analysis.statistics.evidence import columns as evidence_columns
+from kveval.load.enough import MOST_FAILED
 
 BETTER, WORSE, PARITY, INCONCLUSIVE = "better", "worse", "parity", "inconclusive"
 DECIDED = (BETTER, WORSE, PARITY)
@@ -18,6 +19,7 @@ INDICATIVE, INDICATIVE_TIME = "indicative", "indicative (measured at another tim
 INDICATIVE_ACTIVITY = "indicative (activity not shown)"
 SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED = "not assessed (single run)", "not assessed", "not exercised"
 REPLICATE = "same configuration as the cell it is compared with: a replicate, its difference is noise"
+MANY_FAILED = f"more than {100 * MOST_FAILED:g} % of the runs failed, and the others speak too well of their cell"
 WITHOUT_VERDICT = (INDICATIVE, INDICATIVE_TIME, INDICATIVE_ACTIVITY, SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED)
 
 
@@ -48,7 +50,7 @@ def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
         return NOT_EXERCISED, entry.evidence["activity"].reason
     if entry.replicate:
         return NOT_ASSESSED, REPLICATE
-    if entry.obstacle == "single run":
+    if entry.obstacle == SINGLE:
         return SINGLE_RUN, "the spread between runs is unknown"
     return (NOT_ASSESSED, entry.obstacle) if entry.obstacle else None
 
@@ -57,12 +59,18 @@ def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
     """Test equivalence first, then difference; else inconclusive, with the runs that a verdict would take."""
     row = entry.row
     barred = [found.name for found in entry.evidence.values() if found.bars_parity]
+    against = {side for found in entry.evidence.values() for side in found.against}
+    if row["p_parity_holm"] < alpha and against:
+        return INCONCLUSIVE, f"equality is not shown: {MANY_FAILED}"
     if row["p_parity_holm"] < alpha and barred:
         return INCONCLUSIVE, f"equality is not shown where {' and '.join(barred)} differ"
     if row["p_parity_holm"] < alpha:
         return PARITY, f"within +-{100 * margin:g} % (TOST)"
     if row["p_holm"] < alpha:
-        return (BETTER if (row["effect_percent"] > 0) == more_is_better else WORSE), ""
+        word, in_favour = (BETTER, "arm") if (row["effect_percent"] > 0) == more_is_better else (WORSE, "reference")
+        if in_favour in against:
+            return INCONCLUSIVE, f"{word} is not shown: {MANY_FAILED}"
+        return word, ""
     needed = row["runs_to_resolve"]
     how_many = "more than 1,000" if needed is None else str(needed)
     reason = f"{how_many} runs would resolve {100 * margin:g} % at this spread"

@@ -10,11 +10,14 @@ from kveval.analysis.cells import ArmSize, by_size, cell_of
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import (
+    DELIVERED_NOTHING,
     FAILED,
     FEW_LATENCIES,
     FEW_RUNS,
     FEW_SETTLED,
     NO_BASELINE,
+    NO_ROW,
+    NOT_MEASURED,
     OPEN_LOOP,
 )
 from kveval.analysis.statistics.inputs import NO_COUNTER
@@ -27,6 +30,7 @@ from kveval.report.figures.names import find_figure
 from kveval.report.tables.pairs import pairs_of, undeclared
 
 _ANOTHER_TIME = "measured at another time than its baseline"
+_ANSWERS = "a server that answers every request: see its log"
 _MORE_RUNS = f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
 # Part of a reason, or a check in it -> what would remove it; the first match counts.
 _SETTLED_BY = {
@@ -35,6 +39,10 @@ _SETTLED_BY = {
     FEW_LATENCIES: "longer levels",
     FEW_SETTLED: "longer levels",
     no_reuse.name: "prompts with shared prefixes or several turns: without any, no tier can serve anything",
+    DELIVERED_NOTHING: _ANSWERS,
+    words.MANY_FAILED: "the runs that failed: see their logs, and measure them again",
+    NO_ROW: "the same levels for both",
+    NOT_MEASURED: "the missing runs: `report` measures only what is missing",
     saturated_open_loop.name: "rates that the server keeps up with, or a closed loop (`profile: concurrent`)",
     FAILED: "levels that pass the checks: the appendix Checks says what was found",
     FEW_RUNS: _MORE_RUNS,
@@ -101,8 +109,8 @@ def settled_by(row: Mapping[Any, Any]) -> str:
     if IN_FLIGHT in reason:
         return "a load generator that keeps up: processors of its own, or a lower level"
     if verdict == words.INCONCLUSIVE and text(row.get("basis_errors")).startswith("qualifies"):
-        return "a server that answers every request: see its log"
-    if verdict == words.INCONCLUSIVE:
+        return _ANSWERS
+    if verdict == words.INCONCLUSIVE and words.MANY_FAILED not in reason:
         more = needed is not None and needed > row["runs"]
         return "longer levels, or more runs" + (f" ({needed:.0f} for the margin at this spread)" if more else "")
     return next((what for phrase, what in _SETTLED_BY.items() if phrase in reason), "see the reason")

@@ -204,7 +204,7 @@ _COLUMNS = {
     "arm active": ("activity",),
     "server and machine": ("build", "hardware", "clocks"),
     "tier": ("tier",),
-    "blocks and order": ("blocks", "order"),
+    "blocks and order": ("runs", "blocks", "order"),
     "failed requests": ("errors",),
     "A/A": ("replicates",),
 }

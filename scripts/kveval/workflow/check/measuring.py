@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.statistics.comparison import unfit
+from kveval.analysis.statistics.comparison import no_value, unfit
 from kveval.host.errors import Failure
 from kveval.measure.failures import cause
 from kveval.measure.progress import write_requested
@@ -89,11 +89,12 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
         if not (proof is None or pd.isna(proof) or bool(proof)):
             reasons.append(f"{cell.path} run {run}: by its own counters the arm was not active")
             continue
+        named = {str(key): value for key, value in row.items()}
         facts = primed.get(level) or {}
         cold = facts.get("prefixes", 0) / facts["seconds"] if facts.get("seconds") else math.nan
         for name in SHOWN:
             value = cold if name == COLD else float(row.get(name) or math.nan)
-            reason = "" if name == COLD else unfit({str(key): one for key, one in row.items()}, name)
+            reason = "" if name == COLD else no_value(named, name) or unfit(named, name)
             if value > 0 and not reason:
                 found[cell, level, name] = value
             elif reason and name == SHOWN[0]:
