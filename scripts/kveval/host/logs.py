@@ -40,17 +40,19 @@ class LogForm:
 PLAIN = LogForm()
 
 
-def last_words(log: Path, offset: int = 0, *, secondary: bool = True, form: LogForm = PLAIN) -> str:
+def last_words(
+    log: Path, offset: int = 0, *, secondary: bool = True, form: LogForm = PLAIN, only_line: bool = False
+) -> str:
     """Return ': ' and the line of a log, read from byte `offset`, that says why the program failed; "" if none does.
 
     Lines that report another process's failure count only if there are no others, and never without `secondary`; of a
-    program's processes, the innermost one's lines are preferred. The only line of a log counts, unless its level is
-    below ERROR. `form`: that of the program that wrote the log.
+    program's processes, the innermost one's lines are preferred. `form`: that of the program that wrote the log;
+    `only_line`: the only line of a log counts, too, as of a program that ended by itself.
     """
     lines = _lines(log, offset)
     telling = [found for found in _telling(lines, form) if secondary or found[0]]
     if not telling:
-        return _only_line(lines, form) if secondary else ""
+        return _only_line(lines, form) if only_line else ""
     # The last of the best lines: the program may have continued after earlier ones.
     return ": " + max(enumerate(telling), key=lambda item: (*item[1][:2], item[0]))[1][2][:_LONGEST]
 
@@ -58,7 +60,8 @@ def last_words(log: Path, offset: int = 0, *, secondary: bool = True, form: LogF
 def _only_line(lines: Iterable[str], form: LogForm) -> str:
     written = [line for line in lines if line.strip()]
     spoken = [text.strip() for _, text in _spoken(written, form)]
-    return f": {spoken[0][:_LONGEST]}" if len(written) == 1 and spoken else ""
+    told = len(written) == 1 and bool(spoken) and not spoken[0].startswith(("DEBUG", "INFO", "WARNING"))
+    return f": {spoken[0][:_LONGEST]}" if told else ""
 
 
 def _telling(lines: Iterable[str], form: LogForm) -> Iterable[tuple[bool, int, str]]:

@@ -64,14 +64,8 @@ REDIS = "12:C 21 Nov 2026 # Warning: Could not create listening socket 127.0.0.1
         (GUIDELLM, ": RuntimeError: Backend validation request failed"),
         ("OSError: [Errno 98] Address already in use\n", ": OSError: [Errno 98] Address already in use"),
         (REDIS, f": {REDIS}"),
-        ("exec /usr/bin/vllm: exec format error\n\n", ": exec /usr/bin/vllm: exec format error"),
-        ("one line\nand another\n", ""),
-        (A.format("INFO") + "starting\n", ""),
     ],
-    ids=[
-        *("import", "memory", "argument", "engine", "worker killed", "killed", "guidellm", "port", "redis"),
-        *("its only line", "several lines", "its only line, of no error"),
-    ],
+    ids=["import", "memory", "argument", "engine", "worker killed", "killed", "guidellm", "port", "redis"],
 )
 def test_the_telling_line_is_told(tmp_path: Path, text: str, words: str) -> None:
     log = tmp_path / "log"
@@ -79,6 +73,24 @@ def test_the_telling_line_is_told(tmp_path: Path, text: str, words: str) -> None
     found = last_words(log, form=VllmProgram.log_form)
     assert found.startswith(words)
     assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("exec /usr/bin/vllm: exec format error\n\n", ": exec /usr/bin/vllm: exec format error"),
+        ("one line\nand another\n", ""),
+        (A.format("INFO") + "starting\n", ""),
+        ("INFO CPU KV cache size: 17920 tokens\n", ""),
+        ("", ""),
+    ],
+    ids=["one", "several", "of no error", "of no error, in short", "none"],
+)
+def test_the_only_line_of_a_program_that_ended_is_told(tmp_path: Path, text: str, words: str) -> None:
+    log = tmp_path / "log"
+    log.write_text(text)
+    assert last_words(log, form=VllmProgram.log_form, only_line=True) == words
+    assert last_words(log, form=VllmProgram.log_form) == ""
 
 
 def test_hearsay_is_left_out_where_a_death_is_known_already(tmp_path: Path) -> None:

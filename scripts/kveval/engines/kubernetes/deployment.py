@@ -185,7 +185,8 @@ class ClusterServerHandle:
         usual = component if component in (*_STORES, "epp") else SERVER
         container = str(error.facts.get("container") or usual)
         form = self._place.program.log_form if container == SERVER else PLAIN
-        words = last_words(self._logs / f"{container}.log", form=form)
+        ended = error.facts.get("exit_code") is not None
+        words = last_words(self._logs / f"{container}.log", form=form, only_line=ended)
         return DeploymentError(keep_evidence(error, self._logs, words))
 
     def _follow(self, pod: Document, container: str, name: str) -> Follower:

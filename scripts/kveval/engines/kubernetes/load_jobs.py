@@ -147,7 +147,9 @@ class LoadJobs:
         finally:
             follower.complete()
         if code := exit_code(ended):
-            raise LoadError(f"GuideLLM failed ({exit_of(code)}){last_words(log, follower.offset)}; see {log}")
+            raise LoadError(
+                f"GuideLLM failed ({exit_of(code)}){last_words(log, follower.offset, only_line=True)}; see {log}"
+            )
         self._fetch(ended, report)
         for kind in (JOB, CONFIG_MAP):
             self._place.api.delete(kind, prepared.job, self._place.namespace)
@@ -200,7 +202,7 @@ class LoadJobs:
                     with contextlib.suppress(ClusterError):
                         log.write_text(place.api.logs(place.namespace, pod["metadata"]["name"], CONTAINER))
                     ended = f"GuideLLM ended ({exit_of(code)}) before it had sent anything"
-                    raise LoadError(f"{ended}{last_words(log)}; see {log}")
+                    raise LoadError(f"{ended}{last_words(log, only_line=True)}; see {log}")
             if running := [pod for pod in pods if pod["status"].get("phase") == "Running"]:
                 return WaitState(True, "its pod runs", running)
             found = target.read()

@@ -5,18 +5,23 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+from tests.support.cluster_cells import FULL_SITE
 from tests.support.cluster_run import SPECIFICATION, place
 from tests.support.config_files import CONFIG, LMCACHE, RAW
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 from tests.support.known_crash import KNOWN, LOG, NAME
 
+from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
 from kveval.engines.kubernetes.api.transport import Reply
+from kveval.engines.kubernetes.deployment import ClusterServerHandle
 from kveval.engines.kubernetes.pods import fetch_from_pod
 from kveval.engines.kubernetes.replicas import ClusterServer, Replica
+from kveval.engines.kubernetes.wait.rollout import RolloutError
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.lmcache import LMCacheServer
 from kveval.engines.servers.program import SidecarError
@@ -145,6 +150,31 @@ def test_of_several_servers_the_one_that_dies_is_quoted(tmp_path: Path) -> None:
         (tmp_path / f"server-{number}.log").write_text(f"ValueError: of server {number}\n")
     with pytest.raises(ServerDied, match=r"bench/server-1 was deleted while it was in use: ValueError: of server 1;"):
         server.require_alive()
+
+
+@pytest.mark.parametrize(
+    ("component", "facts", "words"),
+    [
+        ("model-server", {"container": "server", "exit_code": 126}, ": exec /usr/bin/server: exec format error"),
+        ("redis", {"container": "redis", "exit_code": 126}, ": exec /usr/bin/redis: exec format error"),
+        # It runs, and its only line need not be why it is not ready.
+        ("redis", {}, ""),
+    ],
+)
+def test_a_container_that_does_not_start_is_quoted_from_its_own_log(
+    tmp_path: Path, component: str, facts: dict[str, object], words: str
+) -> None:
+    name = "server" if component == "model-server" else component
+    pod = made("Pod", "pod-0", {"kveval.dev/component": component}, spec={"containers": [{"name": name}]})
+
+    def answer(call: Call) -> Reply:
+        return Reply(200, {}, f"exec /usr/bin/{name}: exec format error\n".encode()) if "/log" in call.path else ok(pod)
+
+    site = Cluster.model_validate({"namespace": "bench", **FULL_SITE})
+    lease = SimpleNamespace(document={"metadata": {}})
+    handle = ClusterServerHandle(place(FakeTransport(answer), site), lease, tmp_path, print)  # type: ignore[arg-type]
+    error = RolloutError("Deployment bench/x: Failed: see its last log lines", "Failed", "pod-0", **facts)
+    assert str(handle._explained(error)) == f"Deployment bench/x: Failed: see its last log lines{words}"
 
 
 def test_evidence_of_two_failures_is_told_apart(tmp_path: Path) -> None:
