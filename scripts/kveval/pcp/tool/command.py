@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kveval.pcp.archive.files import opened
 from kveval.pcp.archive.loading import Archive, load_all
-from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
+from kveval.pcp.archive.problems import PERHAPS_LOST, ArchiveError, ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Volume
 from kveval.pcp.conversion.conversion import Scan, convert, matcher, survey
 from kveval.pcp.tool.intervals import SECOND, TimeWindow, nanoseconds, shown, time_window
@@ -207,7 +207,11 @@ def _check(sources: Sequence[Path]) -> list[ArchiveProblem]:
         summary, problems = check(source)
         info = summary.info
         spans = " .. ".join(datetime.fromtimestamp(ns / 1e9, UTC).isoformat() for ns in (info.start_ns, info.end_ns))
-        state = "damaged" if any(problem.damage for problem in problems) else "whole"
+        state = "whole"
+        if any(problem.kind == PERHAPS_LOST for problem in problems):
+            state = "perhaps incomplete"
+        if any(problem.damage for problem in problems):
+            state = "damaged"
         print(
             f"{state}: {summary.rows:,} values of {len(summary.metrics)} metrics, {spans}, {len(info.marks_ns)} marks"
         )
