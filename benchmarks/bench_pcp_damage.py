@@ -6,7 +6,8 @@ ARCHIVES_DIR: folders of sound archives, such as qa/archives of PCP's sources. E
 them, plain, compressed member by member, or packed in a tar; it is converted and the values are compared with those of
 the sound archive. Failures are: losses that only pmlogcheck (of PATH, or the one given) reports, tracebacks, inputs
 that take more than 10 s, and workers that take more than 512 MiB. Other unreported losses are counted by what was
-damaged and how.
+damaged and how: archives that lost rows, and those that have as many rows as before, some with another value, name or
+time.
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 from kveval.pcp.archive.compression import Decompressed  # noqa: E402
 from kveval.pcp.archive.files import opened  # noqa: E402
 from kveval.pcp.archive.problems import ArchiveError, ProblemLog  # noqa: E402
-from kveval.pcp.archive.wire import LABEL_SIZE, MAGIC  # noqa: E402
+from kveval.pcp.archive.wire import INDEX_ENTRY, LABEL_SIZE, MAGIC  # noqa: E402
 from kveval.pcp.conversion.checking import check  # noqa: E402
 from kveval.pcp.conversion.conversion import convert  # noqa: E402
 
 SECONDS, MEBIBYTES = 10.0, 512
+LOST, CHANGED = SILENT = ("rows lost, silent", "rows changed, silent")
 LARGEST = 4 << 20
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
@@ -81,8 +83,8 @@ class Tally:
         """Count an outcome."""
         self.verdicts[outcome.verdict] += 1
         self.slowest = max(self.slowest, outcome.seconds)
-        if outcome.verdict == "silent":
-            self.silent[outcome.how] += 1
+        if outcome.verdict in SILENT:
+            self.silent[f"{outcome.verdict}: {outcome.how}"] += 1
         if outcome.verdict in ("traceback", "silent, named by pmlogcheck", "slow"):
             self.failures.append(f"{outcome.verdict}: {outcome.how}: {outcome.detail}")
 
@@ -161,6 +163,46 @@ def cut_at_record(data: bytearray, rng: random.Random) -> str:
     return "cut off between records"
 
 
+def cut_to_label(data: bytearray, rng: random.Random) -> str:
+    """Leave only the label."""
+    del data[next(_record_ends(data), 0) :]
+    return "cut to its label"
+
+
+def record_removed(data: bytearray, rng: random.Random) -> str:
+    """Take a record out."""
+    ends = list(_record_ends(data))
+    if len(ends) > 1:
+        number = rng.randrange(len(ends) - 1)
+        del data[ends[number] : ends[number + 1]]
+    return "a record removed"
+
+
+def record_repeated(data: bytearray, rng: random.Random) -> str:
+    """Write a record twice."""
+    ends = list(_record_ends(data))
+    if len(ends) > 1:
+        number = rng.randrange(len(ends) - 1)
+        data[ends[number] : ends[number]] = data[ends[number] : ends[number + 1]]
+    return "a record twice"
+
+
+def cut_at_index(files: Files, part: str, rng: random.Random) -> str:
+    """Cut a volume, or .meta, where an entry of the index points to; most often at the last such place."""
+    version = MAGIC[int.from_bytes(files["index"][4:8], "big")]
+    reached = set()
+    for fields in INDEX_ENTRY[version].iter_unpack(files["index"][LABEL_SIZE[version] :]):
+        volume, meta, offset = fields[-3:]
+        if part == "meta":
+            reached.add(meta)
+        elif volume == int(part):
+            reached.add(offset)
+    within = sorted(offset for offset in reached if offset < len(files[part]))
+    if within:
+        files[part] = files[part][: rng.choice([within[-1], within[-1], *within])]
+    return "cut where the index points to"
+
+
 def removed(data: bytearray, rng: random.Random) -> str:
     """Take some bytes out."""
     at = rng.randrange(len(data))
@@ -177,6 +219,8 @@ def _record_ends(data: bytearray) -> Iterator[int]:
 
 
 DAMAGE = (flip, flip, flip, run_of_bytes, zeros, cut, cut_at_record, removed)
+# Damage before a file is compressed: what a copy or a tool that ends too soon leaves, with sound checksums.
+BEFORE_COMPRESSION = (flip, cut_at_record, cut_to_label, record_removed, record_removed, record_repeated)
 
 
 def damaged(files: Files, other: Files, rng: random.Random) -> tuple[Files, str]:
@@ -186,6 +230,8 @@ def damaged(files: Files, other: Files, rng: random.Random) -> tuple[Files, str]
     volumes = [part for part in files if part.isdigit()]
     if whole < 0.08:
         return _rearranged(files, other, volumes, rng)
+    if whole < 0.38:
+        return _incomplete(files, volumes, rng)
     form = rng.choices(("plain", "compressed", "tar"), (70, 18, 12))[0]
     if form == "tar":
         suffix = rng.choice(("", *PACK))
@@ -202,6 +248,22 @@ def damaged(files: Files, other: Files, rng: random.Random) -> tuple[Files, str]
     files[name] = bytes(data)
     kind = "volume" if part.isdigit() else part
     return files, f"{kind}{name.removeprefix(part)}: {how}"
+
+
+def _incomplete(files: Files, volumes: list[str], rng: random.Random) -> tuple[Files, str]:
+    """A copy with a damaged file that is plain, or was compressed after it was damaged."""
+    part = rng.choice(("meta", *4 * volumes))
+    if rng.random() < 0.3:
+        how = cut_at_index(files, part, rng)
+    else:
+        data = bytearray(files[part])
+        how = rng.choice(BEFORE_COMPRESSION)(data, rng)
+        files[part] = bytes(data)
+    kind = "volume" if part.isdigit() else part
+    suffix = rng.choice(("", "", ".xz", ".zst"))
+    if suffix:
+        files[part + suffix] = PACK[suffix](files.pop(part))
+    return files, f"{kind}{suffix}, before compression: {how}" if suffix else f"{kind}: {how}"
 
 
 def _rearranged(files: Files, other: Files, volumes: list[str], rng: random.Random) -> tuple[Files, str]:
@@ -296,6 +358,7 @@ def _judged(source: Path, how: str, number: int, before: Sound, pmlogcheck: str 
         return Outcome(how, "traceback", 0.0, f"mutation {number}: {traceback.format_exc(limit=-3)}")
     seconds = time.process_time() - begin
     lost = sum((before.rows - rows).values())
+    fewer = rows.total() < before.rows.total()
     if seconds > SECONDS:
         return Outcome(how, "slow", seconds, f"mutation {number}: {seconds:.1f} s")
     if exit_one:
@@ -305,8 +368,9 @@ def _judged(source: Path, how: str, number: int, before: Sound, pmlogcheck: str 
     elif set(said) - before.said:
         verdict = "named as odd"
     else:
-        verdict = "silent"
-        words = _pmlogcheck(pmlogcheck, source) - before.pmlogcheck if source.is_dir() else set()
+        verdict = LOST if fewer else CHANGED
+        readable = source.is_dir() and not list(source.glob("*.zst"))
+        words = _pmlogcheck(pmlogcheck, source) - before.pmlogcheck if readable else set()
         if words:
             detail = f"mutation {number}: {lost} lost: {min(words)}"
             return Outcome(how, "silent, named by pmlogcheck", seconds, detail)
@@ -314,7 +378,7 @@ def _judged(source: Path, how: str, number: int, before: Sound, pmlogcheck: str 
 
 
 def _pmlogcheck(program: str | None, folder: Path) -> set[str]:
-    """The lines that pmlogcheck says about an archive, wraps of counters left out."""
+    """The lines that pmlogcheck says about an archive, wraps of counters left out; it cannot read .zst."""
     if program is None:
         return set()
     command = [program, "-w", "test"]

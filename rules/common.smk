@@ -18,7 +18,8 @@ from kveval.workflow.campaign_source import campaign_source, complete_values, hi
 from kveval.workflow.console import after_failures, after_success, before, print_last, when_nothing_was_to_do
 from kveval.workflow.code_digest import code_behind
 from kveval.workflow.directives import captioned, captions_of, growing
-from kveval.workflow.invocation import Asked, Invocation, limit_of
+from kveval.workflow.invocation import Asked, Invocation, SlurmPolling, limit_of
+from kveval.workflow.slurm import UnseenJobs, require_seen_jobs
 
 
 def source(name):
@@ -63,6 +64,10 @@ wildcard_constraints:
 
 
 onstart:
+    try:
+        require_seen_jobs(SlurmPolling.of(workflow), warn=logger.warning)
+    except UnseenJobs as error:
+        raise WorkflowError(str(error))
     before(PLAN, Asked.of(workflow), warn=logger.warning)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# status.sh JOB: prints a SLURM job's status for Snakemake: running, success or failed.
+# status.sh JOB: prints a SLURM job's status for Snakemake: running, success or failed, and on stderr how it failed.
 set -uo pipefail
 if ! answer=$(scontrol --oneliner show job "$1" 2>&1); then
     # An unknown job finished long ago. Any other failure is the controller's, which may answer the next query.
@@ -10,5 +10,10 @@ case $answer in
     *JobState=COMPLETED*) echo success ;;
     *JobState=PENDING* | *JobState=CONFIGURING* | *JobState=RUNNING* | *JobState=COMPLETING* | *JobState=SUSPENDED*) echo running ;;
     *JobState=REQUEUED* | *JobState=RESIZING* | *JobState=STAGE_OUT* | *JobState=STOPPED*) echo running ;;
-    *) echo failed ;;
+    *)
+        state=${answer#*JobState=}
+        state=${state%% *}
+        echo "SLURM job $1 has ended: ${state:-SLURM no longer knows how}" >&2
+        echo failed
+        ;;
 esac

@@ -1,5 +1,6 @@
 """The analysis on a real SLURM, by the profiles as they are; measurements beside snakemake, or there when asked."""
 
+import os
 import shutil
 import subprocess
 import time
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.workflow, pytest.mark.skipif(why is not None, reason=s
 # What is this cluster's own: no accounts, and nobody waits for a status. The plugin asks after 2 s and, where nothing
 # has ended, after 12 s more and 22 s more.
 SITE = ["--seconds-between-status-checks", "1", "--latency-wait", "10"]
-SLURM = ["--slurm-no-account", "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2"]
+SLURM = ["--slurm-no-account", "--slurm-init-seconds-before-status-checks", "2"]
 RESULTS = Path("results/campaigns/old-results")
 
 
@@ -48,19 +49,24 @@ def workflow(tmp_path: Path) -> Path:
     return folder
 
 
-def snakemake(folder: Path, *arguments: str) -> str:
-    """Run snakemake without --cores: where the jobs go is the profile's to say."""
-    done = subprocess.run(
+def started(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start snakemake without --cores: where the jobs go is the profile's to say."""
+    return subprocess.Popen(
         ["snakemake", *SITE, *arguments],
         cwd=folder,
-        env=plugins.environment("execution"),
+        env=plugins.environment("execution") | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
     )
-    assert done.returncode == 0, done.stdout[-4000:]
-    return done.stdout
+
+
+def snakemake(folder: Path, *arguments: str) -> str:
+    """Run snakemake to its end, which must be a good one, and return what it said."""
+    with started(folder, *arguments) as process:
+        output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output[-4000:]
+    return output
 
 
 def test_the_tables_come_from_slurm(state: Path, workflow: Path) -> None:
@@ -97,6 +103,62 @@ def test_the_status_command_knows_how_jobs_end(state: Path, tmp_path: Path) -> N
         time.sleep(0.5)
     assert told() == ["success", "failed", "running", "failed"]
     subprocess.run(["scancel", jobs[2]], check=True)
+
+
+@pytest.mark.parametrize("profile", ["profiles/slurm", "profiles/slurm-gpu"])
+def test_a_slurm_without_accounting_is_named_before_anything_is_sent(state: Path, workflow: Path, profile: str) -> None:
+    before = slurm_testbed.finished_jobs(state)
+    copy = ["--slurm-status-command", "sacct"]  # as in a copy of a profile that does not set it
+    target = ["--configfile", "campaign.yaml", "--", str(RESULTS / "analysis" / "comparison.csv")]
+    with started(workflow, "--profile", profile, *SLURM, *copy, *target) as process:
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "SLURM has no accounting here" in output and "Set slurm-status-command: squeue" in output
+    assert "Traceback" not in output
+    assert slurm_testbed.finished_jobs(state) == before
+
+
+def test_a_queue_that_does_not_answer_for_a_while_loses_no_job(state: Path, workflow: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    shim = programs / "squeue"
+    calls = tmp_path / "calls"
+    real = shutil.which("squeue")
+    shim.write_text(f'#!/bin/sh\necho >> {calls}\n[ $(wc -l < {calls}) -gt 20 ] && exec {real} "$@"\nexit 1\n')
+    shim.chmod(0o755)
+    target = str(RESULTS / "Qwen3-0.6B" / "no-offload" / "0" / "run-i1" / "measurement.json")
+    profile = ["--profile", "profiles/slurm", *SLURM, "--configfile=campaign.yaml"]
+    with started(workflow, *profile, "--", target, PATH=f"{programs}:{os.environ['PATH']}") as process:
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output[-4000:]
+
+
+@pytest.mark.parametrize(
+    ("profile", "options", "message"),
+    [
+        ("profiles/slurm", SLURM, "SLURM status is: 'CANCELLED'"),
+        ("profiles/cluster-generic", [], "has ended: CANCELLED"),
+    ],
+)
+def test_a_job_that_somebody_cancels_is_named_as_cancelled(
+    state: Path, workflow: Path, profile: str, options: list[str], message: str
+) -> None:
+    target = str(RESULTS / "Qwen3-0.6B" / "no-offload" / "0" / "peak.csv")
+    held = ["scontrol", "update", "partitionname=main", "state=down"]
+    subprocess.run(held, check=True)
+    try:
+        with started(
+            workflow, "--profile", profile, "--configfile", "campaign.yaml", *options, "--", target
+        ) as process:
+            while not (jobs := subprocess.check_output(["squeue", "--noheader", "--format", "%i"], text=True).split()):
+                assert process.poll() is None
+                time.sleep(0.2)
+            subprocess.run(["scancel", *jobs], check=True)
+            output, _ = process.communicate(timeout=120)
+    finally:
+        subprocess.run([*held[:-1], "state=up"], check=True)
+    assert process.returncode == 1
+    assert message in output, output[-4000:]
 
 
 @pytest.mark.parametrize(

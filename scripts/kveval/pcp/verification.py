@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kveval.pcp.archive.problems import ArchiveError
+from kveval.pcp.archive.problems import PERHAPS_LOST, ArchiveError
 from kveval.pcp.archive_tools import archive_files
 from kveval.pcp.conversion.conversion import convert
 from kveval.pcp.installation import RecordingError
@@ -97,7 +97,8 @@ def _as_parquet(recording: Path) -> Iterator[Path]:
             raise RecordingError(f"there is no PCP archive {recording}", code="no_archive")
         with tempfile.TemporaryDirectory(prefix=".verified-", dir=recording.parent) as folder:
             summary = convert(recording, parquet := Path(folder, "recording.parquet"))
-            damage = [problem for problem in summary.problems if problem.damage]
+            # Nothing has copied a recording yet: a record that its index names and that is not there is lost.
+            damage = [problem for problem in summary.problems if problem.damage or problem.kind == PERHAPS_LOST]
             if damage:
                 more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
                 raise RecordingError(f"the PCP archive {recording} is damaged: {damage[0]}{more}", code="damaged")

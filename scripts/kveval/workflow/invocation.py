@@ -45,6 +45,22 @@ def limit_of(workflow: Any, resource: str, default: int) -> int:
     return int(getattr(given, "value", given))
 
 
+@dataclass(frozen=True)
+class SlurmPolling:
+    """How Snakemake's plugin for SLURM asks how jobs end: `squeue` or `sacct`, and its first pause in seconds."""
+
+    command: str
+    first_pause_s: int
+
+    @classmethod
+    def of(cls, workflow: Any) -> SlurmPolling | None:
+        """Read it from a running workflow; None where jobs are not sent by that plugin."""
+        settings = workflow.executor_settings
+        if not hasattr(settings, "status_command") or not hasattr(settings, "init_seconds_before_status_checks"):
+            return None
+        return cls(settings.status_command or "sacct", settings.init_seconds_before_status_checks or 40)
+
+
 UPKEEP = frozenset(
     {"plan", "curve", "doctor", "deploy_one", "verify", "prune", "history", "check", "bisect_builds", "teardown"}
 )

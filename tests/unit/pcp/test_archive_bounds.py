@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import io
+import resource
 import struct
 import time
 import zlib
 from pathlib import Path
 
 import pytest
-from tests.unit.pcp.test_archive_damage import SECOND, archive, rows
+from tests.unit.pcp.test_archive_damage import SECOND, all_problems, archive, rows
 from tests.unit.pcp.test_archive_hostile import found
-from tests.unit.pcp.test_archive_writer import U32, Metric, Writer, pmid
+from tests.unit.pcp.test_archive_writer import U32, Metric, Writer, framed, indom, pmid
 
 from kveval.pcp.archive.compression import ALLOWANCE, Decompressed, TooLarge
 from kveval.pcp.conversion.conversion import convert
+from kveval.pcp.tool import command
+from kveval.pcp.tool.command import main
 
 
 def test_the_bound_on_expansion_can_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +52,76 @@ def test_thousands_of_bad_records_take_no_longer_than_good_ones(tmp_path: Path) 
     assert summary.rows == 15_000
     assert summary.damaged
     assert time.process_time() - begin < 5
+
+
+@pytest.mark.parametrize("kind", [6, 9])
+def test_small_records_of_metadata_are_bounded(tmp_path: Path, kind: int) -> None:
+    """Lists of instances that change nothing, and records of no known type: half a million in some kilobytes."""
+    base = archive(tmp_path)
+    meta = base.with_name("test.meta")
+    body = (
+        struct.pack(">I", kind) + Writer(tmp_path).stamp(1_700_000_000 * SECOND) + struct.pack(">II", indom(60, 1), 0)
+    )
+    packed = zlib.compress(meta.read_bytes() + 500_000 * framed(body), wbits=31)
+    meta.unlink()
+    base.with_name("test.meta.gz").write_bytes(packed)
+    (problem,) = [problem for problem in all_problems(base) if problem.kind == "too large"]
+    assert "more than 300,000 records" in problem.message
+    assert rows(base) == 120
+
+
+FAR = 80 * 365 * 86_400 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("last", "metrics", "instances", "message"),
+    [
+        (FAR, 1, 1, "42,048,001 rows, one every 60 s from 2023-11-14"),
+        (60 * SECOND, 500, 500, "more than 200,000 columns. Choose metrics by METRIC or instances by -i"),
+        (60_000 * SECOND * 60, 70, 50, "210,003,500 cells, 60,001 rows of 3,500 columns, for 2 values: more than 200,"),
+    ],
+    ids=["rows", "columns", "cells"],
+)
+def test_a_wide_table_is_refused_before_it_takes_the_memory(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    last: int,
+    metrics: int,
+    instances: int,
+    message: str,
+) -> None:
+    writer = Writer(tmp_path / "archive")
+    disks = indom(60, 1)
+    for number in range(metrics):
+        writer.metric(Metric(pmid(60, 0, number), (f"a.b{number}",), U32, disks))
+    writer.domain(writer.start, disks, {number: f"i{number}" for number in range(instances)})
+    for moment in (0, last):
+        writer.record(writer.start + moment, {pmid(60, 0, 0): {0: 1}})
+    base = writer.close()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert main(["-a", str(base), "--wide", "-o", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+    assert [path.name for path in tmp_path.iterdir()] == ["archive"]
+
+
+def test_a_wide_table_that_is_refused_is_written_in_a_window(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "archive")
+    writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
+    for moment in (0, 60 * SECOND, 120 * SECOND, FAR):
+        writer.record(writer.start + moment, {pmid(60, 0, 1): {0xFFFFFFFF: 1}})
+    base = writer.close()
+    for name, option in (("window", ["-T", "2min"]), ("interval", ["-t", "1day"]), ("rows", ["-s", "3"])):
+        assert main(["-a", str(base), "--wide", "-o", str(tmp_path / name), *option]) == 0
+
+
+def test_the_bound_on_rows_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "ROWS", 50)
+    base = archive(tmp_path / "archive", records=100)
+    options = ["-a", str(base), "--wide", "-t", "1", "-o", str(tmp_path / "out")]
+    assert main(options) == 2
+    monkeypatch.setenv(ALLOWANCE, "2")
+    assert main(options) == 0
 
 
 def test_a_byte_too_many_loses_one_record(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.unit.pcp.test_archive_writer import DOUBLE, STRING, U32, Metric, Writ
 
 from kveval.pcp.archive.problems import ArchiveProblem
 from kveval.pcp.conversion.conversion import convert
+from kveval.pcp.tool.command import main
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
@@ -296,3 +297,126 @@ def test_falls_of_counters_are_named_by_a_check(tmp_path: Path) -> None:
     (problem,) = all_problems(writer.close())
     assert (problem.kind, problem.damage) == ("counter fall", False)
     assert problem.message.startswith("a.count is lower than before 2 times")
+
+
+# --- records that the index tells of
+
+PARTS = ["", ".xz", ".zst"]
+
+
+def cut_records(base: Path, begin: int, end: int | None, suffix: str) -> None:
+    """Take the records from number `begin` up to `end` out of the archive's volume, and compress it."""
+    volume = base.with_name("test.0")
+    data = volume.read_bytes()
+    size = struct.unpack_from(">I", data, 808)[0]
+    rest = b"" if end is None else data[808 + end * size :]
+    data = data[: 808 + begin * size] + rest
+    volume.unlink()
+    base.with_name(f"test.0{suffix}").write_bytes(PACK[suffix](data) if suffix else data)
+
+
+@pytest.mark.parametrize("suffix", PARTS)
+def test_a_volume_cut_to_its_label_is_damaged(tmp_path: Path, suffix: str) -> None:
+    base = archive(tmp_path)
+    cut_records(base, 0, None, suffix)
+    assert {kind for kind, _ in found(base)} == {"truncated"}
+
+
+@pytest.mark.parametrize("suffix", PARTS)
+def test_a_volume_cut_to_its_label_is_damaged_where_the_index_has_one_record(tmp_path: Path, suffix: str) -> None:
+    base = archive(tmp_path, records=9)
+    cut_records(base, 0, None, suffix)
+    (problem,) = damage(base)
+    assert (problem.kind, problem.message) == ("truncated", "it holds no record; by the index it had some")
+
+
+@pytest.mark.parametrize("suffix", PARTS)
+def test_the_last_record_is_missed_where_the_index_points_to_it(
+    tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = archive(tmp_path, records=31)
+    cut_records(base, 30, None, suffix)
+    assert main([str(base), "--check"]) == 0
+    state, problem = capsys.readouterr().out.splitlines()
+    assert state.startswith("perhaps incomplete: 90 values")
+    assert "by the index a record of 2023-11-14T22:13:50.000000000Z begins here; it is lost, or" in problem
+
+
+@pytest.mark.parametrize("suffix", PARTS)
+@pytest.mark.parametrize(("begin", "end", "kind"), [(0, 1, "odd index"), (10, 11, "odd index"), (15, 16, "bad record")])
+def test_a_record_that_is_missing_before_an_indexed_one_is_missed(
+    tmp_path: Path, suffix: str, begin: int, end: int, kind: str
+) -> None:
+    base = archive(tmp_path, records=45)
+    cut_records(base, begin, end, suffix)
+    assert kind in {problem.kind for problem in all_problems(base)}
+
+
+def test_a_missing_record_of_another_length_is_missed_too(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    disks = indom(60, 1)
+    writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32, disks))
+    writer.domain(writer.start, disks, {number: f"d{number}" for number in range(9)})
+    for step in range(9):
+        values = dict.fromkeys(range(1 + step), step)
+        writer.record(writer.start + step * SECOND, {pmid(60, 0, 1): values}, index=step in (0, 6))
+    base = writer.close()
+    volume = base.with_name("test.0")
+    data = volume.read_bytes()
+    size = struct.unpack_from(">I", data, 808)[0]
+    volume.write_bytes(data[:808] + data[808 + size :])
+    assert ("bad record", "test.0") in found(base)
+
+
+def test_a_record_whose_time_is_damaged_is_missed_where_the_index_has_it(tmp_path: Path) -> None:
+    base = archive(tmp_path)
+    volume = base.with_name("test.0")
+    data = bytearray(volume.read_bytes())
+    size = struct.unpack_from(">I", data, 808)[0]
+    data[808 + 10 * size + 12 : 808 + 10 * size + 16] = struct.pack(">I", 1000)
+    volume.write_bytes(data)
+    (problem,) = all_problems(base)
+    assert (problem.kind, problem.offset) == ("odd index", 808 + 10 * size)
+
+
+def test_the_last_record_of_an_earlier_volume_is_missed(tmp_path: Path) -> None:
+    base = volumes(tmp_path)
+    volume = base.with_name("test.1")
+    data = volume.read_bytes()
+    size = struct.unpack_from(">I", data, 808)[0]
+    base.with_name("test.1.xz").write_bytes(lzma.compress(data[:-size]))
+    volume.unlink()
+    assert [(problem.kind, problem.where) for problem in all_problems(base)] == [("odd index", "test.1.xz")]
+
+
+@pytest.mark.parametrize("entries", ["behind", "last one behind", "last one late"])
+def test_entries_as_sound_programs_write_them_are_no_damage(tmp_path: Path, entries: str) -> None:
+    # Behind their record: pmlogger of the 1990s; the last one behind: pmlogextract; late: pmlogger at its end.
+    writer = Writer(tmp_path)
+    writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
+    for step in range(20):
+        time = writer.start + step * SECOND
+        late = entries == "last one late" and step == 19
+        if late:
+            writer.index_entry(time + SECOND // 2)
+        at_start = step == 0 or (entries != "behind" and step % 5 == 0)
+        writer.record(time, {pmid(60, 0, 1): {0xFFFFFFFF: step}}, index=at_start)
+        if (entries == "behind" and step % 5 == 4) or (entries == "last one behind" and step == 19):
+            writer.index_entry(time)
+    assert all_problems(writer.close()) == []
+
+
+@pytest.mark.parametrize("left_out", [(0,), (5, 10), (15,), (0, 5, 10, 15)])
+def test_records_that_pmlogrewrite_left_out_are_no_damage(tmp_path: Path, left_out: tuple[int, ...]) -> None:
+    """It writes an entry for each record that it copies, also for one of which it deletes every metric."""
+    writer = Writer(tmp_path)
+    writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
+    for step in range(16):
+        time = writer.start + step * SECOND
+        if step % 5 == 0:
+            writer.index_entry(time)
+        if step not in left_out:
+            writer.record(time, {pmid(60, 0, 1): {0xFFFFFFFF: step}}, index=False)
+    base = writer.close()
+    assert damage(base) == []
+    assert [problem.kind for problem in all_problems(base)] == ["odd index"] * len(left_out)

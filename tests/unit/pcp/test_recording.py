@@ -168,6 +168,23 @@ def test_a_level_with_too_few_samples_is_named(tmp_path: Path) -> None:
     assert damaged.value.code == "damaged"
 
 
+def test_a_recording_without_its_last_record_is_damaged(tmp_path: Path) -> None:
+    load = Metric(pmid(60, 2, 0), ("kernel.all.load",), U32)
+    writer = Writer(tmp_path, "pcp", 3, start=1000 * 10**9)
+    writer.metric(load)
+    for second in range(1000, 1011):
+        writer.record(second * 10**9, {load.pmid: {NULL: second}}, index=second in (1000, 1010))
+    base = writer.close()
+    window: dict[str, Any] = {"start": 1001.0, "end": 1009.0, "required": ["kernel.all.load"]}
+    assert verify_recording(base, **window).end == 1010
+    volume = base.with_name("pcp.0").read_bytes()
+    size = int.from_bytes(volume[-4:], "big")
+    base.with_name("pcp.0").write_bytes(volume[:-size])
+    with pytest.raises(RecordingError, match="by the index a record of 1970-01-01T00:16:50") as error:
+        verify_recording(base, **window)
+    assert error.value.code == "damaged"
+
+
 def test_an_archive_that_is_not_there_cannot_be_verified(tmp_path: Path) -> None:
     with pytest.raises(RecordingError) as error:
         verify_recording(tmp_path / "pcp", start=0, end=1, required=[])

@@ -43,6 +43,11 @@ def allowance() -> float:
         return 1.0
 
 
+def allowance_hint() -> str:
+    """How to raise the bounds, for the message of one that was exceeded."""
+    return f"if that is right, set {ALLOWANCE} to more than {allowance():g}"
+
+
 def credible(stored: int) -> int:
     """How many bytes a file or tar of `stored` bytes may expand to."""
     return int(max(ALWAYS_ALLOWED, MAX_RATIO * stored) * allowance())
@@ -50,8 +55,7 @@ def credible(stored: int) -> int:
 
 def too_large(stored: int) -> TooLarge:
     """The error of a file of `stored` bytes that expands to more than it may."""
-    told = f"{stored:,} bytes expand to more than {credible(stored):,}"
-    return TooLarge(f"{told}: if that is right, set {ALLOWANCE} to more than {allowance():g}")
+    return TooLarge(f"{stored:,} bytes expand to more than {credible(stored):,}: {allowance_hint()}")
 
 
 class _Zstd:

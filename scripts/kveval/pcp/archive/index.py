@@ -6,20 +6,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from kveval.pcp.archive.member import Member, Stream
-from kveval.pcp.archive.problems import ProblemLog
+from kveval.pcp.archive.problems import PERHAPS_LOST, ProblemLog
+from kveval.pcp.archive.records import Block
 from kveval.pcp.archive.wire import (
     IMPOSSIBLE,
     INDEX_ENTRY,
     LABEL_SIZE,
     MICROSECONDS,
     NANOSECONDS,
+    iso,
     nanoseconds_v3,
     parse_label,
 )
 
 # An entry is written at most every few seconds, so 64 MiB last for decades.
 MAX_INDEX = 64 << 20
+# pmlogger's closing record is so much later than the one before it.
+CLOSING_NS = 1_000_000
 # A larger number is damage, not a volume.
 MAX_VOLUME = 999_999_999
 
@@ -114,3 +120,79 @@ def check_size(entries: Sequence[IndexEntry], volume: int | None, size: int, whe
     reach = [entry.meta if volume is None else entry.offset for entry in entries if volume in (None, entry.volume)]
     if reach and max(reach) > size:
         problems.add("truncated", where, f"it ends here; by the index it had {max(reach):,} bytes", size)
+
+
+class IndexedRecords:
+    """Compares the records of an archive, read from its first to its last, with what the index says of them.
+
+    An entry is written at the start of a record, with that record's time; some old programs write it behind the
+    record. It points to a record's start or to the end of the data in every sound archive. A record of its time need
+    not be there: pmlogrewrite leaves out records whose metrics it deletes, but writes their entries.
+    """
+
+    def __init__(self, entries: Sequence[IndexEntry], problems: ProblemLog) -> None:
+        self._problems = problems
+        self._entries: dict[int, list[IndexEntry]] = {}
+        for entry in entries:
+            self._entries.setdefault(entry.volume, []).append(entry)
+        self._offsets = {
+            volume: np.unique(np.array([entry.offset for entry in group], dtype=np.uint64)).astype(np.int64)
+            for volume, group in self._entries.items()
+        }
+        self._last_entry = entries[-1] if entries else None
+        # Volume and indexed offset of a record -> its time and that of the record before it.
+        self._times: dict[tuple[int, int], tuple[int, int]] = {}
+        self._last_time = IMPOSSIBLE
+        self._written_at_starts = False
+
+    def watch(self, block: Block, volume: int) -> None:
+        """Note the times around the indexed offsets in a block of a volume."""
+        starts = block.offset + block.starts
+        offsets = self._offsets.get(volume, np.empty(0, dtype=np.int64))
+        offsets = offsets[(offsets >= starts[0]) & (offsets <= starts[-1])]
+        for offset, number in zip(offsets.tolist(), np.searchsorted(starts, offsets).tolist(), strict=True):
+            if starts[number] == offset:
+                before = block.times[number - 1].item() if number else self._last_time
+                self._times[volume, offset] = block.times[number].item(), before
+        self._last_time = block.times[-1].item()
+
+    def check_volume(self, volume: int, size: int, where: str) -> None:
+        """Report each entry of a volume, read to its end at `size` bytes, that its records contradict.
+
+        A volume of which damage is known is left out: an entry may point to what is lost.
+        """
+        if self._is_damaged(where):
+            return
+        for number, entry in enumerate(self._entries.get(volume, [])):
+            kind, complaint = self._contradiction(entry, size, first=number == 0)
+            if complaint:
+                said = f"by the index a record of {iso(entry.time_ns)} begins here; {complaint}"
+                self._problems.add(kind, where, said, entry.offset)
+
+    def _contradiction(self, entry: IndexEntry, size: int, *, first: bool) -> tuple[str, str]:
+        """A kind of problem and what is wrong with the record of an entry; ("", "") if nothing is."""
+        lost = PERHAPS_LOST, "it is lost, or a program such as pmlogrewrite has left it out"
+        if entry.offset >= size:
+            return lost if entry.time_ns > self._last_time > IMPOSSIBLE else ("", "")
+        if (entry.volume, entry.offset) not in self._times:
+            return "bad record", "no record does: a part of the file is lost, or the entry is damaged"
+        time, before = self._times[entry.volume, entry.offset]
+        if time == entry.time_ns:
+            self._written_at_starts |= before != time and not first
+            return "", ""
+        last = entry == self._last_entry
+        if entry.time_ns == before:
+            closing = last and time - before <= CLOSING_NS
+            if closing or not self._written_at_starts:
+                return "", ""
+            return "bad record", f"it begins earlier, and one of {iso(time)} begins here: a part of the file is lost"
+        # pmlogger's last entry may be later than the record that it points to.
+        return ("", "") if last and time < entry.time_ns else lost
+
+    def check_archive(self, where: str) -> None:
+        """Report an archive, by the name of its first volume, that holds no record although its index has entries."""
+        if self._last_entry is not None and self._last_time == IMPOSSIBLE and not self._is_damaged(where):
+            self._problems.add("truncated", where, "it holds no record; by the index it had some")
+
+    def _is_damaged(self, where: str) -> bool:
+        return any(problem.damage and problem.where == where for problem in self._problems.items)

@@ -38,12 +38,13 @@ def load(files: ArchiveFiles, problems: ProblemLog) -> Archive | None:
     _check_labels(files, heads, label, problems)
     if files.meta is None:
         problems.add("missing file", files.base, "no .meta: without descriptors the values cannot be read")
-    metadata = read_metadata(files.meta, problems) if files.meta else Metadata()
+    # The index first: where the archive is still being written, what it names is then there when it is looked for.
     index = read_index(files.index, label.version, problems, label.start_ns)
+    metadata = read_metadata(files.meta, problems) if files.meta else Metadata()
     if files.index is None:
         problems.add("no index", files.base, "no .index: a loss at the end of a volume cannot be seen")
     check_volumes(index, present, files.base, problems)
-    if files.meta is not None:
+    if files.meta is not None and metadata.size:
         check_size(index, None, metadata.size, files.meta.name, problems)
     for number, member in sorted(files.volumes.items()):
         if not member.suffix:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.compression import ALLOWANCE, allowance
+from kveval.pcp.archive.compression import allowance, allowance_hint
 from kveval.pcp.archive.member import Member, Stream
 from kveval.pcp.archive.problems import ProblemLog
 from kveval.pcp.archive.wire import IN_NULL, LABEL_SIZE, Label, parse_label, stamp
@@ -28,7 +28,8 @@ MAX_RECORD = 64 << 20
 PIECE = 4 << 20
 GONE = 0xFFFFFFFF
 MAX_INSTANCE = 0x7FFFFFFF
-# Bounds memory: a file may hold ENTRIES names and labels, or one per BYTES_PER_ENTRY of its size if that is more.
+# Bounds memory and time: a file may hold ENTRIES names and labels, and as many records, or one per BYTES_PER_ENTRY of
+# its size if that is more.
 ENTRIES = 300_000
 BYTES_PER_ENTRY = 4
 STAMPED = {INDOM_V2: 2, LABELS_V2: 2, INDOM: 3, INDOM_DELTA: 3, LABELS: 3}
@@ -93,7 +94,7 @@ class Metadata:
     texts: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     size: int = 0
-    """Uncompressed bytes of the file."""
+    """Uncompressed bytes of the file, 0 if it was not read to its end."""
     stamps: list[tuple[int, int]] = field(default_factory=list)
     """Offset and time of each record that has a time."""
     held: int = 0
@@ -132,14 +133,14 @@ def read_metadata(member: Member, problems: ProblemLog) -> Metadata:
     """Read a .meta file as far as it can be read; damage is recorded and what follows it is still read."""
     metadata = Metadata()
     room = max(ENTRIES, member.stored_size // BYTES_PER_ENTRY) * allowance()
-    for offset, payload in _records(member, metadata, problems):
+    for number, (offset, payload) in enumerate(_records(member, metadata, problems)):
+        if number >= room or metadata.held > room:
+            excess = "records" if number >= room else "names and labels"
+            told = f"more than {room:,.0f} {excess} in {member.stored_size:,} bytes"
+            problems.add("too large", member.name, f"{told}; the rest is left out: {allowance_hint()}", offset)
+            break
         try:
             _take(metadata, payload)
-            if metadata.held > room:
-                told = f"more than {room:,.0f} names and labels in {member.stored_size:,} bytes"
-                hint = f"if that is right, set {ALLOWANCE} to more than {allowance():g}"
-                problems.add("too large", member.name, f"{told}; the rest is left out: {hint}", offset)
-                break
             _note_time(metadata, payload, offset)
         except (struct.error, ValueError, RecursionError) as error:
             kind = int.from_bytes(payload[:4], "big")

@@ -12,6 +12,8 @@ KEPT_PER_KIND = 20
 DAMAGE = frozenset(
     {"missing file", "truncated", "bad record", "bad metadata", "bad index", "unreadable", "foreign file", "too large"}
 )
+# A record may be missing, or have been left out by a program that copied the archive: nobody can tell.
+PERHAPS_LOST = "odd index"
 
 
 class ArchiveError(Exception):

@@ -89,7 +89,7 @@ def check(source: str | Path) -> tuple[ConversionSummary, list[ArchiveProblem]]:
 
     Kinds of damage (`ArchiveProblem.damage`): missing file, foreign file, truncated, bad record, bad metadata,
     bad index, unreadable, too large. Properties of the recording: gap, clock step, counter fall, no data, no index,
-    index order, odd metadata, bad label, unnamed instance, not converted, metadata changed.
+    index order, odd index, odd metadata, bad label, unnamed instance, not converted, metadata changed.
     """
     rhythm, falls = Rhythm(), Falls()
     summary = survey(source, watcher=rhythm, sink=falls)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from kveval.pcp.archive.files import ArchiveFiles, opened
-from kveval.pcp.archive.index import IndexEntry, check_size
+from kveval.pcp.archive.index import IndexedRecords, IndexEntry, check_size
 from kveval.pcp.archive.loading import Archive, load_all
 from kveval.pcp.archive.member import Member
 from kveval.pcp.archive.meta import Desc
@@ -121,6 +121,7 @@ class Scan:
             self.problems.add("bad index", name, "does not fit the volumes; they are read from their start")
             begin = None
         beyond = False
+        indexed = IndexedRecords(archive.index, self.problems)
         for number, member in sorted(archive.files.volumes.items()):
             if number in archive.files.repeated:
                 continue
@@ -129,6 +130,7 @@ class Scan:
                 limit = end.offset if end is not None and number == end.volume else None
                 volume = Volume(member, self.problems, archive.label.version)
                 for block in volume.blocks(first, limit, self.finish_ns):
+                    indexed.watch(block, number)
                     # Past the window's end according to the index and to the records themselves.
                     beyond = end is not None and number >= end.volume and bool(block.times[-1] > self.finish_ns)
                     if self.watcher is not None:
@@ -136,6 +138,10 @@ class Scan:
                     yield member, block
                 if volume.size is not None:
                     self._check_end(archive, number, volume.size)
+                    if begin is None:
+                        indexed.check_volume(number, volume.size, member.name)
+        if begin is None and archive.metadata.descs and archive.files.volumes and not archive.files.repeated:
+            indexed.check_archive(archive.files.volumes[min(archive.files.volumes)].name)
 
     def _check_end(self, archive: Archive, number: int, size: int) -> None:
         """Report a volume, read to its end at `size` bytes, if it holds no record or is shorter than the index says."""
@@ -144,7 +150,7 @@ class Scan:
             # A pmlogger that was stopped before its first record leaves a last volume with only a label.
             kind = "no data" if number == max(archive.files.volumes) else "truncated"
             self.problems.add(kind, member.name, "it holds no record", size)
-        elif member.suffix:
+        if member.suffix:
             check_size(archive.index, number, size, member.name, self.problems)
 
     def _confirmed(self, archive: Archive, entry: IndexEntry) -> bool:

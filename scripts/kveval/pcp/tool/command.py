@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kveval.pcp.archive.compression import allowance, allowance_hint
 from kveval.pcp.archive.files import opened
 from kveval.pcp.archive.loading import Archive, load_all
-from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
+from kveval.pcp.archive.problems import PERHAPS_LOST, ArchiveError, ArchiveProblem, ProblemLog
 from kveval.pcp.archive.records import Volume
 from kveval.pcp.conversion.conversion import Scan, convert, matcher, survey
 from kveval.pcp.tool.intervals import SECOND, TimeWindow, nanoseconds, shown, time_window
@@ -27,6 +28,10 @@ from kveval.pcp.tool.options import parse
 OK, DAMAGED, NOTHING = 0, 1, 2
 DEFAULT_INTERVAL_NS = 60 * SECOND
 MICROSECOND = 1000
+# Bounds of the wide table, which `allowance` raises: rows, and cells, or so many for each value if that is more.
+ROWS = 5_000_000
+CELLS = 200_000_000
+CELLS_PER_VALUE = 100
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -109,6 +114,8 @@ def _wide(
         at_ns, stamps = _moments(options, store.record_times(), window)
         moments = Moments(at_ns, archives[0].label.start_ns, np.array(info.marks_ns, dtype=np.int64))
         metrics = wanted_metrics(inventory, options, {pmid: store.names(pmid) for pmid in chosen})
+        values = sum(metric.samples for metric in scan.metrics.values())
+        _require_few_cells(len(at_ns), sum(len(metric.instances) for metric in metrics), values)
         sheet = Sheet(store, inventory, moments, stamps, options.raw)
         zone = "UTC" if options.raw else os.environ.get("TZ") or "local"
         facts = {"host": info.host, "timezone": zone, "sampling": "records" if options.raw else "interpolated"}
@@ -134,10 +141,24 @@ def _moments(
         step = max(1, nanoseconds(span / SECOND / (samples - 1)))
     # A sample counts if it is in the window to the microsecond, the resolution of times in libpcp's Python.
     count = min((span + 999) // step + 1, samples or sys.maxsize)
+    if count > ROWS * allowance():
+        every = f"one every {step / SECOND:g} s from {shown(window.origin_ns)} to {shown(window.finish_ns)}"
+        remedy = "a window by -S and -T, a longer interval by -t or a number of rows by -s"
+        most = f"more than {ROWS * allowance():,.0f}"
+        raise ValueError(f"--wide would write {count:,} rows, {every}: {most}. Choose {remedy}; {allowance_hint()}")
     at_ns = window.origin_ns + step * np.arange(count, dtype=np.int64)
     # Local times in the process's time zone, rounded down to the microsecond.
     offsets = np.array([time.localtime(second).tm_gmtoff for second in (at_ns // SECOND).tolist()], dtype=np.int64)
     return at_ns, np.asarray(at_ns // 1000 * 1000 + offsets * SECOND)
+
+
+def _require_few_cells(rows: int, columns: int, values: int) -> None:
+    """ValueError if a table of so many rows and columns is too large for an archive of so many values."""
+    cells, most = rows * columns, max(CELLS, CELLS_PER_VALUE * values) * allowance()
+    if cells > most:
+        told = f"{cells:,} cells, {rows:,} rows of {columns:,} columns, for {values:,} values: more than {most:,.0f}"
+        remedy = "metrics by METRIC, instances by -i, a window by -S and -T or, without -r, a longer interval by -t"
+        raise ValueError(f"--wide would write {told}. Choose {remedy}; {allowance_hint()}")
 
 
 def _span(archives: Sequence[Archive]) -> tuple[int, int]:
@@ -207,7 +228,11 @@ def _check(sources: Sequence[Path]) -> list[ArchiveProblem]:
         summary, problems = check(source)
         info = summary.info
         spans = " .. ".join(datetime.fromtimestamp(ns / 1e9, UTC).isoformat() for ns in (info.start_ns, info.end_ns))
-        state = "damaged" if any(problem.damage for problem in problems) else "whole"
+        state = "whole"
+        if any(problem.kind == PERHAPS_LOST for problem in problems):
+            state = "perhaps incomplete"
+        if any(problem.damage for problem in problems):
+            state = "damaged"
         print(
             f"{state}: {summary.rows:,} values of {len(summary.metrics)} metrics, {spans}, {len(info.marks_ns)} marks"
         )

@@ -9,12 +9,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kveval.pcp.archive.compression import allowance, allowance_hint
 from kveval.pcp.archive.meta import INDOM_NULL, Desc
 from kveval.pcp.archive.units import COUNTER, STRING
 from kveval.pcp.conversion.conversion import matches
 from kveval.pcp.tool.domains import Inventory
 from kveval.pcp.tool.samples import NATIVE
 from kveval.pcp.tool.scaling import Scaling, scaling, unpacked
+
+# A column takes several KiB of memory however few rows it has; `allowance` raises the bound.
+COLUMNS = 200_000
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ def wanted_metrics(
     left out. ValueError for a specification that no metric matches, and for units of another dimension.
     """
     found: dict[int, Wanted] = {}
+    columns = 0
     for spec in map(parse_spec, options.words or ["*"]):
         hits = [name for name in inventory.pmids if spec.matches(name)]
         if not hits:
@@ -84,7 +89,17 @@ def wanted_metrics(
                     instances = list(dict.fromkeys([*domain.names, *valued.get(desc.pmid, [])]))
                 if (metric := _wanted(name, desc, spec, options, instances)) is not None:
                     found[desc.pmid] = metric
+                    columns += len(metric.instances)
+                    _require_few(columns)
     return list(found.values())
+
+
+def _require_few(columns: int) -> None:
+    """ValueError if a table has more columns than can be written."""
+    if columns > COLUMNS * allowance():
+        told = f"more than {COLUMNS * allowance():,.0f} columns"
+        remedy = "metrics by METRIC or instances by -i"
+        raise ValueError(f"--wide would write {told}. Choose {remedy}; {allowance_hint()}")
 
 
 def _wanted(
