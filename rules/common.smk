@@ -15,11 +15,13 @@ from kveval.report.files import APPENDICES
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.campaign_source import BISECTING, CHECKING, PRUNING, SITE
 from kveval.workflow.campaign_source import campaign_source, complete_values, history_folders
-from kveval.workflow.console import after_failures, after_success, before, print_last, when_nothing_was_to_do
+from kveval.workflow.console import after_failures, after_stop, after_success, before
+from kveval.workflow.console import print_last, when_nothing_was_to_do
 from kveval.workflow.code_digest import code_behind
 from kveval.workflow.directives import captioned, captions_of, growing
-from kveval.workflow.invocation import Asked, Invocation, SlurmPolling, limit_of
+from kveval.workflow.invocation import Asked, Invocation, SlurmPolling, drains, left_elsewhere, limit_of
 from kveval.workflow.slurm import UnseenJobs, require_seen_jobs
+from kveval.workflow.stopping import DRAINED, INTERRUPTED, Stopping
 
 
 def source(name):
@@ -28,6 +30,7 @@ def source(name):
 
 
 BEGAN = time.time()
+STOPPING = Stopping.watch(workflow, logger.handlers)
 INVOCATION = Invocation.of(workflow)
 CATALOGUES, METRICS = source("config"), source("config/metrics.yaml")
 SCRIPTS, SERVER_ENVIRONMENT = shlex.quote(source("scripts")), shlex.quote(source(".server-venv"))
@@ -76,8 +79,18 @@ onsuccess:
 
 
 onerror:
-    asked = Asked.of(workflow)
-    print_last(after_failures(PLAN, asked, INVOCATION.configfiles, since=BEGAN, warn=logger.warning))
+    ended = STOPPING.finish()
+    ending = (PLAN, Asked.of(workflow), INVOCATION.configfiles, BEGAN)
+    if STOPPING.reason:
+        why = f"Stopped ({STOPPING.reason}): {ended}. {left_elsewhere(workflow)}".rstrip()
+        print_last(after_stop(*ending, why=why, warn=logger.warning), STOPPING.output)
+        # In place of Snakemake's "At least one job did not complete", with exit status 1.
+        raise SystemExit(INTERRUPTED)
+    if drains(workflow):
+        why = "Stopped (SIGTERM) when the running jobs had ended; no others were started."
+        print_last(after_stop(*ending, why=why, warn=logger.warning))
+        raise SystemExit(DRAINED)
+    print_last(after_failures(*ending, warn=logger.warning))
 
 
 when_nothing_was_to_do(lambda: Asked.idle(workflow), PLAN)

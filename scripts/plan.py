@@ -17,8 +17,9 @@ if __name__ == "__main__":
         said = [f"Campaign {config.campaign.name}: {params.taken}"]
     else:
         index, pointers = StoreIndex.read(Path(params.store)), pointed(results, planned_runs(config))
-        host = hardware.probe()["fingerprint"] if config.campaign.engine == "local" else None
-        plan = PlanText(make_plan(config, pointers, index, host, frozen(config, results)), index, os.cpu_count() or 1)
+        host = hardware.probe() if config.campaign.engine == "local" else {}
+        planned = make_plan(config, pointers, index, host.get("fingerprint"), frozen(config, results))
+        plan = PlanText(planned, index, os.cpu_count() or 1, host.get("memory_bytes"))
         plan.write_table(Path(params.table))
         said = [*plan.lines(), "", f"Table: {params.table}"]
     Path(snakemake.log[0]).write_text("\n".join([*said, ""]))

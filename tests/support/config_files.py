@@ -75,15 +75,18 @@ RELEASES = tuple(RAW["releases"])
 def on_cluster(release, entries, *, site=None, **campaign):
     """Return the raw files with a campaign of these matrix entries on a cluster with a release's own vLLM.
 
-    `entries`: (models, scenarios, cpu_blocks) each.
+    `entries`: (models, scenarios, cpu_blocks) each. Servers with the GPUs of the models have two each.
     """
+    declared = campaign.pop("server", {})
+    on_gpus_of_models = declared.get("weights") != "miniature" and "cpu" not in declared.get("build", "")
     server = {
+        **({"tensor_parallel_size": 2} if on_gpus_of_models else {}),
         "vllm": RAW["releases"][release]["vllm"],
         "guidellm": "0.8.1",
         "lmcache": RAW["releases"][release].get("lmcache", "0.5.6"),
         "block_size": 64,
         "release": release,
-        **campaign.pop("server", {}),
+        **declared,
     }
     matrix = [dict(zip(("models", "scenarios", "cpu_blocks"), entry, strict=True)) for entry in entries]
     files = copy.deepcopy(RAW)

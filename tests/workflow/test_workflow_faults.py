@@ -82,6 +82,91 @@ def test_after_kill_9_of_snakemake_nothing_runs_on_and_a_rerun_completes(tree: T
     assert tree.measured() == {"no-offload", "broken"}
 
 
+def in_first_level(tree: Tree) -> str:
+    """Wait until one of the two measurements is in its level; return its scenario."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        for name in ("no-offload", "broken"):
+            if tree.log(name).exists() and "2 streams" in tree.log(name).read_text():
+                return name
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+LONG = merged(SHORT, {"workloads": {"short": {"seconds": 300}}})
+
+
+def goes_on_after_a_stop(tree: Tree) -> None:
+    assert tree.left() == []
+    assert not list((tree.folder / ".snakemake" / "locks").glob("*"))
+    tree.configure({**tree.campaign, "workloads": SHORT["workloads"]})
+    code, output = tree.run("report", "--until", "benchmark")
+    assert code == 0, output
+    assert tree.measured() == {"no-offload", "broken"}
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["once", "twice"])
+def test_a_sigint_to_snakemake_alone_tears_the_measurement_down_and_is_no_failure(tree: Tree, count: int) -> None:
+    tree.configure(merged(tree.campaign, {"workloads": LONG["workloads"]}))
+    running = tree.start("report", "--until", "benchmark")
+    name = in_first_level(tree)
+    for _ in range(count):
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    output, _ = running.communicate(timeout=30)
+    assert running.returncode == 130, output
+    assert "stopped by SIGTERM; everything it had started is gone" in tree.log(name).read_text()
+    end = output.partition("Terminating processes on user request")[2]
+    assert "\nStopped (SIGINT): what ran on this host has been torn down.\nKept: 0 of 2 measurements. " in end
+    assert "The same command goes on with the rest." in end
+    assert "snakemake --cores 4 report_so_far --configfile campaign.yaml" in end
+    assert "failed:" not in end.lower()
+    assert "Some measurements failed" not in end
+    assert "Error" not in end
+    assert "Traceback" not in output
+    assert len(end.splitlines()) < 10
+    goes_on_after_a_stop(tree)
+
+
+def test_a_closed_pipe_stops_snakemake_and_its_measurement(tree: Tree) -> None:
+    tree.configure(merged(tree.campaign, {"workloads": LONG["workloads"]}))
+    running = tree.start("report", "--until", "benchmark")
+    assert running.stdout is not None
+    name = in_first_level(tree)
+    running.stdout.close()
+    assert running.wait(timeout=30) == 130
+    assert "stopped by SIGTERM; everything it had started is gone" in tree.log(name).read_text()
+    goes_on_after_a_stop(tree)
+
+
+def test_a_sigterm_to_snakemake_waits_for_the_measurement_and_starts_no_other(tree: Tree) -> None:
+    running = tree.start("report", "--until", "benchmark")
+    name = in_first_level(tree)
+    running.send_signal(signal.SIGTERM)
+    output, _ = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 143, output
+    assert tree.measured() == {name}
+    end = output[output.index("\nStopped (SIGTERM) when the running jobs had ended; no others were started.") :]
+    assert "Kept: 1 of 2 measurements. The same command goes on with the rest." in end
+    assert "failed:" not in end.lower()
+    assert "Some measurements failed" not in end
+    goes_on_after_a_stop(tree)
+
+
+def test_a_sigint_while_jobs_are_planned_ends_in_a_line(tree: Tree) -> None:
+    running = tree.start("report", "--until", "benchmark")
+    assert running.stdout is not None
+    # The first line comes before the campaign is read.
+    running.stdout.readline()
+    time.sleep(1.5)
+    running.send_signal(signal.SIGINT)
+    output, _ = running.communicate(timeout=30)
+    assert running.returncode == 130, output
+    assert "Stopped" in output
+    assert "Traceback" not in output
+    assert not list((tree.folder / ".snakemake" / "locks").glob("*"))
+
+
 def test_a_second_snakemake_in_the_same_tree_is_refused_and_disturbs_nothing(tree: Tree) -> None:
     first = tree.start("report", "--until", "benchmark")
     deadline = time.monotonic() + PATIENCE_S

@@ -52,6 +52,8 @@ class ServerConfig(Strict):
     """size of the device's KV cache in blocks of 16 tokens, for miniatures and CPUs"""
     max_model_len: PositiveInt | None = None
     """longest conversation in tokens; at most that of the model"""
+    tensor_parallel_size: PositiveInt | None = None
+    """GPUs of one server, in place of those of the models"""
     max_num_seqs: PositiveInt | None = None
     """most requests in one batch; vLLM's default when left out"""
     fs_dir: Text | None = None

@@ -30,6 +30,8 @@ class Import(Strict):
     """names of single report files, with as many folders as they have: {arm}/benchmarks-{model}.json"""
     vllm: VersionText | None = None
     """vLLM's release (it decides how metrics are called), if no start-up log names it"""
+    tensor_parallel_size: PositiveInt | None = None
+    """GPUs of one server, if neither arguments nor settings say it; else as many as the hardware's name says"""
     cpu_blocks: dict[Name, CountInt] = Field({})
     """scenario -> size of its CPU tier, if neither names nor arguments say it"""
     archives: tuple[Text, ...] = ()

@@ -133,7 +133,7 @@ def interpret(number: int, found: FoundTree, facts: IndexedReport, asked: Import
         if all(level.facts.error for level in levels):
             raise _Refused(DAMAGED, str(levels[0].facts.error), "no_request")
         entry = catalogue.models[model]
-        count = ranks(settings, entry)
+        count = ranks(settings, entry, asked.tensor_parallel_size, _gpus_of_server(result))
         said = declared.cpu_blocks if declared.cpu_blocks is not None else asked.cpu_blocks.get(name)
         tier = effective_tier(settings, entry, count)
         blocks, more = _blocks(settings, tier, said, scenario, name)
@@ -159,6 +159,13 @@ def interpret(number: int, found: FoundTree, facts: IndexedReport, asked: Import
         ranks=count,
         levels=levels,
     )
+
+
+def _gpus_of_server(result: Result) -> int | None:
+    """Return the GPUs of one of a result's servers by its names; None if they do not say it."""
+    if result.hardware is None or result.declared is None:
+        return None
+    return result.hardware.nodes * result.hardware.gpus // (result.declared.replicas or 1) or None
 
 
 def import_pattern(asked: Import, catalogue: Catalogue) -> NamePattern | None:

@@ -166,11 +166,16 @@ def ignored_sizes(settings: ServedSettings) -> list[str]:
     return found
 
 
-def ranks(settings: ServedSettings, model: Model) -> int:
-    """Return the tensor-parallel size: the argument's, else the file's, else the model's in the catalogue."""
+def ranks(settings: ServedSettings, model: Model, declared: int | None = None, gpus: int | None = None) -> int:
+    """Return the tensor-parallel size: the argument's, else the file's, else `declared`, else `gpus`, else the model's.
+
+    `gpus`: those of a server by the name of the hardware; they count if the model can be shared among so many.
+    """
     named = settings.argument("--tensor-parallel-size") or settings.argument("-tp")
-    given = _number(named or settings.values.get("Tensor Parallel Size"))
-    return int(given) if given else model.tensor_parallel_size
+    given = _number(named or settings.values.get("Tensor Parallel Size")) or declared
+    if given:
+        return int(given)
+    return gpus if gpus and model.divides_among(gpus) else model.tensor_parallel_size
 
 
 def _connector_configs(settings: ServedSettings) -> list[Mapping[str, Any]]:

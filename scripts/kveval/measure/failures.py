@@ -28,6 +28,11 @@ def cause(log: Path) -> str | None:
     return f"its job was killed; its last line was: {texts[-1]}" if texts else None
 
 
+def is_stop(reason: str) -> bool:
+    """Return whether a cause is that the job was told to stop, which is no failure."""
+    return reason.startswith(STOPPED)
+
+
 def causes(pointers: Iterable[Path], results: Path, logs: Path, since: float = 0.0) -> dict[str, str]:
     """Return MODEL/SCENARIO/BLOCKS/run-N and cause of every run that was tried and has no result.
 

@@ -62,12 +62,7 @@ def server_problems(
     if scenario.serves and cell.model not in scenario.serves:
         said = f"{name} serves nothing in place of {cell.model}"
         yield wrong("scenarios", said, ", ".join(sorted(scenario.serves)), "nothing_served")
-    if scenario.tensor_parallel_size is not None and server.one_rank:
-        said = f"{name} sets tensor_parallel_size, but a miniature and a CPU have one rank"
-        yield wrong("scenarios", said, "a build for GPUs, weights full or random", "ranks_of_miniature")
-    elif scenario.tensor_parallel_size is not None and not model.divides_among(scenario.tensor_parallel_size):
-        said = f"{name}: {scenario.tensor_parallel_size} ranks cannot share the heads of {cell.model}"
-        yield wrong("scenarios", said, "2", "ranks_do_not_divide")
+    yield from _rank_problems(cell, scenario, model, server)
     if server.weights == "full" and model.path is not None and on_cluster:
         said = f"the path of {cell.model} is a folder of this host"
         yield wrong("models", said, "leave it out; cluster.model_cache keeps weights", "path_of_this_host")
@@ -83,6 +78,22 @@ def server_problems(
     if build is not None and unused and {*build.versions, *build.packages} == {BESIDE}:
         said = f"{name} names a build of {BESIDE}, which arm {scenario.arm} does not use"
         yield wrong("scenarios", said, "leave server out", "build_not_used")
+
+
+def _rank_problems(cell: Cell, scenario: Scenario, model: Model, server: ServerConfig) -> Iterator[ConfigProblem]:
+    """Ranks that a miniature or a CPU does not have, or that cannot share the model's heads."""
+    if scenario.tensor_parallel_size is not None:
+        key, owner, ranks = "scenarios", cell.scenario, scenario.tensor_parallel_size
+    elif server.tensor_parallel_size is not None:
+        key, owner, ranks = "server.tensor_parallel_size", "server", server.tensor_parallel_size
+    else:
+        return
+    if server.one_rank:
+        said = f"{owner} sets tensor_parallel_size, but a miniature and a CPU have one rank"
+        yield wrong(key, said, "a build for GPUs, weights full or random", "ranks_of_miniature")
+    elif not model.divides_among(ranks):
+        said = f"{owner}: {ranks} ranks cannot share the heads of {cell.model}"
+        yield wrong(key, said, "2", "ranks_do_not_divide")
 
 
 def with_settings(

@@ -36,7 +36,8 @@ def served_model(name: str, model: Model, scenario: Scenario, server: ServerConf
     name = scenario.serves.get(name, name)
     geometry = miniature_geometry(model) if miniature else model.geometry
     dtype = "bfloat16" if miniature else model.dtype
-    ranks = 1 if server.one_rank else scenario.tensor_parallel_size or model.tensor_parallel_size
+    ranks = scenario.tensor_parallel_size or server.tensor_parallel_size or model.tensor_parallel_size
+    ranks = 1 if server.one_rank else ranks
     return ServedModel(
         name=name,
         hf_id=model.hf_id,

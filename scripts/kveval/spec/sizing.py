@@ -50,6 +50,13 @@ def gib(size_bytes: int) -> float:
     return size_bytes / GIB
 
 
+def memory_text(size_bytes: int) -> str:
+    """Return a size with its unit, GiB or TiB, to one decimal."""
+    if size_bytes < 1024 * GIB:
+        return f"{size_bytes / GIB:,.1f} GiB"
+    return f"{size_bytes / GIB / 1024:,.1f} TiB"
+
+
 def server_blocks(blocks: int, block_size: int) -> int:
     """Return how many whole server blocks of `block_size` tokens fit into `blocks` 16-token blocks."""
     return blocks * BLOCK_TOKENS // block_size

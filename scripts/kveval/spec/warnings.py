@@ -12,6 +12,7 @@ from kveval.host.hashing import content_hash
 from kveval.load.enough import MIN_RUNS, window_s
 from kveval.spec.deployment import replicas
 from kveval.spec.reuse import LevelReuse, reuse_of
+from kveval.spec.sizing import memory_text
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
 
@@ -19,6 +20,8 @@ WORKLOAD = "workload"
 """Check of the warnings of arms that can have no effect with the workload."""
 # A working set of so many times the device's cache is proposed: half of the visits then find nothing on the device.
 _OUTGROWN = 2
+_HUGE_BYTES = 8 * 2**40
+"""Only the largest machines have so much memory; a tier beyond it has rather a digit too many."""
 
 
 def warnings_of(
@@ -32,6 +35,7 @@ def warnings_of(
     `specifications` of the matrix's cells; `baselines`: what each is compared with.
     """
     workload = catalogue.workloads[campaign.workload]
+    yield from _huge_tiers(specifications)
     yield from _idle_tiers(specifications, baselines, campaign.comparison.margin)
     if workload.varying_working_set:
         said = "the working set grows with the level, so levels differ in two ways"
@@ -91,6 +95,17 @@ def _cluster_warnings(
         if campaign.cluster.address not in ("router", "gateway") and servers > 1:
             said = f"{name} has {servers} replicas behind a Service, which spreads connections, not requests:"
             yield noted(f"{said} use address: router", "connections_spread", scenario=name)
+
+
+def _huge_tiers(specifications: Mapping[Cell, Specification]) -> Iterator[Finding]:
+    """Yield a warning for each size of a tier in host memory that hardly any server has."""
+    sizes: dict[tuple[str, int], int] = {}
+    for cell, specification in specifications.items():
+        if specification.budget.tier_bytes > _HUGE_BYTES:
+            sizes[cell.model, cell.cpu_blocks] = specification.budget.tier_bytes
+    for (model, blocks), size in sizes.items():
+        said = f"cpu_blocks {blocks} of {model} are {memory_text(size)} ({size:,} bytes) of host memory for one server"
+        yield noted(f"{said}: more than servers have", "tier_too_large", cpu_blocks=blocks, tier_bytes=size)
 
 
 def _idle_tiers(

@@ -4,10 +4,12 @@ import atexit
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
+from kveval.host.findings import counted
 from kveval.importing.plan import ImportPlan
 from kveval.importing.table import summary
-from kveval.measure.failures import REPORT_COMMAND, causes
+from kveval.measure.failures import REPORT_COMMAND, causes, is_stop
 from kveval.measure.progress import write_requested
 from kveval.report.files import in_short
 from kveval.spec.warnings import sentence
@@ -25,9 +27,12 @@ def before(plan: WorkflowPlan, asked: Asked, warn: Callable[[str], None]) -> Non
         warn(sentence(warning))
 
 
-def print_last(lines: Iterable[str]) -> None:
-    """Print lines when this process ends: Snakemake itself prints more after its handlers."""
-    atexit.register(_print, list(lines))
+def print_last(lines: Iterable[str], file: TextIO | None = None) -> None:
+    """Print lines when this process ends: Snakemake itself prints more after its handlers.
+
+    `file`: where to; None for standard output.
+    """
+    atexit.register(_print, list(lines), file)
 
 
 def after_success(plan: WorkflowPlan, asked: Asked, since: float) -> Iterator[str]:
@@ -64,22 +69,57 @@ def after_failures(
     if asked.upkeep:
         yield from _said(asked, since)
         return
-    failed = causes(plan.attempted, Path(plan.results), Path(plan.logs), since=since)
+    unmeasured = causes(plan.attempted, Path(plan.results), Path(plan.logs), since=since)
+    failed = {run: reason for run, reason in unmeasured.items() if not is_stop(reason)}
+    stopped = {run: reason for run, reason in unmeasured.items() if is_stop(reason)}
     if failed:
         yield "Some measurements failed. The others are kept, and the same command measures the rest:"
         yield from (f"  {run}: {reason}" for run, reason in failed.items())
-        campaign = plan.config.campaign
-        if campaign.cluster is not None:
-            from kveval.engines.kubernetes.recordings import release_recorder  # noqa: PLC0415  (slow, not for plans)
+    if stopped:
+        yield "Some measurements were stopped. The same command measures them:"
+        yield from (f"  {run}: {reason}" for run, reason in stopped.items())
+    if unmeasured:
+        _release_recorder(plan, warn)
+    yield _report_command(configfiles)
 
-            release_recorder(campaign.cluster, campaign.name, warn)
+
+def after_stop(
+    plan: WorkflowPlan, asked: Asked, configfiles: Sequence[Path], since: float, why: str, warn: Callable[[str], None]
+) -> Iterator[str]:
+    """Yield what a stopped or drained snakemake has kept, and how to go on; `why` is the first line.
+
+    The other parameters are those of `after_failures`; this also releases the recorder.
+    """
+    yield why
+    if not asked.measured:
+        yield "The same command goes on."
+        return
+    done = sum(pointer.exists() and pointer.stat().st_mtime >= since for pointer in asked.measured)
+    yield f"Kept: {done} of {counted(len(asked.measured), 'measurement')}. The same command goes on with the rest."
+    failed = causes(asked.measured, Path(plan.results), Path(plan.logs), since=since)
+    for run, reason in failed.items():
+        if not is_stop(reason):
+            yield f"Failed: {run}: {reason}"
+    _release_recorder(plan, warn)
+    yield _report_command(configfiles)
+
+
+def _release_recorder(plan: WorkflowPlan, warn: Callable[[str], None]) -> None:
+    campaign = plan.config.campaign
+    if campaign.cluster is not None:
+        from kveval.engines.kubernetes.recordings import release_recorder  # noqa: PLC0415  (slow, not for plans)
+
+        release_recorder(campaign.cluster, campaign.name, warn)
+
+
+def _report_command(configfiles: Sequence[Path]) -> str:
     option = f" --configfile {' '.join(map(os.path.relpath, configfiles))}" if configfiles else ""
-    yield f"A report on what exists: {REPORT_COMMAND}{option}"
+    return f"A report on what exists: {REPORT_COMMAND}{option}"
 
 
-def _print(lines: Sequence[str]) -> None:
+def _print(lines: Sequence[str], file: TextIO | None = None) -> None:
     if lines:
-        print("", *lines, sep="\n", flush=True)
+        print("", *lines, sep="\n", file=file, flush=True)
 
 
 def _said(asked: Asked, since: float) -> Iterator[str]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kveval.host.findings import counted
+
 
 @dataclass(frozen=True)
 class Invocation:
@@ -59,6 +61,32 @@ class SlurmPolling:
         if not hasattr(settings, "status_command") or not hasattr(settings, "init_seconds_before_status_checks"):
             return None
         return cls(settings.status_command or "sacct", settings.init_seconds_before_status_checks or 40)
+
+
+def is_planning(workflow: Any) -> bool:
+    """Return whether no job can have been started yet, or none will be, in a dry run."""
+    return workflow.scheduler is None or workflow.dryrun
+
+
+def holds_lock(workflow: Any) -> bool:
+    """Return whether this snakemake has locked its folder."""
+    return bool(getattr(workflow.persistence, "_lockfile", None))
+
+
+def drains(workflow: Any) -> bool:
+    """Return whether SIGTERM has told snakemake to start no more jobs."""
+    return getattr(workflow.scheduler, "_user_kill", None) is not None
+
+
+def left_elsewhere(workflow: Any) -> str:
+    """Return what becomes of jobs that a stopped snakemake had sent to other machines; "" if there are none."""
+    jobs = [] if workflow.local_exec else [job for job in workflow.scheduler.running if not job.is_local]
+    if not jobs:
+        return ""
+    them = f"{counted(len(jobs), 'job')} elsewhere (executor {workflow.executor_plugin.name})"
+    if getattr(workflow.executor_settings, "cancel_cmd", "its own") is None:
+        return f"Not stopped: {them}, for which the profile has no command that cancels jobs."
+    return f"Cancelled by Snakemake: {them}. Look there whether they have ended."
 
 
 UPKEEP = frozenset(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kveval.host.errors import Failure
+from kveval.host.processes import Terminated
 
 
 def write_said(log: str, target: Callable[[], tuple[bool, str]]) -> None:
@@ -13,5 +14,7 @@ def write_said(log: str, target: Callable[[], tuple[bool, str]]) -> None:
         good, text = target()
     except Failure as failure:
         good, text = False, f"FAILED: {failure}"
+    except Terminated as stopped:
+        good, text = False, f"stopped by {stopped}"
     Path(log).write_text(f"{text}\n")
     sys.exit(not good)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kveval.host.errors import Failure
-from kveval.measure.failures import cause
+from kveval.measure.failures import cause, is_stop
 from kveval.store.run_file import POINTER, Cell, read_run, stored_run
 from kveval.store.store import listed, verify_file
 
@@ -32,7 +32,7 @@ def measured_so_far(runs: Iterable[tuple[Cell, str]], results: Path, logs: Path)
         pointer = results / cell.path / name / POINTER
         if not pointer.exists():
             if reason := cause(logs / "benchmark" / cell.path / f"{name}.log"):
-                failures[cell] = f"failed: {reason}"
+                failures[cell] = reason if is_stop(reason) else f"failed: {reason}"
             continue
         try:
             place = stored_run(pointer)

@@ -130,11 +130,29 @@ def test_connectors(args: str, expected: tuple[str, ...]) -> None:
 def test_the_tier_that_the_arguments_size(catalogue: Catalogue, args: str, env: str, blocks: int, said_by: str) -> None:
     model = catalogue.models["Qwen3-14B"]
     settings = parse_settings(f"vLLM Extra Args: {args}\nvLLM Env Vars: {env}\n")
-    tier = effective_tier(settings, model, ranks(settings, model))
+    tier = effective_tier(settings, model, ranks(settings, model, declared=2))
     assert tier is not None
     assert (tier.cpu_blocks, tier.said_by) == (blocks, said_by)
     per_block = BLOCK_TOKENS * sizing.kv_bytes_per_token(model.geometry) // (2 if "fp8" in args else 1)
     assert abs(tier.size_bytes - blocks * per_block) < per_block
+
+
+@pytest.mark.parametrize(
+    ("args", "declared", "gpus", "expected"),
+    [
+        ("--tensor-parallel-size 4", 2, 1, 4),
+        ("", 2, 1, 2),
+        ("", None, 2, 2),
+        # Three GPUs cannot share the heads: other servers have some of them.
+        ("", None, 3, 1),
+        ("", None, None, 1),
+    ],
+)
+def test_the_gpus_of_a_server_are_those_of_its_arguments_the_import_or_the_hardware(
+    catalogue: Catalogue, args: str, declared: int | None, gpus: int | None, expected: int
+) -> None:
+    settings = parse_settings(f"vLLM Extra Args: {args}\n")
+    assert ranks(settings, catalogue.models["Qwen3-14B"], declared, gpus) == expected
 
 
 @pytest.mark.parametrize("args", ["", transfer("OffloadingConnector"), transfer("Fs"), "--kv-offloading-size many"])

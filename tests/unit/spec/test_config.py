@@ -84,7 +84,7 @@ def test_the_server_is_started_with_the_command_known_to_work(default):
 
 
 def test_a_full_size_model_gets_its_memory_share_and_ranks(tmp_path):
-    config = load_raw(on_gpus("Qwen3-32B-AWQ", "lmcache-redis", 20_000), tmp_path)
+    config = load_raw(on_gpus("Qwen3-32B-AWQ", "lmcache-redis", 20_000, tensor_parallel_size=2), tmp_path)
     resolved = config.specification(config.cells[0])
     line = " ".join(resolved.argv)
     assert line.startswith("--model Qwen/Qwen3-32B-AWQ --served-model-name Qwen/Qwen3-32B-AWQ --dtype float16")
@@ -159,6 +159,29 @@ def test_what_is_measurable_but_pointless_is_noted(tmp_path):
     files = changed(("workloads", "laptop", "prefix_count"), {"per_level": 10})
     growing = load(tmp_path, changed(("workloads", "laptop", "levels"), [1, 2, 4], files))
     assert "working_set_grows" in {warning.code for warning in growing.warnings}
+
+
+@pytest.mark.parametrize(("blocks", "warned"), [(63_578_000, True), (4_000_000, True), (3_000_000, False)])
+def test_a_tier_larger_than_any_servers_memory_is_named_with_its_size(tmp_path, blocks, warned):
+    """Blocks of 2.25 MiB: 136, 8.6 and 6.4 TiB."""
+    config = load_raw(on_gpus("Qwen3-8B", "native-offload", blocks), tmp_path)
+    said = [warning.what for warning in config.warnings if warning.code == "tier_too_large"]
+    assert len(said) == warned
+    if blocks == 63_578_000:
+        (sentence,) = said
+        assert sentence.startswith("cpu_blocks 63578000 of Qwen3-8B are 136.4 TiB (149,999,321,088,000 bytes)")
+
+
+def test_ranks_of_a_miniature_or_that_cannot_share_the_heads_are_refused_in_the_campaigns_server(tmp_path):
+    for files, code in (
+        (changed(("config", "server", "tensor_parallel_size"), 2), "ranks_of_miniature"),
+        (on_gpus("Qwen3-8B", "no-offload", 0, tensor_parallel_size=3), "ranks_do_not_divide"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            load(tmp_path, files)
+        assert {(problem.key, problem.code) for problem in error.value.problems} == {
+            ("server.tensor_parallel_size", code)
+        }
 
 
 def test_names_follow_the_version():

@@ -147,7 +147,10 @@ def test_a_changed_way_of_writing_a_specification_does_not_go_unnoticed(tmp_path
     entry = {"models": ["Qwen3-14B"], "scenarios": ["offload"], "cpu_blocks": [10_000]}
     files = {
         "config": {"name": "pinned", "workload": "load", "matrix": [entry], "server": GPU_SERVER},
-        "models": {"Qwen3-14B": RAW["models"]["Qwen3-0.6B"] | {"hf_id": "Qwen/Qwen3-14B", "max_model_len": 32_768}},
+        "models": {
+            "Qwen3-14B": RAW["models"]["Qwen3-0.6B"]
+            | {"hf_id": "Qwen/Qwen3-14B", "max_model_len": 32_768, "tensor_parallel_size": 2}
+        },
         "scenarios": {
             "offload": {
                 "title": "pinned",

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from tests.support.config_files import CONFIG
 
+from kveval.host.hashing import content_hash
 from kveval.importing.compared import combination
 from kveval.load import levels as workloads
 from kveval.spec.loading import load_config
@@ -26,6 +27,20 @@ PUBLISHED = {
     "llm-d-guide-high-cache": 3,
     "llm-d-guide-low-cache": 3,
 }
+
+IDS = {
+    "feb-2026": "0cedeea956696a85",
+    "feb-2026-20k": "175a954b40b8a152",
+    "mempress-2026": "16422703982f962b",
+    "cpu-blocks-ladder": "99f9cb88777138c7",
+    "oct-2025": "d7994b55dea06eff",
+    "feb-2026-llm-d-0.8": "ac0f9e2121f00182",
+    "llm-d-guide-high-cache": "30d19180b4a8b1b4",
+    "llm-d-guide-low-cache": "ba59cc3965ce975a",
+    "production-poisson": "988e83d7d1fe8d49",
+    "production-bursts": "142b3020b2866b9f",
+}
+"""Hash of the ids of a campaign's cells: another one disowns measurements that exist."""
 
 
 def campaign(name):
@@ -54,6 +69,18 @@ def test_the_schema_for_editors_is_one() -> None:
 @pytest.mark.parametrize(("name", "cells"), PUBLISHED.items())
 def test_a_published_evaluation_has_its_published_cells(name, cells):
     assert len(campaign(name).cells) == cells
+
+
+@pytest.mark.parametrize(("name", "pinned"), IDS.items())
+def test_a_campaign_on_two_gpus_says_so_and_keeps_the_ids_of_its_measurements(name, pinned):
+    declared = campaign(name)
+    assert {declared.specification(cell).model.tensor_parallel_size for cell in declared.cells} == {2}
+    assert content_hash({cell.path: declared.measurement_id(cell) for cell in declared.cells}) == pinned
+
+
+def test_a_model_takes_one_gpu_unless_its_weights_need_two():
+    models = campaign("smoke").catalogue.models
+    assert {name for name, model in models.items() if model.tensor_parallel_size != 1} == {"Qwen3-32B"}
 
 
 def test_the_levels_of_february_are_the_published_ones():

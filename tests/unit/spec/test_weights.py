@@ -26,8 +26,9 @@ def on_disk(folder, **server):
 
 
 def test_random_weights_have_the_whole_geometry_on_gpus(tmp_path):
-    found = load(tmp_path, on_gpus(*CELL.__dict__.values(), weights="random")).specification(CELL)
-    full = load(tmp_path / "full", on_gpus(*CELL.__dict__.values())).specification(CELL)
+    two = {"tensor_parallel_size": 2}
+    found = load(tmp_path, on_gpus(*CELL.__dict__.values(), weights="random", **two)).specification(CELL)
+    full = load(tmp_path / "full", on_gpus(*CELL.__dict__.values(), **two)).specification(CELL)
     assert found.model.geometry == full.model.geometry
     assert found.model.kv_bytes_per_token == full.model.kv_bytes_per_token
     assert found.budget == full.budget

@@ -14,7 +14,7 @@ from tests.support.config_files import CONFIG, RAW
 from tests.support.paths import REPOSITORY
 
 from kveval.workflow.campaign_plan import WorkflowPlan
-from kveval.workflow.console import after_failures, after_success, before
+from kveval.workflow.console import after_failures, after_stop, after_success, before
 from kveval.workflow.invocation import Asked
 
 NOTHING = Asked((), (), (), ())
@@ -112,6 +112,33 @@ def test_a_report_is_named_and_what_was_asked_for_by_path(plan: WorkflowPlan) ->
         path.touch()
     assert list(after_success(plan, asked, 0.0)) == [f"Report: {report}"]
     assert list(after_success(plan, Asked((), (), (), (peak, Path("gone.csv"))), 0.0)) == [str(peak)]
+
+
+def test_a_job_that_was_stopped_is_listed_apart_from_those_that_failed(plan: WorkflowPlan) -> None:
+    for pointer, words in zip(plan.attempted, ("FAILED: no memory", "stopped by SIGTERM; all is gone"), strict=False):
+        log = Path(plan.logs, "benchmark", pointer.parent.relative_to(plan.results)).with_suffix(".log")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(f"12:00:00 {words}\n")
+    said = list(after_failures(plan, NOTHING, [], 0.0, pytest.fail))
+    heads = [line for line in said if not line.startswith("  ")]
+    assert heads[0].startswith("Some measurements failed. ")
+    assert heads[1] == "Some measurements were stopped. The same command measures them:"
+    assert [line.partition(": ")[2].partition(" [")[0] for line in said if line.startswith("  ")] == [
+        "no memory",
+        "stopped by SIGTERM; all is gone",
+    ]
+
+
+def test_after_a_stop_the_measurements_that_are_kept_are_counted(plan: WorkflowPlan) -> None:
+    done = Path(plan.pointers[0])
+    done.parent.mkdir(parents=True, exist_ok=True)
+    done.touch()
+    asked = Asked(tuple(map(Path, plan.pointers[:3])), (), (), ())
+    said = list(after_stop(plan, asked, [], 0.0, "Stopped (SIGINT): all is gone.", pytest.fail))
+    assert said[:2] == [
+        "Stopped (SIGINT): all is gone.",
+        "Kept: 1 of 3 measurements. The same command goes on with the rest.",
+    ]
 
 
 def test_after_failures_there_is_a_way_to_a_report(plan: WorkflowPlan) -> None:

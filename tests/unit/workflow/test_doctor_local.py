@@ -96,7 +96,7 @@ def test_the_disk_is_to_hold_every_run_of_every_cell():
 
 
 def test_full_weights_need_gpus_and_may_need_a_token(tmp_path):
-    config = load(tmp_path, on_gpus("Qwen3-8B", "no-offload", 0))
+    config = load(tmp_path, on_gpus("Qwen3-8B", "no-offload", 0, tensor_parallel_size=2))
     found = examined(config, versions=GPU_VERSIONS)
     assert found["device"].level == "error"
     assert found["device"].facts == {"asked": 2}
@@ -104,6 +104,7 @@ def test_full_weights_need_gpus_and_may_need_a_token(tmp_path):
     found = examined(config, versions=GPU_VERSIONS, gpus=["L40S", "L40S"], unset_secrets=[])
     assert "secrets" not in found
     assert found["device"].level == "ok"
+    assert found["device"].what == "2 GPUs answer (L40S); a server takes 2 (tensor_parallel_size)"
 
 
 def test_on_gpus_the_server_must_fit_torch_and_torch_the_driver(tmp_path):

@@ -272,7 +272,7 @@ def test_the_nearest_run_tells_most(default, tmp_path):
 
 
 def test_a_server_that_restarts_between_levels_starts_once_a_level(folder):
-    raw = on_gpus("Qwen3-8B", "native-offload", 10_000)
+    raw = on_gpus("Qwen3-8B", "native-offload", 10_000, tensor_parallel_size=2)
     raw["config"]["workload"] = "published"
     cell = Cell("Qwen3-8B", "native-offload", 10_000)
     once = cost(load_raw(raw, folder).specification(cell), StoreIndex())
@@ -281,6 +281,47 @@ def test_a_server_that_restarts_between_levels_starts_once_a_level(folder):
     assert each.seconds - once.seconds == pytest.approx(7 * once.start_s)
     assert once.gpus == 2
     assert once.gpu_hours == pytest.approx(2 * once.seconds / 3600)
+
+
+def on_one_gpu_and_on_two(folder, scenario="native-offload", blocks=10_000):
+    """A campaign of Qwen3-8B on one GPU, and the same on two."""
+    return (
+        load_raw(on_gpus("Qwen3-8B", scenario, blocks), folder),
+        load_raw(on_gpus("Qwen3-8B", scenario, blocks, tensor_parallel_size=2), folder),
+    )
+
+
+@pytest.mark.parametrize("scenario", ["native-offload", "lmcache-local"])
+def test_runs_that_are_stored_with_other_gpus_are_named_with_the_line_that_keeps_them(folder, tmp_path, scenario):
+    one, two = on_one_gpu_and_on_two(folder, scenario)
+    store(tmp_path, two.specification(two.cells[0]))
+    index = StoreIndex.read(tmp_path)
+    lines = list(PlanText(make_plan(one, {}, index), index, 4).lines())
+    assert "GPUs of a server (tensor_parallel_size): 1" in lines
+    (place,) = [number for number, line in enumerate(lines) if "else the same" in line]
+    assert lines[place] == (
+        "1 cell to be measured is in the store with 2 GPUs a server, and else the same:"
+        f" {one.cells[0].path}. To keep these runs, add to `server:`"
+    )
+    assert lines[place + 1] == "  tensor_parallel_size: 2"
+    assert set(states(make_plan(two, {}, index)).values()) == {("adopt", "stored")}
+
+
+def test_runs_that_differ_in_more_than_gpus_are_not_said_to_be_kept(folder, tmp_path):
+    one, two = on_one_gpu_and_on_two(folder)
+    store(tmp_path, two.specification(two.cells[0]).with_workload(seconds=7))
+    index = StoreIndex.read(tmp_path)
+    assert not any("else the same" in line for line in PlanText(make_plan(one, {}, index), index, 4).lines())
+
+
+def test_caches_beyond_this_hosts_memory_are_named(folder):
+    one, _ = on_one_gpu_and_on_two(folder)
+    plan = make_plan(one, {}, StoreIndex())
+    small = "\n".join(PlanText(plan, StoreIndex(), 4, 16 * 2**30).lines())
+    # vLLM pins the tier rounded up to powers of two.
+    assert "keeps 36.0 GiB of KV cache in host memory, and this host has 16.0 GiB" in small
+    assert "this host has" not in "\n".join(PlanText(plan, StoreIndex(), 4, 64 * 2**30).lines())
+    assert "this host has" not in "\n".join(PlanText(plan, StoreIndex(), 4).lines())
 
 
 def test_all_replicas_count(folder):

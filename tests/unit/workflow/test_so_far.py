@@ -40,6 +40,13 @@ def test_runs_that_exist_in_their_order_and_the_reason_for_one_that_failed(campa
     assert found.failures == {LOST: "failed: no memory"}
 
 
+def test_a_run_that_was_stopped_has_not_failed(campaign: Path) -> None:
+    log = campaign / "logs" / "benchmark" / LOST.path / "run-1.log"
+    log.write_text("12:00:00 stopped by SIGTERM; everything it had started is gone\n")
+    found = measured_so_far(RUNS, campaign / "results", campaign / "logs")
+    assert found.failures == {LOST: "stopped by SIGTERM; everything it had started is gone"}
+
+
 def test_a_damaged_run_is_left_out_with_its_reason(campaign: Path) -> None:
     run_json = next(campaign.glob("measurements/*/run-2/run.json"))
     run_json.chmod(0o644)

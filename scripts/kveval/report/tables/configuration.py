@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kveval.analysis.levels.pilot import Pilot
+from kveval.config.types import on_cpu
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.metric_titles import METRIC_TITLES
@@ -40,6 +41,7 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
         "cells measured": f"{present} of {len(plan.cells)}",
         "runs measured": f"{runs} of {sum(asked)} ({_range(asked)} of each cell)",
         "models": ", ".join(plan.models_by_size),
+        **_server_gpus(measured),
         "measured between (UTC)": f"{started[0]} and {started[-1]}" if started else numerals.MISSING,
         "margin that does not matter": f"{100 * plan.margin:g} %",
         "primary quantity": METRIC_TITLES[plan.primary],
@@ -47,6 +49,19 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
         "comparison method (hash)": f"`{method_of(measured) or numerals.MISSING}`",
     }
     return Table(["", ""], [[name, value] for name, value in facts.items()])
+
+
+def _server_gpus(measured: Measured) -> dict[str, str]:
+    """Return the GPUs of one server as a row: a number, or each with its models; no row where the device is the CPU."""
+    found: dict[int, dict[str, None]] = {}
+    for run in measured.runs:
+        specification = run.specification
+        if not on_cpu(str(specification.get("build", ""))) and "tensor_parallel_size" in specification.get("model", {}):
+            found.setdefault(specification["model"]["tensor_parallel_size"], {})[run.cell.model] = None
+    if not found:
+        return {}
+    parts = [f"{gpus} for {', '.join(models)}" for gpus, models in sorted(found.items())]
+    return {"GPUs of a server": "; ".join(parts) if len(found) > 1 else str(*found)}
 
 
 def method_of(measured: Measured) -> str | None:

@@ -10,7 +10,7 @@ from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.requirements import Node, PodNeed, accepts, node_of, pod_needs, untolerated
 from kveval.engines.preflight import MEMORY_SHARE, memory_bytes, shared_memory_bytes
-from kveval.host.findings import Finding, error, ok, warning
+from kveval.host.findings import Finding, counted, error, ok, warning
 from kveval.spec.sizing import GIB
 from kveval.workflow.doctor.documents import CampaignDocuments, CellPlan
 
@@ -83,7 +83,8 @@ def _of_server(site: Cluster, need: PodNeed, path: str, nodes: Sequence[Node], h
     check = "GPUs" if each else "nodes"
     if not _takers(need, nodes):
         return _no_room(check, need, path, nodes, resource)
-    said = f"{_listed(having)} of {resource}; {path} takes {each * need.copies:g}, {site.slots} at once"
+    servers = f"{counted(need.copies, 'server')} with {each:g} each"
+    said = f"{_listed(having)} of {resource}; {path} takes {each * need.copies:g} ({servers}), {site.slots} at once"
     if not each:
         said = f"{len(usable)} nodes take the servers, which ask for no {resource}{kept_out(nodes, need.spec)}"
     told = {"nodes": having, "cell": path, "asked": each * need.copies, "slots": site.slots}

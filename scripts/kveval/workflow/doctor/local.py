@@ -35,6 +35,7 @@ from kveval.spec.builds import ArmBuild, BuildError, asked_of, git
 from kveval.spec.config import Config
 from kveval.spec.sizing import GIB
 from kveval.spec.specification import Specification
+from kveval.workflow.planning.gpus import gpus_of_server, told_gpus
 
 STACKS = Path(__file__).resolve().parents[4] / "config" / "gpu_stacks.yaml"
 _BUSY_SHARE = 0.25
@@ -143,12 +144,14 @@ def _device(config: Config, specifications: Sequence[Specification], facts: Loca
         return ok("device", f"the CPU, {facts.cpus} cores (build {server.build})")
     asked = max(specification.model.tensor_parallel_size for specification in specifications)
     names = ", ".join(sorted(set(facts.gpus)))
+    takes = f"a server takes {told_gpus(specifications)} (tensor_parallel_size)"
     if len(facts.gpus) >= asked:
-        return ok("device", f"{len(facts.gpus)} GPUs answer ({names}); the largest cell takes {asked}")
+        return ok("device", f"{len(facts.gpus)} GPUs answer ({names}); {takes}")
     seen = f"{len(facts.gpus)} GPUs answer ({names})" if facts.gpus else "no GPU answers nvidia-smi"
     small = f"server.build: {server.program}-cpu with weights: miniature"
-    fix = f"models: tensor_parallel_size; or {small}; or engine: kubernetes"
+    fix = f"server.tensor_parallel_size; or {small}; or engine: kubernetes"
     said = f"{seen}, build {server.build} with tensor_parallel_size {asked} takes {asked}"
+    said = said if len({gpus_of_server(one) for one in specifications}) == 1 else f"{said}; {takes}"
     return error("device", said, fix, asked=asked)
 
 

@@ -4,14 +4,18 @@ import csv
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 
+from kveval.engines.preflight import memory_bytes
 from kveval.host.findings import aligned, counted
 from kveval.report.data.run_facts import WEIGHTS
+from kveval.spec.sizing import memory_text
 from kveval.spec.warnings import sentence
 from kveval.store.entries import size_text
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
+from kveval.workflow.planning.gpus import server_gpus, stored_with_other_gpus
 from kveval.workflow.planning.plan import Plan
 from kveval.workflow.planning.reuse_table import HEADER, device_notes, overflow_notes, pinned_notes, reuse_rows
 from kveval.workflow.planning.stored import StoreIndex
@@ -24,12 +28,17 @@ _COSTS = ("seconds", "gpus", "gpu_hours", "start_s", "basis")
 
 
 class PlanText:
-    """A plan with its cost. `cpus`: those of the host that would measure, to estimate the disk that reports take."""
+    """A plan with its cost.
 
-    def __init__(self, plan: Plan, store: StoreIndex, cpus: int) -> None:
+    `cpus`: those of the host that would measure, to estimate the disk that reports take; `memory`: its memory, bytes,
+    None if not known.
+    """
+
+    def __init__(self, plan: Plan, store: StoreIndex, cpus: int, memory: int | None = None) -> None:
         self.plan = plan
         self.store = store
         self.cpus = cpus
+        self.memory = memory
 
     @cached_property
     def costs(self) -> dict[Cell, Cost]:
@@ -50,12 +59,43 @@ class PlanText:
         )
         for reason, count in Counter(run.reason for run in self.plan.of("adopt")).items():
             yield f"  adopted: {counted(count, 'run')} ({reason})"
-        parts = (self._searched, self._measured, self._order, self._reuse, self._short, self._bridges)
+        yield from server_gpus(self.plan)
+        parts = (self._searched, self._measured, self._other_gpus, self._order, self._reuse, self._short, self._bridges)
         for part in parts:
             yield from part()
-        warnings = self.plan.config.warnings
+        warnings = [*map(sentence, self.plan.config.warnings), *self._beyond_memory()]
         if warnings:
-            yield from ("", "Warnings:", *(f"  {sentence(warning)}" for warning in warnings))
+            yield from ("", "Warnings:", *(f"  {warning}" for warning in warnings))
+
+    def _beyond_memory(self) -> Iterator[str]:
+        """Yield the cell whose caches take most of the memory of this host, where servers run here and they exceed it.
+
+        The others like it are counted.
+        """
+        if self.memory is None or self.plan.config.campaign.engine != "local":
+            return
+        needs = {cell: memory_bytes(self.plan.specification(cell)) for cell in self.plan.config.cells}
+        beyond = {cell: needed for cell, needed in needs.items() if needed > self.memory}
+        if not beyond:
+            return
+        cell, needed = max(beyond.items(), key=itemgetter(1))
+        more = f" (and {counted(len(beyond) - 1, 'other cell')})" if len(beyond) > 1 else ""
+        yield (
+            f"{cell.path}{more} keeps {memory_text(needed)} of KV cache in host memory, and this host has"
+            f" {memory_text(self.memory)}: its measurement will be refused here"
+        )
+
+    def _other_gpus(self) -> Iterator[str]:
+        """Yield the cells that are stored with another number of GPUs a server, and the line that keeps them."""
+        for gpus, cells in stored_with_other_gpus(self.plan, self.store).items():
+            names = [cell.path for cell in cells]
+            shown = ", ".join(names[:_NEXT]) + (f" and {len(names) - _NEXT} more" if len(names) > _NEXT else "")
+            yield ""
+            yield (
+                f"{counted(len(cells), 'cell')} to be measured {'is' if len(cells) == 1 else 'are'} in the store with"
+                f" {counted(gpus, 'GPU')} a server, and else the same: {shown}. To keep these runs, add to `server:`"
+            )
+            yield f"  tensor_parallel_size: {gpus}"
 
     def _searched(self) -> Iterator[str]:
         if not self.plan.pilots:
