@@ -31,6 +31,7 @@ def compared(logs: Array, starts: Array, same: tuple[int, ...] = ()) -> Comparis
             **{"model": "m", "scenario": [f"c{number}" for number in cell], "cpu_blocks": 0, "run": run + 1},
             **{"level": level + 1, "throughput_tok_s": 500 * np.exp(table.ravel()), "exercised": None},
             **{"checks_failed": "", "output_tokens": 1e5, "ttft_count": 1e4, "requests_completed": 1e4},
+            "workload": "prompt_tokens=64;output_tokens=64",
             "configuration": ["same" if number in same else f"c{number}" for number in cell],
             "run_started": begun.map(pd.Timestamp.isoformat),
             "run_finished": (begun + pd.Timedelta(hours=0.9 * _RUN)).map(pd.Timestamp.isoformat),

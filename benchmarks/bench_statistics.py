@@ -180,6 +180,7 @@ def whole_campaigns(count: int, runs: int = 5, levels: int = 4, sd: float = 0.02
     table = pd.DataFrame(grid.to_list(), columns=["scenario", "run", "level"])
     table = table.assign(model="m", cpu_blocks=0, exercised=None, checks_failed="", output_tokens=1e5, ttft_count=1e4)
     table = table.assign(requests_completed=10_000, configuration=table["scenario"])
+    table = table.assign(workload="prompt_tokens=64;output_tokens=64")
     held = wrong = parity = 0
     for _ in range(count):
         blocks = generator.normal(0, BLOCK_SD, runs + 1)[table["run"]]

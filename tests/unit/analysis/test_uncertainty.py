@@ -166,13 +166,13 @@ def test_a_latency_may_be_longer_by_what_littles_law_allows() -> None:
 def test_identical_runs_are_as_sure_as_their_requests_allow(tmp_path: Path) -> None:
     """Twelve requests a level, three runs alike: the spread is next to 0, and the window's ends are up to a sixth.
 
-    Each run is a nanosecond slower than the one before, because runs that are equal to the last digit are copies.
+    Each run is ten microseconds slower than the one before, because runs that are equal to the last digit are copies.
     """
     held = []
     for latency in np.linspace(3.65, 5.85, 12):
         arms = {
             scenario: [
-                Story(streams=2, seconds=40.0, latency_s=each + run * 1e-9, ttft_s=each - 0.1, tokens=16)
+                Story(streams=2, seconds=40.0, latency_s=each + run * 1e-5, ttft_s=each - 0.1, tokens=16)
                 for run in range(3)
             ]
             for scenario, each in (("no-offload", 5.0), ("native-offload", float(latency)))

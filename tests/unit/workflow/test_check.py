@@ -4,17 +4,20 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from tests.support.config_files import CONFIG, RAW
 from tests.support.source_trees import CONNECTOR, source_tree
+from tests.support.synthetic import level_row
 
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.store.run_file import Cell
-from kveval.workflow.check import check
+from kveval.workflow.check import check, measuring
 from kveval.workflow.check.campaign import ARMS, BLOCKS, CheckError, CheckPlan, check_plan, source_of
 from kveval.workflow.check.check import command_of, until_clear, write_check
 from kveval.workflow.check.judging import FAILING, claims_of, design_of
@@ -34,6 +37,26 @@ def tree(tmp_path: Path) -> Path:
 
 
 # --- what is measured
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"), [(0.0, "delivered nothing"), (np.inf, "with an infinite value"), (np.nan, "without a value")]
+)
+def test_a_run_without_a_rate_is_named(
+    rate: float, said: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = planned(tree)[1]
+    cell = next(iter(config.cells))
+    pointer = tmp_path / "measurement.json"
+    pointer.touch()
+    level = level_row(*cell.key[:2], 1, 2, 100.0) | {"throughput_tok_s": rate}
+    monkeypatch.setattr(measuring, "campaign_pointer", lambda *of: pointer)
+    monkeypatch.setattr(measuring, "stored_run", lambda pointer: tmp_path)
+    monkeypatch.setattr(measuring, "run_tables", lambda *of: (pd.DataFrame([level]), None))
+    monkeypatch.setattr(measuring, "read_run", lambda place: SimpleNamespace(levels=()))
+    values, reasons = measuring.values_of(config, cell, 1)
+    assert (cell, 2, "throughput_tok_s") not in values
+    assert reasons == [f"{cell.path} run 1: {said}"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from kveval.analysis.statistics.comparison import (
     FEW_SETTLED,
     NO_BASELINE,
     NO_ROW,
-    NOT_MEASURED,
     OPEN_LOOP,
 )
 from kveval.analysis.statistics.inputs import NO_COUNTER
@@ -42,7 +41,6 @@ _SETTLED_BY = {
     DELIVERED_NOTHING: _ANSWERS,
     words.MANY_FAILED: "the runs that failed: see their logs, and measure them again",
     NO_ROW: "the same levels for both",
-    NOT_MEASURED: "the missing runs: `report` measures only what is missing",
     saturated_open_loop.name: "rates that the server keeps up with, or a closed loop (`profile: concurrent`)",
     FAILED: "levels that pass the checks: the appendix Checks says what was found",
     FEW_RUNS: _MORE_RUNS,
