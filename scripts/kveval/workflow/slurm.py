@@ -1,4 +1,4 @@
-"""Whether Snakemake's plugin for SLURM learns how jobs end; where it does not, it waits without end and without a word."""
+"""Whether Snakemake's plugin for SLURM learns how jobs end; where it does not, it waits for ever, without a word."""
 
 from __future__ import annotations
 
