@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -50,8 +50,9 @@ PAST_THE_PEAK = (
 class ComparedCell:
     """A comparison that is being computed.
 
-    `obstacle`: why it gets no verdict, "" if it may; `other_time`: the two were not measured in the same blocks;
-    `evidence`: its inputs by name; `cells`: how many cells were measured in its blocks.
+    `obstacle`: why it gets no verdict, "" if it may; `idle`: the arm was not active in any run, and is judged on what
+    it costs; `other_time`: the two were not measured in the same blocks; `evidence`: its inputs by name; `cells`: how
+    many cells were measured in its blocks.
     """
 
     arm: CellKey
@@ -62,6 +63,7 @@ class ComparedCell:
     obstacle: str = ""
     left_out: str = ""
     exercised: bool | None = None
+    idle: bool = False
     replicate: bool = False
     other_time: bool = False
     group: tuple[Any, ...] = ()
@@ -87,7 +89,8 @@ class ComparedCell:
     @property
     def judged(self) -> bool:
         """Whether the comparison can have a verdict."""
-        return self.contrast is not None and not self.obstacle and not self.replicate and self.exercised is not False
+        inactive = self.exercised is False and not self.idle
+        return self.contrast is not None and not self.obstacle and not self.replicate and not inactive
 
 
 def contrast_cells(cells: Sequence[CellKey], one: str, other: str) -> list[tuple[CellKey, CellKey]]:
@@ -135,43 +138,55 @@ def fill(
 
     `levels`: run -> level that is compared, and `cells`: rows, each of arm and reference. Runs in which an arm was not
     active, or with a level that failed a check, are left out. If too few remain for a verdict, all runs with active
-    arms are kept to describe the effect; if there are none, all runs.
+    arms are kept to describe the effect; if there are none, all runs. An arm that was not active in any run, against a
+    cell that was not either, is idle: its runs show what it costs.
     """
     metric: str = entry.row["metric"]
-    # By run of the reference: rows with a value on both sides; whether the counters that prove arms active rose.
+    # By run of the reference: rows with a value on both sides; whether counters show arm and reference active.
     rows: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-    moved: dict[int, bool] = {}
+    states: dict[int, tuple[bool | None, bool | None]] = {}
     unusable: set[int] = set()
+    activity: dict[int, str] = {}
     reasons: dict[int, str] = {}
     for arm_run, run in pairing.pairs:
         ours, theirs = (cells[n].get((at, levels[n].get(at, 0))) for n, at in enumerate((arm_run, run)))
-        known = [row["exercised"] for row in (ours, theirs) if row is not None]
-        active = [bool(shown) for shown in known if not pd.isna(shown)]
-        if active:
-            moved[run] = all(active)
-        if not all(active):
-            reasons[arm_run] = "not active"
+        state = _is_active(ours), _is_active(theirs)
+        if state != (None, None):
+            states[run] = state
+        if False in state:
+            activity[arm_run] = "not active"
         if ours is None or theirs is None or not (ours[metric] > 0 and theirs[metric] > 0):
             continue
         rows[run] = ours, theirs
         if reason := unfit(theirs, metric) or unfit(ours, metric):
             reasons[arm_run if unfit(ours, metric) else run] = reason
             unusable.add(run)
-    idle = {run for run, of_both in moved.items() if not of_both}
-    usable = sorted(rows.keys() - unusable - idle)
+    idle = {run for run, state in states.items() if False in state}
+    entry.idle = bool(states) and all(arm is False and not reference for arm, reference in states.values())
+    aside: Collection[int] = idle
+    if entry.idle:
+        # Only runs that are known to be idle show what an idle arm costs.
+        aside = rows.keys() - idle
+        activity = {arm_run: "activity not known" for arm_run, run in pairing.pairs if run in aside}
+    reasons = activity | reasons
+    usable = sorted(rows.keys() - unusable - aside)
     enough = len(usable) >= MIN_RUNS
-    kept = usable if enough else sorted(rows.keys() - idle) or sorted(rows)
+    kept = usable if enough else sorted(rows.keys() - aside) or sorted(rows)
     # Inactive arms are the reason for no verdict if their runs would otherwise have been enough.
     otherwise_enough = len(usable) + len(idle - unusable) >= MIN_RUNS or not rows.keys() - idle
-    too_idle = bool(idle) and not enough and otherwise_enough
-    entry.exercised = not too_idle if moved else None
+    too_idle = entry.idle or (bool(idle) and not enough and otherwise_enough)
+    entry.exercised = not too_idle if states else None
     entry.left_out = "; ".join(f"run {run}: {reason}" for run, reason in sorted(reasons.items()))
     entry.sides = Sides(metric, [rows[run][1] for run in kept], [rows[run][0] for run in kept])
     entry.other_time = pairing.kind == "other time"
     if not enough:
         entry.obstacle, entry.left_out = _obstacle(len(rows), len(usable), entry.left_out), ""
-    if moved:
-        entry.rest_on(_activity(len(moved) - len(idle), len(moved), enough=not too_idle))
+    if entry.idle:
+        entry.rest_on(Evidence("activity", "not active"))
+    elif states:
+        arm_idle = any(arm is False for arm, _ in states.values())
+        whose = "the arm" if arm_idle else "the cell it is compared with"
+        entry.rest_on(_activity(len(states) - len(idle), len(states), whose, enough=not too_idle))
     entry.rest_on(_BLOCKS[pairing.kind], *of_levels(entry.sides))
     compared = [levels[1].get(run, 0) for run in kept]
     entry.row |= {"runs": len(kept), "levels_compared": ";".join(map(str, sorted(set(compared))))}
@@ -185,14 +200,29 @@ def fill(
     )
 
 
-def _activity(active: int, known: int, *, enough: bool) -> Evidence:
-    """The evidence from the counters that prove arms active; `enough`: whether the active runs allow a verdict."""
+def _is_active(row: Mapping[str, Any] | None) -> bool | None:
+    """Whether the counters of a level show its tier active; None without a level, or without such counters."""
+    if row is None or pd.isna(row["exercised"]):
+        return None
+    return bool(row["exercised"])
+
+
+def _activity(active: int, known: int, whose: str, *, enough: bool) -> Evidence:
+    """The evidence from the counters that prove arms active; `enough`: whether the active runs allow a verdict.
+
+    `whose`: which of the two cells was not active in some run.
+    """
     said, reason = f"active in {active} of {known} runs", ""
     if not active:
-        said, reason = "not active", "by its own counters the arm served next to nothing at this level"
+        said, reason = "not active", next_to_nothing(whose)
     elif not enough:
-        reason = f"the arm's own counters rose in {active} of {known} runs at this level, {MIN_RUNS} needed"
+        reason = f"{whose}'s own counters rose in {active} of {known} runs at this level, {MIN_RUNS} needed"
     return Evidence("activity", said, "refuses" if reason else "sound", reason)
+
+
+def next_to_nothing(whose: str = "the arm") -> str:
+    """Return the reason that counters give where a tier was idle."""
+    return f"by its own counters {whose} served next to nothing at this level"
 
 
 def _obstacle(known: int, fit: int, reasons: str) -> str:

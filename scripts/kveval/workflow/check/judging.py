@@ -7,11 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from kveval.analysis.estimators.sequential import Design, Look, look
+from kveval.analysis.estimators.sequential import Answer, Design, Look, look
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.spec.config import Config
 from kveval.store.run_file import Cell
-from kveval.workflow.check.measuring import COLD, SHOWN, Values
+from kveval.workflow.check.measuring import COLD, IDLE, SHOWN, Values
 
 Verdict = Literal[
     "regression", "candidate fails", "nothing measured", "improvement", "no difference that matters", "not enough"
@@ -50,7 +50,8 @@ class BuildClaim:
 class Judged:
     """A claim with its evaluation.
 
-    `base`, `candidate`: geometric means over the blocks with both; `usable`: number of blocks with a value of each.
+    `base`, `candidate`: geometric means over the blocks with both; `usable`: number of blocks with a value of each;
+    `idle`: whether the arm was not active in these blocks, on either build.
     """
 
     claim: BuildClaim
@@ -58,6 +59,22 @@ class Judged:
     base: float
     candidate: float
     usable: tuple[int, int]
+    idle: bool = False
+
+    @property
+    def answer(self) -> Answer:
+        """The answer of the look; an idle arm is never better, because its tier cannot be why."""
+        return "open" if self.ahead_although_idle else self.look.answer
+
+    @property
+    def ahead_although_idle(self) -> bool:
+        """Whether an idle arm measured better on the candidate."""
+        return self.idle and self.look.answer == "better"
+
+    @property
+    def most_cost(self) -> float:
+        """The most that the candidate costs, in per cent of the base, by the end of the interval; 0 if nothing."""
+        return max(0.0, -self.look.low if self.claim.more_is_better else self.look.high)
 
     def candidate_fails(self, first: int) -> bool:
         """Whether the base gave a value in `first` blocks or more, and the candidate in none."""
@@ -89,25 +106,41 @@ def design_of(config: Config, claims: Sequence[BuildClaim]) -> Design:
 
 
 def judged(claims: Sequence[BuildClaim], blocks: Sequence[Values], design: Design) -> list[Judged]:
-    """Evaluate every claim; `blocks`: the values of each block, which counts for a claim if both builds have values."""
+    """Evaluate every claim; `blocks`: the values of each block, which counts for a claim if both builds have values.
+
+    Blocks in which the arm was idle on both builds count if it was active on both in none: they show what it costs.
+    """
     found = []
     for claim in claims:
-        values = [pair for block in blocks if (pair := _pair(claim, block)) is not None]
+        active = _pairs(claim, blocks, idle=False)
+        at_rest = _pairs(claim, blocks, idle=True)
+        values = active or at_rest
         base, candidate = np.array(values).reshape(-1, 2).T
         seen = look(base, candidate, design, more_is_better=claim.more_is_better)
         means = [float(np.exp(side.mean())) if len(side) else math.nan for side in (base, candidate)]
         usable = [sum(_has(claim, block, side) for block in blocks) for side in (0, 1)]
-        found.append(Judged(claim, seen, means[0], means[1], (usable[0], usable[1])))
+        idle = bool(at_rest) and not active
+        found.append(Judged(claim, seen, means[0], means[1], (usable[0], usable[1]), idle))
     return found
 
 
-def _pair(claim: BuildClaim, block: Values) -> tuple[float, float] | None:
-    """Return the mean ln values of base and candidate in a block, over the pairs of cells that have both."""
+def _pairs(claim: BuildClaim, blocks: Sequence[Values], *, idle: bool) -> list[tuple[float, float]]:
+    """The pairs of all blocks that have one, as `_pair` gives them."""
+    return [pair for block in blocks if (pair := _pair(claim, block, idle)) is not None]
+
+
+def _pair(claim: BuildClaim, block: Values, idle: bool) -> tuple[float, float] | None:
+    """Return the mean ln values of base and candidate in a block, over the pairs of cells that have both.
+
+    `idle`: of the pairs whose arm was idle on both builds, else of those whose arm was idle on neither.
+    """
     name = claim.quantity
     there = [
         (math.log(block[base, level, name]), math.log(block[candidate, level, name]))
         for base, candidate, level in claim.pairs
-        if (base, level, name) in block and (candidate, level, name) in block
+        if (base, level, name) in block
+        and (candidate, level, name) in block
+        and _is_idle(claim, block, base, level) == idle == _is_idle(claim, block, candidate, level)
     ]
     if not there:
         return None
@@ -115,8 +148,20 @@ def _pair(claim: BuildClaim, block: Values) -> tuple[float, float] | None:
     return float(base), float(candidate)
 
 
+def _is_idle(claim: BuildClaim, block: Values, cell: Cell, level: int) -> bool:
+    """Whether an arm was idle where the quantity was measured; prompts are taken in cold before it can be active."""
+    return claim.quantity != COLD and (cell, level, IDLE) in block
+
+
 def _has(claim: BuildClaim, block: Values, side: int) -> bool:
-    return any((pair[side], pair[2], claim.quantity) in block for pair in claim.pairs)
+    """Whether a build has a value in a block; that of an idle arm is none where it was active on the other build."""
+    for pair in claim.pairs:
+        own, other, level = pair[side], pair[1 - side], pair[2]
+        other_active = (other, level, claim.quantity) in block and not _is_idle(claim, block, other, level)
+        usable = not (_is_idle(claim, block, own, level) and other_active)
+        if (own, level, claim.quantity) in block and usable:
+            return True
+    return False
 
 
 def verdict_of(found: Sequence[Judged], blocks: int, design: Design) -> Verdict:
@@ -125,7 +170,7 @@ def verdict_of(found: Sequence[Judged], blocks: int, design: Design) -> Verdict:
     A candidate fails if it gave no value of a deciding claim, and the base as many as the first look needs.
     """
     deciding = [each for each in found if each.claim.decides]
-    answers = {each.look.answer for each in deciding}
+    answers = {each.answer for each in deciding}
     if "worse" in answers:
         return "regression"
     if any(each.candidate_fails(design.first) for each in deciding):
