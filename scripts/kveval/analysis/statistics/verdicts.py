@@ -98,7 +98,7 @@ def _undecided(entry: ComparedCell, margin: float) -> tuple[str, str]:
 
 
 def _idle_word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
-    """What an idle arm costs: less than the margin, more than nothing, or undecided; better is no verdict."""
+    """Say what an idle arm costs: less than the margin, more than nothing, or undecided; better is no verdict."""
     row, idle = entry.row, next_to_nothing()
     better = (row["effect_percent"] > 0) == more_is_better
     differs = row["p_holm"] < alpha
@@ -136,7 +136,7 @@ def _beyond_the_tier(entry: ComparedCell, alpha: float, margin: float) -> Iterat
     if low > most + np.log1p(margin):
         share = f"{100 * served:.2g} % of the prompt tokens"
         reason = f"its tier served {share}, which cannot gain more than {percent(most):.2g} %: see what else differs"
-        yield Evidence("activity", f"the tier alone cannot be why: it served {share}", "qualifies", reason)
+        yield Evidence("activity", f"the tier alone cannot be why (it served {share})", "qualifies", reason)
 
 
 def judge(

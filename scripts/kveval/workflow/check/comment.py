@@ -12,6 +12,7 @@ from kveval.analysis.estimators.sequential import Design, blocks_for_equality
 from kveval.report.data.numbers import MISSING, significant
 from kveval.report.figures.axes import GREY, WIDTH
 from kveval.workflow.check.judging import Judged, Verdict
+from kveval.workflow.check.measuring import COLD
 
 FIGURE = "effects.png"
 # Per cent. The end of an interval beyond it, which is common after few noisy blocks, is shown as "more than" this.
@@ -139,7 +140,7 @@ def _basis(facts: CheckResult) -> list[str]:
         " Latencies are shown but do not decide.",
         f"{facts.host}; {told}.",
     ]
-    idle = dict.fromkeys(each.claim.arm for each in facts.found if each.idle)
+    idle = dict.fromkeys(each.claim.arm for each in facts.found if each.idle and each.claim.quantity != COLD)
     if idle:
         lines.append(
             f"By its own counters the arm served next to nothing on either build ({', '.join(idle)}): this is what it"

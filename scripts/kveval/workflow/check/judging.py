@@ -1,7 +1,7 @@
 """The state of a check after some blocks: the evaluation of every claim, and the verdict from all of them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -114,8 +114,7 @@ def judged(claims: Sequence[BuildClaim], blocks: Sequence[Values], design: Desig
     for claim in claims:
         active = _pairs(claim, blocks, idle=False)
         at_rest = _pairs(claim, blocks, idle=True)
-        values = active or at_rest
-        base, candidate = np.array(values).reshape(-1, 2).T
+        base, candidate = np.array(active or at_rest).reshape(-1, 2).T
         seen = look(base, candidate, design, more_is_better=claim.more_is_better)
         means = [float(np.exp(side.mean())) if len(side) else math.nan for side in (base, candidate)]
         usable = [sum(_has(claim, block, side) for block in blocks) for side in (0, 1)]
@@ -125,22 +124,30 @@ def judged(claims: Sequence[BuildClaim], blocks: Sequence[Values], design: Desig
 
 
 def _pairs(claim: BuildClaim, blocks: Sequence[Values], *, idle: bool) -> list[tuple[float, float]]:
-    """The pairs of all blocks that have one, as `_pair` gives them."""
-    return [pair for block in blocks if (pair := _pair(claim, block, idle)) is not None]
+    """The pairs of all blocks that have one, as `_pair` gives them.
+
+    Prompts are taken in cold before an arm can be active: these count whether it was, and are those of an idle arm if
+    it was active in no block.
+    """
+    if claim.quantity == COLD:
+        ever_active = any(_is_active(claim, block, side) for block in blocks for side in (0, 1))
+        both = [_pair(claim, block, (False, True)) for block in blocks if ever_active != idle]
+    else:
+        both = [_pair(claim, block, (idle,)) for block in blocks]
+    return [pair for pair in both if pair is not None]
 
 
-def _pair(claim: BuildClaim, block: Values, idle: bool) -> tuple[float, float] | None:
+def _pair(claim: BuildClaim, block: Values, idle: Collection[bool]) -> tuple[float, float] | None:
     """Return the mean ln values of base and candidate in a block, over the pairs of cells that have both.
 
-    `idle`: of the pairs whose arm was idle on both builds, else of those whose arm was idle on neither.
+    `idle`: whether an arm may have been idle on both builds, on neither, or anything if both are given.
     """
     name = claim.quantity
     there = [
         (math.log(block[base, level, name]), math.log(block[candidate, level, name]))
         for base, candidate, level in claim.pairs
-        if (base, level, name) in block
-        and (candidate, level, name) in block
-        and _is_idle(claim, block, base, level) == idle == _is_idle(claim, block, candidate, level)
+        if (base, level, name) in block and (candidate, level, name) in block
+        if len(idle) > 1 or {(cell, level, IDLE) in block for cell in (base, candidate)} == set(idle)
     ]
     if not there:
         return None
@@ -148,20 +155,17 @@ def _pair(claim: BuildClaim, block: Values, idle: bool) -> tuple[float, float] |
     return float(base), float(candidate)
 
 
-def _is_idle(claim: BuildClaim, block: Values, cell: Cell, level: int) -> bool:
-    """Whether an arm was idle where the quantity was measured; prompts are taken in cold before it can be active."""
-    return claim.quantity != COLD and (cell, level, IDLE) in block
+def _is_active(claim: BuildClaim, block: Values, side: int) -> bool:
+    """Whether a build has a value in a block of an arm that was not idle."""
+    cells = [(pair[side], pair[2]) for pair in claim.pairs]
+    return any((*at, claim.quantity) in block and (*at, IDLE) not in block for at in cells)
 
 
 def _has(claim: BuildClaim, block: Values, side: int) -> bool:
     """Whether a build has a value in a block; that of an idle arm is none where it was active on the other build."""
-    for pair in claim.pairs:
-        own, other, level = pair[side], pair[1 - side], pair[2]
-        other_active = (other, level, claim.quantity) in block and not _is_idle(claim, block, other, level)
-        usable = not (_is_idle(claim, block, own, level) and other_active)
-        if (own, level, claim.quantity) in block and usable:
-            return True
-    return False
+    some = any((pair[side], pair[2], claim.quantity) in block for pair in claim.pairs)
+    left_out = _is_active(claim, block, 1 - side) and not _is_active(claim, block, side)
+    return some and (claim.quantity == COLD or not left_out)
 
 
 def verdict_of(found: Sequence[Judged], blocks: int, design: Design) -> Verdict:
@@ -170,7 +174,8 @@ def verdict_of(found: Sequence[Judged], blocks: int, design: Design) -> Verdict:
     A candidate fails if it gave no value of a deciding claim, and the base as many as the first look needs.
     """
     deciding = [each for each in found if each.claim.decides]
-    answers = {each.answer for each in deciding}
+    ahead = [each for each in deciding if each.ahead_although_idle]
+    answers = {each.answer for each in deciding if each not in ahead}
     if "worse" in answers:
         return "regression"
     if any(each.candidate_fails(design.first) for each in deciding):
@@ -179,4 +184,6 @@ def verdict_of(found: Sequence[Judged], blocks: int, design: Design) -> Verdict:
         return "nothing measured"
     if "open" in answers or not answers:
         return "not enough"
-    return "improvement" if "better" in answers else "no difference that matters"
+    if "better" in answers:
+        return "improvement"
+    return "not enough" if ahead else "no difference that matters"
