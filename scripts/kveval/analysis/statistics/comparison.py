@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -163,7 +163,7 @@ def fill(
             unusable.add(run)
     idle = {run for run, state in states.items() if False in state}
     entry.idle = bool(states) and all(arm is False and not reference for arm, reference in states.values())
-    aside: Collection[int] = idle
+    aside: Set[int] = idle
     if entry.idle:
         # Only runs that are known to be idle show what an idle arm costs.
         aside = rows.keys() - idle
