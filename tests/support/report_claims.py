@@ -12,7 +12,7 @@ from tests.support.document_checks import Document, Percentage, judge_document
 from tests.support.markdown import fixed_fragments, parts_of
 
 from kveval.analysis.levels.outcomes import Outcome
-from kveval.analysis.statistics.verdicts import VERDICTS, WITHOUT_VERDICT
+from kveval.analysis.statistics.verdicts import IDLE, VERDICTS, WITHOUT_VERDICT
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.report import next_steps, parts
 from kveval.report.answer import answer_of
@@ -121,6 +121,9 @@ def _percentages(rows: list[dict[Any, Any]]) -> Iterator[Percentage]:
         cell = f"{row['model']}/{row['scenario']}/{row['cpu_blocks']}"
         if " %" in shown:
             yield Percentage(shown.partition(" %")[0], cell, str(row["baseline"]))
+        if row["verdict"] == IDLE:
+            most = numerals.end_of_effect(row["cost_percent"], row["low_percent"], row["high_percent"])
+            yield Percentage(most, cell, str(row["baseline"]))
 
 
 def _hit_rates(table: Table) -> Iterator[Percentage]:

@@ -18,7 +18,7 @@ from kveval.analysis.estimators.correlations import MIN_POINTS
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.statistics.averages import ARM, averages
-from kveval.analysis.statistics.verdicts import BETTER, PARITY, VERDICTS, WORSE
+from kveval.analysis.statistics.verdicts import BETTER, IDLE, PARITY, VERDICTS, WORSE, WORSE_IDLE
 from kveval.load.enough import MIN_RUNS
 from kveval.store.run_file import IMPORTED
 
@@ -131,8 +131,8 @@ def multiplicity(tables: Tables) -> Iterator[Outcome]:
     for number, parts in enumerate(((tables.comparison, tables.contrasts), (tables.peak_comparison,))):
         for row in _rows(*parts):
             if pd.notna(row["p_holm"]):
-                model = "" if row["family"] == "primary" else row["model"]
-                families.setdefault((number, model, row["metric"]), []).append(row)
+                model = "" if str(row["family"]).startswith("primary") else row["model"]
+                families.setdefault((number, model, row["metric"], row["family"]), []).append(row)
     for members in families.values():
         for source, target in (("p_value", "p_holm"), ("p_parity", "p_parity_holm")):
             for row, right in zip(members, holm([row[source] for row in members]), strict=True):
@@ -140,7 +140,7 @@ def multiplicity(tables: Tables) -> Iterator[Outcome]:
                     message = f"{row['metric']}: {target} is {row[target]:.3g}, over {len(members)} it is {right:.3g}"
                     yield fail(message, _cell(row))
     for row in tables.compared():
-        if row["verdict"] in (BETTER, WORSE) and not row["p_holm"] < tables.alpha:
+        if row["verdict"] in (BETTER, WORSE, WORSE_IDLE) and not row["p_holm"] < tables.alpha:
             yield fail(f"{row['verdict']} at p = {row['p_holm']:.3g}", _cell(row))
 
 
@@ -148,8 +148,8 @@ def multiplicity(tables: Tables) -> Iterator[Outcome]:
 def parity_shown(tables: Tables) -> Iterator[Outcome]:
     """A verdict is parity only where both one-sided tests against the margin passed."""
     for row in tables.compared():
-        if row["verdict"] == PARITY and not row["p_parity_holm"] < tables.alpha:
-            yield fail(f"{row['metric']}: parity at p = {row['p_parity_holm']:.3g} (TOST)", _cell(row))
+        if row["verdict"] in (PARITY, IDLE) and not row["p_parity_holm"] < tables.alpha:
+            yield fail(f"{row['metric']}: {row['verdict']} at p = {row['p_parity_holm']:.3g} (TOST)", _cell(row))
 
 
 @check("R14")

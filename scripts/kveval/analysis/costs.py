@@ -15,7 +15,7 @@ import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, cell_of, common_level
 from kveval.analysis.estimators.intervals import mean_interval
-from kveval.analysis.statistics.verdicts import VERDICTS
+from kveval.analysis.statistics.verdicts import VERDICTS, of_idle_arm
 from kveval.config.types import on_cpu
 from kveval.store.run_file import Run
 
@@ -134,7 +134,8 @@ def _against(
     relative = arm.usd_per_hour(prices) / base
     found = {"baseline": row["baseline"]}
     found |= dict(zip(CHANGE, (100 * (relative / times - 1) for times in (ratio, high, low)), strict=True))
-    if arm.tier_gib > 0:
+    # A tier that served next to nothing does not pay, whatever chance made of the throughput.
+    if arm.tier_gib > 0 and not of_idle_arm(row):
         without = arm.usd_per_hour(prices, memory=False)
         even = [(times * base - without) / arm.tier_gib for times in (ratio, low, high)]
         found |= dict(zip(BREAK_EVEN, even, strict=True))

@@ -16,7 +16,15 @@ from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label, rows_of, shortened, text
-from kveval.report.data.comparisons import against_baselines, baseline_label, effect_text, pair, qualifier
+from kveval.report.data.comparisons import (
+    against_baselines,
+    baseline_label,
+    cost_text,
+    effect_text,
+    pair,
+    qualifier,
+    stated_verdict,
+)
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
 from kveval.report.next_steps import next_steps
@@ -174,12 +182,8 @@ def _first_token(plan: ReportPlan, measured: Measured, best: Row) -> Iterator[st
     said = {words.BETTER: "was shorter", words.WORSE: "was longer", words.PARITY: "is at parity"}
     for row in against_baselines(plan, measured.comparison, TTFT):
         if cell_of(row) == cell_of(best) and row["baseline"] and math.isfinite(row["effect_percent"]):
-            verdict = said.get(row["verdict"], f"is undecided ({_stated(row)})")
+            verdict = said.get(row["verdict"], f"is undecided ({stated_verdict(row)})")
             yield f"Its median TTFT {verdict}, {_change(row)}: {_means(measured, row)} ms."
-
-
-def _stated(row: Row) -> str:
-    return ": ".join(filter(None, (str(row["verdict"]), text(row.get("indication")))))
 
 
 def _said(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
@@ -189,8 +193,8 @@ def _said(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
     grouped: dict[str, list[str]] = {}
     for row in sorted(rows, key=lambda row: (*words.VERDICTS, row["verdict"]).index(row["verdict"])):
         change = f" {_change(row)}" if math.isfinite(row["effect_percent"]) else ""
-        title = "no verdict" if row["verdict"].startswith("not assessed") else _stated(row)
-        why = f" ({row['reason']})" if text(row["reason"]) else ""
+        title = "no verdict" if row["verdict"].startswith("not assessed") else stated_verdict(row)
+        why = f" ({row['reason']})" if text(row["reason"]) and row["verdict"] not in words.VERDICTS else ""
         grouped.setdefault(said.get(row["verdict"], f"{title}{why}"), []).append(f"{_arm(row)}{change}")
     yield from (f"{title}: {shortened(names)}" for title, names in grouped.items())
 
@@ -223,14 +227,23 @@ def _of_models(plan: ReportPlan, measured: Measured, rows: Sequence[Row], metric
         yield f"{more} than {_against(rows)}: {best}{f'; no arm for {_listed(nothing)}' if nothing else ''}."
     else:
         yield _none_better(rows, metric)
-    worse = [f"{row['model']} with {_arm(row)} {_change(row)}" for row in _by_size_of_effect(rows, words.WORSE)]
-    if worse:
-        yield f"Worse: {shortened(worse)}."
+    for verdict in (words.WORSE, words.WORSE_IDLE):
+        worse = [f"{row['model']} with {_arm(row)} {_change(row)}" for row in _by_size_of_effect(rows, verdict)]
+        if worse:
+            yield f"{verdict.capitalize()}: {shortened(worse)}."
     parity = f"at parity within {100 * plan.margin:g} %"
-    yield from _counted(rows, {words.PARITY: parity, words.INCONCLUSIVE: "undecided", "": _without(rows)})
-    decided = {words.BETTER: "better", words.WORSE: "worse", words.PARITY: "at parity"}
+    counted = {words.PARITY: parity, words.IDLE: _most_cost(rows), words.INCONCLUSIVE: "undecided"}
+    yield from _counted(rows, counted | {"": _without(rows)})
+    decided = {words.BETTER: "better", words.WORSE: "worse", words.WORSE_IDLE: "worse although idle"}
+    decided |= {words.PARITY: "at parity"}
     for other in (GOODPUT, TTFT) if metric == THROUGHPUT else (GOODPUT,):
         yield from _counted(against_baselines(plan, measured.comparison, other), decided)
+
+
+def _most_cost(rows: Sequence[Row]) -> str:
+    """The phrase for idle arms whose cost is bounded, with the largest bound."""
+    of_idle = [row for row in rows if row["verdict"] == words.IDLE]
+    return cost_text(max(of_idle, key=lambda row: float(row["cost_percent"]))) if of_idle else ""
 
 
 def _without(rows: Sequence[Row]) -> str:

@@ -14,12 +14,13 @@ from kveval.analysis.statistics import verdicts as words
 from kveval.load.enough import MIN_RUNS
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened, text
 from kveval.report.data.comparisons import against_baselines
-from kveval.report.tables.not_assessed import settled_by
+from kveval.report.tables.not_assessed import TO_BE_ACTIVE, settled_by
 
 _MOST = 4
 _few = partial(shortened, most=2)
 # More runs than this are not proposed.
 _WORTHWHILE = 20
+_WHILE_IDLE = "find out what slows it while its tier serves nothing; `check` compares two builds of the server"
 
 
 def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, ...]:
@@ -47,12 +48,16 @@ def _missing(plan: ReportPlan, measured: Measured, name: Callable[[CellKey], str
 
 
 def _without_verdict(rows: list[dict[Any, Any]], name: Callable[[CellKey], str]) -> Iterator[str]:
-    """Yield steps that would give verdicts, each with the arms without a verdict that need it."""
+    """Yield steps that would give verdicts, each with the arms without a verdict, or idle ones, that need it."""
     steps: dict[str, list[str]] = {}
     for row in rows:
         open_ = row["verdict"] not in words.VERDICTS or _failed(row)
         if open_ and not row.get("replicate"):
             steps.setdefault(settled_by(row), []).append(name(cell_of(row)))
+        elif row["verdict"] == words.WORSE_IDLE:
+            steps.setdefault(_WHILE_IDLE, []).append(name(cell_of(row)))
+        elif words.of_idle_arm(row) and not row.get("replicate"):
+            steps.setdefault(TO_BE_ACTIVE, []).append(name(cell_of(row)))
     for step, names in steps.items():
         yield f"For {_few(names)}: {step}."
 

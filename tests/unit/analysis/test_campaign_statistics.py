@@ -110,7 +110,7 @@ def test_runs_needed_for_five_per_cent(sd: float, runs: int) -> None:
 
 def test_verdicts_are_the_ones_that_were_put_in() -> None:
     table = comparison_table(levels_table(sd=0.008))
-    assert verdicts(table) == {"native-offload": "better", "lmcache-redis": "worse", "idle": "not exercised"}
+    assert verdicts(table) == {"native-offload": "better", "lmcache-redis": "worse", "idle": words.IDLE}
     # Fewer milliseconds are better.
     assert verdicts(table, "e2e_ms_p50")["native-offload"] == "better"
     row = table[(table["metric"] == "throughput_tok_s") & (table["scenario"] == "native-offload")].iloc[0]

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from tests.support.config_files import CONFIG, RAW
 from tests.support.source_trees import CONNECTOR, source_tree
-from tests.support.synthetic import level_row
+from tests.support.synthetic import level_row, levels_table
 
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
@@ -21,7 +21,7 @@ from kveval.workflow.check import check, measuring
 from kveval.workflow.check.campaign import ARMS, BLOCKS, CheckError, CheckPlan, check_plan, source_of
 from kveval.workflow.check.check import command_of, until_clear, write_check
 from kveval.workflow.check.judging import FAILING, claims_of, design_of
-from kveval.workflow.check.measuring import COLD, Places, Values
+from kveval.workflow.check.measuring import COLD, IDLE, Places, Values, values_of
 
 VALUES = RAW["config"]
 
@@ -133,7 +133,12 @@ Checked = Callable[..., tuple[str, int, Path]]
 def checked(tree: Path, tmp_path: Path, monkeypatch: Any) -> Checked:
     monkeypatch.chdir(tmp_path)
 
-    def run(effect: float, sd: float = 0.005, missing: Callable[[Cell, int], bool] | None = None) -> Any:
+    def run(
+        effect: float,
+        sd: float = 0.005,
+        missing: Callable[[Cell, int], bool] | None = None,
+        idle: Callable[[Cell, int], bool] = lambda cell, run: False,
+    ) -> Any:
         plan, config = planned(tree)
         generator, measured = np.random.default_rng(3), []
 
@@ -148,7 +153,8 @@ def checked(tree: Path, tmp_path: Path, monkeypatch: Any) -> Checked:
             noise = np.exp(generator.normal(0, sd, 4))
             names = ("throughput_tok_s", COLD, "ttft_ms_p50", "e2e_ms_p50")
             rates = (100 * slowed, 2 * slowed, 300 / slowed, 900 / slowed)
-            return {(cell, 2, name): rate * one for name, rate, one in zip(names, rates, noise, strict=True)}, []
+            found = {(cell, 2, name): rate * one for name, rate, one in zip(names, rates, noise, strict=True)}
+            return found | ({(cell, 2, IDLE): 1.0} if idle(cell, run) else {}), []
 
         monkeypatch.setattr(check, "measure_block", measure)
         monkeypatch.setattr(check, "values_of", values)
@@ -232,6 +238,72 @@ def test_nothing_measured_at_all_is_no_success(checked: Checked) -> None:
 def test_a_base_that_never_gives_a_result_does_not_blame_the_candidate(checked: Checked) -> None:
     verdict, blocks, _ = checked(0.0, missing=lambda cell, run: ".base." in cell.scenario)
     assert (verdict, blocks) == ("not enough", BLOCKS)
+
+
+def of_native(cell: Cell, run: int) -> bool:
+    """Whether a cell is of the arm that is idle in these checks."""
+    return cell.scenario.startswith("native-offload.")
+
+
+def answers(folder: Path) -> dict[str, str]:
+    """What the comment's table says of throughput, by arm."""
+    rows = [line.strip("| ").split(" | ") for line in (folder / "COMMENT.md").read_text().splitlines()]
+    return {row[0].partition("/")[0]: row[-1] for row in rows if len(row) == 6 and row[1] == "Throughput"}
+
+
+def test_a_slower_build_is_a_regression_although_its_arm_is_idle(checked: Checked) -> None:
+    verdict, blocks, folder = checked(float(np.log(0.61)), idle=of_native)
+    assert (verdict, blocks) == ("regression", 3)
+    assert answers(folder) == {"native-offload": "**worse although idle**", "lmcache-local": "**worse**"}
+    text = (folder / "COMMENT.md").read_text()
+    assert re.search(r"hroughput of native-offload/3000 -39\.\d % \[[^]]*\], although idle", text)
+    assert "served next to nothing on either build (native-offload/3000)" in text
+    claims = json.loads((folder / "verdict.json").read_text())["claims"]
+    assert {claim["arm"] for claim in claims if claim["idle"]} == {"native-offload/3000", "native-offload"}
+
+
+def test_an_equal_build_of_an_idle_arm_costs_at_most_the_end_of_the_interval(checked: Checked) -> None:
+    verdict, _, folder = checked(0.0, idle=of_native)
+    assert verdict == "no difference that matters"
+    claims = json.loads((folder / "verdict.json").read_text())["claims"]
+    low = next(claim["low"] for claim in claims if claim["idle"] and claim["decides"])
+    said = {"native-offload": f"idle, costs at most {-low:.1f} %", "lmcache-local": "within the margin"}
+    assert answers(folder) == said
+
+
+def test_a_faster_build_of_idle_arms_is_no_improvement_by_their_tier(checked: Checked) -> None:
+    verdict, _, folder = checked(float(np.log(1.2)), idle=lambda cell, run: True)
+    assert verdict == "not enough"
+    assert answers(folder)["native-offload"] == "idle: the tier cannot be why"
+    assert "Its tier served nothing and cannot be why." in (folder / "COMMENT.md").read_text()
+    # The arms that were active decide.
+    assert checked(float(np.log(1.2)), idle=of_native)[0] == "improvement"
+
+
+def test_an_arm_that_is_idle_on_the_candidate_only_fails_there(checked: Checked) -> None:
+    def idle(cell: Cell, run: int) -> bool:
+        return of_native(cell, run) and ".candidate." in cell.scenario
+
+    assert checked(0.0, idle=idle)[:2] == ("candidate fails", 3)
+    # One idle run costs its pair.
+    assert checked(0.0, idle=lambda cell, run: run == 1 and idle(cell, run))[0] == "no difference that matters"
+
+
+def test_a_run_of_an_idle_arm_has_values_and_is_marked(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    _, config = planned(tree)
+    row = levels_table().iloc[0].to_dict() | {"level": 2, "exercised": False}
+    pointer = tmp_path / "pointer.json"
+    pointer.touch()
+    run = SimpleNamespace(levels=[])
+    monkeypatch.setattr(measuring, "campaign_pointer", lambda *of: pointer)
+    monkeypatch.setattr(measuring, "stored_run", lambda pointer: tmp_path)
+    monkeypatch.setattr(measuring, "run_tables", lambda place, required: (pd.DataFrame([row]), None))
+    monkeypatch.setattr(measuring, "read_run", lambda place: run)
+    cell = config.cells[0]
+    found, reasons = values_of(config, cell, 1)
+    assert found[cell, 2, "throughput_tok_s"] == row["throughput_tok_s"]
+    assert found[cell, 2, IDLE] == 1
+    assert "the arm was not active" in reasons[0]
 
 
 def test_the_command_that_repeats_a_check_names_the_campaign_it_is_of() -> None:

@@ -75,6 +75,11 @@ class Contrast:
         farthest = max(self.theta + self.above, self.below - self.theta)
         return self._tail(float(np.log1p(margin)) - farthest)
 
+    def p_cost(self, margin: float, *, more_is_better: bool) -> float:
+        """Return the one-sided p value against a loss of ln(1 + margin) or more, with the bias to that side in full."""
+        loss = self.below - self.theta if more_is_better else self.theta + self.above
+        return self._tail(float(np.log1p(margin)) - loss)
+
     def with_error(self, systematic: float) -> Contrast:
         """Return the contrast with a further standard error that all runs share; df after Satterthwaite (1946)."""
         if not systematic > 0:

@@ -152,7 +152,7 @@ def level_row(
         "first_visit_share": visits,
         "unshared_share": unshared,
         **(_goodput(judged, limits) if limits else {}),
-        **_server_side(level.counters, received),
+        **_server_side(level.counters, received, run.kv_bytes_per_token or np.nan),
         "exercised": exercised,
         "activity": activity(run, exercised),
         "turns_seen": _turns_seen(report),
@@ -268,12 +268,13 @@ def _goodput(level: JudgedLevel, limits: Mapping[str, Any]) -> dict[str, Any]:
     return goodput(level.requests, level.window, limits, level.workload.turns, streams)
 
 
-def _server_side(counters: Mapping[str, Change], received: float) -> dict[str, float]:
+def _server_side(counters: Mapping[str, Change], received: float, token_bytes: float) -> dict[str, float]:
     """The columns from the server's own counters, over the whole level from its first request, warm-up included.
 
-    `received`: output tokens that the generator counted in the same time.
+    `received`: output tokens that the generator counted in the same time; `token_bytes`: KV cache of a token.
     """
     generated = server_delta(counters, "generation_tokens")
+    loaded_tokens = server_delta(counters, "offload_load_bytes") / token_bytes
     return {
         "server_generation_tokens": generated,
         # Both counts are over the whole level, because the counters were read before and after it.
@@ -283,6 +284,9 @@ def _server_side(counters: Mapping[str, Change], received: float) -> dict[str, f
         "external_hit_tokens": server_delta(counters, "external_prefix_cache_hits"),
         "offload_load_bytes": server_delta(counters, "offload_load_bytes"),
         "offload_store_bytes": server_delta(counters, "offload_store_bytes"),
+        "requests_preempted": server_delta(counters, "requests_preempted"),
+        # What is loaded again for a preempted request is not counted as a hit of its prompt.
+        "reloaded_tokens": float(np.maximum(0, loaded_tokens - server_delta(counters, "external_prefix_cache_hits"))),
     }
 
 

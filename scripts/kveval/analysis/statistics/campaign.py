@@ -44,7 +44,7 @@ from kveval.analysis.statistics.level_selection import OwnPeak, common_level, fa
 from kveval.analysis.statistics.pairing import Pairing, absent_runs, pair_runs, run_spans
 from kveval.analysis.statistics.run_times import pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
-from kveval.analysis.statistics.verdicts import judge, overview
+from kveval.analysis.statistics.verdicts import IDLE_FAMILY, judge, overview
 from kveval.config.campaign import Comparison
 from kveval.host.hashing import content_hash
 
@@ -97,7 +97,8 @@ def compare_all(
     campaign = _Campaign(complete, baselines, settings, metrics, planned)
     common: list[ComparedCell] = []
     peaks: list[ComparedCell] = []
-    families: dict[tuple[str, str, bool], list[ComparedCell]] = {}
+    # What an idle arm costs is another question than what an active one gains, with a family of its own.
+    families: dict[tuple[str, str, bool, bool], list[ComparedCell]] = {}
     everywhere = [(metric, False) for metric in metrics]
     at_peaks = [(metric, True) for metric in (THROUGHPUT, GOODPUT) if metric in metrics]
     for model in campaign.models:
@@ -111,11 +112,12 @@ def compare_all(
             claim_beyond_copies(estimated, settings.margin, settings.alpha)
             _borrow_spread(entries, campaign, metric)
             primary = metric == settings.primary and not own_peaks
-            families.setdefault((metric, "" if primary else model, own_peaks), []).extend(entries)
+            for entry in entries:
+                families.setdefault((metric, "" if primary else model, own_peaks, entry.idle), []).append(entry)
             (peaks if own_peaks else common).extend(entries)
-    for (_, model, _), members in families.items():
+    for (_, model, _, idle), members in families.items():
         name = "exploratory" if model else "primary"
-        judge(members, metrics, name, settings.margin, settings.alpha)
+        judge(members, metrics, f"{name}{IDLE_FAMILY if idle else ''}", settings.margin, settings.alpha)
     against_baseline = [entry for entry in common if entry.kind == "baseline"]
     overview(against_baseline, settings.q)
     overview(peaks, settings.q)
@@ -126,7 +128,8 @@ def compare_all(
 
 _COLUMNS = [
     *(*KEYS, "metric", "level", "baseline", "effect_percent", "low_percent", "high_percent"),
-    *("interval_percent", "bound", "p_value", "p_parity", "family", "p_holm", "p_parity_holm", "q_value", "discovery"),
+    *("interval_percent", "bound", "cost_percent"),
+    *("p_value", "p_parity", "family", "p_holm", "p_parity_holm", "q_value", "discovery"),
     *("verdict", "qualifier", "indication", "reason"),
     *("runs", "sd_percent", "runs_to_resolve", "parity_power_percent", "margin_percent", "method"),
     *("levels_compared", "replicate", "method_hash"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from textwrap import shorten
 from typing import Any, Literal, NamedTuple
@@ -77,9 +77,10 @@ class Exclusion(NamedTuple):
 class ComparedCell:
     """A comparison that is being computed.
 
-    `obstacle`: why it gets no verdict, "" if it may; `other_time`: the two were not measured in the same blocks;
-    `evidence`: its inputs by name; `cells`: how many cells were measured in its blocks; `runs_left_out`: side and
-    number of each run that is left out, and `left_out` the same in words.
+    `obstacle`: why it gets no verdict, "" if it may; `idle`: the arm was not active in any run, and is judged on what
+    it costs; `other_time`: the two were not measured in the same blocks; `evidence`: its inputs by name; `cells`: how
+    many cells were measured in its blocks; `runs_left_out`: side and number of each run that is left out, and
+    `left_out` the same in words.
     """
 
     arm: CellKey
@@ -91,6 +92,7 @@ class ComparedCell:
     left_out: str = ""
     runs_left_out: dict[tuple[Side, int], Exclusion] = field(default_factory=dict)
     exercised: bool | None = None
+    idle: bool = False
     replicate: bool = False
     other_time: bool = False
     group: tuple[Any, ...] = ()
@@ -116,7 +118,8 @@ class ComparedCell:
     @property
     def judged(self) -> bool:
         """Whether the comparison can have a verdict."""
-        return self.contrast is not None and not self.obstacle and not self.replicate and self.exercised is not False
+        inactive = self.exercised is False and not self.idle
+        return self.contrast is not None and not self.obstacle and not self.replicate and not inactive
 
 
 def contrast_cells(cells: Sequence[CellKey], one: str, other: str) -> list[tuple[CellKey, CellKey]]:
@@ -170,6 +173,65 @@ def unfit(row: Mapping[str, Any], metric: str) -> str:
     return "" if counted >= needed else f"{counted:.0f} {few}, {needed} needed"
 
 
+@dataclass
+class _PairedRuns:
+    """The pairs of runs of a comparison, by the run of the reference, and why runs of it are not compared.
+
+    `rows`: pairs with a value on both sides; `states`: whether counters show arm and reference active, as far as both
+    delivered something; `unusable`: pairs that may enter no verdict; `inactive`, `reasons`: side and run -> why.
+    `arm_was_active`: whether counters show the arm active in any run.
+    """
+
+    rows: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = field(default_factory=dict)
+    states: dict[int, tuple[bool | None, bool | None]] = field(default_factory=dict)
+    unusable: set[int] = field(default_factory=set)
+    inactive: dict[tuple[Side, int], Exclusion] = field(default_factory=dict)
+    reasons: dict[tuple[Side, int], Exclusion] = field(default_factory=dict)
+    arm_was_active: bool = False
+
+    @property
+    def never_active(self) -> bool:
+        """Whether counters show the arm idle wherever they were read, against a reference without an active tier."""
+        idle = all(arm is False and not reference for arm, reference in self.states.values())
+        return bool(self.states) and idle and not self.arm_was_active
+
+
+def _gather(
+    entry: ComparedCell,
+    pairing: Pairing,
+    levels: tuple[Mapping[int, int], Mapping[int, int]],
+    cells: tuple[CellRows, CellRows],
+    absent: tuple[Collection[int], Collection[int]],
+) -> _PairedRuns:
+    """Return the pairs of runs of a comparison, each with a value or with the reason why it has none."""
+    metric: str = entry.row["metric"]
+    missing = _missing(cells)
+    gathered = _PairedRuns()
+    for side, numbers in zip(SIDES, absent, strict=True):
+        gathered.reasons |= {(side, run): missing for run in numbers}
+    originals: dict[tuple[float | None, ...], tuple[Side, int]] = {}
+    for arm_run, run in pairing.pairs:
+        ours, theirs = (cells[n].get((at, levels[n].get(at, 0))) for n, at in enumerate((arm_run, run)))
+        state = _is_active(ours), _is_active(theirs)
+        gathered.arm_was_active |= bool(state[0])
+        gaps = _gaps((arm_run, run), (ours, theirs), metric, missing)
+        # Counters at rest do not show an idle arm where nothing was delivered.
+        if state != (None, None) and not any(gap.failed for gap in gaps.values()):
+            gathered.states[run] = state
+        if False in state:
+            gathered.inactive["arm", arm_run] = Exclusion("not active")
+        if not gaps and ours is not None and theirs is not None:
+            gaps = _copies((arm_run, run), (ours, theirs), originals, entry)
+        gathered.reasons |= gaps
+        if gaps or ours is None or theirs is None:
+            continue
+        gathered.rows[run] = ours, theirs
+        if defects := _defects((arm_run, run), (ours, theirs), metric):
+            gathered.reasons |= defects
+            gathered.unusable.add(run)
+    return gathered
+
+
 def fill(
     entry: ComparedCell,
     pairing: Pairing,
@@ -182,47 +244,29 @@ def fill(
     `levels`: run -> level that is compared, `cells`: rows, and `absent`: runs that were not measured, each of arm and
     reference. Runs in which an arm was not active, without a value, on unlike machines, equal to another to the digit,
     or with a level that failed a check, are left out, each with its reason. If too few remain for a verdict, all runs
-    with active arms are kept to describe the effect; if there are none, all runs.
+    with active arms are kept to describe the effect; if there are none, all runs. An arm that was not active in any
+    run, against a cell that was not either, is idle: its runs show what it costs.
     """
     metric: str = entry.row["metric"]
-    # By run of the reference: rows with a value on both sides; whether the counters that prove arms active rose.
-    rows: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-    moved: dict[int, bool] = {}
-    unusable: set[int] = set()
-    missing = _missing(cells)
-    reasons = entry.runs_left_out = {
-        (side, at): missing for side, numbers in zip(SIDES, absent, strict=True) for at in numbers
-    }
-    originals: dict[tuple[float | None, ...], tuple[Side, int]] = {}
-    for arm_run, run in pairing.pairs:
-        ours, theirs = (cells[n].get((at, levels[n].get(at, 0))) for n, at in enumerate((arm_run, run)))
-        known = [row["exercised"] for row in (ours, theirs) if row is not None]
-        active = [bool(shown) for shown in known if not pd.isna(shown)]
-        if active:
-            moved[run] = all(active)
-        if not all(active):
-            reasons["arm", arm_run] = Exclusion("not active")
-        gaps = _gaps((arm_run, run), (ours, theirs), metric, missing)
-        if any(gap.failed for gap in gaps.values()):
-            # Counters at rest do not show an idle arm where nothing was delivered.
-            moved.pop(run, None)
-        if not gaps and ours is not None and theirs is not None:
-            gaps = _copies((arm_run, run), (ours, theirs), originals, entry)
-        reasons |= gaps
-        if gaps or ours is None or theirs is None:
-            continue
-        rows[run] = ours, theirs
-        if defects := _defects((arm_run, run), (ours, theirs), metric):
-            reasons |= defects
-            unusable.add(run)
-    idle = {run for run, of_both in moved.items() if not of_both}
-    usable = sorted(rows.keys() - unusable - idle)
+    gathered = _gather(entry, pairing, levels, cells, absent)
+    rows, states, unusable = gathered.rows, gathered.states, gathered.unusable
+    activity = gathered.inactive
+    idle = {run for run, state in states.items() if False in state}
+    entry.idle = gathered.never_active
+    aside: Set[int] = idle
+    if entry.idle:
+        # Only runs that are known to be idle show what an idle arm costs.
+        aside = rows.keys() - idle
+        unknown = Exclusion("activity not known")
+        activity = {("arm", arm_run): unknown for arm_run, run in pairing.pairs if run in aside}
+    reasons = entry.runs_left_out = activity | gathered.reasons
+    usable = sorted(rows.keys() - unusable - aside)
     enough = len(usable) >= MIN_RUNS
-    kept = usable if enough else sorted(rows.keys() - idle) or sorted(rows)
+    kept = usable if enough else sorted(rows.keys() - aside) or sorted(rows)
     # Inactive arms are the reason for no verdict if their runs would otherwise have been enough.
     otherwise_enough = len(usable) + len(idle - unusable) >= MIN_RUNS or not rows.keys() - idle
-    too_idle = bool(idle) and not enough and otherwise_enough
-    entry.exercised = not too_idle if moved else None
+    too_idle = entry.idle or (bool(idle) and not enough and otherwise_enough)
+    entry.exercised = not too_idle if states else None
     # The runs of a bridge have other numbers on the other side.
     numbered = set() if pairing.kind == "bridge" else rows.keys()
     entry.left_out = in_words(entry, reasons, of_both=numbered)
@@ -231,8 +275,12 @@ def fill(
     blocks = len(pairing.pairs) + len(pairing.apart) + len({*absent[0], *absent[1]})
     entry.obstacle = obstacle = "" if enough else _obstacle(entry, blocks, len(usable), len(rows))
     entry.rest_on(_hardware(rows, len(usable)))
-    if moved:
-        entry.rest_on(_activity(len(moved) - len(idle), len(moved), enough=not too_idle))
+    if entry.idle:
+        entry.rest_on(Evidence("activity", "not active"))
+    elif states:
+        arm_idle = any(arm is False for arm, _ in states.values())
+        whose = "the arm" if arm_idle else "the cell it is compared with"
+        entry.rest_on(_activity(len(states) - len(idle), len(states), whose, enough=not too_idle))
     entry.rest_on(_BLOCKS[pairing.kind], *of_levels(entry.sides), *_runs(entry, blocks))
     if obstacle not in ("", SINGLE):
         # The obstacle lists all; if it is another one now, what failed is still named.
@@ -250,14 +298,29 @@ def fill(
     )
 
 
-def _activity(active: int, known: int, *, enough: bool) -> Evidence:
-    """The evidence from the counters that prove arms active; `enough`: whether the active runs allow a verdict."""
+def _is_active(row: Mapping[str, Any] | None) -> bool | None:
+    """Whether the counters of a level show its tier active; None without a level, or without such counters."""
+    if row is None or pd.isna(row["exercised"]):
+        return None
+    return bool(row["exercised"])
+
+
+def _activity(active: int, known: int, whose: str, *, enough: bool) -> Evidence:
+    """The evidence from the counters that prove arms active; `enough`: whether the active runs allow a verdict.
+
+    `whose`: which of the two cells was not active in some run.
+    """
     said, reason = f"active in {active} of {known} runs", ""
     if not active:
-        said, reason = "not active", "by its own counters the arm served next to nothing at this level"
+        said, reason = "not active", next_to_nothing(whose)
     elif not enough:
-        reason = f"the arm's own counters rose in {active} of {known} runs at this level, {MIN_RUNS} needed"
+        reason = f"{whose}'s own counters rose in {active} of {known} runs at this level, {MIN_RUNS} needed"
     return Evidence("activity", said, "refuses" if reason else "sound", reason)
+
+
+def next_to_nothing(whose: str = "the arm") -> str:
+    """Return the reason that counters give where a tier was idle."""
+    return f"by its own counters {whose} served next to nothing at this level"
 
 
 def _obstacle(entry: ComparedCell, blocks: int, fit: int, known: int) -> str:

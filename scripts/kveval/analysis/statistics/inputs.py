@@ -22,6 +22,8 @@ COLUMNS = (
     *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES),
     *("server_build", "arm_settings", "tier_tokens", "tier_reported_tokens", "activity"),
     *("gpus", "gpu_power_limit_w", "gpu_clock_limit_mhz", "gpu_clock_mhz", "gpu_throttled"),
+    *("prefix_hit_ratio", "external_hit_ratio", "offload_load_bytes"),
+    *("requests_preempted", "reloaded_tokens", "preemptions"),
 )
 """Columns of a level that the inputs are read from."""
 MEASURED = (THROUGHPUT, *_COUNTS, *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES))
@@ -63,6 +65,10 @@ _VAGUE = 0.25
 # Below this share, and without a difference between the sides, failed requests do not qualify the verdict.
 _WORTH_SAYING = 0.001
 _ALPHA = 0.05
+# Counters are read over the whole level: within the window a tier may have served more than its share of the level.
+_WITHIN_WINDOW = 2.0
+# Of a tier that served a larger share of the prompt tokens, no bound is given: it may shift the load as a whole.
+_SMALL_SHARE = 0.1
 
 
 def of_levels(sides: Sides) -> list[Evidence]:
@@ -261,6 +267,46 @@ def _counted(rows: Rows, name: str) -> tuple[float, float, float]:
     share = np.clip(np.nan_to_num(cut[used]), 0, _MOST_CUT)
     lost = error * np.sqrt(np.nan_to_num(counts[used]) * share / (1 - share))
     return float(means[used].mean()), float(np.sqrt((error**2).sum())) / len(error), float(lost.mean())
+
+
+def tier_gain(sides: Sides) -> tuple[float, float] | None:
+    """Return the share of the prompt tokens that the arm's tier served, and the most that it could gain, as ln.
+
+    A closed loop that computes fewer prompt tokens delivers at most in proportion more, even if computing prompts is
+    all of its work. An arm computes fewer by what its tier served, or by what its device found beyond the reference's;
+    preempted requests compute, or load, their tokens once more. None for latencies, whose quantiles may jump with few
+    hits, between two levels, for a tier that served much, and where the counters do not tell.
+    """
+    at_one_level = all(a.get("level") == b.get("level") for a, b in zip(sides.arm, sides.reference, strict=True))
+    if sides.metric != THROUGHPUT or not sides.arm or not at_one_level:
+        return None
+    device = numbers(sides.arm, "prefix_hit_ratio")
+    served = float(((1 - device) * numbers(sides.arm, "external_hit_ratio")).mean())
+    computed = 1 - float(device.mean()) - served
+    # A reference without such counters has no tier that serves tokens.
+    behind = np.nan_to_num(numbers(sides.reference, "external_hit_ratio"))
+    computed_there = float(((1 - numbers(sides.reference, "prefix_hit_ratio")) * (1 - behind)).mean())
+    repeated = float(np.max([_repeated(sides.arm), _repeated(sides.reference)]))
+    saved = max(served, computed_there - computed) + repeated
+    if not computed > 0 or served > _SMALL_SHARE or math.isnan(computed_there + saved):
+        return None
+    return served, math.log1p(_WITHIN_WINDOW * saved / computed)
+
+
+def _repeated(rows: Rows) -> float:
+    """The most tokens computed or loaded again for preempted requests, as a share of a side's prompt tokens.
+
+    0 where neither preempted requests nor loaded bytes were counted; NaN where only bytes were.
+    """
+    preempted = np.fmax(numbers(rows, "requests_preempted"), numbers(rows, "preemptions"))
+    if np.isnan(preempted).any() and (numbers(rows, "offload_load_bytes") > 0).any():
+        return math.nan
+    reloaded = numbers(rows, "reloaded_tokens")
+    if not np.nansum(preempted) and not np.nansum(reloaded):
+        return 0.0
+    prompt, output = numbers(rows, "request_prompt_tokens"), numbers(rows, "request_output_tokens")
+    tokens = np.fmax(preempted * (prompt + output), reloaded)
+    return float(tokens.sum() / (numbers(rows, "requests_completed") * prompt).sum())
 
 
 def failed_requests(sides: Sides) -> Evidence:

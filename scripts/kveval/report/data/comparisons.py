@@ -17,6 +17,8 @@ from kveval.report.data.campaign import Measured, ReportPlan, cell_label, text
 
 UNDECLARED = "not declared as a contrast"
 _MIRRORED = {words.BETTER: words.WORSE, words.WORSE: words.BETTER, "at least": "at most", "at most": "at least"}
+# What an idle arm costs is no gain of the cell that it is compared with.
+_MIRRORED |= dict.fromkeys((words.WORSE_IDLE, words.IDLE), words.NOT_EXERCISED)
 
 
 def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT) -> dict[str, Any]:
@@ -87,12 +89,24 @@ def effect_text(row: Mapping[Any, Any]) -> str:
 
 
 def verdict_text(row: Mapping[Any, Any]) -> str:
-    """Return the verdict of a comparison for a table, in bold if it is better, worse or parity; with the indicated
-    verdict if it is only indicative, and with the qualifier.
+    """Return the verdict of a comparison for a table, in bold if it is decided; with the indicated verdict if it is
+    only indicative, and with the qualifier.
     """
-    verdict, indication = str(row["verdict"]), text(row.get("indication"))
-    word = f"{verdict}: {indication}" if indication else f"**{verdict}**" if verdict in words.DECIDED else verdict
+    stated = stated_verdict(row)
+    word = f"**{stated}**" if row["verdict"] in words.DECIDED else stated
     return ", ".join(filter(None, (word, qualifier(row))))
+
+
+def stated_verdict(row: Mapping[Any, Any]) -> str:
+    """Return the verdict of a comparison, and the indicated one if it is only indicative, as the report words them."""
+    stated = (str(row["verdict"]), text(row.get("indication")))
+    return ": ".join(cost_text(row) if word == words.IDLE else word for word in stated if word)
+
+
+def cost_text(row: Mapping[Any, Any]) -> str:
+    """Return what an idle arm costs at most, rounded as its interval is."""
+    ends = (row["low_percent"], row["high_percent"])
+    return f"idle, costs at most {numerals.end_of_effect(row['cost_percent'], *ends)} %"
 
 
 def qualifier(row: Mapping[Any, Any]) -> str:

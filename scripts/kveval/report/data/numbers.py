@@ -99,6 +99,15 @@ def effect(value: float, low: float, high: float, confidence: float = 95.0) -> s
     return f"{_signed(value, decimals)} % ({of}{_signed(low, decimals)} to {_signed(high, decimals)})"
 
 
+def end_of_effect(value: float, low: float, high: float) -> str:
+    """Return the size of one end of a difference in per cent, as `effect` rounds it.
+
+    >>> end_of_effect(2.13, -2.13, 1.9), end_of_effect(0.0, 0.2, 0.9)
+    ('2.1', '0.0')
+    """
+    return rounded(value, min(_decimals_shown(low, high), 1) if high > low else 0)
+
+
 def points(value: float, low: float, high: float) -> str:
     """Return a difference in percentage points with signs, rounded by its interval to one decimal at most.
 

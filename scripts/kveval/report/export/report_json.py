@@ -88,6 +88,7 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
         **{name: row[name] for name in (*KEYS, "metric", "family", "verdict")},
         "against": dict(zip(KEYS, cell_named(row["baseline"]), strict=True)) if row["baseline"] else None,
         "effect_percent": _effect(row),
+        "cost_percent": _number(row.get("cost_percent")),
         "reason": text(row["reason"]),
         **{name: text(row.get(name)) or None for name in ("bound", "qualifier", "indication")},
         **{name: _number(row[name]) for name in ("interval_percent", "p_holm")},

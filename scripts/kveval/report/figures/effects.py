@@ -18,6 +18,8 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.axes import GREY, PALE, NothingToDraw, cell_axis, heatmap, model_rows, panels
 
 VERDICT_COLOURS = {words.BETTER: "#0072B2", words.WORSE: "#D55E00", words.PARITY: "#009E73"}
+# Verdicts on what idle arms cost; they have squares, and are in the key where there are any.
+_IDLE_COLOURS = {words.WORSE_IDLE: "#D55E00", words.IDLE: "#CC79A7"}
 _SHOWN = ("throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
 _NO_COMPARISON = "no comparison: the campaign has no arm with a baseline"
 
@@ -28,7 +30,7 @@ def effect_plot(data: FigureData) -> Figure:
     if not metrics:
         raise NothingToDraw(_NO_COMPARISON)
     arms = {model: [cell for cell in data.cells_of(model) if _is_arm(data, cell)] for model in data.models}
-    figure, grid = model_rows(data, len(metrics), cells=lambda model: arms[model], handles=_key())
+    figure, grid = model_rows(data, len(metrics), cells=lambda model: arms[model], handles=_key(data.comparison))
     for column, metric in zip(grid.T, metrics, strict=True):
         table = _against_baselines(data, metric)
         widest = _widest(table, data.margin)
@@ -70,23 +72,28 @@ def _is_arm(data: FigureData, cell: ArmSize) -> bool:
     return cell.scenario not in data.baselines or cell.scenario in data.compared_baselines
 
 
-def _key() -> list[Line2D]:
+def _key(comparison: pd.DataFrame) -> list[Line2D]:
     named = {**VERDICT_COLOURS, words.INCONCLUSIVE: PALE}
     handles = [Line2D([], [], color=colour, marker="o", label=verdict) for verdict, colour in named.items()]
+    for verdict, colour in _IDLE_COLOURS.items():
+        if (comparison["verdict"] == verdict).any():
+            handles.append(Line2D([], [], color=colour, marker="s", label=verdict))
     return [*handles, Line2D([], [], color=PALE, marker="o", markerfacecolor="white", label="no verdict")]
 
 
 def _effect(axes: Axes, place: int, row: pd.Series[float], widest: float) -> None:
     verdict = str(row["verdict"])
-    decided = verdict in (*VERDICT_COLOURS, words.INCONCLUSIVE)
-    colour = VERDICT_COLOURS.get(verdict, PALE)
+    colours = VERDICT_COLOURS | _IDLE_COLOURS
+    stated = verdict in (*colours, words.INCONCLUSIVE)
+    colour = colours.get(verdict, PALE)
+    point = "s" if verdict in _IDLE_COLOURS else "o"
     if np.isfinite(row["low_percent"]):
         axes.plot([row["low_percent"], row["high_percent"]], [place, place], color=colour, linewidth=1.8)
         for end, marker in ((row["low_percent"], "<"), (row["high_percent"], ">")):
             if abs(end) > widest:
                 # The interval extends beyond the panel.
                 axes.plot(np.clip(end, -widest, widest), place, marker, color=colour, clip_on=False, markersize=4)
-    axes.plot(row["effect_percent"], place, "o", color=colour, markerfacecolor=colour if decided else "white")
+    axes.plot(row["effect_percent"], place, point, color=colour, markerfacecolor=colour if stated else "white")
 
 
 def performance_delta_heatmap_all(data: FigureData) -> Figure:
@@ -128,4 +135,4 @@ def _effects(data: FigureData, metric: str, cells: Sequence[ArmSize]) -> tuple[n
     rows = {cell_of(row): row for row in table.to_dict("records")}
     found = [[rows.get((model, cell.scenario, cell.cpu_blocks), {}) for model in data.models] for cell in cells]
     value = np.array([[row.get("effect_percent", np.nan) for row in line] for line in found])
-    return value, np.array([[row.get("verdict") in VERDICT_COLOURS for row in line] for line in found])
+    return value, np.array([[row.get("verdict") in words.DECIDED for row in line] for line in found])

@@ -54,6 +54,7 @@ def cell_attributes(text: str, number: bool) -> Markup:
     """
     shown, key = _shown(text), sort_key(text, number)
     word = shown.partition(",")[0]
+    word = words.WORSE if word == words.WORSE_IDLE else word
     kind = word if word in words.DECIDED else "number" if number else "short" if len(shown) <= _SHORT else "prose"
     sorting = Markup(' data-sort="{}"').format(key) if key != shown.casefold() else Markup()
     return Markup(' class="{}"{}').format(kind, sorting)

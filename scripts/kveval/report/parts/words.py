@@ -18,7 +18,17 @@ WORDS = Table(
         ],
         [
             "not exercised",
-            "by its own counters the arm served nothing or almost nothing, so its numbers say nothing about it",
+            "by its own counters the arm served nothing or almost nothing, and what this costs has no verdict",
+        ],
+        [
+            "worse although idle",
+            "by its own counters the arm served nothing or almost nothing, and it is significantly worse all the same;"
+            " adjusted over idle arms",
+        ],
+        [
+            "idle, costs at most",
+            "by its own counters the arm served nothing or almost nothing, and it costs significantly less than the"
+            " margin (one-sided test); the number is the end of its interval, which it exceeds with a chance of 5 %",
         ],
         [
             "exploratory",
@@ -27,7 +37,8 @@ WORDS = Table(
         ],
         [
             "interval",
-            "95 %, over runs: Student's t on the logarithm; wide with few runs. For parity 90 %, as in its test",
+            "95 %, over runs: Student's t on the logarithm; wide with few runs. For parity, and what an idle"
+            " arm costs at most, 90 %, as in the test",
         ],
         [
             "chance that parity would show",

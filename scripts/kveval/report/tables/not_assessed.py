@@ -46,11 +46,13 @@ _SETTLED_BY = {
     FEW_RUNS: _MORE_RUNS,
     NO_BASELINE: "measure its baseline",
     words.REPLICATE: "nothing: it shows the size of differences by noise alone",
+    "single run": _MORE_RUNS,
 }
 
+TO_BE_ACTIVE = "a larger tier, or prompts that exceed the device's cache and fit into the tier"
 _SETTLED_BY_VERDICT = {
     **dict.fromkeys((words.SINGLE_RUN, words.INDICATIVE), _MORE_RUNS),
-    words.NOT_EXERCISED: "a larger tier, or prompts that exceed the device's cache and fit into the tier",
+    **dict.fromkeys((words.NOT_EXERCISED, words.IDLE), TO_BE_ACTIVE),
     words.INDICATIVE_TIME: "measure it and its baseline again, together: list both cells under `bridges`",
 }
 # The input of a comparison that prevents a verdict -> what would remove the problem.
@@ -78,7 +80,8 @@ def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) ->
 def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     """Yield comparisons without a deciding verdict; those of one model with the same reason are grouped."""
     table = measured.compared
-    open_ = table[~table["verdict"].isin(words.DECIDED)]
+    # What an idle arm would gain stays open, whatever it costs.
+    open_ = table[~table["verdict"].isin(words.DECIDED) | (table["verdict"] == words.IDLE)]
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in open_.to_dict("records"):
         late = _ANOTHER_TIME if row["verdict"] == words.INDICATIVE_TIME else ""
@@ -103,7 +106,8 @@ def settled_by(row: Mapping[Any, Any]) -> str:
             return step
     verdict, reason, needed = str(row["verdict"]), str(row["reason"]), row.get("runs_to_resolve")
     if verdict in _SETTLED_BY_VERDICT:
-        return _SETTLED_BY_VERDICT[verdict]
+        also = f"; for its cost: {_cause_removed(reason)}" if words.NO_COST in reason else ""
+        return f"{_SETTLED_BY_VERDICT[verdict]}{also}"
     if IN_FLIGHT in reason:
         return "a load generator that keeps up: processors of its own, or a lower level"
     if verdict == words.INCONCLUSIVE and text(row.get("basis_errors")).startswith("qualifies"):
@@ -111,6 +115,11 @@ def settled_by(row: Mapping[Any, Any]) -> str:
     if verdict == words.INCONCLUSIVE and words.MANY_FAILED not in reason:
         more = needed is not None and needed > row["runs"]
         return "longer levels, or more runs" + (f" ({needed:.0f} for the margin at this spread)" if more else "")
+    return _cause_removed(reason)
+
+
+def _cause_removed(reason: str) -> str:
+    """The step that removes the first known cause in a reason."""
     return next((what for phrase, what in _SETTLED_BY.items() if phrase in reason), "see the reason")
 
 

@@ -22,6 +22,7 @@ from kveval.report.data.comparisons import (
     is_against_baseline,
     pair,
     qualifier,
+    stated_verdict,
     verdict_text,
 )
 
@@ -141,6 +142,11 @@ def _p_value(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.2g}"
 
 
+# Verdict -> the verdict in whose column an arm is listed; what an idle arm would gain is not decided.
+_STRATEGY_COLUMN = {word: word for word in (words.BETTER, words.PARITY, words.WORSE)}
+_STRATEGY_COLUMN[words.WORSE_IDLE] = words.WORSE
+
+
 def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return each model's arms by their throughput verdicts, and which latencies of better arms are worse."""
     header = ["model", "better than the baseline", "at parity with it", "worse", "not decided", "conclusion"]
@@ -152,9 +158,11 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
             verdict, named = str(row["verdict"]), cell_label(cell_of(row))
             if verdict == words.BETTER:
                 named = " ".join([named, effect_text(row), *_latency_cost(measured, row)])
-            if qualifier(row):
-                named += f" ({qualifier(row)})"
-            found.setdefault(verdict if verdict in words.DECIDED else "open", []).append(named)
+            said = [stated_verdict(row)] if verdict in (words.WORSE_IDLE, words.IDLE) else []
+            said += [qualifier(row)] if qualifier(row) else []
+            if said:
+                named += f" ({', '.join(said)})"
+            found.setdefault(_STRATEGY_COLUMN.get(verdict, "open"), []).append(named)
         if found:
             cells = ["; ".join(found.get(verdict, ())) for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")]
             rows.append([model, *cells, _conclusion(found, ", ".join(baselines_of(plan, measured, model)))])

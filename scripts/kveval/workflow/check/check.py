@@ -142,10 +142,12 @@ def _plain(checked: CheckResult) -> dict[str, Any]:
             "arm": each.claim.arm,
             "quantity": each.claim.quantity,
             "decides": each.claim.decides,
+            "idle": each.idle,
             "base": each.base,
             "candidate": each.candidate,
             "usable_blocks": each.usable,
             **asdict(each.look),
+            "answer": each.answer,
         }
         for each in checked.found
     ]

@@ -12,6 +12,7 @@ from kveval.analysis.estimators.sequential import Design, blocks_for_equality
 from kveval.report.data.numbers import MISSING, significant
 from kveval.report.figures.axes import GREY, WIDTH
 from kveval.workflow.check.judging import Judged, Verdict
+from kveval.workflow.check.measuring import COLD
 
 FIGURE = "effects.png"
 # Per cent. The end of an interval beyond it, which is common after few noisy blocks, is shown as "more than" this.
@@ -72,15 +73,23 @@ def _summary(checked: CheckResult) -> str:
     if verdict == "nothing measured":
         return f"In {blocks} blocks no run of either build gave a result. The reasons are below."
     telling = {"regression": "worse", "improvement": "better"}.get(verdict, "open")
-    shown = [each for each in deciding if each.look.answer == telling]
-    named = "; ".join(f"{each.claim.title.lower()} of {each.claim.arm} {effect_text(each)}" for each in shown)
+    shown = [each for each in deciding if each.answer == telling and not each.ahead_although_idle]
+    named = "; ".join(map(_named, shown))
     margin = f"{100 * design.margin:.3g} %"
     if verdict == "no difference that matters":
         return f"Every deciding quantity is within ±{margin} of the base, after {blocks} blocks."
     if verdict != "not enough":
         return f"{named[:1].upper()}{named[1:]}, after {blocks} of at most {design.budget} blocks."
+    ahead = [each for each in deciding if each.ahead_although_idle]
+    if ahead and not named:
+        return f"Measured faster: {'; '.join(map(_named, ahead))}. Its tier served nothing and cannot be why."
     said = f"After {blocks} blocks neither a difference beyond {margin} nor its absence is shown"
     return f"{said}: {named}. {_what_it_takes(shown, design)}" if named else f"{said}."
+
+
+def _named(each: Judged) -> str:
+    name = f"{each.claim.title.lower()} of {each.claim.arm} {effect_text(each)}"
+    return f"{name}, although idle" if each.idle else name
 
 
 def _what_it_takes(shown: Sequence[Judged], design: Design) -> str:
@@ -97,7 +106,18 @@ def _what_it_takes(shown: Sequence[Judged], design: Design) -> str:
 def _row(each: Judged) -> str:
     means = [significant(each.base, 3), significant(each.candidate, 3)]
     cells = [each.claim.arm, each.claim.title, *means, effect_text(each)]
-    return f"| {' | '.join([*cells, _ANSWERS[each.look.answer] if each.claim.decides else 'shown'])} |"
+    return f"| {' | '.join([*cells, _answer(each) if each.claim.decides else 'shown'])} |"
+
+
+def _answer(each: Judged) -> str:
+    """The answer on a deciding quantity in words; that on an idle arm is about what it costs."""
+    if not each.idle:
+        return _ANSWERS[each.answer]
+    if each.ahead_although_idle:
+        return "idle: the tier cannot be why"
+    if each.answer == "equal":
+        return f"idle, costs at most {each.most_cost:.1f} %"
+    return "**worse although idle**" if each.answer == "worse" else "idle: not enough"
 
 
 def effect_text(each: Judged) -> str:
@@ -120,6 +140,12 @@ def _basis(facts: CheckResult) -> list[str]:
         " Latencies are shown but do not decide.",
         f"{facts.host}; {told}.",
     ]
+    idle = dict.fromkeys(each.claim.arm for each in facts.found if each.idle and each.claim.quantity != COLD)
+    if idle:
+        lines.append(
+            f"By its own counters the arm served next to nothing on either build ({', '.join(idle)}): this is what it"
+            " costs while idle, not what it gains."
+        )
     if facts.identical:
         lines.insert(0, "Both builds have the same content: a difference would be noise.")
     return [*lines, *facts.failed]
@@ -137,11 +163,12 @@ def draw_check(found: Sequence[Judged], design: Design) -> Figure:
     ends_shown = [abs(end) for each in shown if each.claim.decides for end in (each.look.low, each.look.high)]
     widest = 1.05 * max(3 * margin, min(100, max(ends_shown, default=0)), *(abs(each.look.effect) for each in shown))
     for place, each in enumerate(shown):
-        colour = _COLOURS[each.look.answer] if each.claim.decides else _COLOURS["open"]
+        colour = _COLOURS[each.answer] if each.claim.decides else _COLOURS["open"]
         axes.plot([each.look.low, each.look.high], [place, place], color=colour, linewidth=1.8)
         face = colour if each.claim.decides else "white"
         axes.plot(each.look.effect, place, "o", color=colour, markerfacecolor=face)
     names = [f"{each.claim.title} ({'more' if each.claim.more_is_better else 'less'} is better)" for each in shown]
+    names = [f"{name}, idle" if each.idle else name for each, name in zip(shown, names, strict=True)]
     axes.set_yticks(range(len(shown)), [f"{each.claim.arm}\n{name}" for each, name in zip(shown, names, strict=True)])
     axes.tick_params(axis="y", labelsize=7)
     axes.set_ylim(max(len(shown), 1) - 0.5, -0.5)

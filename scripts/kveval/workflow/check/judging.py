@@ -1,17 +1,17 @@
 """The state of a check after some blocks: the evaluation of every claim, and the verdict from all of them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from kveval.analysis.estimators.sequential import Design, Look, look
+from kveval.analysis.estimators.sequential import Answer, Design, Look, look
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.spec.config import Config
 from kveval.store.run_file import Cell
-from kveval.workflow.check.measuring import COLD, SHOWN, Values
+from kveval.workflow.check.measuring import COLD, IDLE, SHOWN, Values
 
 Verdict = Literal[
     "regression", "candidate fails", "nothing measured", "improvement", "no difference that matters", "not enough"
@@ -50,7 +50,8 @@ class BuildClaim:
 class Judged:
     """A claim with its evaluation.
 
-    `base`, `candidate`: geometric means over the blocks with both; `usable`: number of blocks with a value of each.
+    `base`, `candidate`: geometric means over the blocks with both; `usable`: number of blocks with a value of each;
+    `idle`: whether the arm was not active in these blocks, on either build.
     """
 
     claim: BuildClaim
@@ -58,6 +59,22 @@ class Judged:
     base: float
     candidate: float
     usable: tuple[int, int]
+    idle: bool = False
+
+    @property
+    def answer(self) -> Answer:
+        """The answer of the look; an idle arm is never better, because its tier cannot be why."""
+        return "open" if self.ahead_although_idle else self.look.answer
+
+    @property
+    def ahead_although_idle(self) -> bool:
+        """Whether an idle arm measured better on the candidate."""
+        return self.idle and self.look.answer == "better"
+
+    @property
+    def most_cost(self) -> float:
+        """The most that the candidate costs, in per cent of the base, by the end of the interval; 0 if nothing."""
+        return max(0.0, -self.look.low if self.claim.more_is_better else self.look.high)
 
     def candidate_fails(self, first: int) -> bool:
         """Whether the base gave a value in `first` blocks or more, and the candidate in none."""
@@ -89,25 +106,48 @@ def design_of(config: Config, claims: Sequence[BuildClaim]) -> Design:
 
 
 def judged(claims: Sequence[BuildClaim], blocks: Sequence[Values], design: Design) -> list[Judged]:
-    """Evaluate every claim; `blocks`: the values of each block, which counts for a claim if both builds have values."""
+    """Evaluate every claim; `blocks`: the values of each block, which counts for a claim if both builds have values.
+
+    Blocks in which the arm was idle on both builds count if it was active on both in none: they show what it costs.
+    """
     found = []
     for claim in claims:
-        values = [pair for block in blocks if (pair := _pair(claim, block)) is not None]
-        base, candidate = np.array(values).reshape(-1, 2).T
+        active = _pairs(claim, blocks, idle=False)
+        at_rest = _pairs(claim, blocks, idle=True)
+        base, candidate = np.array(active or at_rest).reshape(-1, 2).T
         seen = look(base, candidate, design, more_is_better=claim.more_is_better)
         means = [float(np.exp(side.mean())) if len(side) else math.nan for side in (base, candidate)]
         usable = [sum(_has(claim, block, side) for block in blocks) for side in (0, 1)]
-        found.append(Judged(claim, seen, means[0], means[1], (usable[0], usable[1])))
+        idle = bool(at_rest) and not active
+        found.append(Judged(claim, seen, means[0], means[1], (usable[0], usable[1]), idle))
     return found
 
 
-def _pair(claim: BuildClaim, block: Values) -> tuple[float, float] | None:
-    """Return the mean ln values of base and candidate in a block, over the pairs of cells that have both."""
+def _pairs(claim: BuildClaim, blocks: Sequence[Values], *, idle: bool) -> list[tuple[float, float]]:
+    """The pairs of all blocks that have one, as `_pair` gives them.
+
+    Prompts are taken in cold before an arm can be active: these count whether it was, and are those of an idle arm if
+    it was active in no block.
+    """
+    if claim.quantity == COLD:
+        ever_active = any(_is_active(claim, block, side) for block in blocks for side in (0, 1))
+        both = [_pair(claim, block, (False, True)) for block in blocks if ever_active != idle]
+    else:
+        both = [_pair(claim, block, (idle,)) for block in blocks]
+    return [pair for pair in both if pair is not None]
+
+
+def _pair(claim: BuildClaim, block: Values, idle: Collection[bool]) -> tuple[float, float] | None:
+    """Return the mean ln values of base and candidate in a block, over the pairs of cells that have both.
+
+    `idle`: whether an arm may have been idle on both builds, on neither, or anything if both are given.
+    """
     name = claim.quantity
     there = [
         (math.log(block[base, level, name]), math.log(block[candidate, level, name]))
         for base, candidate, level in claim.pairs
         if (base, level, name) in block and (candidate, level, name) in block
+        if len(idle) > 1 or {(cell, level, IDLE) in block for cell in (base, candidate)} == set(idle)
     ]
     if not there:
         return None
@@ -115,8 +155,17 @@ def _pair(claim: BuildClaim, block: Values) -> tuple[float, float] | None:
     return float(base), float(candidate)
 
 
+def _is_active(claim: BuildClaim, block: Values, side: int) -> bool:
+    """Whether a build has a value in a block of an arm that was not idle."""
+    cells = [(pair[side], pair[2]) for pair in claim.pairs]
+    return any((*at, claim.quantity) in block and (*at, IDLE) not in block for at in cells)
+
+
 def _has(claim: BuildClaim, block: Values, side: int) -> bool:
-    return any((pair[side], pair[2], claim.quantity) in block for pair in claim.pairs)
+    """Whether a build has a value in a block; that of an idle arm is none where it was active on the other build."""
+    some = any((pair[side], pair[2], claim.quantity) in block for pair in claim.pairs)
+    left_out = _is_active(claim, block, 1 - side) and not _is_active(claim, block, side)
+    return some and (claim.quantity == COLD or not left_out)
 
 
 def verdict_of(found: Sequence[Judged], blocks: int, design: Design) -> Verdict:
@@ -125,7 +174,8 @@ def verdict_of(found: Sequence[Judged], blocks: int, design: Design) -> Verdict:
     A candidate fails if it gave no value of a deciding claim, and the base as many as the first look needs.
     """
     deciding = [each for each in found if each.claim.decides]
-    answers = {each.look.answer for each in deciding}
+    ahead = [each for each in deciding if each.ahead_although_idle]
+    answers = {each.answer for each in deciding if each not in ahead}
     if "worse" in answers:
         return "regression"
     if any(each.candidate_fails(design.first) for each in deciding):
@@ -134,4 +184,6 @@ def verdict_of(found: Sequence[Judged], blocks: int, design: Design) -> Verdict:
         return "nothing measured"
     if "open" in answers or not answers:
         return "not enough"
-    return "improvement" if "better" in answers else "no difference that matters"
+    if "better" in answers:
+        return "improvement"
+    return "not enough" if ahead else "no difference that matters"

@@ -24,9 +24,11 @@ COLD = "cold_prefixes_per_s"
 """Prefixes per second that a server with empty caches processed while it was primed, before the level."""
 SHOWN = ("throughput_tok_s", COLD, "ttft_ms_p50", "e2e_ms_p50")
 """The quantities of a check; only the first two decide."""
+IDLE = "idle"
+"""In place of a quantity: by its own counters the arm was not active at this level. Its value is 1."""
 _STOPPED = 2
 Values = dict[tuple[Cell, int, str], float]
-"""Cell, level and quantity -> value in one run."""
+"""Cell, level and quantity, or IDLE -> value in one run."""
 
 
 class Stopped(Failure):
@@ -73,7 +75,7 @@ def measure_block(config: Config, values: Mapping[str, Any], block: int, places:
 def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
     """Return the values of a run that may enter a verdict, and the reasons why others may not.
 
-    Both are empty if the run does not exist.
+    Those of an idle arm are marked by IDLE: they show only what it costs. Both are empty if the run does not exist.
     """
     pointer = campaign_pointer(config, cell, run)
     if not pointer.exists():
@@ -88,7 +90,7 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
         proof = row.get("exercised")
         if not (proof is None or pd.isna(proof) or bool(proof)):
             reasons.append(f"{cell.path} run {run}: by its own counters the arm was not active")
-            continue
+            found[cell, level, IDLE] = 1.0
         named = {str(key): value for key, value in row.items()}
         facts = primed.get(level) or {}
         cold = facts.get("prefixes", 0) / facts["seconds"] if facts.get("seconds") else math.nan
