@@ -225,3 +225,53 @@ def test_errors_alike_on_both_sides_leave_parity() -> None:
 def test_a_large_effect_outlives_a_few_errors() -> None:
     row = judged(with_errors(campaign(), 0.007))
     assert (row["verdict"], row["qualifier"]) == (words.BETTER, "0.69 % of requests failed against none")
+
+
+# --- open loops at other rates, and windows with other shares of first visits
+
+
+def open_loop(answered: float = 5.0, sent: float = 5.0) -> pd.DataFrame:
+    """Open loops that send 5 requests a second and answer all of them; the arm is sent, and answers, as many as said."""
+    everywhere = campaign().assign(rate_req_s=5.0, throughput_req_s=5.0)
+    return of_arm(everywhere, rate_req_s=sent, throughput_req_s=answered)
+
+
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        (open_loop(answered=4.8), "requests/s answered 4.8 against 5"),
+        (open_loop(sent=4.85), "requests/s sent 4.85 against 5"),
+    ],
+)
+def test_open_loops_at_other_rates_qualify_the_verdict_on_latency(levels: pd.DataFrame, said: str) -> None:
+    row = judged(levels, "ttft_ms_p50")
+    assert (row["verdict"], row["qualifier"]) == (words.BETTER, said)
+    assert "latencies are those of different loads" in row["reason"]
+
+
+def test_open_loops_at_one_rate_and_closed_loops_are_not_qualified() -> None:
+    for levels in (open_loop(), open_loop(answered=5.08), campaign().assign(throughput_req_s=5.0)):
+        row = judged(levels, "ttft_ms_p50")
+        assert (row["verdict"], row["qualifier"]) == (words.BETTER, "")
+    # A faster arm of a closed loop answers more.
+    assert judged(of_arm(campaign().assign(throughput_req_s=5.0), throughput_req_s=6.0))["qualifier"] == ""
+
+
+@pytest.mark.parametrize("metric", ["throughput_tok_s", "ttft_ms_p50"])
+def test_windows_with_other_shares_of_first_visits_qualify(metric: str) -> None:
+    cold = campaign().assign(first_visit_share=0.45)
+    row = judged(of_arm(cold, first_visit_share=0.12), metric)
+    assert (row["verdict"], row["qualifier"]) == (
+        words.BETTER,
+        "first visits 12 against 45 % of the prompt tokens",
+    )
+    assert "no cache can hold" in row["reason"]
+    assert judged(of_arm(cold, first_visit_share=0.42), metric)["qualifier"] == ""
+    assert judged(cold.assign(first_visit_share=0.0), metric)["qualifier"] == ""
+
+
+def test_a_latency_without_a_value_is_named_as_such() -> None:
+    row = judged(of_arm(campaign(), itl_ms_p50=np.nan, ttft_ms_p50=np.nan, not_reached="ttft_ms_p50"), "itl_ms_p50")
+    assert row["reason"] == "ITL was not observed in the arm, in 5 of 5 runs"
+    row = judged(of_arm(campaign(), ttft_ms_p50=np.nan, not_reached="ttft_ms_p50"), "ttft_ms_p50")
+    assert row["reason"].startswith("TTFT is longer than anything observed: too many requests were cut off in the arm")

@@ -27,6 +27,7 @@ from kveval.analysis.statistics.comparison import (
     CellRows,
     ComparedCell,
     Kind,
+    allow_for_unknown,
     contrast_cells,
     fill,
 )
@@ -239,6 +240,7 @@ class _Campaign:
             levels = (dict.fromkeys(self._spans[arm], level or 0), dict.fromkeys(self._spans[reference], level or 0))
         entry.row["level"] = level
         fill(entry, pairing, levels, (self.rows[arm], self.rows[reference]))
+        allow_for_unknown(entry, pairing, levels, (self.rows[arm], self.rows[reference]))
         entry.row |= _kept(entry.sides)
         if pairing.apart and not entry.obstacle:
             runs = ", ".join(str(run) for run, _ in pairing.apart)

@@ -16,7 +16,7 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import needed_for
 from kveval.analysis.levels.outcomes import failed_checks
 from kveval.analysis.statistics.evidence import Evidence, Sides
-from kveval.analysis.statistics.inputs import of_levels
+from kveval.analysis.statistics.inputs import of_levels, unknown_latency
 from kveval.analysis.statistics.pairing import Pairing
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT, Starvation, starvation
 from kveval.load.enough import MIN_RUNS
@@ -183,6 +183,34 @@ def fill(
         len(rows.keys() - unusable) < MIN_RUNS,
         tuple(compared),
     )
+
+
+def allow_for_unknown(
+    entry: ComparedCell,
+    pairing: Pairing,
+    levels: tuple[Mapping[int, int], Mapping[int, int]],
+    cells: tuple[CellRows, CellRows],
+) -> None:
+    """Say which runs a filled entry lacks because their latency is not known; too few others refuse the verdict.
+
+    `levels` and `cells`: as for `fill`.
+    """
+    sides = ("the arm", "the cell it is compared with")
+    found: dict[tuple[int, int], str] = {}
+    for pair in pairing.pairs:
+        for side, of_runs, of_level, run in zip(sides, cells, levels, pair, strict=True):
+            row = of_runs.get((run, of_level.get(run, 0)))
+            if row is not None and (why := unknown_latency(row, entry.row["metric"])):
+                found.setdefault(pair, f"{why} in {side}")
+    if not found:
+        return
+    if len(pairing.pairs) - len(found) < MIN_RUNS:
+        many = f", in {len(found)} of {len(pairing.pairs)} runs"
+        entry.rest_on(Evidence("latencies", "not known", "refuses", f"{next(iter(found.values()))}{many}"))
+        entry.left_out = ""
+        return
+    left_out = [f"run {arm_run}: {why}" for (arm_run, _), why in found.items()]
+    entry.left_out = "; ".join(filter(None, (entry.left_out, *left_out)))
 
 
 def _activity(active: int, known: int, *, enough: bool) -> Evidence:

@@ -10,6 +10,7 @@ import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.levels.latencies import TITLES, reasons_in
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number, numbers
@@ -21,6 +22,7 @@ COLUMNS = (
     *_COUNTS,
     *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES),
     *("server_build", "arm_settings", "tier_tokens", "tier_reported_tokens", "activity"),
+    *("first_visit_share", "throughput_req_s", "duration_s", "latencies_unknown", "not_reached"),
     *("gpus", "gpu_power_limit_w", "gpu_clock_limit_mhz", "gpu_clock_mhz", "gpu_throttled"),
 )
 """Columns of a level that the inputs are read from."""
@@ -50,6 +52,8 @@ _OF_LEVEL = ("prefix_tokens", "prefix_count")
 _MARGIN = 0.02
 _RATE_MARGIN = 0.05
 _ERRORS = 3.0
+# Rates of requests that differ by more are another load, at which latencies are others; shares of first visits too.
+_SAME_LOAD, _SAME_VISITS = 0.02, 0.05
 # Below this share, and without a difference between the sides, failed requests do not qualify the verdict.
 _WORTH_SAYING = 0.001
 _ALPHA = 0.05
@@ -222,6 +226,47 @@ def _mean_tokens(rows: Rows, column: str) -> tuple[float, float, float]:
     return float(means.mean()), float(np.sqrt((errors**2).sum())) / len(rows), float(lost.mean())
 
 
+def load(sides: Sides) -> Evidence | None:
+    """Return whether open loops had the same rates of requests, on which latencies depend; None for other loads."""
+    both = sides.arm, sides.reference
+    if sides.metric in (THROUGHPUT, GOODPUT) or not (numbers((*sides.arm, *sides.reference), "rate_req_s") > 0).all():
+        return None
+    for column, words in (("rate_req_s", "sent"), ("throughput_req_s", "answered")):
+        ours, theirs = (float(numbers(rows, column).mean()) for rows in both)
+        if ours > 0 and theirs > 0 and abs(ours / theirs - 1) > _SAME_LOAD:
+            said = f"requests/s {words} {ours:.3g} against {theirs:.3g}"
+            reason = f"{said} in the cell it is compared with: the latencies are those of different loads"
+            return Evidence("load", said, "qualifies", reason)
+    return Evidence("load", "one rate")
+
+
+def first_visits(sides: Sides) -> Evidence | None:
+    """Return whether as large a part of the prompts was visited for the first time; None where it is not known."""
+    ours, theirs = (float(np.mean(numbers(rows, "first_visit_share"))) for rows in (sides.arm, sides.reference))
+    if math.isnan(ours) or math.isnan(theirs):
+        return None
+    if abs(ours - theirs) <= _SAME_VISITS:
+        return Evidence("visits", "first visits alike")
+    said = f"first visits {100 * ours:.0f} against {100 * theirs:.0f} % of the prompt tokens"
+    reason = (
+        f"{said} in the cell it is compared with, which no cache can hold: the effect is in part that of cold caches;"
+        " prime the prefixes, or use a longer warm-up"
+    )
+    return Evidence("visits", said, "qualifies", reason)
+
+
+def unknown_latency(row: Mapping[str, Any], metric: str) -> str:
+    """Return why a measured level has no value of a latency, "" if it has one, or was not measured."""
+    name, _, _ = metric.partition("_ms_")
+    if name not in TITLES or number(row, metric) > 0 or not number(row, THROUGHPUT) > 0:
+        return ""
+    if why := reasons_in(row.get("latencies_unknown")).get(name):
+        return f"{TITLES[name]} is unknown: {why}"
+    if metric in str(row.get("not_reached") or "").split(";"):
+        return f"{TITLES[name]} is longer than anything observed: too many requests were cut off"
+    return f"{TITLES[name]} was not observed"
+
+
 def failed_requests(sides: Sides) -> Evidence:
     """Return how many requests failed on each side, and whether more did on one (Fisher's exact test)."""
     (failed, total), (failed_there, total_there) = _counts(sides.arm), _counts(sides.reference)
@@ -287,5 +332,5 @@ def _counts(rows: Rows) -> tuple[int, int]:
 
 
 Input = Callable[[Sides], Evidence | None]
-INPUTS: tuple[Input, ...] = (same_work, activity, build, clocks, tier, failed_requests)
+INPUTS: tuple[Input, ...] = (same_work, activity, build, clocks, tier, failed_requests, load, first_visits)
 """The functions that give the inputs of every comparison from its levels."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -72,12 +73,12 @@ def _by_arm(data: FigureData, columns: Sequence[tuple[str, int, str, float]]) ->
     return figure
 
 
-def _compared(data: FigureData, rows: pd.DataFrame, metric: str, level: int) -> list[bool]:
+def _compared(data: FigureData, rows: pd.DataFrame, metric: str, level: int) -> npt.NDArray[np.bool_]:
     """Whether the comparisons of a metric at a level rest on each of `rows`; on all of a cell that was not compared."""
     table = data.comparison[data.comparison["level"] == level]
     cells = list(map(cell_of, rows.to_dict("records")))
     kept = {cell: kept_runs(table, cell, metric).runs for cell in dict.fromkeys(cells)}
-    return [not kept[cell] or run in kept[cell] for cell, run in zip(cells, rows["run"], strict=True)]
+    return np.array([not kept[cell] or run in kept[cell] for cell, run in zip(cells, rows["run"], strict=True)], bool)
 
 
 def peak_throughput_all_scenarios(data: FigureData) -> Figure:

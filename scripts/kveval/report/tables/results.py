@@ -233,7 +233,7 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
 
 # Heading -> the inputs that share a column of the page.
 _COLUMNS = {
-    "same work": ("work",),
+    "same work": ("work", "load", "visits"),
     "arm active": ("activity",),
     "server and machine": ("build", "hardware", "clocks"),
     "tier": ("tier",),
