@@ -231,7 +231,7 @@ def test_a_large_effect_outlives_a_few_errors() -> None:
 
 
 def open_loop(answered: float = 5.0, sent: float = 5.0) -> pd.DataFrame:
-    """Open loops that send 5 requests a second and answer all of them; the arm is sent, and answers, as many as said."""
+    """Open loops of 5 requests a second, all of which are answered; the arm is sent, and answers, as many as given."""
     everywhere = campaign().assign(rate_req_s=5.0, throughput_req_s=5.0)
     return of_arm(everywhere, rate_req_s=sent, throughput_req_s=answered)
 
@@ -275,3 +275,36 @@ def test_a_latency_without_a_value_is_named_as_such() -> None:
     assert row["reason"] == "ITL was not observed in the arm, in 5 of 5 runs"
     row = judged(of_arm(campaign(), ttft_ms_p50=np.nan, not_reached="ttft_ms_p50"), "ttft_ms_p50")
     assert row["reason"].startswith("TTFT is longer than anything observed: too many requests were cut off in the arm")
+
+
+# --- a baseline whose tier is at work, and statistics with other definitions
+
+
+def test_a_baseline_whose_counters_show_a_tier_at_work_refuses() -> None:
+    levels = campaign()
+    levels.loc[levels["scenario"] == "no-offload", "external_hit_ratio"] = 0.3
+    row = judged(levels)
+    assert row["verdict"] == words.NOT_ASSESSED
+    assert row["basis_tier"] == "refuses: a tier at work in the cell it is compared with"
+    assert "30 % of the lookups" in row["reason"]
+    levels.loc[levels["scenario"] == "no-offload", "external_hit_ratio"] = 0.001
+    assert judged(levels)["verdict"] == words.BETTER
+
+
+@pytest.mark.parametrize("version", ["0.3 or older", "0.2.1", "vllm bench serve"])
+def test_statistics_of_generators_with_other_definitions_are_not_compared(version: str) -> None:
+    sums = campaign().assign(checks_warned="aggregate_only")
+    row = judged(of_arm(sums, guidellm_version=version))
+    assert (row["verdict"], row["basis_work"].split(":")[0]) == (words.NOT_ASSESSED, "refuses")
+    assert "define them differently" in row["reason"]
+    # Computed from the requests, or by versions with the same definitions.
+    assert judged(of_arm(campaign(), guidellm_version=version))["verdict"] == words.BETTER
+    assert judged(of_arm(sums, guidellm_version="0.6.0"))["verdict"] == words.BETTER
+
+
+# --- servers that differ in more than the arm
+
+
+@pytest.mark.xfail(strict=True, reason="the size of the device's cache that a server reports is not compared")
+def test_device_caches_of_other_sizes_refuse() -> None:
+    assert judged(of_arm(campaign(), device_tokens=35_840.0))["verdict"] == words.NOT_ASSESSED

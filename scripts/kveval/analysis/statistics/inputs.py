@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from kveval.analysis.levels.latencies import TITLES, reasons_in
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number, numbers
+from kveval.load.reports.vllm_bench import VLLM_BENCH
 
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
 COLUMNS = (
@@ -23,6 +25,7 @@ COLUMNS = (
     *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES),
     *("server_build", "arm_settings", "tier_tokens", "tier_reported_tokens", "activity"),
     *("first_visit_share", "throughput_req_s", "duration_s", "latencies_unknown", "not_reached"),
+    *("external_hit_ratio", "checks_warned"),
     *("gpus", "gpu_power_limit_w", "gpu_clock_limit_mhz", "gpu_clock_mhz", "gpu_throttled"),
 )
 """Columns of a level that the inputs are read from."""
@@ -52,6 +55,8 @@ _OF_LEVEL = ("prefix_tokens", "prefix_count")
 _MARGIN = 0.02
 _RATE_MARGIN = 0.05
 _ERRORS = 3.0
+# Of the lookups behind the device's cache: more hits than these are a tier's.
+_SERVED = 0.005
 # Rates of requests that differ by more are another load, at which latencies are others; shares of first visits too.
 _SAME_LOAD, _SAME_VISITS = 0.02, 0.05
 # Below this share, and without a difference between the sides, failed requests do not qualify the verdict.
@@ -106,6 +111,43 @@ def tier(sides: Sides) -> Evidence:
     if np.isnan(sizes).any():
         return Evidence("tier", "size not recorded", "unknown")
     return Evidence("tier", "as asked for" if sizes.any() else "none")
+
+
+def undeclared_tier(sides: Sides) -> Evidence | None:
+    """Return a problem if the server's counters show a tier at work in a baseline that has none; None otherwise."""
+    rows = sides.reference
+    without = [row for row in rows if not number(row, "cpu_blocks") > 0 and str(row.get("activity") or "") == ""]
+    served = [number(row, "external_hit_ratio") for row in without]
+    active = sum(share > _SERVED for share in served)
+    if not active:
+        return None
+    said = "a tier at work in the cell it is compared with"
+    most = f"up to {100 * np.nanmax(served):.2g} % of the lookups behind the device were hits"
+    return Evidence("tier", said, "refuses", f"{said}, which has none: {most}, in {active} of {len(rows)} runs")
+
+
+def definitions(sides: Sides) -> Evidence | None:
+    """Return a problem if statistics of generators that define them differently are compared; None otherwise.
+
+    Numbers that are computed from the requests have one definition, whichever program recorded them.
+    """
+    rows = (*sides.arm, *sides.reference)
+    both = (sides.arm, sides.reference)
+    named = [{_generation(str(row.get("guidellm_version") or "")) for row in side} for side in both]
+    if named[0] == named[1] or not any("aggregate_only" in str(row.get("checks_warned") or "") for row in rows):
+        return None
+    said = " against ".join(" and ".join(sorted(names)) for names in named)
+    reason = f"statistics of {said}, which define them differently: compare reports that keep all requests"
+    return Evidence("work", f"statistics of {said}", "refuses", reason)
+
+
+def _generation(version: str) -> str:
+    """The load generators with the definitions of this version."""
+    if version == VLLM_BENCH:
+        return version
+    numbers_of = re.match(r"(\d+)\.(\d+)", version)
+    old = numbers_of is not None and (int(numbers_of[1]), int(numbers_of[2])) < (0, 4)
+    return "GuideLLM up to 0.3" if old else "GuideLLM from 0.4 on"
 
 
 def clocks(sides: Sides) -> Evidence:
@@ -332,5 +374,8 @@ def _counts(rows: Rows) -> tuple[int, int]:
 
 
 Input = Callable[[Sides], Evidence | None]
-INPUTS: tuple[Input, ...] = (same_work, activity, build, clocks, tier, failed_requests, load, first_visits)
+INPUTS: tuple[Input, ...] = (
+    *(same_work, definitions, activity, build, clocks, tier, undeclared_tier),
+    *(failed_requests, load, first_visits),
+)
 """The functions that give the inputs of every comparison from its levels."""
