@@ -272,9 +272,9 @@ def test_windows_with_other_shares_of_first_visits_qualify(metric: str) -> None:
 
 def test_a_latency_without_a_value_is_named_as_such() -> None:
     row = judged(of_arm(campaign(), itl_ms_p50=np.nan, ttft_ms_p50=np.nan, not_reached="ttft_ms_p50"), "itl_ms_p50")
-    assert row["reason"] == "ITL was not observed in the arm, in 5 of 5 runs"
+    assert row["reason"] == "in the arm, ITL was not observed (5 of 5 runs)"
     row = judged(of_arm(campaign(), ttft_ms_p50=np.nan, not_reached="ttft_ms_p50"), "ttft_ms_p50")
-    assert row["reason"].startswith("TTFT is longer than anything observed: too many requests were cut off in the arm")
+    assert row["reason"].startswith("in the arm, TTFT is longer than anything observed: too many requests were cut off")
 
 
 # --- a baseline whose tier is at work, and statistics with other definitions

@@ -116,9 +116,9 @@ def test_a_latency_that_nobody_observed_gets_no_verdict_and_no_number(case: str)
     row = judged(levels)[f"{name}_ms_p50"]
     assert (row["verdict"], row["basis_latencies"]) == (words.NOT_ASSESSED, "refuses: not known")
     assert np.isnan(row["effect_percent"])
-    assert row["reason"].startswith(f"{name.upper()} is unknown: ")
+    assert row["reason"].startswith(f"in the arm, {name.upper()} is unknown: ")
     assert why in row["reason"]
-    assert row["reason"].endswith("in the arm, in 5 of 5 runs")
+    assert row["reason"].endswith("(5 of 5 runs)")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -140,7 +140,7 @@ def test_a_run_with_an_unknown_latency_is_left_out_where_enough_others_remain() 
     row = judged(campaign((TTFT, 0.0), runs=(4,)))["ttft_ms_p50"]
     assert row["verdict"] in words.VERDICTS
     assert row["runs_kept"] == "1;2;3;5"
-    assert "run 4: TTFT is unknown: 0 ms or less" in row["reason"]
+    assert "run 4: in the arm, TTFT is unknown: 0 ms or less" in row["reason"]
 
 
 def test_a_few_requests_with_a_ttft_of_0_are_left_out() -> None:

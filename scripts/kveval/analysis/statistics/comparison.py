@@ -201,12 +201,12 @@ def allow_for_unknown(
         for side, of_runs, of_level, run in zip(sides, cells, levels, pair, strict=True):
             row = of_runs.get((run, of_level.get(run, 0)))
             if row is not None and (why := unknown_latency(row, entry.row["metric"])):
-                found.setdefault(pair, f"{why} in {side}")
+                found.setdefault(pair, f"in {side}, {why}")
     if not found:
         return
     if len(pairing.pairs) - len(found) < MIN_RUNS:
-        many = f", in {len(found)} of {len(pairing.pairs)} runs"
-        entry.rest_on(Evidence("latencies", "not known", "refuses", f"{next(iter(found.values()))}{many}"))
+        many = f"{len(found)} of {len(pairing.pairs)} runs"
+        entry.rest_on(Evidence("latencies", "not known", "refuses", f"{next(iter(found.values()))} ({many})"))
         entry.left_out = ""
         return
     left_out = [f"run {arm_run}: {why}" for (arm_run, _), why in found.items()]
