@@ -70,6 +70,47 @@ def common_level(comparison: pd.DataFrame, peaks: pd.DataFrame, model: str) -> i
     return None
 
 
+def runs_named(joined: Any) -> list[int]:
+    """Return the runs that a cell of a table names, such as "1;2;4"; none for an empty cell."""
+    return [int(run) for run in joined.split(";") if run] if isinstance(joined, str) else []
+
+
+@dataclass(frozen=True)
+class KeptRuns:
+    """The runs of a cell that a comparison rests on, and the geometric mean of its metric over them."""
+
+    runs: tuple[int, ...] = ()
+    mean: float = math.nan
+
+
+def kept_runs(comparison: pd.DataFrame, cell: CellKey, metric: str) -> KeptRuns:
+    """Return the runs of a cell that its comparison with its baseline rests on; of a baseline, those with its arms.
+
+    If arms are compared with different runs of their baseline: those that most of them are compared with. No runs where
+    a cell was not compared.
+    """
+    if "runs_kept" not in comparison:
+        return KeptRuns()
+    of_metric = comparison[comparison["metric"] == metric]
+    rows, side = of_metric[(of_metric[list(KEYS)] == list(cell)).all(axis=1)], ""
+    if rows.empty:
+        rows, side = of_metric[of_metric["baseline"] == path_of(cell)], "baseline_"
+    alike: dict[tuple[tuple[int, ...], str], list[float]] = {}
+    for joined, mean in zip(rows[f"{side}runs_kept"], rows[f"{side}mean"], strict=True):
+        if runs := tuple(runs_named(joined)):
+            # Of the same runs, a baseline may have been compared at several levels.
+            alike.setdefault((runs, f"{mean:.9g}"), []).append(float(mean))
+    if not alike:
+        return KeptRuns()
+    most = max(alike, key=lambda found: (len(alike[found]), len(found[0])))
+    return KeptRuns(most[0], alike[most][0])
+
+
+def path_of(cell: CellKey) -> str:
+    """Return a cell's name as MODEL/SCENARIO/CPU_BLOCKS."""
+    return "/".join(map(str, cell))
+
+
 def rank_of(scenario: str) -> tuple[int, str]:
     """Return the sort key of scenarios in every figure and table: the known arms in their order, then by name."""
     root = known_arm(scenario)

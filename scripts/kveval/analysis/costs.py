@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, cell_of, common_level
+from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, cell_of, common_level, kept_runs
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.analysis.statistics.verdicts import VERDICTS, of_idle_arm
 from kveval.config.types import on_cpu
@@ -79,8 +79,8 @@ def costs(
     """Return costs.csv: a row per cell that was measured, at the level where its model's cells are compared.
 
     `prices`: USD per hour, the campaign's key `prices`; `stores`: scenarios whose arm has a store. Runs that failed a
-    check at the level are left out. Only comparisons with a verdict have a change, and a price of memory up to which
-    the tier pays.
+    check at the level, or that the verdict does not rest on, are left out. Only comparisons with a verdict have a
+    change, and a price of memory up to which the tier pays.
     """
     took: dict[CellKey, ServersPaid] = {}
     for run in runs:
@@ -92,6 +92,9 @@ def costs(
         cell = cell_of(dict(zip(KEYS, key, strict=True)))
         level = common_level(comparison, peaks, cell[0])
         sound = of_cell[(of_cell["level"] == level) & (of_cell["checks_failed"].fillna("") == "")]
+        kept = kept_runs(throughput[throughput["verdict"].isin(VERDICTS)], cell, THROUGHPUT)
+        if kept.runs:
+            sound = sound[sound["run"].isin(kept.runs)]
         row = {**dict(zip(KEYS, cell, strict=True)), "level": level}
         if cell in took:
             row |= _costs(sound, took[cell], prices) | _against(compared.get(cell), took, prices)

@@ -35,7 +35,7 @@ _TEXT = (
     *("plateau", "selection", "not_reached", "configuration", "run_started", "run_finished"),
     *("hardware", "guidellm_version", "indication", "levels_compared", "method", "method_hash", "verdict", "panel"),
     *("missing", "bound", "goodput_limits", "gpu_throttled", "workload", "activity", "server_build", "arm_settings"),
-    *("qualifier", "family", *PREDICTED_TEXTS),
+    *("qualifier", "family", "runs_kept", "baseline_runs_kept", "latencies_unknown", *PREDICTED_TEXTS),
 )
 
 

@@ -21,9 +21,9 @@ from kveval.report.data.comparisons import (
     baseline_label,
     cost_text,
     effect_text,
-    pair,
     qualifier,
     stated_verdict,
+    values_text,
 )
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import hardware
@@ -88,8 +88,7 @@ def _change(row: Row) -> str:
 
 
 def _means(measured: Measured, row: Row) -> str:
-    found = pair(measured, cell_of(row), cell_named(row["baseline"]), row["metric"])
-    return f"{found['value']} against {found['other_value']}"
+    return " against ".join(values_text(measured, row))
 
 
 def times(row: Row) -> str:
@@ -277,6 +276,26 @@ def _without_baseline(plan: ReportPlan, measured: Measured) -> Iterator[str]:
         yield f"Measured at the peak: {shortened(shown)}."
 
 
+def _runs_of(plan: ReportPlan, measured: Measured, rows: Sequence[Row], counted: str) -> str:
+    """The phrase for the runs of each arm; `counted`: how many there are. Verdicts may rest on fewer.
+
+    An answer about throughput speaks of TTFT as well.
+    """
+    metrics = dict.fromkeys([*(row["metric"] for row in rows), TTFT])
+    compared = [row for metric in metrics for row in against_baselines(plan, measured.comparison, metric)]
+    judged = [row for row in compared if row["verdict"] in words.VERDICTS or text(row.get("indication"))]
+    if not any(row["runs"] < _paired(measured, row) for row in judged):
+        return f"This rests on {counted} run{'s' * (counted != '1')} of each arm"
+    kept = sorted(int(row["runs"]) for row in judged)
+    few = " to ".join(map(str, dict.fromkeys((kept[0], kept[-1]))))
+    return f"The verdicts rest on {few} of the {counted} runs of each arm"
+
+
+def _paired(measured: Measured, row: Row) -> int:
+    """The number of runs that both sides of a comparison have."""
+    return min(len(measured.runs_of(cell)) for cell in (cell_of(row), cell_named(row["baseline"])))
+
+
 _WEIGHTS = {"miniature": ", with random weights", "random": ", with random weights, full geometry"}
 
 
@@ -288,7 +307,7 @@ def _basis(plan: ReportPlan, measured: Measured, rows: Sequence[Row]) -> str:
     titles = _distinct(str(run.workload.get("title") or "") for run in measured.runs)
     machines = hardware(measured.runs)
     parts = [
-        f"This rests on {number} run{'s' * (counts[-1] > 1)} of each arm",
+        _runs_of(plan, measured, rows, number),
         *([f" at {measured.unit.said(levels)}"] if levels else []),
         *([f" ({titles[0]})"] if titles[0] and len(titles) == 1 else []),
         _WEIGHTS.get(measured.runs[0].weights, ""),

@@ -121,6 +121,9 @@ def deployment_problems(
     if replicas(scenario, server) > 1 and campaign.cluster is not None and campaign.cluster.shared_network:
         yield wrong("server.replicas", f"{name}: replicas on one network would need the same port", "1", "one_port")
     yield from _route_problems(name, "index" in parts, campaign, release)
+    if "index" in parts and scenario.routing is not None:
+        said = f"{name}: an index replaces the scorers of prefixes, so routing: {scenario.routing} has no effect"
+        yield wrong("scenarios", said, "leave routing out, or an arm without an index", "routing_unused")
     by_endpoint, tiered = campaign.reset_caches == "endpoint", "files" in parts or scenario.cpu_tier
     if by_endpoint and inside:
         said = f"{name}: no endpoint of the server empties LMCache inside its process, so that levels would start warm"

@@ -6,7 +6,7 @@ Weights are those of llm-d's own charts and guides. What differs between deploym
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from kveval.config.release import Release
 from kveval.spec.arms import HASH_SEED
@@ -35,8 +35,10 @@ def picker_config(release: Release, routing: Routing, tier_tokens: int, index: I
     """Return the EndpointPickerConfig of a deployment.
 
     `tier_tokens`: what the tier in host memory behind each replica holds, 0 for none; `index`: a precise index,
-    which replaces the approximate scorers.
+    which replaces the approximate scorers. Raises ValueError for a routing that is none of `Routing`.
     """
+    if routing not in get_args(Routing):
+        raise ValueError(f"routing {routing}: known are {', '.join(get_args(Routing))}")
     epp = release.epp
     head = {"apiVersion": epp.api_version, "kind": "EndpointPickerConfig"}
     if index is not None:

@@ -225,3 +225,86 @@ def test_errors_alike_on_both_sides_leave_parity() -> None:
 def test_a_large_effect_outlives_a_few_errors() -> None:
     row = judged(with_errors(campaign(), 0.007))
     assert (row["verdict"], row["qualifier"]) == (words.BETTER, "0.69 % of requests failed against none")
+
+
+# --- open loops at other rates, and windows with other shares of first visits
+
+
+def open_loop(answered: float = 5.0, sent: float = 5.0) -> pd.DataFrame:
+    """Open loops of 5 requests a second, all of which are answered; the arm is sent, and answers, as many as given."""
+    everywhere = campaign().assign(rate_req_s=5.0, throughput_req_s=5.0)
+    return of_arm(everywhere, rate_req_s=sent, throughput_req_s=answered)
+
+
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        (open_loop(answered=4.8), "requests/s answered 4.8 against 5"),
+        (open_loop(sent=4.85), "requests/s sent 4.85 against 5"),
+    ],
+)
+def test_open_loops_at_other_rates_qualify_the_verdict_on_latency(levels: pd.DataFrame, said: str) -> None:
+    row = judged(levels, "ttft_ms_p50")
+    assert (row["verdict"], row["qualifier"]) == (words.BETTER, said)
+    assert "latencies are those of different loads" in row["reason"]
+
+
+def test_open_loops_at_one_rate_and_closed_loops_are_not_qualified() -> None:
+    for levels in (open_loop(), open_loop(answered=5.08), campaign().assign(throughput_req_s=5.0)):
+        row = judged(levels, "ttft_ms_p50")
+        assert (row["verdict"], row["qualifier"]) == (words.BETTER, "")
+    # A faster arm of a closed loop answers more.
+    assert judged(of_arm(campaign().assign(throughput_req_s=5.0), throughput_req_s=6.0))["qualifier"] == ""
+
+
+@pytest.mark.parametrize("metric", ["throughput_tok_s", "ttft_ms_p50"])
+def test_windows_with_other_shares_of_first_visits_qualify(metric: str) -> None:
+    cold = campaign().assign(first_visit_share=0.45)
+    row = judged(of_arm(cold, first_visit_share=0.12), metric)
+    assert (row["verdict"], row["qualifier"]) == (
+        words.BETTER,
+        "first visits 12 against 45 % of the prompt tokens",
+    )
+    assert "no cache can hold" in row["reason"]
+    assert judged(of_arm(cold, first_visit_share=0.42), metric)["qualifier"] == ""
+    assert judged(cold.assign(first_visit_share=0.0), metric)["qualifier"] == ""
+
+
+def test_a_latency_without_a_value_is_named_as_such() -> None:
+    row = judged(of_arm(campaign(), itl_ms_p50=np.nan, ttft_ms_p50=np.nan, not_reached="ttft_ms_p50"), "itl_ms_p50")
+    assert row["reason"] == "in the arm, ITL was not observed (5 of 5 runs)"
+    row = judged(of_arm(campaign(), ttft_ms_p50=np.nan, not_reached="ttft_ms_p50"), "ttft_ms_p50")
+    assert row["reason"].startswith("in the arm, TTFT is longer than anything observed: too many requests were cut off")
+
+
+# --- a baseline whose tier is at work, and statistics with other definitions
+
+
+def test_a_baseline_whose_counters_show_a_tier_at_work_refuses() -> None:
+    levels = campaign()
+    levels.loc[levels["scenario"] == "no-offload", "external_hit_ratio"] = 0.3
+    row = judged(levels)
+    assert row["verdict"] == words.NOT_ASSESSED
+    assert row["basis_tier"] == "refuses: a tier at work in the cell it is compared with"
+    assert "30 % of the lookups" in row["reason"]
+    levels.loc[levels["scenario"] == "no-offload", "external_hit_ratio"] = 0.001
+    assert judged(levels)["verdict"] == words.BETTER
+
+
+@pytest.mark.parametrize("version", ["0.3 or older", "0.2.1", "vllm bench serve"])
+def test_statistics_of_generators_with_other_definitions_are_not_compared(version: str) -> None:
+    sums = campaign().assign(checks_warned="aggregate_only")
+    row = judged(of_arm(sums, guidellm_version=version))
+    assert (row["verdict"], row["basis_work"].split(":")[0]) == (words.NOT_ASSESSED, "refuses")
+    assert "define them differently" in row["reason"]
+    # Computed from the requests, or by versions with the same definitions.
+    assert judged(of_arm(campaign(), guidellm_version=version))["verdict"] == words.BETTER
+    assert judged(of_arm(sums, guidellm_version="0.6.0"))["verdict"] == words.BETTER
+
+
+# --- servers that differ in more than the arm
+
+
+@pytest.mark.xfail(strict=True, reason="the size of the device's cache that a server reports is not compared")
+def test_device_caches_of_other_sizes_refuse() -> None:
+    assert judged(of_arm(campaign(), device_tokens=35_840.0))["verdict"] == words.NOT_ASSESSED

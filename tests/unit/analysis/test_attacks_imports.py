@@ -1,5 +1,6 @@
 """Imported results built to mislead, from their files to the verdict."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pandas as pd
 import pytest
 from tests.support.config_files import CONFIG
 from tests.support.guidellm_reports import START
-from tests.support.result_trees import HOUR, native, write_level
+from tests.support.result_trees import HOUR, LMCACHE, native, write_level
 
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.statistics import verdicts as words
@@ -23,15 +24,15 @@ BASELINES = {"no-offload": None, "native-offload": "no-offload"}
 STREAMS = 4
 
 
-def judged(folder: Path, **arm: Any) -> pd.Series:
+def judged(folder: Path, baseline: Mapping[str, Any] | None = None, **arm: Any) -> pd.Series:
     """Import a baseline and an arm that answers in 1.7 s instead of 2, and compare five runs like them.
 
-    `arm`: what is different about its results, see `write_level`.
+    `baseline`, `arm`: what is different about its results, see `write_level`.
     """
     tree = folder / "tree"
     # A level lasts ten minutes, so that one request more or less is no effect.
     story = {"seconds": 600.0}
-    write_level(tree, "Qwen3-0.6B", "no-offload", STREAMS, **story)
+    write_level(tree, "Qwen3-0.6B", "no-offload", STREAMS, **{"hits": 0.0, **story, **(baseline or {})})
     options = {"args": native(10_000), "start": START + HOUR, "latency_s": 1.7, **story, **arm}
     write_level(tree, "Qwen3-0.6B", "native-offload-10k", STREAMS, **options)
     config = load_config({"name": "test", "import": [{"path": str(tree)}]}, CONFIG)
@@ -73,3 +74,51 @@ def test_results_of_other_work_are_not_compared(arm: dict[str, Any], tmp_path: P
 def test_an_arm_without_a_recording_is_only_indicated(tmp_path: Path) -> None:
     row = judged(tmp_path, archive=False)
     assert (row["verdict"], row["indication"]) == (words.INDICATIVE_ACTIVITY, words.BETTER)
+
+
+# --- servers that differ in more than the arm
+
+_REFUSED = "settings that change the device's cache, the batch, the weights or the model are not compared"
+_NAMED = "settings other than the arm's own are not compared"
+
+
+@pytest.mark.xfail(strict=True, reason=_REFUSED)
+@pytest.mark.parametrize(
+    "args",
+    ["--no-enable-prefix-caching", "--max-num-seqs 2", "--gpu-memory-utilization 0.4"],
+)
+def test_a_baseline_that_was_held_back_refuses(args: str, tmp_path: Path) -> None:
+    assert judged(tmp_path, {"args": args})["verdict"] == words.NOT_ASSESSED
+
+
+@pytest.mark.xfail(strict=True, reason=_REFUSED)
+@pytest.mark.parametrize(
+    "args",
+    ["--quantization fp8", "--kv-cache-dtype fp8", "--speculative-config '{\"num_speculative_tokens\": 3}'"],
+)
+def test_an_arm_with_another_model_or_cache_refuses(args: str, tmp_path: Path) -> None:
+    assert judged(tmp_path, args=f"{native(10_000)} {args}")["verdict"] == words.NOT_ASSESSED
+
+
+@pytest.mark.xfail(strict=True, reason=_REFUSED)
+def test_an_arm_with_twice_the_replicas_refuses(tmp_path: Path) -> None:
+    assert judged(tmp_path, config={"Replicas": 2})["verdict"] == words.NOT_ASSESSED
+
+
+@pytest.mark.xfail(strict=True, reason=_NAMED)
+@pytest.mark.parametrize(
+    ("baseline", "name"),
+    [({"args": "--enforce-eager"}, "enforce-eager"), ({"env": "VLLM_USE_V1=0 HOME=/tmp"}, "VLLM_USE_V1")],
+)
+def test_a_setting_that_differs_is_named_beside_the_verdict(
+    baseline: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    row = judged(tmp_path, baseline)
+    assert row["verdict"] == words.BETTER
+    assert name in row["qualifier"]
+
+
+@pytest.mark.xfail(strict=True, reason="the connector that ran is not compared with the arm's name")
+def test_an_arm_with_another_connector_than_its_name_says_is_named(tmp_path: Path) -> None:
+    row = judged(tmp_path, args=f"--kv-transfer-config '{LMCACHE}'")
+    assert "LMCacheConnectorV1" in f"{row['qualifier']} {row['reason']}"

@@ -310,10 +310,23 @@ def test_every_run_is_a_dot_beside_the_mean_and_its_interval(recording: Path) ->
     runs = sorted(data.levels["throughput_tok_s"])
     assert sorted(dots.get_offsets()[:, 0]) == pytest.approx(runs)
     (bar,) = axes.patches
-    assert bar.get_width() == pytest.approx(np.mean(runs))
+    assert bar.get_width() == pytest.approx(np.exp(np.mean(np.log(runs))))
     (interval,) = axes.lines
     low, high = interval.get_xdata()[[0, -1]]
     assert low < runs[0] < runs[-1] < high
+
+
+def test_a_bar_is_the_mean_of_the_runs_that_the_verdict_rests_on() -> None:
+    levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.06}, levels=(32,))
+    broken = (levels["scenario"] == "native-offload") & (levels["run"] > 3)
+    levels.loc[broken, "throughput_tok_s"] /= 3
+    levels.loc[broken, "checks_failed"] = "errors"
+    compared = comparison_table(levels)
+    data = FigureData(levels, peaks_table(levels), compared, "", baselines=frozenset({"no-offload"}))
+    (axes,) = draw("throughput_by_arm", data).axes
+    baseline, arm = (bar.get_width() for bar in axes.patches)
+    assert arm / baseline - 1 == pytest.approx(compared.iloc[0]["effect_percent"] / 100)
+    assert sum(len(dots.get_offsets()) for dots in axes.collections) == len(levels)
 
 
 @pytest.mark.parametrize("counted", [True, False])

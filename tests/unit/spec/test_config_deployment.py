@@ -195,3 +195,13 @@ def test_what_a_cluster_alone_has_is_refused_on_this_host(tmp_path):
 def test_a_site_survives_json():
     site = Cluster.model_validate({"gateway": {"name": "g", "class": "istio", "create": True}, "user_id": None})
     assert Cluster.model_validate_json(site.model_dump_json(by_alias=True)) == site
+
+
+def test_a_routing_that_an_index_replaces_is_refused(tmp_path):
+    files = on_cluster(entries=INDEX, release=OLD)
+    files["scenarios"]["llm-d-redis"]["routing"] = "tiered-prefix"
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, files)
+    (problem,) = refused.value.problems
+    assert problem.code == "routing_unused"
+    assert "routing: tiered-prefix has no effect" in str(refused.value)

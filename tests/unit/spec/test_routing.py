@@ -112,3 +112,9 @@ def test_the_newer_index_is_a_producer_with_tokens_and_the_replicas_it_is_notifi
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_configuration_is_small(release):
     assert len(json.dumps(config(release, index=INDEX))) < 2_000
+
+
+@pytest.mark.parametrize("index", [None, INDEX])
+def test_a_routing_that_is_not_known_is_refused(index):
+    with pytest.raises(ValueError, match="routing least-loaded: known are prefix, tiered-prefix"):
+        config(RELEASES[0], routing="least-loaded", index=index)

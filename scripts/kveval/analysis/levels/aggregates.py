@@ -4,6 +4,7 @@ Columns that these statistics do not give are NaN. Requests at the window's edge
 latencies are those of completed requests only; a check in `checks_import` says so for every such level.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from kveval.load.reports import Aggregate, ByStatus, LevelReport, Statistics
 _P90 = 1.2816
 
 
-def measured(report: LevelReport) -> dict[str, Any]:
-    """Return throughput, counts and latencies under the names of levels.csv; rates are over the window."""
+def measured(report: LevelReport, unknown: Collection[str] = ()) -> dict[str, Any]:
+    """Return throughput, counts and latencies under the names of levels.csv; rates are over the window.
+
+    Latencies that are `unknown`, such as `ttft`, are NaN.
+    """
     aggregate, seconds = report.aggregate, report.end - report.start
     total = report.completed + report.incomplete + report.errored
     delivered = np.nan if aggregate.delivered_tokens is None else aggregate.delivered_tokens
@@ -38,8 +42,9 @@ def measured(report: LevelReport) -> dict[str, Any]:
     }
     row |= _latency("ttft", aggregate.ttft_ms) | _time_per_output_token(aggregate)
     row |= _latency("itl", aggregate.itl_ms) | _latency("e2e", aggregate.e2e_ms)
-    first = aggregate.ttft_ms.completed
-    return {**row, "ttft_count": 0 if first is None else first.count}
+    nothing = {name: np.nan for name in row if "_ms_" in name and name.partition("_ms_")[0] in unknown}
+    first = None if "ttft" in unknown else aggregate.ttft_ms.completed
+    return {**row, **nothing, "ttft_count": 0 if first is None else first.count}
 
 
 def partial_output_counted(report: LevelReport) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kveval.analysis.levels.latencies import TITLES, reasons_in
 from kveval.analysis.levels.noise import QUANTILES, drift, uneven
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.levels.records import LATENCIES
@@ -249,6 +250,13 @@ def unobserved_is_missing(level: JudgedLevel) -> Iterator[Outcome]:
     silent, timed = (np.isnan(level.requests.column(name)) for name in ("first_token", "ttft_ms"))
     if filled := int((silent & ~timed).sum()):
         yield fail(f"{filled} requests without a first token have a TTFT")
+
+
+@check("R7")
+def latencies_known(level: JudgedLevel) -> Iterator[Outcome]:
+    """No latency is 0, and each agrees with the times of its requests, or with the report's other latencies."""
+    for name, why in reasons_in(level.row.get("latencies_unknown")).items():
+        yield warn(f"{TITLES[name]} is unknown and gets no verdict: {why}")
 
 
 @check("R7")

@@ -57,11 +57,11 @@ def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
     }
     answered = np.where(requests.status("completed"), finish, np.nan)
     times = {
-        "ttft": _seen(requests, first, requests.column("ttft_ms"), start, end),
-        "e2e": _seen(requests, answered, requests.column("e2e_ms"), start, end),
+        "ttft": _seen(requests, first, _observed(requests, "ttft"), start, end),
+        "e2e": _seen(requests, answered, _observed(requests, "e2e"), start, end),
     }
     for name in LATENCIES:
-        values = requests.column(f"{name}_ms")
+        values = _observed(requests, name)
         known = (began_output if name == "ttft" else completed) & ~np.isnan(values)
         row |= _statistics(name, values[known], times.get(name) or whole(values[known], requests.conversations[known]))
     for name, observed in times.items():
@@ -69,6 +69,15 @@ def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
     # Quantiles that were not observed because too many requests were cut off.
     names = (f"{name}_ms_{label}" for name, observed in times.items() if observed.events for label in QUANTILES)
     return {**row, "not_reached": ";".join(name for name in names if np.isnan(row[name]))}
+
+
+def _observed(requests: Requests, name: str) -> Array:
+    """A latency of each request, ms: 0 in place of one that was not observed is NaN.
+
+    Tokens may arrive together: then there are no gaps between them.
+    """
+    values = requests.column(f"{name}_ms")
+    return values if name == "itl" else np.where(values > 0, values, np.nan)
 
 
 def _seen(requests: Requests, when: Array, age_ms: Array, start: float, end: float) -> Observed:
@@ -79,6 +88,8 @@ def _seen(requests: Requests, when: Array, age_ms: Array, start: float, end: flo
     begin = requests.column("start")
     over = when < start
     watched = ~requests.status("errored") & (begin < end) & ~over
+    # How long it waited is not known, although the wait ended.
+    watched &= np.isnan(when) | ~np.isnan(age_ms)
     # A request that was cut off before the window began was not waiting within it.
     watched &= ~(requests.column("end") < start)
     event = watched & (when <= end) & ~np.isnan(age_ms)

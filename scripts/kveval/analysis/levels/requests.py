@@ -16,9 +16,13 @@ from kveval.load.reports import RequestRecord
 
 @dataclass(frozen=True)
 class Requests:
-    """The records of one level as columns; times in epoch seconds, NaN where the event never happened."""
+    """The records of one level as columns; times in epoch seconds, NaN where the event never happened.
+
+    `unknown`: columns that are NaN in every record, whatever it says.
+    """
 
     records: Sequence[RequestRecord]
+    unknown: frozenset[str] = frozenset()
     # Cached, because many checks use the same columns.
     _columns: dict[str, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -27,6 +31,7 @@ class Requests:
         if name not in self._columns:
             # numpy converts None to NaN.
             values = np.array(list(map(attrgetter(name), self.records)), dtype=np.float64)
+            values = np.full_like(values, np.nan) if name in self.unknown else values
             values.flags.writeable = False
             self._columns[name] = values
         return self._columns[name]

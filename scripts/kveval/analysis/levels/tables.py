@@ -20,6 +20,7 @@ from kveval.analysis.levels.configuration import (
     server_build,
 )
 from kveval.analysis.levels.goodput import goodput, unmeasured
+from kveval.analysis.levels.latencies import column_text, unknown_latencies
 from kveval.analysis.levels.noise import counting_error, cut_error, drift
 from kveval.analysis.levels.outcomes import LEVEL_FAILED, Outcome, checks_in, columns, judge
 from kveval.analysis.levels.requests import Requests
@@ -114,14 +115,16 @@ def level_row(
             code="requests_missing",
             missing=report.requests_missing,
         )
-    requests = Requests(() if report.requests_missing else report.requests)
+    unknown = unknown_latencies(report)
+    records_kept = () if report.requests_missing else report.requests
+    requests = Requests(records_kept, frozenset(f"{name}_ms" for name in unknown))
     start, end = window = _window(run, report, requests)
     row: dict[str, Any] = {}
     judged = JudgedLevel(row, run, level, report, requests, window)
     turns = judged.workload.turns
     if report.requests_missing:
         # A sample of requests does not give the window's throughput; the report's statistics cover all of them.
-        measured, received = aggregates.measured(report) | aggregates.request_tokens(report, turns), np.nan
+        measured, received = aggregates.measured(report, unknown) | aggregates.request_tokens(report, turns), np.nan
     else:
         measured = records.measured(requests, *window) | records.request_tokens(requests, *window, turns)
         received = float(np.nansum(requests.column("output_tokens")))
@@ -141,6 +144,7 @@ def level_row(
         "streams_asked": _known(workloads.streams_at(judged.workload, level.level)),
         "rate_req_s": _known(judged.rate_req_s),
         **measured,
+        "latencies_unknown": column_text(unknown),
         # At least 0 where it is known.
         "concurrency_shortfall": float(np.maximum(0, 1 - measured["concurrency_mean"] / streams))
         if streams

@@ -12,6 +12,7 @@ from functools import cache
 from itertools import combinations
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_of, partner
@@ -29,6 +30,7 @@ from kveval.analysis.statistics.comparison import (
     Kind,
     contrast_cells,
     fill,
+    refuse_unknown,
 )
 from kveval.analysis.statistics.estimates import (
     claim_beyond_copies,
@@ -131,7 +133,8 @@ _COLUMNS = [
     *("interval_percent", "bound", "cost_percent"),
     *("p_value", "p_parity", "family", "p_holm", "p_parity_holm", "q_value", "discovery"),
     *("verdict", "qualifier", "indication", "reason"),
-    *("runs", "sd_percent", "runs_to_resolve", "parity_power_percent", "margin_percent", "method"),
+    *("runs", "runs_kept", "baseline_runs_kept", "mean", "baseline_mean"),
+    *("sd_percent", "runs_to_resolve", "parity_power_percent", "margin_percent", "method"),
     *("levels_compared", "replicate", "method_hash"),
     *(f"basis_{name}" for name in NAMES),
 ]
@@ -247,7 +250,10 @@ class _Campaign:
             at = level or max(at for _, at in self.rows[reference])
             levels = (dict.fromkeys(self._spans[arm], at), dict.fromkeys(self._spans[reference], at))
         entry.row["level"] = level
-        fill(entry, pairing, levels, (self.rows[arm], self.rows[reference]), self._absent(arm, reference, pairing))
+        rows = self.rows[arm], self.rows[reference]
+        fill(entry, pairing, levels, rows, self._absent(arm, reference, pairing))
+        refuse_unknown(entry, pairing, levels, rows)
+        entry.row |= _kept(entry.sides)
         if pairing.apart and not entry.obstacle:
             runs = ", ".join(str(run) for run, _ in pairing.apart)
             apart = f"run{'s' * (len(pairing.apart) > 1)} {runs}: measured at another time than those of its baseline"
@@ -306,6 +312,15 @@ class _Campaign:
             entry.replicate = bool(known) and known == self._configurations[reference]
         row["replicate"] = entry.replicate
         return entry
+
+
+def _kept(sides: Sides) -> dict[str, Any]:
+    """The runs that a comparison rests on, and the geometric means over them, whose ratio is the effect."""
+    found: dict[str, Any] = {}
+    for side, rows, logs in zip(("baseline_", ""), (sides.reference, sides.arm), sides.logs, strict=True):
+        found[f"{side}runs_kept"] = ";".join(str(row["run"]) for row in rows)
+        found[f"{side}mean"] = float(np.exp(logs.mean())) if len(rows) else np.nan
+    return found
 
 
 def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, Any]]:

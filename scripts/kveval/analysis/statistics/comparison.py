@@ -18,7 +18,7 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import needed_for
 from kveval.analysis.levels.outcomes import LEVEL_FAILED, MESSAGES, failed_checks, outcomes_of
 from kveval.analysis.statistics.evidence import Evidence, Sides, number
-from kveval.analysis.statistics.inputs import MEASURED, of_levels
+from kveval.analysis.statistics.inputs import MEASURED, of_levels, unknown_latency
 from kveval.analysis.statistics.pairing import Pairing
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT, Starvation, starvation
 from kveval.load.enough import MIN_RUNS, MOST_FAILED
@@ -305,6 +305,29 @@ def _is_active(row: Mapping[str, Any] | None) -> bool | None:
     return bool(row["exercised"])
 
 
+def refuse_unknown(
+    entry: ComparedCell,
+    pairing: Pairing,
+    levels: tuple[Mapping[int, int], Mapping[int, int]],
+    cells: tuple[CellRows, CellRows],
+) -> None:
+    """Refuse a filled entry its verdict if too few runs have a known latency.
+
+    `levels` and `cells`: as for `fill`.
+    """
+    sides = ("the arm", "the cell it is compared with")
+    found: dict[tuple[int, int], str] = {}
+    for pair in pairing.pairs:
+        for side, of_runs, of_level, run in zip(sides, cells, levels, pair, strict=True):
+            row = of_runs.get((run, of_level.get(run, 0)))
+            if row is not None and (why := unknown_latency(row, entry.row["metric"])):
+                found.setdefault(pair, f"in {side}, {why}")
+    if found and len(pairing.pairs) - len(found) < MIN_RUNS:
+        many = f"{len(found)} of {len(pairing.pairs)} runs"
+        entry.rest_on(Evidence("latencies", "not known", "refuses", f"{next(iter(found.values()))} ({many})"))
+        entry.left_out = ""
+
+
 def _activity(active: int, known: int, whose: str, *, enough: bool) -> Evidence:
     """The evidence from the counters that prove arms active; `enough`: whether the active runs allow a verdict.
 
@@ -360,10 +383,12 @@ def _gaps(
         elif why:
             # A latency that was not recorded says nothing of how long it was.
             failed = why != NO_VALUE or metric == THROUGHPUT
-            found[side, run] = Exclusion(why, why.partition(" (")[0], failed)
-    whys = {each.why for each in found.values()}
-    if len(found) == len(SIDES) and len(whys) == 1 and whys <= {NO_VALUE, NO_ROW}:
+            unknown = unknown_latency(row, metric) if why == NO_VALUE else ""
+            found[side, run] = Exclusion(unknown or why, why.partition(" (")[0], failed)
+    if len(found) == len(SIDES) and not any(each.failed for each in found.values()):
         # What neither side has is no finding about one of them.
+        return {key: Exclusion(each.why) for key, each in found.items()}
+    if len(found) == len(SIDES) and {each.why for each in found.values()} == {NO_ROW}:
         return {key: Exclusion(each.why) for key, each in found.items()}
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.levels.latencies import TITLES, reasons_in
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number, numbers
+from kveval.load.reports.vllm_bench import VLLM_BENCH
 
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
 COLUMNS = (
@@ -21,6 +24,8 @@ COLUMNS = (
     *_COUNTS,
     *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES),
     *("server_build", "arm_settings", "tier_tokens", "tier_reported_tokens", "activity"),
+    *("first_visit_share", "throughput_req_s", "duration_s", "latencies_unknown", "not_reached"),
+    "checks_warned",
     *("gpus", "gpu_power_limit_w", "gpu_clock_limit_mhz", "gpu_clock_mhz", "gpu_throttled"),
     *("prefix_hit_ratio", "external_hit_ratio", "offload_load_bytes"),
     *("requests_preempted", "reloaded_tokens", "preemptions"),
@@ -62,6 +67,10 @@ _ERRORS = 3.0
 _MOST_CUT = 0.9
 # Counts that may be off by more do not show that undeclared lengths are the same.
 _VAGUE = 0.25
+# Of the lookups behind the device's cache: more hits than these are a tier's.
+_SERVED = 0.005
+# Rates of requests that differ by more are another load, at which latencies are others; shares of first visits too.
+_SAME_LOAD, _SAME_VISITS = 0.02, 0.05
 # Below this share, and without a difference between the sides, failed requests do not qualify the verdict.
 _WORTH_SAYING = 0.001
 _ALPHA = 0.05
@@ -118,6 +127,43 @@ def tier(sides: Sides) -> Evidence:
     if np.isnan(sizes).any():
         return Evidence("tier", "size not recorded", "unknown")
     return Evidence("tier", "as asked for" if sizes.any() else "none")
+
+
+def undeclared_tier(sides: Sides) -> Evidence | None:
+    """Return a problem if the server's counters show a tier at work in a baseline that has none; None otherwise."""
+    rows = sides.reference
+    without = [row for row in rows if not number(row, "cpu_blocks") > 0 and str(row.get("activity") or "") == ""]
+    served = [number(row, "external_hit_ratio") for row in without]
+    active = sum(share > _SERVED for share in served)
+    if not active:
+        return None
+    said = "a tier at work in the cell it is compared with"
+    most = f"up to {100 * np.nanmax(served):.2g} % of the lookups behind the device were hits"
+    return Evidence("tier", said, "refuses", f"{said}, which has none: {most}, in {active} of {len(rows)} runs")
+
+
+def definitions(sides: Sides) -> Evidence | None:
+    """Return a problem if statistics of generators that define them differently are compared; None otherwise.
+
+    Numbers that are computed from the requests have one definition, whichever program recorded them.
+    """
+    rows = (*sides.arm, *sides.reference)
+    both = (sides.arm, sides.reference)
+    named = [{_generation(str(row.get("guidellm_version") or "")) for row in side} for side in both]
+    if named[0] == named[1] or not any("aggregate_only" in str(row.get("checks_warned") or "") for row in rows):
+        return None
+    said = " against ".join(" and ".join(sorted(names)) for names in named)
+    reason = f"statistics of {said}, which define them differently: compare reports that keep all requests"
+    return Evidence("work", f"statistics of {said}", "refuses", reason)
+
+
+def _generation(version: str) -> str:
+    """The load generators with the definitions of this version."""
+    if version == VLLM_BENCH:
+        return version
+    numbers_of = re.match(r"(\d+)\.(\d+)", version)
+    old = numbers_of is not None and (int(numbers_of[1]), int(numbers_of[2])) < (0, 4)
+    return "GuideLLM up to 0.3" if old else "GuideLLM from 0.4 on"
 
 
 def clocks(sides: Sides) -> Evidence:
@@ -309,6 +355,47 @@ def _repeated(rows: Rows) -> float:
     return float(tokens.sum() / (numbers(rows, "requests_completed") * prompt).sum())
 
 
+def load(sides: Sides) -> Evidence | None:
+    """Return whether open loops had the same rates of requests, on which latencies depend; None for other loads."""
+    both = sides.arm, sides.reference
+    if sides.metric in (THROUGHPUT, GOODPUT) or not (numbers((*sides.arm, *sides.reference), "rate_req_s") > 0).all():
+        return None
+    for column, words in (("rate_req_s", "sent"), ("throughput_req_s", "answered")):
+        ours, theirs = (float(numbers(rows, column).mean()) for rows in both)
+        if ours > 0 and theirs > 0 and abs(ours / theirs - 1) > _SAME_LOAD:
+            said = f"requests/s {words} {ours:.3g} against {theirs:.3g}"
+            reason = f"{said} in the cell it is compared with: the latencies are those of different loads"
+            return Evidence("load", said, "qualifies", reason)
+    return Evidence("load", "one rate")
+
+
+def first_visits(sides: Sides) -> Evidence | None:
+    """Return whether as large a part of the prompts was visited for the first time; None where it is not known."""
+    ours, theirs = (float(np.mean(numbers(rows, "first_visit_share"))) for rows in (sides.arm, sides.reference))
+    if math.isnan(ours) or math.isnan(theirs):
+        return None
+    if abs(ours - theirs) <= _SAME_VISITS:
+        return Evidence("visits", "first visits alike")
+    said = f"first visits {100 * ours:.0f} against {100 * theirs:.0f} % of the prompt tokens"
+    reason = (
+        f"{said} in the cell it is compared with, which no cache can hold: the effect is in part that of cold caches;"
+        " prime the prefixes, or use a longer warm-up"
+    )
+    return Evidence("visits", said, "qualifies", reason)
+
+
+def unknown_latency(row: Mapping[str, Any], metric: str) -> str:
+    """Return why a measured level has no value of a latency, "" if it has one, or was not measured."""
+    name, _, _ = metric.partition("_ms_")
+    if name not in TITLES or number(row, metric) > 0 or not number(row, THROUGHPUT) > 0:
+        return ""
+    if why := reasons_in(row.get("latencies_unknown")).get(name):
+        return f"{TITLES[name]} is unknown: {why}"
+    if metric in str(row.get("not_reached") or "").split(";"):
+        return f"{TITLES[name]} is longer than anything observed: too many requests were cut off"
+    return f"{TITLES[name]} was not observed"
+
+
 def failed_requests(sides: Sides) -> Evidence:
     """Return how many requests failed on each side, and whether more did on one (Fisher's exact test)."""
     (failed, total), (failed_there, total_there) = _counts(sides.arm), _counts(sides.reference)
@@ -374,5 +461,8 @@ def _counts(rows: Rows) -> tuple[int, int]:
 
 
 Input = Callable[[Sides], Evidence | None]
-INPUTS: tuple[Input, ...] = (same_work, activity, build, clocks, tier, failed_requests)
+INPUTS: tuple[Input, ...] = (
+    *(same_work, definitions, activity, build, clocks, tier, undeclared_tier),
+    *(failed_requests, load, first_visits),
+)
 """The functions that give the inputs of every comparison from its levels."""

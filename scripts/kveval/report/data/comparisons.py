@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, cell_of
+from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, cell_of, path_of, runs_named
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
@@ -24,8 +24,8 @@ _MIRRORED |= dict.fromkeys((words.WORSE_IDLE, words.IDLE), words.NOT_EXERCISED)
 def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT) -> dict[str, Any]:
     """Return the comparison of `cell` with `other`, made in either direction, as a row of comparison.csv.
 
-    `value` and `other_value`: the means over runs, as text. Cells that were not compared have an effect without an
-    interval, no verdict, and the reason UNDECLARED.
+    `value` and `other_value`: see `values_text`. Cells that were not compared have an effect without an interval, no
+    verdict, and the reason UNDECLARED.
     """
     row = _compared(measured, cell, other, metric)
     if row is None and (opposite := _compared(measured, other, cell, metric)):
@@ -33,34 +33,51 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
         said = {name: text(opposite.get(name)) for name in ("verdict", "indication", "bound")}
         row = opposite | {name: _MIRRORED.get(value, value) for name, value in said.items()}
         row |= dict(zip(("effect_percent", "low_percent", "high_percent"), effects, strict=True))
+        for name in ("mean", "runs_kept"):
+            row |= {name: opposite.get(f"baseline_{name}"), f"baseline_{name}": opposite.get(name)}
     known = row is not None and math.isfinite(row["level"])
     level = int(row["level"]) if row is not None and known else measured.common_level(cell[0])
     if row is None:
         row = {"verdict": words.NOT_ASSESSED, "reason": UNDECLARED, "low_percent": math.nan, "high_percent": math.nan}
-        row["effect_percent"] = _described(measured, cell, other, level, metric)
-    shown = [numerals.mean_of(list(measured.levels_of(key, level)[metric])) for key in (cell, other)]
-    named = {**dict(zip(KEYS, cell, strict=True)), "baseline": _name(other), "metric": metric, "level": level}
-    return row | named | dict(zip(("value", "other_value"), shown, strict=True))
+        row |= _described(measured, cell, other, level, metric)
+    row |= {**dict(zip(KEYS, cell, strict=True)), "baseline": path_of(other), "metric": metric, "level": level}
+    return row | dict(zip(("value", "other_value"), values_text(measured, row), strict=True))
 
 
-def _name(cell: CellKey) -> str:
-    return "/".join(map(str, cell))
+def values_text(measured: Measured, row: Mapping[Any, Any]) -> tuple[str, str]:
+    """Return the values behind an effect, of the arm and of the cell it is compared with, as text.
+
+    They are the geometric means over the runs that the comparison rests on, so that their ratio is the effect. Without
+    an effect they are the means over all runs at the level.
+    """
+    return _value(measured, row, cell_of(row), ""), _value(measured, row, cell_named(row["baseline"]), "baseline_")
+
+
+def _value(measured: Measured, row: Mapping[Any, Any], cell: CellKey, side: str) -> str:
+    at, mean = measured.levels_of(cell, row["level"]), row.get(f"{side}mean")
+    if mean is None or not math.isfinite(mean):
+        return numerals.mean_of(list(at[row["metric"]]))
+    kept = at[at["run"].isin(runs_named(row[f"{side}runs_kept"]))]
+    return numerals.rounded_mean(mean, list(kept[row["metric"]]))
 
 
 def _compared(measured: Measured, cell: CellKey, other: CellKey, metric: str) -> dict[str, Any] | None:
     rows = measured.compared_of(cell)
-    found = rows[(rows["baseline"] == _name(other)) & (rows["metric"] == metric)]
+    found = rows[(rows["baseline"] == path_of(other)) & (rows["metric"] == metric)]
     return {str(name): value for name, value in found.iloc[0].items()} if len(found) else None
 
 
-def _described(measured: Measured, cell: CellKey, other: CellKey, level: int | None, metric: str) -> float:
-    """The difference of the geometric means over the runs both have, in per cent of the other cell."""
+def _described(measured: Measured, cell: CellKey, other: CellKey, level: int | None, metric: str) -> dict[str, Any]:
+    """The geometric means over the runs both have, and their difference in per cent of the other cell."""
     of_runs = [measured.levels_of(key, level).drop_duplicates("run").set_index("run")[metric] for key in (cell, other)]
-    both = pd.concat(of_runs, axis=1, join="inner").to_numpy(dtype=float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(both[:, 0]) - np.log(both[:, 1])
-    known = logs[np.isfinite(logs)]
-    return percent(float(known.mean())) if len(known) else math.nan
+    both = pd.concat(of_runs, axis=1, join="inner").astype(float)
+    known = both[((both > 0) & np.isfinite(both)).all(axis=1)]
+    if known.empty:
+        return {"effect_percent": math.nan}
+    ours, theirs = np.log(known.to_numpy()).mean(axis=0)
+    runs = ";".join(str(run) for run in known.index)
+    found: dict[str, Any] = {"effect_percent": percent(float(ours - theirs)), "runs_kept": runs}
+    return found | {"baseline_runs_kept": runs, "mean": math.exp(ours), "baseline_mean": math.exp(theirs)}
 
 
 def against_baselines(plan: ReportPlan, table: pd.DataFrame, metric: str) -> list[dict[Any, Any]]:

@@ -135,7 +135,12 @@ def mean_of(values: Sequence[float]) -> str:
     known = np.array([value for value in values if math.isfinite(value)])
     if not len(known):
         return MISSING
-    mean = float(known.mean())
+    return rounded_mean(float(known.mean()), known)
+
+
+def rounded_mean(mean: float, values: Sequence[float] | np.ndarray) -> str:
+    """Return a mean of any kind, rounded as in `mean_of` by the interval of the `values` that it is of."""
+    known = np.array([value for value in values if math.isfinite(value)])
     if len(known) < 2:
         return significant(mean)
     half = half_width(known)

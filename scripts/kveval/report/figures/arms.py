@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from kveval.analysis.cells import THROUGHPUT, ArmSize
+from kveval.analysis.cells import THROUGHPUT, ArmSize, cell_of, kept_runs
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.report.data import numbers as numerals
 from kveval.report.data.figures import FigureData
@@ -63,11 +64,21 @@ def _by_arm(data: FigureData, columns: Sequence[tuple[str, int, str, float]]) ->
         cells, levels = data.cells_of(model), data.levels[data.levels["model"] == model]
         for axes, (column, level, title, size) in zip(of_model, columns, strict=True):
             rows = levels[levels["level"] == level]
-            _bars(axes, data, cells, rows.assign(value=rows[column] / size), [""] * len(cells))
+            values = rows[column] / size
+            behind = values.where(_compared(data, rows, column, level))
+            _bars(axes, data, cells, rows.assign(value=values, averaged=behind), [""] * len(cells), _geometric_mean)
             cell_axis(axes, cells, labels=axes is of_model[0])
             axes.set_title(model if axes is of_model[0] else " ")
             axes.set_xlabel(title if model == data.models[-1] else "")
     return figure
+
+
+def _compared(data: FigureData, rows: pd.DataFrame, metric: str, level: int) -> npt.NDArray[np.bool_]:
+    """Whether the comparisons of a metric at a level rest on each of `rows`; on all of a cell that was not compared."""
+    table = data.comparison[data.comparison["level"] == level]
+    cells = list(map(cell_of, rows.to_dict("records")))
+    kept = {cell: kept_runs(table, cell, metric).runs for cell in dict.fromkeys(cells)}
+    return np.array([not kept[cell] or run in kept[cell] for cell, run in zip(cells, rows["run"], strict=True)], bool)
 
 
 def peak_throughput_all_scenarios(data: FigureData) -> Figure:
@@ -81,15 +92,23 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
             at_peak.append(runs[runs["level"] == level])
             notes.append(f" at {level:.0f}{'' if peak.iloc[0]['bracketed'] else ', edge'}" if len(peak) else "")
         rows = pd.concat(at_peak)
-        _bars(axes, data, cells, rows.assign(value=rows[THROUGHPUT]), notes)
+        _bars(axes, data, cells, rows.assign(value=rows[THROUGHPUT], averaged=rows[THROUGHPUT]), notes, np.mean)
         cell_axis(axes, cells)
         axes.set_title(model)
     grid[-1, 0].set_xlabel(f"peak output throughput, tok/s (label: mean {data.unit.heading})")
     return figure
 
 
-def _bars(axes: Axes, data: FigureData, cells: Sequence[ArmSize], rows: pd.DataFrame, notes: Sequence[str]) -> None:
-    """Draw the column `value` of `rows`, one per run: a bar for the mean, a line for its interval, a dot for each run.
+def _bars(
+    axes: Axes,
+    data: FigureData,
+    cells: Sequence[ArmSize],
+    rows: pd.DataFrame,
+    notes: Sequence[str],
+    mean_of: Callable[[pd.Series[float]], float],
+) -> None:
+    """Draw `rows`, one per run: a bar for the mean of the column `averaged`, a line for its interval, a dot for each
+    `value`.
 
     The mean is written beside the bar, with the cell's note. Very wide intervals may extend beyond the panel.
     """
@@ -97,21 +116,23 @@ def _bars(axes: Axes, data: FigureData, cells: Sequence[ArmSize], rows: pd.DataF
     labels = [cell.label for cell in cells]
     arms = [ArmSize(*cell).label for cell in zip(known["scenario"], known["cpu_blocks"], strict=True)]
     drawn = {
-        **{"data": known.assign(arm=arms), "x": "value", "y": "arm", "order": labels, "hue": "arm"},
+        **{"data": known.assign(arm=arms), "y": "arm", "order": labels, "hue": "arm"},
         **{"palette": {cell.label: data.look(cell).colour for cell in cells}, "legend": False, "ax": axes},
     }
     if len(known):
         lines = {"color": GREY, "linewidth": 1.6}
-        sns.barplot(**drawn, errorbar=_interval, alpha=0.35, width=0.66, saturation=1, err_kws=lines)
-        sns.stripplot(**drawn, jitter=False, size=4.5, edgecolor="white", linewidth=0.6, zorder=3)
+        bars = {"errorbar": _interval, "estimator": mean_of, "alpha": 0.35, "width": 0.66, "saturation": 1}
+        sns.barplot(**drawn, **bars, x="averaged", err_kws=lines)
+        sns.stripplot(**drawn, x="value", jitter=False, size=4.5, edgecolor="white", linewidth=0.6, zorder=3)
     highest = highest_shown(known["value"]) if len(known) else 1.0
     for place, (label, note) in enumerate(zip(labels, notes, strict=True)):
-        runs = known["value"][[arm == label for arm in arms]]
+        of_arm = known[[arm == label for arm in arms]]
+        runs = of_arm["averaged"].dropna()
         if len(runs):
-            right = min(np.nanmax([runs.max(), _interval(runs)[1]]), highest)
+            right = min(np.nanmax([of_arm["value"].max(), _interval(runs)[1]]), highest)
             # The interval's line may continue behind the text.
             style: dict[str, Any] = {"va": "center", "fontsize": 7.5, "bbox": BOX}
-            text = f"{numerals.mean_of(list(runs))}{note}"
+            text = f"{numerals.rounded_mean(mean_of(runs), list(runs))}{note}"
             axes.annotate(text, (right, place), xytext=(5, 0), textcoords="offset points", **style)
     # In a narrow panel a label needs a larger share of the width.
     spec = axes.get_subplotspec()
@@ -120,6 +141,11 @@ def _bars(axes: Axes, data: FigureData, cells: Sequence[ArmSize], rows: pd.DataF
     axes.set_ylabel("")
     axes.set_xlabel("")
     thousands(axes.xaxis)
+
+
+def _geometric_mean(values: pd.Series[float]) -> float:
+    """The geometric mean over runs, as effects have it; the arithmetic one if a run delivered nothing."""
+    return float(np.exp(np.log(values).mean()) if (values > 0).all() else values.mean())
 
 
 def _interval(values: pd.Series[float]) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named
+from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, runs_named
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
@@ -55,24 +55,26 @@ def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
 
 def _row(measured: Measured, cell: CellKey, row: Mapping[Any, Any], folder: Path) -> list[str]:
     """One row of `_arm`; columns of the comparison are blank without one."""
-    metric, level = str(row["metric"]), row["level"]
+    metric = str(row["metric"])
     unit = {THROUGHPUT: "output tok/s", GOODPUT: "a second"}.get(metric, "ms")
     title = f"{METRIC_TITLES.get(metric, metric)}, {unit}"
-    own, at = _values(measured, cell, metric, level, folder), count(level)
+    own, at = _values(measured, cell, row, "runs_kept", folder), count(row["level"])
     if "verdict" not in row:
         return [title, "", "", own, "", "", at]
-    other = _values(measured, cell_named(row["baseline"]), metric, level, folder) if row["baseline"] else ""
+    against = cell_named(row["baseline"]) if row["baseline"] else None
+    other = _values(measured, against, row, "baseline_runs_kept", folder) if against else ""
     return [title, verdict_text(row), effect_text(row), own, baseline_label(row), other, at]
 
 
-def _values(measured: Measured, cell: CellKey, metric: str, level: float, folder: Path) -> str:
-    """The values of a cell's runs, each with a link to its run."""
-    at = measured.levels_of(cell, level)
+def _values(measured: Measured, cell: CellKey, row: Mapping[Any, Any], kept_column: str, folder: Path) -> str:
+    """The values of a cell's runs, each with a link to its run; those that the comparison `row` left out are named."""
+    metric, at, kept = str(row["metric"]), measured.levels_of(cell, row["level"]), runs_named(row.get(kept_column))
     known = dict(zip(at["run"], at[metric], strict=True)) if metric in at else {}
     found = []
     for run in measured.runs_of(cell):
         value = known.get(run.run)
         shown = f"run {run.run}" if value is None or pd.isna(value) else numerals.significant(float(value), 3)
         target = Path(os.path.relpath(run.place, folder)).as_posix() if run.place else ""
-        found.append(f"[{shown}](<{target}/>)" if target else shown)
+        left_out = " (left out)" if kept and run.run not in kept else ""
+        found.append(f"[{shown}](<{target}/>){left_out}" if target else f"{shown}{left_out}")
     return ", ".join(found)

@@ -61,6 +61,7 @@ _SETTLED_BY_INPUT = {
     "hardware": "both on one machine",
     "clocks": "one power limit and one clock on all GPUs (nvidia-smi -pl, -lgc)",
     "tier": "a tier of the size that the cell's name says",
+    "latencies": "longer levels if requests were cut off, else a report of latencies that were observed, in ms",
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, cell_named, cell_of, rank_of
+from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of, kept_runs, rank_of
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.evidence import SEVERITIES
 from kveval.report.data import numbers as numerals
@@ -23,6 +23,7 @@ from kveval.report.data.comparisons import (
     pair,
     qualifier,
     stated_verdict,
+    values_text,
     verdict_text,
 )
 
@@ -31,7 +32,11 @@ _PARITY_CHANCE = "chance that parity would show, %"
 
 
 def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
-    """Return every arm of a model at the compared level: throughput and median TTFT, each with its verdict."""
+    """Return every arm of a model at the compared level: throughput and median TTFT, each with its verdict.
+
+    A value beside a change is that of the runs that the change rests on; where these are other runs of the baseline, or
+    another level, than the baseline's row shows, the value is followed by that of the baseline.
+    """
     against = baselines_of(plan, measured, model)
     one = against[0] if len(against) == 1 else "the baseline"
     header = ["arm", "runs", "output tok/s", f"change, % of {one} (95 %)", "verdict"]
@@ -45,16 +50,44 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     rows = []
     for cell in plan.cells_of(model):
         runs = len(measured.runs_of(cell))
-        row = [cell_label(cell), f"{runs}" if runs == plan.runs_of(cell) else f"{runs} of {plan.runs_of(cell)}"]
-        at = measured.levels_of(cell, level)
+        counted = f"{runs}" if runs == plan.runs_of(cell) else f"{runs} of {plan.runs_of(cell)}"
+        row = [cell_label(cell), f"{counted}{_compared_runs(measured, cell, runs)}"]
         for metric in (THROUGHPUT, TTFT):
             held = compared.get((cell, metric))
-            row += [numerals.mean_of(list(at[metric])) if len(at) else numerals.MISSING]
+            row.append(_beside_change(measured, held, level) if held else _value_at(measured, cell, level, metric))
             row += [effect_text(held), verdict_text(held)] if held else ["", ""]
         if not runs:
             row[4] = row[4] or "not measured"
         rows.append(row)
     return Table(header, rows, frozenset({1, 2, 3, 5, 6}))
+
+
+def _compared_runs(measured: Measured, cell: CellKey, runs: int) -> str:
+    """The number of runs that a cell's verdicts on throughput and TTFT rest on, where that is not all of them."""
+    kept = (len(kept_runs(measured.comparison, cell, metric).runs) for metric in (THROUGHPUT, TTFT))
+    few = list(dict.fromkeys(count for count in kept if count))
+    return f" ({' and '.join(map(str, few))} compared)" if few and min(few) < runs else ""
+
+
+def _value_at(measured: Measured, cell: CellKey, level: int | None, metric: str) -> str:
+    """A cell's mean over the runs that its comparisons rest on, over all runs where these differ or there are none."""
+    at = measured.levels_of(cell, level)
+    if not len(at):
+        return numerals.MISSING
+    kept = kept_runs(measured.comparison, cell, metric)
+    if not kept.runs:
+        return numerals.mean_of(list(at[metric]))
+    return numerals.rounded_mean(kept.mean, list(at[at["run"].isin(kept.runs)][metric]))
+
+
+def _beside_change(measured: Measured, row: Mapping[Any, Any], level: int | None) -> str:
+    """The value of an arm as its change has it, with that of its baseline if the baseline's own row shows another."""
+    if not row["baseline"] or not math.isfinite(row["effect_percent"]):
+        return _value_at(measured, cell_of(row), level, row["metric"])
+    value, other = values_text(measured, row)
+    at = "" if row["level"] == level else f", {measured.unit.at(int(row['level']))}"
+    differs = at or other != _value_at(measured, cell_named(row["baseline"]), level, row["metric"])
+    return f"{value} (against {other}{at})" if differs else value
 
 
 def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
@@ -208,7 +241,7 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
 
 # Heading -> the inputs that share a column of the page.
 _COLUMNS = {
-    "same work": ("work",),
+    "same work": ("work", "load", "visits"),
     "arm active": ("activity",),
     "server and machine": ("build", "hardware", "clocks"),
     "tier": ("tier",),

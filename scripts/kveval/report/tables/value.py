@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import CellKey, cell_named, cell_of
+from kveval.analysis.cells import CellKey, cell_named, cell_of, kept_runs
 from kveval.analysis.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
 from kveval.analysis.levels.goodput import GOODPUT, in_words
 from kveval.analysis.statistics import verdicts as words
@@ -30,7 +30,8 @@ def goodput_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     for cell in measured.with_peak(plan.cells_of(model)):
         at = measured.levels_of(cell, level)
         shares = 100 * at["goodput_share"].dropna()
-        row = [cell_label(cell), shown_goodput(at[GOODPUT]), _share(list(shares))]
+        beside = _kept(measured.comparison, cell, at)
+        row = [cell_label(cell), beside or shown_goodput(at[GOODPUT]), _share(list(shares))]
         row += [*_verdict(plan, measured.compared, cell), _best(measured, cell)]
         rows.append([*row, *_verdict(plan, measured.peak_comparison, cell, explained=True)])
     return Table(header, rows, frozenset({1, 2, 3, 5, 6}))
@@ -80,7 +81,18 @@ def _best(measured: Measured, cell: CellKey, unit: str = "") -> str:
     if math.isnan(peak["goodput_level"]):
         return f"{NONE_MET} at any level"
     level = int(peak["goodput_level"])
-    return f"{numerals.mean_of(list(measured.levels_of(cell, level)[GOODPUT]))}{unit} ({measured.unit.at(level)})"
+    at = measured.levels_of(cell, level)
+    shown = _kept(measured.peak_comparison, cell, at) or numerals.mean_of(list(at[GOODPUT]))
+    return f"{shown}{unit} ({measured.unit.at(level)})"
+
+
+def _kept(table: pd.DataFrame, cell: CellKey, at: pd.DataFrame) -> str:
+    """The goodput of a cell whose ratio is the change in `table`, "" without one; rounded by the cell's runs `at` it.
+
+    That is the geometric mean over the runs that the change rests on.
+    """
+    mean = kept_runs(table, cell, GOODPUT).mean
+    return numerals.rounded_mean(mean, list(at[GOODPUT])) if math.isfinite(mean) and (at[GOODPUT] > 0).any() else ""
 
 
 def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:

@@ -107,7 +107,8 @@ def serving_of(specification: Specification, reported_tokens: int | None = None)
     return Serving(
         block=block,
         servers=1 if deployment is None else deployment.replicas,
-        by_prefix=deployment is not None and deployment.route == "gateway",
+        # Behind llm-d's router, with or without a gateway; a service deals requests out in turn.
+        by_prefix=deployment is not None and deployment.route != "service",
         chunk=LMCACHE_CHUNK_TOKENS if "lmcache" in specification.versions else block,
         device_tokens=caches_of(specification, reported_tokens).device,
     )
@@ -151,6 +152,16 @@ def order_is_assumed(workload: WorkloadSpec) -> bool:
     Here each conversation ends before the next begins.
     """
     return workload.turns > 1 and workload.profile in ("poisson", "constant", "sweep")
+
+
+def worst_order_is_assumed(workload: WorkloadSpec) -> bool:
+    """Return whether several streams of a closed loop have conversations of several turns.
+
+    Here they take their turns strictly one after the other, so that every other conversation comes between two turns of
+    one: the worst order for a cache that drops what was used least recently. Real streams overtake each other.
+    """
+    streams = (workloads.streams_at(workload, level) or 0 for level in workload.given_levels)
+    return workload.turns > 1 and workload.profile not in workloads.REPLAYS and max(streams, default=0) > 1
 
 
 def prompts_of(workload: WorkloadSpec, level: int, run: int, block_tokens: int, requests: int | None = None) -> Prompts:

@@ -13,7 +13,7 @@ from kveval.load import levels as workloads
 from kveval.report.figures.draw import write_alone
 from kveval.report.figures.reuse import CurvePanel, draw_curves
 from kveval.spec.config import Config
-from kveval.spec.curve.of_cells import NOTHING_POINTS, needed_sizes, order_is_assumed
+from kveval.spec.curve.of_cells import NOTHING_POINTS, needed_sizes, order_is_assumed, worst_order_is_assumed
 from kveval.spec.sizing import gib
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
@@ -88,6 +88,9 @@ def curve_lines(
     if order_is_assumed(workload):
         yield "Approximate: assumes that each conversation ends before the next begins. Where answers take longer than"
         yield "the time between arrivals, conversations interleave, and a later turn needs a larger cache."
+    if worst_order_is_assumed(workload):
+        yield "Approximate: assumes that the conversations of a closed loop take their turns strictly one after the"
+        yield "other, the worst order for a cache that drops what was used least recently: it may serve more."
     for curves, lines in zip(all_curves, notes or [()] * len(all_curves), strict=True):
         yield ""
         yield from _level_lines(config, curves)
