@@ -290,7 +290,7 @@ def await_removal(place: RunContext, say: Say) -> None:
 @contextlib.contextmanager
 def _removal_alone(api: Api, site: Cluster, campaign: str, say: Say) -> Iterator[None]:
     """Hold the Lease of whoever looks for the campaign's living runs and removes their recorder if there are none."""
-    metadata = {"name": object_name("", None, _REMOVAL, campaign), "namespace": site.pcp_namespace}
+    metadata: Document = {"name": object_name("", None, _REMOVAL, campaign), "namespace": site.pcp_namespace}
     metadata |= {"labels": labels(campaign, "", None, "", _REMOVAL)}
     awaited = "the campaign's recorder: {holder} is removing it"
     with contextlib.ExitStack() as stack:
