@@ -15,11 +15,12 @@ from kveval.report.files import APPENDICES
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.campaign_source import BISECTING, CHECKING, PRUNING, SITE
 from kveval.workflow.campaign_source import campaign_source, complete_values, history_folders
-from kveval.workflow.console import after_failures, after_stop, after_success, before
+from kveval.workflow.console import after_failures, after_stop, after_success, before, explain
 from kveval.workflow.console import print_last, when_nothing_was_to_do
 from kveval.workflow.code_digest import code_behind
 from kveval.workflow.directives import captioned, captions_of, growing
 from kveval.workflow.invocation import Asked, Invocation, SlurmPolling, drains, left_elsewhere, limit_of
+from kveval.workflow.invocation import made_files, target_names
 from kveval.workflow.slurm import UnseenJobs, require_seen_jobs
 from kveval.workflow.stopping import DRAINED, INTERRUPTED, Stopping
 
@@ -93,4 +94,5 @@ onerror:
     print_last(after_failures(*ending, warn=logger.warning))
 
 
+logger.addFilter(lambda record: explain(record, PLAN, target_names(workflow), made_files(workflow)))
 when_nothing_was_to_do(lambda: Asked.idle(workflow), PLAN)
