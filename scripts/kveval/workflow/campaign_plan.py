@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -156,8 +157,18 @@ class WorkflowPlan:
         if not found.runs:
             reasons = "".join(f"\n  {cell.path}: {reason}" for cell, reason in found.failures.items())
             name = self.config.campaign.name
-            raise WorkflowError(f"campaign {name}: no run was measured, there is nothing to report{reasons}")
+            raise WorkflowError(f"campaign {name}: no run is finished, there is nothing to report{reasons}")
         return found
+
+    def require_something_so_far(self) -> None:
+        """End snakemake with one line, and why runs are absent below it, if no run exists; its exit code is then 1.
+
+        Snakemake prints a traceback for an error of an input function, but not for the end of the program.
+        """
+        try:
+            _ = self.so_far
+        except WorkflowError as error:
+            sys.exit(str(error))
 
     def cell_tables(self, name: str) -> Callable[[Any], list[str]]:
         """Input function: a table of every cell; for a report so far, of the cells that have a run."""
