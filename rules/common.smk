@@ -17,8 +17,8 @@ from kveval.workflow.campaign_source import BISECTING, CHECKING, PRUNING, SITE
 from kveval.workflow.campaign_source import campaign_source, complete_values, history_folders
 from kveval.workflow.console import after_failures, after_success, before, print_last, when_nothing_was_to_do
 from kveval.workflow.code_digest import code_behind
-from kveval.workflow.directives import captioned, captions_of, growing
-from kveval.workflow.invocation import Asked, Invocation, limit_of
+from kveval.workflow.directives import WhenPrinted, captioned, captions_of, growing
+from kveval.workflow.invocation import Asked, Invocation, limit_of, plan_anyway
 
 
 def source(name):

@@ -3,11 +3,10 @@
 import os
 from pathlib import Path
 
-from kveval.host import hardware
 from kveval.spec.loading import load_config
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import make_plan
-from kveval.workflow.planning.stored import StoreIndex, frozen, pointed
+from kveval.workflow.planning.stored import StoreIndex, frozen, measuring_hardware, pointed
 from kveval.workflow.planning.text import PlanText
 
 if __name__ == "__main__":
@@ -17,7 +16,7 @@ if __name__ == "__main__":
         said = [f"Campaign {config.campaign.name}: {params.taken}"]
     else:
         index, pointers = StoreIndex.read(Path(params.store)), pointed(results, planned_runs(config))
-        host = hardware.probe()["fingerprint"] if config.campaign.engine == "local" else None
+        host = measuring_hardware(config)
         plan = PlanText(make_plan(config, pointers, index, host, frozen(config, results)), index, os.cpu_count() or 1)
         plan.write_table(Path(params.table))
         said = [*plan.lines(), "", f"Table: {params.table}"]

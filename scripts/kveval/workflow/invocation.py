@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,17 @@ def limit_of(workflow: Any, resource: str, default: int) -> int:
         workflow.register_resource(resource, default)
     given = workflow.global_resources[resource]
     return int(getattr(given, "value", given))
+
+
+def plan_anyway(workflow: Any, files: Iterable[str]) -> list[str]:
+    """Have Snakemake plan the jobs that make these files, if what was requested depends on them; return no files.
+
+    For input functions: they are called while the graph of jobs is built, before Snakemake decides which of the jobs
+    have to run. `files` as the rules name their outputs. A job that a batch system starts plans nothing further.
+    """
+    if workflow.is_main_process and workflow.dag is not None:
+        workflow.dag.forcefiles.update(files)
+    return []
 
 
 UPKEEP = frozenset(
