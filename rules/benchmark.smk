@@ -15,10 +15,20 @@ SEARCHED_PARAMS = {
 SEARCHED_OPTION = " {params.levels}" if SEARCHES else ""
 
 
+def doing(verb):
+    """Return the parameter that begins a message: `verb` (Measuring), or Adopting for what the store already holds."""
+
+    def began(wildcards, input):
+        return WhenPrinted(lambda: "Adopting" if PLAN.adoptable(wildcards, Path(STORE)) else verb)
+
+    return began
+
+
 rule benchmark:
     input:
         **READ_ANEW,
         levels=(lambda wildcards: local(PLAN.pilot_levels(wildcards))) if SEARCHES else [],
+        due=lambda wildcards: plan_anyway(workflow, PLAN.due_run(wildcards)),
     output:
         local(f"{MEASURED_CELL}/run-{{run}}/measurement.json"),
     log:
@@ -39,8 +49,9 @@ rule benchmark:
         campaign=lambda wildcards, input: CAMPAIGN_JSON,
         measurement=PLAN.searched_measurement if SEARCHES else PLAN.measurement,
         run="{run}",
+        doing=doing("Measuring"),
     message:
-        "Measuring {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
+        "{params.doing} {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     shell:
         "python {input.script:q} --campaign {params.campaign:q} --catalogues {input.catalogues:q}"
         f" --measurement {{params.measurement}}{SEARCHED_OPTION}"

@@ -18,9 +18,9 @@ from kveval.workflow.campaign_source import campaign_source, complete_values, hi
 from kveval.workflow.console import after_failures, after_stop, after_success, before, explain
 from kveval.workflow.console import print_last, when_nothing_was_to_do
 from kveval.workflow.code_digest import code_behind
-from kveval.workflow.directives import captioned, captions_of, growing
+from kveval.workflow.directives import WhenPrinted, captioned, captions_of, growing
 from kveval.workflow.invocation import Asked, Invocation, SlurmPolling, drains, left_elsewhere, limit_of
-from kveval.workflow.invocation import made_files, target_names
+from kveval.workflow.invocation import made_files, plan_anyway, target_names
 from kveval.workflow.slurm import UnseenJobs, require_seen_jobs
 from kveval.workflow.stopping import DRAINED, INTERRUPTED, Stopping
 

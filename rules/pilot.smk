@@ -5,6 +5,7 @@ use rule benchmark as pilot with:
     input:
         **READ_ANEW,
         levels=[],
+        due=lambda wildcards: plan_anyway(workflow, PLAN.due_pilot(wildcards)),
     output:
         local(f"{MEASURED_CELL}/pilot/measurement.json"),
     log:
@@ -16,8 +17,9 @@ use rule benchmark as pilot with:
         measurement=PLAN.pilot_measurement,
         run=1,
         levels="--pilot",
+        doing=doing("Searching"),
     message:
-        "Searching the levels around the peak of {wildcards.model}/{wildcards.scenario}"
+        "{params.doing} the levels around the peak of {wildcards.model}/{wildcards.scenario}"
 
 
 rule freeze_levels:

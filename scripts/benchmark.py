@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from kveval.analysis.levels.pilot import frozen_levels
 from kveval.host.errors import Failure
+from kveval.host.lock import hold
 from kveval.host.processes import Terminated
 from kveval.host.redaction import Redactor
 from kveval.measure.failures import FAILED, REPORT_COMMAND, STOPPED
@@ -39,6 +40,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="measurement.json, the pointer into the store")
     parser.add_argument("--log", type=Path, required=True)
     args = parser.parse_args()
+    # By which a report on the runs so far knows that this job is running.
+    hold(args.log)
     # Rendered again, not passed in: the job refuses to measure anything but what was planned.
     try:
         config = load_config(args.campaign, args.catalogues)

@@ -11,6 +11,8 @@ from tests.support.paths import REPOSITORY
 
 from kveval.report.figures.names import FAMILIES
 from kveval.report.files import APPENDICES
+from kveval.spec.loading import load_config
+from kveval.store.run_file import pointer_of
 
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 MODELS, TIERED = 10, 9
@@ -194,4 +196,19 @@ def finish(folder: Path, cells: int, runs: int, snakemake: Callable[..., object]
         path = folder / "results" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
+    if (folder / "config" / "config.yaml").exists():
+        _name_measurements(folder)
     snakemake("--touch", "report")
+
+
+def _name_measurements(folder: Path) -> None:
+    """Have the pointers and report.json of the campaign name the measurements that it plans."""
+    config = load_config(folder / "config" / "config.yaml", folder / "config")
+    reported = []
+    for cell in config.cells:
+        measurement, numbers = config.measurement_id(cell), config.runs_of(cell)
+        for run in numbers:
+            pointer_of(folder / "results", cell, run).write_text(json.dumps({"measurement": measurement}))
+        named = dict(zip(("model", "scenario", "cpu_blocks"), cell.key, strict=True))
+        reported.append(named | {"runs": [f"{measurement}/run-{run}" for run in numbers]})
+    (folder / "results" / "report.json").write_text(json.dumps({"cells": reported}))

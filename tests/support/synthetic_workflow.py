@@ -12,6 +12,7 @@ from tests.support.paths import REPOSITORY
 
 from kveval.analysis.cells import CellKey
 from kveval.analysis.peaks import collect
+from kveval.spec.loading import load_config
 
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 # The site and the release of the published evaluation.
@@ -27,11 +28,13 @@ def make_workflow(folder: Path, keys: Sequence[CellKey]) -> None:
     matrix = [{"models": [m], "scenarios": [s], "cpu_blocks": [b]} for m, s, b in keys]
     config = yaml.safe_load(PUBLISHED.read_text()) | {"name": "large", "results": "results", "comparison": {}}
     (folder / "config" / "config.yaml").write_text(yaml.safe_dump(config | {"runs": 3, "matrix": matrix}))
+    planned = load_config(folder / "config" / "config.yaml", folder / "config")
     levels = campaign.levels_table(keys)
     measured = campaign.measured(levels)
     results = folder / "results"
     recording = campaign.recording(results / "recording", cpus=48)
-    for run in measured.runs:
+    for made_up in measured.runs:
+        run = msgspec.structs.replace(made_up, measurement=planned.measurement_id(made_up.cell))
         place = results.joinpath(run.cell.path, f"run-{run.run}")
         stored = Path("results/measurements") / run.measurement / f"run-{run.run}"
         place.mkdir(parents=True)

@@ -1,5 +1,6 @@
 """`snakemake report_so_far`: the rules of the report over the runs that exist; what is not there with its reason."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -98,6 +99,17 @@ def test_it_can_be_asked_for_while_the_campaign_is_measured(workflow: Path, resu
     assert {file for file in inside if not file.startswith("results/campaigns/stored/so-far/")} == set()
 
 
+def test_a_measurement_that_runs_is_named_as_running(workflow: Path, results: Path) -> None:
+    log = workflow / "logs" / "stored" / "benchmark" / LACKING / "run-1.log"
+    before = log.read_text()
+    log.write_text("12:00:00 [1/4] run 1 · 50 streams (level 2 of 3)\n")
+    with log.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        snakemake(workflow, "report_so_far")
+    log.write_text(before)
+    assert re.search(r"\b1 of 2 runs; running: 50 streams \(level 2 of 3\)", missing(results))
+
+
 def test_damaged_runs_and_cells_without_a_peak_do_not_keep_the_others_out(workflow: Path, results: Path) -> None:
     pointer = results / LACKING / "run-2" / "measurement.json"
     place = workflow / re.findall(r'"path": "([^"]+)"', pointer.read_text())[0]
@@ -124,6 +136,15 @@ def test_damaged_runs_and_cells_without_a_peak_do_not_keep_the_others_out(workfl
         description.write_bytes(before)
         sums.write_text(sealed)
     assert re.search(r"native-offload 500: failed: .* throughput", missing(results))
+
+
+def test_before_the_first_run_is_finished_one_line_says_so(workflow: Path, tmp_path: Path) -> None:
+    shutil.copytree(workflow, tmp_path / "none", ignore=shutil.ignore_patterns("results", "logs", ".snakemake"))
+    with pytest.raises(AssertionError) as error:
+        snakemake(tmp_path / "none", "report_so_far")
+    output = str(error.value)
+    assert "campaign stored: no run is finished, there is nothing to report\n" in output
+    assert not re.search("Traceback|Error|Exception", output.partition("assert")[0])
 
 
 def test_without_any_run_there_is_nothing_to_report_and_why(workflow: Path, results: Path, tmp_path: Path) -> None:

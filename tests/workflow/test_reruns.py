@@ -47,7 +47,7 @@ def snakemake(folder: Path, *arguments: str) -> str:
 def planned(folder: Path, *arguments: str) -> list[tuple[str, str, str]]:
     """Return (scenario, cpu_blocks, run) of every benchmark job of a dry run."""
     output = snakemake(folder, "-n", *(arguments or ("report",)))
-    return sorted(re.findall(r"Measuring [^/]+/([^/]+)/(\d+), run (\d+)", output))
+    return sorted(re.findall(r"(?:Measuring|Adopting) [^/]+/([^/]+)/(\d+), run (\d+)", output))
 
 
 def fill_store(folder: Path) -> None:

@@ -3,19 +3,28 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from kveval.host.lock import is_held
+
 FAILED = "FAILED: "
 STOPPED = "stopped"
 REPORT_COMMAND = "snakemake --cores 4 report_so_far"
 """How to get a report when not everything was measured; a campaign of one's own adds its --configfile."""
 
 
+def why_absent(log: Path) -> str | None:
+    """Return why a run has no result, from its job's log: the job is running, or failed; None if none ran."""
+    if is_held(log):
+        texts = _texts(log)
+        return f"running: {texts[-1]}" if texts else "running"
+    reason = cause(log)
+    if reason is None or is_stop(reason):
+        return reason
+    return f"failed: {reason}"
+
+
 def cause(log: Path) -> str | None:
     """Return why the last job that wrote `log` did not measure, or None when it did or none ran."""
-    try:
-        lines = log.read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    texts = [line.partition(" · ")[2] or line[len("00:00:00 ") :] for line in lines]
+    texts = _texts(log)
     for text in reversed(texts):
         if text.startswith(FAILED):
             return text.removeprefix(FAILED)
@@ -31,6 +40,15 @@ def cause(log: Path) -> str | None:
 def is_stop(reason: str) -> bool:
     """Return whether a cause is that the job was told to stop, which is no failure."""
     return reason.startswith(STOPPED)
+
+
+def _texts(log: Path) -> list[str]:
+    """Return the lines of a job's log without their time and place; none if there is no log."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [line.partition(" · ")[2] or line[len("00:00:00 ") :] for line in lines]
 
 
 def causes(pointers: Iterable[Path], results: Path, logs: Path, since: float = 0.0) -> dict[str, str]:

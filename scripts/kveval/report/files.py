@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
+
 MAIN, PAGE, NUMBERS, FOLDER = "REPORT.md", "report.html", "report.json", "appendix"
 APPENDICES = tuple(
     f"{FOLDER}/{name}.md"
@@ -27,3 +29,29 @@ def in_short(folder: Path) -> list[str]:
     lines = [f"Answer: {answer['sentences'][0]}"] if answer else []
     lines += [f"Next: {step}" for step in answer["next_steps"][:1]] if answer else []
     return [*lines, f"Report: {folder / MAIN}"]
+
+
+class _Cell(msgspec.Struct):
+    model: str
+    scenario: str
+    cpu_blocks: int
+    runs: list[str]
+
+
+class _Numbers(msgspec.Struct):
+    cells: list[_Cell]
+
+
+def reported_measurements(numbers: Path) -> dict[tuple[str, str, int], list[str]] | None:
+    """Return model, scenario and cpu_blocks of each cell of a report.json -> the ids of its runs, sorted.
+
+    None if there is no such file or it cannot be read.
+    """
+    try:
+        report = msgspec.json.decode(numbers.read_bytes(), type=_Numbers)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return {
+        (cell.model, cell.scenario, cell.cpu_blocks): sorted(run.partition("/")[0] for run in cell.runs)
+        for cell in report.cells
+    }

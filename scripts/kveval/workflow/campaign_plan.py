@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,20 +22,22 @@ from kveval.analysis.levels.pilot import frozen_levels
 from kveval.host.errors import Failure
 from kveval.host.findings import counted
 from kveval.importing.campaign import import_plan
-from kveval.importing.compared import Combination, combination, require_measured
+from kveval.importing.compared import Combination, CombinedRun, combination, require_measured
 from kveval.importing.table import findings
 from kveval.report.figures.names import FAMILIES, Extent, families_of
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.spec.sizing import kv_bytes_per_token, parameter_count
 from kveval.store.run_file import POINTER, Cell
+from kveval.workflow.planning.due import due_tables
 from kveval.workflow.planning.order import planned_runs, priority
+from kveval.workflow.planning.stored import can_adopt, levels_found, measuring_hardware, named_measurement, stored_runs
 from kveval.workflow.so_far import SoFar, measured_so_far
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kveval.importing.plan import ImportPlan
+    from kveval.importing.plan import ImportPlan, RunElsewhere
 
 SO_FAR = "so-far/"
 """Value of the wildcard `so_far` in paths of a report on the runs that exist; it is "" in all other paths."""
@@ -156,8 +159,18 @@ class WorkflowPlan:
         if not found.runs:
             reasons = "".join(f"\n  {cell.path}: {reason}" for cell, reason in found.failures.items())
             name = self.config.campaign.name
-            raise WorkflowError(f"campaign {name}: no run was measured, there is nothing to report{reasons}")
+            raise WorkflowError(f"campaign {name}: no run is finished, there is nothing to report{reasons}")
         return found
+
+    def require_something_so_far(self) -> None:
+        """End snakemake with one line, and why runs are absent below it, if no run exists; its exit code is then 1.
+
+        Snakemake prints a traceback for an error of an input function, but not for the end of the program.
+        """
+        try:
+            _ = self.so_far
+        except WorkflowError as error:
+            sys.exit(str(error))
 
     def cell_tables(self, name: str) -> Callable[[Any], list[str]]:
         """Input function: a table of every cell; for a report so far, of the cells that have a run."""
@@ -236,6 +249,72 @@ class WorkflowPlan:
     def block_priority(self, wildcards: Any) -> int:
         """Return the priority of a measurement: block after block, in random order within a block."""
         return priority(self.config, self.cell(wildcards), int(wildcards.run))
+
+    # --- what is planned although Snakemake's records and the times of files may not ask for it
+
+    def due_run(self, wildcards: Any) -> list[str]:
+        """Return the pointer of a measured run if it is absent or names another measurement than is planned."""
+        pointer = f"{self.results}/{_path(wildcards)}/run-{wildcards.run}/{POINTER}"
+        planned = self._planned_measurement(self.cell(wildcards))
+        named = named_measurement(pointer)
+        return [] if named is not None and named == planned else [pointer]
+
+    def due_pilot(self, wildcards: Any) -> list[str]:
+        """Return the files of a pilot, pointer and levels, that are absent or of another pilot than is planned."""
+        folder = f"{self.results}/{_path(wildcards)}/pilot"
+        files = [f"{folder}/levels.json", f"{folder}/{POINTER}"]
+        planned = self.pilot_measurement(wildcards)
+        if named_measurement(files[0]) == planned:
+            return []
+        return [file for file in files if named_measurement(file) != planned]
+
+    def due_elsewhere(self, wildcards: Any) -> list[str]:
+        """Return the pointer of a run from elsewhere if it is absent, or not to what the compared campaign measured."""
+        if getattr(wildcards, "so_far", ""):
+            return []
+        run = self._from_elsewhere(wildcards)
+        pointer = f"{self.results}/{_path(wildcards)}/run-{wildcards.run}/{POINTER}"
+        named = named_measurement(pointer)
+        return [] if named is not None and named == self._measurement_elsewhere(run) else [pointer]
+
+    def due_tables(self, collected: str) -> list[str]:
+        """Return the tables to make again because the report is not of the runs that are planned; see `due_tables`.
+
+        `collected`: the table of all runs.
+        """
+        planned: dict[Cell, list[str | None]] = {
+            cell: [self._planned_measurement(cell)] * len(self.config.runs_of(cell)) for cell in self.config.cells
+        }
+        for run in self.elsewhere.runs:
+            planned.setdefault(run.cell, []).append(self._measurement_elsewhere(run))
+        return due_tables(self.results, planned, collected)
+
+    def adoptable(self, wildcards: Any, store: Path) -> bool:
+        """Tell whether the job of a run, or of a pilot if there is no wildcard `run`, finds its result in the store."""
+        run = getattr(wildcards, "run", None)
+        cell = self.cell(wildcards)
+        measurement = self.pilot_measurement(wildcards) if run is None else self._planned_measurement(cell)
+        if measurement is None:
+            return False
+        stored = stored_runs(store, measurement, int(run or 1))
+        return bool(stored) and can_adopt(stored, self._hardware)
+
+    @cached_property
+    def _hardware(self) -> str | None:
+        return measuring_hardware(self.config)
+
+    def _planned_measurement(self, cell: Cell) -> str | None:
+        """The id of a measured cell; None while the levels that a pilot searches are not known."""
+        pilot = self.config.pilot(cell)
+        if pilot is None:
+            return self.config.measurement_id(cell)
+        levels = levels_found(self.config, pilot, Path(self.results))
+        return None if levels is None else self.config.measurement_id(cell, levels)
+
+    def _measurement_elsewhere(self, run: RunElsewhere) -> str | None:
+        """The id that a compared campaign's pointer names; of an import, which defines none, that of its own."""
+        pointer = f"{self.results}/{run.cell.path}/run-i{run.run}/{POINTER}"
+        return named_measurement(run.pointer if isinstance(run, CombinedRun) else pointer)
 
     # --- runs that were measured elsewhere
 

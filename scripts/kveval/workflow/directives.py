@@ -21,6 +21,25 @@ def growing(least: float, per_run: float, runs: int) -> Callable[[object, int], 
     return asked
 
 
+class WhenPrinted(str):
+    """Text of a rule's message that is made when the message is printed: for every planned job it would take long.
+
+    As a parameter it is "", so that it can be written down like any other.
+    """
+
+    text: Callable[[], str]
+
+    def __new__(cls, text: Callable[[], str]) -> "WhenPrinted":
+        """Take the function that returns the text."""
+        made = super().__new__(cls, "")
+        made.text = text
+        return made
+
+    def __format__(self, form: str) -> str:
+        """Return the text."""
+        return format(self.text(), form)
+
+
 def captioned(models: Iterable[str], family: str) -> dict[str, Any]:
     """Return category, labels, caption and names of files, as Snakemake's `report` takes them for a folder.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,17 @@ def target_names(workflow: Any) -> list[str]:
 def made_files(workflow: Any) -> list[str]:
     """Return the paths that the rules make, with wildcards as they are written."""
     return [str(path) for rule in workflow.rules for path in rule.output]
+
+
+def plan_anyway(workflow: Any, files: Iterable[str]) -> list[str]:
+    """Have Snakemake plan the jobs that make these files, if what was requested depends on them; return no files.
+
+    For input functions: they are called while the graph of jobs is built, before Snakemake decides which of the jobs
+    have to run. `files` as the rules name their outputs. A job that a batch system starts plans nothing further.
+    """
+    if workflow.is_main_process and workflow.dag is not None:
+        workflow.dag.forcefiles.update(files)
+    return []
 
 
 UPKEEP = frozenset(

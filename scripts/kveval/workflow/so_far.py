@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kveval.host.errors import Failure
-from kveval.measure.failures import cause, is_stop
+from kveval.measure.failures import why_absent
 from kveval.store.run_file import POINTER, Cell, read_run, stored_run
 from kveval.store.store import listed, verify_file
 
 
 @dataclass(frozen=True)
 class SoFar:
-    """The runs that exist and are intact, as (cell, folder's name), and the known reasons of cells that lack a run."""
+    """The runs that exist and are intact, as (cell, folder's name), and why cells lack a run, as far as it is known."""
 
     runs: Sequence[tuple[Cell, str]]
     failures: Mapping[Cell, str]
@@ -26,13 +26,13 @@ def measured_so_far(runs: Iterable[tuple[Cell, str]], results: Path, logs: Path)
     `results`: folder of the cells; `logs`: the campaign's; the last lines of its jobs' logs give the reasons.
     """
     there: list[tuple[Cell, str]] = []
-    failures: dict[Cell, str] = {}
-    damaged: dict[Cell, str] = {}
+    damaged: list[tuple[Cell, str]] = []
+    absent: list[tuple[Cell, str]] = []
     for cell, name in runs:
         pointer = results / cell.path / name / POINTER
         if not pointer.exists():
-            if reason := cause(logs / "benchmark" / cell.path / f"{name}.log"):
-                failures[cell] = reason if is_stop(reason) else f"failed: {reason}"
+            if reason := why_absent(logs / "benchmark" / cell.path / f"{name}.log"):
+                absent.append((cell, reason))
             continue
         try:
             place = stored_run(pointer)
@@ -41,5 +41,8 @@ def measured_so_far(runs: Iterable[tuple[Cell, str]], results: Path, logs: Path)
                 verify_file(place, file, expected)
             there.append((cell, name))
         except Failure as failure:
-            damaged[cell] = f"failed: {name} cannot be read: {failure}"
-    return SoFar(there, failures | damaged)
+            damaged.append((cell, f"failed: {name} cannot be read: {failure}"))
+    reasons: dict[Cell, list[str]] = {}
+    for cell, reason in dict.fromkeys(damaged + absent):
+        reasons.setdefault(cell, []).append(reason)
+    return SoFar(there, {cell: "; ".join(texts) for cell, texts in reasons.items()})

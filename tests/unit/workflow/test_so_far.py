@@ -1,9 +1,12 @@
 """What there is of a campaign that is not complete, and what stands for what could not be made of it."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.support.paths import SCRIPTS
 from tests.support.stored_runs import CELL, measured
 
 from kveval.analysis.peaks import PeaksError
@@ -54,6 +57,27 @@ def test_a_damaged_run_is_left_out_with_its_reason(campaign: Path) -> None:
     found = measured_so_far(RUNS, campaign / "results", campaign / "logs")
     assert found.runs == [(HERE, "run-1")]
     assert found.failures[HERE].startswith("failed: run-2 cannot be read: ")
+
+
+def test_a_job_that_runs_is_named_as_running_until_it_is_killed(campaign: Path) -> None:
+    """Also where its log tells of an earlier attempt, and beside a run of the same cell that failed."""
+    log = campaign / "logs" / "benchmark" / LOST.path / "run-2.log"
+    log.write_text("12:00:00 FAILED: no disk\n12:01:00 [1/9] broken run 2 · starting the server\n")
+    runs = [*RUNS, (LOST, "run-2")]
+    program = (
+        f"from kveval.host.lock import hold\nhold(__import__('pathlib').Path({str(log)!r}))\nprint(flush=True)\ninput()"
+    )
+    job = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=SCRIPTS)
+    try:
+        assert job.stdout is not None
+        job.stdout.readline()
+        found = measured_so_far(runs, campaign / "results", campaign / "logs")
+        assert found.failures == {LOST: "failed: no memory; running: starting the server"}
+    finally:
+        job.kill()
+        job.wait()
+    found = measured_so_far(runs, campaign / "results", campaign / "logs")
+    assert found.failures[LOST].endswith("failed: its job was killed; its last line was: starting the server")
 
 
 def test_a_reason_stands_where_the_table_would_be(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from kveval.spec.config import Config
 from kveval.spec.specification import Specification, described, differences
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.order import block_of, in_order
-from kveval.workflow.planning.stored import StoreIndex
+from kveval.workflow.planning.stored import StoreIndex, can_adopt
 
 State = Literal["there", "adopt", "measure"]
 
@@ -135,7 +135,7 @@ def _missing(
 ) -> PlannedRun:
     reason, code = why
     stored = store.get(run.measurement).runs(run.run)
-    if any(hardware is None or facts.hardware.get("fingerprint") == hardware for facts in stored):
+    if can_adopt(stored, hardware):
         state: State = "adopt"
         reason, code = ("in the store", "stored") if known is None else why
     else:

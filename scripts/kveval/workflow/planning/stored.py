@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from kveval.analysis.levels.pilot import frozen_levels
+from kveval.host.hardware import probe
 from kveval.spec.config import Config
 from kveval.store.entries import contents, size_bytes
 from kveval.store.run_file import Cell, Run, RunFileError, pointer_of, read_run
@@ -97,6 +98,30 @@ class StoreIndex:
         return self.index.get(measurement, Shelf({}))
 
 
+def stored_runs(root: Path, measurement: str, run: int) -> list[Run]:
+    """Return the descriptions of the sealed runs of one measurement with a number; reads nothing else of the store."""
+    try:
+        folders = list((root / measurement).iterdir())
+    except OSError:
+        return []
+    places = [folder for folder in folders if folder.name.partition("@")[0] == f"run-{run}"]
+    found = [facts_of(place) for place in places if (place / SUMS).is_file()]
+    return [facts for facts in found if facts is not None]
+
+
+def can_adopt(runs: Iterable[Run], machine: str | None) -> bool:
+    """Tell whether a job adopts one of the stored runs of its measurement.
+
+    `machine`: fingerprint of the job's machine, None where it is not known: any run counts then.
+    """
+    return any(machine is None or run.hardware.get("fingerprint") == machine for run in runs)
+
+
+def measuring_hardware(config: Config) -> str | None:
+    """Return the fingerprint of the machine that would measure; None on a cluster, which is not asked."""
+    return str(probe()["fingerprint"]) if config.campaign.engine == "local" else None
+
+
 def _likeness(specification: Mapping[str, Any], scenario: str, blocks: int) -> list[tuple[Any, ...]]:
     """Return what runs have in common: a cell, an arm, a model; each on one kind of engine and device."""
     kind = [specification.get("model", {}).get("hf_id"), *map(specification.get, ("engine", "weights", "build"))]
@@ -107,21 +132,41 @@ def frozen(config: Config, results: Path) -> dict[Cell, tuple[int, ...]]:
     """Return the levels that pilots found, by the pilot's cell; nothing where the workload gives its levels."""
     found = {}
     for cell in dict.fromkeys(config.pilot(cell) for cell in config.cells):
-        if cell is not None and (path := results / cell.path / "pilot" / "levels.json").exists():
-            found[cell] = frozen_levels(path)
+        if cell is not None and (levels := levels_found(config, cell, results)) is not None:
+            found[cell] = levels
     return found
+
+
+def levels_found(config: Config, pilot: Cell, results: Path) -> tuple[int, ...] | None:
+    """Return the levels that the pilot on a cell found; None before, and where another pilot than the planned did."""
+    levels = results / pilot.path / "pilot" / "levels.json"
+    if named_measurement(levels) != _pilot_measurement(config, pilot):
+        return None
+    return frozen_levels(levels)
+
+
+@cache
+def _pilot_measurement(config: Config, pilot: Cell) -> str:
+    return config.pilot_specification(pilot).measurement_id
+
+
+def named_measurement(path: Path | str) -> str | None:
+    """Return the id that a pointer or a pilot's levels name; None if the file is absent, "" if it cannot be read."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  (of thousands of files, Path.open takes the most time)
+            return str(json.loads(file.read())["measurement"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def pointed(results: Path, runs: Iterable[tuple[Cell, int]]) -> dict[tuple[str, int], str]:
     """Return (cell's path, run) -> measurement id of every run that has a pointer below `results`."""
     found = {}
     for cell, run in runs:
-        try:
-            pointer = json.loads(pointer_of(results, cell, run).read_bytes())
-            found[cell.path, run] = str(pointer["measurement"])
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError, KeyError, TypeError):
-            # An unreadable pointer counts as one to something else than what is planned.
-            found[cell.path, run] = ""
+        # An unreadable pointer counts as one to something else than what is planned.
+        named = named_measurement(pointer_of(results, cell, run))
+        if named is not None:
+            found[cell.path, run] = named
     return found
