@@ -47,7 +47,7 @@ from kveval.analysis.statistics.verdicts import judge, overview
 from kveval.config.campaign import Comparison
 from kveval.host.hashing import content_hash
 
-METHOD = 4
+METHOD = 5
 """Version of the comparison method; part of the method's hash, raised when verdicts may change."""
 # Metric -> True if more is better.
 METRICS: dict[str, bool] = {

@@ -16,7 +16,7 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import needed_for
 from kveval.analysis.levels.outcomes import failed_checks
 from kveval.analysis.statistics.evidence import Evidence, Sides
-from kveval.analysis.statistics.inputs import of_levels
+from kveval.analysis.statistics.inputs import of_levels, wrong_answers
 from kveval.analysis.statistics.pairing import Pairing
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT, Starvation, starvation
 from kveval.load.enough import MIN_RUNS
@@ -173,6 +173,10 @@ def fill(
     if moved:
         entry.rest_on(_activity(len(moved) - len(idle), len(moved), enough=not too_idle))
     entry.rest_on(_BLOCKS[pairing.kind], *of_levels(entry.sides))
+    paired = (cells[n].get((at, levels[n].get(at, 0))) for pair in pairing.pairs for n, at in enumerate(pair))
+    changed = wrong_answers([row for row in paired if row is not None])
+    if changed is not None:
+        entry.rest_on(changed)
     compared = [levels[1].get(run, 0) for run in kept]
     entry.row |= {"runs": len(kept), "levels_compared": ";".join(map(str, sorted(set(compared))))}
     # Cells are estimated together, with a shared residual, if they were measured in the same blocks.

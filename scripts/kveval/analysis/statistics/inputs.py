@@ -11,6 +11,7 @@ import numpy as np
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
+from kveval.analysis.levels.outcomes import MESSAGES, outcomes_of
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number, numbers
 
@@ -22,10 +23,13 @@ COLUMNS = (
     *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES),
     *("server_build", "arm_settings", "tier_tokens", "tier_reported_tokens", "activity"),
     *("gpus", "gpu_power_limit_w", "gpu_clock_limit_mhz", "gpu_clock_mhz", "gpu_throttled"),
+    *("checks_failed", MESSAGES),
 )
 """Columns of a level that the inputs are read from."""
 # The check that fails if a tier does not have the cell's size.
 TIER_CHECK = "tier_capacity"
+# The check that fails if a cache changes answers.
+ANSWERS_CHECK = "answers"
 NO_COUNTER = "no counter of the server was recorded that shows the arm active: record the server's metrics"
 _LIMITS = {"gpu_power_limit_w": ("power limits", "W"), "gpu_clock_limit_mhz": ("clock limits", "MHz")}
 # Limits are set; clocks move a little with temperature and load.
@@ -102,6 +106,22 @@ def tier(sides: Sides) -> Evidence:
     if np.isnan(sizes).any():
         return Evidence("tier", "size not recorded", "unknown")
     return Evidence("tier", "as asked for" if sizes.any() else "none")
+
+
+def wrong_answers(rows: Rows) -> Evidence | None:
+    """Return the first run whose caches changed answers, None if there is none.
+
+    `rows`: of all runs of both sides. One such run refuses the verdict: it cannot be left out like one that was merely
+    disturbed, because the cache that served it served the others as well.
+    """
+    for row in rows:
+        if ANSWERS_CHECK in str(row.get("checks_failed") or "").split(";"):
+            failed = [one for one in outcomes_of(row) if (one.name, one.severity) == (ANSWERS_CHECK, "fail")]
+            said = "; ".join(one.message for one in failed) or "its caches changed greedy answers"
+            run = f"{row.get('scenario')}, run {row.get('run')}"
+            reason = f"wrong answers, whose speed is no result: {run}: {said}"
+            return Evidence("answers", "wrong answers", "refuses", reason)
+    return None
 
 
 def clocks(sides: Sides) -> Evidence:

@@ -53,6 +53,7 @@ _SETTLED_BY_INPUT = {
     "hardware": "both on one machine",
     "clocks": "one power limit and one clock on all GPUs (nvidia-smi -pl, -lgc)",
     "tier": "a tier of the size that the cell's name says",
+    "answers": "caches that give right answers: see the check `answers`",
 }
 
 

@@ -205,7 +205,7 @@ _COLUMNS = {
     "server and machine": ("build", "hardware", "clocks"),
     "tier": ("tier",),
     "blocks and order": ("blocks", "order"),
-    "failed requests": ("errors",),
+    "failed requests": ("errors", "answers"),
     "A/A": ("replicates",),
 }
 _MARKS = {"qualifies": "*", "indicates": "*", "refuses": "**"}
