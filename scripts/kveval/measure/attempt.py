@@ -112,9 +112,9 @@ class Attempt:
         for source, comparison in found.by_source.items():
             if comparison.wrong:
                 said = f"{comparison.changed} of {comparison.prompts} greedy answers changed"
-                self.progress.say(f"{said} when {source} served their prompts")
+                self.progress.say(f"{said} when the {source} served their prompts")
             elif comparison.unchecked:
-                self.progress.say(f"answers from {source} are not checked: {comparison.unchecked}")
+                self.progress.say(f"answers from the {source} are not checked: {comparison.unchecked}")
         return found
 
     def _description(self, session: RunSession, server: Server, levels: list[dict[str, Any]]) -> dict[str, Any]:

@@ -117,10 +117,10 @@ class Answers(msgspec.Struct, frozen=True):
 
     @property
     def by_source(self) -> "dict[str, Answers]":
-        """The comparisons, by what was to serve the repeated prompts: "the tier", "the device's own cache"."""
+        """The comparisons, by what was to serve the repeated prompts: "tier" or "device"."""
         if self.device is None:
-            return {"the tier" if self.served_from == "tier" else "the device's own cache": self}
-        return {"the tier": self, "the device's own cache": self.device}
+            return {"tier" if self.served_from == "tier" else "device": self}
+        return {"tier": self, "device": self.device}
 
     @property
     def wrong(self) -> bool:

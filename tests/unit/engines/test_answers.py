@@ -113,7 +113,7 @@ def test_the_devices_cache_and_the_tier_are_compared_each(source: str, of_device
     assert found.device is not None
     assert (found.served_from, found.changed, found.wrong) == ("tier", of_tier, of_tier > 0)
     assert (found.device.served_from, found.device.changed, found.device.wrong) == ("device", of_device, of_device > 0)
-    assert found.by_source == {"the tier": found, "the device's own cache": found.device}
+    assert found.by_source == {"tier": found, "device": found.device}
     # Each prompt whose answers differ is answered once more, with log-probabilities, for both comparisons.
     assert server.told == 4
 
@@ -121,7 +121,7 @@ def test_the_devices_cache_and_the_tier_are_compared_each(source: str, of_device
 def test_a_device_that_holds_one_prompt_is_compared() -> None:
     found = check(Server(tier=False, room=1).questioned(), tier=False, longest=8192)
     assert (found.same, found.served_from, found.unchecked) == (4, "device", "")
-    assert found.by_source == {"the device's own cache": found}
+    assert found.by_source == {"device": found}
 
 
 @pytest.mark.parametrize("tier", [True, False])

@@ -69,14 +69,15 @@ def answers(level: JudgedLevel) -> Iterator[Outcome]:
     if level.run.answers is None:
         return
     for source, found in level.run.answers.by_source.items():
+        served_by = "the tier" if source == "tier" else "the device's own cache"
         if found.wrong:
-            yield fail(_changed_answers(source, found))
+            yield fail(_changed_answers(served_by, found))
         elif found.unchecked:
-            yield note(f"not checked whether {source} changes answers: {found.unchecked}")
+            yield note(f"not checked whether {served_by} changes answers: {found.unchecked}")
 
 
-def _changed_answers(source: str, found: Answers) -> str:
-    said = f"{found.changed} of {found.prompts} greedy answers changed when {source} served their prompts"
+def _changed_answers(served_by: str, found: Answers) -> str:
+    said = f"{found.changed} of {found.prompts} greedy answers changed when {served_by} served their prompts"
     first = found.first_difference
     if first is None:
         return said

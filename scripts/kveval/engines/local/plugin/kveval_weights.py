@@ -49,7 +49,7 @@ class PromptDependentLoader(DummyModelLoader):
 
     def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
         """Draw every weight of the model; one that is quantised or not known gets vLLM's."""
-        known = _KNOWN.intersection(model_config.hf_config.architectures)
+        known = _KNOWN.intersection(model_config.hf_config.architectures or ())
         if model_config.quantization is not None or not known or not _tokenizer(model_config).exists():
             super().load_weights(model, model_config)
             return
