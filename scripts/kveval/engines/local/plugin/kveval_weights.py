@@ -105,10 +105,11 @@ def _prefer_words(weight: torch.Tensor, model_config: ModelConfig) -> None:
     words = {token: " " + token[1:] for token in vocabulary if re.fullmatch(f"{_SPACE}[A-Za-z]+", token)}
     split = tokenizer.encode_batch(list(words.values()), add_special_tokens=False)
     whole = [vocabulary[token] for token, found in zip(words, split, strict=True) if found.ids == [vocabulary[token]]]
-    others = torch.ones(get_tensor_model_parallel_world_size() * weight.shape[0], dtype=torch.bool)
-    others[torch.tensor(whole, dtype=torch.long)] = False
+    factors = torch.full((get_tensor_model_parallel_world_size() * weight.shape[0],), _NO_WORDS)
+    factors[torch.tensor(whole, dtype=torch.long)] = 1.0
     first = get_tensor_model_parallel_rank() * weight.shape[0]
-    weight[others[first : first + weight.shape[0]].to(weight.device)] *= _NO_WORDS
+    # In place: on a GPU there may be no room for a copy of so large a matrix.
+    weight.mul_(factors[first : first + weight.shape[0], None].to(weight))
 
 
 def register() -> None:
