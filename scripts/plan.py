@@ -3,10 +3,11 @@
 import os
 from pathlib import Path
 
+from kveval.host import hardware
 from kveval.spec.loading import load_config
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import make_plan
-from kveval.workflow.planning.stored import StoreIndex, frozen, measuring_hardware, pointed
+from kveval.workflow.planning.stored import StoreIndex, frozen, pointed
 from kveval.workflow.planning.text import PlanText
 
 if __name__ == "__main__":

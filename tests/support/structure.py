@@ -39,6 +39,7 @@ VLLM_NAMED: Mapping[str, str] = {
     "spec/servers/vllm.py": "the adapter: arguments",
     "spec/servers/vllm_wire.py": "the adapter: names on the wire and in the log",
     "engines/local/plugin/kveval_host_offload.py": "runs inside vLLM",
+    "engines/local/plugin/kveval_weights.py": "runs inside vLLM",
     "engines/servers/lmcache.py": "LMCache's adapter: the server that it stands beside",
     "spec/routing.py": "a key of llm-d's endpoint picker",
     "spec/deployment.py": _CONFIGURED,

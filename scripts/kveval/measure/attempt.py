@@ -100,7 +100,7 @@ class Attempt:
             shutil.rmtree(self.scratch / leftover, ignore_errors=True)
 
     def _answers(self, session: RunSession) -> Answers:
-        """Compare the server's answers cold and from its cache, and empty the caches again."""
+        """Compare the server's answers cold and from its caches, and empty the caches again."""
         specification = self.job.specification
         tier = specification.file_tier or specification.budget.host_bytes > 0
         server = session.handle.server
@@ -108,13 +108,13 @@ class Attempt:
         server.require_alive()
         # Never by a new server: in a tier that cannot be emptied these few prompts stay, as those of the warm-up do.
         session.handle.refresh(restart=False)
-        found = msgspec.structs.replace(found, unchecked=session.anonymous(found.unchecked))
-        # With random weights it is expected that answers may show nothing.
-        if found.unchecked and not (specification.random_weights and found.prompts):
-            self.progress.say(f"answers from the cache are not checked: {found.unchecked}")
-        elif found.changed:
-            said = f"{found.changed} of {found.prompts} greedy answers changed"
-            self.progress.say(f"{said} when the {found.served_from} served their prompts")
+        found = _anonymous(found, session)
+        for source, comparison in found.by_source.items():
+            if comparison.wrong:
+                said = f"{comparison.changed} of {comparison.prompts} greedy answers changed"
+                self.progress.say(f"{said} when the {source} served their prompts")
+            elif comparison.unchecked:
+                self.progress.say(f"answers from the {source} are not checked: {comparison.unchecked}")
         return found
 
     def _description(self, session: RunSession, server: Server, levels: list[dict[str, Any]]) -> dict[str, Any]:
@@ -223,6 +223,12 @@ class Attempt:
             yield
         finally:
             self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begin
+
+
+def _anonymous(found: Answers, session: RunSession) -> Answers:
+    """Return what was found of the answers, without this host's paths."""
+    device = None if found.device is None else _anonymous(found.device, session)
+    return msgspec.structs.replace(found, unchecked=session.anonymous(found.unchecked), device=device)
 
 
 def spent(levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

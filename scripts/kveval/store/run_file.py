@@ -99,6 +99,7 @@ class Answers(msgspec.Struct, frozen=True):
 
     `same`, `near_ties` and `changed` add up to `prompts`; `served_from`: "tier", "device" for an arm without a tier, or
     "none"; `served_tokens`: of all `prompt_tokens`, those that the cache had. `unchecked`: why this shows nothing.
+    `device`: of an arm with a tier, the same comparison with the device's own cache; older runs lack it.
     """
 
     prompts: int = 0
@@ -112,6 +113,19 @@ class Answers(msgspec.Struct, frozen=True):
     tolerance_nats: float = 0.0
     first_difference: AnswerDifference | None = None
     unchecked: str = ""
+    device: "Answers | None" = None
+
+    @property
+    def by_source(self) -> "dict[str, Answers]":
+        """The comparisons, by what was to serve the repeated prompts: "tier" or "device"."""
+        if self.device is None:
+            return {"tier" if self.served_from == "tier" else "device": self}
+        return {"tier": self, "device": self.device}
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a cache that served prompts changed answers, by more than numerics can."""
+        return self.changed > 0 and (self.served_tokens > 0 or self.served_from != "none")
 
 
 class GpuConditions(msgspec.Struct, frozen=True):

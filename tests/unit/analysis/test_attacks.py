@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from tests.support.synthetic import BASELINES, WORKLOAD, levels_table
 
+from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import compare_all
 
@@ -308,3 +309,32 @@ def test_statistics_of_generators_with_other_definitions_are_not_compared(versio
 @pytest.mark.xfail(strict=True, reason="the size of the device's cache that a server reports is not compared")
 def test_device_caches_of_other_sizes_refuse() -> None:
     assert judged(of_arm(campaign(), device_tokens=35_840.0))["verdict"] == words.NOT_ASSESSED
+
+
+# --- wrong answers: a cache that returns other keys and values is fast
+
+
+@pytest.mark.parametrize("scenario", [ARM, "no-offload"])
+@pytest.mark.parametrize("runs", [(3,), (1, 2, 3, 4, 5)], ids=["one run", "every run"])
+@pytest.mark.parametrize("metric", ["throughput_tok_s", "e2e_ms_p50"])
+def test_wrong_answers_in_one_run_of_either_side_refuse_the_verdict(
+    scenario: str, runs: tuple[int, ...], metric: str
+) -> None:
+    levels = campaign()
+    said = "4 of 4 greedy answers changed when the tier served their prompts"
+    found = columns([Outcome("answers", "fail", said)])
+    wrong = (levels["scenario"] == scenario) & levels["run"].isin(runs)
+    for column, value in found.items():
+        levels[column] = levels[column].astype(object) if column in levels else ""
+        levels.loc[wrong, column] = value
+    row = judged(levels, metric)
+    assert (row["verdict"], row["basis_answers"]) == (words.NOT_ASSESSED, "refuses: wrong answers")
+    assert f"wrong answers, whose speed is no result: {scenario}, run {runs[0]}: {said}" in row["reason"]
+
+
+def test_answers_that_were_not_checked_or_are_right_refuse_nothing() -> None:
+    levels = campaign()
+    for column, value in columns([Outcome("answers", "note", "not checked")]).items():
+        levels[column] = value
+    row = judged(levels)
+    assert (row["verdict"], row["basis_answers"]) == (words.BETTER, "")

@@ -371,6 +371,26 @@ def test_the_table_of_checks_names_place_rule_and_message() -> None:
     assert rules_of("nothing") == ""
 
 
+@pytest.mark.parametrize("source", ["the tier", "the device's own cache"])
+def test_changed_answers_fail_and_name_what_served_the_prompts(source: str) -> None:
+    right = {"prompts": 4, "same": 4, "served_from": "tier"}
+    found = {"the tier": {**right}, "the device's own cache": {**right, "served_from": "device"}}
+    found[source] |= {"same": 2, "changed": 2}
+    answers = {**found["the tier"], "device": found["the device's own cache"]}
+    (outcome,) = checks_run.answers(of_run(answers=answers))
+    assert outcome.severity == "fail"
+    assert outcome.message == f"2 of 4 greedy answers changed when {source} served their prompts"
+
+
+def test_what_was_not_checked_is_noted_for_each_cache() -> None:
+    unchecked = {"prompts": 4, "unchecked": "one answer to all", "served_from": "device"}
+    (outcome,) = checks_run.answers(of_run(answers={"prompts": 4, "served_from": "tier", "device": unchecked}))
+    assert (outcome.severity, outcome.message) == (
+        "note",
+        "not checked whether the device's own cache changes answers: one answer to all",
+    )
+
+
 def test_imported_runs_are_of_one_cell_by_their_configuration_and_not_by_their_files() -> None:
     own = levels_table()
     files = own.assign(engine="imported", measurement=own["run"].map("files {}".format) + own["scenario"])

@@ -36,6 +36,10 @@ class Server:
     tier: bool = True
     margin_nats: float = 3.0
     wrong: Mapping[int, int] = field(default_factory=dict)
+    wrong_source: str = "either"
+    """What gives the wrong answers: the device's cache, the tier or either."""
+    room: int = 99
+    """How many prompts the device holds."""
     stores: int = 0
     """How many times the device's cache is emptied before the tier has anything."""
     blind: bool = False
@@ -61,9 +65,13 @@ class Server:
 
     def complete(self, prompt: str, tokens: int, likeliest: int) -> Any:
         length = len(prompt.split())
-        cached = prompt in self.device or (self.tier and self.resets > self.stores and prompt in self.seen)
-        if cached:
-            self.hits[HITS[self.tier and prompt not in self.device]] += length
+        stored = self.tier and self.resets > self.stores and prompt in self.seen
+        source = "device" if prompt in self.device else "tier" if stored else None
+        if source is not None:
+            self.hits[HITS[source == "tier"]] += length
+        cached = source is not None and self.wrong_source in (source, "either")
+        if len(self.device) >= self.room:
+            self.device.clear()
         self.device.add(prompt)
         self.seen.add(prompt)
         self.told += likeliest > 0
@@ -96,6 +104,24 @@ def test_equal_answers_from_the_cache_are_the_same(tier: bool) -> None:
     # The tier keeps what it has, and nothing has the server compile what log-probabilities take.
     assert [path for path in server.asked if path != "/v1/completions"] == ["/reset_prefix_cache"] * tier
     assert server.told == 0
+
+
+@pytest.mark.parametrize(("source", "of_device", "of_tier"), [("device", 4, 0), ("tier", 0, 4), ("either", 4, 4)])
+def test_the_devices_cache_and_the_tier_are_compared_each(source: str, of_device: int, of_tier: int) -> None:
+    server = Server(wrong={5: 99}, wrong_source=source)
+    found = check(server.questioned(), tier=True, longest=8192)
+    assert found.device is not None
+    assert (found.served_from, found.changed, found.wrong) == ("tier", of_tier, of_tier > 0)
+    assert (found.device.served_from, found.device.changed, found.device.wrong) == ("device", of_device, of_device > 0)
+    assert found.by_source == {"tier": found, "device": found.device}
+    # Each prompt whose answers differ is answered once more, with log-probabilities, for both comparisons.
+    assert server.told == 4
+
+
+def test_a_device_that_holds_one_prompt_is_compared() -> None:
+    found = check(Server(tier=False, room=1).questioned(), tier=False, longest=8192)
+    assert (found.same, found.served_from, found.unchecked) == (4, "device", "")
+    assert found.by_source == {"device": found}
 
 
 @pytest.mark.parametrize("tier", [True, False])
@@ -246,5 +272,7 @@ def test_replicas_are_one_and_what_one_did_not_show_was_not_shown() -> None:
     lacking = together([good, Answers(unchecked="why")])
     assert (lacking.unchecked, lacking.served_from) == ("why", "none")
     assert together([good]) == good
+    assert found.device is not None
+    assert (found.device.prompts, found.device.changed, found.device.served_from) == (8, 4, "device")
     for one, other in itertools.permutations([good, bad]):
         assert together([one, other]).changed == 4

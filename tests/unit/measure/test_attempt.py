@@ -58,6 +58,12 @@ def test_a_tier_is_asked_of_an_arm_that_has_one_and_caches_are_emptied_after(
     [
         (Answers(prompts=4, changed=2, served_from="tier"), "2 of 4 greedy answers changed when the tier served"),
         (Answers(unchecked="refused; see /secret/log"), "not checked: refused; see {scratch}/log"),
+        (
+            Answers(served_from="tier", device=Answers(prompts=4, changed=1, served_from="device")),
+            "1 of 4 greedy answers changed when the device served their prompts",
+        ),
+        # Also of a miniature: the weights were made such that its answers show something.
+        (Answers(prompts=4, unchecked="one answer to all"), "are not checked: one answer to all"),
     ],
 )
 def test_what_the_answers_do_not_show_or_show_is_said_without_this_hosts_paths(

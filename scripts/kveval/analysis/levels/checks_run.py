@@ -14,7 +14,7 @@ from kveval.config.types import BLOCK_TOKENS, on_cpu
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec import sizing
 from kveval.spec.servers.registry import IMPORTED, SERVERS, served_by, server_version, wrong_answers
-from kveval.store.run_file import Run
+from kveval.store.run_file import Answers, Run
 
 _TOLERANCE = 0.02
 
@@ -63,18 +63,26 @@ def not_exercised(level: JudgedLevel) -> Iterator[Outcome]:
 
 @check("R13")
 def answers(level: JudgedLevel) -> Iterator[Outcome]:
-    """The arm gives the same answers with cold caches and served from its cache, except for near ties of two tokens."""
-    found = level.run.answers
-    if found is not None and found.unchecked:
-        yield note(f"not checked whether the cache changes answers: {found.unchecked}")
-    elif found is not None and found.changed:
-        source = "the tier" if found.served_from == "tier" else "the device's own cache"
-        said = f"{found.changed} of {found.prompts} greedy answers changed when {source} served their prompts"
-        first = found.first_difference
-        if first is not None:
-            margin = "more than the likeliest few" if first.margin_nats is None else f"{first.margin_nats:.2f} nats"
-            said += f": at token {first.token + 1}, {margin} apart ({found.tolerance_nats:g} are numerics)"
-        yield (fail if found.served_from == "tier" else warn)(said)
+    """The arm gives the same answers with cold caches and served from the device's cache, and from its tier, except for
+    near ties of two tokens.
+    """
+    if level.run.answers is None:
+        return
+    for source, found in level.run.answers.by_source.items():
+        served_by = "the tier" if source == "tier" else "the device's own cache"
+        if found.wrong:
+            yield fail(_changed_answers(served_by, found))
+        elif found.unchecked:
+            yield note(f"not checked whether {served_by} changes answers: {found.unchecked}")
+
+
+def _changed_answers(served_by: str, found: Answers) -> str:
+    said = f"{found.changed} of {found.prompts} greedy answers changed when {served_by} served their prompts"
+    first = found.first_difference
+    if first is None:
+        return said
+    margin = "more than the likeliest few" if first.margin_nats is None else f"{first.margin_nats:.2f} nats"
+    return f"{said}: at token {first.token + 1}, {margin} apart ({found.tolerance_nats:g} are numerics)"
 
 
 @check("R13")

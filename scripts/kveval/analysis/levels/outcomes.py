@@ -83,7 +83,7 @@ def columns(outcomes: Sequence[Outcome]) -> dict[str, str]:
 
 def outcomes_of(row: Mapping[Any, Any]) -> list[Outcome]:
     """Return the outcomes in a level's row. Raises msgspec.DecodeError for a row that `columns` did not make."""
-    text = row[MESSAGES]
+    text = row.get(MESSAGES)
     return msgspec.json.decode(text, type=list[Outcome]) if isinstance(text, str) and text else []
 
 

@@ -18,7 +18,7 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import needed_for
 from kveval.analysis.levels.outcomes import LEVEL_FAILED, MESSAGES, failed_checks, outcomes_of
 from kveval.analysis.statistics.evidence import Evidence, Sides, number
-from kveval.analysis.statistics.inputs import MEASURED, of_levels, unknown_latency
+from kveval.analysis.statistics.inputs import MEASURED, of_levels, unknown_latency, wrong_answers
 from kveval.analysis.statistics.pairing import Pairing
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT, Starvation, starvation
 from kveval.load.enough import MIN_RUNS, MOST_FAILED
@@ -282,6 +282,10 @@ def fill(
         whose = "the arm" if arm_idle else "the cell it is compared with"
         entry.rest_on(_activity(len(states) - len(idle), len(states), whose, enough=not too_idle))
     entry.rest_on(_BLOCKS[pairing.kind], *of_levels(entry.sides), *_runs(entry, blocks))
+    paired = (cells[n].get((at, levels[n].get(at, 0))) for pair in pairing.pairs for n, at in enumerate(pair))
+    changed = wrong_answers([row for row in paired if row is not None])
+    if changed is not None:
+        entry.rest_on(changed)
     if obstacle not in ("", SINGLE):
         # The obstacle lists all; if it is another one now, what failed is still named.
         failed = {key: run for key, run in reasons.items() if run.failed}

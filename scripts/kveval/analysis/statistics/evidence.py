@@ -22,7 +22,7 @@ SEVERITIES: tuple[Severity, ...] = ("sound", "unknown", "qualifies", "indicates"
 """From least to most severe: fine; not known; stated with the verdict; makes it only indicative; prevents a verdict."""
 NAMES = (
     *("work", "activity", "build", "hardware", "clocks", "tier"),
-    *("runs", "blocks", "order", "errors", "replicates", "load", "visits", "latencies"),
+    *("runs", "blocks", "order", "errors", "replicates", "load", "visits", "latencies", "answers"),
 )
 """The values of `Evidence.name`. The column of each in comparison.csv is `basis_NAME`."""
 

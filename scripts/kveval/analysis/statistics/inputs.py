@@ -13,6 +13,7 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.latencies import TITLES, reasons_in
 from kveval.analysis.levels.noise import QUANTILES
+from kveval.analysis.levels.outcomes import MESSAGES, outcomes_of
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number, numbers
 from kveval.load.reports.vllm_bench import VLLM_BENCH
@@ -29,6 +30,7 @@ COLUMNS = (
     *("gpus", "gpu_power_limit_w", "gpu_clock_limit_mhz", "gpu_clock_mhz", "gpu_throttled"),
     *("prefix_hit_ratio", "external_hit_ratio", "offload_load_bytes"),
     *("requests_preempted", "reloaded_tokens", "preemptions"),
+    *("checks_failed", MESSAGES),
 )
 """Columns of a level that the inputs are read from."""
 MEASURED = (THROUGHPUT, *_COUNTS, *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES))
@@ -39,6 +41,8 @@ UNKNOWN_WORK = (
     "whether both did the same work is not known: the lengths of answers were not recorded on both sides, or for too "
     "few requests; import results that have them, of more requests"
 )
+# The check that fails if a cache changes answers.
+ANSWERS_CHECK = "answers"
 NO_COUNTER = "no counter of the server was recorded that shows the arm active: record the server's metrics"
 _LIMITS = {"gpu_power_limit_w": ("power limits", "W"), "gpu_clock_limit_mhz": ("clock limits", "MHz")}
 # Limits are set; clocks move a little with temperature and load.
@@ -164,6 +168,22 @@ def _generation(version: str) -> str:
     numbers_of = re.match(r"(\d+)\.(\d+)", version)
     old = numbers_of is not None and (int(numbers_of[1]), int(numbers_of[2])) < (0, 4)
     return "GuideLLM up to 0.3" if old else "GuideLLM from 0.4 on"
+
+
+def wrong_answers(rows: Rows) -> Evidence | None:
+    """Return the first run whose caches changed answers, None if there is none.
+
+    `rows`: of all runs of both sides. One such run refuses the verdict: it cannot be left out like one that was merely
+    disturbed, because the cache that served it served the others as well.
+    """
+    for row in rows:
+        if ANSWERS_CHECK in str(row.get("checks_failed") or "").split(";"):
+            failed = [one for one in outcomes_of(row) if (one.name, one.severity) == (ANSWERS_CHECK, "fail")]
+            said = "; ".join(one.message for one in failed) or "its caches changed greedy answers"
+            run = f"{row.get('scenario')}, run {row.get('run')}"
+            reason = f"wrong answers, whose speed is no result: {run}: {said}"
+            return Evidence("answers", "wrong answers", "refuses", reason)
+    return None
 
 
 def clocks(sides: Sides) -> Evidence:

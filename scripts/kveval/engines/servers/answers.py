@@ -1,4 +1,4 @@
-"""Whether a server gives the same answers with and without its caches: greedy prompts sent twice, compared by token.
+"""Whether a server gives the same answers with and without its caches: greedy prompts sent again, compared by token.
 
 With a tier that returns wrong keys and values, a server answers fluently but wrongly (LMCache#4247, #4463), which no
 performance metric shows. A prompt lists numbers and asks for one of the first, which needs a correct cache.
@@ -7,7 +7,10 @@ performance metric shows. A prompt lists numbers and asks for one of the first, 
 import itertools
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from kveval.engines.counters import CounterError
 from kveval.engines.servers.endpoint import Endpoint
@@ -36,6 +39,14 @@ _COUNTED_S = 1.0
 _LIKELIEST = 5
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """Answers to prompts that were answered before, and how many of the prompts' tokens a cache served."""
+
+    answers: Sequence[Completion]
+    served: int
+
+
 def prompts(longest: int, seed: int) -> list[str]:
     """Return texts with equal ends of some 800 tokens each, fewer if `longest`, tokens of a conversation, is less."""
     room = max(4, (longest - _REST_TOKENS) // _LINE_TOKENS)
@@ -57,45 +68,73 @@ def _answers(server: Endpoint, texts: Sequence[str], likeliest: int = 0) -> list
     return told
 
 
-def _again(
-    server: Endpoint, texts: Sequence[str], *, tier: bool, wait_s: float, wanted: float
-) -> tuple[list[Completion], int]:
-    """Return the answers from the tier or the device's cache, and how many prompt tokens that cache served."""
+def _reader(server: Endpoint, *, tier: bool) -> Callable[[], float]:
+    """Return what reads how many prompt tokens the tier, or the device's cache, has served. Raises DeploymentError."""
     software = server.program.software
     name = software.on_wire("external_prefix_cache_hits" if tier else "prefix_cache_hits", server.version)
     if name is None:
         said = f"{software.title} {server.version} does not count the tokens that its caches serve"
         raise DeploymentError(said, code="no_counter")
-    time.sleep(wait_s)
-    if tier:
-        server.reset_caches(tiers=False)
-    before = server.counters().get(name, 0.0)
-    found = _answers(server, texts)
+    return lambda: server.counters().get(name, 0.0)
+
+
+def _served(read: Callable[[], float], before: float, wanted: float) -> int:
+    """Return the prompt tokens served since the counter was at `before`, at most a second after the answers."""
     deadline = time.monotonic() + _COUNTED_S
     # The metrics may be updated a moment after the answers.
-    while (served := server.counters().get(name, 0.0) - before) < wanted and time.monotonic() < deadline:
+    while (served := read() - before) < wanted and time.monotonic() < deadline:
         time.sleep(0.1)
-    return found, int(served)
+    return int(served)
+
+
+def _from_device(server: Endpoint, texts: Sequence[str]) -> tuple[list[Completion], Repeated]:
+    """Return cold answers, and those from the device's cache.
+
+    Each prompt is repeated at once, because a small device holds one prompt and no more.
+    """
+    read = _reader(server, tier=False)
+    before = read()
+    pairs = [_answers(server, [text, text]) for text in texts]
+    cold, again = ([pair[place] for pair in pairs] for place in (0, 1))
+    return cold, Repeated(again, _served(read, before, _wanted(cold)))
+
+
+def _from_tier(server: Endpoint, texts: Sequence[str], wanted: float) -> Repeated:
+    """Return the answers from the tier behind the device, asked for until it has stored what it is to serve."""
+    read = _reader(server, tier=True)
+    for wait_s in _STORING_S:
+        time.sleep(wait_s)
+        server.reset_caches(tiers=False)
+        before = read()
+        found = Repeated(_answers(server, texts), _served(read, before, wanted))
+        if found.served >= wanted:
+            break
+    return found
+
+
+def _wanted(cold: Sequence[Completion]) -> float:
+    """Return how many of the prompts' tokens a cache must serve."""
+    return _SERVED_SHARE * sum(completion.prompt_tokens for completion in cold)
 
 
 def check(server: Endpoint, *, tier: bool, longest: int) -> Answers:
-    """Send prompts to a server with a cold cache, then again, and compare the answers.
+    """Send prompts to a server with cold caches, then again, and compare the answers.
 
-    `tier`: whether the tier behind the device is to serve the repetition, for which the device's own cache is emptied;
-    `longest`: tokens of a conversation; replicas get different prompts. If nothing could be
-    checked, `unchecked` says why.
+    The first repetition is served by the device's own cache. With `tier` another one is served by the tier behind it,
+    for which the device's cache is emptied; the result is then the tier's, which has the device's as `device`.
+    `longest`: tokens of a conversation; replicas get different prompts. If nothing could be checked, `unchecked` says
+    why.
     """
     texts = prompts(longest, server.number)
     try:
-        cold = _answers(server, texts)
+        cold, device = _from_device(server, texts)
         if _all_alike(cold):
             return compared(cold, cold, {}, 0, tier=tier)
-        wanted = _SERVED_SHARE * sum(completion.prompt_tokens for completion in cold)
-        for wait_s in _STORING_S if tier else (0.0,):
-            again, served = _again(server, texts, tier=tier, wait_s=wait_s, wanted=wanted)
-            if served >= wanted:
-                break
-        parted = [number for number, first in enumerate(cold) if _place(first, again[number]) is not None]
+        repeated = {"device": device}
+        if tier:
+            repeated["tier"] = _from_tier(server, texts, _wanted(cold))
+        pairs = [zip(cold, each.answers, strict=True) for each in repeated.values()]
+        parted = sorted({number for of_one in pairs for number, pair in enumerate(of_one) if _place(*pair) is not None})
         if parted:
             server.reset_caches()
         # Only now, because at the first request for log-probabilities the server compiles for up to 15 s.
@@ -103,7 +142,11 @@ def check(server: Endpoint, *, tier: bool, longest: int) -> Answers:
     except (HttpError, CounterError, DeploymentError) as error:
         # A server that has ended is detected by other checks.
         return Answers(unchecked=str(error))
-    return compared(cold, again, judged, served, tier=tier)
+    of_device = compared(cold, device.answers, judged, device.served, tier=False)
+    if not tier:
+        return of_device
+    behind = repeated["tier"]
+    return replace(compared(cold, behind.answers, judged, behind.served, tier=True), device=of_device)
 
 
 def compared(
@@ -116,10 +159,11 @@ def compared(
 ) -> Answers:
     """Compare answers to the same prompts.
 
-    `judged`: for each prompt, by number, whose answers differ, a third answer with the likeliest tokens; `served`:
-    prompt tokens that the cache served.
+    `judged`: for each prompt, by number, whose answers differ here or in another comparison, a third answer with the
+    likeliest tokens; `served`: prompt tokens that the cache served.
     """
-    differences = [_difference(number, cold[number], again[number], third) for number, third in judged.items()]
+    parted = [number for number in judged if _place(cold[number], again[number]) is not None]
+    differences = [_difference(number, cold[number], again[number], judged[number]) for number in parted]
     changed = [found for found in differences if not found.near_tie]
     asked = sum(completion.prompt_tokens for completion in cold)
     source = "tier" if tier else "device"
@@ -145,6 +189,7 @@ def together(found: Sequence[Answers]) -> Answers:
         for name in ("prompts", "same", "near_ties", "changed", "prompt_tokens", "served_tokens")
     }
     told = sorted(found, key=lambda each: each.changed, reverse=True)
+    devices = [each.device for each in found if each.device is not None]
     return Answers(
         **sums,
         tokens=found[0].tokens,
@@ -152,6 +197,7 @@ def together(found: Sequence[Answers]) -> Answers:
         tolerance_nats=TOLERANCE_NATS,
         first_difference=next((each.first_difference for each in told if each.first_difference), None),
         unchecked=next((each.unchecked for each in found if each.unchecked), ""),
+        device=together(devices) if devices else None,
     )
 
 
@@ -185,7 +231,7 @@ def _unchecked(cold: Sequence[Completion], differences: Sequence[AnswerDifferenc
     """Return why the comparison proves nothing; "" if it proves something."""
     asked = sum(completion.prompt_tokens for completion in cold)
     if _all_alike(cold):
-        return "the answers do not depend on what is cached, as with random weights"
+        return "the answers do not depend on what is cached: every prompt got the same one"
     if served < _SERVED_SHARE * asked:
         return f"the {source} served {served:,} of the prompts' {asked:,} tokens"
     if len(differences) == len(cold) and all(found.near_tie for found in differences):

@@ -246,7 +246,7 @@ _COLUMNS = {
     "server and machine": ("build", "hardware", "clocks"),
     "tier": ("tier",),
     "blocks and order": ("runs", "blocks", "order"),
-    "failed requests": ("errors",),
+    "failed requests": ("errors", "answers"),
     "A/A": ("replicates",),
 }
 _MARKS = {"qualifies": "*", "indicates": "*", "refuses": "**"}

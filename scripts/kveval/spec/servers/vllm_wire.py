@@ -6,6 +6,7 @@ from typing import Any
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _TIER_BYTES = re.compile(r"host offloading: CPU tier of (\d+) bytes")
 _TIER_GB = re.compile(r"Created mmap file \S*vllm_offload\S* \((\d+\.\d\d) GB\)")
+_WEIGHTS = re.compile(r"kveval: random weights, version (\d+)")
 _MAX_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
 _RELEASE = re.compile(r"(?:vLLM API server version |LLM engine \(v)(\d+\.\d+\.\d+[\w.+]*)")
 METRICS: dict[str, dict[str, str]] = {
@@ -42,7 +43,9 @@ METRICS: dict[str, dict[str, str]] = {
 
 
 def startup_facts(log_text: str) -> dict[str, Any]:
-    """Read the device's KV capacity, maximum concurrency, and the tier from the log of a start."""
+    """Read from the log of a start the device's KV capacity, maximum concurrency, the tier, and the version of random
+    weights under which answers depend on the prompt.
+    """
     facts: dict[str, Any] = {}
     if match := _KV_TOKENS.search(log_text):
         facts["kv_cache_tokens"] = int(match[1].replace(",", ""))
@@ -53,6 +56,8 @@ def startup_facts(log_text: str) -> dict[str, Any]:
     elif (match := _TIER_GB.search(log_text)) and float(match[1]) >= 1:
         # vLLM's own region; below a GB, two decimals are too imprecise.
         facts["tier_bytes"] = round(float(match[1]) * 1e9)
+    if match := _WEIGHTS.search(log_text):
+        facts["random_weights"] = int(match[1])
     return facts
 
 

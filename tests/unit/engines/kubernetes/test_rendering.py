@@ -293,7 +293,14 @@ def test_a_miniature_brings_its_model_and_its_plugin(tmp_path):
     ports = {**PORTS, "port": 18_123}
     found = render(context_of(specification, site, 1, "c", ports))
     maps = {name for document in of_kind(found, "ConfigMap") for name in document["data"]}
-    assert maps == {"config.json", "tokenizer.json", "tokenizer_config.json", "kveval_host_offload.py"}
+    of_plugins = {"kveval_host_offload.py", "kveval_weights.py"}
+    registered = {"kveval_weights-1.dist-info.METADATA", "kveval_weights-1.dist-info.entry_points.txt"}
+    assert maps == {"config.json", "tokenizer.json", "tokenizer_config.json", *of_plugins, *registered}
+    (deployment,) = of_kind(found, "Deployment", "model-server")
+    (mounted,) = (one["configMap"] for one in job_pod(deployment)["volumes"] if one["name"] == "plugins")
+    paths = {item["key"]: item["path"] for item in mounted["items"]}
+    # A server's Python finds what a plugin registers in such a folder alone.
+    assert paths == {name: name.replace("dist-info.", "dist-info/") for name in of_plugins | registered}
     one = server(found)
     assert one["command"] + one["args"][:1] == ["vllm", "serve", "/model"]
     assert "--model" not in one["args"]

@@ -182,6 +182,12 @@ def test_the_tiers_size_is_read_where_the_server_says_it_well_enough(line, size)
     assert VLLM.startup_facts(line).get("tier_bytes") == size
 
 
+def test_random_weights_with_which_answers_can_be_checked_are_told_from_dummy_ones():
+    told = "INFO [kveval_weights.py:70] kveval: random weights, version 1: answers depend on the prompt"
+    assert VLLM.startup_facts(told)["random_weights"] == 1
+    assert "random_weights" not in VLLM.startup_facts("INFO Loading weights took 0.02 seconds")
+
+
 def test_a_tier_more_than_2_percent_off_its_budget_is_refused(tmp_path):
     require_tier(None, 1_000_000, tmp_path)
     require_tier(1_019_000, 1_000_000, tmp_path)

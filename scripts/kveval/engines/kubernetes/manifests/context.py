@@ -216,9 +216,17 @@ class RenderContext:
 
     @property
     def plugin_files(self) -> dict[str, str]:
-        """The plugin code for a server whose device is the CPU, by file name; empty for other devices."""
+        """The plugins of a server whose device is the CPU, by path in their folder; empty for other devices."""
         folder = self.program.plugins if self.specification.on_cpu else None
-        return {} if folder is None else {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}
+        if folder is None:
+            return {}
+        paths = [*folder.glob("*.py"), *folder.glob("*.dist-info/*")]
+        return {path.relative_to(folder).as_posix(): path.read_text() for path in sorted(paths)}
+
+    @property
+    def plugin_keys(self) -> dict[str, str]:
+        """The key of each plugin file, by path, in a ConfigMap, whose keys have no folders."""
+        return {path: path.replace("/", ".") for path in self.plugin_files}
 
 
 @dataclass(frozen=True)
