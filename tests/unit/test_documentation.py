@@ -26,11 +26,6 @@ def test_blocks_of_code_say_what_there_is(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_a_page_has_at_most_150_lines(page: Path) -> None:
-    assert len(page.read_text(encoding="utf-8").splitlines()) <= 150
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_tables_of_reference_say_what_the_code_says(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     made = with_tables(text)
