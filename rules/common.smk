@@ -15,11 +15,11 @@ from kveval.report.files import APPENDICES
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.campaign_source import BISECTING, CHECKING, PRUNING, SITE
 from kveval.workflow.campaign_source import campaign_source, complete_values, history_folders
-from kveval.workflow.console import after_failures, after_stop, after_success, before
+from kveval.workflow.console import after_failures, after_stop, after_success, before, explain
 from kveval.workflow.console import print_last, when_nothing_was_to_do
 from kveval.workflow.code_digest import code_behind
 from kveval.workflow.directives import captioned, captions_of, growing
-from kveval.workflow.invocation import Asked, Invocation, drains, left_elsewhere, limit_of
+from kveval.workflow.invocation import Asked, Invocation, drains, left_elsewhere, limit_of, made_files, target_names
 from kveval.workflow.stopping import DRAINED, INTERRUPTED, Stopping
 
 
@@ -88,4 +88,5 @@ onerror:
     print_last(after_failures(*ending, warn=logger.warning))
 
 
+logger.addFilter(lambda record: explain(record, PLAN, target_names(workflow), made_files(workflow)))
 when_nothing_was_to_do(lambda: Asked.idle(workflow), PLAN)

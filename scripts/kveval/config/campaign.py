@@ -1,12 +1,13 @@
 """The model of a campaign: which cells, on which server, under which workload, how often."""
 
 import itertools
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, model_validator
 
 from kveval.config.catalogue import Model, Scenario
-from kveval.config.problems import Mistake
+from kveval.config.problems import Mistake, refuse
 from kveval.config.release import Image, ImageName
 from kveval.config.site import Cluster
 from kveval.config.types import (
@@ -25,6 +26,9 @@ from kveval.config.types import (
 )
 from kveval.config.workload import Workload
 from kveval.store.run_file import Cell
+
+UNRESOLVABLE = frozenset({"vllm_missing", "version_missing", "other_build", "cluster_missing", "cluster_alone"})
+"""Codes of mistakes after which nothing true can be said of cells: what serves them, and where, is not known."""
 
 
 def _relative(path: str) -> str:
@@ -87,36 +91,40 @@ class ServerConfig(Strict):
         return None if self.device_blocks is None else self.device_blocks * BLOCK_TOKENS
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _consistent(self, info: ValidationInfo) -> Self:
+        refuse(self._mistakes(), info, "server")
+        return self
+
+    def _mistakes(self) -> Iterator[Mistake]:
         key, other = ("vllm", "version") if self.program == "vllm" else ("version", "vllm")
         if not getattr(self, key):
-            raise Mistake(f"{key} is missing: the release of {self.program}, for instance 0.32.0", f"{key}_missing")
+            yield Mistake(f"{key} is missing: the release of {self.program}, for instance 0.32.0", f"{key}_missing")
         if getattr(self, other):
             said = f"{other} does not belong to program {self.program}; its release is {key}"
-            raise Mistake(said, f"{other}_foreign")
+            yield Mistake(said, f"{other}_foreign")
         if self.build not in (self.program, f"{self.program}-cpu"):
             valid = f"{self.program} or {self.program}-cpu"
-            raise Mistake(f"{self.build!r} is not a build of {self.program}; valid is {valid}", "other_build")
+            yield Mistake(f"{self.build!r} is not a build of {self.program}; valid is {valid}", "other_build")
         step = 32 if self.on_cpu else BLOCK_TOKENS
         if self.block_size % step:
             said = f"block_size {self.block_size} is not a multiple of {step}, which build {self.build} needs"
-            raise Mistake(said, "block_size_uneven")
+            yield Mistake(said, "block_size_uneven")
         elsewhere = sorted({"images", "replicas", "routing"} & self.model_fields_set)
         if self.release is None and elsewhere:
-            raise ValueError(f"{', '.join(elsewhere)}: only for engine kubernetes, together with release")
+            said = f"{', '.join(elsewhere)}: only for engine kubernetes, together with release"
+            yield Mistake(said, "value_error")
         if self.weights == "random" and self.release is not None:
             said = "weights random is only for engine local: the tokenizer of a full vocabulary does not fit into a"
-            raise Mistake(f"{said} cluster's ConfigMap; valid on a cluster: full, miniature", "random_on_cluster")
+            yield Mistake(f"{said} cluster's ConfigMap; valid on a cluster: full, miniature", "random_on_cluster")
         if self.one_rank and self.device_blocks is None:
             said = "device_blocks is missing: for miniatures and CPUs, no GPU memory sets the capacity"
-            raise Mistake(said, "device_blocks_missing")
+            yield Mistake(said, "device_blocks_missing")
         if not self.one_rank and self.device_blocks is not None:
             said = "device_blocks is for miniatures and CPUs; on a GPU gpu_memory_utilization sets the capacity"
-            raise ValueError(said)
+            yield Mistake(said, "value_error")
         if self.device_tokens is not None and self.device_tokens % self.block_size:
             said = f"device_blocks {self.device_blocks} ({self.device_tokens} tokens) are not a whole number of blocks"
-            raise Mistake(f"{said} of {self.block_size} tokens", "device_blocks_uneven")
-        return self
+            yield Mistake(f"{said} of {self.block_size} tokens", "device_blocks_uneven")
 
 
 class MatrixEntry(Strict):
@@ -276,27 +284,30 @@ class Campaign(Strict):
     """workloads of this campaign, in addition to those of workloads.yaml"""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _consistent(self, info: ValidationInfo) -> Self:
+        refuse(self._mistakes(), info)
+        return self
+
+    def _mistakes(self) -> Iterator[Mistake]:
         described = self.cluster is not None, self.server.release is not None
         if self.engine == "kubernetes" and not all(described):
             said = "engine kubernetes needs cluster, the site, and server.release, an entry of releases.yaml"
-            raise Mistake(said, "cluster_missing")
+            yield Mistake(said, "cluster_missing")
         if self.engine != "kubernetes" and any(described):
             said = f"cluster and server.release belong to engine kubernetes, not to {self.engine}"
-            raise Mistake(said, "cluster_alone")
+            yield Mistake(said, "cluster_alone")
         if self.prices is not None and self.prices.host_hour_usd is None and self.server.on_cpu:
             said = f"prices: build {self.server.build} has no GPU to pay for; give host_hour_usd"
-            raise Mistake(said, "no_gpu_to_price")
+            yield Mistake(said, "no_gpu_to_price")
         if self.comparison.primary == "goodput_per_s" and self.goodput is None:
             said = "comparison.primary is goodput_per_s, which needs latency limits: give them in goodput"
-            raise Mistake(said, "no_limits_for_primary")
+            yield Mistake(said, "no_limits_for_primary")
         cells = {cell for entry in self.matrix for cell in entry.cells()}
         unlisted = [cell.path for entry in self.bridges for cell in entry.cells() if cell not in cells]
         if unlisted:
-            raise Mistake(f"bridges names {', '.join(unlisted)}, which the matrix does not list", "bridge_unlisted")
+            yield Mistake(f"bridges names {', '.join(unlisted)}, which the matrix does not list", "bridge_unlisted")
         arms = {name for cell in cells for name in (cell.scenario, f"{cell.scenario}/{cell.cpu_blocks}")}
         unlisted = sorted({name for pair in self.comparison.contrasts for name in pair} - arms)
         if unlisted:
             said = f"comparison.contrasts names {', '.join(unlisted)}, which the matrix does not list"
-            raise Mistake(said, "contrast_unlisted")
-        return self
+            yield Mistake(said, "contrast_unlisted")

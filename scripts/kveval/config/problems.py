@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 
 from kveval.host.errors import Failure
@@ -40,6 +40,22 @@ class Mistake(ValueError):
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+MISTAKES = "mistakes"
+"""Key of the validation's context with the list that gets the mistakes of values that do not go together."""
+
+
+def refuse(mistakes: Iterable[Mistake], info: ValidationInfo, key: str = "") -> None:
+    """Note mistakes in values that do not go together, of the mapping at `key`, so that the others are found as well.
+
+    Raises the first one where the validation collects none.
+    """
+    noted = (info.context or {}).get(MISTAKES)
+    for mistake in mistakes:
+        if noted is None:
+            raise mistake
+        noted.append((key, mistake))
 
 
 class ConfigError(Failure):

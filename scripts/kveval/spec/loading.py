@@ -8,12 +8,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kveval.config.campaign import Campaign
+from kveval.config.campaign import UNRESOLVABLE, Campaign
 from kveval.config.catalogue import Catalogue, Model
 from kveval.config.entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
 from kveval.config.imports import CompareCampaign, Compared, ImportCampaign, import_problems, named_on
 from kveval.config.inheritance import CampaignSource, read_campaign
-from kveval.config.problems import ConfigError, ConfigProblem, problems_of, unknown_name
+from kveval.config.problems import (
+    MISTAKES,
+    ConfigError,
+    ConfigProblem,
+    Mistake,
+    problems_of,
+    unknown_name,
+)
 from kveval.spec.config import Config
 from kveval.store.run_file import Cell
 
@@ -50,21 +57,30 @@ def _complete(source: CampaignSource, directory: Path, place: str, problems: lis
     # Without its own entries, which may extend others and are validated with them.
     declared = {key: value for key, value in raw.items() if key not in OWN_KINDS}
     kind = ImportCampaign if "import" in raw else CompareCampaign if "compare" in raw else Campaign
+    noted: list[tuple[str, Mistake]] = []
     try:
-        parsed = kind.model_validate(declared)
+        parsed = kind.model_validate(declared, context={MISTAKES: noted})
     except ValidationError as error:
-        raise ConfigError([*problems, *problems_of(error, kind, raw, place)]) from None
+        problems += problems_of(error, kind, raw, place)
+        raise ConfigError([*problems, *_noted_problems(noted, place)]) from None
+    problems += _noted_problems(noted, place)
     own = {
         name: {key: entry for key, entry in valid[name].items() if key in (raw.get(name) or {})} for name in OWN_KINDS
     }
     config = Config(parsed.model_copy(update=own), Catalogue.model_construct(None, **valid))
-    problems += [*_matrix_problems(config, place), *import_problems(config.campaign, config.catalogue, place)]
+    if not {code for _, one in noted if (code := one.code) in UNRESOLVABLE}:
+        problems += _matrix_problems(config, place)
+    problems += import_problems(config.campaign, config.catalogue, place)
     found = _compared(config.campaign, directory, place, problems)
     if problems:
         raise ConfigError(problems)
     if not found:
         return config
     return Config(_with_contrasts(config.campaign, found), _compared_catalogue(found, config.catalogue), found)
+
+
+def _noted_problems(noted: Iterable[tuple[str, Mistake]], place: str) -> list[ConfigProblem]:
+    return [ConfigProblem(place, key, str(mistake), code=mistake.code) for key, mistake in noted]
 
 
 def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:

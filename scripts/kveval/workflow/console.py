@@ -2,10 +2,13 @@
 
 import atexit
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from logging import LogRecord
 from pathlib import Path
 from typing import TextIO
 
+from kveval.config.problems import closest
 from kveval.host.findings import counted
 from kveval.importing.plan import ImportPlan
 from kveval.importing.table import summary
@@ -13,7 +16,7 @@ from kveval.measure.failures import REPORT_COMMAND, causes, is_stop
 from kveval.measure.progress import write_requested
 from kveval.report.files import in_short
 from kveval.spec.warnings import sentence
-from kveval.workflow.campaign_plan import WorkflowPlan
+from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.invocation import Asked
 from kveval.workflow.planning.order import requested_file
 
@@ -25,6 +28,45 @@ def before(plan: WorkflowPlan, asked: Asked, warn: Callable[[str], None]) -> Non
     write_requested(requested_file(plan.config), asked.measured)
     for warning in plan.config.warnings:
         warn(sentence(warning))
+
+
+def explain(record: LogRecord, plan: WorkflowPlan, rules: Iterable[str], files: Iterable[str]) -> bool:
+    """Shorten Snakemake's error about a target that nothing makes, or a cell that is refused, to a line.
+
+    `rules`: the names of targets; `files`: the paths that rules make, with their wildcards. Returns True: as a filter
+    of the log, this keeps every record.
+    """
+    text = str(record.msg)
+    missing = re.search(r"No rule to produce (.+?) \(if you use", text)
+    if missing is not None:
+        record.msg = no_target(missing[1], plan, rules, files)
+    elif "\n  WorkflowError:\n" in text:
+        # A refusal with its reason; the rest is where in the rules it was found.
+        record.msg = text.partition("\n  WorkflowError:\n")[2].partition("\nWildcards:")[0].strip()
+    return True
+
+
+def no_target(target: str, plan: WorkflowPlan, rules: Iterable[str], files: Iterable[str]) -> str:
+    """Say that nothing makes a target, what in it is unknown, and the names that are nearest."""
+    path = Path(target)
+    if path.parent == Path():
+        return f"There is no target {target}: {_nearest(target, rules)}"
+    catalogue = plan.config.catalogue
+    parts = path.relative_to(plan.results).parts if path.is_relative_to(plan.results) else ()
+    if (len(parts) >= 4 and parts[-2].isdecimal()) or len(parts) >= 5:
+        first = 1 if parts[0] == SO_FAR.strip("/") else 0
+        named = (("model", parts[first], catalogue.models), ("scenario", parts[first + 1], catalogue.scenarios))
+        for kind, name, known in named:
+            if name not in known:
+                return f"Nothing makes {target}: there is no {kind} {name}; {_nearest(name, known)}"
+    names = {Path(file).name for file in files}
+    fixed = [name for name in names if "{" not in name]
+    return f"Nothing makes {target}: {_nearest(path.name, fixed) if path.name not in fixed else 'no such folder'}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    hint, near = closest(name, known)
+    return hint.partition("?")[0] + "?" if near else f"known: {hint}"
 
 
 def print_last(lines: Iterable[str], file: TextIO | None = None) -> None:

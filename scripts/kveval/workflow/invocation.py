@@ -73,6 +73,16 @@ def left_elsewhere(workflow: Any) -> str:
     return f"Cancelled by Snakemake: {them}. Look there whether they have ended."
 
 
+def target_names(workflow: Any) -> list[str]:
+    """Return the names of the rules that can be targets."""
+    return [rule.name for rule in workflow.rules if not rule.has_wildcards()]
+
+
+def made_files(workflow: Any) -> list[str]:
+    """Return the paths that the rules make, with wildcards as they are written."""
+    return [str(path) for rule in workflow.rules for path in rule.output]
+
+
 UPKEEP = frozenset(
     {"plan", "curve", "doctor", "deploy_one", "verify", "prune", "history", "check", "bisect_builds", "teardown"}
 )

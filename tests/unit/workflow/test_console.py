@@ -14,7 +14,7 @@ from tests.support.config_files import CONFIG, RAW
 from tests.support.paths import REPOSITORY
 
 from kveval.workflow.campaign_plan import WorkflowPlan
-from kveval.workflow.console import after_failures, after_stop, after_success, before
+from kveval.workflow.console import after_failures, after_stop, after_success, before, no_target
 from kveval.workflow.invocation import Asked
 
 NOTHING = Asked((), (), (), ())
@@ -112,6 +112,23 @@ def test_a_report_is_named_and_what_was_asked_for_by_path(plan: WorkflowPlan) ->
         path.touch()
     assert list(after_success(plan, asked, 0.0)) == [f"Report: {report}"]
     assert list(after_success(plan, Asked((), (), (), (peak, Path("gone.csv"))), 0.0)) == [str(peak)]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("reprot", "There is no target reprot: did you mean report?"),
+        ("zzz", "There is no target zzz: known: plan, report"),
+        ("results/Qwen3-8/no-offload/0/peak.csv", "there is no model Qwen3-8; did you mean Qwen3-8B"),
+        ("results/so-far/Qwen3-8B/no-ofload/0/peak.csv", "there is no scenario no-ofload; did you mean no-offload"),
+        ("results/Qwen3-8B/no-ofload/0/run-1/pcp.parquet", "there is no scenario no-ofload; did you mean no-offload"),
+        ("results/Qwen3-8B/no-offload/0/paek.csv", "0/paek.csv: did you mean peak.csv"),
+        ("result/Qwen3-8B/no-offload/0/peak.csv", "0/peak.csv: no such folder"),
+    ],
+)
+def test_a_target_that_nothing_makes_is_named_with_what_is_nearest(plan: WorkflowPlan, target: str, said: str) -> None:
+    files = ["results/{model}/{scenario}/{cpu_blocks}/peak.csv", "results/{so_far}analysis/comparison.csv"]
+    assert said in no_target(target, plan, ["report", "plan"], files)
 
 
 def test_a_job_that_was_stopped_is_listed_apart_from_those_that_failed(plan: WorkflowPlan) -> None:

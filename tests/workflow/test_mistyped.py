@@ -1,0 +1,83 @@
+"""What a user mistypes on the command line or in a file: a line that says what is wrong, and no traceback."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.support.tree import workflow_copy
+
+pytestmark = pytest.mark.workflow
+BY_SNAKEMAKE = "Snakemake reads its --configfile before any file of this workflow, and says it in its own way"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return workflow_copy(tmp_path_factory.mktemp("mistyped") / "repository")
+
+
+def refusal(folder: Path, *arguments: str) -> str:
+    """The last lines of a snakemake that refuses to start."""
+    done = subprocess.run(
+        ["snakemake", "-n", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode not in (0, None)
+    assert "Traceback" not in done.stdout
+    assert 'File "' not in done.stdout
+    return done.stdout.rstrip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("reprot", "There is no target reprot: did you mean report"),
+        (
+            "results/Qwen3-06B/no-offload/0/peak.csv",
+            "Nothing makes results/Qwen3-06B/no-offload/0/peak.csv: there is no model Qwen3-06B; did you mean Qwen3-",
+        ),
+        (
+            "results/Qwen3-0.6B/no-ofload/0/peak.csv",
+            "Nothing makes results/Qwen3-0.6B/no-ofload/0/peak.csv: there is no scenario no-ofload; did you mean no-",
+        ),
+        (
+            "results/Qwen3-0.6B/no-ofload/0/run-1/measurement.json",
+            "Nothing makes results/Qwen3-0.6B/no-ofload/0/run-1/measurement.json: there is no scenario no-ofload;",
+        ),
+        (
+            "results/Qwen3-0.6B/no-offload/0/peak.csvv",
+            "Nothing makes results/Qwen3-0.6B/no-offload/0/peak.csvv: did you mean peak.csv",
+        ),
+        (
+            "results/Qwen3-0.6B/native-offload/0/peak.csv",
+            "cell Qwen3-0.6B/native-offload/0: cpu_blocks: native-offload has a CPU tier, and 0 blocks give it no size",
+        ),
+    ],
+)
+def test_a_mistyped_target_is_named_with_what_is_nearest(folder: Path, target: str, said: str) -> None:
+    assert refusal(folder, target).strip().startswith(said)
+
+
+@pytest.mark.xfail(strict=True, reason=BY_SNAKEMAKE)
+def test_a_tab_in_a_campaign_is_named_with_file_and_line(folder: Path) -> None:
+    (folder / "tab.yaml").write_text('name: tabbed\nserver:\n\tvllm: "0.32.0"\n')
+    said = refusal(folder, "report", "--configfile", "tab.yaml")
+    assert "tab.yaml" in said
+    assert "line 3" in said
+
+
+@pytest.mark.xfail(strict=True, reason=BY_SNAKEMAKE)
+def test_a_mistyped_campaign_is_named(folder: Path) -> None:
+    assert "config/campaigns/smokee.yaml" in refusal(folder, "report", "--configfile", "config/campaigns/smokee.yaml")
+
+
+@pytest.mark.xfail(strict=True, reason=BY_SNAKEMAKE)
+def test_a_target_after_the_campaign_is_no_campaign(folder: Path) -> None:
+    said = refusal(folder, "--configfile", "config/campaigns/smoke.yaml", "report")
+    assert "report" in said
+    assert "before --configfile" in said
