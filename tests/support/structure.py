@@ -43,7 +43,6 @@ VLLM_NAMED: Mapping[str, str] = {
     "engines/servers/lmcache.py": "LMCache's adapter: the server that it stands beside",
     "spec/routing.py": "a key of llm-d's endpoint picker",
     "spec/deployment.py": _CONFIGURED,
-    "spec/loading.py": _CONFIGURED,
     "engines/kubernetes/replicas.py": "the name of a container of llm-d's router",
     "config/campaign.py": _CONFIGURED,
     "config/catalogue.py": _CONFIGURED,

@@ -27,6 +27,9 @@ from kveval.config.types import (
 from kveval.config.workload import Workload
 from kveval.store.run_file import Cell
 
+UNRESOLVABLE = frozenset({"vllm_missing", "version_missing", "other_build", "cluster_missing", "cluster_alone"})
+"""Codes of mistakes after which nothing true can be said of cells: what serves them, and where, is not known."""
+
 
 def _relative(path: str) -> str:
     parts = path.split("/")

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kveval.config.campaign import Campaign
+from kveval.config.campaign import UNRESOLVABLE, Campaign
 from kveval.config.catalogue import Catalogue, Model
 from kveval.config.entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
 from kveval.config.imports import CompareCampaign, Compared, ImportCampaign, import_problems, named_on
@@ -71,7 +71,7 @@ def _complete(source: CampaignSource, directory: Path, place: str, problems: lis
         name: {key: entry for key, entry in valid[name].items() if key in (raw.get(name) or {})} for name in OWN_KINDS
     }
     config = Config(parsed.model_copy(update=own), Catalogue.model_construct(None, **valid))
-    if not {code for _, one in noted if (code := one.code) in _UNRESOLVABLE}:
+    if not {code for _, one in noted if (code := one.code) in UNRESOLVABLE}:
         problems += _matrix_problems(config, place)
     problems += import_problems(config.campaign, config.catalogue, place)
     found = _compared(config.campaign, directory, place, problems)
