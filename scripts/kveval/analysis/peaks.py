@@ -85,10 +85,11 @@ def cell_tables(
 def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any]:
     """Return the row of peak.csv: the level with the largest mean of ln throughput over the cell's runs.
 
-    Only levels with a value in all runs but a few are compared, over the runs with all of them. With several runs the interval is Student's t on ln throughput
-    over runs, 95 %, at the selected level. It ignores the bias of selecting the highest of several noisy levels, which
-    `throughput_crossfit_tok_s` does not have, see `cross_fit`. `bracketed` is False when the peak is the first or last
-    level of the grid; `plateau` lists the levels as good as the peak. Raises PeaksError without any level.
+    Only levels with a value in all runs but a few are compared, over the runs with all of them. With several runs the
+    interval is Student's t on ln throughput over runs, 95 %, at the selected level. It ignores the bias of selecting
+    the highest of several noisy levels, which `throughput_crossfit_tok_s` does not have, see `cross_fit`. `bracketed`
+    is False when the peak is the first or last level of the grid; `plateau` lists the levels as good as the peak.
+    Raises PeaksError without any level.
     """
     logs = log_table(levels, THROUGHPUT)
     if logs.empty:
