@@ -274,7 +274,7 @@ def fill(
     entry.other_time = pairing.kind == "other time"
     blocks = len(pairing.pairs) + len(pairing.apart) + len({*absent[0], *absent[1]})
     entry.obstacle = obstacle = "" if enough else _obstacle(entry, blocks, len(usable), len(rows))
-    entry.rest_on(_hardware(rows, len(usable)))
+    entry.rest_on(*_hardware(rows, len(usable)))
     if entry.idle:
         entry.rest_on(Evidence("activity", "not active"))
     elif states:
@@ -430,19 +430,21 @@ def _defects(
     return found
 
 
-def _hardware(rows: Mapping[int, Sequence[Mapping[str, Any]]], usable: int) -> Evidence:
-    """The evidence from the machines of the pairs of each run, of which so many are `usable`."""
+def _hardware(rows: Mapping[int, Sequence[Mapping[str, Any]]], usable: int) -> list[Evidence]:
+    """The evidence from the machines of the pairs of each run, of which so many are `usable`; none without a pair."""
     pairs = [[_machine(row) for row in pair] for pair in rows.values()]
+    if not pairs:
+        return []
     unlike = sum(ours != theirs for ours, theirs in pairs)
     where = f" in {unlike} of {len(pairs)} runs" if unlike < len(pairs) else ""
     if unlike and (not where or usable < MIN_RUNS <= usable + unlike):
-        return Evidence("hardware", "other hardware", "refuses", f"{OTHER_HARDWARE}{where}")
+        return [Evidence("hardware", "other hardware", "refuses", f"{OTHER_HARDWARE}{where}")]
     if unlike:
-        return Evidence("hardware", f"other hardware{where}", "qualifies")
+        return [Evidence("hardware", f"other hardware{where}", "qualifies")]
     machines = {name for pair in pairs for name in pair}
     if "" in machines:
-        return Evidence("hardware", "machine not recorded", "unknown")
-    return Evidence("hardware", "one machine" if len(machines) < 2 else "one machine in each run")
+        return [Evidence("hardware", "machine not recorded", "unknown")]
+    return [Evidence("hardware", "one machine" if len(machines) < 2 else "one machine in each run")]
 
 
 def _runs(entry: ComparedCell, blocks: int) -> list[Evidence]:
