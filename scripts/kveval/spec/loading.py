@@ -24,9 +24,6 @@ from kveval.config.problems import (
 from kveval.spec.config import Config
 from kveval.store.run_file import Cell
 
-_UNRESOLVABLE = {"vllm_missing", "version_missing", "other_build", "cluster_missing", "cluster_alone"}
-"""Mistakes after which nothing true can be said of cells: what serves them, and where, is not known."""
-
 
 def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
     """Read a campaign - a file, or the mapping Snakemake made of one - and the catalogues in `directory`.
