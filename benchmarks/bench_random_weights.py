@@ -2,9 +2,10 @@
 
     python benchmarks/bench_random_weights.py [ROUNDS] [CAMPAIGN.yaml MODEL]
 
-Two servers of the campaign's first cell of that model run side by side on this host (a miniature needs 3 GiB) and are
-asked in turns, each first in half of the rounds. The quotients are of medians over rounds; a wave is eight requests at
-once. ROUNDS are 30 unless given.
+Servers of the campaign's first cell of that model run side by side on this host (a miniature needs 5 GiB) and are
+asked in turns, in either order. Two have vLLM's own weights: by what these two differ, the host cannot tell others. Of
+the quotients of a round the median and its 95 % interval are printed, and the quotient of the fastest tenths, which
+other load on the host moves least; a wave is eight requests at once. ROUNDS are 60 unless given.
 """
 
 import contextlib
@@ -56,12 +57,12 @@ def measured(server: Deployment, longest: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def both(specification: Specification, folder: Path):
-    """Deploy the two servers, by what their weights are."""
+    """Deploy the servers, by what their weights are."""
     model = write_served(specification.model.geometry, folder / "model", dtype=specification.model.dtype)
     plugins = VllmProgram.plugins
     with contextlib.ExitStack() as stack:
         processes, servers = stack.enter_context(supervisor(folder / "registry.json")), {}
-        for name, given in (("vLLM's own", None), ("prompt-dependent", plugins)):
+        for name, given in (("vLLM's own", None), ("prompt-dependent", plugins), ("vLLM's own again", None)):
             VllmProgram.plugins = given
             (folder / name).mkdir()
             place = {"model_dir": model, "files_in": folder, "log": folder / name / "server.log"}
@@ -85,17 +86,25 @@ def main(rounds: int, campaign: Path, model: str) -> None:
                 for kind, value in measured(servers[name], specification.model.max_model_len).items():
                     seconds[kind][name] += [value] if number else []
     for kind, by_name in seconds.items():
-        own, ours = (statistics.median(values) for values in by_name.values())
-        pairs = [new / old for old, new in zip(*by_name.values(), strict=True)]
-        error = statistics.stdev(pairs) / len(pairs) ** 0.5
-        print(
-            f"{kind:<34} {own:.4f} and {ours:.4f} s: {ours / own:.3f} (mean of quotients {statistics.mean(pairs):.3f}",
-            end="",
-        )
-        print(f" +- {error:.3f})")
+        first, *others = by_name
+        own = by_name[first]
+        print(f"{kind}: {statistics.median(own):.4f} s")
+        for name in others:
+            ours = by_name[name]
+            quotients = sorted(new / old for old, new in zip(own, ours, strict=True))
+            low, high = (quotients[round(place)] for place in middle(len(quotients)))
+            fastest = statistics.quantiles(ours, n=10)[0] / statistics.quantiles(own, n=10)[0]
+            told = f"{statistics.median(quotients):.3f} ({low:.3f} to {high:.3f}), fastest tenth {fastest:.3f}"
+            print(f"    {name}, quotient: {told}")
+
+
+def middle(count: int) -> tuple[float, float]:
+    """Return the places in order between which the median lies with 95 %."""
+    half = 0.98 * count**0.5
+    return max(0.0, count / 2 - half - 1), min(count - 1.0, count / 2 + half)
 
 
 if __name__ == "__main__":
-    ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 30
+    ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 60
     CAMPAIGN = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "config" / "config.yaml"
     main(ROUNDS, CAMPAIGN, sys.argv[3] if len(sys.argv) > 3 else "Qwen3-0.6B")
