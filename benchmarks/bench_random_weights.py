@@ -81,12 +81,12 @@ def main(rounds: int, campaign: Path, model: str) -> None:
     specification = config.specification(next(cell for cell in config.cells if cell.model == model))
     seconds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with tempfile.TemporaryDirectory() as folder, both(specification, Path(folder)) as servers:
+        first, *others = servers
         for number in range(rounds + 1):
             for name in list(servers)[:: 1 if number % 2 else -1]:
                 for kind, value in measured(servers[name], specification.model.max_model_len).items():
                     seconds[kind][name] += [value] if number else []
     for kind, by_name in seconds.items():
-        first, *others = by_name
         own = by_name[first]
         print(f"{kind}: {statistics.median(own):.4f} s")
         for name in others:
