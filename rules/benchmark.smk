@@ -28,7 +28,6 @@ rule benchmark:
     input:
         **READ_ANEW,
         levels=(lambda wildcards: local(PLAN.pilot_levels(wildcards))) if SEARCHES else [],
-        due=lambda wildcards: plan_anyway(workflow, PLAN.due_run(wildcards)),
     output:
         local(f"{MEASURED_CELL}/run-{{run}}/measurement.json"),
     log:

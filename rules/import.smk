@@ -3,8 +3,6 @@
 
 
 rule import_run:
-    input:
-        due=lambda wildcards: plan_anyway(workflow, PLAN.due_elsewhere(wildcards)),
     output:
         f"{MEASURED_CELL}/run-{{run}}/measurement.json",
     log:

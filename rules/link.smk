@@ -5,7 +5,6 @@
 rule link_run:
     input:
         PLAN.compared_pointer,
-        due=lambda wildcards: plan_anyway(workflow, PLAN.due_elsewhere(wildcards)),
     output:
         f"{CELL}/run-{{run}}/measurement.json",
     log:

@@ -77,6 +77,13 @@ def test_a_report_of_existing_results(workflow: Path) -> None:
     assert "Nothing to be done" in run(workflow, "-n", "report")
 
 
+def test_a_lost_run_is_imported_again_without_snakemakes_records(workflow: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(workflow, tmp_path / "copy", ignore=shutil.ignore_patterns(".snakemake")))
+    (folder / RESULTS / MODEL / "no-offload" / "0" / "run-i2" / "measurement.json").unlink()
+    planned = re.findall(r": Importing (\S+), run (\w+)", run(folder, "-n", "report"))
+    assert planned == [(f"{MODEL}/no-offload/0", "i2")]
+
+
 def test_only_what_changed_is_imported_again(workflow: Path) -> None:
     run(workflow, "report", "--until", "import_run")
     report = workflow / "tree" / "repetition-2" / folder_name(MODEL, "no-offload", 4) / "guidellm-results.json.zst"

@@ -252,12 +252,23 @@ class WorkflowPlan:
 
     # --- what is planned although Snakemake's records and the times of files may not ask for it
 
-    def due_run(self, wildcards: Any) -> list[str]:
-        """Return the pointer of a measured run if it is absent or names another measurement than is planned."""
-        pointer = f"{self.results}/{_path(wildcards)}/run-{wildcards.run}/{POINTER}"
-        planned = self._planned_measurement(self.cell(wildcards))
-        named = named_measurement(pointer)
-        return [] if named is not None and named == planned else [pointer]
+    def due_runs(self, wildcards: Any) -> list[str]:
+        """Return the pointers of a cell's runs that are absent or name another measurement than is planned.
+
+        None for a report so far, which makes no runs.
+        """
+        if wildcards.so_far:
+            return []
+        path = _path(wildcards)
+        elsewhere = self.elsewhere.runs_of(path)
+        planned = {f"run-i{run.run}": self._measurement_elsewhere(run) for run in elsewhere}
+        if not elsewhere:
+            cell = self.cell(wildcards)
+            planned = dict.fromkeys(
+                (f"run-{run}" for run in self.config.runs_of(cell)), self._planned_measurement(cell)
+            )
+        pointers = {f"{self.results}/{path}/{run}/{POINTER}": measurement for run, measurement in planned.items()}
+        return [pointer for pointer, measurement in pointers.items() if not _names(pointer, measurement)]
 
     def due_pilot(self, wildcards: Any) -> list[str]:
         """Return the files of a pilot, pointer and levels, that are absent or of another pilot than is planned."""
@@ -267,15 +278,6 @@ class WorkflowPlan:
         if named_measurement(files[0]) == planned:
             return []
         return [file for file in files if named_measurement(file) != planned]
-
-    def due_elsewhere(self, wildcards: Any) -> list[str]:
-        """Return the pointer of a run from elsewhere if it is absent, or not to what the compared campaign measured."""
-        if getattr(wildcards, "so_far", ""):
-            return []
-        run = self._from_elsewhere(wildcards)
-        pointer = f"{self.results}/{_path(wildcards)}/run-{wildcards.run}/{POINTER}"
-        named = named_measurement(pointer)
-        return [] if named is not None and named == self._measurement_elsewhere(run) else [pointer]
 
     def due_tables(self, collected: str) -> list[str]:
         """Return the tables to make again because the report is not of the runs that are planned; see `due_tables`.
@@ -437,6 +439,12 @@ class WorkflowPlan:
         if imported:
             return list(imported[0].required)
         return [dict(entry) for entry in self.config.required_counters(cell)]
+
+
+def _names(pointer: str, measurement: str | None) -> bool:
+    """Tell whether a pointer is there and names a measurement; it names none that is not known."""
+    named = named_measurement(pointer)
+    return named is not None and named == measurement
 
 
 def _path(wildcards: Any) -> str:
