@@ -98,6 +98,14 @@ def test_every_arm_proves_that_it_was_active(measured):
         assert moved(run, "vllm:external_prefix_cache_hits_total") > 1000, name
 
 
+def test_every_arm_gives_the_answers_of_a_cold_server(measured):
+    for name, run in measured.items():
+        answers = run["answers"]
+        for source in (answers, answers.get("device")):
+            assert source["changed"] == 0, f"{name}: {answers}"
+            assert not source["unchecked"], f"{name}: {answers}"
+
+
 def test_every_arm_got_the_bytes_it_was_to_have(measured):
     per_token = measured["lmcache-local"]["specification"]["model"]["kv_bytes_per_token"]
     for name, blocks in CELLS.items():
