@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from tests.support.paths import SCRIPTS
 from tests.unit.pcp.test_archive_writer import NULL, U32, Metric, Writer, all_types, pmid
 
 from kveval.pcp.tool.command import main
@@ -118,7 +119,8 @@ shutil.move = LongWriter.finish = lambda *_: os.kill(os.getpid(), signal.SIGTERM
 runpy.run_module("kveval.pcp", run_name="__main__")
 """
     command = [sys.executable, "-c", program, str(base), "-o", str(tmp_path / "out"), *wide]
-    assert subprocess.run(command, check=False).returncode == 128 + signal.SIGTERM
+    env = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
+    assert subprocess.run(command, check=False, env=env).returncode == 128 + signal.SIGTERM
     assert [path.name for path in tmp_path.iterdir()] == ["archive"]
 
 
