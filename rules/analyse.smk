@@ -2,15 +2,6 @@
 # comparisons.
 
 
-def runs_of_cell(wildcards):
-    """Input function: the runs of a job's cell. Those that are absent or not what is planned are made, or made again.
-
-    Here and not in the rules that make runs, because Snakemake takes long to call functions of thousands of jobs.
-    """
-    plan_anyway(workflow, PLAN.due_runs(wildcards))
-    return PLAN.files_of_cell(RUN)(wildcards)
-
-
 # One job per cell: starting Python and pandas takes several times as long as reading a run.
 rule extract_peak:
     input:

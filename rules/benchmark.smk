@@ -15,15 +15,6 @@ SEARCHED_PARAMS = {
 SEARCHED_OPTION = " {params.levels}" if SEARCHES else ""
 
 
-def doing(verb):
-    """Return the parameter that begins a message: `verb` (Measuring), or Adopting for what the store already holds."""
-
-    def began(wildcards, input):
-        return WhenPrinted(lambda: "Adopting" if PLAN.adoptable(wildcards, Path(STORE)) else verb)
-
-    return began
-
-
 rule benchmark:
     input:
         **READ_ANEW,

@@ -67,6 +67,36 @@ wildcard_constraints:
     so_far=f"({SO_FAR})?",
 
 
+def doing(verb):
+    """Return the parameter that begins a message: `verb` (Measuring), or Adopting for what the store already holds."""
+
+    def began(wildcards, input):
+        return WhenPrinted(lambda: "Adopting" if PLAN.adoptable(wildcards, Path(STORE)) else verb)
+
+    return began
+
+
+def runs_of_cell(wildcards):
+    """Input function: the runs of a job's cell. Those that are absent or not what is planned are made, or made again.
+
+    Here and not in the rules that make runs, because Snakemake takes long to call functions of thousands of jobs.
+    """
+    plan_anyway(workflow, PLAN.due_runs(wildcards))
+    return PLAN.files_of_cell(RUN)(wildcards)
+
+
+def tables_for_report(wildcards):
+    """Input function without files: have the tables that are not of the planned runs made again.
+
+    It is the first one of its rule, because it also ends snakemake where there is nothing to report so far.
+    """
+    if wildcards.so_far:
+        PLAN.require_something_so_far()
+        return []
+    # A report that is made elsewhere is not here to be compared.
+    return plan_anyway(workflow, PLAN.due_tables(ALL_RUNS.format(so_far="")) if INVOCATION.shared_folder else [])
+
+
 onstart:
     try:
         require_seen_jobs(SlurmPolling.of(workflow), warn=logger.warning)

@@ -71,18 +71,6 @@ rule copy_figure:
         "../scripts/copy_figure.py"
 
 
-def tables_for_report(wildcards):
-    """Input function without files: have the tables that are not of the planned runs made again.
-
-    It is the first one of its rule, because it also ends snakemake where there is nothing to report so far.
-    """
-    if wildcards.so_far:
-        PLAN.require_something_so_far()
-        return []
-    # A report that is made elsewhere is not here to be compared.
-    return plan_anyway(workflow, PLAN.due_tables(ALL_RUNS.format(so_far="")) if INVOCATION.shared_folder else [])
-
-
 rule write_report:
     input:
         **JUDGED,
