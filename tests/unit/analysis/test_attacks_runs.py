@@ -353,6 +353,14 @@ def test_prompts_of_unknown_length_are_said_beside_the_verdict() -> None:
     assert (row["verdict"], row["qualifier"]) == (words.BETTER, "lengths of prompts not known")
 
 
+def test_a_number_that_neither_side_has_is_no_failure_of_either() -> None:
+    levels = campaign()
+    for scenario in (ARM, BASELINE):
+        levels = with_values(levels, scenario, [2, 3], **{THROUGHPUT: np.nan})
+    row = judged(levels)
+    assert (row["verdict"], row["qualifier"], row["runs"]) == (words.BETTER, "", 3)
+
+
 # --- what holds for every campaign
 
 CHANGES: dict[str, dict[str, object]] = {

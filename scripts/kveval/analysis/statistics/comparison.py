@@ -389,10 +389,10 @@ def _gaps(
             failed = why != NO_VALUE or metric == THROUGHPUT
             unknown = unknown_latency(row, metric) if why == NO_VALUE else ""
             found[side, run] = Exclusion(unknown or why, why.partition(" (")[0], failed)
-    if len(found) == len(SIDES) and not any(each.failed for each in found.values()):
+    whys = {each.why for each in found.values()}
+    lacks_alike = whys in ({NO_ROW}, {NO_VALUE})
+    if len(found) == len(SIDES) and (lacks_alike or not any(each.failed for each in found.values())):
         # What neither side has is no finding about one of them.
-        return {key: Exclusion(each.why) for key, each in found.items()}
-    if len(found) == len(SIDES) and {each.why for each in found.values()} == {NO_ROW}:
         return {key: Exclusion(each.why) for key, each in found.items()}
     return found
 
