@@ -43,9 +43,14 @@ def simulate(seed: int, steps: Sequence[int] = STEPS) -> Outcome:
     for place, step in zip(places, steps, strict=True):
         level[place:] += step * np.log1p(STEP)
     points = change_points(level + random.normal(0, SD, COMMITS), seed)
-    near = [[point for point in points if abs(point.at - place) <= NEAR] for place in places]
+    near = [
+        [point for point in points if abs(point.at - place) <= NEAR] for place in places
+    ]
     found = sum(map(bool, near))
-    held = sum(any(p.earliest <= place <= p.latest for p in each) for place, each in zip(places, near, strict=True))
+    held = sum(
+        any(p.earliest <= place <= p.latest for p in each)
+        for place, each in zip(places, near, strict=True)
+    )
     return Outcome(found, len(places) - found, len(points) - found, held)
 
 
@@ -55,15 +60,24 @@ def main(histories: int = 200) -> None:
         began = time.process_time()
         outcomes = [simulate(seed, steps) for seed in range(histories)]
         whole = sum(not each.missed for each in outcomes)
-        found, false = sum(each.found for each in outcomes), [each.false for each in outcomes]
-        print(f"{histories} histories with {len(steps)} steps, {time.process_time() - began:.0f} s of CPU time")
+        found, false = (
+            sum(each.found for each in outcomes),
+            [each.false for each in outcomes],
+        )
+        print(
+            f"{histories} histories with {len(steps)} steps, {time.process_time() - began:.0f} s of CPU time"
+        )
         if steps:
-            print(f"  steps found within {NEAR} commits: {found} of {histories * len(steps)}")
+            print(
+                f"  steps found within {NEAR} commits: {found} of {histories * len(steps)}"
+            )
             print(
                 f"  histories with all found: {whole}; both bars met: "
                 f"{sum(not each.missed and each.false <= 1 for each in outcomes)}"
             )
-            print(f"  of these, those inside the stretch said to hold them: {sum(each.held for each in outcomes)}")
+            print(
+                f"  of these, those inside the stretch said to hold them: {sum(each.held for each in outcomes)}"
+            )
         print(f"  false change points: {sum(false)}, at most {max(false)} in a history")
 
 

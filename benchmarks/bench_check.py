@@ -23,7 +23,13 @@ from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.store.run_file import Cell
 from kveval.workflow.check.bisect import BLOCKS, Side, search, step_design
-from kveval.workflow.check.judging import FIRST_LOOK, BuildClaim, Judged, judged, verdict_of
+from kveval.workflow.check.judging import (
+    FIRST_LOOK,
+    BuildClaim,
+    Judged,
+    judged,
+    verdict_of,
+)
 from kveval.workflow.check.measuring import COLD, Values, values_of
 
 BUILDS = 16
@@ -32,50 +38,86 @@ Pairs = npt.NDArray[np.float64]
 """ln values: pair, base or candidate, quantity; NaN where a run lacks one."""
 
 
-def main(campaign: str, base: str, candidate: str, budget: int = 6, checks: int = 2000) -> None:
+def main(
+    campaign: str, base: str, candidate: str, budget: int = 6, checks: int = 2000
+) -> None:
     """Print the share of every verdict and the mean number of blocks, then how bisections ended."""
     config = load_config(Path(campaign), Path(__file__).resolve().parents[1] / "config")
-    first, second = (next(cell for cell in config.cells if cell.scenario == name) for name in (base, candidate))
+    first, second = (
+        next(cell for cell in config.cells if cell.scenario == name)
+        for name in (base, candidate)
+    )
     level = config.workload.fixed_levels[0]
-    claims = [BuildClaim(base, name, ((first, second, level),), True) for name in _QUANTITIES]
+    claims = [
+        BuildClaim(base, name, ((first, second, level),), True) for name in _QUANTITIES
+    ]
     runs = {cell: ln_values(config, cell, level) for cell in (first, second)}
     there = sorted(runs[first].keys() & runs[second].keys())
     slowed = np.array([[runs[first][run], runs[second][run]] for run in there])
     centred = slowed.copy()
     centred[:, 1] -= np.nanmean(slowed[:, 1] - slowed[:, 0], axis=0)
-    neighbours = np.array([[runs[first][run], runs[first][run + 1]] for run in there if run + 1 in runs[first]])
+    neighbours = np.array(
+        [
+            [runs[first][run], runs[first][run + 1]]
+            for run in there
+            if run + 1 in runs[first]
+        ]
+    )
     neighbours = np.concatenate([neighbours, neighbours[:, ::-1]])
     generator = np.random.default_rng(1)
-    print(f"{len(there)} runs of {base} and {candidate}; {checks} checks of each kind, {budget} blocks at most")
+    print(
+        f"{len(there)} runs of {base} and {candidate}; {checks} checks of each kind, {budget} blocks at most"
+    )
     design = Design(FIRST_LOOK, budget, comparisons=len(claims))
-    kinds = {candidate: slowed, f"{candidate} without its effect": centred, f"neighbours of {base}": neighbours}
+    kinds = {
+        candidate: slowed,
+        f"{candidate} without its effect": centred,
+        f"neighbours of {base}": neighbours,
+    }
     for name, pairs in kinds.items():
         counted: Counter[str] = Counter()
         for _ in range(checks):
             looks, verdict = checked(claims, pairs, design, generator)
             counted[verdict] += 1
             counted["blocks"] += len(looks)
-        shares = ", ".join(f"{verdict} {n / checks:.1%}" for verdict, n in counted.items() if verdict != "blocks")
-        print(f"{name}: {spread(pairs)}: {shares}; {counted['blocks'] / checks:.1f} blocks on average")
+        shares = ", ".join(
+            f"{verdict} {n / checks:.1%}"
+            for verdict, n in counted.items()
+            if verdict != "blocks"
+        )
+        print(
+            f"{name}: {spread(pairs)}: {shares}; {counted['blocks'] / checks:.1f} blocks on average"
+        )
     ended: Counter[str] = Counter()
     for _ in range(checks // 4):
         ended.update(bisected(claims, slowed, centred, generator))
     blocks = ended.pop("blocks") / (checks // 4)
-    print(f"{checks // 4} bisections over {BUILDS} builds, {blocks:.0f} blocks on average: {dict(ended.most_common())}")
+    print(
+        f"{checks // 4} bisections over {BUILDS} builds, {blocks:.0f} blocks on average: {dict(ended.most_common())}"
+    )
 
 
 def ln_values(config: Config, cell: Cell, level: int) -> dict[int, list[float]]:
     """Return run -> ln of the quantities at a level."""
-    found = {run: values_of(config, cell, run)[0] for run in range(1, config.campaign.runs + 1)}
+    found = {
+        run: values_of(config, cell, run)[0]
+        for run in range(1, config.campaign.runs + 1)
+    }
     return {
-        run: [float(np.log(values.get((cell, level, name), np.nan))) for name in _QUANTITIES]
+        run: [
+            float(np.log(values.get((cell, level, name), np.nan)))
+            for name in _QUANTITIES
+        ]
         for run, values in found.items()
         if values
     }
 
 
 def checked(
-    claims: list[BuildClaim], pairs: Pairs, design: Design, generator: np.random.Generator
+    claims: list[BuildClaim],
+    pairs: Pairs,
+    design: Design,
+    generator: np.random.Generator,
 ) -> tuple[list[list[Judged]], str]:
     """Draw blocks until the verdict is clear; return the evaluations after each block, and the verdict."""
     blocks: list[Values] = []
@@ -85,7 +127,9 @@ def checked(
         drawn = pairs[generator.integers(len(pairs))]
         block: Values = {}
         for number, name in enumerate(_QUANTITIES):
-            for side, value in zip(claims[0].pairs[0][:2], np.exp(drawn[:, number]), strict=True):
+            for side, value in zip(
+                claims[0].pairs[0][:2], np.exp(drawn[:, number]), strict=True
+            ):
                 if not np.isnan(value):
                     block[side, claims[0].pairs[0][2], name] = float(value)
         blocks.append(block)
@@ -95,7 +139,10 @@ def checked(
 
 
 def bisected(
-    claims: list[BuildClaim], slowed: Pairs, identical: Pairs, generator: np.random.Generator
+    claims: list[BuildClaim],
+    slowed: Pairs,
+    identical: Pairs,
+    generator: np.random.Generator,
 ) -> dict[str, int]:
     """Bisect as `snakemake bisect_builds` does; return counts of the outcome, of builds and of blocks measured."""
     first = int(generator.integers(1, BUILDS))
@@ -103,27 +150,41 @@ def bisected(
     looks, verdict = checked(claims, slowed, whole, generator)
     if verdict != "regression":
         return {"bad build not shown to be slower": 1}
-    worst = min((each for each in looks[-1] if each.look.answer == "worse"), key=lambda each: each.look.effect)
+    worst = min(
+        (each for each in looks[-1] if each.look.answer == "worse"),
+        key=lambda each: each.look.effect,
+    )
     only = step_design(worst.look.effect, BUILDS, BLOCKS, whole.alpha)
     measured, blocks = 2, len(looks)
 
     def side(number: int) -> Side:
         nonlocal measured, blocks
         measured += 1
-        looks, _ = checked([worst.claim], slowed if number >= first else identical, only, generator)
+        looks, _ = checked(
+            [worst.claim], slowed if number >= first else identical, only, generator
+        )
         blocks += len(looks)
         answer = looks[-1][0].look.answer
         return "open" if answer == "open" else "bad" if answer == "worse" else "good"
 
     good, bad = search(BUILDS, side)
-    how = "found" if (good, bad) == (first - 1, first) else "left a range" if good < first <= bad else "wrong"
+    how = (
+        "found"
+        if (good, bad) == (first - 1, first)
+        else "left a range"
+        if good < first <= bad
+        else "wrong"
+    )
     return {how: 1, f"{how}, {measured} builds measured": 1, "blocks": blocks}
 
 
 def spread(pairs: Pairs) -> str:
     """Return mean and standard deviation of the pairs' differences of each quantity."""
     differences = pairs[:, 1] - pairs[:, 0]
-    means, deviations = np.expm1(np.nanmean(differences, axis=0)), np.nanstd(differences, axis=0, ddof=1)
+    means, deviations = (
+        np.expm1(np.nanmean(differences, axis=0)),
+        np.nanstd(differences, axis=0, ddof=1),
+    )
     return "; ".join(
         f"{name} {100 * mean:+.1f} %, SD {deviation:.1%}"
         for name, mean, deviation in zip(_QUANTITIES, means, deviations, strict=True)

@@ -30,8 +30,13 @@ SIZES = (1_000, 10_000, 30_000, 50_000, 100_000, 10**9)
 
 def shown(name: str, distances: np.ndarray, seconds: float) -> None:
     """Print the share of blocks that are found, for each cache size."""
-    found = [f"{100 * np.mean((distances != FIRST) & (distances < size)):.2f}" for size in SIZES]
-    print(f"{name}: {len(distances):,} blocks in {seconds:.2f} s; found, %: {', '.join(found)}")
+    found = [
+        f"{100 * np.mean((distances != FIRST) & (distances < size)):.2f}"
+        for size in SIZES
+    ]
+    print(
+        f"{name}: {len(distances):,} blocks in {seconds:.2f} s; found, %: {', '.join(found)}"
+    )
 
 
 def popular(requests: int) -> Prompts:
@@ -42,7 +47,11 @@ def popular(requests: int) -> Prompts:
     offsets = np.concatenate(([0], np.cumsum(sizes)))
     request = np.repeat(np.arange(requests), sizes)
     place = np.arange(offsets[-1]) - offsets[:-1][request]
-    ids = np.where(place < sizes[request] // 2, group[request] * 10 + place, 10**6 + np.arange(offsets[-1]))
+    ids = np.where(
+        place < sizes[request] // 2,
+        group[request] * 10 + place,
+        10**6 + np.arange(offsets[-1]),
+    )
     tokens, every = 512 * sizes, np.ones(requests, bool)
     return Prompts(ids, offsets, 512, tokens, np.full(requests, 300), every)
 
@@ -57,7 +66,9 @@ def sampled() -> None:
         f"{prompts.block_count(16, answers=True):,} blocks, one in {1 / curve.sampled:.0f} followed: {seconds:.1f} s"
         f" ({time.process_time() - begin[1]:.1f} s of CPU), standard error {100 * curve.error:.3f} points at most"
     )
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+    print(
+        f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
+    )
     few = popular(62_000)
     exact = curves.reuse_curve([few], 16)
     curves.EXACT_UP_TO = 10_000_000
@@ -85,7 +96,11 @@ def main() -> None:
             ("as vLLM looks up and frees", prompts.offsets),
         ):
             begin = time.perf_counter()
-            shown(name, reuse_distances(prompts.hash_ids, offsets), time.perf_counter() - begin)
+            shown(
+                name,
+                reuse_distances(prompts.hash_ids, offsets),
+                time.perf_counter() - begin,
+            )
     generator = np.random.default_rng(0)
     count = 327_548
     sizes = generator.integers(20, 160, count)
@@ -94,12 +109,18 @@ def main() -> None:
     offsets = np.concatenate(([0], np.cumsum(sizes)))
     request = np.repeat(np.arange(count), sizes)
     place = np.arange(offsets[-1]) - offsets[:-1][request]
-    ids = np.where(place < shared[request], group[request] * 200 + place, 10**8 + np.arange(offsets[-1]))
+    ids = np.where(
+        place < shared[request],
+        group[request] * 200 + place,
+        10**8 + np.arange(offsets[-1]),
+    )
     del request, place
     begin = time.perf_counter()
     distances = reuse_distances(ids, offsets)
     shown(f"{count:,} requests", distances, time.perf_counter() - begin)
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+    print(
+        f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
+    )
 
 
 if __name__ == "__main__":

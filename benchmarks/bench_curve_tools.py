@@ -54,7 +54,9 @@ print("FOUND", json.dumps([hit_rate(requests, block, size * block, warmup=0.0) f
 def asked(python: str, program: str, given: object) -> list[float]:
     """Run a program with another interpreter, and return the list that it prints last."""
     argv = [python, "-c", program]
-    done = subprocess.run(argv, input=json.dumps(given), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv, input=json.dumps(given), capture_output=True, text=True, check=False
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     if done.returncode or not lines:
         raise SystemExit(f"{python} failed: {done.stderr[-2000:]}")
@@ -68,7 +70,9 @@ def events(rows: Sequence[TraceRow]) -> list[dict[str, object]]:
             "timestamp": number,
             "seq_len": row.input_length,
             "chunk_size": BLOCK,
-            "chunk_hashes": [str(one) for one in row.hash_ids[: row.input_length // BLOCK]],
+            "chunk_hashes": [
+                str(one) for one in row.hash_ids[: row.input_length // BLOCK]
+            ],
         }
         for number, row in enumerate(rows)
     ]
@@ -92,8 +96,12 @@ def main() -> None:
     shown("a tier, as computed here", [curve.share(size * BLOCK) for size in SIZES])
     ids = prompts.blocks(BLOCK).ids
     distances = reuse_distances(ids, np.arange(len(ids) + 1))
-    found = [BLOCK * int(((distances != FIRST) & (distances < size)).sum()) for size in SIZES]
-    shown("here, every block by itself", [one / prompts.counted_tokens for one in found])
+    found = [
+        BLOCK * int(((distances != FIRST) & (distances < size)).sum()) for size in SIZES
+    ]
+    shown(
+        "here, every block by itself", [one / prompts.counted_tokens for one in found]
+    )
     load = {"events": events(rows), "sizes": SIZES}
     if given.lmcache:
         shown("LMCache", asked(given.lmcache, _LMCACHE, load))

@@ -29,7 +29,16 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 RESAMPLED = 1000
 ENOUGH_PERCENT = 50.0
 METRICS = {"throughput_tok_s": True, "ttft_ms_p50": False}
-COLUMNS = ["scenario", "cpu_blocks", "metric", "verdict", "effect_percent", "low_percent", "high_percent", "runs"]
+COLUMNS = [
+    "scenario",
+    "cpu_blocks",
+    "metric",
+    "verdict",
+    "effect_percent",
+    "low_percent",
+    "high_percent",
+    "runs",
+]
 
 
 @contextmanager
@@ -61,11 +70,16 @@ def tables(folder: Path) -> pd.DataFrame:
 
 def compared(levels: pd.DataFrame) -> pd.DataFrame:
     """Compare the arms of a campaign as the workflow does."""
-    baselines = {name: "no-offload" if name != "no-offload" else None for name in levels["scenario"].unique()}
+    baselines = {
+        name: "no-offload" if name != "no-offload" else None
+        for name in levels["scenario"].unique()
+    }
     return compare_all(levels, baselines, Comparison(), METRICS).baseline
 
 
-def resampled(blocks: list[pd.DataFrame], runs: int, generator: np.random.Generator) -> pd.DataFrame:
+def resampled(
+    blocks: list[pd.DataFrame], runs: int, generator: np.random.Generator
+) -> pd.DataFrame:
     """Draw a campaign of `runs` blocks; one that is drawn again differs in its last digits, or it would be a copy."""
     drawn = generator.integers(0, len(blocks), runs)
     parts = [blocks[place].assign(run=number + 1) for number, place in enumerate(drawn)]
@@ -93,8 +107,12 @@ def main() -> None:
             print(f"campaign {folder.name}: {seconds / 60:.1f} minutes", flush=True)
     campaigns = {folder.name: tables(folder) for folder in sorted(root.iterdir())}
     for name, levels in campaigns.items():
-        print(f"\ncampaign {name}\n{compared(levels)[COLUMNS].round(1).to_string(index=False)}")
-    quiet = pd.concat([levels for name, levels in campaigns.items() if not name.endswith("-busy")])
+        print(
+            f"\ncampaign {name}\n{compared(levels)[COLUMNS].round(1).to_string(index=False)}"
+        )
+    quiet = pd.concat(
+        [levels for name, levels in campaigns.items() if not name.endswith("-busy")]
+    )
     blocks = [rows for _, rows in quiet.groupby("block", sort=False)]
     generator = np.random.default_rng(1)
     counts: Counter[tuple[str, int, str, str]] = Counter()
@@ -106,9 +124,16 @@ def main() -> None:
             enough[key] += row["low_percent"] > ENOUGH_PERCENT
     print(f"\n{RESAMPLED} campaigns of 3 out of {len(blocks)} blocks")
     for key, count in sorted(counts.items()):
-        print(f"  {key[0]}/{key[1]} {key[2]}: {key[3]} in {100 * count / RESAMPLED:.1f} %", end="")
+        print(
+            f"  {key[0]}/{key[1]} {key[2]}: {key[3]} in {100 * count / RESAMPLED:.1f} %",
+            end="",
+        )
         share = 100 * enough[key] / RESAMPLED
-        print(f", lower end above +{ENOUGH_PERCENT:g} % in {share:.1f} %" if enough[key] else "")
+        print(
+            f", lower end above +{ENOUGH_PERCENT:g} % in {share:.1f} %"
+            if enough[key]
+            else ""
+        )
 
 
 if __name__ == "__main__":

@@ -25,19 +25,41 @@ def compared(logs: Array, starts: Array, same: tuple[int, ...] = ()) -> Comparis
     """
     table = logs.reshape(*logs.shape[:2], -1)
     run, cell, level = (index.ravel() for index in np.indices(table.shape))
-    begun = pd.Timestamp("2026-01-01T00:00Z") + pd.to_timedelta(starts[run, cell], unit="h")
+    begun = pd.Timestamp("2026-01-01T00:00Z") + pd.to_timedelta(
+        starts[run, cell], unit="h"
+    )
     frame = pd.DataFrame(
         {
-            **{"model": "m", "scenario": [f"c{number}" for number in cell], "cpu_blocks": 0, "run": run + 1},
-            **{"level": level + 1, "throughput_tok_s": 500 * np.exp(table.ravel()), "exercised": None},
-            **{"checks_failed": "", "output_tokens": 1e5, "ttft_count": 1e4, "requests_completed": 1e4},
+            **{
+                "model": "m",
+                "scenario": [f"c{number}" for number in cell],
+                "cpu_blocks": 0,
+                "run": run + 1,
+            },
+            **{
+                "level": level + 1,
+                "throughput_tok_s": 500 * np.exp(table.ravel()),
+                "exercised": None,
+            },
+            **{
+                "checks_failed": "",
+                "output_tokens": 1e5,
+                "ttft_count": 1e4,
+                "requests_completed": 1e4,
+            },
             "workload": "prompt_tokens=64;output_tokens=64",
-            "configuration": ["same" if number in same else f"c{number}" for number in cell],
+            "configuration": [
+                "same" if number in same else f"c{number}" for number in cell
+            ],
             "run_started": begun.map(pd.Timestamp.isoformat),
-            "run_finished": (begun + pd.Timedelta(hours=0.9 * _RUN)).map(pd.Timestamp.isoformat),
+            "run_finished": (begun + pd.Timedelta(hours=0.9 * _RUN)).map(
+                pd.Timestamp.isoformat
+            ),
         }
     )
-    baselines = {f"c{number}": "c0" if number else None for number in range(table.shape[1])}
+    baselines = {
+        f"c{number}": "c0" if number else None for number in range(table.shape[1])
+    }
     return compare_all(frame, baselines, Comparison(), THROUGHPUT)
 
 
@@ -48,7 +70,10 @@ def in_order(runs: int, cells: int) -> Array:
 
 def at_random(generator: np.random.Generator, runs: int, cells: int) -> Array:
     """Start times in hours, runs x cells, of blocks that are each measured in a random order."""
-    return _RUN * (np.arange(runs)[:, None] * cells + generator.permuted(np.tile(np.arange(cells), (runs, 1)), axis=1))
+    return _RUN * (
+        np.arange(runs)[:, None] * cells
+        + generator.permuted(np.tile(np.arange(cells), (runs, 1)), axis=1)
+    )
 
 
 def _differ(found: pd.DataFrame) -> "pd.Series[bool]":
@@ -61,7 +86,12 @@ def _covered(found: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def with_drift(
-    runs: int, cells: int, slowing: float, count: int, fixed: bool = True, effect: float = 0.0
+    runs: int,
+    cells: int,
+    slowing: float,
+    count: int,
+    fixed: bool = True,
+    effect: float = 0.0,
 ) -> tuple[float, float]:
     """Share of campaigns in which any arm but the last is called different, and in which the last is.
 
@@ -70,7 +100,9 @@ def with_drift(
     generator, wrong, last = np.random.default_rng(21), 0, 0
     for _ in range(count):
         starts = in_order(runs, cells) if fixed else at_random(generator, runs, cells)
-        logs = generator.normal(0, 0.02, (runs, cells)) + generator.normal(0, 0.01, (runs, 1))
+        logs = generator.normal(0, 0.02, (runs, cells)) + generator.normal(
+            0, 0.01, (runs, 1)
+        )
         logs -= slowing * starts / (_RUN * cells)
         logs[:, -1] += effect
         differ = _differ(compared(logs, starts).baseline)
@@ -85,15 +117,23 @@ def later_day(count: int, days: float = 0.04) -> tuple[float, float]:
     """
     generator, new, old = np.random.default_rng(22), 0, 0
     for _ in range(count):
-        starts = np.vstack([at_random(generator, 3, 4), at_random(generator, 2, 4) + 30])
-        starts = np.column_stack([starts, np.r_[27 + _RUN * np.arange(3), starts[3:].max(axis=1) + _RUN]])
-        logs = generator.normal(0, 0.02, (5, 5)) + np.where(starts > 20, generator.normal(0, days), 0.0)
+        starts = np.vstack(
+            [at_random(generator, 3, 4), at_random(generator, 2, 4) + 30]
+        )
+        starts = np.column_stack(
+            [starts, np.r_[27 + _RUN * np.arange(3), starts[3:].max(axis=1) + _RUN]]
+        )
+        logs = generator.normal(0, 0.02, (5, 5)) + np.where(
+            starts > 20, generator.normal(0, days), 0.0
+        )
         differ = _differ(compared(logs, starts).baseline)
         new, old = new + bool(differ.iloc[-1]), old + bool(differ[:-1].any())
     return new / count, old / count
 
 
-def sessions(cells: int, groups: tuple[int, ...], share: float, count: int, pause: float = 20.0) -> dict[str, float]:
+def sessions(
+    cells: int, groups: tuple[int, ...], share: float, count: int, pause: float = 20.0
+) -> dict[str, float]:
     """Coverage and family-wise error where the runs of a session have the part `share` of their variance in common.
 
     `groups`: runs of each session; between sessions lie `pause` hours.
@@ -119,8 +159,12 @@ def copies(apart: float, effect: float, count: int) -> tuple[float, float]:
     generator, wrong, right = np.random.default_rng(24), 0, 0
     for _ in range(count):
         # The third cell, without an effect, is about as far from the baseline as the copies are from each other.
-        logs = np.array([0.0, effect, 0.9 * apart, 0.0, apart]) + generator.normal(0, 0.015, (5, 5))
-        differ = _differ(compared(logs, at_random(generator, 5, 5), same=(3, 4)).baseline)
+        logs = np.array([0.0, effect, 0.9 * apart, 0.0, apart]) + generator.normal(
+            0, 0.015, (5, 5)
+        )
+        differ = _differ(
+            compared(logs, at_random(generator, 5, 5), same=(3, 4)).baseline
+        )
         wrong, right = wrong + bool(differ.iloc[1]), right + bool(differ.iloc[0])
     return wrong / count, right / count
 
@@ -129,7 +173,9 @@ def flat_peaks(arms: int, levels: int, runs: int, count: int) -> dict[str, float
     """Coverage and family-wise error of peaks against peaks, where all levels of all cells are equal."""
     generator, held, wrong = np.random.default_rng(25), 0.0, 0
     for _ in range(count):
-        logs = generator.normal(0, 0.02, (runs, arms + 1, levels)) + generator.normal(0, 0.03, (runs, 1, 1))
+        logs = generator.normal(0, 0.02, (runs, arms + 1, levels)) + generator.normal(
+            0, 0.03, (runs, 1, 1)
+        )
         found = compared(logs, at_random(generator, runs, arms + 1)).peaks
         held += float(_covered(found).mean())
         wrong += bool(_differ(found).any())
@@ -141,7 +187,11 @@ def found_beside_others(count: int) -> tuple[float, float, float]:
     generator, found, width = np.random.default_rng(26), np.zeros(2), 0.0
     effects = np.log([1, 1.127, 0.923, 1, 1, 1, 1, 1])
     for _ in range(count):
-        logs = effects + generator.normal(0, 0.02, (5, 8)) + generator.normal(0, 0.03, (5, 1))
+        logs = (
+            effects
+            + generator.normal(0, 0.02, (5, 8))
+            + generator.normal(0, 0.03, (5, 1))
+        )
         rows = compared(logs, at_random(generator, 5, 8)).baseline
         found += _differ(rows).to_numpy()[:2]
         width += float((rows["high_percent"] - rows["low_percent"])[0]) / 2
@@ -152,7 +202,10 @@ def parity_said(arms: int, runs: int, sd: float, count: int) -> tuple[float, flo
     """Chance of parity as planned from the true spread, and the share of equal arms at parity."""
     generator, shown = np.random.default_rng(27), 0.0
     for _ in range(count):
-        rows = compared(generator.normal(0, sd, (runs, arms + 1)), at_random(generator, runs, arms + 1)).baseline
+        rows = compared(
+            generator.normal(0, sd, (runs, arms + 1)),
+            at_random(generator, runs, arms + 1),
+        ).baseline
         shown += float((rows["verdict"] == "parity").mean())
     return parity_power(sd, 0.05, runs, arms + 1, comparisons=arms), shown / count
 
@@ -170,9 +223,17 @@ def rows(count: int) -> Iterator[tuple[str, str, str]]:
             yield text, per_cent(max(wrong)), "at most 6 %"
     for runs in (3, 5):
         text = f"fixed order, no drift, R = {runs}, K = 4: +12.7 % found"
-        yield text, per_cent(with_drift(runs, 4, 0.0, count, effect=np.log(1.127))[1]), "above 80 %"
+        yield (
+            text,
+            per_cent(with_drift(runs, 4, 0.0, count, effect=np.log(1.127))[1]),
+            "above 80 %",
+        )
     wrong = with_drift(5, 4, 0.06, count, fixed=False)
-    yield "random order, 6 % slower a block, R = 5, K = 4: called different", per_cent(max(wrong)), "at most 6 %"
+    yield (
+        "random order, 6 % slower a block, R = 5, K = 4: called different",
+        per_cent(max(wrong)),
+        "at most 6 %",
+    )
     yield (
         "new arm and runs of a later day: new arm, others called different",
         per_cent(*later_day(count)),
@@ -182,16 +243,30 @@ def rows(count: int) -> Iterator[tuple[str, str, str]]:
         for share in (0.0, 0.3, 0.6):
             found = sessions(cells, groups, share, count)
             text = f"sessions of {' + '.join(map(str, groups))} runs, {100 * share:g} % shared, K = {cells}"
-            yield f"{text}: coverage, error", per_cent(*found.values()), "93 to 97 %, at most 6 %"
+            yield (
+                f"{text}: coverage, error",
+                per_cent(*found.values()),
+                "93 to 97 %, at most 6 %",
+            )
     text = "copies 7.6 % apart: an arm that far off, one of +20 % called different"
     yield text, per_cent(*copies(0.073, np.log(1.2), count)), "at most 6 %, above 90 %"
     for arms, levels, runs in ((18, 8, 5), (18, 3, 5), (7, 4, 3)):
         found = flat_peaks(arms, levels, runs, count // 2)
-        text = f"peaks of {levels} equal levels, {arms} arms, R = {runs}: coverage, error"
+        text = (
+            f"peaks of {levels} equal levels, {arms} arms, R = {runs}: coverage, error"
+        )
         yield text, per_cent(*found.values()), "93 to 98 %, at most 6 %"
     *found, width = found_beside_others(count)
     text = f"{per_cent(*found)}; +-{width:.2f} %"
-    yield "+12.7 %, -7.7 % among 7 arms found; half width of the first", text, "above 95 %; below 3.56 %"
+    yield (
+        "+12.7 %, -7.7 % among 7 arms found; half width of the first",
+        text,
+        "above 95 %; below 3.56 %",
+    )
     for arms, runs, sd in ((8, 5, 0.02), (8, 5, 0.025), (8, 3, 0.02), (1, 5, 0.02)):
         said = parity_said(arms, runs, sd, count)
-        yield f"parity of {arms} equal arms, R = {runs}, SD {100 * sd:g} %: said, true", per_cent(*said), "alike"
+        yield (
+            f"parity of {arms} equal arms, R = {runs}, SD {100 * sd:g} %: said, true",
+            per_cent(*said),
+            "alike",
+        )

@@ -40,8 +40,17 @@ from kveval.store.store import Store  # noqa: E402
 MODELS = ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ")
 OFFLOAD, CACHE = native(10_000), f"--kv-transfer-config '{LMCACHE}'"
 ARMS = {
-    **{"no-offload": "", "native-offload-10k": OFFLOAD, "lmcache-local": CACHE, "lmcache-redis": CACHE},
-    **{"lmcache-valkey": CACHE, "llm-d-redis": "", "llm-d-valkey": "--enable-prefix-caching"},
+    **{
+        "no-offload": "",
+        "native-offload-10k": OFFLOAD,
+        "lmcache-local": CACHE,
+        "lmcache-redis": CACHE,
+    },
+    **{
+        "lmcache-valkey": CACHE,
+        "llm-d-redis": "",
+        "llm-d-valkey": "--enable-prefix-caching",
+    },
 }
 LEVELS = (1, 50, 100, 200, 300, 400, 500, 650)
 
@@ -56,8 +65,20 @@ def write_tree(root: Path, folders: int, requests: int) -> None:
                     if made == folders:
                         return
                     each = max(1, requests // level)
-                    story = {"seconds": 120.0, "latency_s": min(60.0, 119.0 / each), "start": START + 300.0 * made}
-                    write_level(root / f"repetition-{repetition + 1}", model, arm, level, args=args, step=10.0, **story)
+                    story = {
+                        "seconds": 120.0,
+                        "latency_s": min(60.0, 119.0 / each),
+                        "start": START + 300.0 * made,
+                    }
+                    write_level(
+                        root / f"repetition-{repetition + 1}",
+                        model,
+                        arm,
+                        level,
+                        args=args,
+                        step=10.0,
+                        **story,
+                    )
                     made += 1
 
 
@@ -67,13 +88,18 @@ def timed(what: str, work: Callable[[], Any]) -> Any:
     result = work()
     seconds, busy = time.perf_counter() - begin, time.process_time() - busy
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{what:58} {seconds:8.1f} s ({busy:.1f} s processor), peak {peak:.0f} MiB", flush=True)
+    print(
+        f"{what:58} {seconds:8.1f} s ({busy:.1f} s processor), peak {peak:.0f} MiB",
+        flush=True,
+    )
     return result
 
 
 def size_of(folder: Path) -> tuple[int, int]:
     """Number of files and bytes below a folder, links not followed."""
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    files = [
+        path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()
+    ]
     return len(files), sum(path.stat().st_size for path in files)
 
 
@@ -82,7 +108,9 @@ def bench_library(folder: Path) -> None:
     values = {"name": "bench", "import": [{"path": str(folder / "tree")}]}
     config = load_config(values, ROOT / "config")
     index, store = folder / "index", Store(folder / "store")
-    planned = timed("first plan: names, sizes, every report", lambda: import_plan(config, index))
+    planned = timed(
+        "first plan: names, sizes, every report", lambda: import_plan(config, index)
+    )
     print(f"  {summary(planned)}; index {size_of(index)[1] / 1e6:.1f} MB")
     timed("second plan: names and sizes alone", lambda: import_plan(config, index))
 
@@ -100,30 +128,53 @@ def bench_library(folder: Path) -> None:
 def bench_workflow(folder: Path) -> None:
     """Time the same through Snakemake, in a copy of the workflow."""
     copy = workflow_copy(folder / "workflow")
-    campaign = {"name": "bench", "results": "results/campaigns/bench", "import": [{"path": str(folder / "tree")}]}
+    campaign = {
+        "name": "bench",
+        "results": "results/campaigns/bench",
+        "import": [{"path": str(folder / "tree")}],
+    }
     (copy / "bench.yaml").write_text(yaml.safe_dump(campaign))
 
     options = ("--cores", str(os.cpu_count()), "--configfile", "bench.yaml", "--")
     # Its table needs every run, and nothing that is made of them.
     table = "results/campaigns/bench/analysis/imported.csv"
-    timed("snakemake -n, nothing read before", lambda: snakemake(copy, "-n", *options, table))
-    timed("snakemake -n, everything read before", lambda: snakemake(copy, "-n", *options, table))
+    timed(
+        "snakemake -n, nothing read before",
+        lambda: snakemake(copy, "-n", *options, table),
+    )
+    timed(
+        "snakemake -n, everything read before",
+        lambda: snakemake(copy, "-n", *options, table),
+    )
     timed("snakemake: importing and listing", lambda: snakemake(copy, *options, table))
-    timed("snakemake again: nothing to be done", lambda: snakemake(copy, *options, table))
+    timed(
+        "snakemake again: nothing to be done", lambda: snakemake(copy, *options, table)
+    )
 
 
 def main() -> None:
     """Make the tree, measure, clean up."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folders", type=int, default=1700)
-    parser.add_argument("--requests", type=int, default=1000, help="records in a report, about")
-    parser.add_argument("--folder", type=Path, help="where the tree is made (and found again with --keep)")
+    parser.add_argument(
+        "--requests", type=int, default=1000, help="records in a report, about"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where the tree is made (and found again with --keep)",
+    )
     parser.add_argument("--keep", action="store_true", help="leave everything")
     parser.add_argument("--workflow", action="store_true", help="time Snakemake, too")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="bench-import-"))
     if not (folder / "tree").exists():
-        timed("making the tree", lambda: write_tree(folder / "tree", options.folders, options.requests))
+        timed(
+            "making the tree",
+            lambda: write_tree(folder / "tree", options.folders, options.requests),
+        )
     count, size = size_of(folder / "tree")
     print(f"  {options.folders} result folders: {count} files, {size / 1e6:.1f} MB")
     bench_library(folder)

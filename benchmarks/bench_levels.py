@@ -20,42 +20,89 @@ from kveval.analysis.levels.noise import drift, uneven  # noqa: E402
 from kveval.analysis.levels.records import measured  # noqa: E402
 
 
-def tails(loop: ClosedLoop, count: int, seed: int = 1) -> tuple[float, float, float, float]:
+def tails(
+    loop: ClosedLoop, count: int, seed: int = 1
+) -> tuple[float, float, float, float]:
     """Return mean and median relative error of e2e_ms_p99, and the shares of its intervals that hold and are known."""
     generator = np.random.default_rng(seed)
     truth = loop.true_quantile(0.99)
-    rows = [measured(requests, *window) for requests, window in (loop.window(generator) for _ in range(count))]
-    found, low, high = (np.array([row[f"e2e_ms_p99{end}"] for row in rows]) for end in ("", "_low", "_high"))
+    rows = [
+        measured(requests, *window)
+        for requests, window in (loop.window(generator) for _ in range(count))
+    ]
+    found, low, high = (
+        np.array([row[f"e2e_ms_p99{end}"] for row in rows])
+        for end in ("", "_low", "_high")
+    )
     # An unknown end counts as infinite.
-    held = (np.nan_to_num(low) <= truth) & (truth <= np.where(np.isnan(high), np.inf, high))
+    held = (np.nan_to_num(low) <= truth) & (
+        truth <= np.where(np.isnan(high), np.inf, high)
+    )
     known = ~np.isnan(low) & ~np.isnan(high)
-    return np.nanmean(found) / truth - 1, np.nanmedian(found) / truth - 1, held.mean(), known.mean()
+    return (
+        np.nanmean(found) / truth - 1,
+        np.nanmedian(found) / truth - 1,
+        held.mean(),
+        known.mean(),
+    )
 
 
 def unsteady(loop: ClosedLoop, count: int, seed: int = 1) -> float:
     """Return the share of windows whose rate is called uneven."""
     generator = np.random.default_rng(seed)
     windows = (loop.window(generator) for _ in range(count))
-    return float(np.mean([uneven(*drift(requests, *window, loop.streams)) for requests, window in windows]))
+    return float(
+        np.mean(
+            [
+                uneven(*drift(requests, *window, loop.streams))
+                for requests, window in windows
+            ]
+        )
+    )
 
 
 def main(count: int) -> None:
     """Print both tables."""
     print(f"p99 of E2E, {count} windows each\n")
-    print(f"{'latencies':<16} {'turns':>5} {'streams':>7} {'window':>7}   bias  median  interval holds  is known")
+    print(
+        f"{'latencies':<16} {'turns':>5} {'streams':>7} {'window':>7}   bias  median  interval holds  is known"
+    )
     for name in LATENCIES:
-        for streams, seconds in ((8, 20.0), (64, 2.0), (8, 80.0), (32, 20.0), (128, 10.0), (8, 250.0)):
+        for streams, seconds in (
+            (8, 20.0),
+            (64, 2.0),
+            (8, 80.0),
+            (32, 20.0),
+            (128, 10.0),
+            (8, 250.0),
+        ):
             found = tails(ClosedLoop(name, streams, seconds), count)
-            print(f"{name:<16} {1:>5} {streams:>7} {seconds:>5.0f} s", *(f"{100 * each:+7.1f} %" for each in found))
+            print(
+                f"{name:<16} {1:>5} {streams:>7} {seconds:>5.0f} s",
+                *(f"{100 * each:+7.1f} %" for each in found),
+            )
     for turns, spread in ((4, 0.5), (8, 1.0)):
         found = tails(ClosedLoop("light", 32, 200.0, turns, spread), count)
-        print(f"{'light, alike':<16} {turns:>5} {32:>7} {200:>5} s", *(f"{100 * each:+7.1f} %" for each in found))
+        print(
+            f"{'light, alike':<16} {turns:>5} {32:>7} {200:>5} s",
+            *(f"{100 * each:+7.1f} %" for each in found),
+        )
     print(f"\nwindows called unsteady, of {count}\n")
-    print(f"{'latencies':<16} {'pace SD':>7} {'rise':>5}" + "".join(f"{f'{n} x {s} s':>12}" for n, s in _SIZES))
+    print(
+        f"{'latencies':<16} {'pace SD':>7} {'rise':>5}"
+        + "".join(f"{f'{n} x {s} s':>12}" for n, s in _SIZES)
+    )
     cases = [(name, 0.0, 0.0) for name in LATENCIES]
-    cases += [("light", 0.05, 0.0), ("light", 0.1, 0.0), ("light", 0.0, 0.2), ("light", 0.0, 0.5)]
+    cases += [
+        ("light", 0.05, 0.0),
+        ("light", 0.1, 0.0),
+        ("light", 0.0, 0.2),
+        ("light", 0.0, 0.5),
+    ]
     for name, pace_sd, fill in cases:
-        loops = (ClosedLoop(name, n, float(s), pace_sd=pace_sd, fill=fill) for n, s in _SIZES)
+        loops = (
+            ClosedLoop(name, n, float(s), pace_sd=pace_sd, fill=fill) for n, s in _SIZES
+        )
         shares = "".join(f"{100 * unsteady(loop, count):>10.0f} %" for loop in loops)
         print(f"{name:<16} {pace_sd:>7} {fill:>5}{shares}")
 

@@ -54,14 +54,27 @@ def wide(folder: Path, scale: float) -> tuple[Path, int]:
     """20,000 instances x 600 samples: one metric of each of three types, every record of the same shape."""
     rng = np.random.default_rng(1)
     metrics, samples = 3, max(2, int(600 * scale))
-    sizes = [20_000 // metrics + (number < 20_000 % metrics) for number in range(metrics)]
+    sizes = [
+        20_000 // metrics + (number < 20_000 % metrics) for number in range(metrics)
+    ]
     writer = Writer(folder, "wide")
     values, steps = [], []
     for number, size in enumerate(sizes):
         kind = (U32, U64, DOUBLE)[number % 3]
         domain = indom(60, number)
-        writer.metric(Metric(pmid(60, 0, number), (f"wide.metric{number}",), kind, domain, COUNTER, units(count=1)))
-        writer.domain(writer.start, domain, {k: f"instance-{k:05}" for k in range(size)})
+        writer.metric(
+            Metric(
+                pmid(60, 0, number),
+                (f"wide.metric{number}",),
+                kind,
+                domain,
+                COUNTER,
+                units(count=1),
+            )
+        )
+        writer.domain(
+            writer.start, domain, {k: f"instance-{k:05}" for k in range(size)}
+        )
         values.append(rng.integers(0, 1 << 30, size).astype(np.float64))
         steps.append(rng.integers(1, 4000, size))
     for step in range(samples):
@@ -71,9 +84,18 @@ def wide(folder: Path, scale: float) -> tuple[Path, int]:
             moving = rng.random(size) < 0.7
             values[number] += moving * rng.integers(0, steps[number])
             kind = (U32, U64, DOUBLE)[number % 3]
-            shown = values[number] / 8 if kind == DOUBLE else values[number].astype(np.uint64)
+            shown = (
+                values[number] / 8
+                if kind == DOUBLE
+                else values[number].astype(np.uint64)
+            )
             groups.append((pmid(60, 0, number), kind, np.arange(size), shown))
-        writer.raw_record(_jittered(writer, rng, step), packed_sets(3, groups), metrics, index=step % 30 == 0)
+        writer.raw_record(
+            _jittered(writer, rng, step),
+            packed_sets(3, groups),
+            metrics,
+            index=step % 30 == 0,
+        )
     return writer.close(), samples * sum(sizes)
 
 
@@ -85,11 +107,21 @@ def churn(folder: Path, scale: float) -> tuple[Path, int]:
     processes = indom(3, 9)
     kinds = [(U32, U64, U64, DOUBLE)[number % 4] for number in range(metrics)]
     for number, kind in enumerate(kinds):
-        writer.metric(Metric(pmid(3, 8, number), (f"proc.metric{number:02}",), kind, processes, COUNTER))
+        writer.metric(
+            Metric(
+                pmid(3, 8, number),
+                (f"proc.metric{number:02}",),
+                kind,
+                processes,
+                COUNTER,
+            )
+        )
     writer.metric(Metric(pmid(60, 0, 0), ("kernel.uname",), STRING))
     pids = np.arange(100, 100 + alive)
     values = rng.integers(0, 1 << 24, (metrics, alive)).astype(np.float64)
-    writer.domain(writer.start, processes, {int(pid): _process(int(pid)) for pid in pids})
+    writer.domain(
+        writer.start, processes, {int(pid): _process(int(pid)) for pid in pids}
+    )
     total, next_pid = 0, 100 + alive
     for step in range(samples):
         now = _jittered(writer, rng, step)
@@ -98,13 +130,25 @@ def churn(folder: Path, scale: float) -> tuple[Path, int]:
             new = np.arange(next_pid, next_pid + 3)
             next_pid += 3
             delta: dict[int, str | None] = {int(pid): None for pid in pids[leave]}
-            writer.domain(now, processes, {**delta, **{int(pid): _process(int(pid)) for pid in new}}, delta=True)
+            writer.domain(
+                now,
+                processes,
+                {**delta, **{int(pid): _process(int(pid)) for pid in new}},
+                delta=True,
+            )
             order = np.delete(np.arange(alive), leave)
             pids = np.concatenate([pids[order], new])
             values = np.concatenate([values[:, order], np.zeros((metrics, 3))], axis=1)
         values += (rng.random(values.shape) < 0.3) * rng.integers(0, 500, values.shape)
         groups = [
-            (pmid(3, 8, number), kind, pids, values[number] / 4 if kind == DOUBLE else values[number].astype(np.uint64))
+            (
+                pmid(3, 8, number),
+                kind,
+                pids,
+                values[number] / 4
+                if kind == DOUBLE
+                else values[number].astype(np.uint64),
+            )
             for number, kind in enumerate(kinds)
         ]
         if step in (samples // 4, samples // 2, 3 * samples // 4):
@@ -112,7 +156,9 @@ def churn(folder: Path, scale: float) -> tuple[Path, int]:
         writer.raw_record(now, packed_sets(3, groups), metrics, index=step % 30 == 0)
         total += metrics * len(pids)
         if step % 60 == 0:
-            writer.record(now + 1000, {pmid(60, 0, 0): {0xFFFFFFFF: "Linux testhost 6.1"}})
+            writer.record(
+                now + 1000, {pmid(60, 0, 0): {0xFFFFFFFF: "Linux testhost 6.1"}}
+            )
             total += 1
     return writer.close(), total
 
@@ -176,27 +222,45 @@ def session(name: str, base: Path, values: int, metric: str, repeats: int) -> No
     stored, small = parquet.stat().st_size, compressed_size(base.parent)
     print(f"{name}: {values:,} values, archive {raw / 1e6:.1f} MB", flush=True)
     rate = values / seconds / 1e6
-    print(f"  kveval.pcp {seconds:.2f} s ({busy:.2f} s processor) = {rate:.1f} M values/s, peak {memory:.0f} MiB")
-    print(f"  Parquet {stored / 1e6:.1f} MB, archive as .zst {small / 1e6:.1f} MB, ratio {stored / small:.2f}")
+    print(
+        f"  kveval.pcp {seconds:.2f} s ({busy:.2f} s processor) = {rate:.1f} M values/s, peak {memory:.0f} MiB"
+    )
+    print(
+        f"  Parquet {stored / 1e6:.1f} MB, archive as .zst {small / 1e6:.1f} MB, ratio {stored / small:.2f}"
+    )
     start = 1_700_000_000 * SECOND
     for first, last in ((30, 90), (0, 10**6)):
-        took = read_back(parquet, metric, (start + first * SECOND, start + last * SECOND))
+        took = read_back(
+            parquet, metric, (start + first * SECOND, start + last * SECOND)
+        )
         print(f"  reading {metric} back, seconds {first} to {last}: {took:.1f} ms")
     if shutil.which("pmdumplog"):
         seconds, theirs, _ = timed(["pmdumplog", str(base)])
-        print(f"  pmdumplog {seconds:.1f} s ({theirs:.1f} s processor), {theirs / busy:.0f} times as much")
+        print(
+            f"  pmdumplog {seconds:.1f} s ({theirs:.1f} s processor), {theirs / busy:.0f} times as much"
+        )
     if shutil.which("pcp2arrow"):
         # It makes a folder, which must not exist.
         with tempfile.TemporaryDirectory(dir=base.parent.parent) as folder:
-            seconds, theirs, memory = timed(["pcp2arrow", "-a", str(base), "-r", "-o", str(Path(folder, "out"))])
+            seconds, theirs, memory = timed(
+                ["pcp2arrow", "-a", str(base), "-r", "-o", str(Path(folder, "out"))]
+            )
         times = f"{theirs / busy:.0f} times as much"
-        print(f"  pcp2arrow -r {seconds:.1f} s ({theirs:.1f} s processor), {times}, peak {memory:.0f} MiB")
+        print(
+            f"  pcp2arrow -r {seconds:.1f} s ({theirs:.1f} s processor), {times}, peak {memory:.0f} MiB"
+        )
 
 
 def main() -> None:
     """Make the archives, measure, clean up."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, help="where archives are made (and found again with --keep)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where archives are made (and found again with --keep)",
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="share of the samples")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--keep", action="store_true", help="leave the archives")
@@ -204,12 +268,17 @@ def main() -> None:
     # Commands inherit it: what is measured runs on one core.
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     folder = options.folder or Path(tempfile.mkdtemp(prefix="bench-pcp-"))
-    for name, make, metric in (("wide", wide, "wide.metric1"), ("churn", churn, "proc.metric07")):
+    for name, make, metric in (
+        ("wide", wide, "wide.metric1"),
+        ("churn", churn, "proc.metric07"),
+    ):
         count = folder / name / "VALUES"
         if not count.exists():
             _, values = make(folder / name, options.scale)
             count.write_text(str(values))
-        session(name, folder / name / name, int(count.read_text()), metric, options.repeats)
+        session(
+            name, folder / name / name, int(count.read_text()), metric, options.repeats
+        )
         if not options.keep:
             shutil.rmtree(folder / name)
 

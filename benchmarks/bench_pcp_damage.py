@@ -101,9 +101,16 @@ def sound(folders: list[Path], count: int, rng: random.Random) -> list[Files]:
     rng.shuffle(candidates)
     chosen: list[Files] = []
     # Prefer archives of several volumes: they are rare, and more can go wrong with them.
-    for base, members in sorted(candidates, key=lambda candidate: len(candidate[1]) < 4):
-        if len(chosen) < count and not any(problem.damage for problem in check(base)[1]):
-            data = {part: _plain(member.path, member.suffix) for part, member in members.items()}
+    for base, members in sorted(
+        candidates, key=lambda candidate: len(candidate[1]) < 4
+    ):
+        if len(chosen) < count and not any(
+            problem.damage for problem in check(base)[1]
+        ):
+            data = {
+                part: _plain(member.path, member.suffix)
+                for part, member in members.items()
+            }
             if sum(map(len, data.values())) < LARGEST:
                 chosen.append(data)
     return chosen
@@ -112,7 +119,9 @@ def sound(folders: list[Path], count: int, rng: random.Random) -> list[Files]:
 def _parts(files) -> Iterator[tuple[str, object]]:  # type: ignore[no-untyped-def]
     yield "meta", files.meta
     yield "index", files.index
-    yield from ((str(number), member) for number, member in sorted(files.volumes.items()))
+    yield from (
+        (str(number), member) for number, member in sorted(files.volumes.items())
+    )
 
 
 def _plain(path: Path, suffix: str) -> bytes:
@@ -191,7 +200,9 @@ def cut_at_index(files: Files, part: str, rng: random.Random) -> str:
     """Cut a volume, or .meta, where an entry of the index points to; most often at the last such place."""
     version = MAGIC[int.from_bytes(files["index"][4:8], "big")]
     reached = set()
-    for fields in INDEX_ENTRY[version].iter_unpack(files["index"][LABEL_SIZE[version] :]):
+    for fields in INDEX_ENTRY[version].iter_unpack(
+        files["index"][LABEL_SIZE[version] :]
+    ):
         volume, meta, offset = fields[-3:]
         if part == "meta":
             reached.add(meta)
@@ -220,7 +231,14 @@ def _record_ends(data: bytearray) -> Iterator[int]:
 
 DAMAGE = (flip, flip, flip, run_of_bytes, zeros, cut, cut_at_record, removed)
 # Damage before a file is compressed: what a copy or a tool that ends too soon leaves, with sound checksums.
-BEFORE_COMPRESSION = (flip, cut_at_record, cut_to_label, record_removed, record_removed, record_repeated)
+BEFORE_COMPRESSION = (
+    flip,
+    cut_at_record,
+    cut_to_label,
+    record_removed,
+    record_removed,
+    record_repeated,
+)
 
 
 def damaged(files: Files, other: Files, rng: random.Random) -> tuple[Files, str]:
@@ -250,7 +268,9 @@ def damaged(files: Files, other: Files, rng: random.Random) -> tuple[Files, str]
     return files, f"{kind}{name.removeprefix(part)}: {how}"
 
 
-def _incomplete(files: Files, volumes: list[str], rng: random.Random) -> tuple[Files, str]:
+def _incomplete(
+    files: Files, volumes: list[str], rng: random.Random
+) -> tuple[Files, str]:
     """A copy with a damaged file that is plain, or was compressed after it was damaged."""
     part = rng.choice(("meta", *4 * volumes))
     if rng.random() < 0.3:
@@ -263,10 +283,15 @@ def _incomplete(files: Files, volumes: list[str], rng: random.Random) -> tuple[F
     suffix = rng.choice(("", "", ".xz", ".zst"))
     if suffix:
         files[part + suffix] = PACK[suffix](files.pop(part))
-    return files, f"{kind}{suffix}, before compression: {how}" if suffix else f"{kind}: {how}"
+    return (
+        files,
+        f"{kind}{suffix}, before compression: {how}" if suffix else f"{kind}: {how}",
+    )
 
 
-def _rearranged(files: Files, other: Files, volumes: list[str], rng: random.Random) -> tuple[Files, str]:
+def _rearranged(
+    files: Files, other: Files, volumes: list[str], rng: random.Random
+) -> tuple[Files, str]:
     what = rng.choice(("removed", "exchanged", "appended", "foreign"))
     part = rng.choice(["meta", "index", *2 * volumes])
     kind = "volume" if part.isdigit() else part
@@ -299,7 +324,9 @@ def _tar(files: Files, suffix: str) -> bytes:
 def hashed(parquet: Path) -> Counter[int]:
     """The rows of a converted file, as hashes, each as often as it occurs."""
     table = pq.read_table(parquet)
-    frame = pd.DataFrame({name: table[name].cast("string").to_pandas() for name in table.column_names})
+    frame = pd.DataFrame(
+        {name: table[name].cast("string").to_pandas() for name in table.column_names}
+    )
     return Counter(pd.util.hash_pandas_object(frame.fillna("-"), index=False).tolist())
 
 
@@ -321,12 +348,16 @@ class Sound:
     pmlogcheck: set[str]
 
 
-def worker(job: tuple[list[Files], int, int, int, str | None]) -> tuple[list[Outcome], int]:
+def worker(
+    job: tuple[list[Files], int, int, int, str | None],
+) -> tuple[list[Outcome], int]:
     """Damage archives and judge the results, in a process whose peak memory is measured."""
     archives, seed, first, count, pmlogcheck = job
     known: dict[int, Sound] = {}
     outcomes = []
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if Path("/dev/shm").is_dir() else None
+    ) as scratch:
         for number in range(first, first + count):
             rng = random.Random(f"{seed} {number}")
             which = rng.randrange(len(archives))
@@ -350,12 +381,21 @@ def _written(folder: Path, files: Files) -> Path:
     return packed[0] if packed else folder
 
 
-def _judged(source: Path, how: str, number: int, before: Sound, pmlogcheck: str | None) -> Outcome:
+def _judged(
+    source: Path, how: str, number: int, before: Sound, pmlogcheck: str | None
+) -> Outcome:
     begin = time.process_time()
     try:
-        rows, said, exit_one = rows_of(source, source.parent / f"{source.parent.name}-out.parquet")
+        rows, said, exit_one = rows_of(
+            source, source.parent / f"{source.parent.name}-out.parquet"
+        )
     except Exception:  # noqa: BLE001  (any would be a finding)
-        return Outcome(how, "traceback", 0.0, f"mutation {number}: {traceback.format_exc(limit=-3)}")
+        return Outcome(
+            how,
+            "traceback",
+            0.0,
+            f"mutation {number}: {traceback.format_exc(limit=-3)}",
+        )
     seconds = time.process_time() - begin
     lost = sum((before.rows - rows).values())
     fewer = rows.total() < before.rows.total()
@@ -370,7 +410,9 @@ def _judged(source: Path, how: str, number: int, before: Sound, pmlogcheck: str 
     else:
         verdict = LOST if fewer else CHANGED
         readable = source.is_dir() and not list(source.glob("*.zst"))
-        words = _pmlogcheck(pmlogcheck, source) - before.pmlogcheck if readable else set()
+        words = (
+            _pmlogcheck(pmlogcheck, source) - before.pmlogcheck if readable else set()
+        )
         if words:
             detail = f"mutation {number}: {lost} lost: {min(words)}"
             return Outcome(how, "silent, named by pmlogcheck", seconds, detail)
@@ -382,41 +424,77 @@ def _pmlogcheck(program: str | None, folder: Path) -> set[str]:
     if program is None:
         return set()
     command = [program, "-w", "test"]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=60)
-    return {line.strip() for line in (run.stderr + run.stdout).splitlines() if line.strip()}
+    run = subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=60,
+    )
+    return {
+        line.strip() for line in (run.stderr + run.stdout).splitlines() if line.strip()
+    }
 
 
 def main() -> int:
     """Run; exit code 1 if anything that must not happen did."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="+", type=Path, metavar="ARCHIVES_DIR")
     parser.add_argument("--mutations", type=int, default=20_000)
     parser.add_argument("--archives", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=0, help="number of the first mutation, to look at one again")
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=0,
+        help="number of the first mutation, to look at one again",
+    )
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--pmlogcheck", default=shutil.which("pmlogcheck"), help="default: the one in PATH")
+    parser.add_argument(
+        "--pmlogcheck",
+        default=shutil.which("pmlogcheck"),
+        help="default: the one in PATH",
+    )
     options = parser.parse_args()
     archives = sound(options.folders, options.archives, random.Random(options.seed))
     total = sum(sum(map(len, files.values())) for files in archives)
     several = sum(len(files) > 3 for files in archives)
-    print(f"{len(archives)} archives, {total / 1e6:.1f} MB, {several} of several volumes")
+    print(
+        f"{len(archives)} archives, {total / 1e6:.1f} MB, {several} of several volumes"
+    )
     step = max(1, min(250, options.mutations))
     jobs = [
-        (archives, options.seed, first, min(step, options.first + options.mutations - first), options.pmlogcheck)
+        (
+            archives,
+            options.seed,
+            first,
+            min(step, options.first + options.mutations - first),
+            options.pmlogcheck,
+        )
         for first in range(options.first, options.first + options.mutations, step)
     ]
     tally = Tally()
     # A process for each job: its peak memory is that of its own inputs.
-    with multiprocessing.get_context("spawn").Pool(options.processes, maxtasksperchild=1) as pool:
+    with multiprocessing.get_context("spawn").Pool(
+        options.processes, maxtasksperchild=1
+    ) as pool:
         for outcomes, peak in pool.imap_unordered(worker, jobs):
             tally.peak = max(tally.peak, peak)
             for outcome in outcomes:
                 tally.add(outcome)
-            print(f"{tally.verdicts.total():,} done: {dict(tally.verdicts)}", file=sys.stderr, flush=True)
+            print(
+                f"{tally.verdicts.total():,} done: {dict(tally.verdicts)}",
+                file=sys.stderr,
+                flush=True,
+            )
     for verdict, count in tally.verdicts.most_common():
         print(f"{verdict:30} {count:7,}")
-    print(f"slowest {tally.slowest:.2f} s of processor, peak {tally.peak >> 10} MiB of a worker")
+    print(
+        f"slowest {tally.slowest:.2f} s of processor, peak {tally.peak >> 10} MiB of a worker"
+    )
     print("silent, by what was damaged:")
     for how, count in tally.silent.most_common():
         print(f"  {how:40} {count:6,}")

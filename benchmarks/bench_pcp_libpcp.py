@@ -77,9 +77,19 @@ def libpcp_reading(python: str, base: Path, folder: Path) -> Reading:
     """What libpcp reads of an archive; {"refused": why} where it opens nothing."""
     out = folder / "libpcp.pickle"
     out.unlink(missing_ok=True)
-    command = [python, str(ROOT / "benchmarks" / "libpcp_reading.py"), str(base), str(out)]
+    command = [
+        python,
+        str(ROOT / "benchmarks" / "libpcp_reading.py"),
+        str(base),
+        str(out),
+    ]
     # Derived metrics are no part of an archive.
-    run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PCP_DERIVED_CONFIG": ""})
+    run = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PCP_DERIVED_CONFIG": ""},
+    )
     if run.returncode > 0:
         raise SystemExit(f"{python} cannot read archives: {run.stderr.strip()[-300:]}")
     if not out.exists():
@@ -101,14 +111,29 @@ def plain_copy(base: Path, folder: Path) -> Path:
     return folder / base.name
 
 
-def our_columns(parquet: Path, numbers: dict[tuple[str, str | None], int], kinds: dict[str, str]) -> tuple[Any, Any]:
+def our_columns(
+    parquet: Path, numbers: dict[tuple[str, str | None], int], kinds: dict[str, str]
+) -> tuple[Any, Any]:
     """(times, series, bits) of the numbers, and the same of the texts, of a converted archive."""
     table = pq.read_table(parquet)
-    times = table["timestamp"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64()).to_numpy()
-    (metrics, words), (instances, names) = codes(table["metric"]), codes(table["instance"])
-    keys, inverse = np.unique(metrics * (len(names) + 1) + instances + 1, return_inverse=True)
-    pairs = [(words[key // (len(names) + 1)], [None, *names][key % (len(names) + 1)]) for key in keys.tolist()]
-    mapped = np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs] or [0], dtype=np.int64)
+    times = (
+        table["timestamp"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64()).to_numpy()
+    )
+    (metrics, words), (instances, names) = (
+        codes(table["metric"]),
+        codes(table["instance"]),
+    )
+    keys, inverse = np.unique(
+        metrics * (len(names) + 1) + instances + 1, return_inverse=True
+    )
+    pairs = [
+        (words[key // (len(names) + 1)], [None, *names][key % (len(names) + 1)])
+        for key in keys.tolist()
+    ]
+    mapped = np.array(
+        [numbers.setdefault(pair, len(numbers)) for pair in pairs] or [0],
+        dtype=np.int64,
+    )
     series = mapped[inverse]
     floats = np.array([kinds[word] in FLOATS for word in words] or [False])[metrics]
     values = table["value"].to_numpy()
@@ -118,16 +143,26 @@ def our_columns(parquet: Path, numbers: dict[tuple[str, str | None], int], kinds
     bits[small] = values[small].astype(np.int64).view(np.uint64)
     exact = table["value_int"]
     large = np.flatnonzero(exact.is_valid().to_numpy())
-    bits[large] = [int(value) & 0xFFFFFFFFFFFFFFFF for value in exact.take(pa.array(large)).to_pylist()]
+    bits[large] = [
+        int(value) & 0xFFFFFFFFFFFFFFFF
+        for value in exact.take(pa.array(large)).to_pylist()
+    ]
     is_text = np.array([kinds[word] == "string" for word in words] or [False])[metrics]
     at = np.flatnonzero(is_text)
     texts = list(
-        zip(times[at].tolist(), series[at].tolist(), table["text"].take(pa.array(at)).to_pylist(), strict=True)
+        zip(
+            times[at].tolist(),
+            series[at].tolist(),
+            table["text"].take(pa.array(at)).to_pylist(),
+            strict=True,
+        )
     )
     return (times[~is_text], series[~is_text], bits[~is_text]), texts
 
 
-def unequal(theirs: tuple[Any, ...], ours: tuple[Any, ...]) -> tuple[Counter[Any], Counter[Any]]:
+def unequal(
+    theirs: tuple[Any, ...], ours: tuple[Any, ...]
+) -> tuple[Counter[Any], Counter[Any]]:
     """Rows (time, series, bits) that only libpcp has, and that only we have."""
     ordered = []
     for columns in (theirs, ours):
@@ -135,19 +170,28 @@ def unequal(theirs: tuple[Any, ...], ours: tuple[Any, ...]) -> tuple[Counter[Any
         ordered.append([column[order] for column in columns])
     if len(ordered[0][0]) == len(ordered[1][0]) and all(map(np.array_equal, *ordered)):
         return Counter(), Counter()
-    rows = [Counter(zip(*(column.tolist() for column in columns), strict=True)) for columns in ordered]
+    rows = [
+        Counter(zip(*(column.tolist() for column in columns), strict=True))
+        for columns in ordered
+    ]
     return rows[0] - rows[1], rows[1] - rows[0]
 
 
-def explain_swapped(missing: Counter[Any], more: Counter[Any], found: Difference) -> None:
+def explain_swapped(
+    missing: Counter[Any], more: Counter[Any], found: Difference
+) -> None:
     """Account for values that libpcp has with their eight bytes in the wrong order: blocks that name no type (1996)."""
     for row in list(missing):
         moment, series, value = row
         swapped = (
-            (moment, series, int.from_bytes(int(value).to_bytes(8, "little"), "big")) if value != str(value) else row
+            (moment, series, int.from_bytes(int(value).to_bytes(8, "little"), "big"))
+            if value != str(value)
+            else row
         )
         if (count := min(missing[row], more.get(swapped, 0))) and swapped != row:
-            found.explained["64-bit values without a type that libpcp does not swap"] += count
+            found.explained[
+                "64-bit values without a type that libpcp does not swap"
+            ] += count
             missing[row] -= count
             more[swapped] -= count
             missing += Counter()
@@ -169,17 +213,23 @@ def explain_backwards(more: Counter[Any], base: Path, found: Difference) -> None
 
     survey(base, watcher=watch)
     for row in [row for row in more if row[0] in behind]:
-        found.explained["values of records earlier than their predecessor, left out by libpcp"] += more.pop(row)
+        found.explained[
+            "values of records earlier than their predecessor, left out by libpcp"
+        ] += more.pop(row)
 
 
-def compare(base: Path, reading: Reading, summary: ConversionSummary, parquet: Path) -> Difference:
+def compare(
+    base: Path, reading: Reading, summary: ConversionSummary, parquet: Path
+) -> Difference:
     """All differences of one archive."""
     found = Difference()
     kinds = {name: info.type for name, info in summary.metrics.items()}
     numbers = {pair: number for number, pair in enumerate(reading["names"])}
     ours, our_texts = our_columns(parquet, numbers, kinds)
     pairs = list(numbers)
-    columns = zip(("times", "series", "bits"), (np.int64, np.int64, np.uint64), strict=True)
+    columns = zip(
+        ("times", "series", "bits"), (np.int64, np.int64, np.uint64), strict=True
+    )
     theirs = tuple(np.array(reading[name], dtype=kind) for name, kind in columns)
     their_texts = Counter(reading["texts"])
     for what, (missing, more) in (
@@ -190,16 +240,23 @@ def compare(base: Path, reading: Reading, summary: ConversionSummary, parquet: P
         explain_backwards(more, base, found)
         start = min(archive["start_ns"] for archive in summary.info.archives)
         for row in [row for row in more if row[0] < start]:
-            found.explained["values earlier than the archive's label, left out by libpcp"] += more.pop(row)
+            found.explained[
+                "values earlier than the archive's label, left out by libpcp"
+            ] += more.pop(row)
         if reading["error"] and more and not missing:
-            found.explained["values after the damage at which libpcp stops"] += more.total()
+            found.explained["values after the damage at which libpcp stops"] += (
+                more.total()
+            )
             more.clear()
         for side, rows in (("only libpcp", missing), ("only ours", more)):
             for (moment, series, value), count in rows.items():
                 found.note(f"{what} {side}", (moment, *pairs[series], value), count)
     compare_metrics(reading, summary, found)
     compare_labels(reading, LongFile(parquet), found)
-    for name, mine in (("host", summary.info.host), ("timezone", summary.info.timezone)):
+    for name, mine in (
+        ("host", summary.info.host),
+        ("timezone", summary.info.timezone),
+    ):
         if reading[name] != mine:
             found.note(name, (reading[name], mine))
     if sorted(reading["marks"]) != summary.info.marks_ns:
@@ -207,7 +264,9 @@ def compare(base: Path, reading: Reading, summary: ConversionSummary, parquet: P
     return found
 
 
-def compare_metrics(reading: Reading, summary: ConversionSummary, found: Difference) -> None:
+def compare_metrics(
+    reading: Reading, summary: ConversionSummary, found: Difference
+) -> None:
     """Names, types, semantics, units, domains, help, and what has no value."""
     theirs = reading["metrics"]
     for name in theirs.keys() ^ summary.metrics.keys():
@@ -215,7 +274,11 @@ def compare_metrics(reading: Reading, summary: ConversionSummary, found: Differe
     for name in theirs.keys() & summary.metrics.keys():
         info, entry = summary.metrics[name], theirs[name]
         mine = {
-            **{"names": set(info.names), "type": TYPES.get(info.type, info.type.upper()), "semantics": info.semantics},
+            **{
+                "names": set(info.names),
+                "type": TYPES.get(info.type, info.type.upper()),
+                "semantics": info.semantics,
+            },
             **{"units": info.units, "indom": info.indom, "help": info.help},
         }
         for field, value in mine.items():
@@ -224,13 +287,26 @@ def compare_metrics(reading: Reading, summary: ConversionSummary, found: Differe
             if entry[field] != value:
                 found.note(field, (name, entry[field], value))
     errors = Counter(
-        {(name, int(code)): count for name, info in summary.metrics.items() for code, count in info.errors.items()}
+        {
+            (name, int(code)): count
+            for name, info in summary.metrics.items()
+            for code, count in info.errors.items()
+        }
     )
     if errors != reading["errors"]:
-        found.note("error codes", (Counter(reading["errors"]) - errors, errors - Counter(reading["errors"])))
-    others = {name: info.not_converted for name, info in summary.metrics.items() if info.not_converted}
+        found.note(
+            "error codes",
+            (Counter(reading["errors"]) - errors, errors - Counter(reading["errors"])),
+        )
+    others = {
+        name: info.not_converted
+        for name, info in summary.metrics.items()
+        if info.not_converted
+    }
     if summary.damaged and others.keys() < reading["others"].keys():
-        found.explained["metrics with values in no block of their type, which we report as damage"] += 1
+        found.explained[
+            "metrics with values in no block of their type, which we report as damage"
+        ] += 1
     elif others != reading["others"]:
         found.note("not converted", (reading["others"], others))
 
@@ -244,19 +320,35 @@ def compare_labels(reading: Reading, file: LongFile, found: Difference) -> None:
             if labels[name] == mine:
                 continue
             # Labels that libpcp lacks at this time and has at a later one.
-            if labels[name].keys() < mine.keys() and any(later[name] == mine for _, later in reading["labels"][at:]):
-                found.explained["labels before their first record, which we let hold from the beginning"] += 1
+            if labels[name].keys() < mine.keys() and any(
+                later[name] == mine for _, later in reading["labels"][at:]
+            ):
+                found.explained[
+                    "labels before their first record, which we let hold from the beginning"
+                ] += 1
             else:
                 found.note("labels", (moment, name, labels[name], mine))
-    histories = {info.indom: file.instance_labels(info, host) for info in metrics.values() if info.indom}
+    histories = {
+        info.indom: file.instance_labels(info, host)
+        for info in metrics.values()
+        if info.indom
+    }
     for moment, indom, labels, elsewhere in reading["instances"]:
         history = histories.get(indom, {})
-        mine = {name: held for name, through in history.items() if (held := labels_at(through, moment, first=False))}
+        mine = {
+            name: held
+            for name, through in history.items()
+            if (held := labels_at(through, moment, first=False))
+        }
         theirs = {name: held for name, held in labels.items() if held}
         # A number that the domain does not hold at the time keeps its last name with us, and takes any with libpcp.
-        for name in [name for name in mine.keys() - theirs.keys() if mine[name] in elsewhere]:
+        for name in [
+            name for name in mine.keys() - theirs.keys() if mine[name] in elsewhere
+        ]:
             elsewhere.remove(mine.pop(name))
-            found.explained["labels of instances that are in the domain at another time only"] += 1
+            found.explained[
+                "labels of instances that are in the domain at another time only"
+            ] += 1
         if theirs != mine:
             found.note("instance labels", (moment, indom, theirs, mine))
 
@@ -269,15 +361,23 @@ def labels_at(history: list[tuple[int, Any]], moment: int, *, first: bool) -> An
 
 def damage(summary: ConversionSummary) -> str:
     """The first damage that we report."""
-    return next((str(problem) for problem in summary.problems if problem.damage), "no damage")
+    return next(
+        (str(problem) for problem in summary.problems if problem.damage), "no damage"
+    )
 
 
 def main() -> int:
     """Compare, report, count."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="+", type=Path, metavar="ARCHIVES_DIR")
-    parser.add_argument("--python", default="pmpython", help="a Python that has PCP's module `pcp`")
-    parser.add_argument("--only", action="append", help="base name of an archive; repeatable")
+    parser.add_argument(
+        "--python", default="pmpython", help="a Python that has PCP's module `pcp`"
+    )
+    parser.add_argument(
+        "--only", action="append", help="base name of an archive; repeatable"
+    )
     options = parser.parse_args()
     begin, values, compared = time.monotonic(), 0, 0
     explained: Counter[str] = Counter()
@@ -293,14 +393,24 @@ def main() -> int:
                 summary = convert(base, parquet)
             except ArchiveError as error:
                 refused["both" if "refused" in reading else "only us"] += 1
-                print(f"{base}: refused: {error}; libpcp: {reading.get('refused', 'reads it')}")
+                print(
+                    f"{base}: refused: {error}; libpcp: {reading.get('refused', 'reads it')}"
+                )
                 continue
             if "refused" in reading:
                 with tempfile.TemporaryDirectory(dir=room) as copies:
-                    again = libpcp_reading(options.python, plain_copy(base, Path(copies, "plain")), Path(room))
+                    again = libpcp_reading(
+                        options.python,
+                        plain_copy(base, Path(copies, "plain")),
+                        Path(room),
+                    )
                 reading = again if "refused" not in again else reading
             if "refused" in reading:
-                refused["only libpcp" if summary.damaged else "only libpcp, and we see no damage"] += 1
+                refused[
+                    "only libpcp"
+                    if summary.damaged
+                    else "only libpcp, and we see no damage"
+                ] += 1
                 print(
                     f"{base}: refused by libpcp: {reading['refused']}; ours: {summary.rows:,} values, {damage(summary)}"
                 )
@@ -311,10 +421,14 @@ def main() -> int:
             explained += found.explained
             unexplained += found.total()
             if found or reading["error"]:
-                print(f"{base}: libpcp {reading['error'] or 'ended well'}; ours: {damage(summary)}")
+                print(
+                    f"{base}: libpcp {reading['error'] or 'ended well'}; ours: {damage(summary)}"
+                )
                 for kind, count in found.items():
                     print(f"    {kind}: {count:,}, such as {found.examples[kind]}")
-    print(f"{compared:,} archives, {values:,} values in {time.monotonic() - begin:.0f} s")
+    print(
+        f"{compared:,} archives, {values:,} values in {time.monotonic() - begin:.0f} s"
+    )
     for kind, count in refused.items():
         print(f"refused: {kind}: {count:,} archives")
     for kind, count in explained.items():

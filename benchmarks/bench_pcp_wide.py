@@ -58,7 +58,10 @@ class Facts:
             scan = Scan(problems)
             scan.run(archives)
         self.goes_back = any(problem.kind == "clock step" for problem in problems.all())
-        self.start_ns, self.marks_ns = archives[0].label.start_ns, np.array(scan.marks, dtype=np.int64)
+        self.start_ns, self.marks_ns = (
+            archives[0].label.start_ns,
+            np.array(scan.marks, dtype=np.int64),
+        )
         self.span_s = (scan.info(archives, 0).end_ns - archives[0].label.start_ns) / 1e9
         metadata = [archive.metadata for archive in archives]
         self.inventory = Inventory(metadata)
@@ -86,14 +89,24 @@ class Facts:
 
     def explained(self, column: str, theirs: pa.ChunkedArray, mode: str) -> str:
         """Why libpcp's values of an unsigned 64-bit counter differ: the reason that yields `theirs` exactly, or ""."""
-        desc, instance = self.desc(column), column.partition("[")[2].removesuffix("]") or None
-        with tempfile.TemporaryDirectory() as folder, opened(self.archive, ProblemLog()) as found:
+        desc, instance = (
+            self.desc(column),
+            column.partition("[")[2].removesuffix("]") or None,
+        )
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            opened(self.archive, ProblemLog()) as found,
+        ):
             store = SampleStore(Path(folder))
-            scan = Scan(ProblemLog(), lambda one: one.pmid == desc.pmid, sink=store.take)
+            scan = Scan(
+                ProblemLog(), lambda one: one.pmid == desc.pmid, sink=store.take
+            )
             scan.run(load_all(found, self.archive, ProblemLog()))
             series = store.series(desc.pmid, instance, desc.type)
         step = parse_interval(self.interval)
-        moments = Moments(self.start_ns + step * np.arange(len(theirs)), self.start_ns, self.marks_ns)
+        moments = Moments(
+            self.start_ns + step * np.arange(len(theirs)), self.start_ns, self.marks_ns
+        )
         for reason, samples in (
             ("unsigned counters beyond 2^63, which libpcp takes for negative", series),
             (
@@ -105,7 +118,9 @@ class Facts:
             if mode == "rates":
                 values, valid = rates(values, valid, moments.at_ns)
                 values *= scaling(desc.units, counter=True, raw=False).ratio
-            if pa.array(values.astype(float), mask=~valid).equals(theirs.combine_chunks()):
+            if pa.array(values.astype(float), mask=~valid).equals(
+                theirs.combine_chunks()
+            ):
                 return reason
         return ""
 
@@ -117,16 +132,28 @@ def signed(series: SeriesSamples, moments: Moments) -> tuple[np.ndarray, np.ndar
     after = np.minimum(np.searchsorted(times, at), len(times) - 1)
     low, high = series.values[before], series.values[after]
     low_signed = low.view(np.int64)
-    rise = (high.view(np.int64) - low_signed).astype(float)  # overflows as the compiled C does
-    asked, first, second = (moments.seconds(each) for each in (at, times[before], times[after]))
+    rise = (high.view(np.int64) - low_signed).astype(
+        float
+    )  # overflows as the compiled C does
+    asked, first, second = (
+        moments.seconds(each) for each in (at, times[before], times[after])
+    )
     with np.errstate(all="ignore"):
-        line = np.trunc(0.5 + low_signed.astype(float) + (asked - first) * rise / (second - first))
-        whole = np.where(line < 2.0**63, line.astype(np.int64).view(np.uint64), line.astype(np.uint64))
+        line = np.trunc(
+            0.5 + low_signed.astype(float) + (asked - first) * rise / (second - first)
+        )
+        whole = np.where(
+            line < 2.0**63,
+            line.astype(np.int64).view(np.uint64),
+            line.astype(np.uint64),
+        )
     values = np.where(first == asked, low, whole)
     return values, present(series, moments, COUNTER)
 
 
-def compare(our_folder: Path, their_folder: Path, facts: Facts, mode: str) -> Counter[str]:
+def compare(
+    our_folder: Path, their_folder: Path, facts: Facts, mode: str
+) -> Counter[str]:
     """Counts of equal values, and of differences by their reason; those that begin with "!" are unexplained.
 
     Some columns at a time: a table of tens of thousands takes gigabytes.
@@ -134,9 +161,15 @@ def compare(our_folder: Path, their_folder: Path, facts: Facts, mode: str) -> Co
     found: Counter[str] = Counter()
     ours, theirs = ds.dataset(our_folder), ds.dataset(their_folder)
     # libpcp adds these to every archive, without values.
-    names = [name for name in theirs.schema.names if name not in ("event.flags", "event.missed")]
+    names = [
+        name
+        for name in theirs.schema.names
+        if name not in ("event.flags", "event.missed")
+    ]
     mine = set(ours.schema.names)
-    our_times, their_times = (one.to_table(columns=["timestamp"])["timestamp"] for one in (ours, theirs))
+    our_times, their_times = (
+        one.to_table(columns=["timestamp"])["timestamp"] for one in (ours, theirs)
+    )
     if our_times.cast(pa.int64()) != their_times.cast(pa.int64()):
         found[f"! time stamps ({len(our_times)} rows, theirs {len(their_times)})"] += 1
         return found
@@ -146,15 +179,27 @@ def compare(our_folder: Path, their_folder: Path, facts: Facts, mode: str) -> Co
             found["column twice in pcp2arrow (instances of one name)"] += 1
         elif name not in mine:
             found[f"! column {name} is missing"] += 1
-    if [name for name in ours.schema.names if name in set(names)] != list(dict.fromkeys(names)):
+    if [name for name in ours.schema.names if name in set(names)] != list(
+        dict.fromkeys(names)
+    ):
         found["! order of columns"] += 1
-    found["columns of ours alone (instances under earlier names)"] += len(mine - set(names))
+    found["columns of ours alone (instances under earlier names)"] += len(
+        mine - set(names)
+    )
     counts = Counter(names)
-    once = [name for name in counts if name != "timestamp" and name in mine and counts[name] == 1]
+    once = [
+        name
+        for name in counts
+        if name != "timestamp" and name in mine and counts[name] == 1
+    ]
     for batch in batched(once, COLUMNS_AT_ONCE):
-        our_columns, their_columns = (one.to_table(columns=batch) for one in (ours, theirs))
+        our_columns, their_columns = (
+            one.to_table(columns=batch) for one in (ours, theirs)
+        )
         for name in batch:
-            found.update(_column(our_columns[name], their_columns[name], facts, name, mode))
+            found.update(
+                _column(our_columns[name], their_columns[name], facts, name, mode)
+            )
     return found
 
 
@@ -164,7 +209,9 @@ def batched(names: list[str], count: int) -> Iterator[list[str]]:
         yield names[begin : begin + count]
 
 
-def _column(ours: pa.ChunkedArray, theirs: pa.ChunkedArray, facts: Facts, name: str, mode: str) -> Counter[str]:
+def _column(
+    ours: pa.ChunkedArray, theirs: pa.ChunkedArray, facts: Facts, name: str, mode: str
+) -> Counter[str]:
     found: Counter[str] = Counter()
     desc = facts.desc(name)
     if ours.type != theirs.type:
@@ -174,19 +221,34 @@ def _column(ours: pa.ChunkedArray, theirs: pa.ChunkedArray, facts: Facts, name: 
     both = mine & other
     beyond = np.zeros(len(both), dtype=bool)
     if pa.types.is_string(ours.type):
-        same = np.array([a == b for a, b in zip(ours.to_pylist(), theirs.to_pylist(), strict=True)], dtype=bool)
+        same = np.array(
+            [a == b for a, b in zip(ours.to_pylist(), theirs.to_pylist(), strict=True)],
+            dtype=bool,
+        )
     else:
         left, right = (column.fill_null(0).to_numpy() for column in (ours, theirs))
         # Bit by bit, so that NaN is equal to itself.
         same = left.view(f"u{left.itemsize}") == right.view(f"u{left.itemsize}")
-        beyond = np.abs(left.astype(float)) > 2.0**53 if pa.types.is_integer(ours.type) else beyond
+        beyond = (
+            np.abs(left.astype(float)) > 2.0**53
+            if pa.types.is_integer(ours.type)
+            else beyond
+        )
     renamed = "the number had another name then" if desc.indom in facts.renamed else ""
-    rated = "-R: pcp2arrow takes rates of dimensionless counters" if mode == "samples" and _dimensionless(desc) else ""
+    rated = (
+        "-R: pcp2arrow takes rates of dimensionless counters"
+        if mode == "samples" and _dimensionless(desc)
+        else ""
+    )
     left_out = "pcp2arrow leaves out (instance not in its domain at the next sample, or another's name)"
     if facts.inventory.instances(desc) is None:
         left_out = "pcp2arrow -r leaves singular metrics out" if mode == "raw" else ""
     differ = both & ~same
-    unknown = (other & ~mine).any() | (differ & ~beyond).any() | (not left_out and (mine & ~other).any())
+    unknown = (
+        (other & ~mine).any()
+        | (differ & ~beyond).any()
+        | (not left_out and (mine & ~other).any())
+    )
     if unknown and not renamed and not rated and mode != "raw":
         if desc.type == U64 and desc.semantics == COUNTER:
             rated = facts.explained(name, theirs, mode)
@@ -199,7 +261,9 @@ def _column(ours: pa.ChunkedArray, theirs: pa.ChunkedArray, facts: Facts, name: 
     found["values of pcp2arrow"] += int(other.sum())
     found[rated or left_out or f"! only ours: {name}"] += int((mine & ~other).sum())
     found[rated or renamed or f"! only theirs: {name}"] += int((other & ~mine).sum())
-    found["integers beyond 2^53, which pcp2arrow rounds"] += int((differ & beyond).sum())
+    found["integers beyond 2^53, which pcp2arrow rounds"] += int(
+        (differ & beyond).sum()
+    )
     found[rated or renamed or f"! {example}"] += int((differ & ~beyond).sum())
     return +found
 
@@ -210,7 +274,9 @@ def _dimensionless(desc: Desc) -> bool:
 
 def main() -> int:
     """Exit code 0 if nothing differs without a reason."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="+", type=Path, metavar="ARCHIVES_DIR")
     parser.add_argument("--pcp2arrow", default="pcp2arrow", metavar="COMMAND")
     parser.add_argument("--keep", type=Path, metavar="DIR")
@@ -220,17 +286,23 @@ def main() -> int:
     os.environ["TZ"] = "UTC"
     with tempfile.TemporaryDirectory() as scratch:
         keep = options.keep or Path(scratch)
-        for index in sorted(path for folder in options.folders for path in folder.glob("*.index*")):
+        for index in sorted(
+            path for folder in options.folders for path in folder.glob("*.index*")
+        ):
             archive = index.with_name(index.name.split(".index")[0])
             if fnmatch(archive.name, options.only):
-                _archive(archive, shlex.split(options.pcp2arrow), keep, Path(scratch), total)
+                _archive(
+                    archive, shlex.split(options.pcp2arrow), keep, Path(scratch), total
+                )
     print("\nin all:")
     for reason, count in total.most_common():
         print(f"  {count:>12,}  {reason}")
     return int(any(reason.startswith("!") for reason in total))
 
 
-def _archive(archive: Path, tool: list[str], keep: Path, scratch: Path, total: Counter[str]) -> None:
+def _archive(
+    archive: Path, tool: list[str], keep: Path, scratch: Path, total: Counter[str]
+) -> None:
     try:
         facts = Facts(archive)
     except ArchiveError as error:
@@ -242,18 +314,39 @@ def _archive(archive: Path, tool: list[str], keep: Path, scratch: Path, total: C
         theirs = keep / archive.name / mode
         if not (keep / archive.name / f"{mode}.done").exists():
             theirs.parent.mkdir(parents=True, exist_ok=True)
-            run = subprocess.run([*tool, "-a", archive, *arguments, "-o", theirs], capture_output=True, text=True)
+            run = subprocess.run(
+                [*tool, "-a", archive, *arguments, "-o", theirs],
+                capture_output=True,
+                text=True,
+            )
             (keep / archive.name / f"{mode}.done").write_text(run.stderr)
         ours = scratch / archive.name / mode
         shutil.rmtree(ours, ignore_errors=True)
         ours.parent.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "kveval.pcp", "-a", archive, "--wide", *arguments, "-o", ours]
+        command = [
+            sys.executable,
+            "-m",
+            "kveval.pcp",
+            "-a",
+            archive,
+            "--wide",
+            *arguments,
+            "-o",
+            ours,
+        ]
         run = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+            command,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")},
         )
         if not theirs.exists():
-            said = (keep / archive.name / f"{mode}.done").read_text().strip().splitlines()
-            print(f"{archive.name} {mode}: pcp2arrow fails: {said[-1][:100] if said else ''}")
+            said = (
+                (keep / archive.name / f"{mode}.done").read_text().strip().splitlines()
+            )
+            print(
+                f"{archive.name} {mode}: pcp2arrow fails: {said[-1][:100] if said else ''}"
+            )
             clean = False
             continue
         if not ours.exists():
@@ -271,7 +364,9 @@ def _archive(archive: Path, tool: list[str], keep: Path, scratch: Path, total: C
             f"{archive.name} {mode}: {found['equal']:,} of {found['values of pcp2arrow']:,} equal. {others[:600]}",
             flush=True,
         )
-        clean &= found["equal"] == found["values of pcp2arrow"] and not any(r.startswith("!") for r in found)
+        clean &= found["equal"] == found["values of pcp2arrow"] and not any(
+            r.startswith("!") for r in found
+        )
     total["archives without any difference in pcp2arrow's values"] += clean
     shutil.rmtree(scratch / archive.name, ignore_errors=True)
 

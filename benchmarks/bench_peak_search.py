@@ -38,15 +38,29 @@ def snakemake(folder: Path, campaign: dict[str, Any], target: str) -> Path:
     file = folder / f"{campaign['name']}.yaml"
     file.write_text(yaml.safe_dump(campaign))
     command = ["snakemake", "--cores", "2", target, "--configfile", file.name]
-    subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": ""}, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": ""},
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     return folder / target
 
 
 def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--campaign", type=Path, default=ROOT / "config" / "campaigns" / "laptop-peak-search.yaml")
-    parser.add_argument("--levels", default=",".join(map(str, GRID)), help="of the grid")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--campaign",
+        type=Path,
+        default=ROOT / "config" / "campaigns" / "laptop-peak-search.yaml",
+    )
+    parser.add_argument(
+        "--levels", default=",".join(map(str, GRID)), help="of the grid"
+    )
     args = parser.parse_args()
     campaign = yaml.safe_load(args.campaign.read_text())
     cell = f"{campaign['matrix'][0]['models'][0]}/{campaign['matrix'][0]['scenarios'][0]}/0"
@@ -57,19 +71,41 @@ def main() -> int:
         **campaign,
         "name": "grid",
         "results": "results/campaigns/grid",
-        "workloads": {campaign["workload"]: {**workload, "levels": fine, "seconds": seconds}},
+        "workloads": {
+            campaign["workload"]: {**workload, "levels": fine, "seconds": seconds}
+        },
     }
     with tempfile.TemporaryDirectory(prefix="kveval-search-") as base:
         folder = workflow_copy(Path(base) / "repository")
         (folder / ".server-venv").symlink_to(ROOT / ".server-venv")
-        found = read_pilot(snakemake(folder, campaign, f"{campaign['results']}/{cell}/pilot/levels.json"))
-        pilot = json.loads((folder / campaign["results"] / cell / "pilot" / "measurement.json").read_text())
+        found = read_pilot(
+            snakemake(
+                folder, campaign, f"{campaign['results']}/{cell}/pilot/levels.json"
+            )
+        )
+        pilot = json.loads(
+            (
+                folder / campaign["results"] / cell / "pilot" / "measurement.json"
+            ).read_text()
+        )
         searched = read_run(folder / pilot["path"])
-        pointer = snakemake(folder, grid, f"{grid['results']}/{cell}/run-1/measurement.json")
+        pointer = snakemake(
+            folder, grid, f"{grid['results']}/{cell}/run-1/measurement.json"
+        )
         measured = read_run(folder / stored_run(pointer))
-    curve = {level.level: float(level.throughput_tok_s or 0.0) for level in measured.levels}
-    print("search, in order:", *(f"{level}: {value:.0f}" for level, value in found.tried), "tok/s")
-    print("grid:            ", *(f"{level}: {value:.0f}" for level, value in curve.items()), "tok/s")
+    curve = {
+        level.level: float(level.throughput_tok_s or 0.0) for level in measured.levels
+    }
+    print(
+        "search, in order:",
+        *(f"{level}: {value:.0f}" for level, value in found.tried),
+        "tok/s",
+    )
+    print(
+        "grid:            ",
+        *(f"{level}: {value:.0f}" for level, value in curve.items()),
+        "tok/s",
+    )
     best = max(curve, key=lambda level: curve[level])
     nearest = min(curve, key=lambda level: abs(math.log(level / found.peak)))
     reached, share = curve[nearest] / curve[best], len(found.tried) / len(curve)
@@ -77,8 +113,12 @@ def main() -> int:
         f"peak {found.peak} (grid's best {best}); ended by {found.ending}; frozen {', '.join(map(str, found.levels))}"
     )
     print(f"throughput at the search's peak over the grid's best: {reached:.2f}")
-    print(f"levels tried over the grid's: {len(found.tried)} / {len(curve)} = {share:.2f}")
-    print(f"seconds in levels, search over grid: {searched.phases['levels_s'] / measured.phases['levels_s']:.2f}")
+    print(
+        f"levels tried over the grid's: {len(found.tried)} / {len(curve)} = {share:.2f}"
+    )
+    print(
+        f"seconds in levels, search over grid: {searched.phases['levels_s'] / measured.phases['levels_s']:.2f}"
+    )
     return 0 if reached >= NEAR_ENOUGH and share <= FEW_ENOUGH else 1
 
 

@@ -21,15 +21,26 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from benchmarks.support import Took, snakemake  # noqa: E402
-from tests.support.planning import finish, job_counts, make_campaign, make_toy, rule_names  # noqa: E402
+from tests.support.planning import (  # noqa: E402
+    finish,
+    job_counts,
+    make_campaign,
+    make_toy,
+    rule_names,
+)
 
 CORES = ("--cores", "4")
 
 
 def least(folders: list[Path], repeat: int, *arguments: str) -> list[Took]:
     """The quickest of `repeat` runs in each folder; the folders take turns, so that a slow minute slows them alike."""
-    rounds = [[snakemake(folder, *CORES, *arguments) for folder in folders] for _ in range(repeat)]
-    return [min(runs, key=lambda took: took.cpu_s) for runs in zip(*rounds, strict=True)]
+    rounds = [
+        [snakemake(folder, *CORES, *arguments) for folder in folders]
+        for _ in range(repeat)
+    ]
+    return [
+        min(runs, key=lambda took: took.cpu_s) for runs in zip(*rounds, strict=True)
+    ]
 
 
 def line(name: str, took: Took, beside: Took, than: str) -> str:
@@ -38,24 +49,40 @@ def line(name: str, took: Took, beside: Took, than: str) -> str:
     return f"  {name:<28} {took.wall_s:7.1f} s {took.cpu_s:7.1f} s of CPU   {ratio}"
 
 
-def measure(folder: Path, cells: int, runs: int, repeat: int, *, finished: bool) -> Took:
+def measure(
+    folder: Path, cells: int, runs: int, repeat: int, *, finished: bool
+) -> Took:
     """Time and print one size of campaign; return what the plan of everything took."""
     campaign, toy = folder / "campaign", folder / "toy"
     make_campaign(campaign, cells, runs)
     make_toy(toy, cells, runs)
-    ours, its = (rule_names(snakemake(place, *CORES, "--list-rules").output) for place in (campaign, toy))
+    ours, its = (
+        rule_names(snakemake(place, *CORES, "--list-rules").output)
+        for place in (campaign, toy)
+    )
     if ours != its:
-        raise SystemExit(f"the toy is out of step: only one of the two has {sorted(ours ^ its)}")
+        raise SystemExit(
+            f"the toy is out of step: only one of the two has {sorted(ours ^ its)}"
+        )
     planned, bare = least([campaign, toy], repeat, "-n", "report")
     counts = job_counts(planned.output)
     if counts != job_counts(bare.output):
-        raise SystemExit(f"the toy is out of step: {counts} and {job_counts(bare.output)} jobs")
+        raise SystemExit(
+            f"the toy is out of step: {counts} and {job_counts(bare.output)} jobs"
+        )
     print(f"{cells} cells x {runs} runs, {sum(counts.values())} jobs; {folder}")
     print(line("plan of everything", planned, bare, "the toy's"))
     print(line("the toy's", bare, bare, "its own"))
     if finished:
         for place in (campaign, toy):
-            finish(place, cells, runs, lambda *arguments, here=place: snakemake(here, *CORES, *arguments).output)
+            finish(
+                place,
+                cells,
+                runs,
+                lambda *arguments, here=place: (
+                    snakemake(here, *CORES, *arguments).output
+                ),
+            )
         done, bare = least([campaign, toy], repeat, "-n", "report")
         (again,) = least([campaign], repeat, "report")
         for took in (done, bare, again):
@@ -69,17 +96,31 @@ def measure(folder: Path, cells: int, runs: int, repeat: int, *, finished: bool)
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--cells", type=int, nargs="+", default=[1000], help="of each campaign that is planned")
+    parser.add_argument(
+        "--cells",
+        type=int,
+        nargs="+",
+        default=[1000],
+        help="of each campaign that is planned",
+    )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--finished", action="store_true")
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ["PATH"] = (
+        f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-planning-"))
     before: tuple[int, Took] | None = None
     for cells in given.cells:
-        planned = measure(folder / str(cells), cells, given.runs, given.repeat, finished=given.finished)
+        planned = measure(
+            folder / str(cells),
+            cells,
+            given.runs,
+            given.repeat,
+            finished=given.finished,
+        )
         if before is not None:
             print(
                 f"  growth: {cells / before[0]:.1f} times the cells, {planned.cpu_s / before[1].cpu_s:.1f} of the CPU"

@@ -51,7 +51,9 @@ def snakemake(folder: Path, *arguments: str) -> tuple[float, float, float]:
     started, before, peak = time.monotonic(), children_cpu_s(), 0.0
     log = folder / LOG
     with log.open("w") as sink:
-        process = psutil.Popen(["snakemake", *arguments], cwd=folder, stdout=sink, stderr=subprocess.STDOUT)
+        process = psutil.Popen(
+            ["snakemake", *arguments], cwd=folder, stdout=sink, stderr=subprocess.STDOUT
+        )
         while process.poll() is None:
             peak = max(peak, _memory(process))
             time.sleep(SAMPLE_S)
@@ -70,12 +72,19 @@ def _memory(process: psutil.Popen) -> float:
     return total / 2**30
 
 
-def make_copy(folder: Path, cells: int, runs: int, metrics: int, **load: Any) -> list[Path]:
+def make_copy(
+    folder: Path, cells: int, runs: int, metrics: int, **load: Any
+) -> list[Path]:
     """Write a copy of the workflow with the campaign in its store; return the folders of the runs."""
     workflow_copy(folder)
     places = write_campaign(folder / "results", runs, metrics, cells, **load)
-    matrix = [{"models": [m], "scenarios": [s], "cpu_blocks": [b]} for m, s, b in places]
-    campaign = yaml.safe_load(PUBLISHED.read_text()) | {"name": "large", "results": "results"}
+    matrix = [
+        {"models": [m], "scenarios": [s], "cpu_blocks": [b]} for m, s, b in places
+    ]
+    campaign = yaml.safe_load(PUBLISHED.read_text()) | {
+        "name": "large",
+        "results": "results",
+    }
     campaign |= {"runs": runs, "matrix": matrix, "comparison": {}}
     (folder / "config" / "config.yaml").write_text(yaml.safe_dump(campaign))
     return [place for found in places.values() for place in found]
@@ -93,53 +102,81 @@ def seconds_by_rule(log: Path) -> list[tuple[str, int, float]]:
             started[number[1]] = at
         elif ended := re.match(r"Finished jobid: (\d+) \(Rule: (\w+)\)", line):
             found[ended[2]].append(at - started.get(ended[1], at))
-    return sorted(((name, len(took), sum(took)) for name, took in found.items()), key=lambda entry: -entry[2])
+    return sorted(
+        ((name, len(took), sum(took)) for name, took in found.items()),
+        key=lambda entry: -entry[2],
+    )
 
 
 def import_seconds(script: str) -> float:
     """Return the seconds of CPU that a script's imports take, as every one of its jobs does."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
     before = children_cpu_s()
-    subprocess.run([sys.executable, "-c", f"import {script}"], env=environment, check=True)
+    subprocess.run(
+        [sys.executable, "-c", f"import {script}"], env=environment, check=True
+    )
     return children_cpu_s() - before
 
 
 def main() -> None:
     """Make the campaign, run, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in (("cells", 34), ("runs", 3), ("metrics", 1500), ("cores", 2)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--folder", type=Path, help="where to work; kept if given")
     given = parser.parse_args()
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ["PATH"] = (
+        f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-report-"))
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     runs = make_copy(folder, given.cells, given.runs, given.metrics)
-    print(f"{given.cells} cells x {len(LEVELS)} levels x {given.runs} runs, made in {time.monotonic() - begin:.0f} s\n")
-    there = [str((run / name).relative_to(folder)) for run in runs for name in ("measurement.json", "pcp.parquet")]
-    cells = [str(cell.relative_to(folder) / "peak.csv") for cell in dict.fromkeys(run.parent for run in runs)]
+    print(
+        f"{given.cells} cells x {len(LEVELS)} levels x {given.runs} runs, made in {time.monotonic() - begin:.0f} s\n"
+    )
+    there = [
+        str((run / name).relative_to(folder))
+        for run in runs
+        for name in ("measurement.json", "pcp.parquet")
+    ]
+    cells = [
+        str(cell.relative_to(folder) / "peak.csv")
+        for cell in dict.fromkeys(run.parent for run in runs)
+    ]
     cores = ("--cores", str(given.cores))
     # What was put there counts as made by the rules.
     snakemake(folder, *cores, "--touch", *there)
     print("| step | wall s | CPU s | GiB |\n| --- | ---: | ---: | ---: |", flush=True)
     rules: list[tuple[str, int, float]] = []
     used: list[tuple[float, float, float]] = []
-    for step, targets in (("tables of cells", cells), ("report", ["report"]), ("again", ["report"])):
+    for step, targets in (
+        ("tables of cells", cells),
+        ("report", ["report"]),
+        ("again", ["report"]),
+    ):
         used.append(snakemake(folder, *cores, *targets))
         print("| {} | {:.1f} | {:.1f} | {:.2f} |".format(step, *used[-1]), flush=True)
         rules += seconds_by_rule(folder / LOG)
     (wall, cpu, memory), (more_wall, more_cpu, more_memory) = used[:2]
-    print(f"| reports to report | {wall + more_wall:.1f} | {cpu + more_cpu:.1f} | {max(memory, more_memory):.2f} |")
+    print(
+        f"| reports to report | {wall + more_wall:.1f} | {cpu + more_cpu:.1f} | {max(memory, more_memory):.2f} |"
+    )
     if "Nothing to be done" not in (folder / LOG).read_text():
         raise SystemExit("the second run planned something")
     print("\n| rule | jobs | s of all |\n| --- | ---: | ---: |")
     for name, jobs, seconds in rules:
         print(f"| {name} | {jobs} | {seconds:.0f} |")
-    imports = ", ".join(f"{script} {import_seconds(script):.2f}" for script in IMPORTING)
+    imports = ", ".join(
+        f"{script} {import_seconds(script):.2f}" for script in IMPORTING
+    )
     print(f"\nimports, CPU s a job: {imports}")
     figures = list((folder / "results" / "figures").rglob("*.png"))
-    print(f"\n{len(figures)} figures, {sum(path.stat().st_size for path in figures) / 1e6:.1f} MB as PNG")
+    print(
+        f"\n{len(figures)} figures, {sum(path.stat().st_size for path in figures) / 1e6:.1f} MB as PNG"
+    )
     if given.folder is None:
         shutil.rmtree(folder)
 

@@ -88,7 +88,9 @@ def prepare(folder: Path, size: Size) -> list[Path]:
         made += [run / "pcp.parquet" for run in runs_of(folder, cell)]
         made += [cell / name for name in CELL_TABLES]
     for number in range(0, len(made), 2000):
-        snakemake(folder, "--cores", "1", "--touch", *map(str, made[number : number + 2000]))
+        snakemake(
+            folder, "--cores", "1", "--touch", *map(str, made[number : number + 2000])
+        )
     for cell in cells[:MEASURED_CELLS]:
         remove_tables(folder, cell)
     return cells
@@ -102,8 +104,13 @@ def runs_of(folder: Path, cell: Path) -> list[Path]:
 def make_tables(cell: Path) -> None:
     """What extract_peak makes of a cell."""
     runs = sorted(cell.glob("run-*"))
-    found = [run_tables(stored_run(run / "measurement.json"), [], cell.parts[-2]) for run in runs]
-    pd.concat([requests for _, requests in found], ignore_index=True).to_parquet(cell / "requests.parquet", index=False)
+    found = [
+        run_tables(stored_run(run / "measurement.json"), [], cell.parts[-2])
+        for run in runs
+    ]
+    pd.concat([requests for _, requests in found], ignore_index=True).to_parquet(
+        cell / "requests.parquet", index=False
+    )
     catalogue = yaml.safe_load(Path("config/metrics.yaml").read_text())
     inputs = [levels for levels, _ in found], [run / "pcp.parquet" for run in runs]
     levels, peak = cell_tables(*inputs, catalogue, version="0.32.0", min_samples=30)
@@ -122,7 +129,9 @@ def vary_tables(cell: Path) -> None:
     os.link(source / "requests.parquet", cell / "requests.parquet")
     levels.to_csv(cell / "levels.csv", index=False)
     catalogue = yaml.safe_load(Path("config/metrics.yaml").read_text())
-    pd.DataFrame([peak_row(levels, list(catalogue))]).to_csv(cell / "peak.csv", index=False)
+    pd.DataFrame([peak_row(levels, list(catalogue))]).to_csv(
+        cell / "peak.csv", index=False
+    )
 
 
 def remove_tables(folder: Path, cell: Path) -> None:
@@ -136,9 +145,19 @@ def measured(folder: Path, *arguments: str) -> dict[str, list[dict[str, object]]
     """Run snakemake with every job as a measured job script; return rule -> the records of its jobs."""
     records = folder / "records.jsonl"
     records.unlink(missing_ok=True)
-    submit = shlex.join([sys.executable, str(ROOT / "benchmarks" / "measured_job.py"), str(records)])
+    submit = shlex.join(
+        [sys.executable, str(ROOT / "benchmarks" / "measured_job.py"), str(records)]
+    )
     batch = ["--executor", "cluster-generic", "--cluster-generic-submit-cmd", submit]
-    snakemake(folder, *batch, "--jobs", "1", "--seconds-between-status-checks", "1", *arguments)
+    snakemake(
+        folder,
+        *batch,
+        "--jobs",
+        "1",
+        "--seconds-between-status-checks",
+        "1",
+        *arguments,
+    )
     found = collections.defaultdict(list)
     for line in records.read_text().splitlines():
         record = json.loads(line)
@@ -155,7 +174,11 @@ def in_groups() -> list[str]:
 def show(name: str, found: dict[str, list[dict[str, object]]]) -> None:
     """Print a line per rule: the largest of its jobs' values."""
     for rule, jobs in found.items():
-        peak = {key: max(job[key] for job in jobs) for key in jobs[0] if key not in ("rule", "threads", "resources")}
+        peak = {
+            key: max(job[key] for job in jobs)
+            for key in jobs[0]
+            if key not in ("rule", "threads", "resources")
+        }
         asked = jobs[0]["resources"]
         print(
             f"| {name} | {rule} | {len(jobs)} | {peak['memory_mib']:.0f} | {peak['proportional_mib']:.0f} "
@@ -167,14 +190,27 @@ def show(name: str, found: dict[str, list[dict[str, object]]]) -> None:
 
 def main() -> None:
     """Make the campaigns, run, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["laptop", "published", "long", "large"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        choices=SIZES,
+        default=["laptop", "published", "long", "large"],
+    )
     parser.add_argument("--folder", type=Path, help="where to work; kept if given")
     given = parser.parse_args()
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ["PATH"] = (
+        f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-resources-"))
-    print("| campaign | rule | jobs | MiB | MiB proportional | wall s | CPU s | cores | mem_mb | runtime | threads |")
-    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print(
+        "| campaign | rule | jobs | MiB | MiB proportional | wall s | CPU s | cores | mem_mb | runtime | threads |"
+    )
+    print(
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    )
     for name in given.sizes:
         place = folder / name
         place.mkdir(parents=True)

@@ -37,7 +37,9 @@ MARGIN = 0.05
 BLOCK_SD = 0.03
 
 
-def campaigns(runs: int, sds: Array, effects: Array, count: int, seed: int = 1) -> Iterator[Array]:
+def campaigns(
+    runs: int, sds: Array, effects: Array, count: int, seed: int = 1
+) -> Iterator[Array]:
     """Made-up ln throughput, runs x cells: blocks differ by 3 %, cell k by effects[k] and, run by run, by sds[k]."""
     generator = np.random.default_rng(seed)
     for _ in range(count):
@@ -60,30 +62,43 @@ def coverage_by_cell(runs: int, sds: Array, count: int) -> Array:
     return held / count
 
 
-def floor_coverage(runs: int, cells: int, between: float, count: int, within: float = 0.02) -> float:
+def floor_coverage(
+    runs: int, cells: int, between: float, count: int, within: float = 0.02
+) -> float:
     """Coverage where every run knows its own noise, and runs differ by a further `between` times as much."""
     generator = np.random.default_rng(10)
     rows = [{"throughput_se": within}] * runs
     held = 0
     for _ in range(count):
         spread = within * np.hypot(1.0, between)
-        logs = generator.normal(0, BLOCK_SD, (runs, 1)) + generator.normal(0, spread, (runs, cells))
+        logs = generator.normal(0, BLOCK_SD, (runs, 1)) + generator.normal(
+            0, spread, (runs, cells)
+        )
         for contrast in contrasts(logs):
-            low, high = allowing_for(contrast, rows, rows, "throughput_tok_s").interval(0.95)
+            low, high = allowing_for(contrast, rows, rows, "throughput_tok_s").interval(
+                0.95
+            )
             held += low <= 0 <= high
     return held / count / (cells - 1)
 
 
-def starved_verdicts(shortfall: float, saturated: bool, count: int) -> tuple[float, float]:
+def starved_verdicts(
+    shortfall: float, saturated: bool, count: int
+) -> tuple[float, float]:
     """Share of campaigns of two equal cells in which an arm with too few requests is called different, or at parity.
 
     If `saturated`, throughput stays the same with fewer requests in flight; else it falls in proportion.
     """
     generator = np.random.default_rng(11)
-    short, full = [{"concurrency_shortfall": shortfall}] * 3, [{"concurrency_shortfall": 0.0}] * 3
+    short, full = (
+        [{"concurrency_shortfall": shortfall}] * 3,
+        [{"concurrency_shortfall": 0.0}] * 3,
+    )
     found = np.zeros(2)
     for _ in range(count):
-        logs = generator.normal([0.0, 0.0 if saturated else np.log1p(-shortfall)], 0.02, (3, 2))
+        logs = generator.normal(
+            [0.0, 0.0 if saturated else np.log1p(-shortfall)], 0.02, (3, 2)
+        )
         contrast = allowing_for(contrasts(logs)[0], full, short, "throughput_tok_s")
         found += contrast.p_difference() < 0.05, contrast.p_equivalence(MARGIN) < 0.05
     return float(found[0]) / count, float(found[1]) / count
@@ -93,7 +108,9 @@ def family_wise_error(runs: int, sds: Array, count: int) -> float:
     """Share of null campaigns with any significant difference after Holm's correction."""
     wrong = 0
     for logs in campaigns(runs, sds, np.zeros(len(sds)), count):
-        wrong += min(holm([contrast.p_difference() for contrast in contrasts(logs)])) < 0.05
+        wrong += (
+            min(holm([contrast.p_difference() for contrast in contrasts(logs)])) < 0.05
+        )
     return wrong / count
 
 
@@ -101,7 +118,12 @@ def parity_found(runs: int, sd: float, cells: int, count: int) -> float:
     """Share of true nulls for which both one-sided tests are significant after Holm's correction."""
     found = 0
     for logs in campaigns(runs, np.full(cells, sd), np.zeros(cells), count):
-        found += sum(p < 0.05 for p in holm([contrast.p_equivalence(MARGIN) for contrast in contrasts(logs)]))
+        found += sum(
+            p < 0.05
+            for p in holm(
+                [contrast.p_equivalence(MARGIN) for contrast in contrasts(logs)]
+            )
+        )
     return found / count / (cells - 1)
 
 
@@ -110,7 +132,10 @@ def false_parity(runs: int, sd: float, cells: int, count: int) -> float:
     effects = np.r_[0.0, np.full(cells - 1, np.log1p(MARGIN))]
     wrong = 0
     for logs in campaigns(runs, np.full(cells, sd), effects, count):
-        wrong += min(holm([contrast.p_equivalence(MARGIN) for contrast in contrasts(logs)])) < 0.05
+        wrong += (
+            min(holm([contrast.p_equivalence(MARGIN) for contrast in contrasts(logs)]))
+            < 0.05
+        )
     return wrong / count
 
 
@@ -120,10 +145,27 @@ def false_discoveries(models: int, count: int) -> float:
     effects = np.where(np.arange(models) % 2, 0.06, 0.0)
     for number in range(count):
         p_values = [
-            contrasts(next(campaigns(5, np.full(2, 0.02), np.array([0.0, effect]), 1, seed=1000 * number + model)))[0]
+            contrasts(
+                next(
+                    campaigns(
+                        5,
+                        np.full(2, 0.02),
+                        np.array([0.0, effect]),
+                        1,
+                        seed=1000 * number + model,
+                    )
+                )
+            )[0]
             for model, effect in enumerate(effects)
         ]
-        found = np.array(false_discovery_control([contrast.p_difference() for contrast in p_values])) < 0.05
+        found = (
+            np.array(
+                false_discovery_control(
+                    [contrast.p_difference() for contrast in p_values]
+                )
+            )
+            < 0.05
+        )
         shares.append((found & (effects == 0)).sum() / max(found.sum(), 1))
     return float(np.mean(shares))
 
@@ -133,7 +175,10 @@ def other_time_coverage(runs: int, count: int) -> float:
     generator = np.random.default_rng(2)
     held = 0
     for _ in range(count):
-        arm, reference = generator.normal(0.05, 0.036, runs), generator.normal(0.0, 0.036, runs)
+        arm, reference = (
+            generator.normal(0.05, 0.036, runs),
+            generator.normal(0.0, 0.036, runs),
+        )
         low, high = welch(arm, reference).interval(0.95)
         held += low <= 0.05 <= high
     return held / count
@@ -147,7 +192,9 @@ def replicate_coverage(copies: int, count: int) -> float:
         copied = generator.normal(0, 0.06, copies)
         arm, reference = generator.normal([0.1, 0.0], 0.06)
         spread = float(copied.std(ddof=1))
-        low, high = Contrast(arm - reference, spread * 2**0.5, copies - 1, "replicates").interval(0.95)
+        low, high = Contrast(
+            arm - reference, spread * 2**0.5, copies - 1, "replicates"
+        ).interval(0.95)
         held += low <= 0.1 <= high
     return held / count
 
@@ -162,23 +209,39 @@ def run_coverage(runs: int, count: int) -> float:
 def peak_bias(sd: float, count: int, runs: int = 4) -> tuple[float, float]:
     """Mean bias, in per cent, of the best of eight equal levels: of its own mean, and cross-fitted."""
     generator = np.random.default_rng(7)
-    tables = [pd.DataFrame(generator.normal(0, sd, (runs, 8)), columns=range(1, 9)) for _ in range(count)]
+    tables = [
+        pd.DataFrame(generator.normal(0, sd, (runs, 8)), columns=range(1, 9))
+        for _ in range(count)
+    ]
     own = [float(table.mean().max()) for table in tables]
     crossed = [float(np.log(cross_fit(table))) for table in tables]
     return float(100 * np.mean(own)), float(100 * np.mean(crossed))
 
 
-def whole_campaigns(count: int, runs: int = 5, levels: int = 4, sd: float = 0.02) -> dict[str, float]:
+def whole_campaigns(
+    count: int, runs: int = 5, levels: int = 4, sd: float = 0.02
+) -> dict[str, float]:
     """Coverage, family-wise error and parity of whole campaigns, tables in and verdicts out, on a flat top.
 
     Seven scenarios equal to their baseline, `levels` equal levels, so that the choice of the common level matters.
     """
     generator = np.random.default_rng(8)
     scenarios = ["no-offload", *(f"arm-{number}" for number in range(7))]
-    baselines = {name: None if name == "no-offload" else "no-offload" for name in scenarios}
-    grid = pd.MultiIndex.from_product([scenarios, range(1, runs + 1), range(1, levels + 1)])
+    baselines = {
+        name: None if name == "no-offload" else "no-offload" for name in scenarios
+    }
+    grid = pd.MultiIndex.from_product(
+        [scenarios, range(1, runs + 1), range(1, levels + 1)]
+    )
     table = pd.DataFrame(grid.to_list(), columns=["scenario", "run", "level"])
-    table = table.assign(model="m", cpu_blocks=0, exercised=None, checks_failed="", output_tokens=1e5, ttft_count=1e4)
+    table = table.assign(
+        model="m",
+        cpu_blocks=0,
+        exercised=None,
+        checks_failed="",
+        output_tokens=1e5,
+        ttft_count=1e4,
+    )
     table = table.assign(requests_completed=10_000, configuration=table["scenario"])
     table = table.assign(workload="prompt_tokens=64;output_tokens=64")
     held = wrong = parity = 0
@@ -186,13 +249,20 @@ def whole_campaigns(count: int, runs: int = 5, levels: int = 4, sd: float = 0.02
         blocks = generator.normal(0, BLOCK_SD, runs + 1)[table["run"]]
         rates = 500 * np.exp(blocks + generator.normal(0, sd, len(table)))
         found = compare_all(
-            table.assign(throughput_tok_s=rates), baselines, Comparison(), {"throughput_tok_s": True}
+            table.assign(throughput_tok_s=rates),
+            baselines,
+            Comparison(),
+            {"throughput_tok_s": True},
         ).baseline
         # The 95 % interval; beside parity the table has that of 90 %.
         held += int((found["p_value"] >= 0.05).sum())
         wrong += bool(found["verdict"].isin(["better", "worse"]).any())
         parity += int((found["verdict"] == "parity").sum())
-    return {"coverage": held / count / 7, "error": wrong / count, "parity": parity / count / 7}
+    return {
+        "coverage": held / count / 7,
+        "error": wrong / count,
+        "parity": parity / count / 7,
+    }
 
 
 def latency_bias(window: float, count: int) -> tuple[float, float]:
@@ -210,7 +280,11 @@ def latency_bias(window: float, count: int) -> tuple[float, float]:
         seen = (begin < end) & (finish >= start)
         done = finish[seen] < end
         leave = np.where(done, finish[seen] - begin[seen], end - begin[seen])
-        estimated.append(quantiles(Observed(np.maximum(start - begin[seen], 0), leave, done), [0.9])[0])
+        estimated.append(
+            quantiles(Observed(np.maximum(start - begin[seen], 0), leave, done), [0.9])[
+                0
+            ]
+        )
         inside = (begin >= start) & (finish < end)
         whole.append(float(np.quantile((finish - begin)[inside], 0.9)))
     return float(np.mean(whole)) / truth - 1, float(np.nanmean(estimated)) / truth - 1
@@ -226,7 +300,10 @@ def _many_cells(count: int) -> Iterator[tuple[str, str, str]]:
         for name, spread in (("", 1.0), (", baseline 4 x the spread", 4.0)):
             sds = np.r_[0.02 * spread, np.full(cells - 1, 0.02)]
             text = f"R = {runs}, K = {cells}{name}: coverage, family-wise error"
-            found = block_coverage(runs, sds, count // 2), family_wise_error(runs, sds, count)
+            found = (
+                block_coverage(runs, sds, count // 2),
+                family_wise_error(runs, sds, count),
+            )
             yield text, _per_cent(*found), "93 to 97 %, at most 6 %"
 
 
@@ -241,42 +318,101 @@ def rows(count: int) -> Iterator[tuple[str, str, str]]:
     quiet_baseline = np.r_[0.005, np.full(7, 0.02)]
     spreads = {
         **{"": even, ", one arm 4 x the spread": wide_arm},
-        **{", baseline 4 x the spread": wide_baseline, ", baseline 1/4 of the spread": quiet_baseline},
+        **{
+            ", baseline 4 x the spread": wide_baseline,
+            ", baseline 1/4 of the spread": quiet_baseline,
+        },
     }
     for name, sds in spreads.items():
         for runs in (3, 5, 10):
             found = coverage_by_cell(runs, sds, count)
             text = f"coverage, blocks, R = {runs}, K = 8{name}: of all, of the last arm"
-            yield text, f"{_per_cent(float(found.mean()))}, {_per_cent(float(found[-1]))}", "93 to 97 %"
+            yield (
+                text,
+                f"{_per_cent(float(found.mean()))}, {_per_cent(float(found[-1]))}",
+                "93 to 97 %",
+            )
     yield from _many_cells(count)
-    yield "coverage, blocks, R = 5, K = 2", _per_cent(block_coverage(5, np.full(2, 0.02), 4 * count)), "93 to 97 %"
+    yield (
+        "coverage, blocks, R = 5, K = 2",
+        _per_cent(block_coverage(5, np.full(2, 0.02), 4 * count)),
+        "93 to 97 %",
+    )
     for runs in (3, 5, 10):
-        yield f"coverage, t over R = {runs} runs", _per_cent(run_coverage(runs, 4 * count)), "93 to 97 %"
+        yield (
+            f"coverage, t over R = {runs} runs",
+            _per_cent(run_coverage(runs, 4 * count)),
+            "93 to 97 %",
+        )
     for cells in (2, 3, 8):
         for between in (0.0, 1.0, 3.0):
             text = f"coverage, noise within known, {between:g} x as much between, R = 3, K = {cells}"
-            yield text, _per_cent(floor_coverage(3, cells, between, count)), "93 to 97 %"
+            yield (
+                text,
+                _per_cent(floor_coverage(3, cells, between, count)),
+                "93 to 97 %",
+            )
     for saturated in (False, True):
         different, alike = starved_verdicts(0.15, saturated, count)
         text = f"equal cells, one 15 % short of requests{' at saturation' if saturated else ''}: different, alike"
         yield text, f"{_per_cent(different)}, {_per_cent(alike)}", "at most 5 %, -"
-    yield "coverage, measured at another time, R = 5", _per_cent(other_time_coverage(5, 4 * count)), "93 to 97 %"
-    yield "coverage, spread of 3 replicates", _per_cent(replicate_coverage(3, 4 * count)), "93 to 97 %"
+    yield (
+        "coverage, measured at another time, R = 5",
+        _per_cent(other_time_coverage(5, 4 * count)),
+        "93 to 97 %",
+    )
+    yield (
+        "coverage, spread of 3 replicates",
+        _per_cent(replicate_coverage(3, 4 * count)),
+        "93 to 97 %",
+    )
     for name, sds in spreads.items():
         for runs in (3, 5):
-            text, error = f"family-wise error, R = {runs}{name}", family_wise_error(runs, sds, 2 * count)
+            text, error = (
+                f"family-wise error, R = {runs}{name}",
+                family_wise_error(runs, sds, 2 * count),
+            )
             yield text, _per_cent(error), "at most 6 %"
-    yield "any parity on the margin, R = 5", _per_cent(false_parity(5, 0.02, 8, 2 * count)), "at most 6 %"
-    for runs, cells, promise in ((3, 8, "little"), (5, 8, "above 85 %"), (5, 9, "above 85 %"), (5, 3, "above 85 %")):
+    yield (
+        "any parity on the margin, R = 5",
+        _per_cent(false_parity(5, 0.02, 8, 2 * count)),
+        "at most 6 %",
+    )
+    for runs, cells, promise in (
+        (3, 8, "little"),
+        (5, 8, "above 85 %"),
+        (5, 9, "above 85 %"),
+        (5, 3, "above 85 %"),
+    ):
         found = parity_found(runs, 0.02, cells, count)
-        yield f"parity of true nulls, SD 2 %, R = {runs}, K = {cells}", _per_cent(found), promise
-    yield "false discoveries over 8 models, q = 5 %", _per_cent(false_discoveries(8, count // 2)), "at most 5 %"
+        yield (
+            f"parity of true nulls, SD 2 %, R = {runs}, K = {cells}",
+            _per_cent(found),
+            promise,
+        )
+    yield (
+        "false discoveries over 8 models, q = 5 %",
+        _per_cent(false_discoveries(8, count // 2)),
+        "at most 5 %",
+    )
     yield from bench_designs.rows(count // 5)
     whole = whole_campaigns(count // 4)
-    for name, promise in (("coverage", "93 to 97 %"), ("error", "at most 6 %"), ("parity", "above 85 %")):
-        yield f"whole campaigns, 4 equal levels: {name}", _per_cent(whole[name]), promise
+    for name, promise in (
+        ("coverage", "93 to 97 %"),
+        ("error", "at most 6 %"),
+        ("parity", "above 85 %"),
+    ):
+        yield (
+            f"whole campaigns, 4 equal levels: {name}",
+            _per_cent(whole[name]),
+            promise,
+        )
     own, crossed = peak_bias(0.06, count, runs=2)
-    yield "bias of a peak of 8 equal levels, SD 6 %", f"{own:+.1f} %, cross-fitted {crossed:+.1f} %", "0 %"
+    yield (
+        "bias of a peak of 8 equal levels, SD 6 %",
+        f"{own:+.1f} %, cross-fitted {crossed:+.1f} %",
+        "0 %",
+    )
     for window in (3.0, 10.0):
         naive, estimated = latency_bias(window, count // 10)
         text = f"{100 * naive:+.0f} %, estimated {100 * estimated:+.1f} %"
@@ -285,7 +421,9 @@ def rows(count: int) -> Iterator[tuple[str, str, str]]:
 
 def main(count: int) -> None:
     """Print the table."""
-    print(f"{count} repetitions, run SD 2 % unless said, blocks {100 * BLOCK_SD:g} %, margin {100 * MARGIN:g} %\n")
+    print(
+        f"{count} repetitions, run SD 2 % unless said, blocks {100 * BLOCK_SD:g} %, margin {100 * MARGIN:g} %\n"
+    )
     print("| what | measured | promised |\n| --- | ---: | --- |")
     for row in rows(count):
         print(f"| {' | '.join(row)} |", flush=True)

@@ -47,7 +47,9 @@ class Bench:
         """Run a command, whose exit code must be 0, and return its output."""
         done = self.api.exec(*self.where, argv, 600.0)
         if done.returncode:
-            raise SystemExit(f"{argv[0]} failed in the pod: {done.stderr.decode(errors='replace')}")
+            raise SystemExit(
+                f"{argv[0]} failed in the pod: {done.stderr.decode(errors='replace')}"
+            )
         return done.stdout
 
     def cat(self, _: Path) -> int:
@@ -63,16 +65,22 @@ class Bench:
         return self._tar("small")
 
     def _tar(self, name: str) -> int:
-        with tarfile.open(fileobj=io.BytesIO(self.run("tar", "cf", "-", "-C", FOLDER, name))) as archive:
+        with tarfile.open(
+            fileobj=io.BytesIO(self.run("tar", "cf", "-", "-C", FOLDER, name))
+        ) as archive:
             return sum(member.size for member in archive.getmembers())
 
     def big(self, folder: Path) -> int:
         """The large file, verified."""
-        return collect(self.api, *self.where, f"{FOLDER}/big.bin", folder / "big.bin").received
+        return collect(
+            self.api, *self.where, f"{FOLDER}/big.bin", folder / "big.bin"
+        ).received
 
     def small(self, folder: Path) -> int:
         """The folder of small ones, verified."""
-        return collect(self.api, *self.where, f"{FOLDER}/small", folder / "small").received
+        return collect(
+            self.api, *self.where, f"{FOLDER}/small", folder / "small"
+        ).received
 
 
 def measured(way: Callable[[Path], int], repeats: int) -> tuple[list[float], int]:
@@ -100,7 +108,9 @@ def a_container(api: Api, options: argparse.Namespace) -> Iterator[Bench]:
 
 def main() -> None:
     """Measure all ways, one after the other."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mebibytes", type=int, default=100)
     parser.add_argument("--files", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
@@ -109,11 +119,20 @@ def main() -> None:
     parser.add_argument("--container", default="main")
     options = parser.parse_args()
     with a_container(Api.connect(), options) as session:
-        session.run("sh", "-c", PREPARE, "prepare", str(options.mebibytes * MEBI), str(options.files))
+        session.run(
+            "sh",
+            "-c",
+            PREPARE,
+            "prepare",
+            str(options.mebibytes * MEBI),
+            str(options.files),
+        )
         begin = time.perf_counter()
         session.run("sha256sum", f"{FOLDER}/big.bin")
         summing_s = time.perf_counter() - begin
-        print(f"{options.mebibytes} MiB: sha256sum in the pod {summing_s:.2f} s; {os.cpu_count()} CPUs on this side")
+        print(
+            f"{options.mebibytes} MiB: sha256sum in the pod {summing_s:.2f} s; {os.cpu_count()} CPUs on this side"
+        )
         ways = {
             "one file, cat (unverified)": session.cat,
             "one file, tar (unverified)": session.tar_big,
@@ -124,7 +143,9 @@ def main() -> None:
         for name, way in ways.items():
             speeds, size = measured(way, options.repeats)
             median = statistics.median(speeds)
-            print(f"{name:32} {size / MEBI:7.1f} MiB  {median:7.1f} MiB/s ({min(speeds):.1f} to {max(speeds):.1f})")
+            print(
+                f"{name:32} {size / MEBI:7.1f} MiB  {median:7.1f} MiB/s ({min(speeds):.1f} to {max(speeds):.1f})"
+            )
         session.run("rm", "-rf", FOLDER)
 
 

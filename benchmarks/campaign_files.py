@@ -15,7 +15,17 @@ import msgspec
 import numpy as np
 import zstandard
 from tests.support.synthetic import run_description
-from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metric, Writer, indom, pmid, units
+from tests.unit.pcp.test_archive_writer import (
+    COUNTER,
+    DOUBLE,
+    NULL,
+    U64,
+    Metric,
+    Writer,
+    indom,
+    pmid,
+    units,
+)
 
 from kveval.pcp.conversion.conversion import convert
 
@@ -35,19 +45,38 @@ PUBLISHED_CELLS = 34
 RECORDING_S = 30 + len(LEVELS) * (LEVEL_S + 20)
 EPOCH = 1_767_225_600
 SECOND = 10**9
-_COUNTERS = ("generation_tokens", "prompt_tokens", "prefix_cache_queries", "prefix_cache_hits")
+_COUNTERS = (
+    "generation_tokens",
+    "prompt_tokens",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+)
 # A real record has 3 kB, most of them never read.
-_UNREAD = {f"ballast_{number}": dict.fromkeys(("tokens", "words", "characters", "bytes")) for number in range(28)}
+_UNREAD = {
+    f"ballast_{number}": dict.fromkeys(("tokens", "words", "characters", "bytes"))
+    for number in range(28)
+}
 
 
 def cells(count: int = PUBLISHED_CELLS) -> Iterator[tuple[str, str, int]]:
     """Every model with every arm, a larger tier for three arms of two models; after these 34, more tiers."""
-    tiered = [arm for arm in ARMS if arm != "no-offload" and not arm.startswith("llm-d")]
-    published = [(model, arm, 10_000 if arm in tiered else 0) for model in MODELS for arm in ARMS]
-    published += [
-        (model, arm, 20_000) for model in MODELS[2:] for arm in ("native-offload", "lmcache-local", "lmcache-valkey")
+    tiered = [
+        arm for arm in ARMS if arm != "no-offload" and not arm.startswith("llm-d")
     ]
-    further = ((model, arm, blocks) for blocks in itertools.count(20_500, 500) for model in MODELS for arm in tiered)
+    published = [
+        (model, arm, 10_000 if arm in tiered else 0) for model in MODELS for arm in ARMS
+    ]
+    published += [
+        (model, arm, 20_000)
+        for model in MODELS[2:]
+        for arm in ("native-offload", "lmcache-local", "lmcache-valkey")
+    ]
+    further = (
+        (model, arm, blocks)
+        for blocks in itertools.count(20_500, 500)
+        for model in MODELS
+        for arm in tiered
+    )
     return itertools.islice(itertools.chain(published, further), count)
 
 
@@ -61,7 +90,13 @@ def level_start(number: int, seconds: float = LEVEL_S) -> float:
     return EPOCH + 30 + number * (seconds + 20)
 
 
-def report(generator: np.random.Generator, number: int, streams: int, rate: float, seconds: float = LEVEL_S) -> bytes:
+def report(
+    generator: np.random.Generator,
+    number: int,
+    streams: int,
+    rate: float,
+    seconds: float = LEVEL_S,
+) -> bytes:
     """A report of GuideLLM 0.8 with every request's record: 128 output tokens each, conversations of 5 turns."""
     begin, warmup = level_start(number, seconds), warmup_s(seconds)
     latency = min(100.0, streams * 128 / rate)
@@ -71,9 +106,17 @@ def report(generator: np.random.Generator, number: int, streams: int, rate: floa
     starts = ends - lengths
     first = starts + 0.3 * lengths
     end = begin + seconds
-    kept: dict[str, list[dict[str, Any]]] = {"successful": [], "incomplete": [], "errored": []}
+    kept: dict[str, list[dict[str, Any]]] = {
+        "successful": [],
+        "incomplete": [],
+        "errored": [],
+    }
     for stream, wave in zip(*np.nonzero(starts < end), strict=True):
-        t0, t1, t2 = float(starts[stream, wave]), float(first[stream, wave]), float(ends[stream, wave])
+        t0, t1, t2 = (
+            float(starts[stream, wave]),
+            float(first[stream, wave]),
+            float(ends[stream, wave]),
+        )
         done = t2 < end
         tokens = 128 if done else max(0, int(128 * (end - t1) / (t2 - t1)))
         seen = t1 < end
@@ -85,8 +128,14 @@ def report(generator: np.random.Generator, number: int, streams: int, rate: floa
                     "turn_index": int(wave % 5),
                     "status": "completed" if done else "cancelled",
                     "timings": {
-                        **{"request_start": t0, "first_token_iteration": t1 if seen else None},
-                        **{"last_token_iteration": min(t2, end) if seen else None, "token_iterations": tokens},
+                        **{
+                            "request_start": t0,
+                            "first_token_iteration": t1 if seen else None,
+                        },
+                        **{
+                            "last_token_iteration": min(t2, end) if seen else None,
+                            "token_iterations": tokens,
+                        },
                         "request_end": min(t2, end),
                     },
                     "error": None,
@@ -103,16 +152,35 @@ def report(generator: np.random.Generator, number: int, streams: int, rate: floa
                 **_UNREAD,
             }
         )
-    window = [record for record in kept["successful"] if record["request_end_time"] >= begin + warmup]
-    totals = {"successful": len(window), "errored": 0, "incomplete": len(kept["incomplete"])}
+    window = [
+        record
+        for record in kept["successful"]
+        if record["request_end_time"] >= begin + warmup
+    ]
+    totals = {
+        "successful": len(window),
+        "errored": 0,
+        "incomplete": len(kept["incomplete"]),
+    }
     benchmark = {
         "config": {"strategy": {"type_": "concurrent", "streams": streams}},
-        "scheduler_state": {"successful_requests": len(kept["successful"]), "errored_requests": 0},
+        "scheduler_state": {
+            "successful_requests": len(kept["successful"]),
+            "errored_requests": 0,
+        },
         "metrics": {"request_totals": {**totals, "total": sum(totals.values())}},
         "requests": kept,
-        **{"start_time": begin + warmup, "end_time": end, "warmup_duration": warmup, "cooldown_duration": 0.0},
+        **{
+            "start_time": begin + warmup,
+            "end_time": end,
+            "warmup_duration": warmup,
+            "cooldown_duration": 0.0,
+        },
     }
-    content = {"metadata": {"version": 2, "guidellm_version": "0.8.1"}, "benchmarks": [benchmark]}
+    content = {
+        "metadata": {"version": 2, "guidellm_version": "0.8.1"},
+        "benchmarks": [benchmark],
+    }
     return zstandard.ZstdCompressor(level=1).compress(msgspec.json.encode(content))
 
 
@@ -120,26 +188,47 @@ def recording(folder: Path, metrics: int, seconds: float = RECORDING_S) -> Path:
     """A pcp.parquet, and its archive, of `metrics` metrics at 1 s: those of config/metrics.yaml, the rest ballast."""
     writer = Writer(folder, start=EPOCH * SECOND)
     cpus, gpus = indom(60, 0), indom(120, 0)
-    writer.domain(EPOCH * SECOND, cpus, {number: f"cpu{number}" for number in range(32)})
+    writer.domain(
+        EPOCH * SECOND, cpus, {number: f"cpu{number}" for number in range(32)}
+    )
     writer.domain(EPOCH * SECOND, gpus, {number: f"gpu{number}" for number in range(2)})
     counters: dict[int, float] = {}
     gauges: dict[int, float] = {}
     item = iter(range(1, metrics + 1))
 
-    def add(name: str, *, counter: bool, rate: float, domain: int = NULL, unit: int = 0) -> None:
+    def add(
+        name: str, *, counter: bool, rate: float, domain: int = NULL, unit: int = 0
+    ) -> None:
         number = next(item)
         ident = pmid(60 + number // 1000, 0, number % 1000)
         kind = U64 if unit and not name.startswith("openmetrics") else DOUBLE
-        writer.metric(Metric(ident, (name,), kind, domain, COUNTER if counter else 3, unit))
+        writer.metric(
+            Metric(ident, (name,), kind, domain, COUNTER if counter else 3, unit)
+        )
         (counters if counter else gauges)[ident] = rate
 
     for name in _COUNTERS:
         add(f"openmetrics.vllm.vllm.{name}_total", counter=True, rate=1000.0)
-    for name, value in {"kv_cache_usage_perc": 0.5, "num_requests_running": 0.8, "num_requests_waiting": 0.1}.items():
+    for name, value in {
+        "kv_cache_usage_perc": 0.5,
+        "num_requests_running": 0.8,
+        "num_requests_waiting": 0.1,
+    }.items():
         add(f"openmetrics.vllm.vllm.{name}", counter=False, rate=value)
     for kind in ("user", "nice", "sys", "intr", "steal", "idle", "wait.total"):
-        add(f"kernel.all.cpu.{kind}", counter=True, rate=100.0, unit=units(0, 1, 0, (0, 2, 0)))
-        add(f"kernel.percpu.cpu.{kind}", counter=True, rate=100.0, domain=cpus, unit=units(0, 1, 0, (0, 2, 0)))
+        add(
+            f"kernel.all.cpu.{kind}",
+            counter=True,
+            rate=100.0,
+            unit=units(0, 1, 0, (0, 2, 0)),
+        )
+        add(
+            f"kernel.percpu.cpu.{kind}",
+            counter=True,
+            rate=100.0,
+            domain=cpus,
+            unit=units(0, 1, 0, (0, 2, 0)),
+        )
     for name in ("gpuactive", "memactive", "power"):
         add(f"nvidia.{name}", counter=False, rate=60.0, domain=gpus)
     for name in ("mem.util.used", "mem.util.available", "mem.util.shmem"):
@@ -148,7 +237,9 @@ def recording(folder: Path, metrics: int, seconds: float = RECORDING_S) -> Path:
         add(name, counter=True, rate=1000.0, unit=units(1, 0, 0, (1, 0, 0)))
     for number in item:
         ident = pmid(60 + number // 1000, 0, number % 1000)
-        writer.metric(Metric(ident, (f"ballast.metric{number:04d}",), DOUBLE, NULL, COUNTER, 0))
+        writer.metric(
+            Metric(ident, (f"ballast.metric{number:04d}",), DOUBLE, NULL, COUNTER, 0)
+        )
         counters[ident] = 10.0
     instances = {ident: writer.metrics[ident].indom for ident in (*counters, *gauges)}
     numbers = {NULL: (NULL,), cpus: tuple(range(32)), gpus: (0, 1)}
@@ -157,10 +248,14 @@ def recording(folder: Path, metrics: int, seconds: float = RECORDING_S) -> Path:
         for ident, rate in counters.items():
             whole = writer.metrics[ident].type == U64
             value = rate * step
-            values[ident] = dict.fromkeys(numbers[instances[ident]], int(value) if whole else value)
+            values[ident] = dict.fromkeys(
+                numbers[instances[ident]], int(value) if whole else value
+            )
         for ident, value in gauges.items():
             whole = writer.metrics[ident].type == U64
-            values[ident] = dict.fromkeys(numbers[instances[ident]], int(value) if whole else value)
+            values[ident] = dict.fromkeys(
+                numbers[instances[ident]], int(value) if whole else value
+            )
         writer.record((EPOCH + step) * SECOND, values)
     archive = writer.close()
     convert(archive, folder / "pcp.parquet")
@@ -182,41 +277,73 @@ def write_campaign(
     """
     generator = np.random.default_rng(1)
     (folder / "recording").mkdir(parents=True)
-    parquet = recording(folder / "recording", metrics, level_start(len(levels), seconds) - EPOCH)
+    parquet = recording(
+        folder / "recording", metrics, level_start(len(levels), seconds) - EPOCH
+    )
     found: dict[tuple[str, str, int], list[Path]] = {}
     for number, cell in enumerate(cells(count)):
         for run in range(1, runs + 1):
             stored = folder / "measurements" / f"{number:016x}" / f"run-{run}"
             (stored / "raw").mkdir(parents=True)
-            speed = 200 * (1 + MODELS[::-1].index(cell[0])) * (1 + 0.02 * ARMS.index(cell[1]))
+            speed = (
+                200
+                * (1 + MODELS[::-1].index(cell[0]))
+                * (1 + 0.02 * ARMS.index(cell[1]))
+            )
             measured = []
             for place, streams in enumerate(levels):
-                rate = speed * streams / (streams + 40) * float(np.exp(generator.normal(0, 0.02)))
+                rate = (
+                    speed
+                    * streams
+                    / (streams + 40)
+                    * float(np.exp(generator.normal(0, 0.02)))
+                )
                 name = f"raw/guidellm-{streams:04d}.json.zst"
                 if reported is None or number < reported:
-                    (stored / name).write_bytes(report(generator, place, streams, rate, seconds))
+                    (stored / name).write_bytes(
+                        report(generator, place, streams, rate, seconds)
+                    )
                 begin = level_start(place, seconds)
                 window = {"start": begin + warmup_s(seconds), "end": begin + seconds}
-                measured.append({"level": streams, "status": "ok", "report": name, **window})
+                measured.append(
+                    {"level": streams, "status": "ok", "report": name, **window}
+                )
             description = _description(cell, run, f"{number:016x}", measured, seconds)
             (stored / "run.json").write_text(json.dumps(description))
             place = folder.joinpath(*map(str, cell), f"run-{run}")
             place.mkdir(parents=True)
             os.link(parquet, place / "pcp.parquet")
-            pointer = {"measurement": stored.parent.name, "path": str(stored.relative_to(folder.parent))}
+            pointer = {
+                "measurement": stored.parent.name,
+                "path": str(stored.relative_to(folder.parent)),
+            }
             (place / "measurement.json").write_text(json.dumps(pointer))
             found.setdefault(cell, []).append(place)
     return found
 
 
 def _description(
-    cell: tuple[str, str, int], run: int, measurement: str, levels: list[dict[str, Any]], seconds: float
+    cell: tuple[str, str, int],
+    run: int,
+    measurement: str,
+    levels: list[dict[str, Any]],
+    seconds: float,
 ) -> dict[str, Any]:
     description = run_description(*cell, run, measurement=measurement, levels=levels)
-    workload = {"prompt_tokens": 128, "output_tokens": 128, "turns": 5, "prefix_tokens": 10_000, "prefix_count": 800}
+    workload = {
+        "prompt_tokens": 128,
+        "output_tokens": 128,
+        "turns": 5,
+        "prefix_tokens": 10_000,
+        "prefix_count": 800,
+    }
     asked = [level["level"] for level in levels]
     workload |= {"levels": asked, "seconds": seconds, "warmup_s": warmup_s(seconds)}
-    description["specification"] = {"workload": workload, "argv": [*cell[:2], str(cell[2])], "env": {}}
+    description["specification"] = {
+        "workload": workload,
+        "argv": [*cell[:2], str(cell[2])],
+        "env": {},
+    }
     begin = f"2026-01-{run:02d}T{ARMS.index(cell[1]):02d}"
     description |= {"started": f"{begin}:00:00Z", "finished": f"{begin}:25:00Z"}
     return description

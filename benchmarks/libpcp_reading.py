@@ -22,10 +22,19 @@ from pcp import pmapi
 
 LIBPCP = pmapi.LIBPCP
 FIELDS = {
-    **{c.PM_TYPE_32: "l", c.PM_TYPE_U32: "ul", c.PM_TYPE_64: "ll", c.PM_TYPE_U64: "ull"},
+    **{
+        c.PM_TYPE_32: "l",
+        c.PM_TYPE_U32: "ul",
+        c.PM_TYPE_64: "ll",
+        c.PM_TYPE_U64: "ull",
+    },
     **{c.PM_TYPE_FLOAT: "f", c.PM_TYPE_DOUBLE: "d", c.PM_TYPE_STRING: "cp"},
 }
-SEMANTICS = {c.PM_SEM_COUNTER: "counter", c.PM_SEM_INSTANT: "instant", c.PM_SEM_DISCRETE: "discrete"}
+SEMANTICS = {
+    c.PM_SEM_COUNTER: "counter",
+    c.PM_SEM_INSTANT: "instant",
+    c.PM_SEM_DISCRETE: "discrete",
+}
 LABEL_TIMES = 24
 # Metrics of libpcp itself, in no archive.
 OWN = ("event.flags", "event.missed")
@@ -77,7 +86,9 @@ class Reading:
                 self.take(found, number, time, now)
             LIBPCP.pmFreeResult(record)
 
-    def take(self, record: Any, number: int, time: int, now: dict[tuple[int, int], str]) -> None:
+    def take(
+        self, record: Any, number: int, time: int, now: dict[tuple[int, int], str]
+    ) -> None:
         """Add the values of one value set."""
         pmid, count = record.get_pmid(number), record.get_numval(number)
         if (desc := self.desc(pmid)) is None:
@@ -103,13 +114,19 @@ class Reading:
                     now[key], _ = self.instance(*key)
                 name = now[key]
             series = self.numbers.setdefault((metric, name), len(self.numbers))
-            status = LIBPCP.pmExtractValue(form, byref(value), desc.type, byref(atom), desc.type)
+            status = LIBPCP.pmExtractValue(
+                form, byref(value), desc.type, byref(atom), desc.type
+            )
             if status < 0:
                 # Recorded in a block that is none of the metric's type: there is no value.
                 self.others[metric] = self.others.get(metric, 0) + 1
                 continue
             if desc.type == c.PM_TYPE_STRING:
-                raw = pmapi.cast(atom.cp, c_char_p) if not isinstance(atom.cp, bytes) else c_char_p(atom.cp)
+                raw = (
+                    pmapi.cast(atom.cp, c_char_p)
+                    if not isinstance(atom.cp, bytes)
+                    else c_char_p(atom.cp)
+                )
                 self.texts.append((time, series, text(raw.value or b"")))
                 continue
             number_found = getattr(atom, field)
@@ -125,7 +142,10 @@ class Reading:
         """Descriptor of a metric that the archive describes and names."""
         if pmid not in self.descs:
             desc, name = pmapi.pmDesc(), c_char_p()
-            good = LIBPCP.pmLookupDesc(pmid, byref(desc)) >= 0 and LIBPCP.pmNameID(pmid, byref(name)) >= 0
+            good = (
+                LIBPCP.pmLookupDesc(pmid, byref(desc)) >= 0
+                and LIBPCP.pmNameID(pmid, byref(name)) >= 0
+            )
             self.descs[pmid] = desc if good else None
             if good:
                 self.names[pmid] = taken(name)
@@ -143,21 +163,33 @@ class Reading:
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Every metric of the archive."""
         pmids: list[bytes] = []
-        self.context.pmTraversePMNS("", lambda name: pmids.append(name.encode() if isinstance(name, str) else name))
+        self.context.pmTraversePMNS(
+            "",
+            lambda name: pmids.append(name.encode() if isinstance(name, str) else name),
+        )
         found: dict[str, dict[str, Any]] = {}
         for one in pmids:
             names, number = (c_char_p * 1)(one), (pmapi.c_uint * 1)()
             if text(one) in OWN:
                 continue
-            if LIBPCP.pmLookupName(1, names, number) < 0 or (desc := self.desc(number[0])) is None:
+            if (
+                LIBPCP.pmLookupName(1, names, number) < 0
+                or (desc := self.desc(number[0])) is None
+            ):
                 continue
             pmid = number[0]
             entry = found.setdefault(self.names[pmid], {"names": set(), "pmid": pmid})
             entry["names"].add(text(one))
             entry["type"] = text(LIBPCP.pmTypeStr(desc.type))
-            entry["semantics"] = SEMANTICS.get(desc.sem, f"unknown semantics {desc.sem}")
+            entry["semantics"] = SEMANTICS.get(
+                desc.sem, f"unknown semantics {desc.sem}"
+            )
             entry["units"] = text(LIBPCP.pmUnitsStr(byref(desc.units)))
-            entry["indom"] = None if desc.indom == c.PM_INDOM_NULL else text(LIBPCP.pmInDomStr(desc.indom))
+            entry["indom"] = (
+                None
+                if desc.indom == c.PM_INDOM_NULL
+                else text(LIBPCP.pmInDomStr(desc.indom))
+            )
             # If only one of the two texts exists, libpcp returns it for both.
             helps = self.help(pmid, c.PM_TEXT_ONELINE), self.help(pmid, c.PM_TEXT_HELP)
             entry["help"] = "\n".join(filter(None, dict.fromkeys(helps)))
@@ -166,7 +198,9 @@ class Reading:
     def help(self, pmid: int, kind: int) -> str:
         """Help text of a metric, "" if there is none."""
         found = c_char_p()
-        return taken(found) if LIBPCP.pmLookupText(pmid, kind, byref(found)) >= 0 else ""
+        return (
+            taken(found) if LIBPCP.pmLookupText(pmid, kind, byref(found)) >= 0 else ""
+        )
 
     def labels(self, metrics: dict[str, dict[str, Any]]) -> tuple[list[Any], list[Any]]:
         """Merged labels of all metrics, and those of all instances, at some times of the recording.
@@ -174,14 +208,24 @@ class Reading:
         A metric's labels count from its first value on.
         """
         moments = sorted(set(self.moments))
-        chosen = sorted({*moments[:: max(1, len(moments) // LABEL_TIMES)], *moments[-1:]})
+        chosen = sorted(
+            {*moments[:: max(1, len(moments) // LABEL_TIMES)], *moments[-1:]}
+        )
         of_metrics, of_instances = [], []
-        indoms = {desc.indom for desc in self.descs.values() if desc is not None} - {c.PM_INDOM_NULL}
+        indoms = {desc.indom for desc in self.descs.values() if desc is not None} - {
+            c.PM_INDOM_NULL
+        }
         for time in chosen:
             origin = pmapi.timespec(time // 10**9, time % 10**9)
             self.context.pmSetMode(c.PM_MODE_FORW, origin, None)
-            known = {name: entry for name, entry in metrics.items() if self.first.get(name, time + 1) <= time}
-            of_metrics.append((time, {name: merged(entry["pmid"]) for name, entry in known.items()}))
+            known = {
+                name: entry
+                for name, entry in metrics.items()
+                if self.first.get(name, time + 1) <= time
+            }
+            of_metrics.append(
+                (time, {name: merged(entry["pmid"]) for name, entry in known.items()})
+            )
             for indom in indoms:
                 sets = POINTER(pmapi.pmLabelSet)()
                 count = LIBPCP.pmGetInstancesLabels(indom, byref(sets))
@@ -196,7 +240,9 @@ class Reading:
                             elsewhere.append(held)
                 if count > 0:
                     LIBPCP.pmFreeLabelSets(sets, count)
-                of_instances.append((time, text(LIBPCP.pmInDomStr(indom)), found, elsewhere))
+                of_instances.append(
+                    (time, text(LIBPCP.pmInDomStr(indom)), found, elsewhere)
+                )
         return of_metrics, of_instances
 
     def result(self) -> dict[str, Any]:
@@ -206,12 +252,19 @@ class Reading:
         labels, instances = self.labels(metrics)
         label = self.context.pmGetArchiveLabel()
         return {
-            **{"times": self.times, "series": self.series, "bits": self.bits, "texts": self.texts},
+            **{
+                "times": self.times,
+                "series": self.series,
+                "bits": self.bits,
+                "texts": self.texts,
+            },
             **{"names": list(self.numbers), "marks": self.marks},
             **{"metrics": metrics, "labels": labels, "instances": instances},
             **{"errors": self.errors, "others": self.others},
             **{"host": text(label.hostname), "timezone": text(label.timezone)},
-            "error": None if status == c.PM_ERR_EOL else text(pmapi.pmErr(status).message().encode()),
+            "error": None
+            if status == c.PM_ERR_EOL
+            else text(pmapi.pmErr(status).message().encode()),
         }
 
 
@@ -221,7 +274,9 @@ def merged(pmid: int) -> dict[str, Any]:
     count = LIBPCP.pmLookupLabels(pmid, byref(sets))
     if count <= 0:
         return {}
-    listed = (POINTER(pmapi.pmLabelSet) * count)(*(pointer(sets[number]) for number in range(count)))
+    listed = (POINTER(pmapi.pmLabelSet) * count)(
+        *(pointer(sets[number]) for number in range(count))
+    )
     room = create_string_buffer(MERGED_SIZE)
     size = MERGE(listed, count, room, MERGED_SIZE, None, None)
     LIBPCP.pmFreeLabelSets(sets, count)
@@ -238,7 +293,10 @@ def main() -> None:
     for name in ("pmTypeStr", "pmUnitsStr", "pmInDomStr"):
         getattr(LIBPCP, name).restype = c_char_p
     LIBPCP.pmLookupLabels.argtypes = [pmapi.c_uint, POINTER(POINTER(pmapi.pmLabelSet))]
-    LIBPCP.pmGetInstancesLabels.argtypes = [pmapi.c_uint, POINTER(POINTER(pmapi.pmLabelSet))]
+    LIBPCP.pmGetInstancesLabels.argtypes = [
+        pmapi.c_uint,
+        POINTER(POINTER(pmapi.pmLabelSet)),
+    ]
     try:
         result = Reading(archive).result()
     except pmapi.pmErr as error:

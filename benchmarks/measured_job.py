@@ -51,11 +51,17 @@ def measure(command: Sequence[str], **options: object) -> tuple[int, Usage]:
     then, used = began, {process.pid: 0.0}
     while process.poll() is None:
         members = _members(process)
-        usage.memory_mib = max(usage.memory_mib, sum(rss for rss, _, _ in members.values()) / _MIB)
-        usage.proportional_mib = max(usage.proportional_mib, sum(pss for _, pss, _ in members.values()) / _MIB)
+        usage.memory_mib = max(
+            usage.memory_mib, sum(rss for rss, _, _ in members.values()) / _MIB
+        )
+        usage.proportional_mib = max(
+            usage.proportional_mib, sum(pss for _, pss, _ in members.values()) / _MIB
+        )
         if (now := time.monotonic()) - then >= _BUSY_S:
             # For a new process this is all that it has used.
-            spent = sum(cpu - used.get(pid, 0.0) for pid, (_, _, cpu) in members.items())
+            spent = sum(
+                cpu - used.get(pid, 0.0) for pid, (_, _, cpu) in members.items()
+            )
             usage.busiest_cores = max(usage.busiest_cores, spent / (now - then))
             then, used = now, {pid: cpu for pid, (_, _, cpu) in members.items()}
         time.sleep(SAMPLE_S)
@@ -101,7 +107,11 @@ def main() -> None:
     properties = json.loads(re.search(r"^# properties = (.*)$", text, re.M)[1])
     status, usage = measure(["sh", script])
     kind = properties.get("rule") or properties.get("groupid")
-    record = {"rule": kind, "threads": properties.get("threads"), "resources": properties.get("resources")}
+    record = {
+        "rule": kind,
+        "threads": properties.get("threads"),
+        "resources": properties.get("resources"),
+    }
     with Path(records).open("a") as sink:
         sink.write(json.dumps(record | asdict(usage) | {"status": status}) + os.linesep)
 

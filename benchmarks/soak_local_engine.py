@@ -57,12 +57,20 @@ class Turn:
 def campaign(cell: str, seconds: float, runs: int) -> dict[str, Any]:
     """Return a campaign of the smoke campaign's server and workload, with this one cell and one level."""
     model, scenario, blocks = cell.split("/")
-    content: dict[str, Any] = yaml.safe_load((ROOT / "config" / "campaigns" / "smoke.yaml").read_text())
+    content: dict[str, Any] = yaml.safe_load(
+        (ROOT / "config" / "campaigns" / "smoke.yaml").read_text()
+    )
     workload = content["workloads"]["smoke"] | {"levels": [4], "seconds": seconds}
     server = content["server"] | {"lmcache": "0.5.6"}
     matrix = [{"models": [model], "scenarios": [scenario], "cpu_blocks": [int(blocks)]}]
     return content | {
-        **{"name": NAME, "results": f"results/{NAME}", "server": server, "runs": runs, "matrix": matrix},
+        **{
+            "name": NAME,
+            "results": f"results/{NAME}",
+            "server": server,
+            "runs": runs,
+            "matrix": matrix,
+        },
         "workloads": {"smoke": workload},
     }
 
@@ -74,7 +82,14 @@ def turn(folder: Path, cell: str, number: int) -> Turn:
     begin = time.monotonic()
     with (folder / "output").open("ab") as output:
         running = subprocess.Popen(
-            ["snakemake", "--cores", "2", str(pointer.relative_to(folder)), "--configfile", "campaign.yaml"],
+            [
+                "snakemake",
+                "--cores",
+                "2",
+                str(pointer.relative_to(folder)),
+                "--configfile",
+                "campaign.yaml",
+            ],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": ""},
             stdout=output,
@@ -87,7 +102,11 @@ def turn(folder: Path, cell: str, number: int) -> Turn:
     deadline = time.monotonic() + SETTLING_S
     while (left := trace.left()) and time.monotonic() < deadline:
         time.sleep(0.2)
-    new = {path.name for path in Path(tempfile.gettempdir()).iterdir()} - temporary - {LOCK.name}
+    new = (
+        {path.name for path in Path(tempfile.gettempdir()).iterdir()}
+        - temporary
+        - {LOCK.name}
+    )
     left += [f"temporary file {name}" for name in sorted(new)]
     store = folder / "results" / "measurements"
     left += [str(path) for path in (*store.glob("partial/*"), *store.glob("damaged/*"))]
@@ -102,7 +121,9 @@ def turn(folder: Path, cell: str, number: int) -> Turn:
 
 def _verified(folder: Path, pointer: Path) -> dict[str, Any]:
     described = json.loads(pointer.read_text())
-    key = Key(described["measurement"], described["run"], hardware.probe()["fingerprint"])
+    key = Key(
+        described["measurement"], described["run"], hardware.probe()["fingerprint"]
+    )
     return verify(folder / described["path"], key)
 
 
@@ -119,25 +140,46 @@ def drift(startups: list[float]) -> str:
 
 def main() -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--cell", default="Qwen3-0.6B/native-offload/10000", help="MODEL/SCENARIO/CPU_BLOCKS")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of the one level")
-    parser.add_argument("--folder", type=Path, help="scratch folder; a temporary one, removed, by default")
+    parser.add_argument(
+        "--cell",
+        default="Qwen3-0.6B/native-offload/10000",
+        help="MODEL/SCENARIO/CPU_BLOCKS",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="length of the one level"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="scratch folder; a temporary one, removed, by default",
+    )
     args = parser.parse_args()
     base = args.folder or Path(tempfile.mkdtemp(prefix="kveval-soak-"))
     folder = workflow_copy(base / "repository")
     (folder / ".server-venv").symlink_to(ROOT / ".server-venv")
-    (folder / "campaign.yaml").write_text(yaml.safe_dump(campaign(args.cell, args.seconds, args.runs)))
-    print(f"{args.cell}, {args.runs} runs in {folder}\n run  start-up   total  (seconds)", flush=True)
+    (folder / "campaign.yaml").write_text(
+        yaml.safe_dump(campaign(args.cell, args.seconds, args.runs))
+    )
+    print(
+        f"{args.cell}, {args.runs} runs in {folder}\n run  start-up   total  (seconds)",
+        flush=True,
+    )
     turns = []
     for number in range(1, args.runs + 1):
         turns.append(turn(folder, args.cell, number))
-        print(turns[-1].line(number), *turns[-1].left, sep="\n        left: ", flush=True)
+        print(
+            turns[-1].line(number), *turns[-1].left, sep="\n        left: ", flush=True
+        )
     print(drift([done.startup_s for done in turns if done.startup_s is not None]))
     bad = sum(bool(done.problem or done.left) for done in turns)
     if bad:
-        print(f"{bad} of {len(turns)} runs failed or left something; output and results are kept in {folder}")
+        print(
+            f"{bad} of {len(turns)} runs failed or left something; output and results are kept in {folder}"
+        )
         return 1
     if args.folder is None:
         shutil.rmtree(base)

@@ -29,8 +29,12 @@ def snakemake(folder: Path, *arguments: str) -> Took:
     """Run snakemake in `folder`; ends the program with its output when it fails."""
     started, before, log = time.monotonic(), children_cpu_s(), folder / LOG
     with log.open("w") as sink:
-        done = subprocess.run(["snakemake", *arguments], cwd=folder, stdout=sink, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            ["snakemake", *arguments], cwd=folder, stdout=sink, stderr=subprocess.STDOUT
+        )
     took = Took(time.monotonic() - started, children_cpu_s() - before, log.read_text())
     if done.returncode:
-        raise SystemExit(f"snakemake {shlex.join(arguments)[:500]} failed:\n{took.output[-5000:]}")
+        raise SystemExit(
+            f"snakemake {shlex.join(arguments)[:500]} failed:\n{took.output[-5000:]}"
+        )
     return took

@@ -42,16 +42,24 @@ def make(results: Path, examples: Path = EXAMPLES) -> Path:
 
     Raises ValueError with one line where there is no finished report, or where it is not of a campaign in config/.
     """
-    missing = [name for name in ("REPORT.md", "report.json", "report.html") if not (results / name).is_file()]
+    missing = [
+        name
+        for name in ("REPORT.md", "report.json", "report.html")
+        if not (results / name).is_file()
+    ]
     if missing:
-        raise ValueError(f"{results} has no {missing[0]}: name the folder of a finished campaign's results")
+        raise ValueError(
+            f"{results} has no {missing[0]}: name the folder of a finished campaign's results"
+        )
     report = json.loads((results / "report.json").read_text(encoding="utf-8"))
     campaign = campaign_file(report["campaign"]["name"])
     folder = examples / report["campaign"]["name"]
     copies = {results / name for name in ("REPORT.md", "report.json")}
     copies |= {*results.glob("appendix/*.md"), *results.glob("figures/*/*.png")}
     if (size := sum(file.stat().st_size for file in copies)) > MOST_BYTES:
-        raise ValueError(f"{results}: {size:,} bytes of report and figures, an example has at most {MOST_BYTES:,}")
+        raise ValueError(
+            f"{results}: {size:,} bytes of report and figures, an example has at most {MOST_BYTES:,}"
+        )
     shutil.rmtree(folder, ignore_errors=True)
     for file in copies:
         target = folder / file.relative_to(results)
@@ -71,11 +79,16 @@ def make(results: Path, examples: Path = EXAMPLES) -> Path:
 
 def campaign_file(name: str) -> Path:
     """The file of the campaign of that name. Raises ValueError where there is none."""
-    files = [REPOSITORY / "config" / "config.yaml", *sorted((REPOSITORY / "config" / "campaigns").glob("*.yaml"))]
+    files = [
+        REPOSITORY / "config" / "config.yaml",
+        *sorted((REPOSITORY / "config" / "campaigns").glob("*.yaml")),
+    ]
     for file in files:
         if campaign_values(file)["name"] == name:
             return file
-    raise ValueError(f"no file in config/ or config/campaigns/ has the name {name}: an example must be repeatable")
+    raise ValueError(
+        f"no file in config/ or config/campaigns/ has the name {name}: an example must be repeatable"
+    )
 
 
 def digest(campaign: Path) -> str:
@@ -96,7 +109,9 @@ def page(examples: Path) -> str:
     rows = []
     for file in sorted(examples.glob(f"*/{ORIGIN}")):
         name, origin = file.parent.name, json.loads(file.read_text(encoding="utf-8"))
-        links = f"[{origin['title']}]({name}/REPORT.md) | [report.json]({name}/report.json)"
+        links = (
+            f"[{origin['title']}]({name}/REPORT.md) | [report.json]({name}/report.json)"
+        )
         rows.append(f"| {links} | `{origin['command']}` | {origin['kveval']} |\n")
     return HEAD + "".join(rows)
 
@@ -104,15 +119,26 @@ def page(examples: Path) -> str:
 def take_picture(results: Path, picture: Path) -> str:
     """Write the first screen of report.html, or the report's first figure; return which."""
     if shutil.which("chromium") is None:
-        figure = re.search(r"!\[[^]]*\]\((figures/[^)]+\.png)\)", (results / "REPORT.md").read_text(encoding="utf-8"))
+        figure = re.search(
+            r"!\[[^]]*\]\((figures/[^)]+\.png)\)",
+            (results / "REPORT.md").read_text(encoding="utf-8"),
+        )
         if figure is None:
-            raise ValueError(f"{results}/REPORT.md shows no figure, and there is no chromium to picture report.html")
+            raise ValueError(
+                f"{results}/REPORT.md shows no figure, and there is no chromium to picture report.html"
+            )
         shutil.copyfile(results / figure[1], picture)
         return "the first figure of the report, for want of a chromium"
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run(
             [
-                *("chromium", "--headless", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
+                *(
+                    "chromium",
+                    "--headless",
+                    "--disable-gpu",
+                    "--disable-dev-shm-usage",
+                    "--hide-scrollbars",
+                ),
                 *(["--no-sandbox"] if os.geteuid() == 0 else []),
                 f"--user-data-dir={profile}",
                 f"--window-size={WIDTH},{HEIGHT}",

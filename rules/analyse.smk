@@ -21,7 +21,11 @@ rule extract_peak:
         runtime=10,
     params:
         required=PLAN.required_counters,
-        version=PLAN.server_version if PLAN.elsewhere.runs else CAMPAIGN.server.declared_version,
+        version=(
+            PLAN.server_version
+            if PLAN.elsewhere.runs
+            else CAMPAIGN.server.declared_version
+        ),
         min_samples=CAMPAIGN.min_samples,
         goodput=json.dumps(CAMPAIGN.goodput and CAMPAIGN.goodput.declared),
         # In a report on the runs so far, a cell without a peak must not keep the others out.
@@ -48,7 +52,9 @@ rule collect_metrics:
         runs=f"{ANALYSIS}/runs.jsonl.zst",
         complete_metrics=f"{ANALYSIS}/complete_metrics.csv",
         peak_throughput_all=report(
-            f"{ANALYSIS}/peak_throughput_all.csv", category="Tables", labels={"table": "peak_throughput_all"}
+            f"{ANALYSIS}/peak_throughput_all.csv",
+            category="Tables",
+            labels={"table": "peak_throughput_all"},
         ),
         pcp_metrics_peak=f"{ANALYSIS}/pcp_metrics_peak.csv",
     log:
@@ -72,7 +78,11 @@ rule compare_scenarios:
         complete=f"{ANALYSIS}/complete_metrics.csv",
         peaks=f"{ANALYSIS}/peak_throughput_all.csv",
     output:
-        comparison=report(f"{ANALYSIS}/comparison.csv", category="Tables", labels={"table": "comparison"}),
+        comparison=report(
+            f"{ANALYSIS}/comparison.csv",
+            category="Tables",
+            labels={"table": "comparison"},
+        ),
         contrasts=f"{ANALYSIS}/contrasts.csv",
         peak_comparison=f"{ANALYSIS}/peak_comparison.csv",
         averages=f"{ANALYSIS}/averages.csv",
@@ -102,7 +112,9 @@ rule summarise_campaign:
         requests=PLAN.cell_tables("requests.parquet"),
     output:
         **({"costs": f"{ANALYSIS}/costs.csv"} if CAMPAIGN.prices else {}),
-        summary=report(f"{ANALYSIS}/summary.csv", category="Tables", labels={"table": "summary"}),
+        summary=report(
+            f"{ANALYSIS}/summary.csv", category="Tables", labels={"table": "summary"}
+        ),
         detailed=f"{ANALYSIS}/detailed.csv",
         pcp_summary_stats=f"{ANALYSIS}/pcp_summary_stats.csv",
         predicted=f"{ANALYSIS}/predicted.csv",

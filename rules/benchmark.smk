@@ -3,7 +3,10 @@
 # inputs: a touched script or a reworded catalogue reruns nothing. The job renders the specification again and refuses
 # to measure if its id is not the planned one.
 
-READ_ANEW = {"script": local(ancient(source("scripts/benchmark.py"))), "catalogues": local(ancient(CATALOGUES))}
+READ_ANEW = {
+    "script": local(ancient(source("scripts/benchmark.py"))),
+    "catalogues": local(ancient(CATALOGUES)),
+}
 SEARCHES = PLAN.config.searches
 # Snakemake does not record parameters that are functions of `input`, so `campaign` is one: a further cell is no reason
 # to measure the others again. Where a pilot searches the levels, the id is one too, and `definition` triggers reruns.
@@ -18,7 +21,9 @@ SEARCHED_OPTION = " {params.levels}" if SEARCHES else ""
 rule benchmark:
     input:
         **READ_ANEW,
-        levels=(lambda wildcards: local(PLAN.pilot_levels(wildcards))) if SEARCHES else [],
+        levels=(
+            (lambda wildcards: local(PLAN.pilot_levels(wildcards))) if SEARCHES else []
+        ),
     output:
         local(f"{MEASURED_CELL}/run-{{run}}/measurement.json"),
     log:

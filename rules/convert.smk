@@ -22,4 +22,5 @@ rule convert_pcp:
     message:
         "Converting the PCP archive of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     shell:
-        f"python {SCRIPTS}/convert_pcp.py" " {input.measurement:q} --converter {params.converter} --output {output:q}"
+        f"python {SCRIPTS}/convert_pcp.py"
+        " {input.measurement:q} --converter {params.converter} --output {output:q}"

@@ -13,7 +13,9 @@ rule preview_deployment:
         measurement=PLAN.measurement,
         specification=PLAN.specification,
         # A function, as Snakemake looks for no wildcards in its result: addresses of a site contain {port} and {host}.
-        site=lambda wildcards: CAMPAIGN.cluster.model_dump_json(by_alias=True) if CAMPAIGN.cluster else "",
+        site=lambda wildcards: (
+            CAMPAIGN.cluster.model_dump_json(by_alias=True) if CAMPAIGN.cluster else ""
+        ),
         campaign=CAMPAIGN.name,
     message:
         "Writing what would be deployed for {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"

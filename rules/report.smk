@@ -9,8 +9,14 @@ JUDGED = {
 }
 ALL_RUNS = f"{ANALYSIS}/runs.jsonl.zst"
 # Further tables that compare_scenarios writes.
-BESIDE_VERDICTS = [f"{ANALYSIS}/{name}.csv" for name in ("contrasts", "averages", "checks", "peak_comparison")]
-SUMMARIES = [f"{ANALYSIS}/{name}.csv" for name in ("summary", "detailed", "pcp_summary_stats", "predicted")]
+BESIDE_VERDICTS = [
+    f"{ANALYSIS}/{name}.csv"
+    for name in ("contrasts", "averages", "checks", "peak_comparison")
+]
+SUMMARIES = [
+    f"{ANALYSIS}/{name}.csv"
+    for name in ("summary", "detailed", "pcp_summary_stats", "predicted")
+]
 SUMMARIES += [f"{ANALYSIS}/costs.csv"] if CAMPAIGN.prices else []
 # A table that the report links to without reading it.
 LINKED = [f"{ANALYSIS}/pcp_metrics_peak.csv"]
@@ -29,7 +35,9 @@ for family in FAMILIES:
             **JUDGED,
             runs=ALL_RUNS,
             beside=BESIDE_VERDICTS,
-            recordings=PLAN.run_files(*(["pcp.parquet"] if family == "recordings" else [])),
+            recordings=PLAN.run_files(
+                *(["pcp.parquet"] if family == "recordings" else [])
+            ),
             cells=PLAN.peaks_so_far,
         output:
             report(directory(f"{FIGURES}/{family}"), **captioned(PLAN.models, family)),
@@ -43,8 +51,12 @@ for family in FAMILIES:
         params:
             plan=PLAN.asked,
             metrics=METRICS,
-            captions=captions_of(PLAN.models, family, source("scripts/kveval/report/captions")),
-            library=code_behind("plot_family", f"kveval.report.figures.{family}", beside=[METRICS]),
+            captions=captions_of(
+                PLAN.models, family, source("scripts/kveval/report/captions")
+            ),
+            library=code_behind(
+                "plot_family", f"kveval.report.figures.{family}", beside=[METRICS]
+            ),
         message:
             f"Drawing the figures about {family}"
         script:
@@ -84,7 +96,11 @@ rule write_report:
         cells=PLAN.peaks_so_far,
     output:
         report=REPORT,
-        page=report(f"{RESULTS}/{{so_far}}report.html", category="Report", labels={"file": "report.html"}),
+        page=report(
+            f"{RESULTS}/{{so_far}}report.html",
+            category="Report",
+            labels={"file": "report.html"},
+        ),
         numbers=f"{RESULTS}/{{so_far}}report.json",
         appendices=[f"{RESULTS}/{{so_far}}{name}" for name in APPENDICES],
     log:

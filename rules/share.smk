@@ -10,7 +10,11 @@ READ = [
     *(f"{RESULTS}/figures/{family}" for family in PLAN.figure_families),
 ]
 READ += expand([*JUDGED.values(), *BESIDE_VERDICTS, *LINKED, *SUMMARIES], so_far="")
-READ += [f"{folder}/{name}.csv" for folder in PLAN.cell_folders for name in ("levels", "peak")]
+READ += [
+    f"{folder}/{name}.csv"
+    for folder in PLAN.cell_folders
+    for name in ("levels", "peak")
+]
 BROUGHT = f"{RESULTS}/analysis/brought.txt"
 
 

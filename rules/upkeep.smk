@@ -53,7 +53,12 @@ rule doctor:
         catalogues=CATALOGUES,
         asked=" ".join(
             [
-                str(next(iter(INVOCATION.configfiles), "CAMPAIGN.yaml" if GIVEN else SOURCE)),
+                str(
+                    next(
+                        iter(INVOCATION.configfiles),
+                        "CAMPAIGN.yaml" if GIVEN else SOURCE,
+                    )
+                ),
                 *([f"site={GIVEN[SITE]}"] if SITE in GIVEN else []),
             ]
         ),

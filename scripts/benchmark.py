@@ -21,23 +21,48 @@ from kveval.measure.failures import FAILED, REPORT_COMMAND, STOPPED
 from kveval.measure.progress import Progress, campaign_progress, requested_with
 from kveval.measure.transaction import Job, measure
 from kveval.spec.loading import load_config
-from kveval.workflow.planning.order import campaign_pointer, planned_runs, requested_file
+from kveval.workflow.planning.order import (
+    campaign_pointer,
+    planned_runs,
+    requested_file,
+)
 
 
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--campaign", type=json.loads, required=True, help="the campaign's complete values, as JSON")
-    parser.add_argument("--catalogues", type=Path, required=True, help="folder of models, scenarios and workloads")
+    parser.add_argument(
+        "--campaign",
+        type=json.loads,
+        required=True,
+        help="the campaign's complete values, as JSON",
+    )
+    parser.add_argument(
+        "--catalogues",
+        type=Path,
+        required=True,
+        help="folder of models, scenarios and workloads",
+    )
     parser.add_argument("--cell", required=True, help="MODEL/SCENARIO/CPU_BLOCKS")
-    parser.add_argument("--measurement", required=True, help="the id that the workflow planned")
+    parser.add_argument(
+        "--measurement", required=True, help="the id that the workflow planned"
+    )
     parser.add_argument("--run", type=int, required=True)
     given = parser.add_mutually_exclusive_group()
-    given.add_argument("--levels", type=Path, help="file of the levels that the pilot found, if they are searched")
+    given.add_argument(
+        "--levels",
+        type=Path,
+        help="file of the levels that the pilot found, if they are searched",
+    )
     given.add_argument("--pilot", action="store_true", help="search the levels")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--server-environment", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True, help="measurement.json, the pointer into the store")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        help="measurement.json, the pointer into the store",
+    )
     parser.add_argument("--log", type=Path, required=True)
     args = parser.parse_args()
     # By which a report on the runs so far knows that this job is running.
@@ -47,7 +72,11 @@ def main() -> int:
         config = load_config(args.campaign, args.catalogues)
         cell = config.cell(*args.cell.split("/"))
         frozen = None if args.levels is None else frozen_levels(args.levels)
-        specification = config.pilot_specification(cell) if args.pilot else config.specification(cell, frozen)
+        specification = (
+            config.pilot_specification(cell)
+            if args.pilot
+            else config.specification(cell, frozen)
+        )
     except (Failure, FileNotFoundError) as failure:
         Progress(f"{args.cell} run {args.run}", 0.0, args.log).say(f"{FAILED}{failure}")
         return 1
@@ -57,7 +86,9 @@ def main() -> int:
     label = f"{args.cell} pilot" if args.pilot else f"{args.cell} run {args.run}"
     pointers = [campaign_pointer(config, *planned) for planned in planned_runs(config)]
     requested = requested_with(args.output, requested_file(config))
-    progress = campaign_progress(label, specification.workload, pointers, args.log, redact, requested)
+    progress = campaign_progress(
+        label, specification.workload, pointers, args.log, redact, requested
+    )
     job = Job(
         specification=specification,
         measurement=args.measurement,
@@ -78,15 +109,21 @@ def main() -> int:
         return 0
     except Terminated as stopped:
         # A codec that the signal interrupts raises a new Terminated, with the original as its cause.
-        cause = stopped.__cause__ if isinstance(stopped.__cause__, Terminated) else stopped
+        cause = (
+            stopped.__cause__ if isinstance(stopped.__cause__, Terminated) else stopped
+        )
         progress.say(f"{STOPPED} by {cause}; everything it had started is gone")
         return 2
     except (Failure, OSError) as failure:
         progress.say(f"{FAILED}{failure}")
     except Exception as error:  # noqa: BLE001  (a traceback could show a secret, and nobody reads it at night)
         print(redact(traceback.format_exc()), file=sys.stderr)
-        progress.say(f"{FAILED}{type(error).__name__}: {error}; this is a mistake in the program")
-    progress.say(f"the other measurements go on; a report on what exists: {REPORT_COMMAND}")
+        progress.say(
+            f"{FAILED}{type(error).__name__}: {error}; this is a mistake in the program"
+        )
+    progress.say(
+        f"the other measurements go on; a report on what exists: {REPORT_COMMAND}"
+    )
     return 1
 
 

@@ -5,4 +5,8 @@ from pathlib import Path
 from kveval.workflow.upkeep.sharing import bring
 
 if __name__ == "__main__":
-    bring(map(Path, snakemake.input), map(Path, snakemake.params.places), Path(snakemake.output[0]))
+    bring(
+        map(Path, snakemake.input),
+        map(Path, snakemake.params.places),
+        Path(snakemake.output[0]),
+    )

@@ -13,4 +13,7 @@ if __name__ == "__main__":
     params = snakemake.params
     places = Places(**{name: Path(path) for name, path in params.places.items()})
     target = TARGETS[snakemake.rule]
-    write_said(snakemake.log[0], lambda: target(params.asked, params.options, params.files, places))
+    write_said(
+        snakemake.log[0],
+        lambda: target(params.asked, params.options, params.files, places),
+    )

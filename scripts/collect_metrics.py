@@ -10,8 +10,13 @@ from kveval.workflow.lacking import with_tables
 
 if __name__ == "__main__":
     given, cells = snakemake.input, [*map(Path, snakemake.input.peaks)]
-    levels, peaks, runs = (with_tables(map(Path, files), cells) for files in (given.levels, cells, given.measurements))
-    tables = collect(levels, peaks, yaml.safe_load(Path(snakemake.params.metrics).read_text()))
+    levels, peaks, runs = (
+        with_tables(map(Path, files), cells)
+        for files in (given.levels, cells, given.measurements)
+    )
+    tables = collect(
+        levels, peaks, yaml.safe_load(Path(snakemake.params.metrics).read_text())
+    )
     for name, path in snakemake.output.items():
         if name == "runs":
             collect_runs(runs, Path(path))

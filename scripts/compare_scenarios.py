@@ -7,9 +7,21 @@ from kveval.analysis.verdict_tables import verdict_tables
 from kveval.config.campaign import Comparison
 
 if __name__ == "__main__":
-    complete, peaks = (read_table(Path(path)) for path in (snakemake.input.complete, snakemake.input.peaks))
+    complete, peaks = (
+        read_table(Path(path))
+        for path in (snakemake.input.complete, snakemake.input.peaks)
+    )
     declared = snakemake.params.comparison
-    planned = {(model, scenario, blocks): runs for model, scenario, blocks, runs in declared["runs"]}
-    tables = verdict_tables(complete, peaks, declared["baselines"], Comparison(**declared["settings"]), planned)
+    planned = {
+        (model, scenario, blocks): runs
+        for model, scenario, blocks, runs in declared["runs"]
+    }
+    tables = verdict_tables(
+        complete,
+        peaks,
+        declared["baselines"],
+        Comparison(**declared["settings"]),
+        planned,
+    )
     for name, path in snakemake.output.items():
         tables[name].to_csv(path, index=False)

@@ -8,7 +8,9 @@ from kveval.store.run_file import stored_run
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("measurement", type=Path, help="the pointer to the run in the store")
+    parser.add_argument(
+        "measurement", type=Path, help="the pointer to the run in the store"
+    )
     parser.add_argument("--converter", required=True)
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()

@@ -6,4 +6,7 @@ from pathlib import Path
 from kveval.report.figures.names import drawn_figure
 
 if __name__ == "__main__":
-    shutil.copyfile(drawn_figure(Path(snakemake.input[0]), Path(snakemake.output[0]).name), snakemake.output[0])
+    shutil.copyfile(
+        drawn_figure(Path(snakemake.input[0]), Path(snakemake.output[0]).name),
+        snakemake.output[0],
+    )

@@ -8,5 +8,7 @@ from kveval.workflow.planning.curve_files import write_curve_files
 if __name__ == "__main__":
     params = snakemake.params
     config = load_config(params.campaign, Path(params.catalogues))
-    text = write_curve_files(config, Path(params.store), Path(params.table), Path(params.figure))
+    text = write_curve_files(
+        config, Path(params.store), Path(params.table), Path(params.figure)
+    )
     Path(snakemake.log[0]).write_text(text)

@@ -7,8 +7,13 @@ from kveval.report.export.llmd import write_peak_reports
 
 if __name__ == "__main__":
     given, listed = snakemake.input, Path(snakemake.output[0])
-    measured = read_measured(Path(given.levels), Path(given.peaks), Path(given.comparison), Path(given.runs))
+    measured = read_measured(
+        Path(given.levels), Path(given.peaks), Path(given.comparison), Path(given.runs)
+    )
     plan, results = make_plan(snakemake.params.plan, {}), listed.parents[1]
-    files = {cell: results.joinpath(*map(str, cell), "benchmark_report_v0.2.yaml") for cell in plan.cells}
+    files = {
+        cell: results.joinpath(*map(str, cell), "benchmark_report_v0.2.yaml")
+        for cell in plan.cells
+    }
     write_peak_reports(measured, plan.name, files)
     listed.write_text("".join(f"{file}\n" for file in files.values()))

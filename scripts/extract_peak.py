@@ -11,19 +11,51 @@ from kveval.workflow.lacking import reason_instead_of
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    for option, number in (("--measurements", "+"), ("--pcp", "+"), ("--metrics", None), ("--requests", None)):
+    for option, number in (
+        ("--measurements", "+"),
+        ("--pcp", "+"),
+        ("--metrics", None),
+        ("--requests", None),
+    ):
         parser.add_argument(option, type=Path, nargs=number, required=True)
-    parser.add_argument("--required", type=json.loads, required=True, help="JSON: counters that prove the arm active")
-    parser.add_argument("--release", required=True, help="the server's version, on which names of metrics depend")
-    parser.add_argument("--min-samples", type=int, required=True, help="fewest samples in a window")
-    parser.add_argument("--goodput", type=json.loads, help="JSON: limits on a request's latencies; null for none")
-    parser.add_argument("--output", type=Path, nargs=2, required=True, help="the table of levels and that of the peak")
-    parser.add_argument("--lenient", action="store_true", help="write why there is no peak instead of failing")
+    parser.add_argument(
+        "--required",
+        type=json.loads,
+        required=True,
+        help="JSON: counters that prove the arm active",
+    )
+    parser.add_argument(
+        "--release",
+        required=True,
+        help="the server's version, on which names of metrics depend",
+    )
+    parser.add_argument(
+        "--min-samples", type=int, required=True, help="fewest samples in a window"
+    )
+    parser.add_argument(
+        "--goodput",
+        type=json.loads,
+        help="JSON: limits on a request's latencies; null for none",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        nargs=2,
+        required=True,
+        help="the table of levels and that of the peak",
+    )
+    parser.add_argument(
+        "--lenient",
+        action="store_true",
+        help="write why there is no peak instead of failing",
+    )
     given = parser.parse_args()
     requests, levels = tables_of_runs(given.measurements, given.required, given.goodput)
     requests.to_parquet(given.requests, index=False)
     with reason_instead_of(given.output if given.lenient else []):
         metrics = yaml.safe_load(given.metrics.read_text())
-        tables = cell_tables(levels, given.pcp, metrics, given.release, given.min_samples)
+        tables = cell_tables(
+            levels, given.pcp, metrics, given.release, given.min_samples
+        )
         for table, path in zip(tables, given.output, strict=True):
             table.to_csv(path, index=False)

@@ -6,10 +6,15 @@ from kveval.workflow.history import show_history, update_history
 from kveval.workflow.said import write_said
 
 
-def main(campaign: str, analysis: str, folders: list[str], program: str | None, output: str) -> tuple[bool, str]:
+def main(
+    campaign: str, analysis: str, folders: list[str], program: str | None, output: str
+) -> tuple[bool, str]:
     """`folders`: the history; the first gets the results; `program`: its versions are the builds, None: the server."""
     histories = [Path(folder) for folder in folders]
-    lines = [update_history(Path(analysis), campaign, histories), *show_history(histories, program, Path(output))]
+    lines = [
+        update_history(Path(analysis), campaign, histories),
+        *show_history(histories, program, Path(output)),
+    ]
     return True, "\n".join(lines)
 
 

@@ -6,4 +6,8 @@ from kveval.importing.run import import_run, plan_from
 from kveval.store.store import Store
 
 if __name__ == "__main__":
-    import_run(plan_from(snakemake.params.plan), Store(Path(snakemake.params.store)), Path(snakemake.output[0]))
+    import_run(
+        plan_from(snakemake.params.plan),
+        Store(Path(snakemake.params.store)),
+        Path(snakemake.output[0]),
+    )

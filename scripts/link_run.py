@@ -5,4 +5,8 @@ from pathlib import Path
 from kveval.importing.compared import link
 
 if __name__ == "__main__":
-    link(Path(snakemake.params.linked["pointer"]), snakemake.params.scenario, Path(snakemake.output[0]))
+    link(
+        Path(snakemake.params.linked["pointer"]),
+        snakemake.params.scenario,
+        Path(snakemake.output[0]),
+    )

@@ -9,8 +9,20 @@ from kveval.spec.loading import load_config
 from kveval.store.run_file import stored_run
 
 if __name__ == "__main__":
-    values, pointers = dict(snakemake.params.items()), map(Path, snakemake.input.measurements)
-    runs = [json.loads((stored_run(path) / "run.json").read_text()) for path in pointers]
-    notes = {("/".join(map(str, run["cell"].values())), run["run"]): run["recording"]["notes"] for run in runs}
+    values, pointers = (
+        dict(snakemake.params.items()),
+        map(Path, snakemake.input.measurements),
+    )
+    runs = [
+        json.loads((stored_run(path) / "run.json").read_text()) for path in pointers
+    ]
+    notes = {
+        ("/".join(map(str, run["cell"].values())), run["run"]): run["recording"][
+            "notes"
+        ]
+        for run in runs
+    }
     config = load_config(values["campaign"], Path(values["catalogues"]))
-    write_table(import_plan(config, Path(values["index"])), notes, Path(snakemake.output[0]))
+    write_table(
+        import_plan(config, Path(values["index"])), notes, Path(snakemake.output[0])
+    )

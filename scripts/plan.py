@@ -12,13 +12,21 @@ from kveval.workflow.planning.text import PlanText
 
 if __name__ == "__main__":
     params = snakemake.params
-    config, results = load_config(params.campaign, Path(params.catalogues)), Path(params.results)
+    config, results = (
+        load_config(params.campaign, Path(params.catalogues)),
+        Path(params.results),
+    )
     if params.taken:
         said = [f"Campaign {config.campaign.name}: {params.taken}"]
     else:
-        index, pointers = StoreIndex.read(Path(params.store)), pointed(results, planned_runs(config))
+        index, pointers = (
+            StoreIndex.read(Path(params.store)),
+            pointed(results, planned_runs(config)),
+        )
         host = hardware.probe() if config.campaign.engine == "local" else {}
-        planned = make_plan(config, pointers, index, host.get("fingerprint"), frozen(config, results))
+        planned = make_plan(
+            config, pointers, index, host.get("fingerprint"), frozen(config, results)
+        )
         plan = PlanText(planned, index, os.cpu_count() or 1, host.get("memory_bytes"))
         plan.write_table(Path(params.table))
         said = [*plan.lines(), "", f"Table: {params.table}"]

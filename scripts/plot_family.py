@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
-from kveval.report.data.reading import figure_data, make_plan, read_measured, read_metrics
+from kveval.report.data.reading import (
+    figure_data,
+    make_plan,
+    read_measured,
+    read_metrics,
+)
 from kveval.report.figures.draw import write_family
 from kveval.workflow.lacking import with_tables
 

@@ -16,5 +16,7 @@ if __name__ == "__main__":
         site = Cluster.model_validate_json(params.site)
         text = preview_text(Specification.from_json(content), site, params.campaign)
     else:
-        text = yaml.safe_dump({"measurement": params.measurement, **content}, sort_keys=False, width=120)
+        text = yaml.safe_dump(
+            {"measurement": params.measurement, **content}, sort_keys=False, width=120
+        )
     Path(snakemake.output[0]).write_text(text)

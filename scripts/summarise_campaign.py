@@ -10,10 +10,20 @@ from kveval.report.data.reading import make_plan
 from kveval.store.run_file import collected_runs
 
 if __name__ == "__main__":
-    given, made, plan = snakemake.input, dict(snakemake.output.items()), make_plan(snakemake.params.plan, {})
-    judged = [read_table(Path(path)) for path in (given.complete, given.peaks, given.comparison)]
+    given, made, plan = (
+        snakemake.input,
+        dict(snakemake.output.items()),
+        make_plan(snakemake.params.plan, {}),
+    )
+    judged = [
+        read_table(Path(path))
+        for path in (given.complete, given.peaks, given.comparison)
+    ]
     tables = summary_tables(*judged, plan.baseline_of, plan.parameters)
-    runs, requests = collected_runs(Path(given.runs)), [Path(path) for path in given.requests]
+    runs, requests = (
+        collected_runs(Path(given.runs)),
+        [Path(path) for path in given.requests],
+    )
     tables["predicted"] = predicted_benefits(runs, *judged, requests, plan.baseline_of)
     if "costs" in made:
         tables["costs"] = costs(*judged, runs, plan.prices, plan.stores)

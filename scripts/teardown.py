@@ -16,7 +16,12 @@ if __name__ == "__main__":
                 print(text, file=stream, flush=True)
 
         try:
-            tear_down(load_config(snakemake.params.campaign, Path(snakemake.params.catalogues)), say)
+            tear_down(
+                load_config(
+                    snakemake.params.campaign, Path(snakemake.params.catalogues)
+                ),
+                say,
+            )
         except Failure as failure:
             say(f"FAILED: {failure}")
             sys.exit(1)

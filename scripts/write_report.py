@@ -15,7 +15,10 @@ if __name__ == "__main__":
     tables = (Path(given.levels), Path(given.peaks), Path(given.comparison))
     pilots = [Path(path) for path in (*given.pilots, *params.pilots)]
     measured = read_measured(*tables, Path(given.runs), pilots=pilots)
-    failures = {(model, scenario, blocks): reason for model, scenario, blocks, reason in params.failures}
+    failures = {
+        (model, scenario, blocks): reason
+        for model, scenario, blocks, reason in params.failures
+    }
     measured = replace(measured, failures=failures | reasons(map(Path, given.cells)))
     figures, lacking = drawn_figures(map(Path, given.figures))
     plan = make_plan(params.plan, read_metrics(Path(params.metrics)))

@@ -18,7 +18,9 @@ from xdist.remote import Producer
 __all__ = ["cluster", "cluster_api", "namespace"]
 
 # Tests that run snakemake find the one of the environment they run in, activated or not.
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+os.environ["PATH"] = os.pathsep.join(
+    [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+)
 
 # Many containers switch this off; tests start hundreds of interpreters, and each would compile all of kveval again.
 sys.dont_write_bytecode = False
@@ -47,12 +49,16 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Together | None:
+def pytest_xdist_make_scheduler(
+    config: pytest.Config, log: Producer
+) -> Together | None:
     return Together(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.fixture
-def record_fault(record_property: Callable[[str, object], None]) -> Callable[[str, float, float], None]:
+def record_fault(
+    record_property: Callable[[str, object], None],
+) -> Callable[[str, float, float], None]:
     """Note how long a fault took to be found, s, and its limit, for the report and the end of the output."""
 
     def record(name: str, seconds: float, limit_s: float) -> None:
@@ -63,7 +69,12 @@ def record_fault(record_property: Callable[[str, object], None]) -> Callable[[st
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """List how soon every fault was found, and what was skipped for want of what: no such run stands for the whole."""
-    reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "when")]
+    reports = [
+        report
+        for found in terminalreporter.stats.values()
+        for report in found
+        if hasattr(report, "when")
+    ]
     seconds = [
         text
         for report in reports
@@ -72,18 +83,26 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if name == _DETECTION
     ]
     _list(terminalreporter, "seconds until a fault was found", seconds)
-    reasons = Counter(reason_of(report) for report in terminalreporter.stats.get("skipped", []))
+    reasons = Counter(
+        reason_of(report) for report in terminalreporter.stats.get("skipped", [])
+    )
     skipped = [f"{count:6d}  {reason}" for reason, count in reasons.most_common()]
-    _list(terminalreporter, "skipped: this run is not the whole suite, because", skipped)
+    _list(
+        terminalreporter, "skipped: this run is not the whole suite, because", skipped
+    )
 
 
 def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Why a test was skipped, in the words of the one who wrote it."""
     where = report.longrepr
-    return (where[2] if isinstance(where, tuple) else str(where)).removeprefix("Skipped: ")
+    return (where[2] if isinstance(where, tuple) else str(where)).removeprefix(
+        "Skipped: "
+    )
 
 
-def _list(terminalreporter: pytest.TerminalReporter, title: str, lines: list[str]) -> None:
+def _list(
+    terminalreporter: pytest.TerminalReporter, title: str, lines: list[str]
+) -> None:
     if lines:
         terminalreporter.section(title)
         for line in lines:
@@ -93,6 +112,10 @@ def _list(terminalreporter: pytest.TerminalReporter, title: str, lines: list[str
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
     """A job to be broken; afterwards nothing that it started may be left."""
-    made = Chain(tmp_path, stand_in_environment(tmp_path / "server"), env={"KVEVAL_HOST_LOCK": str(tmp_path / "lock")})
+    made = Chain(
+        tmp_path,
+        stand_in_environment(tmp_path / "server"),
+        env={"KVEVAL_HOST_LOCK": str(tmp_path / "lock")},
+    )
     yield made
     assert made.left(15) == []

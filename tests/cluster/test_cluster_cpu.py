@@ -46,7 +46,9 @@ LIMIT_S = 1200
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with stand_in_cluster(tmp_path_factory.mktemp("cpus") / "state", "AlwaysAllow", NODES) as running:
+    with stand_in_cluster(
+        tmp_path_factory.mktemp("cpus") / "state", "AlwaysAllow", NODES
+    ) as running:
         yield running
 
 
@@ -58,10 +60,15 @@ def tree(tmp_path: Path, nodes: Cluster) -> Tree:
     return made
 
 
-def test_servers_and_recorder_are_on_the_nodes_of_the_site_and_the_load_is_not(tree: Tree, nodes: Cluster) -> None:
+def test_servers_and_recorder_are_on_the_nodes_of_the_site_and_the_load_is_not(
+    tree: Tree, nodes: Cluster
+) -> None:
     code, output = tree.run("deploy_one", "--config", "site=ours.yaml", limit_s=LIMIT_S)
     assert code == 0, output
-    found = {row[1]: row[2] for row in re.finditer(r"^\S+ +(\S+) +(\w+-\d) ", output, re.MULTILINE)}
+    found = {
+        row[1]: row[2]
+        for row in re.finditer(r"^\S+ +(\S+) +(\w+-\d) ", output, re.MULTILINE)
+    }
     assert found == {"model-server": "quiet-0", "recorder": "quiet-0", "load": "rest-0"}
     assert nodes.gone(15) == []
 
@@ -75,9 +82,13 @@ def test_it_is_measured_from_its_file_to_its_report(tree: Tree, nodes: Cluster) 
     assert nodes.gone(15) == []
 
 
-def test_the_doctor_counts_the_nodes_whose_taints_are_tolerated(nodes: Cluster, tmp_path: Path) -> None:
+def test_the_doctor_counts_the_nodes_whose_taints_are_tolerated(
+    nodes: Cluster, tmp_path: Path
+) -> None:
     site = tmp_path / "ours.yaml"
-    site.write_text(yaml.safe_dump({**SITE, "kubeconfig": str(nodes.testbed.kubeconfig)}))
+    site.write_text(
+        yaml.safe_dump({**SITE, "kubeconfig": str(nodes.testbed.kubeconfig)})
+    )
     findings = diagnose(
         load_config(with_site(SHIPPED, site), CONFIG),
         "cpu.yaml",
@@ -88,5 +99,8 @@ def test_the_doctor_counts_the_nodes_whose_taints_are_tolerated(nodes: Cluster, 
         image_limit_s=1.0,
     )
     (hardware,) = [one.what for one in findings if one.check == "hardware"]
-    assert hardware == "the 1 nodes that fit are of one kind; not tolerated: taint dedicated=ml:NoSchedule of other-0"
+    assert (
+        hardware
+        == "the 1 nodes that fit are of one kind; not tolerated: taint dedicated=ml:NoSchedule of other-0"
+    )
     assert not [one.what for one in findings if one.level == "error"]

@@ -22,7 +22,13 @@ from tests.support.testbed import (
 from kveval.engines.kubernetes import lifetime
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, NodeNotReady
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, DEPLOYMENT, JOB, POD
+from kveval.engines.kubernetes.api.kinds import (
+    CONFIG_MAP,
+    DAEMON_SET,
+    DEPLOYMENT,
+    JOB,
+    POD,
+)
 from kveval.engines.kubernetes.api.names import labels, selector
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import Patience
@@ -47,9 +53,18 @@ RUN = labels("spring", "m/native-offload/1", 1, "ab", "model-server")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     """Two small nodes; one with a GPU comes 3 s after a pod wants one."""
     env = {"SCALE_UP_AFTER": "3", "SCALE_UP_MAX": "1"}
-    env |= {"SCALE_UP_NODE": f"gpus=1,cpu=8,memory=32Gi,{TAINT}", "APISERVER_FLAGS": GATES, "KCM_FLAGS": GATES}
+    env |= {
+        "SCALE_UP_NODE": f"gpus=1,cpu=8,memory=32Gi,{TAINT}",
+        "APISERVER_FLAGS": GATES,
+        "KCM_FLAGS": GATES,
+    }
     small = "small-0:cpu=4,memory=8Gi small-1:cpu=4,memory=8Gi"
-    with own_testbed(tmp_path_factory.mktemp("nodes") / "run", "--default-mode serve", nodes=small, env=env) as testbed:
+    with own_testbed(
+        tmp_path_factory.mktemp("nodes") / "run",
+        "--default-mode serve",
+        nodes=small,
+        env=env,
+    ) as testbed:
         yield testbed
 
 
@@ -66,7 +81,9 @@ def namespace(api: Api) -> Iterator[str]:
 
 def on(template: dict[str, Any], node: str = "", **spec: Any) -> dict[str, Any]:
     """Have pods of a template run on one node."""
-    template["spec"] |= ({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}) | spec
+    template["spec"] |= (
+        {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
+    ) | spec
     return template
 
 
@@ -74,16 +91,24 @@ def begun(api: Api, namespace: str, expiry_s: int) -> dict[str, Any]:
     """Begin a lifetime and note when, as job controllers do since they count ready pods (1.24): this one does not."""
     job = lifetime.begin(api, namespace, "run", RUN, expiry_s=expiry_s)
     started = {"status": {"startTime": job["metadata"]["creationTimestamp"]}}
-    api.request("PATCH", f"{JOB.path(namespace, 'run')}/status", body=started, content="merge")
+    api.request(
+        "PATCH", f"{JOB.path(namespace, 'run')}/status", body=started, content="merge"
+    )
     return job
 
 
-def test_what_nobody_prolongs_goes_by_itself_and_what_is_prolonged_stays(api: Api, namespace: str) -> None:
+def test_what_nobody_prolongs_goes_by_itself_and_what_is_prolonged_stays(
+    api: Api, namespace: str
+) -> None:
     begin = time.monotonic()
     job = begun(api, namespace, 8)
     server = a_deployment(namespace, "server", pod_template("serve"))
     server["metadata"]["labels"] |= RUN
-    shared = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shared", "namespace": namespace}}
+    shared = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "shared", "namespace": namespace},
+    }
     api.apply([server, shared])
     wait_for_deployment(api, namespace, "server", 60.0)
     # Once before the first deadline and once after it: up to 1.24 a controller forgot what was prolonged meanwhile
@@ -94,14 +119,21 @@ def test_what_nobody_prolongs_goes_by_itself_and_what_is_prolonged_stays(api: Ap
             lifetime.prolong(api, job, 8)
     assert api.read(DEPLOYMENT, "server", namespace) is not None
     kinds = (JOB, DEPLOYMENT, POD)
-    wait_until(lambda: not any(api.list(kind, namespace) for kind in kinds), "the end of all of it", 40.0)
+    wait_until(
+        lambda: not any(api.list(kind, namespace) for kind in kinds),
+        "the end of all of it",
+        40.0,
+    )
     assert api.read(CONFIG_MAP, "shared", namespace) is not None
 
 
 def is_over(api: Api, namespace: str) -> bool:
     """Whether the lifetime has ended, as a job controller in a hurry or not sees it."""
     job = api.read(JOB, "run", namespace)
-    return job is None or bool(job["metadata"].get("deletionTimestamp") or (job.get("status") or {}).get("conditions"))
+    return job is None or bool(
+        job["metadata"].get("deletionTimestamp")
+        or (job.get("status") or {}).get("conditions")
+    )
 
 
 def test_a_lifetime_that_has_ended_is_begun_anew(api: Api, namespace: str) -> None:
@@ -110,10 +142,15 @@ def test_a_lifetime_that_has_ended_is_begun_anew(api: Api, namespace: str) -> No
         wait_until(lambda: is_over(api, namespace), "the end of the lifetime", 40.0)
     again = lifetime.begin(api, namespace, "run", RUN)
     assert again["metadata"]["uid"] != first["metadata"]["uid"]
-    assert lifetime.begin(api, namespace, "run", RUN)["metadata"]["uid"] == again["metadata"]["uid"]
+    assert (
+        lifetime.begin(api, namespace, "run", RUN)["metadata"]["uid"]
+        == again["metadata"]["uid"]
+    )
 
 
-def test_an_autoscalers_node_is_waited_for_with_its_words(api: Api, namespace: str, record_fault: Record) -> None:
+def test_an_autoscalers_node_is_waited_for_with_its_words(
+    api: Api, namespace: str, record_fault: Record
+) -> None:
     template = on(pod_template("serve"), tolerations=TOLERATED)
     template["spec"]["containers"][0]["resources"] = GPU
     api.apply([a_deployment(namespace, "server", template)])
@@ -122,10 +159,15 @@ def test_an_autoscalers_node_is_waited_for_with_its_words(api: Api, namespace: s
     [pod] = wait_for_deployment(api, namespace, "server", 90.0, said.append)
     record_fault("cluster: a node is added after 3 s", time.monotonic() - begin, 60.0)
     assert pod["spec"]["nodeName"].startswith("auto-")
-    assert any("Insufficient nvidia.com/gpu" in text and "TriggeredScaleUp" in text for text in said)
+    assert any(
+        "Insufficient nvidia.com/gpu" in text and "TriggeredScaleUp" in text
+        for text in said
+    )
 
 
-def test_a_node_that_no_autoscaler_has_is_not_waited_for(api: Api, namespace: str, record_fault: Record) -> None:
+def test_a_node_that_no_autoscaler_has_is_not_waited_for(
+    api: Api, namespace: str, record_fault: Record
+) -> None:
     template = on(pod_template("serve"), "none", tolerations=TOLERATED)
     template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "8"}}
     del template["spec"]["nodeSelector"]
@@ -146,10 +188,16 @@ def test_a_node_that_falls_silent_is_named_within_a_minute(
     daemon["kind"] = "DaemonSet"
     del daemon["spec"]["replicas"]
     first, second = (
-        a_deployment(namespace, f"server-{number}", on(pod_template("serve"), f"small-{number}")) for number in (0, 1)
+        a_deployment(
+            namespace, f"server-{number}", on(pod_template("serve"), f"small-{number}")
+        )
+        for number in (0, 1)
     )
     api.apply([first, second, daemon])
-    pods = [wait_for_deployment(api, namespace, f"server-{number}", 60.0)[0] for number in (0, 1)]
+    pods = [
+        wait_for_deployment(api, namespace, f"server-{number}", 60.0)[0]
+        for number in (0, 1)
+    ]
     wait_for_daemonset(api, namespace, "recorder", ["small-0", "small-1"], 60.0)
     silent = int((nodes.folder / "fakelet-small-1.pid").read_text())
     os.kill(silent, signal.SIGSTOP)
@@ -173,8 +221,16 @@ def test_a_node_that_falls_silent_is_named_within_a_minute(
         wait_for_daemonset(api, namespace, "recorder", ["small-0"], 30.0)
         said: list[str] = []
         begin = time.monotonic()
-        remove(api, selector(), [namespace], kinds=[DAEMON_SET, DEPLOYMENT, POD], say=said.append)
-        record_fault("cluster: node silent, the teardown", time.monotonic() - begin, 60.0)
+        remove(
+            api,
+            selector(),
+            [namespace],
+            kinds=[DAEMON_SET, DEPLOYMENT, POD],
+            say=said.append,
+        )
+        record_fault(
+            "cluster: node silent, the teardown", time.monotonic() - begin, 60.0
+        )
         assert time.monotonic() - begin < 60
         assert any("once node small-1 is back" in text for text in said)
     finally:

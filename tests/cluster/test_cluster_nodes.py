@@ -16,7 +16,12 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.cluster_cells import cells
-from tests.support.cluster_chain import NAMESPACE, Cluster, needs_cluster, stand_in_cluster
+from tests.support.cluster_chain import (
+    NAMESPACE,
+    Cluster,
+    needs_cluster,
+    stand_in_cluster,
+)
 from tests.support.config_files import CONFIG, RELEASES
 from tests.support.fault_chain import merged
 from tests.support.tree import Tree
@@ -42,7 +47,9 @@ NODES = (
     " rest-0:cpu=16,memory=64Gi small-0:cpu=2,memory=4Gi"
 )
 FIRST = yaml.safe_load((CONFIG / "campaigns" / "cluster-first.yaml").read_text())
-SHORT = merged(FIRST, {"workloads": {"first": {"levels": [1, 2], "seconds": 2, "warmup_s": 0.5}}})
+SHORT = merged(
+    FIRST, {"workloads": {"first": {"levels": [1, 2], "seconds": 2, "warmup_s": 0.5}}}
+)
 TOLERATED = [{"key": "nvidia.com/gpu"}]
 SITE: dict[str, Any] = {
     "tolerations": TOLERATED,
@@ -58,7 +65,13 @@ QUOTA: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "ResourceQuota",
     "metadata": {"name": "tenant", "namespace": NAMESPACE},
-    "spec": {"hard": {"requests.memory": "120Gi", "requests.nvidia.com/gpu": "1", "persistentvolumeclaims": "4"}},
+    "spec": {
+        "hard": {
+            "requests.memory": "120Gi",
+            "requests.nvidia.com/gpu": "1",
+            "persistentvolumeclaims": "4",
+        }
+    },
 }
 # In place of the images' programs.
 PROGRAMS = {
@@ -75,7 +88,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with stand_in_cluster(folder, "AlwaysAllow", NODES) as running:
         python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
         for name, text in PROGRAMS.items():
-            (running.shims / name).write_text(f"#!/bin/sh\n{text.replace('{python}', str(python))}\n")
+            (running.shims / name).write_text(
+                f"#!/bin/sh\n{text.replace('{python}', str(python))}\n"
+            )
             (running.shims / name).chmod(0o755)
         running.api.apply([QUOTA], field_manager="tests")
         yield running
@@ -95,21 +110,35 @@ def kinds_left(nodes: Cluster) -> set[str]:
     return {name.split()[0] for name in nodes.gone(15)}
 
 
-def test_the_first_campaign_runs_with_a_sites_file_beside_it(tree: Tree, nodes: Cluster) -> None:
+def test_the_first_campaign_runs_with_a_sites_file_beside_it(
+    tree: Tree, nodes: Cluster
+) -> None:
     code, output = tree.run("report", "--config", "site=ours.yaml", limit_s=LIMIT_S)
     assert code == 0, output
-    [gpu] = [node for node in nodes.api.list(NODE) if node["metadata"]["name"] == "gpu-0"]
+    [gpu] = [
+        node for node in nodes.api.list(NODE) if node["metadata"]["name"] == "gpu-0"
+    ]
     for cell in ("no-offload/0", "native-offload/16000"):
         run = tree.run_json(f"Qwen3-0.6B-small-cache/{cell}")
         # Between the two the servers are started anew.
-        assert [level["level"] for level in run["levels"]] == SHORT["workloads"]["first"]["levels"]
+        assert [level["level"] for level in run["levels"]] == SHORT["workloads"][
+            "first"
+        ]["levels"]
         hardware = run["hardware"]
         assert hardware["nodes"] == ["gpu-0"]
-        assert hardware["gpus"] == [{"name": "NVIDIA L40S", "memory_bytes": 46068 * 2**20, "driver": "570.86.15"}]
+        assert hardware["gpus"] == [
+            {
+                "name": "NVIDIA L40S",
+                "memory_bytes": 46068 * 2**20,
+                "driver": "570.86.15",
+            }
+        ]
         assert hardware["fingerprint"] == fingerprint([gpu], "nvidia.com/gpu")
     report = (tree.results / "REPORT.md").read_text()
     assert "NVIDIA L40S" in report
-    assert "gpu-0" in "".join(path.read_text() for path in tree.results.rglob("appendix/*.md"))
+    assert "gpu-0" in "".join(
+        path.read_text() for path in tree.results.rglob("appendix/*.md")
+    )
     # A volume of one node is never asked for by a second.
     reasons = {event["reason"] for event in nodes.api.list(EVENT, NAMESPACE)}
     assert "SuccessfulAttachVolume" in reasons
@@ -120,30 +149,57 @@ def test_the_first_campaign_runs_with_a_sites_file_beside_it(tree: Tree, nodes: 
 @pytest.fixture
 def without_claims(nodes: Cluster) -> Iterator[None]:
     """No claim of another test: each keeps its class and its access mode."""
-    remove_all = functools.partial(remove, nodes.api, selector(FIRST["name"]), [NAMESPACE])
+    remove_all = functools.partial(
+        remove, nodes.api, selector(FIRST["name"]), [NAMESPACE]
+    )
     remove_all()
     yield
     remove_all()
 
 
 @pytest.mark.usefixtures("without_claims")
-@pytest.mark.parametrize(("storage_class", "access"), [("rwo", "ReadWriteOnce"), ("rwx", "ReadWriteMany")])
-def test_one_cell_is_deployed_asked_and_removed(tree: Tree, nodes: Cluster, storage_class: str, access: str) -> None:
-    own = {"storage_class": storage_class, "model_cache": {"size": "20Gi", "access": access}}
+@pytest.mark.parametrize(
+    ("storage_class", "access"), [("rwo", "ReadWriteOnce"), ("rwx", "ReadWriteMany")]
+)
+def test_one_cell_is_deployed_asked_and_removed(
+    tree: Tree, nodes: Cluster, storage_class: str, access: str
+) -> None:
+    own = {
+        "storage_class": storage_class,
+        "model_cache": {"size": "20Gi", "access": access},
+    }
     (tree.folder / "ours.yaml").write_text(yaml.safe_dump({**SITE, **own}))
     cell = "cell=Qwen3-0.6B-small-cache/no-offload/0"
-    code, output = tree.run("deploy_one", "--config", "site=ours.yaml", cell, limit_s=LIMIT_S)
+    code, output = tree.run(
+        "deploy_one", "--config", "site=ours.yaml", cell, limit_s=LIMIT_S
+    )
     assert code == 0, output
     # The node of each component's pods, as the table at its end has it.
-    found = {row[1]: row[2] for row in re.finditer(r"^\S+ +(\S+) +((?:gpu|rest|small)-\d) ", output, re.MULTILINE)}
-    assert (found["model-server"], found["download"], found["recorder"]) == ("gpu-0", "gpu-0", "gpu-0")
+    found = {
+        row[1]: row[2]
+        for row in re.finditer(
+            r"^\S+ +(\S+) +((?:gpu|rest|small)-\d) ", output, re.MULTILINE
+        )
+    }
+    assert (found["model-server"], found["download"], found["recorder"]) == (
+        "gpu-0",
+        "gpu-0",
+        "gpu-0",
+    )
     assert found["load"] in ("rest-0", "small-0")
     assert kinds_left(nodes) <= {"PersistentVolumeClaim"}
     assert not list(tree.results.rglob("measurement.json"))
 
 
-def test_what_keeps_a_cell_from_being_deployed_is_told(tree: Tree, nodes: Cluster) -> None:
-    never = {"tolerations": [], "model_cache": None, "schedule_timeout_s": 5, "rollout_timeout_s": 5}
+def test_what_keeps_a_cell_from_being_deployed_is_told(
+    tree: Tree, nodes: Cluster
+) -> None:
+    never = {
+        "tolerations": [],
+        "model_cache": None,
+        "schedule_timeout_s": 5,
+        "rollout_timeout_s": 5,
+    }
     (tree.folder / "ours.yaml").write_text(yaml.safe_dump({**SITE, **never}))
     code, output = tree.run("deploy_one", "--config", "site=ours.yaml", limit_s=LIMIT_S)
     assert code == 1, output
@@ -152,10 +208,20 @@ def test_what_keeps_a_cell_from_being_deployed_is_told(tree: Tree, nodes: Cluste
     assert kinds_left(nodes) <= {"PersistentVolumeClaim"}
 
 
-def test_every_node_that_serves_is_recorded_as_a_host_of_its_own(nodes: Cluster, tmp_path: Path) -> None:
-    site = Site.model_validate({"namespace": NAMESPACE, "pcp_namespace": "kveval-pcp-of-two", "tolerations": TOLERATED})
+def test_every_node_that_serves_is_recorded_as_a_host_of_its_own(
+    nodes: Cluster, tmp_path: Path
+) -> None:
+    site = Site.model_validate(
+        {
+            "namespace": NAMESPACE,
+            "pcp_namespace": "kveval-pcp-of-two",
+            "tolerations": TOLERATED,
+        }
+    )
     specification = cells(RELEASES[0])[0]["Qwen3-0.6B/native-offload/10000"]
-    place = RunContext(specification, site, 1, "two-nodes", PORTS, "0123456789abcdef", api=nodes.api)
+    place = RunContext(
+        specification, site, 1, "two-nodes", PORTS, "0123456789abcdef", api=nodes.api
+    )
     begin = time.time()
     try:
         pods = recordings.deploy(place, ["rest-0", "gpu-0"], print)
@@ -176,13 +242,23 @@ def test_every_node_that_serves_is_recorded_as_a_host_of_its_own(nodes: Cluster,
     assert (used.groupby("host", observed=True)["value"].size() >= 3).all()
 
 
-def found(nodes: Cluster, tmp_path: Path, level: str = "error", **site: Any) -> dict[str, list[str]]:
+def found(
+    nodes: Cluster, tmp_path: Path, level: str = "error", **site: Any
+) -> dict[str, list[str]]:
     """The messages of the doctor's findings of a level, by check."""
     file = tmp_path / "ours.yaml"
-    file.write_text(yaml.safe_dump({**SITE, "kubeconfig": str(nodes.testbed.kubeconfig), **site}))
+    file.write_text(
+        yaml.safe_dump({**SITE, "kubeconfig": str(nodes.testbed.kubeconfig), **site})
+    )
     config = load_config(with_site(FIRST, file), CONFIG)
     findings = diagnose(
-        config, "first.yaml", store=tmp_path, server_environment=tmp_path, at_once=1, say=print, image_limit_s=1.0
+        config,
+        "first.yaml",
+        store=tmp_path,
+        server_environment=tmp_path,
+        at_once=1,
+        say=print,
+        image_limit_s=1.0,
     )
     errors: dict[str, list[str]] = {}
     for finding in findings:
@@ -191,7 +267,9 @@ def found(nodes: Cluster, tmp_path: Path, level: str = "error", **site: Any) -> 
     return errors
 
 
-def test_the_doctor_finds_no_error_and_what_the_tenants_quota_refuses(nodes: Cluster, tmp_path: Path) -> None:
+def test_the_doctor_finds_no_error_and_what_the_tenants_quota_refuses(
+    nodes: Cluster, tmp_path: Path
+) -> None:
     assert found(nodes, tmp_path) == {}
     less = merged(QUOTA, {"spec": {"hard": {"requests.memory": "40Gi"}}})
     nodes.api.apply([less], field_manager="tests")
@@ -201,6 +279,8 @@ def test_the_doctor_finds_no_error_and_what_the_tenants_quota_refuses(nodes: Clu
         nodes.api.apply([QUOTA], field_manager="tests")
 
 
-def test_gpus_behind_a_taint_that_is_not_tolerated_are_named(nodes: Cluster, tmp_path: Path) -> None:
+def test_gpus_behind_a_taint_that_is_not_tolerated_are_named(
+    nodes: Cluster, tmp_path: Path
+) -> None:
     [said] = found(nodes, tmp_path, "warning", tolerations=[])["GPUs"]
     assert "gpu-0" in said and "none of these nodes takes the servers" in said

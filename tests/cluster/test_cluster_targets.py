@@ -22,11 +22,22 @@ def campaign(tmp_path):
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
     user = {"name": "u", "user": {"token": "t"}}
     kubeconfig.write_text(
-        yaml.safe_dump({"clusters": [server], "contexts": [context], "users": [user], "current-context": "c"})
+        yaml.safe_dump(
+            {
+                "clusters": [server],
+                "contexts": [context],
+                "users": [user],
+                "current-context": "c",
+            }
+        )
     )
     file = tmp_path / "campaign.yaml"
     cluster = {**FIRST["cluster"], "kubeconfig": str(kubeconfig), "slots": 3}
-    file.write_text(yaml.safe_dump({**FIRST, "name": name, "results": f"results/{name}", "cluster": cluster}))
+    file.write_text(
+        yaml.safe_dump(
+            {**FIRST, "name": name, "results": f"results/{name}", "cluster": cluster}
+        )
+    )
     yield file, ROOT / "logs" / name
     for log in (ROOT / "logs" / name).glob("*"):
         log.unlink()
@@ -36,8 +47,18 @@ def campaign(tmp_path):
 
 def snakemake(file, *arguments):
     program = str(Path(sys.executable).parent / "snakemake")
-    command = [program, "--nolock", "--configfile", str(file), "--workflow-profile", "profiles/kubernetes", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    command = [
+        program,
+        "--nolock",
+        "--configfile",
+        str(file),
+        "--workflow-profile",
+        "profiles/kubernetes",
+        *arguments,
+    ]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
 
 
 def test_cells_on_a_cluster_take_no_more_than_one_core_here(campaign):
@@ -56,10 +77,14 @@ def test_a_cluster_that_is_not_there_is_said_with_a_fix(campaign):
     assert "ERROR    API server" in done.stdout
     assert "fix: cluster.context, cluster.kubeconfig" in done.stdout
     # As many cells would be measured at once as there are slots, without being told: nothing is said of that.
-    assert (logs / "doctor.log").read_text().splitlines()[-1] == "1 error, 0 warnings, 1 ok"
+    assert (logs / "doctor.log").read_text().splitlines()[
+        -1
+    ] == "1 error, 0 warnings, 1 ok"
     done = snakemake(file, "--resources", "measurement_slot=2", "--", "doctor")
     said = " ".join(done.stdout.split())
-    assert re.search(r"warning slots measurement_slot .*\b2\b.*cluster\.slots is 3", said)
+    assert re.search(
+        r"warning slots measurement_slot .*\b2\b.*cluster\.slots is 3", said
+    )
 
 
 def test_a_teardown_that_cannot_look_fails(campaign):

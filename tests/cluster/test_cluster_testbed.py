@@ -25,35 +25,59 @@ from tests.support.testbed import (
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import TransferError, collect
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, NODE, POD, Kind, described
+from kveval.engines.kubernetes.api.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    NODE,
+    POD,
+    Kind,
+    described,
+)
 from kveval.engines.kubernetes.api.transport import Frames, Query
 from kveval.engines.kubernetes.teardown import KINDS, TeardownError, remove
-from kveval.engines.kubernetes.wait.rollout import wait_for_daemonset, wait_for_deployment, wait_for_job
+from kveval.engines.kubernetes.wait.rollout import (
+    wait_for_daemonset,
+    wait_for_deployment,
+    wait_for_job,
+)
 
 pytestmark = pytest.mark.cluster
 MEBI = 1024 * 1024
 
 
 def a_map(namespace: str, name: str, **data: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": labelled(namespace, name), "data": data}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": labelled(namespace, name),
+        "data": data,
+    }
 
 
 # --- objects
 
 
-def test_what_is_applied_is_there_and_applied_again_is_the_same(cluster_api: Api, namespace: str) -> None:
+def test_what_is_applied_is_there_and_applied_again_is_the_same(
+    cluster_api: Api, namespace: str
+) -> None:
     first = cluster_api.apply([a_map(namespace, "plan", level="4")])[0]
     again = cluster_api.apply([a_map(namespace, "plan", level="4")])[0]
     assert first["metadata"]["resourceVersion"] == again["metadata"]["resourceVersion"]
     assert first["metadata"]["managedFields"][0]["manager"] == "kveval"
     [listed] = cluster_api.list(CONFIG_MAP, namespace, "app=plan")
     assert (listed["kind"], listed["data"]) == ("ConfigMap", {"level": "4"})
-    assert cluster_api.list(CONFIG_MAP, namespace, "app=plan", "metadata.name=other") == []
+    assert (
+        cluster_api.list(CONFIG_MAP, namespace, "app=plan", "metadata.name=other") == []
+    )
 
 
-def test_fields_that_others_took_are_taken_back_and_others_kept(cluster_api: Api, namespace: str) -> None:
+def test_fields_that_others_took_are_taken_back_and_others_kept(
+    cluster_api: Api, namespace: str
+) -> None:
     cluster_api.apply([a_map(namespace, "plan", level="4")])
-    cluster_api.apply([a_map(namespace, "plan", level="8", note="x")], field_manager="someone")
+    cluster_api.apply(
+        [a_map(namespace, "plan", level="8", note="x")], field_manager="someone"
+    )
     [taken] = cluster_api.apply([a_map(namespace, "plan", level="4")])
     assert taken["data"] == {"level": "4", "note": "x"}
 
@@ -61,18 +85,36 @@ def test_fields_that_others_took_are_taken_back_and_others_kept(cluster_api: Api
 def test_a_mistake_is_named(cluster_api: Api, namespace: str) -> None:
     wrong = a_deployment(namespace, "server", pod_template("serve"))
     wrong["spec"]["selector"] = {"matchLabels": {"app": "another"}}
-    with pytest.raises(ClusterError, match=rf"^Deployment {namespace}/server: .*selector") as failure:
+    with pytest.raises(
+        ClusterError, match=rf"^Deployment {namespace}/server: .*selector"
+    ) as failure:
         cluster_api.apply([wrong])
     assert (failure.value.status, failure.value.reason) == (422, "Invalid")
-    with pytest.raises(ClusterError, match=r"has no InferencePool .*CustomResourceDefinition"):
-        cluster_api.apply([{"apiVersion": "x.example.test/v1", "kind": "InferencePool", "metadata": {"name": "p"}}])
+    with pytest.raises(
+        ClusterError, match=r"has no InferencePool .*CustomResourceDefinition"
+    ):
+        cluster_api.apply(
+            [
+                {
+                    "apiVersion": "x.example.test/v1",
+                    "kind": "InferencePool",
+                    "metadata": {"name": "p"},
+                }
+            ]
+        )
 
 
 def test_permissions_are_asked_for_by_a_review(cluster_api: Api) -> None:
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {"verb": "create", "resource": "pods", "namespace": "default"}},
+        "spec": {
+            "resourceAttributes": {
+                "verb": "create",
+                "resource": "pods",
+                "namespace": "default",
+            }
+        },
     }
     assert cluster_api.create(review)["status"]["allowed"] is True
     assert cluster_api.get("/version")["major"]
@@ -87,10 +129,14 @@ def test_workloads_come_up_and_a_job_ends(cluster_api: Api, namespace: str) -> N
     daemon = a_deployment(namespace, "recorder", pod_template("serve"))
     daemon["kind"] = "DaemonSet"
     del daemon["spec"]["replicas"]
-    cluster_api.apply([a_deployment(namespace, "server", pod_template("serve"), 2), job, daemon])
+    cluster_api.apply(
+        [a_deployment(namespace, "server", pod_template("serve"), 2), job, daemon]
+    )
     assert len(wait_for_deployment(cluster_api, namespace, "server", 60.0)) == 2
     [node] = {str(node["metadata"]["name"]) for node in cluster_api.list(NODE)}
-    assert len(wait_for_daemonset(cluster_api, namespace, "recorder", {node}, 60.0)) == 1
+    assert (
+        len(wait_for_daemonset(cluster_api, namespace, "recorder", {node}, 60.0)) == 1
+    )
     [pod] = wait_for_job(cluster_api, namespace, "load", 60.0)
     assert cluster_api.logs(namespace, pod["metadata"]["name"], "main") == "measured\n"
     events = cluster_api.events(cluster_api.read(DEPLOYMENT, "server", namespace) or {})
@@ -107,18 +153,33 @@ def pod(cluster_api: Api, namespace: str) -> str:
     return "collector"
 
 
-def test_a_command_is_heard_to_its_end(cluster_api: Api, namespace: str, pod: str) -> None:
-    done = cluster_api.exec(namespace, pod, "main", ["sh", "-c", "echo out; echo err >&2; exit 7"])
+def test_a_command_is_heard_to_its_end(
+    cluster_api: Api, namespace: str, pod: str
+) -> None:
+    done = cluster_api.exec(
+        namespace, pod, "main", ["sh", "-c", "echo out; echo err >&2; exit 7"]
+    )
     assert (done.text, done.stderr, done.returncode) == ("out", b"err\n", 7)
-    many = cluster_api.exec(namespace, pod, "main", ["sh", "-c", "seq 300000"]).text.split()
+    many = cluster_api.exec(
+        namespace, pod, "main", ["sh", "-c", "seq 300000"]
+    ).text.split()
     assert many == [str(number) for number in range(1, 300_001)]
     every = cluster_api.exec(
-        namespace, pod, "main", ["sh", "-c", f"echo {base64.b64encode(bytes(range(256))).decode()} | base64 -d"]
+        namespace,
+        pod,
+        "main",
+        [
+            "sh",
+            "-c",
+            f"echo {base64.b64encode(bytes(range(256))).decode()} | base64 -d",
+        ],
     )
     assert every.stdout == bytes(range(256))
 
 
-def test_a_command_in_a_pod_that_is_not_there_is_an_error_at_once(cluster_api: Api, namespace: str) -> None:
+def test_a_command_in_a_pod_that_is_not_there_is_an_error_at_once(
+    cluster_api: Api, namespace: str
+) -> None:
     with pytest.raises(ClusterError, match=r"`ls` .*/gone") as failure:
         cluster_api.exec(namespace, "gone", "main", ["ls"])
     assert failure.value.status == 404
@@ -131,7 +192,11 @@ def made_file(api: Api, namespace: str, pod: str, size: int) -> str:
 
 
 def test_a_hundred_mebibytes_arrive_whole_though_the_connection_is_cut_twice(
-    cluster_api: Api, namespace: str, pod: str, tmp_path: Path, record_property: Callable[[str, object], None]
+    cluster_api: Api,
+    namespace: str,
+    pod: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
     expected = made_file(cluster_api, namespace, pod, 100 * MEBI)
     here = tmp_path / "big.bin"
@@ -166,7 +231,9 @@ class Dropped:
         self._frames.close()
 
 
-def test_a_killed_websocket_costs_nothing_but_time(cluster_api: Api, namespace: str, pod: str, tmp_path: Path) -> None:
+def test_a_killed_websocket_costs_nothing_but_time(
+    cluster_api: Api, namespace: str, pod: str, tmp_path: Path
+) -> None:
     expected = made_file(cluster_api, namespace, pod, 12 * MEBI + 5)
     api = Api.connect(outage_s=30.0)
     start, counts = api.transport.command, iter([10**9, 20, 1, 30])
@@ -180,7 +247,9 @@ def test_a_killed_websocket_costs_nothing_but_time(cluster_api: Api, namespace: 
     assert hashlib.sha256(here.read_bytes()).hexdigest() == expected
 
 
-def test_a_folder_is_collected(cluster_api: Api, namespace: str, pod: str, tmp_path: Path) -> None:
+def test_a_folder_is_collected(
+    cluster_api: Api, namespace: str, pod: str, tmp_path: Path
+) -> None:
     text = "mkdir -p /results/a/b && for i in $(seq 40); do seq $i >/results/a/b/$i.txt; done; : >/results/empty"
     shell(cluster_api, namespace, pod, text)
     collect(cluster_api, namespace, pod, "main", "/results", tmp_path / "here")
@@ -189,10 +258,19 @@ def test_a_folder_is_collected(cluster_api: Api, namespace: str, pod: str, tmp_p
     assert (tmp_path / "here/empty").read_bytes() == b""
 
 
-def test_a_file_that_is_not_there_is_named(cluster_api: Api, namespace: str, pod: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_named(
+    cluster_api: Api, namespace: str, pod: str, tmp_path: Path
+) -> None:
     with pytest.raises(TransferError, match=r"report\.json.*No such file"):
         shell(cluster_api, namespace, pod, "mkdir -p /results")
-        collect(cluster_api, namespace, pod, "main", "/results/report.json", tmp_path / "report.json")
+        collect(
+            cluster_api,
+            namespace,
+            pod,
+            "main",
+            "/results/report.json",
+            tmp_path / "report.json",
+        )
 
 
 # --- teardown
@@ -203,7 +281,12 @@ def pool(cluster_api: Api) -> Iterator[Kind]:
     """A custom kind as the inference gateway's, with a schema that takes anything."""
     kind = Kind("inference.example.test/v1", "InferencePool")
     name = f"inferencepools.{kind.group}"
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    schema = {
+        "openAPIV3Schema": {
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+        }
+    }
     definition = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -211,21 +294,31 @@ def pool(cluster_api: Api) -> Iterator[Kind]:
         "spec": {
             "group": kind.group,
             "scope": "Namespaced",
-            "names": {"plural": "inferencepools", "singular": "inferencepool", "kind": kind.kind},
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+            "names": {
+                "plural": "inferencepools",
+                "singular": "inferencepool",
+                "kind": kind.kind,
+            },
+            "versions": [
+                {"name": "v1", "served": True, "storage": True, "schema": schema}
+            ],
         },
     }
     cluster_api.apply([definition])
     wait_until(lambda: cluster_api.serves(kind), "the custom kind")
     yield kind
-    cluster_api.delete(Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition"), name)
+    cluster_api.delete(
+        Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition"), name
+    )
 
 
 def everything(api: Api, namespace: str) -> list[str]:
     """Name all that is in a namespace, but for its history."""
     kinds = listed_kinds(api, namespaced=True)
     found = itertools.chain.from_iterable(api.list(kind, namespace) for kind in kinds)
-    return sorted({described(document) for document in found if document["kind"] != "Event"})
+    return sorted(
+        {described(document) for document in found if document["kind"] != "Event"}
+    )
 
 
 def test_a_teardown_takes_all_of_ours_of_any_kind_and_nothing_else(
@@ -233,56 +326,102 @@ def test_a_teardown_takes_all_of_ours_of_any_kind_and_nothing_else(
 ) -> None:
     before = everything(cluster_api, namespace)
     theirs = a_map(namespace, "theirs", key="value")
-    theirs["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "helm", "app": "server"}
+    theirs["metadata"]["labels"] = {
+        "app.kubernetes.io/managed-by": "helm",
+        "app": "server",
+    }
     bare = a_pod(namespace, "bare-theirs", pod_template("serve"))
     bare["metadata"]["labels"] = {"app": "server"}
     cluster_api.apply([theirs, bare])
     kept = everything(cluster_api, namespace)
-    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    service = {"selector": {"app": "server"}, "ports": [{"port": 8000, "protocol": "TCP"}]}
+    claim = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    service = {
+        "selector": {"app": "server"},
+        "ports": [{"port": 8000, "protocol": "TCP"}],
+    }
     ours = [
         a_deployment(namespace, "server", pod_template("serve"), 2),
         a_job(namespace, "load", pod_template("exec", "sleep 600")),
         a_map(namespace, "plan", level="4"),
-        {"apiVersion": "v1", "kind": "Service", "metadata": labelled(namespace, "server"), "spec": service},
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": labelled(namespace, "server"),
+            "spec": service,
+        },
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
             "metadata": labelled(namespace, "results"),
             "spec": claim,
         },
-        {"apiVersion": pool.api_version, "kind": pool.kind, "metadata": labelled(namespace, "pool"), "spec": {"x": 1}},
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": labelled(namespace, "epp")},
+        {
+            "apiVersion": pool.api_version,
+            "kind": pool.kind,
+            "metadata": labelled(namespace, "pool"),
+            "spec": {"x": 1},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": labelled(namespace, "epp"),
+        },
     ]
     cluster_api.apply(ours)
     wait_for_deployment(cluster_api, namespace, "server", 60.0)
     found = remove(cluster_api, "", [namespace], kinds=[*KINDS, pool], timeout_s=60.0)
     assert set(everything(cluster_api, namespace)) == set(kept)
-    assert {f"InferencePool {namespace}/pool", f"PersistentVolumeClaim {namespace}/results"} <= set(found.removed)
+    assert {
+        f"InferencePool {namespace}/pool",
+        f"PersistentVolumeClaim {namespace}/results",
+    } <= set(found.removed)
     assert set(before) <= set(everything(cluster_api, namespace))
 
 
-def test_a_teardown_of_one_cell_leaves_the_other_cells(cluster_api: Api, namespace: str) -> None:
+def test_a_teardown_of_one_cell_leaves_the_other_cells(
+    cluster_api: Api, namespace: str
+) -> None:
     cells = {}
     for cell in ("a", "b"):
         cells[cell] = a_deployment(namespace, f"server-{cell}", pod_template("serve"))
-        for metadata in (cells[cell]["metadata"], cells[cell]["spec"]["template"]["metadata"]):
+        for metadata in (
+            cells[cell]["metadata"],
+            cells[cell]["spec"]["template"]["metadata"],
+        ):
             metadata["labels"]["kveval.dev/cell"] = cell
     cluster_api.apply(cells.values())
     wait_for_deployment(cluster_api, namespace, "server-b", 60.0)
-    remove(cluster_api, "kveval.dev/cell=a", [namespace], kinds=[DEPLOYMENT, POD], timeout_s=60.0)
-    assert [found["metadata"]["name"] for found in cluster_api.list(DEPLOYMENT, namespace)] == ["server-b"]
+    remove(
+        cluster_api,
+        "kveval.dev/cell=a",
+        [namespace],
+        kinds=[DEPLOYMENT, POD],
+        timeout_s=60.0,
+    )
+    assert [
+        found["metadata"]["name"] for found in cluster_api.list(DEPLOYMENT, namespace)
+    ] == ["server-b"]
     assert len(cluster_api.list(POD, namespace)) == 1
 
 
-def test_a_finalizer_is_waited_for_and_named_when_it_is_never_taken_away(cluster_api: Api, namespace: str) -> None:
+def test_a_finalizer_is_waited_for_and_named_when_it_is_never_taken_away(
+    cluster_api: Api, namespace: str
+) -> None:
     held = a_map(namespace, "held", key="value")
     held["metadata"]["finalizers"] = ["kveval.dev/test"]
     cluster_api.apply([held])
-    with pytest.raises(TeardownError, match=rf"ConfigMap {namespace}/held .*finalizer kveval\.dev/test"):
+    with pytest.raises(
+        TeardownError, match=rf"ConfigMap {namespace}/held .*finalizer kveval\.dev/test"
+    ):
         remove(cluster_api, "", [namespace], timeout_s=2.0)
     cluster_api.patch(CONFIG_MAP, "held", namespace, {"metadata": {"finalizers": None}})
-    assert remove(cluster_api, "", [namespace], timeout_s=60.0).removed in ([], [f"ConfigMap {namespace}/held"])
+    assert remove(cluster_api, "", [namespace], timeout_s=60.0).removed in (
+        [],
+        [f"ConfigMap {namespace}/held"],
+    )
     assert cluster_api.read(CONFIG_MAP, "held", namespace) is None
 
 

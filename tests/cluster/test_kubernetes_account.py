@@ -6,15 +6,33 @@ import pytest
 import yaml
 from tests.cluster.test_cluster_account import Site
 from tests.cluster.test_kubernetes_faults import in_level
-from tests.support.cluster_chain import CLUSTER, NAMESPACE, Cluster, cluster_chain, needs_cluster
+from tests.support.cluster_chain import (
+    CLUSTER,
+    NAMESPACE,
+    Cluster,
+    cluster_chain,
+    needs_cluster,
+)
 from tests.support.fault_chain import PATIENCE_S
 from tests.support.testbed import wait_until
 
 from kveval.config import site as config_cluster
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, JOB, LEASE, POD, SERVICE_ACCOUNT, Kind
+from kveval.engines.kubernetes.api.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    JOB,
+    LEASE,
+    POD,
+    SERVICE_ACCOUNT,
+    Kind,
+)
 from kveval.engines.kubernetes.api.kinds import NAMESPACE as NAMESPACES
 from kveval.engines.kubernetes.api.names import selector
-from kveval.engines.kubernetes.manifests.permissions import ACCOUNT, manifest, namespaces
+from kveval.engines.kubernetes.manifests.permissions import (
+    ACCOUNT,
+    manifest,
+    namespaces,
+)
 from kveval.engines.kubernetes.teardown import remove
 
 pytestmark = [pytest.mark.workflow, pytest.mark.cluster, needs_cluster]
@@ -22,12 +40,23 @@ PCP_NAMESPACE = "kveval-pcp-of-the-account"
 SITE = CLUSTER | {"pcp_namespace": PCP_NAMESPACE}
 
 
-def test_a_run_needs_no_more_rights_than_the_manifest_gives(tmp_path: Path, cluster: Cluster) -> None:
+def test_a_run_needs_no_more_rights_than_the_manifest_gives(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     admin = cluster.api
     asked = config_cluster.Cluster.model_validate(SITE)
-    admin.apply([*yaml.safe_load_all(namespaces(asked)), *yaml.safe_load_all(manifest(asked))])
-    for namespace, name in ((NAMESPACE, ACCOUNT), (NAMESPACE, "default"), (PCP_NAMESPACE, "default")):
-        wait_until(lambda: admin.read(SERVICE_ACCOUNT, name, namespace), f"account {namespace}/{name}")  # noqa: B023
+    admin.apply(
+        [*yaml.safe_load_all(namespaces(asked)), *yaml.safe_load_all(manifest(asked))]
+    )
+    for namespace, name in (
+        (NAMESPACE, ACCOUNT),
+        (NAMESPACE, "default"),
+        (PCP_NAMESPACE, "default"),
+    ):
+        wait_until(
+            lambda: admin.read(SERVICE_ACCOUNT, name, namespace),  # noqa: B023
+            f"account {namespace}/{name}",
+        )
     site = Site(admin, tmp_path, cluster.testbed.kubeconfig)
     chain = cluster_chain(tmp_path, cluster, {"cluster": SITE})
     chain.env["KUBECONFIG"] = str(site.kubeconfig)
@@ -39,14 +68,23 @@ def test_a_run_needs_no_more_rights_than_the_manifest_gives(tmp_path: Path, clus
     assert admin.read(NAMESPACES, PCP_NAMESPACE) is not None
 
 
-def test_a_right_that_is_taken_away_in_a_level_is_named_with_what_is_left(tmp_path: Path, cluster: Cluster) -> None:
+def test_a_right_that_is_taken_away_in_a_level_is_named_with_what_is_left(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     admin = cluster.api
     asked = config_cluster.Cluster.model_validate(SITE)
-    admin.apply([*yaml.safe_load_all(namespaces(asked)), *yaml.safe_load_all(manifest(asked))])
+    admin.apply(
+        [*yaml.safe_load_all(namespaces(asked)), *yaml.safe_load_all(manifest(asked))]
+    )
     for namespace, name in ((NAMESPACE, ACCOUNT), (PCP_NAMESPACE, "default")):
-        wait_until(lambda: admin.read(SERVICE_ACCOUNT, name, namespace), f"account {namespace}/{name}")  # noqa: B023
+        wait_until(
+            lambda: admin.read(SERVICE_ACCOUNT, name, namespace),  # noqa: B023
+            f"account {namespace}/{name}",
+        )
     site = Site(admin, tmp_path, cluster.testbed.kubeconfig)
-    chain = cluster_chain(tmp_path, cluster, {"cluster": SITE, "workloads": {"short": {"seconds": 40}}})
+    chain = cluster_chain(
+        tmp_path, cluster, {"cluster": SITE, "workloads": {"short": {"seconds": 40}}}
+    )
     chain.env["KUBECONFIG"] = str(site.kubeconfig)
     job = chain.start()
     in_level(job, cluster)
@@ -63,7 +101,10 @@ def test_a_right_that_is_taken_away_in_a_level_is_named_with_what_is_left(tmp_pa
         for lease in admin.list(LEASE, NAMESPACE, selector()):
             admin.delete(LEASE, lease["metadata"]["name"], NAMESPACE)
         kinds = (JOB, DEPLOYMENT, POD, CONFIG_MAP)
-        wait_until(lambda: not any(admin.list(kind, NAMESPACE, selector()) for kind in kinds), "the end of all of it")
+        wait_until(
+            lambda: not any(admin.list(kind, NAMESPACE, selector()) for kind in kinds),
+            "the end of all of it",
+        )
     finally:
         for namespace in (NAMESPACE, PCP_NAMESPACE):
             remove(admin, "", [namespace])

@@ -52,7 +52,11 @@ def own_namespace(chain: Chain) -> None:
 def in_level(job: Job, cluster: Cluster) -> None:
     """Wait until requests are on their way."""
     job.wait_for(r"2 streams \(level 1 of \d\)", 2 * PATIENCE_S)
-    wait_until(lambda: f"{cluster.shims}/guidellm.py" in processes(), "this cluster's load generator", PATIENCE_S)
+    wait_until(
+        lambda: f"{cluster.shims}/guidellm.py" in processes(),
+        "this cluster's load generator",
+        PATIENCE_S,
+    )
     time.sleep(1.0)
 
 
@@ -67,12 +71,21 @@ def processes() -> str:
 
 def annotated(component: str, **modes: str) -> Callable[[Chain], None]:
     annotations = {f"fakelet/{name}": value for name, value in modes.items()}
-    return lambda chain: chain.configure(cluster={"component_annotations": {component: annotations}})
+    return lambda chain: chain.configure(
+        cluster={"component_annotations": {component: annotations}}
+    )
 
 
 def healed(chain: Chain) -> None:
-    chain.campaign["cluster"] = {**chain.campaign["cluster"], "component_annotations": {}, "rollout_timeout_s": 60}
-    chain.campaign["workloads"]["short"] = {**chain.campaign["workloads"]["short"], "seconds": 2}
+    chain.campaign["cluster"] = {
+        **chain.campaign["cluster"],
+        "component_annotations": {},
+        "rollout_timeout_s": 60,
+    }
+    chain.campaign["workloads"]["short"] = {
+        **chain.campaign["workloads"]["short"],
+        "seconds": 2,
+    }
 
 
 def pending(chain: Chain) -> None:
@@ -89,9 +102,13 @@ def server_deleted(job: Job, cluster: Cluster) -> None:
 def recorder_deleted(job: Job, cluster: Cluster) -> None:
     in_level(job, cluster)
     (pod,) = [
-        found for found in cluster.api.list(POD) if found["metadata"]["name"].startswith("cluster-faults-recorder")
+        found
+        for found in cluster.api.list(POD)
+        if found["metadata"]["name"].startswith("cluster-faults-recorder")
     ]
-    cluster.api.delete(POD, pod["metadata"]["name"], pod["metadata"]["namespace"], grace_s=0)
+    cluster.api.delete(
+        POD, pod["metadata"]["name"], pod["metadata"]["namespace"], grace_s=0
+    )
 
 
 @dataclass(frozen=True)
@@ -110,9 +127,17 @@ class Fault:
 OVERDUE = r"is not done after 6 s: 0 of 1 replicas are available"
 FAULTS = [
     Fault(
-        "image cannot be pulled", r"ImagePullBackOff: .*model-server", 30, annotated("model-server", mode="imagepull")
+        "image cannot be pulled",
+        r"ImagePullBackOff: .*model-server",
+        30,
+        annotated("model-server", mode="imagepull"),
     ),
-    Fault("server crashes", r"CrashLoopBackOff: .*model-server", 30, annotated("model-server", mode="crashloop")),
+    Fault(
+        "server crashes",
+        r"CrashLoopBackOff: .*model-server",
+        30,
+        annotated("model-server", mode="crashloop"),
+    ),
     Fault("server stays pending", rf"(?:{OVERDUE})", 40, pending),
     Fault(
         "generator fails",
@@ -128,7 +153,13 @@ FAULTS = [
         long_level,
         server_deleted,
     ),
-    Fault("recorder's pod deleted in a level", r"the recorder's pod \S+ was deleted", 20, long_level, recorder_deleted),
+    Fault(
+        "recorder's pod deleted in a level",
+        r"the recorder's pod \S+ was deleted",
+        20,
+        long_level,
+        recorder_deleted,
+    ),
 ]
 
 
@@ -141,7 +172,10 @@ def test_a_fault_is_named_leaves_nothing_and_the_next_run_completes(
     job = chain.start()
     if fault.act is None:
         job.wait_for(
-            "starting the server" if fault.generator is None else r"2 streams \(level 1 of 1\)", 2 * PATIENCE_S
+            "starting the server"
+            if fault.generator is None
+            else r"2 streams \(level 1 of 1\)",
+            2 * PATIENCE_S,
         )
     else:
         fault.act(job, cluster)
@@ -158,23 +192,34 @@ def test_a_fault_is_named_leaves_nothing_and_the_next_run_completes(
     assert cluster.ours() == []
 
 
-def test_a_namespace_that_somebody_deletes_is_named(chain: Chain, cluster: Cluster) -> None:
+def test_a_namespace_that_somebody_deletes_is_named(
+    chain: Chain, cluster: Cluster
+) -> None:
     long_level(chain)
     own_namespace(chain)
     job = chain.start()
     in_level(job, cluster)
     cluster.api.delete(NAMESPACES, NAMESPACE)
     try:
-        job.wait_for(f"FAILED: .*namespace {NAMESPACE} was deleted, and with it the servers and the load", PATIENCE_S)
+        job.wait_for(
+            f"FAILED: .*namespace {NAMESPACE} was deleted, and with it the servers and the load",
+            PATIENCE_S,
+        )
         assert "DaemonSet kveval-pcp-of-a-run/cluster-faults-recorder-" in job.said()
         assert job.end(2 * PATIENCE_S) == 1, job.words()
         assert cluster.gone(PATIENCE_S) == []
     finally:
-        wait_until(lambda: cluster.api.read(NAMESPACES, NAMESPACE) is None, "the namespace's end", PATIENCE_S)
+        wait_until(
+            lambda: cluster.api.read(NAMESPACES, NAMESPACE) is None,
+            "the namespace's end",
+            PATIENCE_S,
+        )
         cluster.make_namespace(NAMESPACE)
 
 
-def test_a_store_that_is_deleted_is_named_and_not_the_server(chain: Chain, cluster: Cluster) -> None:
+def test_a_store_that_is_deleted_is_named_and_not_the_server(
+    chain: Chain, cluster: Cluster
+) -> None:
     if not (has("redis-server") and has("lmcache")):
         pytest.skip("no redis-server or no lmcache: bash scripts/setup.sh redis server")
     chain.cell = "Qwen3-0.6B/lmcache-redis/10000"
@@ -183,12 +228,17 @@ def test_a_store_that_is_deleted_is_named_and_not_the_server(chain: Chain, clust
     in_level(job, cluster)
     (pod,) = pods(cluster, "redis")
     cluster.api.delete(POD, pod["metadata"]["name"], NAMESPACE, grace_s=0)
-    job.wait_for(r"FAILED: redis died: Pod \S+ was deleted while it was in use; see .*redis\.log", 2 * PATIENCE_S)
+    job.wait_for(
+        r"FAILED: redis died: Pod \S+ was deleted while it was in use; see .*redis\.log",
+        2 * PATIENCE_S,
+    )
     assert job.end(2 * PATIENCE_S) == 1, job.words()
     assert cluster.ours() == []
 
 
-def test_a_run_outlasts_an_api_server_that_is_killed_and_comes_back(chain: Chain, cluster: Cluster) -> None:
+def test_a_run_outlasts_an_api_server_that_is_killed_and_comes_back(
+    chain: Chain, cluster: Cluster
+) -> None:
     chain.configure(workloads={"short": {"seconds": 15}})
     job = chain.start()
     in_level(job, cluster)
@@ -209,7 +259,9 @@ def test_sigterm_ends_the_run_and_removes_it(chain: Chain, cluster: Cluster) -> 
     assert cluster.ours() == []
 
 
-def test_the_next_run_removes_what_a_killed_job_left(chain: Chain, cluster: Cluster) -> None:
+def test_the_next_run_removes_what_a_killed_job_left(
+    chain: Chain, cluster: Cluster
+) -> None:
     long_level(chain)
     own_namespace(chain)
     job = chain.start()
@@ -224,7 +276,9 @@ def test_the_next_run_removes_what_a_killed_job_left(chain: Chain, cluster: Clus
     assert cluster.ours() == []
 
 
-def test_two_jobs_never_measure_the_same_run_at_once(chain: Chain, cluster: Cluster) -> None:
+def test_two_jobs_never_measure_the_same_run_at_once(
+    chain: Chain, cluster: Cluster
+) -> None:
     chain.configure(workloads={"short": {"seconds": 8}})
     first = chain.start()
     first.wait_for("starting the server", PATIENCE_S)
@@ -248,17 +302,27 @@ def test_restarted_servers_are_new_ones_and_recorded_on(chain: Chain) -> None:
     chain.configure(reset_caches="restart", workloads={"short": {"levels": [1, 2]}})
     job = chain.start()
     assert job.end(4 * PATIENCE_S) == 0, job.words()
-    counters = [level["counters"]["vllm:generation_tokens_total"] for level in described(chain)["levels"]]
+    counters = [
+        level["counters"]["vllm:generation_tokens_total"]
+        for level in described(chain)["levels"]
+    ]
     # The second server has counted from the start again: its warm-up, and then the level.
     assert counters[1]["before"] <= counters[0]["before"]
     assert counters[1]["delta"] > 0
 
 
-def test_servers_are_asked_through_the_api_server_where_pods_have_addresses(chain: Chain, pod_addresses: None) -> None:
+def test_servers_are_asked_through_the_api_server_where_pods_have_addresses(
+    chain: Chain, pod_addresses: None
+) -> None:
     chain.configure(cluster={"shared_network": False})
     job = chain.start()
     assert job.end(4 * PATIENCE_S) == 0, job.words()
-    assert described(chain)["levels"][0]["counters"]["vllm:generation_tokens_total"]["delta"] > 0
+    assert (
+        described(chain)["levels"][0]["counters"]["vllm:generation_tokens_total"][
+            "delta"
+        ]
+        > 0
+    )
 
 
 @pytest.fixture
@@ -277,10 +341,16 @@ def pod_addresses() -> Iterator[None]:
 
 
 def ip_route(verb: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(["ip", "route", verb, "local", "10.244.0.0/16", "dev", "lo"], capture_output=True, text=True)
+    return subprocess.run(
+        ["ip", "route", verb, "local", "10.244.0.0/16", "dev", "lo"],
+        capture_output=True,
+        text=True,
+    )
 
 
-def test_companions_are_asked_counted_and_emptied(chain: Chain, cluster: Cluster) -> None:
+def test_companions_are_asked_counted_and_emptied(
+    chain: Chain, cluster: Cluster
+) -> None:
     if not (has("redis-server") and has("lmcache")):
         pytest.skip("no redis-server or no lmcache: bash scripts/setup.sh redis server")
     chain.cell = "Qwen3-0.6B/lmcache-redis/10000"
@@ -288,13 +358,17 @@ def test_companions_are_asked_counted_and_emptied(chain: Chain, cluster: Cluster
     job = chain.start()
     assert job.end(4 * PATIENCE_S) == 0, job.words()
     run = described(chain)
-    assert [(beside["name"], bool(beside["version"])) for beside in run["companions"]] == [
+    assert [
+        (beside["name"], bool(beside["version"])) for beside in run["companions"]
+    ] == [
         ("redis", True),
         ("lmcache", True),
     ]
     assert run["levels"][0]["counters"]["redis_keys"]["before"] == 0
     per_token = run["specification"]["model"]["kv_bytes_per_token"]
-    assert run["budget"]["reported_bytes"] == pytest.approx(10000 * 16 * per_token, rel=0.02)
+    assert run["budget"]["reported_bytes"] == pytest.approx(
+        10000 * 16 * per_token, rel=0.02
+    )
     assert cluster.ours() == []
 
 
@@ -309,4 +383,7 @@ def test_between_levels_the_cluster_costs_less_than_five_seconds(
         record_property(name, seconds)
     assert len(times["between_levels_s"]) == 2
     assert max(times["between_levels_s"]) < 5
-    assert times["measured_s"] + times["load_start_s"] + sum(times["between_levels_s"]) <= times["total_s"]
+    assert (
+        times["measured_s"] + times["load_start_s"] + sum(times["between_levels_s"])
+        <= times["total_s"]
+    )

@@ -16,7 +16,12 @@ import pandas as pd
 import psutil
 import pytest
 import zstandard
-from tests.support.cluster_chain import CAMPAIGN, OWN_PCP_NAMESPACE, Cluster, needs_cluster
+from tests.support.cluster_chain import (
+    CAMPAIGN,
+    OWN_PCP_NAMESPACE,
+    Cluster,
+    needs_cluster,
+)
 from tests.support.fault_chain import CAMPAIGN as LOCAL
 from tests.support.fault_chain import PATIENCE_S, merged
 from tests.support.tree import Tree
@@ -33,7 +38,8 @@ TWO = merged(
         "results": "results/faults",
         "cluster": {"slots": 2},
         "matrix": [
-            {"models": ["Qwen3-0.6B"], "scenarios": [name], "cpu_blocks": [blocks]} for name, blocks in CELLS.items()
+            {"models": ["Qwen3-0.6B"], "scenarios": [name], "cpu_blocks": [blocks]}
+            for name, blocks in CELLS.items()
         ],
     },
 )
@@ -42,27 +48,48 @@ TWO = merged(
 class ClusterTree(Tree):
     """A copy of the workflow whose snakemakes measure on `cluster`."""
 
-    def __init__(self, folder: Path, cluster: Cluster, campaign: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, cluster: Cluster, campaign: dict[str, Any]
+    ) -> None:
         super().__init__(folder, campaign, lock=folder / "lock")
         self.env["KUBECONFIG"] = str(cluster.testbed.kubeconfig)
 
     def log(self, scenario: str) -> Path:
-        place = self.folder / "logs" / "faults" / "benchmark" / "Qwen3-0.6B" / scenario / str(CELLS[scenario])
+        place = (
+            self.folder
+            / "logs"
+            / "faults"
+            / "benchmark"
+            / "Qwen3-0.6B"
+            / scenario
+            / str(CELLS[scenario])
+        )
         return place / "run-1.log"
 
     @staticmethod
     def jobs(snakemake: int) -> list[psutil.Process]:
         """The measuring jobs below a snakemake."""
         below = psutil.Process(snakemake).children(recursive=True)
-        return [process for process in below if "scripts/benchmark.py" in process.cmdline()]
+        return [
+            process for process in below if "scripts/benchmark.py" in process.cmdline()
+        ]
 
     def stored(self, scenario: str) -> Path:
-        pointer = self.results / "Qwen3-0.6B" / scenario / str(CELLS[scenario]) / "run-1" / "measurement.json"
+        pointer = (
+            self.results
+            / "Qwen3-0.6B"
+            / scenario
+            / str(CELLS[scenario])
+            / "run-1"
+            / "measurement.json"
+        )
         return self.folder / json.loads(pointer.read_text())["path"]
 
 
 @pytest.fixture
-def tree(tmp_path: Path, cluster: Cluster) -> Iterator[Callable[[dict[str, Any]], ClusterTree]]:
+def tree(
+    tmp_path: Path, cluster: Cluster
+) -> Iterator[Callable[[dict[str, Any]], ClusterTree]]:
     made: list[ClusterTree] = []
 
     def make(campaign: dict[str, Any]) -> ClusterTree:
@@ -81,7 +108,9 @@ def test_cells_are_measured_at_once_and_apart(
     made = tree(merged(TWO, {"workloads": {"short": {"seconds": 10}}}))
     code, output = made.run("report", "--until", "benchmark")
     assert code == 0, output
-    runs = {name: json.loads((made.stored(name) / "run.json").read_text()) for name in CELLS}
+    runs = {
+        name: json.loads((made.stored(name) / "run.json").read_text()) for name in CELLS
+    }
     first, second = (run["levels"][0] for run in runs.values())
     assert first["start"] < second["end"]
     assert second["start"] < first["end"]
@@ -96,10 +125,15 @@ def test_cells_are_measured_at_once_and_apart(
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-def test_two_snakemakes_of_a_campaign_in_two_folders_both_measure(cluster: Cluster, tmp_path: Path, slots: int) -> None:
+def test_two_snakemakes_of_a_campaign_in_two_folders_both_measure(
+    cluster: Cluster, tmp_path: Path, slots: int
+) -> None:
     cluster.fault(None)
     campaign = merged(TWO, merged(OWN_PCP_NAMESPACE, {"cluster": {"slots": slots}}))
-    trees = [ClusterTree(tmp_path / name / "repository", cluster, campaign) for name in ("one", "other")]
+    trees = [
+        ClusterTree(tmp_path / name / "repository", cluster, campaign)
+        for name in ("one", "other")
+    ]
     running = [made.start("report", "--until", "benchmark") for made in trees]
     outputs = [one.communicate(timeout=6 * PATIENCE_S)[0] for one in running]
     assert [one.returncode for one in running] == [0, 0], "\n".join(outputs)
@@ -124,7 +158,13 @@ def unpack(archive: Path, folder: Path) -> None:
 def sources(folder: Path) -> set[str]:
     """Names of the OpenMetrics sources in an archive."""
     command = [find_pcp().program("pminfo"), "-a", "pcp", "openmetrics"]
-    done = subprocess.run(command, cwd=folder, env=base_environment(os.environ), capture_output=True, text=True)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=base_environment(os.environ),
+        capture_output=True,
+        text=True,
+    )
     return {line.split(".")[1] for line in done.stdout.split()}
 
 
@@ -144,7 +184,9 @@ def test_results_have_the_form_of_the_local_engines(
     for table in ("peak.csv", "levels.csv"):
         columns = [list(pd.read_csv(folder / table).columns) for folder in found]
         assert columns[0] == columns[1]
-    columns = [list(pd.read_parquet(folder / "requests.parquet").columns) for folder in found]
+    columns = [
+        list(pd.read_parquet(folder / "requests.parquet").columns) for folder in found
+    ]
     assert columns[0] == columns[1]
     peak = pd.read_csv(found[0] / "peak.csv").iloc[0]
     assert peak["engine"] == "kubernetes"
@@ -157,13 +199,36 @@ def test_results_have_the_form_of_the_local_engines(
     ]
     assert keys(runs[0]) - keys(runs[1]) == {
         "cluster",
-        *(f"cluster.{name}" for name in ("images", "kubernetes", "neighbours", "neighbours_of", "nodes", "replicas")),
-        *("specification.images", "specification.deployment", "hardware.machines", "hardware.nodes"),
+        *(
+            f"cluster.{name}"
+            for name in (
+                "images",
+                "kubernetes",
+                "neighbours",
+                "neighbours_of",
+                "nodes",
+                "replicas",
+            )
+        ),
+        *(
+            "specification.images",
+            "specification.deployment",
+            "hardware.machines",
+            "hardware.nodes",
+        ),
     }
     beside = {"copy_bandwidth", "copy_bandwidth.host_gb_s"}
-    assert keys(runs[1]) - keys(runs[0]) == {"cores", "cores.beside", "cores.server", *beside}
+    assert keys(runs[1]) - keys(runs[0]) == {
+        "cores",
+        "cores.beside",
+        "cores.server",
+        *beside,
+    }
     assert runs[0]["levels"][0].keys() == runs[1]["levels"][0].keys()
-    assert runs[0]["levels"][0]["counters"].keys() == runs[1]["levels"][0]["counters"].keys()
+    assert (
+        runs[0]["levels"][0]["counters"].keys()
+        == runs[1]["levels"][0]["counters"].keys()
+    )
     files = [
         sorted(path.name for path in (stored(made, folder) / "raw").iterdir())
         for made, folder in zip((there, here), found, strict=True)
@@ -172,19 +237,29 @@ def test_results_have_the_form_of_the_local_engines(
 
 
 def stored(made: Tree, folder: Path) -> Path:
-    return made.folder / json.loads((folder / "run-1" / "measurement.json").read_text())["path"]
+    return (
+        made.folder
+        / json.loads((folder / "run-1" / "measurement.json").read_text())["path"]
+    )
 
 
 def keys(run: dict[str, Any]) -> set[str]:
     """Names of what a run.json has, to the second level; not what an environment or a workload happens to hold."""
-    inner = {f"{name}.{key}" for name, value in run.items() if isinstance(value, dict) for key in value}
+    inner = {
+        f"{name}.{key}"
+        for name, value in run.items()
+        if isinstance(value, dict)
+        for key in value
+    }
     return run.keys() | inner
 
 
 def test_after_kill_9_of_snakemake_nothing_is_left_and_a_rerun_completes(
     tree: Callable[[dict[str, Any]], ClusterTree], cluster: Cluster
 ) -> None:
-    made = tree(merged(TWO, {**OWN_PCP_NAMESPACE, "workloads": {"short": {"seconds": 20}}}))
+    made = tree(
+        merged(TWO, {**OWN_PCP_NAMESPACE, "workloads": {"short": {"seconds": 20}}})
+    )
     running = made.start("report", "--until", "benchmark")
     for name in CELLS:
         made.wait_for(name, "2 streams", 2 * PATIENCE_S)
@@ -193,7 +268,9 @@ def test_after_kill_9_of_snakemake_nothing_is_left_and_a_rerun_completes(
     running.wait()
     assert cluster.gone(2 * PATIENCE_S) == []
     for name in CELLS:
-        made.wait_for(name, "stopped by SIGTERM; everything it had started is gone", PATIENCE_S)
+        made.wait_for(
+            name, "stopped by SIGTERM; everything it had started is gone", PATIENCE_S
+        )
     assert made.run("--unlock")[0] == 0
     made.configure(merged(TWO, OWN_PCP_NAMESPACE))
     code, output = made.run("report", "--until", "benchmark")
@@ -206,7 +283,15 @@ def test_when_every_run_fails_nothing_is_left_either(
     tree: Callable[[dict[str, Any]], ClusterTree], cluster: Cluster
 ) -> None:
     annotations = {"model-server": {"fakelet/mode": "imagepull"}}
-    made = tree(merged(TWO, merged(OWN_PCP_NAMESPACE, {"cluster": {"slots": 1, "component_annotations": annotations}})))
+    made = tree(
+        merged(
+            TWO,
+            merged(
+                OWN_PCP_NAMESPACE,
+                {"cluster": {"slots": 1, "component_annotations": annotations}},
+            ),
+        )
+    )
     code, output = made.run("report", "--until", "benchmark")
     assert code == 1
     assert output.count("ImagePullBackOff: ") >= 2
@@ -216,7 +301,9 @@ def test_when_every_run_fails_nothing_is_left_either(
 def test_ctrl_c_of_the_workflow_removes_what_its_jobs_had_started(
     tree: Callable[[dict[str, Any]], ClusterTree], cluster: Cluster
 ) -> None:
-    made = tree(merged(TWO, {**OWN_PCP_NAMESPACE, "workloads": {"short": {"seconds": 30}}}))
+    made = tree(
+        merged(TWO, {**OWN_PCP_NAMESPACE, "workloads": {"short": {"seconds": 30}}})
+    )
     running = made.start("report", "--until", "benchmark")
     for name in CELLS:
         made.wait_for(name, "2 streams", 2 * PATIENCE_S)

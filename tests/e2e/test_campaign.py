@@ -42,8 +42,14 @@ SECONDS = (14, 28, 56)
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory) -> Tree:
     """A copy of the workflow in which a small campaign has run: two arms, one run, two levels of enough requests."""
-    campaign = yaml.safe_load((REPOSITORY / "config" / "campaigns" / "smoke.yaml").read_text())
-    made = Tree(tmp_path_factory.mktemp("e2e") / "repository", campaign, environment=REPOSITORY / ".server-venv")
+    campaign = yaml.safe_load(
+        (REPOSITORY / "config" / "campaigns" / "smoke.yaml").read_text()
+    )
+    made = Tree(
+        tmp_path_factory.mktemp("e2e") / "repository",
+        campaign,
+        environment=REPOSITORY / ".server-venv",
+    )
     for seconds in SECONDS:
         campaign["workloads"]["smoke"]["seconds"] = seconds
         made.configure(campaign)
@@ -51,7 +57,9 @@ def tree(tmp_path_factory) -> Tree:
         assert code == 0, output[-6000:]
         if served(made.run_json(CELL)) >= REQUESTS:
             return made
-    raise AssertionError(f"{served(made.run_json(CELL)):.0f} requests in {SECONDS[-1]} s: this machine is too busy")
+    raise AssertionError(
+        f"{served(made.run_json(CELL)):.0f} requests in {SECONDS[-1]} s: this machine is too busy"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +82,24 @@ def test_nothing_is_left_running(tree, finished):
 @needs_chain
 def test_the_server_was_vllm_with_exactly_the_arms_arguments(run_json):
     assert run_json["versions"]["vllm"].startswith("0.32.0")
-    connector = json.loads(run_json["server"]["argv"][run_json["server"]["argv"].index("--kv-transfer-config") + 1])
-    assert connector["kv_connector_extra_config"]["cpu_bytes_to_use"] == 10000 * 16 * 1024
+    connector = json.loads(
+        run_json["server"]["argv"][
+            run_json["server"]["argv"].index("--kv-transfer-config") + 1
+        ]
+    )
+    assert (
+        connector["kv_connector_extra_config"]["cpu_bytes_to_use"] == 10000 * 16 * 1024
+    )
     assert run_json["server"]["facts"]["kv_cache_tokens"] == 17920
 
 
 @needs_chain
 def test_the_offload_was_really_exercised(run_json):
     assert run_json["exercised"]["exercised"] is True
-    hits = [level["counters"]["vllm:external_prefix_cache_hits_total"]["delta"] for level in run_json["levels"]]
+    hits = [
+        level["counters"]["vllm:external_prefix_cache_hits_total"]["delta"]
+        for level in run_json["levels"]
+    ]
     assert max(hits) > 1000
     # Resetting the caches between levels really reset them: a level cannot hit more than it stored itself.
     for level in run_json["levels"]:
@@ -119,7 +136,10 @@ def test_a_level_whose_streams_were_not_kept_busy_says_so(finished):
 def test_the_recording_covers_the_levels_and_keeps_units(finished, run_json):
     pcp = finished / RESULTS / CELL / "run-1" / "pcp.parquet"
     level = run_json["levels"][-1]
-    window = {"start_ns": int(level["start"] * 1e9), "finish_ns": int(level["end"] * 1e9)}
+    window = {
+        "start_ns": int(level["start"] * 1e9),
+        "finish_ns": int(level["end"] * 1e9),
+    }
     running = series(pcp, "openmetrics.vllm.vllm.num_requests_running", **window)
     # One sample a second over a level of 14 s; a busy machine may be late with some.
     assert len(running) >= 6
@@ -135,7 +155,13 @@ def test_the_recording_covers_the_levels_and_keeps_units(finished, run_json):
 @needs_chain
 def test_the_report_says_what_was_measured_and_what_cannot_be_said(finished):
     report = whole_report(finished / RESULTS)
-    for part in ("miniature", "| vLLM | 0.32.0 |", "no-offload", "native-offload", "not assessed"):
+    for part in (
+        "miniature",
+        "| vLLM | 0.32.0 |",
+        "no-offload",
+        "native-offload",
+        "not assessed",
+    ):
         assert part in report
     figures = sorted((finished / RESULTS / "figures").rglob("*.png"))
     wanted = {
@@ -160,7 +186,16 @@ def test_a_second_run_has_nothing_to_do(tree):
 @needs_chain
 def test_a_report_over_what_there_is_names_what_is_missing(tree, finished):
     baseline = finished / RESULTS / "Qwen3-0.6B" / "no-offload"
-    log = finished / "logs" / "smoke" / "benchmark" / "Qwen3-0.6B" / "no-offload" / "0" / "run-1.log"
+    log = (
+        finished
+        / "logs"
+        / "smoke"
+        / "benchmark"
+        / "Qwen3-0.6B"
+        / "no-offload"
+        / "0"
+        / "run-1.log"
+    )
     said = log.read_text()
     cause = "the server died (exit code 3)"
     log.write_text(f"{said}12:00:00 FAILED: {cause}\n")
@@ -184,11 +219,17 @@ def test_the_job_tears_down_when_it_is_asked_to_stop(tree, finished):
     job = tree.start(target, "--config", "runs=2")
     below = psutil.Process(job.pid)
     deadline = time.monotonic() + 120
-    while not any("guidellm run" in line for line in lines_of(below.children(recursive=True))):
+    while not any(
+        "guidellm run" in line for line in lines_of(below.children(recursive=True))
+    ):
         assert time.monotonic() < deadline
         assert job.poll() is None
         time.sleep(0.5)
-    measuring = [process for process in below.children(recursive=True) if "benchmark.py" in lines_of([process])[0]]
+    measuring = [
+        process
+        for process in below.children(recursive=True)
+        if "benchmark.py" in lines_of([process])[0]
+    ]
     job.send_signal(15)
     for process in measuring:
         process.terminate()

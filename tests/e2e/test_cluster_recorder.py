@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 from kveval.config.site import Cluster
-from kveval.engines.kubernetes.manifests.recorder import PLACE, SOURCE_GROUPS, logged_groups, recording_documents
+from kveval.engines.kubernetes.manifests.recorder import (
+    PLACE,
+    SOURCE_GROUPS,
+    logged_groups,
+    recording_documents,
+)
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS
 from kveval.pcp.installation import RecordingError, require_pcp
 
@@ -35,7 +40,9 @@ class Metrics(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def url():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         yield f"http://{{host}}:{server.server_address[1]}/metrics"
         server.shutdown()
 
@@ -50,19 +57,35 @@ def recorder(tmp_path, url):
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "dcgm.url").write_text(f"{url}\n")
-    (daemons,) = (one for one in recording_documents("c", SITE) if one["kind"] == "DaemonSet")
+    (daemons,) = (
+        one for one in recording_documents("c", SITE) if one["kind"] == "DaemonSet"
+    )
     (container,) = daemons["spec"]["template"]["spec"]["containers"]
     told = {one["name"]: one["value"] for one in container["env"] if "value" in one}
-    environment = {name: value.replace("/var/lib/kveval", str(tmp_path)) for name, value in told.items()}
+    environment = {
+        name: value.replace("/var/lib/kveval", str(tmp_path))
+        for name, value in told.items()
+    }
     environment |= {"KVEVAL_SOURCES": str(sources), "HOST_IP": "127.0.0.1"}
     environment |= {"PATH": os.environ["PATH"]}
     command = ["sh", str(MANIFESTS / "start-pmcd.sh")]
     if os.geteuid() == 0 and shutil.which("setpriv"):
         allowed = "-all,+dac_read_search,+sys_ptrace"
-        command = ["setpriv", "--no-new-privs", "--inh-caps=-all", f"--bounding-set={allowed}", *command]
+        command = [
+            "setpriv",
+            "--no-new-privs",
+            "--inh-caps=-all",
+            f"--bounding-set={allowed}",
+            *command,
+        ]
     with (tmp_path / "out").open("wb") as out:
         process = subprocess.Popen(
-            command, env=environment, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True
+            command,
+            env=environment,
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
     yield environment
     os.killpg(process.pid, signal.SIGTERM)
@@ -74,7 +97,13 @@ def ask(environment, *command, timeout_s=30.0):
     deadline = time.monotonic() + timeout_s
     while True:
         done = subprocess.run(
-            ["sh", "-c", '. /etc/pcp.env; PATH=$PATH:$PCP_BINADM_DIR; exec "$@"', "sh", *command],
+            [
+                "sh",
+                "-c",
+                '. /etc/pcp.env; PATH=$PATH:$PCP_BINADM_DIR; exec "$@"',
+                "sh",
+                *command,
+            ],
             env=environment,
             capture_output=True,
             text=True,
@@ -84,25 +113,57 @@ def ask(environment, *command, timeout_s=30.0):
         time.sleep(0.2)
 
 
-def test_kernel_processes_and_sources_are_recorded_with_two_capabilities(recorder, tmp_path):
-    assert "value 42" in ask(recorder, "pminfo", "-h", "unix:", "-f", "openmetrics.dcgm.busy")
-    assert "value 0" in ask(recorder, "pminfo", "-h", "unix:", "-f", "pmcd.agent.status")
-    for metric in ("kernel.all.load", "network.interface.in.bytes", "proc.io.read_bytes", "proc.fd.count"):
+def test_kernel_processes_and_sources_are_recorded_with_two_capabilities(
+    recorder, tmp_path
+):
+    assert "value 42" in ask(
+        recorder, "pminfo", "-h", "unix:", "-f", "openmetrics.dcgm.busy"
+    )
+    assert "value 0" in ask(
+        recorder, "pminfo", "-h", "unix:", "-f", "pmcd.agent.status"
+    )
+    for metric in (
+        "kernel.all.load",
+        "network.interface.in.bytes",
+        "proc.io.read_bytes",
+        "proc.fd.count",
+    ):
         name, count = ask(recorder, "pmprobe", "-h", "unix:", metric).split()[:2]
         assert (name, int(count) > 0) == (metric, True)
     folder = Path(recorder["PCP_VAR_DIR"]) / "pmdas/openmetrics/config.d"
     (folder / "vllm_1a2b3c4d.url").write_text((folder / "dcgm.url").read_text())
-    assert "value 42" in ask(recorder, "pminfo", "-h", "unix:", "-f", "openmetrics.vllm_1a2b3c4d.busy")
+    assert "value 42" in ask(
+        recorder, "pminfo", "-h", "unix:", "-f", "openmetrics.vllm_1a2b3c4d.busy"
+    )
 
 
 def test_what_is_logged_is_a_configuration_that_pmlogger_takes(recorder, tmp_path):
     groups = logged_groups()
     assert set(SOURCE_GROUPS) < set(groups)
-    parts = [groups["once"], groups["host"], groups["dcgm"].replace(PLACE, "dcgm"), groups["access"]]
+    parts = [
+        groups["once"],
+        groups["host"],
+        groups["dcgm"].replace(PLACE, "dcgm"),
+        groups["access"],
+    ]
     configuration = tmp_path / "pmlogger.conf"
     configuration.write_text("\n".join(parts))
     ask(recorder, "pminfo", "-h", "unix:", "-f", "openmetrics.dcgm.busy")
-    said = ask(recorder, "pmlogger", "-C", "-c", str(configuration), "-h", "unix:", timeout_s=0)
+    said = ask(
+        recorder, "pmlogger", "-C", "-c", str(configuration), "-h", "unix:", timeout_s=0
+    )
     assert "error" not in said.lower(), said
     configuration.write_text("log mandatory on default {\n    kernel.all.load\n")
-    assert "error" in ask(recorder, "pmlogger", "-C", "-c", str(configuration), "-h", "unix:", timeout_s=0).lower()
+    assert (
+        "error"
+        in ask(
+            recorder,
+            "pmlogger",
+            "-C",
+            "-c",
+            str(configuration),
+            "-h",
+            "unix:",
+            timeout_s=0,
+        ).lower()
+    )

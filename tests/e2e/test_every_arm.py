@@ -41,7 +41,10 @@ def missing() -> str | None:
     return None
 
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
 
 
 # Of ten prefixes, in conversations of two requests: by as many, prefixes have come again.
@@ -52,14 +55,21 @@ SECONDS = (14, 28, 56)
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory) -> Tree:
     """A copy of the workflow with a short campaign of all these arms; nothing has run."""
-    campaign = yaml.safe_load((REPOSITORY / "config" / "campaigns" / "laptop-all-arms.yaml").read_text())
+    campaign = yaml.safe_load(
+        (REPOSITORY / "config" / "campaigns" / "laptop-all-arms.yaml").read_text()
+    )
     campaign |= {"name": "arms", "results": "results/campaigns/arms", "runs": 1}
     campaign["server"] |= SERVER
     campaign.pop("comparison")
     campaign["matrix"] = [
-        {"models": [MODEL], "scenarios": [name], "cpu_blocks": [blocks]} for name, blocks in CELLS.items()
+        {"models": [MODEL], "scenarios": [name], "cpu_blocks": [blocks]}
+        for name, blocks in CELLS.items()
     ]
-    return Tree(tmp_path_factory.mktemp("arms") / "repository", campaign, environment=ENVIRONMENT)
+    return Tree(
+        tmp_path_factory.mktemp("arms") / "repository",
+        campaign,
+        environment=ENVIRONMENT,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,17 +82,32 @@ def measured(tree) -> dict[str, dict]:
     for seconds in SECONDS:
         tree.campaign["workloads"]["laptop-peak"] |= LOAD | {"seconds": seconds}
         tree.configure(tree.campaign)
-        wanting = [name for name in CELLS if name not in runs or served(runs[name]) < REQUESTS]
-        pointers = [f"results/campaigns/arms/{MODEL}/{name}/{CELLS[name]}/run-1/measurement.json" for name in wanting]
+        wanting = [
+            name for name in CELLS if name not in runs or served(runs[name]) < REQUESTS
+        ]
+        pointers = [
+            f"results/campaigns/arms/{MODEL}/{name}/{CELLS[name]}/run-1/measurement.json"
+            for name in wanting
+        ]
         if pointers:
             code, output = tree.run(*pointers, limit_s=1500)
-            failed = causes([tree.folder / path for path in pointers], tree.results, tree.folder / "logs" / "arms")
+            failed = causes(
+                [tree.folder / path for path in pointers],
+                tree.results,
+                tree.folder / "logs" / "arms",
+            )
             # Tried again, longer: what a known defect of vLLM ended each time.
             assert (code == 0) == (not failed), output[-6000:]
-            assert all(KNOWN[NAME].link in cause for cause in failed.values()), output[-6000:]
+            assert all(KNOWN[NAME].link in cause for cause in failed.values()), output[
+                -6000:
+            ]
         measured = [name for name in wanting if name in tree.measured()]
-        runs |= {name: tree.run_json(f"{MODEL}/{name}/{CELLS[name]}") for name in measured}
-    assert runs.keys() == CELLS.keys(), f"every attempt at the others ended with {KNOWN[NAME].link}"
+        runs |= {
+            name: tree.run_json(f"{MODEL}/{name}/{CELLS[name]}") for name in measured
+        }
+    assert runs.keys() == CELLS.keys(), (
+        f"every attempt at the others ended with {KNOWN[NAME].link}"
+    )
     few = {name: served(run) for name, run in runs.items() if served(run) < REQUESTS}
     assert not few, f"requests in {SECONDS[-1]} s: this machine is too busy"
     return runs
@@ -107,7 +132,9 @@ def test_every_arm_gives_the_answers_of_a_cold_server(measured):
 
 
 def test_every_arm_got_the_bytes_it_was_to_have(measured):
-    per_token = measured["lmcache-local"]["specification"]["model"]["kv_bytes_per_token"]
+    per_token = measured["lmcache-local"]["specification"]["model"][
+        "kv_bytes_per_token"
+    ]
     for name, blocks in CELLS.items():
         budget = measured[name]["budget"]
         wanted = blocks * 16 * per_token or budget["staging_bytes"]
@@ -129,7 +156,10 @@ def test_lmcaches_own_count_agrees_with_vllms(measured):
 def test_the_store_holds_what_lmcache_wrote(measured, store):
     run = measured[f"lmcache-{store}"]
     level = run["levels"][0]
-    keys, received = (level["counters"][f"{store}_{name}"] for name in ("keys", "received_bytes_total"))
+    keys, received = (
+        level["counters"][f"{store}_{name}"]
+        for name in ("keys", "received_bytes_total")
+    )
     # Every prefix was sent once before the counters were read.
     assert level["primed"]["prefixes"] == 10
     assert keys["after"] >= keys["before"] > 0
@@ -147,7 +177,9 @@ def test_files_are_written_and_read(measured):
 
 def test_both_tiers_of_one_budget_work(measured):
     run = measured["hybrid"]
-    assert run["budget"]["split"] == dict.fromkeys(("native_bytes", "lmcache_bytes"), run["budget"]["tier_bytes"] // 2)
+    assert run["budget"]["split"] == dict.fromkeys(
+        ("native_bytes", "lmcache_bytes"), run["budget"]["tier_bytes"] // 2
+    )
     # Each stores everything; a load comes from the first that has it.
     assert moved(run, "vllm:kv_offload_store_bytes_total") > 0
     assert moved(run, "lmcache_mp_lookup_hit_tokens_total") > 0

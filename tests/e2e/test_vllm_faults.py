@@ -14,7 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from tests.support.fault_chain import CAMPAIGN, REPOSITORY, Chain, needs_pcp, workflow_copy
+from tests.support.fault_chain import (
+    CAMPAIGN,
+    REPOSITORY,
+    Chain,
+    needs_pcp,
+    workflow_copy,
+)
 from tests.support.leftovers import Trace
 
 from kveval.engines.watchdog import read_work
@@ -67,7 +73,13 @@ DEATHS = [
         180,
         ("--worker-cls", "no_such_module.Worker"),
     ),
-    Death("api-killed", r"the server died \(killed by SIGKILL[^)]*\).*server\.log", 5, (), r"vllm\.entrypoints"),
+    Death(
+        "api-killed",
+        r"the server died \(killed by SIGKILL[^)]*\).*server\.log",
+        5,
+        (),
+        r"vllm\.entrypoints",
+    ),
     Death(
         "engine-killed",
         r"(?:\(VLLM::EngineCore\) died|an engine process ended) without a message.*; see \S+server\.log",
@@ -99,7 +111,16 @@ class Outcome:
     left: list[str]
 
     def log(self, scenario: str) -> Path:
-        return self.folder / "logs" / "faults" / "benchmark" / MODEL / scenario / "0" / "run-1.log"
+        return (
+            self.folder
+            / "logs"
+            / "faults"
+            / "benchmark"
+            / MODEL
+            / scenario
+            / "0"
+            / "run-1.log"
+        )
 
 
 def workflow(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
@@ -120,9 +141,16 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     """The workflow has run with every cell's server broken in its way."""
     folder = workflow_copy(tmp_path_factory.mktemp("faults") / "repository")
     (folder / ".server-venv").symlink_to(REPOSITORY / ".server-venv")
-    server = {name: value for name, value in CAMPAIGN["server"].items() if name != "env"}
+    server = {
+        name: value for name, value in CAMPAIGN["server"].items() if name != "env"
+    }
     scenarios = {
-        death.scenario: {"extends": "no-offload", "title": death.scenario, "args": list(death.args)} for death in DEATHS
+        death.scenario: {
+            "extends": "no-offload",
+            "title": death.scenario,
+            "args": list(death.args),
+        }
+        for death in DEATHS
     }
     campaign = {
         **CAMPAIGN,
@@ -130,7 +158,9 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         "workloads": {"short": WORKLOAD},
         "stall_limit_s": STALL_LIMIT_S,
         "scenarios": scenarios,
-        "matrix": [{"models": [MODEL], "scenarios": list(scenarios), "cpu_blocks": [0]}],
+        "matrix": [
+            {"models": [MODEL], "scenarios": list(scenarios), "cpu_blocks": [0]}
+        ],
     }
     (folder / "campaign.yaml").write_text(yaml.safe_dump(campaign))
     outcome = Outcome(folder, -1, "", {}, [])
@@ -155,21 +185,31 @@ def break_servers(running: "subprocess.Popen[bytes]", outcome: Outcome) -> None:
     waiting = {death.scenario: death for death in DEATHS}
     while waiting and running.poll() is None:
         for scenario, death in list(waiting.items()):
-            said = outcome.log(scenario).read_text() if outcome.log(scenario).exists() else ""
+            said = (
+                outcome.log(scenario).read_text()
+                if outcome.log(scenario).exists()
+                else ""
+            )
             if "starting the server" in said:
                 started.setdefault(scenario, time.monotonic())
             if death.pattern and scenario not in acted and working(running, said):
                 child(running, death.pattern).send_signal(death.number)
                 acted[scenario] = time.monotonic()
             if "tearing down" in said:
-                outcome.seconds[scenario] = time.monotonic() - acted.get(scenario, started[scenario])
+                outcome.seconds[scenario] = time.monotonic() - acted.get(
+                    scenario, started[scenario]
+                )
                 del waiting[scenario]
         time.sleep(0.05)
 
 
 def working(running: "subprocess.Popen[bytes]", said: str) -> bool:
     """Tell whether the server of the job that has said this generates for the load generator."""
-    if "2 streams (level 1 of 1)" not in said or "tearing down" in said or "measured: " in said:
+    if (
+        "2 streams (level 1 of 1)" not in said
+        or "tearing down" in said
+        or "measured: " in said
+    ):
         return False
     argv = child(running, r"vllm\.entrypoints").cmdline()
     url = f"http://127.0.0.1:{argv[argv.index('--port') + 1]}/metrics"
@@ -198,7 +238,9 @@ def test_the_death_of_a_real_server_is_found_and_named(
     said = broken.log(death.scenario).read_text()
     assert re.search(r"failed, tearing down: .*" + death.cause, said), said
     assert re.search(r"FAILED: .*" + death.cause, said)
-    record_fault(f"vLLM: {death.scenario}", broken.seconds[death.scenario], death.limit_s)
+    record_fault(
+        f"vLLM: {death.scenario}", broken.seconds[death.scenario], death.limit_s
+    )
     assert broken.seconds[death.scenario] <= death.limit_s
 
 
@@ -210,7 +252,9 @@ def test_the_workflow_goes_on_fails_and_leaves_nothing(broken: Outcome) -> None:
     # One line a failed run, with its cause and its log, and the way to a report, at the end of what snakemake prints.
     end = broken.output[broken.output.index("Some measurements failed") :]
     for death in DEATHS:
-        assert re.search(rf"{MODEL}/{death.scenario}/0/run-1: .*{death.cause}.*run-1\.log", end)
+        assert re.search(
+            rf"{MODEL}/{death.scenario}/0/run-1: .*{death.cause}.*run-1\.log", end
+        )
     assert "snakemake --cores 4 report_so_far --configfile campaign.yaml" in end
 
 
@@ -225,13 +269,20 @@ def test_a_rerun_measures_what_is_missing(broken: Outcome) -> None:
 
 @needs_pcp
 @needs_server
-def test_a_server_that_gets_no_memory_says_so(tmp_path: Path, record_fault: Callable[..., None]) -> None:
+def test_a_server_that_gets_no_memory_says_so(
+    tmp_path: Path, record_fault: Callable[..., None]
+) -> None:
     chain = Chain(tmp_path, REPOSITORY / ".server-venv")
-    chain.campaign = {**CAMPAIGN, "server": {k: v for k, v in CAMPAIGN["server"].items() if k != "env"}}
+    chain.campaign = {
+        **CAMPAIGN,
+        "server": {k: v for k, v in CAMPAIGN["server"].items() if k != "env"},
+    }
     chain.configure(server={"device_blocks": 352_000})
     job = chain.start(["sh", "-c", 'ulimit -v 6291456 && exec "$@"', "sh"])
     job.wait_for("starting the server", 3600)
     cause = r"the server died \(exit code 1\): RuntimeError: .*can't allocate memory.*; see \S+server\.log"
-    record_fault("vLLM: out of memory", job.wait_for("tearing down: " + cause, 180), 180)
+    record_fault(
+        "vLLM: out of memory", job.wait_for("tearing down: " + cause, 180), 180
+    )
     assert job.end() == 1
     assert chain.left(10) == []

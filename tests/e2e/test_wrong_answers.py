@@ -21,7 +21,8 @@ ENVIRONMENT = REPOSITORY / ".server-venv"
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(
-        not (ENVIRONMENT / "bin" / "guidellm").exists(), reason="no server environment: bash scripts/setup.sh server"
+        not (ENVIRONMENT / "bin" / "guidellm").exists(),
+        reason="no server environment: bash scripts/setup.sh server",
     ),
 ]
 # What replaces the copy of blocks from the tier to the device.
@@ -60,23 +61,34 @@ def answers(tmp_path: Path) -> Callable[[Cell], Answers]:
             server.warm_up(specification.workload.first_prompt_tokens)
             server.reset_caches()
             tier = specification.budget.host_bytes > 0
-            return server.check_answers(tier=tier, longest=specification.model.max_model_len)
+            return server.check_answers(
+                tier=tier, longest=specification.model.max_model_len
+            )
 
     return ask
 
 
-@pytest.mark.parametrize("cell", [BASE, NATIVE, LMCACHE], ids=lambda cell: cell.scenario)
-def test_right_caches_change_no_answer(answers: Callable[[Cell], Answers], cell: Cell) -> None:
+@pytest.mark.parametrize(
+    "cell", [BASE, NATIVE, LMCACHE], ids=lambda cell: cell.scenario
+)
+def test_right_caches_change_no_answer(
+    answers: Callable[[Cell], Answers], cell: Cell
+) -> None:
     found = answers(cell)
     assert found.by_source.keys() == {"device", *(["tier"] if cell.cpu_blocks else [])}
     for source, compared in found.by_source.items():
-        assert (compared.unchecked, compared.changed) == ("", 0), f"{source}: {compared}"
+        assert (compared.unchecked, compared.changed) == ("", 0), (
+            f"{source}: {compared}"
+        )
         assert compared.served_tokens > 0.5 * compared.prompt_tokens, source
 
 
 @pytest.mark.parametrize("broken", BREAKS)
 def test_a_tier_that_gives_back_less_than_it_got_is_found(
-    answers: Callable[[Cell], Answers], broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answers: Callable[[Cell], Answers],
+    broken: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plugins = tmp_path / "plugins"
     assert VllmProgram.plugins is not None

@@ -33,7 +33,9 @@ class Page:
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol and return its result. Raises RuntimeError where the browser refuses."""
         number = next(self._numbers)
-        self._connection.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        self._connection.send(
+            json.dumps({"id": number, "method": method, "params": parameters})
+        )
         while True:
             message = self._receive()
             if message.get("id") == number:
@@ -48,14 +50,25 @@ class Page:
         return message
 
     def open(
-        self, path: Path, width: int = 1280, height: int = 900, *, dark: bool = False, scripts: bool = True
+        self,
+        path: Path,
+        width: int = 1280,
+        height: int = 900,
+        *,
+        dark: bool = False,
+        scripts: bool = True,
     ) -> None:
         """Open a file in a window of this size (CSS pixels; a phone's below 600) and wait until it is loaded."""
         self.events.clear()
         phone = width < 600
         self.call(
             "Emulation.setDeviceMetricsOverride",
-            **{"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone},
+            **{
+                "width": width,
+                "height": height,
+                "deviceScaleFactor": 2 if phone else 1,
+                "mobile": phone,
+            },
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -66,7 +79,12 @@ class Page:
 
     def value(self, expression: str) -> Any:
         """Return the value of a JavaScript expression, a promise's once settled. Raises RuntimeError if it throws."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        found = self.call(
+            "Runtime.evaluate",
+            expression=expression,
+            returnByValue=True,
+            awaitPromise=True,
+        )
         if "exceptionDetails" in found:
             raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
         return found["result"].get("value")
@@ -74,8 +92,12 @@ class Page:
     def click(self, selector: str) -> None:
         """Click the middle of the first element of that selector, and let timers and the layout settle."""
         element = f"document.querySelector({json.dumps(selector)})"
-        self.value(f"{element}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
-        place = self.value(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({element}.getBoundingClientRect())")
+        self.value(
+            f"{element}.scrollIntoView({{block: 'center', behavior: 'instant'}})"
+        )
+        place = self.value(
+            f"(r => [r.x + r.width / 2, r.y + r.height / 2])({element}.getBoundingClientRect())"
+        )
         for kind in ("mousePressed", "mouseReleased"):
             where = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
             self.call("Input.dispatchMouseEvent", type=kind, **where)
@@ -86,20 +108,38 @@ class Page:
         area = {}
         if whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            area = {"clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}}
-        image = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **area)
+            area = {
+                "clip": {
+                    "x": 0,
+                    "y": 0,
+                    "width": size["width"],
+                    "height": size["height"],
+                    "scale": 1,
+                }
+            }
+        image = self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=whole, **area
+        )
         path.write_bytes(base64.b64decode(image["data"]))
 
     @property
     def requested(self) -> list[str]:
         """The addresses that the page asked for, without what it brings along itself (data:)."""
-        asked = (params["request"]["url"] for method, params in self.events if method == "Network.requestWillBeSent")
+        asked = (
+            params["request"]["url"]
+            for method, params in self.events
+            if method == "Network.requestWillBeSent"
+        )
         return [url for url in asked if not url.startswith("data:")]
 
     @property
     def complaints(self) -> list[Mapping[str, Any]]:
         """What stands on the console, uncaught exceptions included."""
-        kinds = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+        kinds = (
+            "Runtime.consoleAPICalled",
+            "Runtime.exceptionThrown",
+            "Log.entryAdded",
+        )
         return [params for method, params in self.events if method in kinds]
 
 
@@ -113,7 +153,10 @@ def chromium(folder: Path) -> Iterator[Page]:
         "--no-first-run",
         "--remote-debugging-port=0",
     ]
-    arguments += ["--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND"]
+    arguments += [
+        "--disable-background-networking",
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+    ]
     arguments += ["--no-sandbox"] if os.geteuid() == 0 else []
     log = folder / "chromium.log"
     announced = folder / "DevToolsActivePort"
@@ -121,15 +164,22 @@ def chromium(folder: Path) -> Iterator[Page]:
     announced.unlink(missing_ok=True)
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [PROGRAM, *arguments, f"--user-data-dir={folder}", "about:blank"], stdout=sink, stderr=sink
+            [PROGRAM, *arguments, f"--user-data-dir={folder}", "about:blank"],
+            stdout=sink,
+            stderr=sink,
         )
     try:
         port = _port(announced, process)
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with direct.open(f"http://127.0.0.1:{port}/json/list", timeout=TIMEOUT_S) as answer:
+        with direct.open(
+            f"http://127.0.0.1:{port}/json/list", timeout=TIMEOUT_S
+        ) as answer:
             tab = next(entry for entry in json.load(answer) if entry["type"] == "page")
         connection = websocket.create_connection(
-            tab["webSocketDebuggerUrl"], timeout=TIMEOUT_S, suppress_origin=True, http_no_proxy=["127.0.0.1"]
+            tab["webSocketDebuggerUrl"],
+            timeout=TIMEOUT_S,
+            suppress_origin=True,
+            http_no_proxy=["127.0.0.1"],
         )
         try:
             yield Page(connection)
@@ -146,4 +196,6 @@ def _port(announced: Path, process: subprocess.Popen[bytes]) -> int:
         if announced.is_file() and (lines := announced.read_text().splitlines()):
             return int(lines[0])
         time.sleep(0.05)
-    raise RuntimeError(f"{PROGRAM} did not come up: see {announced.with_name('chromium.log')}")
+    raise RuntimeError(
+        f"{PROGRAM} did not come up: see {announced.with_name('chromium.log')}"
+    )

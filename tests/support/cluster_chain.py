@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.fault_chain import PCP_PROBLEM, REPOSITORY, STAND_INS, Chain, merged, stand_in_environment
+from tests.support.fault_chain import (
+    PCP_PROBLEM,
+    REPOSITORY,
+    STAND_INS,
+    Chain,
+    merged,
+    stand_in_environment,
+)
 from tests.support.paths import SHIMS
 from tests.support.testbed import Testbed, listed_kinds, own_testbed
 
@@ -27,7 +34,9 @@ SCENARIO = "no-offload"
 CELL = f"Qwen3-0.6B/{SCENARIO}/0"
 NAMESPACE, PCP_NAMESPACE = "kveval", "kveval-pcp"
 # To be merged into a campaign: a recorder's namespace that its run makes and removes, which takes 5 s at the end.
-OWN_PCP_NAMESPACE: dict[str, Any] = {"cluster": {"pcp_namespace": "kveval-pcp-of-a-run"}}
+OWN_PCP_NAMESPACE: dict[str, Any] = {
+    "cluster": {"pcp_namespace": "kveval-pcp-of-a-run"}
+}
 CLUSTER: dict[str, Any] = {
     "namespace": NAMESPACE,
     "pcp_namespace": PCP_NAMESPACE,
@@ -85,7 +94,9 @@ def problem() -> str:
     return PCP_PROBLEM
 
 
-needs_cluster = pytest.mark.skipif(bool(problem()), reason=problem() or "a test cluster can be started")
+needs_cluster = pytest.mark.skipif(
+    bool(problem()), reason=problem() or "a test cluster can be started"
+)
 
 
 @dataclass
@@ -110,9 +121,16 @@ class Cluster:
         """Everything that bears our label, of every kind and in every namespace."""
         api, found = self.api, []
         for kind in listed_kinds(api):
-            if kind.kind not in ("Event", "Endpoints", "EndpointSlice", "ComponentStatus"):
+            if kind.kind not in (
+                "Event",
+                "Endpoints",
+                "EndpointSlice",
+                "ComponentStatus",
+            ):
                 listed = api.list(kind, selector=selector())
-                found += [f"{kind.kind} {document['metadata']['name']}" for document in listed]
+                found += [
+                    f"{kind.kind} {document['metadata']['name']}" for document in listed
+                ]
         return found
 
     def gone(self, limit_s: float = 60.0) -> list[str]:
@@ -123,7 +141,10 @@ class Cluster:
         return left
 
     def make_namespace(self, name: str) -> None:
-        self.api.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}], field_manager="tests")
+        self.api.apply(
+            [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}],
+            field_manager="tests",
+        )
 
     @contextlib.contextmanager
     def without_api_server(self) -> Iterator[None]:
@@ -137,7 +158,11 @@ class Cluster:
 
 @contextlib.contextmanager
 def running_cluster(
-    folder: Path, shims: Path, flags: str = "", authz: str = "AlwaysAllow", nodes: str = ""
+    folder: Path,
+    shims: Path,
+    flags: str = "",
+    authz: str = "AlwaysAllow",
+    nodes: str = "",
 ) -> Iterator[Cluster]:
     """Start a test cluster of this test's own; pods find `shims` first on their PATH."""
     options = f"--default-mode exec --job-mode exec --shim {shims} {flags}"
@@ -150,23 +175,33 @@ def running_cluster(
 def stand_in_shims(folder: Path) -> Path:
     """Make the folder of stand-ins that a test may have go wrong."""
     folder.mkdir(parents=True, exist_ok=True)
-    for source in (*(SHIMS / "stand_ins").iterdir(), STAND_INS / "server.py", STAND_INS / "guidellm.py"):
+    for source in (
+        *(SHIMS / "stand_ins").iterdir(),
+        STAND_INS / "server.py",
+        STAND_INS / "guidellm.py",
+    ):
         shutil.copy2(source, folder)
     # What stands beside the server is the real thing, where it is installed.
     binaries = REPOSITORY / ".server-venv" / "bin"
-    (folder / "lmcache").write_text(f'#!/bin/sh\nexec {binaries}/python {binaries}/lmcache "$@"\n')
+    (folder / "lmcache").write_text(
+        f'#!/bin/sh\nexec {binaries}/python {binaries}/lmcache "$@"\n'
+    )
     (folder / "lmcache").chmod(0o755)
     return folder
 
 
 @contextlib.contextmanager
-def stand_in_cluster(folder: Path, authz: str = "Node,RBAC", nodes: str = "") -> Iterator[Cluster]:
+def stand_in_cluster(
+    folder: Path, authz: str = "Node,RBAC", nodes: str = ""
+) -> Iterator[Cluster]:
     """A test cluster whose pods run the stand-ins, prepared by an administrator; its state in `folder`."""
     # Not below /tmp, which every pod has of its own.
     shims = Path(tempfile.mkdtemp(prefix="kveval-shims-", dir="/var/tmp"))
     shims.chmod(0o755)
     try:
-        with running_cluster(folder, stand_in_shims(shims), "", authz, nodes) as cluster:
+        with running_cluster(
+            folder, stand_in_shims(shims), "", authz, nodes
+        ) as cluster:
             cluster.make_namespace(PCP_NAMESPACE)
             yield cluster
     finally:
@@ -180,7 +215,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def cluster_chain(folder: Path, cluster: Cluster, changes: Mapping[str, Any] | None = None) -> Chain:
+def cluster_chain(
+    folder: Path, cluster: Cluster, changes: Mapping[str, Any] | None = None
+) -> Chain:
     """A job against `cluster`, in the folder `folder`."""
     env = {"KUBECONFIG": str(cluster.testbed.kubeconfig)}
     made = Chain(folder, stand_in_environment(folder / "server"), env=env, cell=CELL)

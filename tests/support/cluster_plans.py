@@ -22,16 +22,37 @@ def deployment(name="server", gpus=2, memory="64Gi", replicas=1, shm="8Gi", **po
     container = {
         "name": "server",
         "image": "vllm:1",
-        "resources": {"limits": {GPU: str(gpus), "memory": memory}, "requests": {"cpu": "500m"}},
+        "resources": {
+            "limits": {GPU: str(gpus), "memory": memory},
+            "requests": {"cpu": "500m"},
+        },
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     spec = {
-        "initContainers": [{"name": "wait", "image": "busybox", "resources": {"requests": {"cpu": "2"}}}],
-        "containers": [container, {"name": "side", "image": "side:1", "resources": {"limits": {"memory": "1Gi"}}}],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": shm}}] if shm else [],
+        "initContainers": [
+            {
+                "name": "wait",
+                "image": "busybox",
+                "resources": {"requests": {"cpu": "2"}},
+            }
+        ],
+        "containers": [
+            container,
+            {
+                "name": "side",
+                "image": "side:1",
+                "resources": {"limits": {"memory": "1Gi"}},
+            },
+        ],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": shm}}]
+        if shm
+        else [],
         **pod,
     }
-    template = {"metadata": {"labels": {"kveval.dev/component": "model-server"}}, "spec": spec}
+    template = {
+        "metadata": {"labels": {"kveval.dev/component": "model-server"}},
+        "spec": spec,
+    }
     metadata = {"name": name, "namespace": "kv"}
     return {
         "apiVersion": "apps/v1",
@@ -45,16 +66,31 @@ def claim(name="results", storage_class=None, modes=("ReadWriteOnce",), size="20
     spec = {"accessModes": list(modes), "resources": {"requests": {"storage": size}}}
     spec |= {"storageClassName": storage_class} if storage_class else {}
     metadata = {"name": name, "namespace": "kv"}
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata,
+        "spec": spec,
+    }
 
 
 def daemon_set():
-    pod = {"hostPID": True, "containers": [{"name": "pmcd", "image": "pcp:1", "securityContext": {"privileged": True}}]}
+    pod = {
+        "hostPID": True,
+        "containers": [
+            {"name": "pmcd", "image": "pcp:1", "securityContext": {"privileged": True}}
+        ],
+    }
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": {"name": "recorder", "namespace": "kv-pcp"},
-        "spec": {"template": {"metadata": {"labels": {"kveval.dev/component": "recorder"}}, "spec": pod}},
+        "spec": {
+            "template": {
+                "metadata": {"labels": {"kveval.dev/component": "recorder"}},
+                "spec": pod,
+            }
+        },
     }
 
 
@@ -68,7 +104,9 @@ def specification(tier_gib=10, ranks=2, weights="full", vllm="0.23.0", route="se
         versions={"vllm": vllm},
         argv=("--kv-transfer-config", '{"kv_connector":"OffloadingConnector"}'),
         budget=replace(made.budget, tier_bytes=tier_gib * GIB),
-        model=replace(made.model, tensor_parallel_size=ranks, kv_bytes_per_token=114688),
+        model=replace(
+            made.model, tensor_parallel_size=ranks, kv_bytes_per_token=114688
+        ),
     )
 
 
@@ -80,11 +118,16 @@ def _any_campaign():
 def plan(*cells, site=None, documents=()):
     """A plan of cells, each given as (path, specification, documents)."""
     route = "gateway" if "gateway" in (site or {}) else "service"
-    made = cells or (("M/native-offload/10000", specification(route=route), (deployment(),)),)
+    made = cells or (
+        ("M/native-offload/10000", specification(route=route), (deployment(),)),
+    )
     return CampaignDocuments(
         name="first",
         site=Cluster.model_validate(SITE | (site or {})),
-        cells=tuple(CellPlan(path, spec, tuple(serving), tuple(documents)) for path, spec, serving in made),
+        cells=tuple(
+            CellPlan(path, spec, tuple(serving), tuple(documents))
+            for path, spec, serving in made
+        ),
         recording=(daemon_set(),),
         releases=(_any_campaign().catalogue.releases["llm-d-0.8.0"],),
     )
@@ -94,9 +137,13 @@ def node(name="n1", gpus=8, memory_gib=512, cpus=64, ready="True", **changes):
     """A Node as the API has it."""
     return {
         "metadata": {"name": name, "labels": changes.get("labels", {})},
-        "spec": {"taints": changes.get("taints", []), "unschedulable": changes.get("cordoned", False)},
+        "spec": {
+            "taints": changes.get("taints", []),
+            "unschedulable": changes.get("cordoned", False),
+        },
         "status": {
-            "allocatable": {"memory": f"{memory_gib}Gi", "cpu": str(cpus)} | ({GPU: str(gpus)} if gpus else {}),
+            "allocatable": {"memory": f"{memory_gib}Gi", "cpu": str(cpus)}
+            | ({GPU: str(gpus)} if gpus else {}),
             "conditions": [{"type": "Ready", "status": ready}],
         },
     }
@@ -115,10 +162,14 @@ def gateway(programmed="True", addresses=("10.0.0.1",), routes="All"):
         200,
         {
             "metadata": {"namespace": "istio"},
-            "spec": {"listeners": [{"allowedRoutes": {"namespaces": {"from": routes}}}]},
+            "spec": {
+                "listeners": [{"allowedRoutes": {"namespaces": {"from": routes}}}]
+            },
             "status": {
                 "addresses": [{"value": address} for address in addresses],
-                "conditions": [{"type": "Programmed", "status": programmed, "message": "why"}],
+                "conditions": [
+                    {"type": "Programmed", "status": programmed, "message": "why"}
+                ],
             },
         },
     )
@@ -132,7 +183,9 @@ FACTS = ClusterFacts(
     user="ada",
     denied=(),
     may_make_namespaces=True,
-    namespaces={name: Answer(200, {"metadata": {"labels": {}}}) for name in ("kv", "kv-pcp")},
+    namespaces={
+        name: Answer(200, {"metadata": {"labels": {}}}) for name in ("kv", "kv-pcp")
+    },
     served={DEPLOYMENT: True},
     versions={},
     gateway=None,
@@ -141,7 +194,10 @@ FACTS = ClusterFacts(
     pods=listed(),
     storage_classes=listed(
         {
-            "metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+            "metadata": {
+                "name": "fast",
+                "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+            },
             "provisioner": "ebs.csi.aws.com",
         }
     ),

@@ -15,4 +15,12 @@ SITE = Cluster.model_validate({"namespace": "bench", "address": "service"})
 
 def place(transport: FakeTransport, site: Cluster = SITE) -> RunContext:
     """Return the place of run 1 of a cell on a stand-in for a cluster."""
-    return RunContext(SPECIFICATION, site, 1, "spring", PORTS, "0123456789abcdef", Api(transport, outage_s=0))
+    return RunContext(
+        SPECIFICATION,
+        site,
+        1,
+        "spring",
+        PORTS,
+        "0123456789abcdef",
+        Api(transport, outage_s=0),
+    )

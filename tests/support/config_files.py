@@ -10,7 +10,15 @@ from kveval.store.run_file import Cell
 
 ROOT = REPOSITORY
 CONFIG = ROOT / "config"
-NAMES = ("config", "models", "scenarios", "workloads", "metrics", "releases", "known_defects")
+NAMES = (
+    "config",
+    "models",
+    "scenarios",
+    "workloads",
+    "metrics",
+    "releases",
+    "known_defects",
+)
 SHIPPED = {name: (CONFIG / f"{name}.yaml").read_text() for name in NAMES}
 RAW = {name: yaml.load(text, Loader=yaml.CSafeLoader) for name, text in SHIPPED.items()}
 BASE = Cell("Qwen3-0.6B", "no-offload", 0)
@@ -39,7 +47,13 @@ def write(folder, files):
     """Write the files that are YAML already as they are, and those that nothing changed as they are shipped."""
     folder.mkdir(exist_ok=True, parents=True)
     for name, content in files.items():
-        text = content if isinstance(content, str) else SHIPPED[name] if content == RAW.get(name) else dump(content)
+        text = (
+            content
+            if isinstance(content, str)
+            else SHIPPED[name]
+            if content == RAW.get(name)
+            else dump(content)
+        )
         (folder / f"{name}.yaml").write_text(text)
     return folder
 
@@ -51,7 +65,9 @@ def load(folder, files):
 
 def load_raw(files, folder):
     """Load the campaign from a mapping; catalogues from files."""
-    write(folder, {name: content for name, content in files.items() if name != "config"})
+    write(
+        folder, {name: content for name, content in files.items() if name != "config"}
+    )
     return load_config(files["config"], folder)
 
 
@@ -59,13 +75,22 @@ def ids(config):
     return {cell: config.measurement_id(cell) for cell in CELLS}
 
 
-GPU_SERVER = {"vllm": "0.22.1", "guidellm": "0.8.1", "lmcache": "0.5.6", "weights": "full"}
+GPU_SERVER = {
+    "vllm": "0.22.1",
+    "guidellm": "0.8.1",
+    "lmcache": "0.5.6",
+    "weights": "full",
+}
 
 
 def on_gpus(model, scenario, cpu_blocks, **server):
     """Return the raw files with a campaign of one full-size cell."""
     entry = {"models": [model], "scenarios": [scenario], "cpu_blocks": [cpu_blocks]}
-    return changed(("config", "server"), GPU_SERVER | server, changed(("config", "matrix"), [entry]))
+    return changed(
+        ("config", "server"),
+        GPU_SERVER | server,
+        changed(("config", "matrix"), [entry]),
+    )
 
 
 SITE = {"namespace": "bench", "gateway": {"name": "inference-gateway"}}
@@ -78,7 +103,9 @@ def on_cluster(release, entries, *, site=None, **campaign):
     `entries`: (models, scenarios, cpu_blocks) each. Servers with the GPUs of the models have two each.
     """
     declared = campaign.pop("server", {})
-    on_gpus_of_models = declared.get("weights") != "miniature" and "cpu" not in declared.get("build", "")
+    on_gpus_of_models = declared.get(
+        "weights"
+    ) != "miniature" and "cpu" not in declared.get("build", "")
     server = {
         **({"tensor_parallel_size": 2} if on_gpus_of_models else {}),
         "vllm": RAW["releases"][release]["vllm"],
@@ -88,7 +115,10 @@ def on_cluster(release, entries, *, site=None, **campaign):
         "release": release,
         **declared,
     }
-    matrix = [dict(zip(("models", "scenarios", "cpu_blocks"), entry, strict=True)) for entry in entries]
+    matrix = [
+        dict(zip(("models", "scenarios", "cpu_blocks"), entry, strict=True))
+        for entry in entries
+    ]
     files = copy.deepcopy(RAW)
     files["config"] |= {
         "engine": "kubernetes",

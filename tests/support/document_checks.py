@@ -18,7 +18,9 @@ from kveval.analysis.levels.outcomes import Outcome
 from kveval.report.data.numbers import decimals_for
 
 # Never, whoever says it.
-BANNED = re.compile(r"\b(confirm\w*|conclusive\w*|production[- ]ready)\b", re.IGNORECASE)
+BANNED = re.compile(
+    r"\b(confirm\w*|conclusive\w*|production[- ]ready)\b", re.IGNORECASE
+)
 # Equality, which only an equivalence test can show.
 PARITY_WORDS = re.compile(
     r"\b(parity|identical\w*|indistinguishable|equivalen\w+|the same (?:throughput|performance|latency)"
@@ -37,9 +39,15 @@ _INTERVAL = re.compile(
 _SHARE = re.compile(r"(\d+(?:\.\d+)?) % of (\d[\d,]*)\b")
 _PERCENT = re.compile(r"([+-]?\d[\d,]*(?:\.\d+)?) ?%")
 _RANGE_END = re.compile(r"\(([^()]*) to ([^()]*)\)")
-_PRODUCT = re.compile(r"\b(\d+(?: ?[x\N{MULTIPLICATION SIGN}*] ?\d+)+) ?= ?(\d[\d,]*)\b")
-_MOJIBAKE = re.compile("\N{LATIN CAPITAL LETTER A WITH TILDE}[\x80-\xbf\u2013-\u2122]|\xe2\u20ac|\ufffd")
-_FILE = re.compile(r"^[\w.@+-]+(?:/[\w.@+-]+)*\.(?:csv|md|png|svg|parquet|json|yaml|smk|py|sh|txt)$")
+_PRODUCT = re.compile(
+    r"\b(\d+(?: ?[x\N{MULTIPLICATION SIGN}*] ?\d+)+) ?= ?(\d[\d,]*)\b"
+)
+_MOJIBAKE = re.compile(
+    "\N{LATIN CAPITAL LETTER A WITH TILDE}[\x80-\xbf\u2013-\u2122]|\xe2\u20ac|\ufffd"
+)
+_FILE = re.compile(
+    r"^[\w.@+-]+(?:/[\w.@+-]+)*\.(?:csv|md|png|svg|parquet|json|yaml|smk|py|sh|txt)$"
+)
 # Words in capitals stand for something in a path: measurements/NUMBER/run-N/.
 _PLACEHOLDER = re.compile(r"[A-Z]{2,}|[*{}<>]|\b[A-Z]\b")
 
@@ -96,7 +104,9 @@ class Document:
     @cached_property
     def claims(self) -> list[str]:
         """Open sentences without those made from verdicts."""
-        return [left for left in without(self.open_sentences, list(self.verdicts)) if left]
+        return [
+            left for left in without(self.open_sentences, list(self.verdicts)) if left
+        ]
 
 
 DocumentCheck = Callable[[Document], list[Outcome]]
@@ -104,13 +114,23 @@ DocumentCheck = Callable[[Document], list[Outcome]]
 
 def judge_document(document: Document) -> list[Outcome]:
     """Run every check on a document."""
-    return [outcome for checks in DOCUMENT_RULES.values() for check in checks for outcome in check(document)]
+    return [
+        outcome
+        for checks in DOCUMENT_RULES.values()
+        for check in checks
+        for outcome in check(document)
+    ]
 
 
 def banned_words(document: Document) -> list[Outcome]:
     """Nothing is confirmed, conclusive or production-ready, in fixed text or anywhere else."""
     return [
-        Outcome("banned_words", "fail", f"{found[0]!r}: no measurement shows that", _short(sentence))
+        Outcome(
+            "banned_words",
+            "fail",
+            f"{found[0]!r}: no measurement shows that",
+            _short(sentence),
+        )
         for sentence in (*document.parts.sentences, *document.parts.cells)
         if (found := BANNED.search(sentence))
     ]
@@ -119,7 +139,12 @@ def banned_words(document: Document) -> list[Outcome]:
 def claim_words(document: Document) -> list[Outcome]:
     """Quantifiers and causes stand only in sentences made from the table of verdicts."""
     return [
-        Outcome("claim_words", "fail", f"{found[0]!r} is not said by a verdict", _short(sentence))
+        Outcome(
+            "claim_words",
+            "fail",
+            f"{found[0]!r} is not said by a verdict",
+            _short(sentence),
+        )
         for sentence in document.claims
         if (found := CLAIM_WORDS.search(sentence))
     ]
@@ -127,11 +152,22 @@ def claim_words(document: Document) -> list[Outcome]:
 
 def numbers_in_prose(document: Document) -> list[Outcome]:
     """Each number in a sentence is that of a cell of a table, or one declared."""
-    known = {number.lstrip("+-") for cell in document.data_cells for number in numbers(cell)}
-    known |= {number.lstrip("+-") for text in document.numbers for number in (text, *numbers(text))}
+    known = {
+        number.lstrip("+-") for cell in document.data_cells for number in numbers(cell)
+    }
+    known |= {
+        number.lstrip("+-")
+        for text in document.numbers
+        for number in (text, *numbers(text))
+    }
     known |= {str(count) for count in document.counts.values()}
     return [
-        Outcome("numbers_in_prose", "fail", f"{number} is in no table of the document", _short(sentence))
+        Outcome(
+            "numbers_in_prose",
+            "fail",
+            f"{number} is in no table of the document",
+            _short(sentence),
+        )
         for sentence in document.open_sentences
         for number in numbers(sentence)
         if number.lstrip("+-") not in known
@@ -140,10 +176,23 @@ def numbers_in_prose(document: Document) -> list[Outcome]:
 
 def parity_words(document: Document) -> list[Outcome]:
     """Equality is said only where the equivalence test passed: in a sentence made from rows with that verdict."""
-    shown = [plain(sentence) for sentence, verdicts in document.verdicts.items() if "parity" in verdicts]
+    shown = [
+        plain(sentence)
+        for sentence, verdicts in document.verdicts.items()
+        if "parity" in verdicts
+    ]
     return [
-        Outcome("parity_words", "fail", f"{found[0]!r}, but no equivalence was shown", _short(sentence))
-        for sentence, left in zip(document.open_sentences, without(document.open_sentences, shown), strict=True)
+        Outcome(
+            "parity_words",
+            "fail",
+            f"{found[0]!r}, but no equivalence was shown",
+            _short(sentence),
+        )
+        for sentence, left in zip(
+            document.open_sentences,
+            without(document.open_sentences, shown),
+            strict=True,
+        )
         if (found := PARITY_WORDS.search(left))
     ]
 
@@ -153,20 +202,42 @@ def one_denominator(document: Document) -> list[Outcome]:
     references: dict[str, set[str]] = {}
     for entry in document.percentages:
         references.setdefault(_number(entry.shown), set()).add(entry.denominator)
-    declared = {number for text in document.numbers for number in (_number(text), *map(_number, numbers(text)))}
+    declared = {
+        number
+        for text in document.numbers
+        for number in (_number(text), *map(_number, numbers(text)))
+    }
     found = []
     for sentence in document.open_sentences:
-        shown = [_number(value) for value in _PERCENT.findall(_RANGE_END.sub("", sentence))]
-        unknown = [value for value in shown if value not in references and value.lstrip("+-") not in declared]
+        shown = [
+            _number(value) for value in _PERCENT.findall(_RANGE_END.sub("", sentence))
+        ]
+        unknown = [
+            value
+            for value in shown
+            if value not in references and value.lstrip("+-") not in declared
+        ]
         if unknown:
             found.append(
-                Outcome("one_denominator", "fail", f"{unknown[0]} % of what is not on record", _short(sentence))
+                Outcome(
+                    "one_denominator",
+                    "fail",
+                    f"{unknown[0]} % of what is not on record",
+                    _short(sentence),
+                )
             )
             continue
         sets = [references[value] for value in shown if value in references]
         if sets and not set.intersection(*sets):
             of = ", ".join(sorted(set.union(*sets)))
-            found.append(Outcome("one_denominator", "fail", f"percentages of different cells: {of}", _short(sentence)))
+            found.append(
+                Outcome(
+                    "one_denominator",
+                    "fail",
+                    f"percentages of different cells: {of}",
+                    _short(sentence),
+                )
+            )
     return found
 
 
@@ -183,7 +254,9 @@ def too_fine(document: Document) -> list[Outcome]:
         for share, count in _SHARE.findall(text):
             allowed = max(0, math.floor(math.log10(max(_value(count), 1) / 100)))
             if _decimals(share) > allowed:
-                message = f"{share} % of {count}: one of them is {100 / _value(count):.2g} %"
+                message = (
+                    f"{share} % of {count}: one of them is {100 / _value(count):.2g} %"
+                )
                 found.append(Outcome("too_fine", "fail", message, _short(text)))
     return found
 
@@ -207,7 +280,8 @@ def links_exist(document: Document) -> list[Outcome]:
     missing = [
         target
         for target in document.parts.links
-        if not re.match(r"[a-z][a-z0-9+.-]*:|#", target) and not (document.folder / target.partition("#")[0]).exists()
+        if not re.match(r"[a-z][a-z0-9+.-]*:|#", target)
+        and not (document.folder / target.partition("#")[0]).exists()
     ]
     places = [document.folder, *([] if document.root is None else [document.root])]
     missing += [
@@ -216,7 +290,10 @@ def links_exist(document: Document) -> list[Outcome]:
         if _FILE.match(path) and "/" in path and not _PLACEHOLDER.search(path)
         if not any((place / path).exists() for place in places)
     ]
-    return [Outcome("links_exist", "fail", f"there is no {target}") for target in dict.fromkeys(missing)]
+    return [
+        Outcome("links_exist", "fail", f"there is no {target}")
+        for target in dict.fromkeys(missing)
+    ]
 
 
 def counts_add_up(document: Document) -> list[Outcome]:
@@ -224,29 +301,60 @@ def counts_add_up(document: Document) -> list[Outcome]:
     found = []
     for sentence in document.parts.sentences:
         for noun, count in document.counts.items():
-            for part, whole in re.findall(rf"\b(?:(\d[\d,]*) of )?(\d[\d,]*) {re.escape(noun)}\b", sentence):
+            for part, whole in re.findall(
+                rf"\b(?:(\d[\d,]*) of )?(\d[\d,]*) {re.escape(noun)}\b", sentence
+            ):
                 wrong = _value(part) > count if part else False
                 # "3 of 9 cells" states the whole; "3 cells" alone may be a part.
                 if wrong or (_value(whole) != count if part else _value(whole) > count):
-                    found.append(Outcome("counts_add_up", "fail", f"there are {count} {noun}", _short(sentence)))
+                    found.append(
+                        Outcome(
+                            "counts_add_up",
+                            "fail",
+                            f"there are {count} {noun}",
+                            _short(sentence),
+                        )
+                    )
         for factors, product in _PRODUCT.findall(sentence):
-            if math.prod(int(factor) for factor in re.findall(r"\d+", factors)) != _value(product):
-                found.append(Outcome("counts_add_up", "fail", f"{factors} is not {product}", _short(sentence)))
+            if math.prod(
+                int(factor) for factor in re.findall(r"\d+", factors)
+            ) != _value(product):
+                found.append(
+                    Outcome(
+                        "counts_add_up",
+                        "fail",
+                        f"{factors} is not {product}",
+                        _short(sentence),
+                    )
+                )
     return found
 
 
 def models_known(document: Document) -> list[Outcome]:
     """Models are called by names or ids of the catalogue: one letter off is a model that does not exist."""
-    families = {name.rpartition("/")[2].partition("-")[0] for name in document.models if "-" in name}
+    families = {
+        name.rpartition("/")[2].partition("-")[0]
+        for name in document.models
+        if "-" in name
+    }
     known = set(document.models)
     found = []
     for family in sorted(families):
-        pattern = re.compile(rf"(?<![\w/.-])(?:[\w.-]+/)?{re.escape(family)}-\d[\w.-]*\w")
+        pattern = re.compile(
+            rf"(?<![\w/.-])(?:[\w.-]+/)?{re.escape(family)}-\d[\w.-]*\w"
+        )
         for text in (*document.parts.sentences, *document.parts.cells):
             for name in pattern.findall(text):
                 stem = name.removesuffix("-miniature")
                 if stem not in known and stem.rpartition("/")[2] not in known:
-                    found.append(Outcome("models_known", "fail", f"no model {name} in the catalogue", _short(text)))
+                    found.append(
+                        Outcome(
+                            "models_known",
+                            "fail",
+                            f"no model {name} in the catalogue",
+                            _short(text),
+                        )
+                    )
     return list(dict.fromkeys(found))
 
 

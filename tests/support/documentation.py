@@ -33,7 +33,9 @@ from kveval.workflow.campaign_source import BISECTING, CHECKING, HISTORY, PRUNIN
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 # A table of targets: its first column goes on where the head's command stops.
-TABLE = re.compile(r"^\| `(snakemake [^`]*)\.\.\.` .*\n\|[-| :]*\n((?:\|.*\n)+)", re.MULTILINE)
+TABLE = re.compile(
+    r"^\| `(snakemake [^`]*)\.\.\.` .*\n\|[-| :]*\n((?:\|.*\n)+)", re.MULTILINE
+)
 SPAN = re.compile(r"`((?:snakemake|bash|python|pcp-parquet) [^`\n]*)`")
 # Of other programs only the repository's files among their arguments are looked at: they need a cluster, another host,
 # or a reader's files.
@@ -54,11 +56,20 @@ OTHER_PROGRAMS = {
     "source",
 }
 # What a reader is told to make.
-READERS_FILES = {"site.yaml", "mine.yaml", "config/campaigns/mine.yaml", "config/campaigns/llm-d-0.4.0.yaml"}
-READERS_FILES |= {f"config/traces/{name}.jsonl.gz" for name in ("agents", "coding", "ours", "qwen")}
+READERS_FILES = {
+    "site.yaml",
+    "mine.yaml",
+    "config/campaigns/mine.yaml",
+    "config/campaigns/llm-d-0.4.0.yaml",
+}
+READERS_FILES |= {
+    f"config/traces/{name}.jsonl.gz" for name in ("agents", "coding", "ours", "qwen")
+}
 ASKED_BY_CONFIG = {*PRUNING, *CHECKING, *BISECTING, HISTORY, SITE, "cell", "history_of"}
 HERE_DOCUMENT = re.compile(r"^([^\n]*)<<'(\w+)'\n.*?^\2$", re.MULTILINE | re.DOTALL)
-PATH = re.compile(r"(?:benchmarks|config|docs|envs|manifests|profiles|scripts|tests)/[\w./-]+")
+PATH = re.compile(
+    r"(?:benchmarks|config|docs|envs|manifests|profiles|scripts|tests)/[\w./-]+"
+)
 PLACEHOLDER = re.compile(r"\.\.\.|(?<![A-Za-z0-9])[A-Z][A-Z_]+(?![a-z0-9])")
 # Tools whose parsers read the documented words themselves.
 PARSERS: dict[str, Callable[..., Any]] = {
@@ -80,12 +91,21 @@ class Block:
 
 def blocks(text: str) -> list[Block]:
     """The fenced blocks of a page, and each command in its prose and its tables as a block of its own."""
-    found = [Block(text.count("\n", 0, at.start()) + 1, at[2], at[3]) for at in FENCE.finditer(text)]
+    found = [
+        Block(text.count("\n", 0, at.start()) + 1, at[2], at[3])
+        for at in FENCE.finditer(text)
+    ]
     prose = FENCE.sub(lambda fenced: "\n" * fenced[0].count("\n"), text)
     for table in TABLE.finditer(prose):
         targets = re.findall(r"^\| `([^`]+)`", table[2], re.MULTILINE)
-        found += [Block(prose.count("\n", 0, table.start()) + 1, "bash", table[1] + target) for target in targets]
-    return found + [Block(prose.count("\n", 0, at.start()) + 1, "bash", at[1]) for at in SPAN.finditer(prose)]
+        found += [
+            Block(prose.count("\n", 0, table.start()) + 1, "bash", table[1] + target)
+            for target in targets
+        ]
+    return found + [
+        Block(prose.count("\n", 0, at.start()) + 1, "bash", at[1])
+        for at in SPAN.finditer(prose)
+    ]
 
 
 def prose(text: str) -> str:
@@ -93,7 +113,9 @@ def prose(text: str) -> str:
     text = FENCE.sub(lambda fenced: "\n" * fenced[0].count("\n"), text)
     text = re.sub(r"^(#+ .*)$", r"\1.", text, flags=re.MULTILINE)
     count = itertools.count()
-    return re.sub(r"`[^`\n]+`", lambda _: f"code{next(count)}", re.sub(r"\]\([^)]*\)", "]", text))
+    return re.sub(
+        r"`[^`\n]+`", lambda _: f"code{next(count)}", re.sub(r"\]\([^)]*\)", "]", text)
+    )
 
 
 def wrong_in(text: str) -> list[str]:
@@ -103,12 +125,18 @@ def wrong_in(text: str) -> list[str]:
     for block in blocks(text):
         match block.language:
             case "bash":
-                wrong = [line for words in commands(block.text) for line in _command(words, aliases)]
+                wrong = [
+                    line
+                    for words in commands(block.text)
+                    for line in _command(words, aliases)
+                ]
             case "yaml":
                 wrong = wrong_yaml(yaml.safe_load(block.text))
             case "python":
                 wrong = wrong_python(block.text)
-            case "" if re.search(r"^(snakemake|bash|python|pcp-parquet) ", block.text, re.MULTILINE):
+            case "" if re.search(
+                r"^(snakemake|bash|python|pcp-parquet) ", block.text, re.MULTILINE
+            ):
                 wrong = ["commands in a block without a language"]
             case "" | "snakemake":
                 wrong = []
@@ -139,7 +167,11 @@ def commands(text: str) -> Iterator[list[str]]:
 def _command(words: Sequence[str], aliases: dict[str, list[str]]) -> list[str]:
     program, *given = [*aliases.get(words[0], words[:1]), *words[1:]]
     named = [path for word in given for path in PATH.findall(word)]
-    wrong = [f"there is no {path}" for path in named if not (_free(path) or (REPOSITORY / path).exists())]
+    wrong = [
+        f"there is no {path}"
+        for path in named
+        if not (_free(path) or (REPOSITORY / path).exists())
+    ]
     match program, given:
         case "alias", [definition]:
             name, _, meaning = definition.partition("=")
@@ -153,7 +185,11 @@ def _command(words: Sequence[str], aliases: dict[str, list[str]]) -> list[str]:
             return wrong + _tool(name, rest)
         case "pcp-parquet", _:
             return wrong + _tool(program, given)
-    return wrong if program in OTHER_PROGRAMS else [*wrong, f"{program}: a command that is not known here"]
+    return (
+        wrong
+        if program in OTHER_PROGRAMS
+        else [*wrong, f"{program}: a command that is not known here"]
+    )
 
 
 def _free(path: str) -> bool:
@@ -174,13 +210,35 @@ def _snakemake(given: Sequence[str]) -> list[str]:
     asked, refused = _read(get_argument_parser().parse_args, given)
     if refused:
         return refused
-    profiles = [*(asked.profile or []), *([asked.workflow_profile] if asked.workflow_profile else [])]
-    files = [*map(str, asked.configfile), *(f"{profile}/config.yaml" for profile in profiles)]
-    files += [text.removeprefix("site=") for text in asked.config or [] if text.startswith("site=")]
-    wrong = [f"there is no {file}" for file in files if not (_free(file) or (REPOSITORY / file).is_file())]
+    profiles = [
+        *(asked.profile or []),
+        *([asked.workflow_profile] if asked.workflow_profile else []),
+    ]
+    files = [
+        *map(str, asked.configfile),
+        *(f"{profile}/config.yaml" for profile in profiles),
+    ]
+    files += [
+        text.removeprefix("site=")
+        for text in asked.config or []
+        if text.startswith("site=")
+    ]
+    wrong = [
+        f"there is no {file}"
+        for file in files
+        if not (_free(file) or (REPOSITORY / file).is_file())
+    ]
     keys = {*_schema()["properties"], *ASKED_BY_CONFIG}
-    wrong += [f"--config {text}: no such key" for text in asked.config or [] if text.partition("=")[0] not in keys]
-    return wrong + [f"nothing makes {name}" for name in asked.targets if name != "..." and not _is_made(name)]
+    wrong += [
+        f"--config {text}: no such key"
+        for text in asked.config or []
+        if text.partition("=")[0] not in keys
+    ]
+    return wrong + [
+        f"nothing makes {name}"
+        for name in asked.targets
+        if name != "..." and not _is_made(name)
+    ]
 
 
 def _is_made(target: str) -> bool:
@@ -194,7 +252,12 @@ def _targets() -> tuple[list[str], list[re.Pattern[str]]]:
     sources = [REPOSITORY / "Snakefile", *(REPOSITORY / "rules").glob("*.smk")]
     text = "\n".join(source.read_text(encoding="utf-8") for source in sources)
     constants = dict(re.findall(r'^([A-Z_]+) = f"(.*)"', text, re.MULTILINE))
-    outputs = "".join(lines for _, lines in re.findall(r"^( *)output:\n((?:\1    .*\n)+)", text, re.MULTILINE))
+    outputs = "".join(
+        lines
+        for _, lines in re.findall(
+            r"^( *)output:\n((?:\1    .*\n)+)", text, re.MULTILINE
+        )
+    )
     patterns = []
     for path in re.findall(r'f"([^"]+)"', outputs):
         while named := re.search(r"(?<!\{)\{(?!RESULTS)([A-Z_]+)\}(?!\})", path):
@@ -202,7 +265,9 @@ def _targets() -> tuple[list[str], list[re.Pattern[str]]]:
         path = re.escape(path.replace("{{so_far}}", ""))  # noqa: PLW2901
         path = path.replace(r"\{RESULTS\}", r"results(?:/campaigns/[\w.-]+)?")  # noqa: PLW2901
         patterns.append(re.compile(re.sub(r"(?:\\\{)+\w+(?:\\\})+", "[^/]+", path)))
-    return re.findall(r"^ *(?:rule|use rule \w+ as) (\w+)", text, re.MULTILINE), patterns
+    return re.findall(
+        r"^ *(?:rule|use rule \w+ as) (\w+)", text, re.MULTILINE
+    ), patterns
 
 
 def _script(name: str, given: Sequence[str]) -> list[str]:
@@ -213,9 +278,16 @@ def _script(name: str, given: Sequence[str]) -> list[str]:
         return _snakemake(given)
     if name == "scripts/test.sh":
         return []
-    comments = re.findall(r"^# (.*)", (REPOSITORY / name).read_text(encoding="utf-8"), re.MULTILINE)
+    comments = re.findall(
+        r"^# (.*)", (REPOSITORY / name).read_text(encoding="utf-8"), re.MULTILINE
+    )
     known = set(re.findall(r"[\w-]+", " ".join(comments)))
-    words = [word for word in given if word.startswith("--") or (name == "scripts/setup.sh" and "--from" not in given)]
+    words = [
+        word
+        for word in given
+        if word.startswith("--")
+        or (name == "scripts/setup.sh" and "--from" not in given)
+    ]
     return [f"{name}: its usage has no {word}" for word in words if word not in known]
 
 
@@ -224,11 +296,24 @@ def _tool(name: str, given: Sequence[str]) -> list[str]:
     if name in PARSERS and given:
         return _read(functools.partial(_parsed_only, PARSERS[name]), given)[1]
     modules = [folder / name.replace(".", "/") for folder in (SCRIPTS, REPOSITORY)]
-    files = [REPOSITORY / name, *(place for one in modules for place in (one.with_suffix(".py"), one / "__main__.py"))]
-    source = next((file.read_text(encoding="utf-8") for file in files if file.is_file()), None)
+    files = [
+        REPOSITORY / name,
+        *(
+            place
+            for one in modules
+            for place in (one.with_suffix(".py"), one / "__main__.py")
+        ),
+    ]
+    source = next(
+        (file.read_text(encoding="utf-8") for file in files if file.is_file()), None
+    )
     if source is None:
         return [f"there is no {name}"]
-    return [f"{name} has no {word}" for word in given if word.startswith("-") and f'"{word}"' not in source]
+    return [
+        f"{name} has no {word}"
+        for word in given
+        if word.startswith("-") and f'"{word}"' not in source
+    ]
 
 
 def _parsed_only(main: Callable[..., Any], given: Sequence[str]) -> None:
@@ -241,7 +326,10 @@ def _parsed_only(main: Callable[..., Any], given: Sequence[str]) -> None:
         parser.parse_known_args(*args)[1] and parser.error("unrecognized arguments")
         raise Read
 
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", parse_args), contextlib.suppress(Read):
+    with (
+        mock.patch.object(argparse.ArgumentParser, "parse_args", parse_args),
+        contextlib.suppress(Read),
+    ):
         main(list(given))
 
 
@@ -250,7 +338,10 @@ def _schema() -> dict[str, Any]:
     """The schema of a campaign and of the catalogues, with no key required: blocks are fragments."""
     text = (CONFIG / "schema.json").read_text(encoding="utf-8")
     return json.loads(
-        text, object_hook=lambda entry: {k: v for k, v in entry.items() if k != "required" or isinstance(v, dict)}
+        text,
+        object_hook=lambda entry: {
+            k: v for k, v in entry.items() if k != "required" or isinstance(v, dict)
+        },
     )
 
 
@@ -260,20 +351,43 @@ def wrong_yaml(fragment: Any) -> list[str]:
         # A workflow of GitHub's.
         return []
     schema = _schema()
-    places = [schema, *({"$ref": f"#/$defs/{name}", "$defs": schema["$defs"]} for name in schema["$defs"])]
-    found = [list(jsonschema.Draft202012Validator(place).iter_errors(fragment)) for place in places]
-    return [] if [] in found else [f"{error.json_path}: {error.message}" for error in found[0]]
+    places = [
+        schema,
+        *(
+            {"$ref": f"#/$defs/{name}", "$defs": schema["$defs"]}
+            for name in schema["$defs"]
+        ),
+    ]
+    found = [
+        list(jsonschema.Draft202012Validator(place).iter_errors(fragment))
+        for place in places
+    ]
+    return (
+        []
+        if [] in found
+        else [f"{error.json_path}: {error.message}" for error in found[0]]
+    )
 
 
 def wrong_python(text: str) -> list[str]:
     """Which names that a block imports do not exist, and which calls of them do not fit."""
     tree = ast.parse(text)
     imports = [
-        (node.module, name.name) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
+        (node.module, name.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
     ]
-    there = {name: getattr(importlib.import_module(str(module)), name, None) for module, name in imports}
+    there = {
+        name: getattr(importlib.import_module(str(module)), name, None)
+        for module, name in imports
+    }
     wrong = [f"there is no {name}" for name, value in there.items() if value is None]
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+    for call in (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ):
         try:
             inspect.signature(there[call.func.id]).bind(
                 *call.args, **{str(given.arg): given for given in call.keywords}

@@ -10,14 +10,24 @@ from typing import Any
 from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable
 from kveval.engines.kubernetes.api.transport import Query, Reply
 
-CORE = {"pods": "Pod", "services": "Service", "configmaps": "ConfigMap", "events": "Event", "namespaces": "Namespace"}
+CORE = {
+    "pods": "Pod",
+    "services": "Service",
+    "configmaps": "ConfigMap",
+    "events": "Event",
+    "namespaces": "Namespace",
+}
 CORE |= {
     "nodes": "Node",
     "persistentvolumeclaims": "PersistentVolumeClaim",
     "endpoints": "Endpoints",
     "secrets": "Secret",
 }
-APPS = {"deployments": "Deployment", "replicasets": "ReplicaSet", "daemonsets": "DaemonSet"}
+APPS = {
+    "deployments": "Deployment",
+    "replicasets": "ReplicaSet",
+    "daemonsets": "DaemonSet",
+}
 BATCH = {"jobs": "Job"}
 VERBS = ["get", "list", "watch", "create", "delete", "patch"]
 
@@ -27,21 +37,55 @@ def ok(body: Any, status: int = 200) -> Reply:
 
 
 def status(code: int, reason: str, message: str = "") -> Reply:
-    return ok({"kind": "Status", "reason": reason, "message": message or reason, "code": code}, code)
+    return ok(
+        {
+            "kind": "Status",
+            "reason": reason,
+            "message": message or reason,
+            "code": code,
+        },
+        code,
+    )
 
 
-def resources(kinds: dict[str, str], cluster_wide: Sequence[str] = ("namespaces", "nodes")) -> Reply:
+def resources(
+    kinds: dict[str, str], cluster_wide: Sequence[str] = ("namespaces", "nodes")
+) -> Reply:
     found = [
-        {"name": name, "kind": kind, "namespaced": name not in cluster_wide, "verbs": VERBS}
+        {
+            "name": name,
+            "kind": kind,
+            "namespaced": name not in cluster_wide,
+            "verbs": VERBS,
+        }
         for name, kind in kinds.items()
     ]
-    return ok({"resources": [*found, {"name": "pods/log", "kind": "Pod", "namespaced": True, "verbs": ["get"]}]})
+    return ok(
+        {
+            "resources": [
+                *found,
+                {
+                    "name": "pods/log",
+                    "kind": "Pod",
+                    "namespaced": True,
+                    "verbs": ["get"],
+                },
+            ]
+        }
+    )
 
 
 def discovery(path: str) -> Reply | None:
     """Answer what a cluster with the usual kinds answers to questions about its kinds."""
-    groups = [{"preferredVersion": {"groupVersion": version}} for version in ("apps/v1", "batch/v1")]
-    known = {"/api/v1": resources(CORE), "/apis/apps/v1": resources(APPS), "/apis/batch/v1": resources(BATCH)}
+    groups = [
+        {"preferredVersion": {"groupVersion": version}}
+        for version in ("apps/v1", "batch/v1")
+    ]
+    known = {
+        "/api/v1": resources(CORE),
+        "/apis/apps/v1": resources(APPS),
+        "/apis/batch/v1": resources(BATCH),
+    }
     return ok({"groups": groups}) if path == "/apis" else known.get(path)
 
 
@@ -65,13 +109,17 @@ def made(
     **parts: Any,
 ) -> dict[str, Any]:
     """Make an object as the API server would list it; `owner` is another of them."""
-    metadata: dict[str, Any] = {"name": name, "uid": f"{kind}-{name}", "labels": dict(labels)} | parts.pop(
-        "metadata", {}
-    )
+    metadata: dict[str, Any] = {
+        "name": name,
+        "uid": f"{kind}-{name}",
+        "labels": dict(labels),
+    } | parts.pop("metadata", {})
     if kind not in ("Namespace", "Node"):
         metadata["namespace"] = namespace
     if owner is not None:
-        metadata["ownerReferences"] = [{"uid": owner["metadata"]["uid"], "kind": owner["kind"], "controller": True}]
+        metadata["ownerReferences"] = [
+            {"uid": owner["metadata"]["uid"], "kind": owner["kind"], "controller": True}
+        ]
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
 
 
@@ -94,15 +142,28 @@ class Objects:
                 return status(403, "Forbidden")
             if plural == "pods" and self.changes:
                 self.changes.pop(0)(self)
-            items = [found for found in self.present if found["kind"] == kinds[plural] and self._within(found, parts)]
-            return ok({"items": [found for found in items if self._selected(found, call.query)], "metadata": {}})
+            items = [
+                found
+                for found in self.present
+                if found["kind"] == kinds[plural] and self._within(found, parts)
+            ]
+            return ok(
+                {
+                    "items": [
+                        found for found in items if self._selected(found, call.query)
+                    ],
+                    "metadata": {},
+                }
+            )
         if call.path.endswith("/log"):
             return Reply(200, {}, b"Traceback\nValueError: no GPU\n")
         kind = kinds.get(parts[-2])
         found = [
             entry
             for entry in self.present
-            if entry["kind"] == kind and entry["metadata"]["name"] == plural and self._within(entry, parts)
+            if entry["kind"] == kind
+            and entry["metadata"]["name"] == plural
+            and self._within(entry, parts)
         ]
         if not found:
             return status(404, "NotFound")
@@ -112,14 +173,28 @@ class Objects:
     def _within(document: Mapping[str, Any], parts: Sequence[str]) -> bool:
         if "namespaces" not in parts[:-2] or document["kind"] == "Namespace":
             return True
-        return bool(document["metadata"].get("namespace") == parts[parts.index("namespaces") + 1])
+        return bool(
+            document["metadata"].get("namespace")
+            == parts[parts.index("namespaces") + 1]
+        )
 
     @staticmethod
     def _selected(document: Mapping[str, Any], query: Query) -> bool:
         labels = document["metadata"]["labels"]
-        terms = [term.split("=") for term in str(query.get("labelSelector", "")).split(",") if term]
-        involved = {f"involvedObject.{key}": value for key, value in document.get("involvedObject", {}).items()}
-        fields = [term.split("=") for term in str(query.get("fieldSelector", "")).split(",") if term]
+        terms = [
+            term.split("=")
+            for term in str(query.get("labelSelector", "")).split(",")
+            if term
+        ]
+        involved = {
+            f"involvedObject.{key}": value
+            for key, value in document.get("involvedObject", {}).items()
+        }
+        fields = [
+            term.split("=")
+            for term in str(query.get("fieldSelector", "")).split(",")
+            if term
+        ]
         return all(labels.get(key) == value for key, value in terms) and all(
             involved.get(key, value) == value for key, value in fields
         )
@@ -135,8 +210,12 @@ class Objects:
             found
             for found in self.present
             if found is not document
-            and not gone & {owner["uid"] for owner in found["metadata"].get("ownerReferences", [])}
-            and not (document["kind"] == "Namespace" and found["metadata"].get("namespace") == metadata["name"])
+            and not gone
+            & {owner["uid"] for owner in found["metadata"].get("ownerReferences", [])}
+            and not (
+                document["kind"] == "Namespace"
+                and found["metadata"].get("namespace") == metadata["name"]
+            )
         ]
         return document
 
@@ -156,7 +235,15 @@ class FakeTransport:
     def credential_ends(self) -> None:
         return None
 
-    def request(self, method: str, path: str, query: Query, body: Any, content: str, timeout_s: float) -> Reply:
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        body: Any,
+        content: str,
+        timeout_s: float,
+    ) -> Reply:
         call = Call(method, path, query, body, content)
         found = discovery(path)
         if found is not None:
@@ -174,7 +261,9 @@ class FakeTransport:
 
     def command(self, path: str, query: Query, timeout_s: float) -> "LocalCommand":
         self.commands.append(query)
-        return LocalCommand(query["command"], self.cuts.pop(0) if self.cuts else None, self.environment)
+        return LocalCommand(
+            query["command"], self.cuts.pop(0) if self.cuts else None, self.environment
+        )
 
 
 class FakeStream:
@@ -194,14 +283,20 @@ class FakeStream:
 class LocalCommand:
     """A command here, as the frames of one in a pod; its connection breaks after `cut_after` bytes of output."""
 
-    def __init__(self, argv: Any, cut_after: int | None, environment: dict[str, str] | None) -> None:
+    def __init__(
+        self, argv: Any, cut_after: int | None, environment: dict[str, str] | None
+    ) -> None:
         self._left = cut_after
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            self._process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+            self._process = subprocess.Popen(
+                argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+            )
         except FileNotFoundError:
             message = f'exec: "{argv[0]}": executable file not found in $PATH'
-            self._last = [json.dumps({"status": "Failure", "message": message}).encode()]
+            self._last = [
+                json.dumps({"status": "Failure", "message": message}).encode()
+            ]
 
     def receive(self, timeout_s: float) -> bytes | None:
         if self._process is None:
@@ -209,7 +304,9 @@ class LocalCommand:
         assert self._process.stdout is not None and self._process.stderr is not None
         if self._left == 0:
             raise Unreachable("the connection was cut")
-        data = self._process.stdout.read1(8192 if self._left is None else min(self._left, 8192))
+        data = self._process.stdout.read1(
+            8192 if self._left is None else min(self._left, 8192)
+        )
         if data:
             self._left = None if self._left is None else self._left - len(data)
             return b"\1" + data
@@ -219,7 +316,10 @@ class LocalCommand:
         if code == 0:
             return b'\3{"status": "Success"}'
         causes = [{"reason": "ExitCode", "message": str(code)}]
-        return b"\3" + json.dumps({"status": "Failure", "details": {"causes": causes}}).encode()
+        return (
+            b"\3"
+            + json.dumps({"status": "Failure", "details": {"causes": causes}}).encode()
+        )
 
     def close(self) -> None:
         if self._process is not None:

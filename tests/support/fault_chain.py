@@ -71,7 +71,9 @@ def _pcp_problem() -> str:
 
 
 PCP_PROBLEM = _pcp_problem()
-needs_pcp = pytest.mark.skipif(bool(PCP_PROBLEM), reason=PCP_PROBLEM or "PCP is installed")
+needs_pcp = pytest.mark.skipif(
+    bool(PCP_PROBLEM), reason=PCP_PROBLEM or "PCP is installed"
+)
 # For starting and stopping, which depend on the machine; finding a fault has limits of its own.
 PATIENCE_S = 60.0
 ADOPTED = "adopted the stored measurement"
@@ -83,7 +85,11 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     result = dict(base)
     for key, value in changes.items():
         old = result.get(key)
-        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        result[key] = (
+            merged(old, value)
+            if isinstance(old, Mapping) and isinstance(value, Mapping)
+            else value
+        )
     return result
 
 
@@ -91,7 +97,11 @@ def workflow_copy(folder: Path) -> Path:
     """Copy the workflow, without what it has produced, into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
-        shutil.copytree(REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            REPOSITORY / part,
+            folder / part,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     shutil.copy2(REPOSITORY / "Snakefile", folder)
     return folder
 
@@ -168,7 +178,11 @@ class Chain:
         return [
             sys.executable,
             str(REPOSITORY / "scripts" / "benchmark.py"),
-            *(word for name, value in options.items() for word in (f"--{name}", str(value))),
+            *(
+                word
+                for name, value in options.items()
+                for word in (f"--{name}", str(value))
+            ),
         ]
 
     def start(self, prefix: list[str] | None = None) -> "Job":
@@ -196,14 +210,22 @@ class Chain:
         for trace in self.traces:
             trace.end()
         while True:
-            left = [thing for trace in self.traces for thing in trace.left() if noted or ".cache/kveval" not in thing]
+            left = [
+                thing
+                for trace in self.traces
+                for thing in trace.left()
+                if noted or ".cache/kveval" not in thing
+            ]
             if not left or time.monotonic() > deadline:
                 return left
             time.sleep(0.2)
 
     def registry(self) -> str:
         """What the job in progress has noted."""
-        return "".join(path.read_text() for path in (self.folder / "home" / ".cache" / "kveval").glob("*.json"))
+        return "".join(
+            path.read_text()
+            for path in (self.folder / "home" / ".cache" / "kveval").glob("*.json")
+        )
 
 
 @dataclass
@@ -214,14 +236,22 @@ class Job:
     process: "subprocess.Popen[bytes]"
 
     def said(self) -> str:
-        return self.chain.log.read_text(errors="replace") if self.chain.log.exists() else ""
+        return (
+            self.chain.log.read_text(errors="replace")
+            if self.chain.log.exists()
+            else ""
+        )
 
     def wait_for(self, pattern: str, limit_s: float) -> float:
         """Wait until the job has said something that matches; return the seconds it took."""
         begin = time.monotonic()
         while not re.search(pattern, self.said()):
-            assert time.monotonic() - begin < limit_s, f"{pattern!r} not said in {limit_s} s:\n{self.words()}"
-            assert self.process.poll() is None or re.search(pattern, self.said()), self.words()
+            assert time.monotonic() - begin < limit_s, (
+                f"{pattern!r} not said in {limit_s} s:\n{self.words()}"
+            )
+            assert self.process.poll() is None or re.search(pattern, self.said()), (
+                self.words()
+            )
             time.sleep(0.02)
         return time.monotonic() - begin
 
@@ -235,7 +265,10 @@ class Job:
         return self.process.wait(timeout=limit_s)
 
     def words(self) -> str:
-        return self.said() + (self.chain.folder / "stderr").read_text(errors="replace")[-4000:]
+        return (
+            self.said()
+            + (self.chain.folder / "stderr").read_text(errors="replace")[-4000:]
+        )
 
     def lines(self) -> list[str]:
         """The command lines of the processes below the job."""
@@ -257,5 +290,8 @@ class Job:
 def in_level(job: Job, count: int = 1) -> None:
     """Wait until the level is under way: the generator has sent requests."""
     job.wait_for(rf"2 streams \(level 1 of {count}\)", PATIENCE_S)
-    job.wait_until(lambda: re.search(r"/server/bin/guidellm\.py", " ".join(job.lines())), PATIENCE_S)
+    job.wait_until(
+        lambda: re.search(r"/server/bin/guidellm\.py", " ".join(job.lines())),
+        PATIENCE_S,
+    )
     time.sleep(1.0)

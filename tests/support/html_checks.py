@@ -22,10 +22,13 @@ class PageReader(HTMLParser):
         self.close()
         self.problems += [f"<{tag}> is not closed" for tag in self._open]
         self.problems += [
-            f"the id {name} occurs twice" for name in sorted({n for n in self.ids if self.ids.count(n) > 1})
+            f"the id {name} occurs twice"
+            for name in sorted({n for n in self.ids if self.ids.count(n) > 1})
         ]
         within = (link[1:] for link in self.links if link.startswith("#"))
-        self.problems += [f"nothing has the id {name}" for name in sorted({*within} - {*self.ids})]
+        self.problems += [
+            f"nothing has the id {name}" for name in sorted({*within} - {*self.ids})
+        ]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
@@ -46,5 +49,9 @@ class PageReader(HTMLParser):
             self.problems.append(f"</{tag}> at {self.getpos()} closes something else")
 
     def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] == "style" and ("url(" in data or "@import" in data):
+        if (
+            self._open
+            and self._open[-1] == "style"
+            and ("url(" in data or "@import" in data)
+        ):
             self.problems.append("the style loads something")

@@ -16,7 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-CHANGES = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.symlink")
+CHANGES = (
+    "open",
+    "os.rename",
+    "os.mkdir",
+    "os.remove",
+    "os.rmdir",
+    "os.chmod",
+    "os.symlink",
+)
 
 
 def kill() -> None:
@@ -26,10 +34,14 @@ def kill() -> None:
 
 def fill() -> None:
     """Have every write of this process fail from now on, as on a full disk."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    )
 
 
-def at(action: Callable[[], None], chosen: Callable[[str, str], bool], count: int) -> Callable[[], bool]:
+def at(
+    action: Callable[[], None], chosen: Callable[[str, str], bool], count: int
+) -> Callable[[], bool]:
     """Do `action` just before the `count`th change of a file or folder that is `chosen(event, path)`.
 
     Return what tells whether it came to that.
@@ -38,7 +50,9 @@ def at(action: Callable[[], None], chosen: Callable[[str, str], bool], count: in
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal seen
-        if event not in CHANGES or (event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR)):
+        if event not in CHANGES or (
+            event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        ):
             return
         path = arguments[1] if event == "os.rename" else arguments[0]
         if isinstance(path, int) or not chosen(event, os.fsdecode(path)):
@@ -51,11 +65,20 @@ def at(action: Callable[[], None], chosen: Callable[[str, str], bool], count: in
     return lambda: seen >= count
 
 
-def interrupted(work: Callable[[], object], within: Path, count: int, action: Callable[[], None] = kill) -> bool:
+def interrupted(
+    work: Callable[[], object],
+    within: Path,
+    count: int,
+    action: Callable[[], None] = kill,
+) -> bool:
     """Do `work` in a process of its own, interrupted at its `count`th change below `within`; tell whether it was."""
     child = os.fork()
     if child == 0:
-        came_to_it = at(action, lambda event, path: Path(path).absolute().is_relative_to(within), count)
+        came_to_it = at(
+            action,
+            lambda event, path: Path(path).absolute().is_relative_to(within),
+            count,
+        )
         with contextlib.suppress(Exception):
             work()
         os._exit(1 if came_to_it() else 0)

@@ -6,7 +6,9 @@ from kveval.config.catalogue import KnownDefect
 from kveval.spec.loading import load_config
 
 NAME = "vllm-43226"
-KNOWN: dict[str, KnownDefect] = load_config(RAW["config"], CONFIG).catalogue.known_defects
+KNOWN: dict[str, KnownDefect] = load_config(
+    RAW["config"], CONFIG
+).catalogue.known_defects
 
 _E = "(EngineCore pid=15605) ERROR 11-22 14:33:56 [core.py:1512] "
 _A = "(APIServer pid=14649) ERROR 11-22 14:33:56 [async_llm.py:906] "

@@ -44,8 +44,12 @@ class Trace:
         for path in (self._home / ".cache" / "kveval").glob("*.json"):
             with contextlib.suppress(OSError, ValueError):
                 things += [thing_of(entry) for entry in json.loads(path.read_text())]
-        self._folders.update(thing for thing in things if isinstance(thing, TemporaryFolder))
-        found.update(members_of(thing for thing in things if isinstance(thing, Session)))
+        self._folders.update(
+            thing for thing in things if isinstance(thing, TemporaryFolder)
+        )
+        found.update(
+            members_of(thing for thing in things if isinstance(thing, Session))
+        )
         for process in found:
             with contextlib.suppress(psutil.Error):
                 self._processes[process] = " ".join(process.cmdline()) or process.name()
@@ -53,7 +57,9 @@ class Trace:
         for process in found:
             with contextlib.suppress(psutil.Error):
                 sockets = process.net_connections("tcp")
-                self._ports.update(s.laddr.port for s in sockets if s.status == psutil.CONN_LISTEN)
+                self._ports.update(
+                    s.laddr.port for s in sockets if s.status == psutil.CONN_LISTEN
+                )
 
     def end(self) -> None:
         """Stop following."""
@@ -66,17 +72,29 @@ class Trace:
 
     def left(self) -> list[str]:
         """Name what of it is still there."""
-        running = {process: line for process, line in self._processes.items() if _runs(process)}
+        running = {
+            process: line for process, line in self._processes.items() if _runs(process)
+        }
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("HOME") == str(self._home) and _runs(process):
                     running[process] = " ".join(process.cmdline())
         found = [f"process {process.pid}: {line}" for process, line in running.items()]
-        found += [f"/dev/shm/{segment.segment}" for segment in self._segments if segment.exists()]
+        found += [
+            f"/dev/shm/{segment.segment}"
+            for segment in self._segments
+            if segment.exists()
+        ]
         found += [folder.path for folder in self._folders if Path(folder.path).exists()]
         pids = {process.pid for process in running}
-        listening = [s for s in psutil.net_connections("tcp") if s.status == psutil.CONN_LISTEN]
-        found += [f"port {s.laddr.port}" for s in listening if s.laddr.port in self._ports and s.pid in pids]
+        listening = [
+            s for s in psutil.net_connections("tcp") if s.status == psutil.CONN_LISTEN
+        ]
+        found += [
+            f"port {s.laddr.port}"
+            for s in listening
+            if s.laddr.port in self._ports and s.pid in pids
+        ]
         found += [f"System V {entry}" for entry in self._system_v_left()]
         found += [str(path) for path in (self._home / ".cache" / "kveval").glob("*")]
         return sorted(found)
@@ -84,7 +102,11 @@ class Trace:
     def _system_v_left(self) -> set[str]:
         """Segments and queues of the processes that were there, whoever made the newer ones besides."""
         pids = {process.pid for process in self._processes}
-        return {entry for entry, makers in _system_v().items() if entry not in self._system_v and makers & pids}
+        return {
+            entry
+            for entry, makers in _system_v().items()
+            if entry not in self._system_v and makers & pids
+        }
 
 
 def _runs(process: psutil.Process) -> bool:

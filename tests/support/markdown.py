@@ -31,9 +31,16 @@ class Parts:
 def parts_of(markdown: str) -> Parts:
     """Take a Markdown document apart."""
     blocks, cells = _blocks(markdown)
-    links = [target for block in (*blocks, *cells) for _, target in _LINK.findall(block)]
+    links = [
+        target for block in (*blocks, *cells) for _, target in _LINK.findall(block)
+    ]
     code = [span[1:-1] for block in (*blocks, *cells) for span in _CODE.findall(block)]
-    sentences = [sentence for block in blocks for sentence in _SENTENCE_END.split(plain(block)) if sentence]
+    sentences = [
+        sentence
+        for block in blocks
+        for sentence in _SENTENCE_END.split(plain(block))
+        if sentence
+    ]
     return Parts(sentences, [plain(cell) for cell in cells], links, code)
 
 
@@ -51,12 +58,21 @@ def numbers(text: str) -> list[str]:
 def fixed_fragments(template: str) -> list[str]:
     """Return the words of a template that hold no data, plain: what stands between its placeholders and tags."""
     pieces = re.split(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", template, flags=re.DOTALL)
-    return [fragment for piece in pieces for block in _blocks(piece)[0] if (fragment := plain(block))]
+    return [
+        fragment
+        for piece in pieces
+        for block in _blocks(piece)[0]
+        if (fragment := plain(block))
+    ]
 
 
 def without(texts: Sequence[str], fragments: Sequence[str]) -> list[str]:
     """Return sentences without the fragments in them; those shorter than three words stay, they could be anywhere."""
-    taken = [fragment for fragment in {plain(fragment) for fragment in fragments} if len(fragment.split()) >= 3]
+    taken = [
+        fragment
+        for fragment in {plain(fragment) for fragment in fragments}
+        if len(fragment.split()) >= 3
+    ]
     taken.sort(key=len, reverse=True)
     found = []
     for text in texts:
@@ -75,7 +91,9 @@ def _blocks(markdown: str) -> tuple[list[str], list[str]]:
     for text in _outside_fences(markdown):
         of_table = _TABLE_LINE.match(text) is not None
         if of_table and not _RULE_LINE.match(text):
-            cells += [cell.strip() for cell in re.split(r"(?<!\\)\|", text.strip()[1:-1])]
+            cells += [
+                cell.strip() for cell in re.split(r"(?<!\\)\|", text.strip()[1:-1])
+            ]
         line = "" if of_table else text
         start = _BLOCK_START.match(line)
         if (start or not line.strip()) and current:

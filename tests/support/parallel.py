@@ -23,9 +23,16 @@ class Together(LoadScopeScheduling):
             return REPORT
         if path.startswith("tests/cluster/test_kubernetes_"):
             return "the stand-in cluster"  # there is one in a process, whose objects these tests count
-        return nodeid if path.startswith("tests/workflow") and path.endswith("_faults.py") else path
+        return (
+            nodeid
+            if path.startswith("tests/workflow") and path.endswith("_faults.py")
+            else path
+        )
 
 
 def in_turn(item: pytest.Item) -> int:
     """Sort key of a test: what takes longest comes first."""
-    return next((turn for turn, folder in enumerate(_TURNS) if item.nodeid.startswith(folder)), len(_TURNS))
+    return next(
+        (turn for turn, folder in enumerate(_TURNS) if item.nodeid.startswith(folder)),
+        len(_TURNS),
+    )

@@ -128,15 +128,25 @@ def make_campaign(folder: Path, cells: int, runs: int) -> None:
     for part in PARTS:
         source = REPOSITORY / part
         if source.is_dir():
-            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                source, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, folder / part)
     models = {name: {"extends": "Qwen3-8B"} for name in _models()}
-    tiered = {f"tier-{number}": {"extends": "native-offload"} for number in range(TIERED)}
+    tiered = {
+        f"tier-{number}": {"extends": "native-offload"} for number in range(TIERED)
+    }
     blocks = [1000 * size for size in sizes(cells)]
     campaign = {
-        **{"name": "large", "results": "results", "engine": "local", "workload": "published", "runs": runs},
+        **{
+            "name": "large",
+            "results": "results",
+            "engine": "local",
+            "workload": "published",
+            "runs": runs,
+        },
         "server": {"vllm": "0.22.1", "guidellm": "0.8.1", "weights": "full"},
         **{"models": models, "scenarios": tiered},
         "matrix": [
@@ -150,7 +160,12 @@ def make_campaign(folder: Path, cells: int, runs: int) -> None:
 def cell_paths(cells: int) -> list[str]:
     """MODEL/SCENARIO/CPU_BLOCKS of all cells, as the campaign orders them."""
     plain = [f"{model}/no-offload/0" for model in _models()]
-    tiers = [f"{m}/tier-{s}/{1000 * size}" for m in _models() for s in range(TIERED) for size in sizes(cells)]
+    tiers = [
+        f"{m}/tier-{s}/{1000 * size}"
+        for m in _models()
+        for s in range(TIERED)
+        for size in sizes(cells)
+    ]
     return plain + tiers
 
 
@@ -158,7 +173,11 @@ def make_toy(folder: Path, cells: int, runs: int) -> None:
     """Write the bare workflow of the same jobs."""
     families = {family: f"results/figures/{family}" for family in FAMILIES}
     (folder / "config").mkdir(parents=True)
-    plan = {"runs": list(range(1, runs + 1)), "cells": cell_paths(cells), "families": families}
+    plan = {
+        "runs": list(range(1, runs + 1)),
+        "cells": cell_paths(cells),
+        "families": families,
+    }
     plan["appendices"] = [f"results/{name}" for name in APPENDICES]
     plan["tables"] = [_COLLECTED, _COMPARED, _SUMMARISED]
     (folder / "plan.json").write_text(json.dumps(plan))
@@ -167,9 +186,14 @@ def make_toy(folder: Path, cells: int, runs: int) -> None:
 
 def job_counts(output: str) -> dict[str, int]:
     """Rule -> number of its jobs, from what a dry run prints."""
-    table = re.search(r"^job +count\n[- ]+\n(.*?)^total", output, flags=re.MULTILINE | re.DOTALL)
+    table = re.search(
+        r"^job +count\n[- ]+\n(.*?)^total", output, flags=re.MULTILINE | re.DOTALL
+    )
     assert table, output[-2000:]
-    return {name: int(count) for name, count in (line.split() for line in table.group(1).splitlines())}
+    return {
+        name: int(count)
+        for name, count in (line.split() for line in table.group(1).splitlines())
+    }
 
 
 def rule_names(output: str) -> set[str]:
@@ -181,11 +205,16 @@ def _models() -> list[str]:
     return [f"model-{number}" for number in range(MODELS)]
 
 
-def finish(folder: Path, cells: int, runs: int, snakemake: Callable[..., object]) -> None:
+def finish(
+    folder: Path, cells: int, runs: int, snakemake: Callable[..., object]
+) -> None:
     """Put every file of the plan there, empty, and have Snakemake count it as made; `snakemake` runs it in `folder`."""
     made = [f"{path}/{name}" for path in cell_paths(cells) for name in _PER_CELL]
     made += [
-        f"{path}/run-{run}/{name}" for path in cell_paths(cells) for run in range(1, runs + 1) for name in _PER_RUN
+        f"{path}/run-{run}/{name}"
+        for path in cell_paths(cells)
+        for run in range(1, runs + 1)
+        for name in _PER_RUN
     ]
     for family in FAMILIES:
         (folder / "results" / "figures" / family).mkdir(parents=True)
@@ -208,7 +237,11 @@ def _name_measurements(folder: Path) -> None:
     for cell in config.cells:
         measurement, numbers = config.measurement_id(cell), config.runs_of(cell)
         for run in numbers:
-            pointer_of(folder / "results", cell, run).write_text(json.dumps({"measurement": measurement}))
+            pointer_of(folder / "results", cell, run).write_text(
+                json.dumps({"measurement": measurement})
+            )
         named = dict(zip(("model", "scenario", "cpu_blocks"), cell.key, strict=True))
-        reported.append(named | {"runs": [f"{measurement}/run-{run}" for run in numbers]})
+        reported.append(
+            named | {"runs": [f"{measurement}/run-{run}" for run in numbers]}
+        )
     (folder / "results" / "report.json").write_text(json.dumps({"cells": reported}))

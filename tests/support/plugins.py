@@ -28,7 +28,8 @@ def missing(lock: str, *modules: str) -> str | None:
     absent = [
         name
         for name in modules
-        if importlib.util.find_spec(name) is None and importlib.machinery.PathFinder.find_spec(name, apart) is None
+        if importlib.util.find_spec(name) is None
+        and importlib.machinery.PathFinder.find_spec(name, apart) is None
     ]
     return f"no {', '.join(absent)}: bash scripts/setup.sh {lock}" if absent else None
 

@@ -8,7 +8,12 @@ from kveval.engines.protocol import Say
 
 
 def wait_for_pod(
-    api: Api, namespace: str, name: str, timeout_s: float, say: Say | None = None, patience: Patience | None = None
+    api: Api,
+    namespace: str,
+    name: str,
+    timeout_s: float,
+    say: Say | None = None,
+    patience: Patience | None = None,
 ) -> Document:
     """Wait until a pod that no controller looks after is ready; return it. Raises RolloutError."""
     target = WaitTarget(api, POD, namespace, name, patience or Patience())
@@ -20,7 +25,9 @@ def wait_for_pod(
         target.check([found])
         phase = (found.get("status") or {}).get("phase")
         if phase == "Succeeded":
-            raise target.failed(Trouble("Completed", "ended, with success, instead of staying"), found)
+            raise target.failed(
+                Trouble("Completed", "ended, with success, instead of staying"), found
+            )
         return WaitState(is_ready(found), f"is {phase}", [found])
 
     return wait(target, look, timeout_s, say)[0]

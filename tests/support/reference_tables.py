@@ -23,15 +23,24 @@ MARKED = re.compile(r"^<!-- (keys of (\w+)|checks) -->\n\n?((?:\|.*\n)*)", re.MU
 
 def with_tables(page: str) -> str:
     """A page with its marked tables as they have to be. KeyError for a name that the schema does not have."""
-    return MARKED.sub(lambda at: f"<!-- {at[1]} -->\n\n{_keys(at[2]) if at[2] else _checks()}", page)
+    return MARKED.sub(
+        lambda at: f"<!-- {at[1]} -->\n\n{_keys(at[2]) if at[2] else _checks()}", page
+    )
 
 
 def _keys(name: str) -> str:
     schema = json.loads((CONFIG / "schema.json").read_text(encoding="utf-8"))
     entry = schema if name == "Campaign" else schema["$defs"][name]
-    needed = {*entry.get("required", ()), *(name for form in entry.get("anyOf", ()) for name in form["required"])}
+    needed = {
+        *entry.get("required", ()),
+        *(name for form in entry.get("anyOf", ()) for name in form["required"]),
+    }
     rows = [
-        (f"`{key}`", _default(value, key in needed - INSTEAD), _cell(value["description"]))
+        (
+            f"`{key}`",
+            _default(value, key in needed - INSTEAD),
+            _cell(value["description"]),
+        )
         for key, value in entry["properties"].items()
     ]
     return _table(("key", "default", "meaning"), rows)
@@ -42,7 +51,11 @@ def _default(value: dict[str, Any], needed: bool) -> str:
     default = value.get("default")
     if needed:
         return "required"
-    return "" if default in (None, "", [], {}) or isinstance(default, dict) else f"`{_cell(json.dumps(default))}`"
+    return (
+        ""
+        if default in (None, "", [], {}) or isinstance(default, dict)
+        else f"`{_cell(json.dumps(default))}`"
+    )
 
 
 def _checks() -> str:

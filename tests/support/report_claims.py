@@ -26,7 +26,9 @@ from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_nu
 from kveval.report.tables.not_assessed import gap_table
 
 
-def judge_report(plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path) -> list[Outcome]:
+def judge_report(
+    plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path
+) -> list[Outcome]:
     """Return what a rendered report claims beyond what it was made from; nothing, if all is well.
 
     `root` is what `text`, the report with its appendices, was rendered from; it lies in `folder`, beside the files it
@@ -35,13 +37,22 @@ def judge_report(plan: ReportPlan, measured: Measured, root: Section, text: str,
     return judge_document(document_of(plan, measured, root, text, folder))
 
 
-def document_of(plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path) -> Document:
+def document_of(
+    plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path
+) -> Document:
     """Return a rendered report with everything that its sentences may rest on."""
     guidance, gaps = body.guidance_table(plan, measured), gap_table(plan, measured, {})
     rows = measured.compared.to_dict("records")
-    shown = [*answer_of(plan, measured).sentences, *(row[-1] for row in guidance.rows if row[1] == "which arm")]
+    shown = [
+        *answer_of(plan, measured).sentences,
+        *(row[-1] for row in guidance.rows if row[1] == "which arm"),
+    ]
     quoted = [sentence for line in shown for sentence in parts_of(line).sentences]
-    reasons = {str(row["reason"]): {str(row["verdict"])} for row in rows if isinstance(row["reason"], str)}
+    reasons = {
+        str(row["reason"]): {str(row["verdict"])}
+        for row in rows
+        if isinstance(row["reason"], str)
+    }
     return Document(
         text=text,
         folder=folder,
@@ -49,14 +60,36 @@ def document_of(plan: ReportPlan, measured: Measured, root: Section, text: str, 
         # The campaign's own title and description are its author's; what failed is quoted from logs.
         fixed=[
             *fixed_words(),
-            *(words for figure in pictures(root) for words in (figure.caption, figure.title)),
-            *(plan.title, *_sentences(plan.description, *missing(plan, measured), *measured.failures.values())),
+            *(
+                words
+                for figure in pictures(root)
+                for words in (figure.caption, figure.title)
+            ),
+            *(
+                plan.title,
+                *_sentences(
+                    plan.description,
+                    *missing(plan, measured),
+                    *measured.failures.values(),
+                ),
+            ),
         ],
         # Why something is not assessed is quoted from the comparison's own table.
         answers=[row[-1] for row in guidance.rows] + [row[-1] for row in gaps.rows],
         verdicts={**reasons, **{line: _verdicts_in(line) for line in quoted}},
-        percentages=[*_percentages(rows), *_hit_rates(guidance_numbers(plan, measured)), *_tier_hits(plan, measured)],
-        numbers=[f"{100 * plan.margin:g}", "95", str(LOW_HITS), str(HIGH_HITS), *_counts(measured), *_multiples(rows)],
+        percentages=[
+            *_percentages(rows),
+            *_hit_rates(guidance_numbers(plan, measured)),
+            *_tier_hits(plan, measured),
+        ],
+        numbers=[
+            f"{100 * plan.margin:g}",
+            "95",
+            str(LOW_HITS),
+            str(HIGH_HITS),
+            *_counts(measured),
+            *_multiples(rows),
+        ],
         counts={"cells": len(plan.cells)},
         models=[*plan.models, *_hub_ids(plan), *measured.levels["model"].unique()],
     )
@@ -65,7 +98,10 @@ def document_of(plan: ReportPlan, measured: Measured, root: Section, text: str, 
 def fixed_words() -> list[str]:
     """The sentences of the report that hold no data: the texts in the modules that write it."""
     found = []
-    for module in (*Path(parts.__file__).parent.glob("*.py"), Path(next_steps.__file__)):
+    for module in (
+        *Path(parts.__file__).parent.glob("*.py"),
+        Path(next_steps.__file__),
+    ):
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found += [*parts_of(node.value).sentences, *fixed_fragments(node.value)]
@@ -84,7 +120,14 @@ def pictures(section: Section) -> Iterator[Picture]:
 def _counts(measured: Measured) -> Iterator[str]:
     """How many comparisons of a quantity have each verdict, and there are; how many names a list leaves out."""
     for _, table in measured.comparison.groupby("metric"):
-        yield from map(str, (len(table), *table["verdict"].value_counts(), (~table["verdict"].isin(VERDICTS)).sum()))
+        yield from map(
+            str,
+            (
+                len(table),
+                *table["verdict"].value_counts(),
+                (~table["verdict"].isin(VERDICTS)).sum(),
+            ),
+        )
     edge = int((~measured.peaks["bracketed"].astype(bool)).sum())
     yield from (str(edge - 2), str(edge - 3))
 
@@ -93,7 +136,9 @@ def _multiples(rows: list[dict[Any, Any]]) -> Iterator[str]:
     """Effects above +100 % as multiples, to the digits a report may use."""
     for row in rows:
         if row["effect_percent"] > 100:
-            yield from (f"{1 + row['effect_percent'] / 100:.{digits}f}" for digits in (0, 1))
+            yield from (
+                f"{1 + row['effect_percent'] / 100:.{digits}f}" for digits in (0, 1)
+            )
 
 
 def _tier_hits(plan: ReportPlan, measured: Measured) -> Iterator[Percentage]:
@@ -110,19 +155,31 @@ def _sentences(*texts: str) -> list[str]:
 
 def _verdicts_in(line: str) -> set[str]:
     """The verdicts that a sentence of the summary states; "indicative" does not state the one it points to."""
-    said = {verdict for verdict in (*VERDICTS, *WITHOUT_VERDICT) if re.search(rf"\b{re.escape(verdict)}", line)}
-    return said - set(VERDICTS) if any(verdict in WITHOUT_VERDICT for verdict in said) else said
+    said = {
+        verdict
+        for verdict in (*VERDICTS, *WITHOUT_VERDICT)
+        if re.search(rf"\b{re.escape(verdict)}", line)
+    }
+    return (
+        said - set(VERDICTS)
+        if any(verdict in WITHOUT_VERDICT for verdict in said)
+        else said
+    )
 
 
 def _percentages(rows: list[dict[Any, Any]]) -> Iterator[Percentage]:
     """Every effect of the comparison as the report prints it, with what it compares."""
     for row in rows:
-        shown = numerals.effect(*(row[f"{name}_percent"] for name in ("effect", "low", "high", "interval")))
+        shown = numerals.effect(
+            *(row[f"{name}_percent"] for name in ("effect", "low", "high", "interval"))
+        )
         cell = f"{row['model']}/{row['scenario']}/{row['cpu_blocks']}"
         if " %" in shown:
             yield Percentage(shown.partition(" %")[0], cell, str(row["baseline"]))
         if row["verdict"] == IDLE:
-            most = numerals.end_of_effect(row["cost_percent"], row["low_percent"], row["high_percent"])
+            most = numerals.end_of_effect(
+                row["cost_percent"], row["low_percent"], row["high_percent"]
+            )
             yield Percentage(most, cell, str(row["baseline"]))
 
 
@@ -130,7 +187,11 @@ def _hit_rates(table: Table) -> Iterator[Percentage]:
     """The shares of prompt tokens that the guidance quotes."""
     at = table.header.index(HITS)
     for row in table.rows:
-        yield from (Percentage(shown, row[0], "prompt tokens") for shown in row[at].split("; ") if shown)
+        yield from (
+            Percentage(shown, row[0], "prompt tokens")
+            for shown in row[at].split("; ")
+            if shown
+        )
 
 
 def _hub_ids(plan: ReportPlan) -> list[str]:

@@ -26,7 +26,9 @@ def s3(log: Path) -> Iterator[str]:
     port = free_pair()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, env=plugins.environment(LOCK), stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, env=plugins.environment(LOCK), stdout=output, stderr=output
+        )
     address = f"http://127.0.0.1:{port}"
     try:
         wait_until(lambda: _answer(address) is not None, f"an answer of moto ({log})")
@@ -38,7 +40,9 @@ def s3(log: Path) -> Iterator[str]:
 
 def keys(address: str, bucket: str) -> list[str]:
     """List what a bucket holds: up to 1,000 keys, none where there is no such bucket."""
-    return re.findall(r"<Key>(.*?)</Key>", _answer(f"{address}/{bucket}?list-type=2") or "")
+    return re.findall(
+        r"<Key>(.*?)</Key>", _answer(f"{address}/{bucket}?list-type=2") or ""
+    )
 
 
 def _answer(url: str) -> str | None:

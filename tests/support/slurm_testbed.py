@@ -22,7 +22,11 @@ def missing() -> str | None:
         return f"{VARIABLE} names no folder with start.sh and stop.sh"
     if os.geteuid() != 0:
         return "a SLURM of one's own needs root"
-    absent = [name for name in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(name) is None]
+    absent = [
+        name
+        for name in ("slurmctld", "slurmd", "munged", "sbatch")
+        if shutil.which(name) is None
+    ]
     return f"no {', '.join(absent)} (packages slurm-wlm and munge)" if absent else None
 
 
@@ -40,8 +44,19 @@ def _running(state: Path) -> Iterator[None]:
     scripts = Path(os.environ[VARIABLE])
     try:
         with (state.parent / "slurm-start.log").open("wb") as log:
-            subprocess.run(["bash", scripts / "start.sh", state], stdout=log, stderr=log, check=True, timeout=60)
-        answer = subprocess.run(["sinfo", "--noheader", "--format", "%T"], capture_output=True, text=True, timeout=30)
+            subprocess.run(
+                ["bash", scripts / "start.sh", state],
+                stdout=log,
+                stderr=log,
+                check=True,
+                timeout=60,
+            )
+        answer = subprocess.run(
+            ["sinfo", "--noheader", "--format", "%T"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
         assert answer.stdout.split() == ["idle"], answer.stdout + answer.stderr
         yield
     finally:
@@ -51,4 +66,9 @@ def _running(state: Path) -> Iterator[None]:
 
 def finished_jobs(state: Path) -> int:
     """How many jobs this SLURM was given and has done, by its controller's log."""
-    return len(re.findall(r"_job_complete: JobId=\d+ done", (state / "log" / "slurmctld.log").read_text()))
+    return len(
+        re.findall(
+            r"_job_complete: JobId=\d+ done",
+            (state / "log" / "slurmctld.log").read_text(),
+        )
+    )

@@ -18,8 +18,20 @@ SERVER = ServerConfig.model_validate(RAW["config"]["server"])
 
 
 def git(folder: Path, *arguments: str) -> str:
-    who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
-    done = subprocess.run(["git", "-C", str(folder), *who, *arguments], capture_output=True, text=True, check=True)
+    who = [
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.org",
+        "-c",
+        "init.defaultBranch=main",
+    ]
+    done = subprocess.run(
+        ["git", "-C", str(folder), *who, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.strip()
 
 
@@ -37,10 +49,14 @@ def source_tree(folder: Path, connector: str = "DELAY = 0\n") -> Path:
 
 def installed(folder: Path, version: str = "0.32.0") -> Path:
     """Make an environment with a vLLM whose release is that of the default campaign, and a program beside it."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True
+    )
     site = next(folder.glob("lib/python3*/site-packages"))
     (site / "vllm" / "deep").mkdir(parents=True)
-    (site / "vllm" / "__init__.py").write_text("from vllm.connector import DELAY\nfrom vllm._version import version\n")
+    (site / "vllm" / "__init__.py").write_text(
+        "from vllm.connector import DELAY\nfrom vllm._version import version\n"
+    )
     (site / "vllm" / "_version.py").write_text(f"version = {version!r}\n")
     (site / "vllm" / "connector.py").write_text("DELAY = 'as installed'\n")
     (site / "vllm" / "deep" / "_C.so").write_bytes(b"compiled")
@@ -63,7 +79,9 @@ def _distribution(site: Path, name: str, version: str, *requires: str) -> None:
     info = site / f"{name}-{version}.dist-info"
     info.mkdir()
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-    (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires)]) + "\n")
+    (info / "METADATA").write_text(
+        "\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires)]) + "\n"
+    )
     (info / "RECORD").write_text(f"{name}/__init__.py,sha256={version},1\n")
 
 
@@ -76,17 +94,29 @@ def wheel(folder: Path, name: str, version: str, content: str, *requires: str) -
     wanted = "".join(f"Requires-Dist: {one}\n" for one in requires)
     with zipfile.ZipFile(path, "w") as file:
         file.writestr(f"{package}/__init__.py", content)
-        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{wanted}")
-        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         file.writestr(
-            f"{info}/RECORD", f"{package}/__init__.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n"
+            f"{info}/METADATA",
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{wanted}",
+        )
+        file.writestr(
+            f"{info}/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        file.writestr(
+            f"{info}/RECORD",
+            f"{package}/__init__.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n",
         )
     return path
 
 
 def found(**source: Any) -> ArmBuild:
     """Return what a build of the default campaign's server is."""
-    return find_build(BuildSource.model_validate({name: str(value) for name, value in source.items()}), SERVER)
+    return find_build(
+        BuildSource.model_validate(
+            {name: str(value) for name, value in source.items()}
+        ),
+        SERVER,
+    )
 
 
 def made(build: ArmBuild, installed: Path) -> Path:
@@ -96,5 +126,10 @@ def made(build: ArmBuild, installed: Path) -> Path:
 
 def told(environment: Path, program: str) -> str:
     """Return what a program prints in an environment."""
-    done = subprocess.run([environment / "bin" / "python", "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [environment / "bin" / "python", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.strip()

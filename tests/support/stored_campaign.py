@@ -23,8 +23,19 @@ CAMPAIGN = "campaign.yaml"
 def write_campaign(folder: Path, levels: Sequence[int], runs: int = 1) -> Path:
     """Write the campaign, of two cells, into a copy of the workflow. Return its folder of results."""
     workload = {
-        **{"levels": list(levels), "seconds": files.LEVEL_S, "warmup_s": files.WARMUP_S, "turns": 5, "seed": 889},
-        **{"prompt_tokens": 128, "output_tokens": 128, "prefix_tokens": 1_000, "prefix_count": 40},
+        **{
+            "levels": list(levels),
+            "seconds": files.LEVEL_S,
+            "warmup_s": files.WARMUP_S,
+            "turns": 5,
+            "seed": 889,
+        },
+        **{
+            "prompt_tokens": 128,
+            "output_tokens": 128,
+            "prefix_tokens": 1_000,
+            "prefix_count": 40,
+        },
     }
     campaign = yaml.safe_load((folder / "config" / "config.yaml").read_text()) | {
         **{"name": "stored", "results": "results/campaigns/stored", "runs": runs},
@@ -46,19 +57,29 @@ def fill_store(folder: Path, levels: Sequence[int], scratch: Path) -> None:
     archive = scratch / "pcp.tar.zst"
     pack_archives([next(scratch.rglob("*.meta")).with_suffix("")], archive)
     generator = np.random.default_rng(3)
-    for cell, run in itertools.product(config.cells, range(1, config.campaign.runs + 1)):
+    for cell, run in itertools.product(
+        config.cells, range(1, config.campaign.runs + 1)
+    ):
         key = Key(config.measurement_id(cell), run, str(HOST["fingerprint"]))
         place = store.scratch(key)
         shutil.copyfile(archive, place / "raw" / "pcp.tar.zst")
         entries = []
         for number, streams in enumerate(levels):
-            rate = 200.0 * streams / (streams + 40) * float(np.exp(generator.normal(0, 0.02)))
+            rate = (
+                200.0
+                * streams
+                / (streams + 40)
+                * float(np.exp(generator.normal(0, 0.02)))
+            )
             name = f"raw/guidellm-{streams:04d}.json.zst"
             (place / name).write_bytes(files.report(generator, number, streams, rate))
             begin = files.level_start(number)
             window = {"start": begin + files.WARMUP_S, "end": begin + files.LEVEL_S}
             entries.append({"level": streams, "status": "ok", "report": name, **window})
         facts = described(config.specification(cell).to_json(), run, levels=entries)
-        facts["exercised"] = {"required": required_counters(cell.scenario), "exercised": True}
+        facts["exercised"] = {
+            "required": required_counters(cell.scenario),
+            "exercised": True,
+        }
         write_json(place / "run.json", facts)
         store.commit(place, key)

@@ -19,7 +19,11 @@ def filled(folder: Path, key: Key = KEY, payload: bytes = b"archive") -> Path:
     (folder / "raw" / "pcp.tar.zst").write_bytes(payload)
     write_json(
         folder / "run.json",
-        {"measurement": key.measurement, "run": key.run, "hardware": {"fingerprint": key.hardware}},
+        {
+            "measurement": key.measurement,
+            "run": key.run,
+            "hardware": {"fingerprint": key.hardware},
+        },
     )
     return folder
 
@@ -30,7 +34,10 @@ def finished(store: Store, key: Key = KEY, payload: bytes = b"archive") -> Path:
 
 
 def described(
-    specification: Mapping[str, Any], run: int, host: Mapping[str, Any] = HOST, **changes: Any
+    specification: Mapping[str, Any],
+    run: int,
+    host: Mapping[str, Any] = HOST,
+    **changes: Any,
 ) -> dict[str, Any]:
     """Return a whole run.json of what a specification defines."""
     return {
@@ -44,7 +51,9 @@ def described(
         "started": "2026-03-01T00:00:00Z",
         "finished": "2026-03-01T00:10:00Z",
         "hardware": dict(host),
-        "levels": [{"level": 2, "status": "ok", "report": "raw/guidellm-0002.json.zst"}],
+        "levels": [
+            {"level": 2, "status": "ok", "report": "raw/guidellm-0002.json.zst"}
+        ],
         **changes,
     }
 
@@ -68,8 +77,12 @@ def measured(
     return store.commit(scratch, key)
 
 
-def pointed(results: Path, place: Path, specification: Mapping[str, Any], run: int = 1) -> Path:
+def pointed(
+    results: Path, place: Path, specification: Mapping[str, Any], run: int = 1
+) -> Path:
     """Point to a stored run as the workflow does; return the pointer."""
-    path = results.joinpath(*map(str, specification["cell"].values()), f"run-{run}", "measurement.json")
+    path = results.joinpath(
+        *map(str, specification["cell"].values()), f"run-{run}", "measurement.json"
+    )
     write_json(path, pointer(place, Key(measurement_id(specification), run, "")))
     return path

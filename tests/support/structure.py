@@ -27,7 +27,15 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     "report": (*_BELOW_SPEC, "spec", "analysis"),
     # A search for levels judges each level at once, with the checks of the report.
     "measure": (*_BELOW_SPEC, "spec", "engines", "analysis"),
-    "workflow": (*_BELOW_SPEC, "spec", "engines", "analysis", "importing", "report", "measure"),
+    "workflow": (
+        *_BELOW_SPEC,
+        "spec",
+        "engines",
+        "analysis",
+        "importing",
+        "report",
+        "measure",
+    ),
 }
 """What each package may import of the others; docs/architecture.md draws it."""
 
@@ -62,7 +70,11 @@ VLLM_NAMED: Mapping[str, str] = {
 def imports() -> list[tuple[str, str]]:
     """Return every import of one module of kveval by another, those for type checking alone included."""
     graph = grimp.build_graph("kveval", cache_dir=None)
-    return [(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)]
+    return [
+        (one, other)
+        for one in graph.modules
+        for other in graph.find_modules_directly_imported_by(one)
+    ]
 
 
 def forbidden(edges: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -84,7 +96,9 @@ def circles(edges: Sequence[tuple[str, str]]) -> list[Sequence[str]]:
         while _part(one, common) == _part(other, common) != "":
             common += 1
         if _part(one, common) and _part(other, common):
-            inside[".".join(one.split(".")[:common])][_part(one, common)].add(_part(other, common))
+            inside[".".join(one.split(".")[:common])][_part(one, common)].add(
+                _part(other, common)
+            )
     found = []
     for package, members in sorted(inside.items()):
         try:
@@ -98,14 +112,20 @@ def circles(edges: Sequence[tuple[str, str]]) -> list[Sequence[str]]:
 def _trees() -> dict[str, ast.Module]:
     """The syntax of each module, by its path below kveval."""
     return {
-        path.relative_to(LIBRARY).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        path.relative_to(LIBRARY).as_posix(): ast.parse(
+            path.read_text(encoding="utf-8")
+        )
         for path in LIBRARY.rglob("*.py")
     }
 
 
 def entries() -> list[str]:
     """Return what lies at the top of kveval."""
-    return sorted(path.name for path in LIBRARY.iterdir() if path.name not in ("__init__.py", "__pycache__"))
+    return sorted(
+        path.name
+        for path in LIBRARY.iterdir()
+        if path.name not in ("__init__.py", "__pycache__")
+    )
 
 
 def sizes() -> dict[str, int]:
@@ -119,7 +139,11 @@ def sizes() -> dict[str, int]:
 @functools.cache
 def naming_vllm() -> list[str]:
     """Return the modules that have the word vLLM in a string that is no docstring."""
-    return sorted(path for path, tree in _trees().items() if any("vllm" in text.lower() for text in _strings(tree)))
+    return sorted(
+        path
+        for path, tree in _trees().items()
+        if any("vllm" in text.lower() for text in _strings(tree))
+    )
 
 
 @functools.cache
@@ -136,7 +160,9 @@ def indirect_docstrings() -> list[str]:
         f"{path}: {text.splitlines()[0]}"
         for path, tree in _trees().items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        )
         and (text := ast.get_docstring(node))
         and text.split()[0] in ("What", "Which", "From")
     )
@@ -144,7 +170,10 @@ def indirect_docstrings() -> list[str]:
 
 def lines() -> int:
     """Return the lines of Python in scripts/."""
-    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in SCRIPTS.rglob("*.py"))
+    return sum(
+        len(path.read_text(encoding="utf-8").splitlines())
+        for path in SCRIPTS.rglob("*.py")
+    )
 
 
 def _strings(tree: ast.AST) -> Iterator[str]:
@@ -168,10 +197,21 @@ def main() -> int:
     sys.path.insert(0, str(SCRIPTS))
     edges = imports()
     folder, modules = max(sizes().items(), key=lambda entry: entry[1])
-    wrong, round_, twice, total = forbidden(edges), circles(edges), repeated_classes(), lines()
-    print(f"entries at the top of kveval: {len(entries())} of at most {MOST_ENTRIES} ({', '.join(entries())})")
-    print(f"largest folder: {folder}, {modules} modules of at most {MOST_MODULES}; {sum(sizes().values())} in all")
-    print(f"imports: {len(edges)}, against the direction: {len(wrong)}, circles: {len(round_)}")
+    wrong, round_, twice, total = (
+        forbidden(edges),
+        circles(edges),
+        repeated_classes(),
+        lines(),
+    )
+    print(
+        f"entries at the top of kveval: {len(entries())} of at most {MOST_ENTRIES} ({', '.join(entries())})"
+    )
+    print(
+        f"largest folder: {folder}, {modules} modules of at most {MOST_MODULES}; {sum(sizes().values())} in all"
+    )
+    print(
+        f"imports: {len(edges)}, against the direction: {len(wrong)}, circles: {len(round_)}"
+    )
     for one, other in wrong:
         print(f"  {one} imports {other}")
     for circle in round_:

@@ -12,7 +12,17 @@ import pandas as pd
 import yaml
 from tests.support.paths import CONFIG
 from tests.support.synthetic import level_row, run_description
-from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metric, Writer, indom, pmid, units
+from tests.unit.pcp.test_archive_writer import (
+    COUNTER,
+    DOUBLE,
+    NULL,
+    U64,
+    Metric,
+    Writer,
+    indom,
+    pmid,
+    units,
+)
 
 from kveval.analysis.cells import CellKey
 from kveval.analysis.peaks import peak_row
@@ -22,7 +32,9 @@ from kveval.pcp.conversion.conversion import convert
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.store.run_file import Change, Run
 
-METRICS: dict[str, dict[str, Any]] = yaml.safe_load((CONFIG / "metrics.yaml").read_text(encoding="utf-8"))
+METRICS: dict[str, dict[str, Any]] = yaml.safe_load(
+    (CONFIG / "metrics.yaml").read_text(encoding="utf-8")
+)
 LEVELS = (1, 50, 100, 200, 300, 400, 500, 650)
 # Name -> parameters, tok/s at saturation, tokens of the device's KV cache, bytes of KV cache per token.
 MODELS = {
@@ -42,22 +54,34 @@ ARMS = {
     "llm-d-valkey": -0.001,
 }
 TIERED = ("native-offload", "lmcache-local", "lmcache-redis", "lmcache-valkey")
-BASELINES: dict[str, str | None] = {arm: None if arm == "no-offload" else "no-offload" for arm in ARMS}
+BASELINES: dict[str, str | None] = {
+    arm: None if arm == "no-offload" else "no-offload" for arm in ARMS
+}
 _KIND = {"no": "none", "native": "native", "lmcache": "lmcache", "llm-d": "llm-d-index"}
 PARAMETERS = {model: facts[0] for model, facts in MODELS.items()}
 START = pd.Timestamp("2026-01-01T00:00Z")
 WINDOW_S = 60
 
 
-def cells(models: Sequence[str] = tuple(MODELS), arms: Sequence[str] = tuple(ARMS)) -> list[CellKey]:
+def cells(
+    models: Sequence[str] = tuple(MODELS), arms: Sequence[str] = tuple(ARMS)
+) -> list[CellKey]:
     """Every model with every arm at 10,000 blocks, and three arms of the two largest models at 20,000: 34 cells."""
-    found = [(model, arm, 10_000 if arm in TIERED else 0) for model in models for arm in arms]
+    found = [
+        (model, arm, 10_000 if arm in TIERED else 0) for model in models for arm in arms
+    ]
     larger = [model for model in models if model in ("Qwen3-14B", "Qwen3-32B-AWQ")]
-    again = [arm for arm in ("native-offload", "lmcache-local", "lmcache-valkey") if arm in arms]
+    again = [
+        arm
+        for arm in ("native-offload", "lmcache-local", "lmcache-valkey")
+        if arm in arms
+    ]
     return found + [(model, arm, 20_000) for model in larger for arm in again]
 
 
-def levels_table(keys: Sequence[CellKey], runs: int = 3, levels: Sequence[int] = LEVELS) -> pd.DataFrame:
+def levels_table(
+    keys: Sequence[CellKey], runs: int = 3, levels: Sequence[int] = LEVELS
+) -> pd.DataFrame:
     """complete_metrics.csv of these cells: plausible, with block effects and a run-to-run SD of 1.5 %."""
     generator = np.random.default_rng(11)
     rows = []
@@ -67,7 +91,12 @@ def levels_table(keys: Sequence[CellKey], runs: int = 3, levels: Sequence[int] =
         for run in range(1, runs + 1):
             block = 0.02 * np.sin(7 * run)
             for level in levels:
-                effect = ARMS[arm] * need * (2 if blocks > 10_000 else 1) * min(level / 50, 1)
+                effect = (
+                    ARMS[arm]
+                    * need
+                    * (2 if blocks > 10_000 else 1)
+                    * min(level / 50, 1)
+                )
                 rate = top * level / (level + 30) * (1 - level / 4000)
                 rate *= np.exp(effect + block + generator.normal(0, 0.015))
                 rows.append(_row((model, arm, blocks), run, level, rate, generator))
@@ -76,7 +105,9 @@ def levels_table(keys: Sequence[CellKey], runs: int = 3, levels: Sequence[int] =
     return table
 
 
-def _row(cell: CellKey, run: int, level: int, rate: float, generator: np.random.Generator) -> dict[str, Any]:
+def _row(
+    cell: CellKey, run: int, level: int, rate: float, generator: np.random.Generator
+) -> dict[str, Any]:
     model, arm, blocks = cell
     row = level_row(model, arm, run, level, rate)
     tier, jitter = arm in TIERED, generator.normal(1, 0.02, 12)
@@ -86,7 +117,9 @@ def _row(cell: CellKey, run: int, level: int, rate: float, generator: np.random.
         "kv_cache_usage_percent": min(100, 30 + 0.1 * level) * jitter[1],
         "kv_cache_usage_max_percent": min(100, 40 + 0.1 * level),
         "prefix_cache_hit_percent": min(95, (20 + 8 * np.log2(level)) * jitter[2]),
-        "external_cache_hit_percent": (35 if blocks > 10_000 else 22) * jitter[3] if tier else absent,
+        "external_cache_hit_percent": (35 if blocks > 10_000 else 22) * jitter[3]
+        if tier
+        else absent,
         "requests_running": running,
         "requests_waiting": max(0.0, level - running),
         "preemptions": 0.0,
@@ -99,7 +132,8 @@ def _row(cell: CellKey, run: int, level: int, rate: float, generator: np.random.
         "memory_available_gib": 400.0,
         "shared_memory_gib": 2.0,
         "server_rss_gib": (4 + 25 * blocks / 10_000) * jitter[9],
-        "gpu_utilisation_percent": min(100, 55 + 40 * rate / MODELS[model][1]) * jitter[10],
+        "gpu_utilisation_percent": min(100, 55 + 40 * rate / MODELS[model][1])
+        * jitter[10],
         "gpu_memory_used_gib": 86.0,
         "gpu_power_w": 480 * jitter[11],
     }
@@ -107,12 +141,26 @@ def _row(cell: CellKey, run: int, level: int, rate: float, generator: np.random.
     start = START + pd.Timedelta(seconds=1)
     return {
         **row,
-        **{name: value for name, value in known.items() if name not in row or name in system},
+        **{
+            name: value
+            for name, value in known.items()
+            if name not in row or name in system
+        },
         **{"cpu_blocks": blocks, "engine": "kubernetes", "weights": "full", "run": run},
         "configuration": f"{model}/{arm}/{blocks}",
-        **{"window_start": start, "window_end": start + pd.Timedelta(seconds=WINDOW_S - 2)},
-        **{"total_tok_s": 40 * rate, "throughput_completed_tok_s": 0.97 * rate, "duration_s": 120.0},
-        **{"requests_total": row["requests_completed"] + level, "incomplete_share": 0.03},
+        **{
+            "window_start": start,
+            "window_end": start + pd.Timedelta(seconds=WINDOW_S - 2),
+        },
+        **{
+            "total_tok_s": 40 * rate,
+            "throughput_completed_tok_s": 0.97 * rate,
+            "duration_s": 120.0,
+        },
+        **{
+            "requests_total": row["requests_completed"] + level,
+            "incomplete_share": 0.03,
+        },
         **{"prompt_tokens": 39 * 120 * rate, "throughput_req_s": rate / 128},
     }
 
@@ -122,19 +170,46 @@ def plan(keys: Sequence[CellKey] | None = None, **changes: Any) -> ReportPlan:
     scenarios = {
         arm: {
             **{"title": arm, "baseline": baseline, "arm": _KIND[arm.rsplit("-", 1)[0]]},
-            "store": next((store for store in ("redis", "valkey") if arm.endswith(store)), None),
-            "exercised": [{"counter": "vllm:hits_total", "at_least": 1, "unit": "tokens"}] if arm in TIERED else [],
+            "store": next(
+                (store for store in ("redis", "valkey") if arm.endswith(store)), None
+            ),
+            "exercised": [
+                {"counter": "vllm:hits_total", "at_least": 1, "unit": "tokens"}
+            ]
+            if arm in TIERED
+            else [],
         }
         for arm, baseline in BASELINES.items()
     }
-    models = {name: {"parameters": facts[0], "kv_bytes_per_token": facts[3]} for name, facts in MODELS.items()}
-    facts = {"name": "large", "title": "A large campaign", "description": "", "runs": 3, "cells": keys or cells()}
-    return ReportPlan(**{**facts, "scenarios": scenarios, "metrics": METRICS, "models": models, **changes})
+    models = {
+        name: {"parameters": facts[0], "kv_bytes_per_token": facts[3]}
+        for name, facts in MODELS.items()
+    }
+    facts = {
+        "name": "large",
+        "title": "A large campaign",
+        "description": "",
+        "runs": 3,
+        "cells": keys or cells(),
+    }
+    return ReportPlan(
+        **{
+            **facts,
+            "scenarios": scenarios,
+            "metrics": METRICS,
+            "models": models,
+            **changes,
+        }
+    )
 
 
 def runs_of(levels: pd.DataFrame) -> list[Run]:
     """The runs that a table of levels came from."""
-    keys = levels[["model", "scenario", "cpu_blocks", "run"]].drop_duplicates().itertuples(index=False, name=None)
+    keys = (
+        levels[["model", "scenario", "cpu_blocks", "run"]]
+        .drop_duplicates()
+        .itertuples(index=False, name=None)
+    )
     return [msgspec.convert(_run(*key), Run) for key in keys]
 
 
@@ -142,8 +217,19 @@ def _run(model: str, scenario: str, blocks: int, run: int) -> dict[str, Any]:
     _, _, device, per_token = MODELS[model]
     described = run_description(model, scenario, blocks, run)
     workload = {
-        **{"prompt_tokens": 128, "output_tokens": 128, "turns": 5, "prefix_tokens": 10_000, "prefix_count": 160},
-        **{"levels": list(LEVELS), "seconds": 150, "warmup_s": 30, "profile": "concurrent"},
+        **{
+            "prompt_tokens": 128,
+            "output_tokens": 128,
+            "turns": 5,
+            "prefix_tokens": 10_000,
+            "prefix_count": 160,
+        },
+        **{
+            "levels": list(LEVELS),
+            "seconds": 150,
+            "warmup_s": 30,
+            "profile": "concurrent",
+        },
     }
     gpu = {"name": "NVIDIA L40S", "memory_bytes": 48 * 2**30}
     return {
@@ -155,8 +241,16 @@ def _run(model: str, scenario: str, blocks: int, run: int) -> dict[str, Any]:
         },
         "specification": {
             "workload": workload,
-            "model": {"kv_bytes_per_token": per_token, "hf_id": f"Qwen/{model}", "tensor_parallel_size": 2},
-            **{"block_size": 16, "argv": ["vllm", "serve", scenario, str(blocks)], "env": {}},
+            "model": {
+                "kv_bytes_per_token": per_token,
+                "hf_id": f"Qwen/{model}",
+                "tensor_parallel_size": 2,
+            },
+            **{
+                "block_size": 16,
+                "argv": ["vllm", "serve", scenario, str(blocks)],
+                "env": {},
+            },
         },
         "hardware": {
             **{"cpu_model": "A server CPU", "cpus": 48, "memory_bytes": 512 * 2**30},
@@ -165,7 +259,10 @@ def _run(model: str, scenario: str, blocks: int, run: int) -> dict[str, Any]:
         "versions": {"vllm": "0.32.0", "guidellm": "0.8.1", "pcp": "7.0.3"},
         "budget": {
             **{"cpu_blocks": blocks, "tokens": 16 * blocks, "device_tokens": device},
-            **{"requested_bytes": 16 * blocks * per_token, "tier_bytes": 16 * blocks * per_token},
+            **{
+                "requested_bytes": 16 * blocks * per_token,
+                "tier_bytes": 16 * blocks * per_token,
+            },
         },
         "levels": [{**described["levels"][0], "level": level} for level in LEVELS],
     }
@@ -175,29 +272,57 @@ def measured(levels: pd.DataFrame, **settings: Any) -> Measured:
     """Everything that is made from a table of levels."""
     groups = levels.groupby(["model", "scenario", "cpu_blocks"], sort=False)
     peaks = pd.DataFrame([peak_row(cell, list(METRICS)) for _, cell in groups])
-    return Measured(runs_of(levels), levels, peaks, compare_all(levels, BASELINES, Comparison(**settings)).baseline)
+    return Measured(
+        runs_of(levels),
+        levels,
+        peaks,
+        compare_all(levels, BASELINES, Comparison(**settings)).baseline,
+    )
 
 
 def with_reuse(measured: Measured) -> Measured:
     """The same with hits that the servers counted as they were recorded, and with shares that were computed."""
     levels, asked = measured.levels, 1e6
     device = levels["prefix_cache_hit_percent"] / 100
-    served = device + (1 - device) * levels["external_cache_hit_percent"].fillna(0.0) / 100
+    served = (
+        device + (1 - device) * levels["external_cache_hit_percent"].fillna(0.0) / 100
+    )
     sizes = levels["cpu_blocks"]
-    curve = [f"0={alone:.4f};{size}={both:.4f}" for alone, both, size in zip(device, served, sizes, strict=True)]
+    curve = [
+        f"0={alone:.4f};{size}={both:.4f}"
+        for alone, both, size in zip(device, served, sizes, strict=True)
+    ]
     predicted = levels.assign(
-        **{"predicted_device_ratio": device, "predicted_ratio_low": served - 0.02, "predicted_ratio_high": served},
-        **{"predicted_prompt_tokens": asked, "predicted_tier_blocks": sizes.astype(float), "predicted_not": ""},
+        **{
+            "predicted_device_ratio": device,
+            "predicted_ratio_low": served - 0.02,
+            "predicted_ratio_high": served,
+        },
+        **{
+            "predicted_prompt_tokens": asked,
+            "predicted_tier_blocks": sizes.astype(float),
+            "predicted_not": "",
+        },
         predicted_curve=np.where(sizes > 0, curve, ""),
     )
     hits = {
         (*key, level): {
             "vllm:prefix_cache_queries_total": asked,
             "vllm:prefix_cache_hits_total": asked * alone,
-            **({"vllm:external_prefix_cache_hits_total": asked * (both - alone)} if key[2] else {}),
+            **(
+                {"vllm:external_prefix_cache_hits_total": asked * (both - alone)}
+                if key[2]
+                else {}
+            ),
         }
         for *key, level, alone, both in zip(
-            *(levels[name] for name in ("model", "scenario", "cpu_blocks", "run", "level")), device, served, strict=True
+            *(
+                levels[name]
+                for name in ("model", "scenario", "cpu_blocks", "run", "level")
+            ),
+            device,
+            served,
+            strict=True,
         )
     }
     runs = []
@@ -210,7 +335,9 @@ def with_reuse(measured: Measured) -> Measured:
         }
         first = run.levels[0]
         entries = [
-            msgspec.structs.replace(first, level=level, counters=first.counters | changes)
+            msgspec.structs.replace(
+                first, level=level, counters=first.counters | changes
+            )
             for level, changes in counted.items()
         ]
         runs.append(msgspec.structs.replace(run, levels=entries))
@@ -233,15 +360,30 @@ def recording(folder: Path, cpus: int = 16) -> Path:
     vllm = "openmetrics.vllm.vllm."
     gauges = {metric(f"{vllm}{name}"): top for name, top in _GAUGES.items()}
     counters = {
-        metric(f"{vllm}{name}", semantics=COUNTER, units=units(1) if "bytes" in name else units(0)): slope
+        metric(
+            f"{vllm}{name}",
+            semantics=COUNTER,
+            units=units(1) if "bytes" in name else units(0),
+        ): slope
         for name, slope in _COUNTERS.items()
     }
     states = {
-        state: metric(f"kernel.percpu.cpu.{state}", U64, indom=each, semantics=COUNTER, units=units(0, 1, 0, (0, 1, 0)))
+        state: metric(
+            f"kernel.percpu.cpu.{state}",
+            U64,
+            indom=each,
+            semantics=COUNTER,
+            units=units(0, 1, 0, (0, 1, 0)),
+        )
         for state in ("user", "sys", "idle")
     }
     host = {
-        state: metric(f"kernel.all.cpu.{state}", U64, semantics=COUNTER, units=units(0, 1, 0, (0, 1, 0)))
+        state: metric(
+            f"kernel.all.cpu.{state}",
+            U64,
+            semantics=COUNTER,
+            units=units(0, 1, 0, (0, 1, 0)),
+        )
         for state in ("user", "nice", "sys", "intr", "steal", "idle", "wait.total")
     }
     share_of_each = metric("kernel.percpu.share", indom=each)
@@ -249,21 +391,39 @@ def recording(folder: Path, cpus: int = 16) -> Path:
     totals = dict.fromkeys(counters, 0.0)
     for step in range(WINDOW_S):
         wave = 1 + 0.15 * np.sin(step / 5) + generator.normal(0, 0.05)
-        values: dict[int, dict[int, object] | int] = {number: {NULL: top * wave} for number, top in gauges.items()}
+        values: dict[int, dict[int, object] | int] = {
+            number: {NULL: top * wave} for number, top in gauges.items()
+        }
         for number, slope in counters.items():
             totals[number] += slope * max(wave, 0)
             values[number] = {NULL: totals[number]}
-        for state, share in (("user", 0.8 * busy), ("sys", 0.2 * busy), ("idle", 1 - busy)):
-            values[states[state]] = {cpu: int(1000 * step * share[cpu]) for cpu in range(cpus)}
+        for state, share in (
+            ("user", 0.8 * busy),
+            ("sys", 0.2 * busy),
+            ("idle", 1 - busy),
+        ):
+            values[states[state]] = {
+                cpu: int(1000 * step * share[cpu]) for cpu in range(cpus)
+            }
         for state, number in host.items():
-            values[number] = {NULL: 1000 * step * cpus * {"user": 3, "sys": 1, "idle": 6}.get(state, 0) // 10}
+            values[number] = {
+                NULL: 1000
+                * step
+                * cpus
+                * {"user": 3, "sys": 1, "idle": 6}.get(state, 0)
+                // 10
+            }
         values[share_of_each] = {cpu: float(busy[cpu]) for cpu in range(cpus)}
         writer.record(START.value + step * 10**9, values)
     convert(writer.close(), folder / "pcp.parquet")
     return folder / "pcp.parquet"
 
 
-_GAUGES = {"num_requests_running": 17, "num_requests_waiting": 31, "kv_cache_usage_perc": 0.55}
+_GAUGES = {
+    "num_requests_running": 17,
+    "num_requests_waiting": 31,
+    "kv_cache_usage_perc": 0.55,
+}
 _COUNTERS = {
     "generation_tokens_total": 240,
     "kv_offload_load_bytes_total": 9e8,

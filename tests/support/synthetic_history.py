@@ -8,7 +8,12 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT
 
-CONDITIONS = {"engine": "local", "weights": "full", "hardware": "a1b2c3d4e5f6", "workload": "prompt_tokens=512;turns=1"}
+CONDITIONS = {
+    "engine": "local",
+    "weights": "full",
+    "hardware": "a1b2c3d4e5f6",
+    "workload": "prompt_tokens=512;turns=1",
+}
 
 
 def nightly(number: int) -> str:
@@ -33,12 +38,24 @@ def history(
         for run in range(1, runs + 1):
             rows.append(
                 {
-                    **{"campaign": f"week-{number}", "model": "Qwen3-0.6B", "scenario": "lmcache-local"},
-                    **{"cpu_blocks": 5000, "metric": metric, "level": 8, "run": run, "checks_failed": ""},
+                    **{
+                        "campaign": f"week-{number}",
+                        "model": "Qwen3-0.6B",
+                        "scenario": "lmcache-local",
+                    },
+                    **{
+                        "cpu_blocks": 5000,
+                        "metric": metric,
+                        "level": 8,
+                        "run": run,
+                        "checks_failed": "",
+                    },
                     "value": mean * float(np.exp(random.normal(0, sd))),
                     "measurement": f"{number:016x}",
                     "run_started": f"2026-03-{1 + number % 28:02d}T0{run}:00:00Z",
-                    "software": json.dumps({"vllm": nightly(number), "lmcache": lmcache}),
+                    "software": json.dumps(
+                        {"vllm": nightly(number), "lmcache": lmcache}
+                    ),
                     **CONDITIONS,
                 }
             )

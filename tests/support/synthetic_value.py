@@ -12,7 +12,10 @@ LIMITS: dict[str, Any] = {"ttft_ms": 500.0, "itl_ms": 50.0, "of": "requests"}
 
 
 def with_goodput(
-    levels: pd.DataFrame, share: Callable[[str, int], float], limits: dict[str, Any] = LIMITS, seed: int = 3
+    levels: pd.DataFrame,
+    share: Callable[[str, int], float],
+    limits: dict[str, Any] = LIMITS,
+    seed: int = 3,
 ) -> pd.DataFrame:
     """Return a table of levels with the columns of goodput: so many of the completed as chance would let meet them.
 
@@ -20,7 +23,10 @@ def with_goodput(
     """
     generator = np.random.default_rng(seed)
     settled = levels["requests_completed"].to_numpy()
-    shares = [share(scenario, level) for scenario, level in zip(levels["scenario"], levels["level"], strict=True)]
+    shares = [
+        share(scenario, level)
+        for scenario, level in zip(levels["scenario"], levels["level"], strict=True)
+    ]
     met = generator.binomial(settled, shares)
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.where(met > 0, np.sqrt((1 - met / settled) / met), np.nan)

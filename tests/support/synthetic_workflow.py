@@ -26,21 +26,31 @@ def make_workflow(folder: Path, keys: Sequence[CellKey]) -> None:
         copy = shutil.copytree if source.is_dir() else shutil.copy2
         copy(source, folder / part)
     matrix = [{"models": [m], "scenarios": [s], "cpu_blocks": [b]} for m, s, b in keys]
-    config = yaml.safe_load(PUBLISHED.read_text()) | {"name": "large", "results": "results", "comparison": {}}
-    (folder / "config" / "config.yaml").write_text(yaml.safe_dump(config | {"runs": 3, "matrix": matrix}))
+    config = yaml.safe_load(PUBLISHED.read_text()) | {
+        "name": "large",
+        "results": "results",
+        "comparison": {},
+    }
+    (folder / "config" / "config.yaml").write_text(
+        yaml.safe_dump(config | {"runs": 3, "matrix": matrix})
+    )
     planned = load_config(folder / "config" / "config.yaml", folder / "config")
     levels = campaign.levels_table(keys)
     measured = campaign.measured(levels)
     results = folder / "results"
     recording = campaign.recording(results / "recording", cpus=48)
     for made_up in measured.runs:
-        run = msgspec.structs.replace(made_up, measurement=planned.measurement_id(made_up.cell))
+        run = msgspec.structs.replace(
+            made_up, measurement=planned.measurement_id(made_up.cell)
+        )
         place = results.joinpath(run.cell.path, f"run-{run.run}")
         stored = Path("results/measurements") / run.measurement / f"run-{run.run}"
         place.mkdir(parents=True)
         (folder / stored).mkdir(parents=True)
         (folder / stored / "run.json").write_bytes(msgspec.json.encode(run))
-        (place / "measurement.json").write_text(json.dumps({"measurement": run.measurement, "path": str(stored)}))
+        (place / "measurement.json").write_text(
+            json.dumps({"measurement": run.measurement, "path": str(stored)})
+        )
         (place / "pcp.parquet").hardlink_to(recording)
     pairs = []
     for key in keys:
@@ -49,8 +59,12 @@ def make_workflow(folder: Path, keys: Sequence[CellKey]) -> None:
         measured.levels_of(key).to_csv(pairs[-1][0], index=False)
         (place / "requests.parquet").write_bytes(b"")
         peaks = measured.peaks
-        peaks[(peaks[["model", "scenario", "cpu_blocks"]] == list(key)).all(axis=1)].to_csv(pairs[-1][1], index=False)
+        peaks[
+            (peaks[["model", "scenario", "cpu_blocks"]] == list(key)).all(axis=1)
+        ].to_csv(pairs[-1][1], index=False)
     (results / "analysis").mkdir()
-    for name, table in collect([p[0] for p in pairs], [p[1] for p in pairs], campaign.METRICS).items():
+    for name, table in collect(
+        [p[0] for p in pairs], [p[1] for p in pairs], campaign.METRICS
+    ).items():
         table.to_csv(results / "analysis" / f"{name}.csv", index=False)
     measured.comparison.to_csv(results / "analysis" / "comparison.csv", index=False)

@@ -51,7 +51,9 @@ def cluster_api() -> Api:
     except ClusterError as error:
         pytest.skip(f"the testbed of KUBECONFIG does not answer: {error}")
     if node is None:
-        pytest.skip(f"KUBECONFIG names a cluster without the testbed's node {STAND_IN_NODE}: tests leave it alone")
+        pytest.skip(
+            f"KUBECONFIG names a cluster without the testbed's node {STAND_IN_NODE}: tests leave it alone"
+        )
     return Api.connect(outage_s=60.0)
 
 
@@ -68,7 +70,10 @@ def a_namespace(api: Api) -> Iterator[str]:
     name = f"test-{uuid.uuid4().hex[:10]}"
     api.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}])
     try:
-        wait_until(lambda: api.get(f"/api/v1/namespaces/{name}/serviceaccounts").get("items"), "a service account")
+        wait_until(
+            lambda: api.get(f"/api/v1/namespaces/{name}/serviceaccounts").get("items"),
+            "a service account",
+        )
         yield name
     finally:
         api.delete(NAMESPACE, name)
@@ -90,7 +95,13 @@ def wait_until(found: Callable[[], Any], what: str, timeout_s: float = 60.0) -> 
 
 def listed_kinds(api: Api, *, namespaced: bool | None = None) -> list[Kind]:
     """Return every kind that the cluster can list, of its preferred versions; `namespaced`: only those that are."""
-    versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in api.get("/apis")["groups"])]
+    versions = [
+        "v1",
+        *(
+            group["preferredVersion"]["groupVersion"]
+            for group in api.get("/apis")["groups"]
+        ),
+    ]
     return [
         Kind(version, one["kind"])
         for version in versions
@@ -107,7 +118,12 @@ def deadline_kept(api: Api, namespace: str, job: str) -> Iterator[None]:
     def look_again() -> None:
         while not done.wait(4.0):
             with contextlib.suppress(ClusterError):
-                api.patch(JOB, job, namespace, {"metadata": {"annotations": {"test/looked-at": str(time.time())}}})
+                api.patch(
+                    JOB,
+                    job,
+                    namespace,
+                    {"metadata": {"annotations": {"test/looked-at": str(time.time())}}},
+                )
 
     thread = threading.Thread(target=look_again, daemon=True)
     thread.start()
@@ -123,36 +139,70 @@ def pod_template(mode: str, command: str = "", **annotations: str) -> dict[str, 
     container: dict[str, Any] = {"name": "main", "image": "example.test/image:v1"}
     if command:
         container["command"] = ["sh", "-c", command]
-    marks = {"fakelet/mode": mode} | {f"fakelet/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    return {"metadata": {"annotations": marks, "labels": {}}, "spec": {"containers": [container]}}
+    marks = {"fakelet/mode": mode} | {
+        f"fakelet/{key.replace('_', '-')}": value for key, value in annotations.items()
+    }
+    return {
+        "metadata": {"annotations": marks, "labels": {}},
+        "spec": {"containers": [container]},
+    }
 
 
 def labelled(namespace: str, name: str, **labels: str) -> dict[str, Any]:
     """Make the metadata of an object of ours."""
-    return {"name": name, "namespace": namespace, "labels": {MANAGED_BY: MANAGER, "app": name} | labels}
+    return {
+        "name": name,
+        "namespace": namespace,
+        "labels": {MANAGED_BY: MANAGER, "app": name} | labels,
+    }
 
 
-def a_deployment(namespace: str, name: str, template: dict[str, Any], replicas: int = 1, **spec: Any) -> dict[str, Any]:
+def a_deployment(
+    namespace: str, name: str, template: dict[str, Any], replicas: int = 1, **spec: Any
+) -> dict[str, Any]:
     """Make a Deployment of pods from `template`."""
     metadata = labelled(namespace, name)
     template["metadata"]["labels"] |= metadata["labels"]
-    found = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template} | spec
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": found}
+    found = {
+        "replicas": replicas,
+        "selector": {"matchLabels": {"app": name}},
+        "template": template,
+    } | spec
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata,
+        "spec": found,
+    }
 
 
-def a_job(namespace: str, name: str, template: dict[str, Any], **spec: Any) -> dict[str, Any]:
+def a_job(
+    namespace: str, name: str, template: dict[str, Any], **spec: Any
+) -> dict[str, Any]:
     """Make a Job that tries once."""
     metadata = labelled(namespace, name)
     template["metadata"]["labels"] |= metadata["labels"]
     template["spec"]["restartPolicy"] = "Never"
     found = {"backoffLimit": 0, "template": template} | spec
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": found}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata,
+        "spec": found,
+    }
 
 
 def a_pod(namespace: str, name: str, template: dict[str, Any]) -> dict[str, Any]:
     """Make a pod of its own."""
-    metadata = labelled(namespace, name) | {"annotations": template["metadata"]["annotations"]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+    metadata = labelled(namespace, name) | {
+        "annotations": template["metadata"]["annotations"]
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": template["spec"],
+    }
 
 
 # --- a control plane of one's own
@@ -205,7 +255,12 @@ class Testbed:
 
     def kill_control_plane(self) -> None:
         """End what runs of it for good: in order, they would wait for each other, and nothing of theirs is kept."""
-        for name in ("kube-scheduler", "kube-apiserver", "kube-controller-manager", "etcd"):
+        for name in (
+            "kube-scheduler",
+            "kube-apiserver",
+            "kube-controller-manager",
+            "etcd",
+        ):
             with contextlib.suppress(OSError):
                 pid = self._pid(name)
                 os.kill(pid, signal.SIGKILL)
@@ -217,7 +272,11 @@ class Testbed:
 
     def _port(self) -> int:
         return int(
-            str(yaml.safe_load(self.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]).rpartition(":")[2]
+            str(
+                yaml.safe_load(self.kubeconfig.read_text())["clusters"][0]["cluster"][
+                    "server"
+                ]
+            ).rpartition(":")[2]
         )
 
 
@@ -235,11 +294,25 @@ def own_testbed(
     """
     scripts = os.environ.get("KVEVAL_TESTBED")
     if not scripts:
-        pytest.skip("no KVEVAL_TESTBED: the folder with start.sh and stop.sh of the testbed")
-    ports = {name: free_pair() for name in ("PORT", "ETCD_PORT", "KUBELET_PORT", "SCHED_PORT")}
-    env = {**os.environ, **env, "FAKELET_FLAGS": flags, "AUTHZ": authz, "NODES": nodes, "PY": sys.executable}
+        pytest.skip(
+            "no KVEVAL_TESTBED: the folder with start.sh and stop.sh of the testbed"
+        )
+    ports = {
+        name: free_pair()
+        for name in ("PORT", "ETCD_PORT", "KUBELET_PORT", "SCHED_PORT")
+    }
+    env = {
+        **os.environ,
+        **env,
+        "FAKELET_FLAGS": flags,
+        "AUTHZ": authz,
+        "NODES": nodes,
+        "PY": sys.executable,
+    }
     env |= {name: str(port) for name, port in ports.items()}
-    env["XDG_CACHE_HOME"] = str(_programs(Path(scripts), folder.parent / f"{folder.name}-programs"))
+    env["XDG_CACHE_HOME"] = str(
+        _programs(Path(scripts), folder.parent / f"{folder.name}-programs")
+    )
     try:
         with (folder.parent / f"{folder.name}-start.log").open("wb") as log:
             done = subprocess.run(
@@ -253,7 +326,11 @@ def own_testbed(
         yield Testbed(folder)
     finally:
         Testbed(folder).kill_control_plane()
-        subprocess.run(["bash", str(Path(scripts) / "stop.sh"), str(folder)], capture_output=True, timeout=60)
+        subprocess.run(
+            ["bash", str(Path(scripts) / "stop.sh"), str(folder)],
+            capture_output=True,
+            timeout=60,
+        )
 
 
 def _programs(scripts: Path, cache: Path) -> Path:
@@ -261,17 +338,29 @@ def _programs(scripts: Path, cache: Path) -> Path:
 
     Of the controller manager's old port 10252, which start.sh leaves as it is, there is one: it ended at once without.
     """
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kube-testbed"
+    usual = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / "kube-testbed"
+    )
     own = cache / "kube-testbed"
     own.mkdir(parents=True, exist_ok=True)
-    for name, option in (("kube-apiserver", ""), ("kube-controller-manager", "--port=0"), ("kube-scheduler", "")):
+    for name, option in (
+        ("kube-apiserver", ""),
+        ("kube-controller-manager", "--port=0"),
+        ("kube-scheduler", ""),
+    ):
         program = usual / name
         if not program.exists():
             program = own / f"{name}-itself"
-            with lzma.open(scripts / "bin" / f"{name}.xz") as packed, program.open("wb") as unpacked:
+            with (
+                lzma.open(scripts / "bin" / f"{name}.xz") as packed,
+                program.open("wb") as unpacked,
+            ):
                 shutil.copyfileobj(packed, unpacked)
             program.chmod(0o755)
-        (own / name).write_text(f'#!/bin/sh\nexec {shlex.quote(str(program))} "$@" {option}\n')
+        (own / name).write_text(
+            f'#!/bin/sh\nexec {shlex.quote(str(program))} "$@" {option}\n'
+        )
         (own / name).chmod(0o755)
     return cache
 
@@ -281,7 +370,11 @@ def free_pair() -> int:
     for _ in range(200):
         port = 20000 + int.from_bytes(os.urandom(2)) % 10000
         first, second = (("127.0.0.1", port + number) for number in (0, 1))
-        with contextlib.suppress(OSError), socket.create_server(first), socket.create_server(second):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_server(first),
+            socket.create_server(second),
+        ):
             return port
     raise AssertionError("no two free ports in a row")
 
@@ -310,10 +403,17 @@ class CuttingProxy:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._target))
-                for source, sink, counted in ((client, server, False), (server, client, True)):
-                    threading.Thread(target=self._pass_on, args=(source, sink, counted), daemon=True).start()
+                for source, sink, counted in (
+                    (client, server, False),
+                    (server, client, True),
+                ):
+                    threading.Thread(
+                        target=self._pass_on, args=(source, sink, counted), daemon=True
+                    ).start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
+    def _pass_on(
+        self, source: socket.socket, sink: socket.socket, counted: bool
+    ) -> None:
         brought = 0
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
@@ -339,12 +439,16 @@ class CuttingProxy:
 
 
 @contextlib.contextmanager
-def through_proxy(api: Api, folder: Path, *cuts: int) -> Iterator[tuple[Api, CuttingProxy]]:
+def through_proxy(
+    api: Api, folder: Path, *cuts: int
+) -> Iterator[tuple[Api, CuttingProxy]]:
     """Offer the same cluster through a proxy that cuts connections."""
     port = int(api.server.rpartition(":")[2])
     proxy = CuttingProxy(port, *cuts)
     source = Path(os.environ["KUBECONFIG"])
-    config = re.sub(rf"127\.0\.0\.1:{port}\b", f"127.0.0.1:{proxy.port}", source.read_text())
+    config = re.sub(
+        rf"127\.0\.0\.1:{port}\b", f"127.0.0.1:{proxy.port}", source.read_text()
+    )
     path = folder / "kubeconfig-through-proxy"
     path.write_text(config)
     try:
@@ -353,9 +457,13 @@ def through_proxy(api: Api, folder: Path, *cuts: int) -> Iterator[tuple[Api, Cut
         proxy.close()
 
 
-def shell(api: Api, namespace: str, pod: str, text: str, *words: str, timeout_s: float = 120.0) -> str:
+def shell(
+    api: Api, namespace: str, pod: str, text: str, *words: str, timeout_s: float = 120.0
+) -> str:
     """Run a line of shell in a pod's container `main`; its exit code must be 0."""
-    done = api.exec(namespace, pod, "main", ["sh", "-c", text, "test", *words], timeout_s)
+    done = api.exec(
+        namespace, pod, "main", ["sh", "-c", text, "test", *words], timeout_s
+    )
     assert done.returncode == 0, f"{shlex.join([text, *words])}: {done}"
     return done.text
 
@@ -367,9 +475,13 @@ def main() -> int:
     # A background job of a script is started with Ctrl-C ignored, and the command would be, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with (
-        tempfile.TemporaryDirectory(prefix="testbed-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(
+            prefix="testbed-", ignore_cleanup_errors=True
+        ) as folder,
         own_testbed(Path(folder) / "run", flags) as testbed,
-        subprocess.Popen(command, env={**os.environ, "KUBECONFIG": str(testbed.kubeconfig)}) as process,
+        subprocess.Popen(
+            command, env={**os.environ, "KUBECONFIG": str(testbed.kubeconfig)}
+        ) as process,
     ):
         try:
             return process.wait()

@@ -21,7 +21,12 @@ class Tree:
     """
 
     def __init__(
-        self, folder: Path, campaign: dict[str, Any], *, lock: Path | None = None, environment: Path | None = None
+        self,
+        folder: Path,
+        campaign: dict[str, Any],
+        *,
+        lock: Path | None = None,
+        environment: Path | None = None,
     ) -> None:
         self.folder = workflow_copy(folder)
         self.results = self.folder / campaign["results"]
@@ -68,20 +73,41 @@ class Tree:
         return running.returncode, output
 
     def measured(self) -> set[str]:
-        return {path.parent.parent.parent.name for path in self.results.glob("*/*/*/run-1/measurement.json")}
+        return {
+            path.parent.parent.parent.name
+            for path in self.results.glob("*/*/*/run-1/measurement.json")
+        }
 
     def run_json(self, cell: str) -> dict[str, Any]:
         """What is stored of the first run of MODEL/SCENARIO/CPU_BLOCKS."""
-        pointer = json.loads((self.results / cell / "run-1" / "measurement.json").read_text())
-        run: dict[str, Any] = json.loads((self.folder / pointer["path"] / "run.json").read_text())
+        pointer = json.loads(
+            (self.results / cell / "run-1" / "measurement.json").read_text()
+        )
+        run: dict[str, Any] = json.loads(
+            (self.folder / pointer["path"] / "run.json").read_text()
+        )
         return run
 
     def log(self, scenario: str) -> Path:
-        return self.folder / "logs" / "faults" / "benchmark" / "Qwen3-0.6B" / scenario / "0" / "run-1.log"
+        return (
+            self.folder
+            / "logs"
+            / "faults"
+            / "benchmark"
+            / "Qwen3-0.6B"
+            / scenario
+            / "0"
+            / "run-1.log"
+        )
 
-    def wait_for(self, scenario: str, pattern: str, limit_s: float = PATIENCE_S) -> None:
+    def wait_for(
+        self, scenario: str, pattern: str, limit_s: float = PATIENCE_S
+    ) -> None:
         deadline = time.monotonic() + limit_s
-        while not (self.log(scenario).exists() and re.search(pattern, self.log(scenario).read_text())):
+        while not (
+            self.log(scenario).exists()
+            and re.search(pattern, self.log(scenario).read_text())
+        ):
             assert time.monotonic() < deadline, f"{pattern} was not said"
             time.sleep(0.05)
 
@@ -90,11 +116,16 @@ class Tree:
         deadline = time.monotonic() + limit_s
         for trace in self.traces:
             trace.end()
-        while (left := [thing for trace in self.traces for thing in trace.left()]) and time.monotonic() < deadline:
+        while (
+            left := [thing for trace in self.traces for thing in trace.left()]
+        ) and time.monotonic() < deadline:
             time.sleep(0.2)
         return left
 
 
 def served(run: dict[str, Any]) -> float:
     """Requests that the server has answered in the level with most of them, as it counts them itself."""
-    return max(level["counters"].get("vllm:request_success_total", {}).get("delta", 0.0) for level in run["levels"])
+    return max(
+        level["counters"].get("vllm:request_success_total", {}).get("delta", 0.0)
+        for level in run["levels"]
+    )

@@ -29,7 +29,11 @@ def _files_parsed_once() -> Iterator[None]:
 
     def load(content: Any, *given: type[Any], **named: type[Any]) -> Any:
         (loader,) = (*given, *named.values())
-        return pickle.loads(parsed(content, loader)) if isinstance(content, bytes) else parse(content, loader)
+        return (
+            pickle.loads(parsed(content, loader))
+            if isinstance(content, bytes)
+            else parse(content, loader)
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(yaml, "load", load)

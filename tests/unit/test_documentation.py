@@ -15,17 +15,29 @@ from tests.support.reference_tables import with_tables
 
 from kveval.analysis.statistics.verdicts import VERDICTS, WITHOUT_VERDICT
 
-PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
+PAGES = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "CONTRIBUTING.md",
+    REPOSITORY / "CHANGELOG.md",
+]
 PAGES += [REPOSITORY / "docs" / "examples" / "README.md"]
-PAGES += [page for folder in ("config", "docs", "profiles") for page in sorted((REPOSITORY / folder).glob("*.md"))]
+PAGES += [
+    page
+    for folder in ("config", "docs", "profiles")
+    for page in sorted((REPOSITORY / folder).glob("*.md"))
+]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY))
+)
 def test_blocks_of_code_say_what_there_is(page: Path) -> None:
     assert wrong_in(page.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY))
+)
 def test_tables_of_reference_say_what_the_code_says(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     made = with_tables(text)
@@ -38,7 +50,9 @@ def test_every_word_for_a_result_is_explained() -> None:
     text = (REPOSITORY / "docs" / "comparisons.md").read_text(encoding="utf-8")
     table = text.partition("## Values of verdict")[2].partition("##")[0]
     words = [
-        word for cell in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for word in re.findall("`(.*?)`", cell)
+        word
+        for cell in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+        for word in re.findall("`(.*?)`", cell)
     ]
     assert sorted(words) == sorted((*VERDICTS, *WITHOUT_VERDICT))
 
@@ -55,25 +69,36 @@ def linted(text: str) -> list[str]:
 def other_terms(text: str) -> list[str]:
     """The words of a page for which the glossary has another."""
     glossary = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8")
-    table = glossary.partition("## One term for one thing")[2].partition("|---|---|\n")[2]
+    table = glossary.partition("## One term for one thing")[2].partition("|---|---|\n")[
+        2
+    ]
     terms = [line.strip("| ").split(" | ") for line in table.splitlines()]
     return [
         f"{word}: write {written}"
         for written, others in terms
         for word in others.split(", ")
-        if re.search(rf"(?<![\w-]){re.escape(word)}s?(?![\w-])", text.replace("\n", " "))
+        if re.search(
+            rf"(?<![\w-]){re.escape(word)}s?(?![\w-])", text.replace("\n", " ")
+        )
     ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+@pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY))
+)
 def test_prose_is_plain_and_has_one_term_for_one_thing(page: Path) -> None:
-    text = prose(page.read_text(encoding="utf-8")).partition("## One term for one thing")[0]
+    text = prose(page.read_text(encoding="utf-8")).partition(
+        "## One term for one thing"
+    )[0]
     assert linted(text) + other_terms(text) == []
 
 
 def test_faults_of_prose_are_found() -> None:
     assert len(linted("This is is a very unique page.\n")) >= 2
-    assert other_terms("The hit\nrates of two trials.") == ["trial: write run", "hit rate: write hit share"]
+    assert other_terms("The hit\nrates of two trials.") == [
+        "trial: write run",
+        "hit rate: write hit share",
+    ]
 
 
 @pytest.mark.parametrize(

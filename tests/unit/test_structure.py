@@ -18,27 +18,40 @@ def test_packages_import_in_one_direction(edges: list[tuple[str, str]]) -> None:
     assert structure.forbidden(edges) == []
 
 
-def test_no_members_of_any_package_import_each_other_in_a_circle(edges: list[tuple[str, str]]) -> None:
+def test_no_members_of_any_package_import_each_other_in_a_circle(
+    edges: list[tuple[str, str]],
+) -> None:
     assert structure.circles(edges) == []
 
 
 def test_a_wrong_import_and_a_circle_are_found(edges: list[tuple[str, str]]) -> None:
     back = ("kveval.host.files", "kveval.report.report")
     assert structure.forbidden([*edges, back]) == [back]
-    ring = [("kveval.host.files", "kveval.host.http"), ("kveval.host.http", "kveval.host.files")]
+    ring = [
+        ("kveval.host.files", "kveval.host.http"),
+        ("kveval.host.http", "kveval.host.files"),
+    ]
     assert structure.circles([*edges, *ring]) != []
 
 
 def test_the_top_and_every_folder_stay_small() -> None:
     assert len(structure.entries()) <= structure.MOST_ENTRIES
     sizes = structure.sizes().items()
-    assert {folder: count for folder, count in sizes if count > structure.MOST_MODULES} == {}
+    assert {
+        folder: count for folder, count in sizes if count > structure.MOST_MODULES
+    } == {}
 
 
 def test_the_tour_has_every_package() -> None:
     text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
-    folders = {folder.removeprefix("kveval/") for folder in structure.sizes() if folder != "kveval"}
-    assert {folder for folder in folders if f"`{folder.split('/')[0]}/`" not in text} == set()
+    folders = {
+        folder.removeprefix("kveval/")
+        for folder in structure.sizes()
+        if folder != "kveval"
+    }
+    assert {
+        folder for folder in folders if f"`{folder.split('/')[0]}/`" not in text
+    } == set()
 
 
 def test_a_class_name_occurs_once() -> None:
@@ -58,7 +71,9 @@ def test_every_server_has_both_halves_of_its_adapter() -> None:
     assert all(program.software is SERVERS[name] for name, program in PROGRAMS.items())
 
 
-def test_the_structure_is_printed_with_its_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_structure_is_printed_with_its_bounds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert structure.main() == 0
     printed = capsys.readouterr().out
     assert f"lines of Python in scripts/: {structure.lines()}" in printed

@@ -11,14 +11,26 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.pcp.test_archive_writer import STRING, U64, Metric, Writer, all_types, indom, pmid
+from tests.unit.pcp.test_archive_writer import (
+    STRING,
+    U64,
+    Metric,
+    Writer,
+    all_types,
+    indom,
+    pmid,
+)
 
 from kveval.pcp.conversion.conversion import convert
 from kveval.pcp.parquet.reading import describe
 
 pytestmark = pytest.mark.workflow
 DATA = os.environ.get("KVEVAL_TEST_DATA")
-ARCHIVES = sorted({path.name.split(".")[0] for path in Path(DATA, "pcp").glob("*.meta*")}) if DATA else []
+ARCHIVES = (
+    sorted({path.name.split(".")[0] for path in Path(DATA, "pcp").glob("*.meta*")})
+    if DATA
+    else []
+)
 
 # Runs under the Python that has PCP's own module. One line per value: time ns, metric, instance, value; then per metric
 # units, type, semantics. Integers are exact, doubles in hexadecimal.
@@ -82,15 +94,24 @@ def python_with_pcp() -> str:
     for python in (sys.executable, "/usr/bin/python3"):
         if (
             shutil.which(python)
-            and not subprocess.run([python, "-c", "import pcp.pmapi"], capture_output=True).returncode
+            and not subprocess.run(
+                [python, "-c", "import pcp.pmapi"], capture_output=True
+            ).returncode
         ):
             return python
-    pytest.skip("no Python with PCP's module pcp.pmapi (Debian: python3-pcp) on this machine")
+    pytest.skip(
+        "no Python with PCP's module pcp.pmapi (Debian: python3-pcp) on this machine"
+    )
     return ""
 
 
 def libpcp_reading(archive: Path) -> tuple[Counter, dict]:
-    run = subprocess.run([python_with_pcp(), "-c", LIBPCP, str(archive)], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [python_with_pcp(), "-c", LIBPCP, str(archive)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     lines = [json.loads(line) for line in run.stdout.splitlines()]
     return Counter(map(tuple, lines[:-1])), lines[-1]
 
@@ -99,11 +120,22 @@ def our_reading(parquet: Path) -> Counter:
     table = pq.read_table(parquet)
     kinds = {name: info.type for name, info in describe(parquet).items()}
     rows = Counter()
-    times = table["timestamp"].cast(pa.timestamp("ns", tz="UTC")).cast("int64").to_pylist()
-    columns = [table[name].to_pylist() for name in ("metric", "instance", "value", "value_int", "text")]
+    times = (
+        table["timestamp"].cast(pa.timestamp("ns", tz="UTC")).cast("int64").to_pylist()
+    )
+    columns = [
+        table[name].to_pylist()
+        for name in ("metric", "instance", "value", "value_int", "text")
+    ]
     for time, metric, instance, value, exact, text in zip(times, *columns, strict=True):
         kind = kinds[metric]
-        shown = text if kind == "string" else value.hex() if kind in ("float", "double") else int(exact or value)
+        shown = (
+            text
+            if kind == "string"
+            else value.hex()
+            if kind in ("float", "double")
+            else int(exact or value)
+        )
         rows[time, metric, instance, shown] += 1
     return rows
 
@@ -114,14 +146,21 @@ def assert_equal(archive: Path, tmp_path: Path) -> None:
     actual = our_reading(tmp_path / "ours.parquet")
     assert sum(expected.values()) > 0
     missing, invented = expected - actual, actual - expected
-    assert not missing, f"{sum(missing.values())} values of libpcp are not in ours, such as {next(iter(missing))}"
-    assert not invented, f"{sum(invented.values())} values of ours are not in libpcp's, such as {next(iter(invented))}"
+    assert not missing, (
+        f"{sum(missing.values())} values of libpcp are not in ours, such as {next(iter(missing))}"
+    )
+    assert not invented, (
+        f"{sum(invented.values())} values of ours are not in libpcp's, such as {next(iter(invented))}"
+    )
     assert not summary.damaged
     semantics = {1: "counter", 3: "instant", 4: "discrete"}
     for name, (units, kind, sem) in descs.items():
         info = summary.metrics[name]
         assert (info.units, info.semantics) == (units, semantics[sem])
-        assert info.type.replace(" ", "").upper() == kind.replace("PM_TYPE_", "").replace(" ", "").upper()
+        assert (
+            info.type.replace(" ", "").upper()
+            == kind.replace("PM_TYPE_", "").replace(" ", "").upper()
+        )
 
 
 @pytest.mark.skipif(not DATA, reason="KVEVAL_TEST_DATA is not set: no real archives")
@@ -141,13 +180,20 @@ def test_volumes_reused_numbers_and_late_names(version: int, tmp_path: Path) -> 
     processes, second = indom(3, 9), 10**9
     writer.metric(Metric(pmid(3, 0, 0), ("proc.rss",), U64, processes))
     writer.metric(Metric(pmid(3, 0, 1), ("proc.cmd",), STRING, processes))
-    names = {step: {10: f"000010 a{step // 3}", 20 + step: f"{20 + step:06} b"} for step in range(12)}
+    names = {
+        step: {10: f"000010 a{step // 3}", 20 + step: f"{20 + step:06} b"}
+        for step in range(12)
+    }
     for step in range(12):
         if step % 4 == 3:
             writer.volume()
         time = writer.start + step * second
         if step != 5:  # number 25 gets its name only with the next record
-            writer.domain(time, processes, {**names[step], **({25: "000025 late"} if step == 6 else {})})
+            writer.domain(
+                time,
+                processes,
+                {**names[step], **({25: "000025 late"} if step == 6 else {})},
+            )
         values = {number: 2**60 + number for number in names[step]}
         texts = {number: "x" * (number % 7) for number in names[step]}
         writer.record(time, {pmid(3, 0, 0): values, pmid(3, 0, 1): texts})
@@ -189,17 +235,27 @@ log.pmiEnd()
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_an_archive_that_pcp_wrote_and_a_joined_one(version: int, tmp_path: Path) -> None:
+def test_an_archive_that_pcp_wrote_and_a_joined_one(
+    version: int, tmp_path: Path
+) -> None:
     python, sources = python_with_pcp(), [tmp_path / "first", tmp_path / "later"]
     for number, base in enumerate(sources):
         program = LOGIMPORT.replace("1700000000", f"17000{number}0000")
-        subprocess.run([python, "-c", program, str(base), str(version)], check=True, capture_output=True)
+        subprocess.run(
+            [python, "-c", program, str(base), str(version)],
+            check=True,
+            capture_output=True,
+        )
     assert_equal(sources[0], tmp_path)
     if not shutil.which("pmlogextract"):
         pytest.skip("no pmlogextract on this machine (Debian: pcp)")
     # Several volumes, and a mark where one archive ends and the next begins.
     joined = tmp_path / "joined"
-    subprocess.run(["pmlogextract", "-v", "20", *map(str, sources), str(joined)], check=True, capture_output=True)
+    subprocess.run(
+        ["pmlogextract", "-v", "20", *map(str, sources), str(joined)],
+        check=True,
+        capture_output=True,
+    )
     assert_equal(joined, tmp_path)
     info = convert(joined, tmp_path / "joined.parquet").info
     assert (len(info.marks_ns), info.timezone, info.host) == (1, "AEST-10", "importer")

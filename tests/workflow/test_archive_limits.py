@@ -25,7 +25,9 @@ pytestmark = pytest.mark.workflow
 KVEVAL = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def limited(tmp_path: Path, source: Path, seconds: float = 10, megabytes: int = 512) -> tuple[int, list[str]]:
+def limited(
+    tmp_path: Path, source: Path, seconds: float = 10, megabytes: int = 512
+) -> tuple[int, list[str]]:
     """Convert in a process of its own; its exit code and what it said. It must be within time and memory."""
     script = (
         "import json, pathlib, re, sys, time\n"
@@ -37,7 +39,11 @@ def limited(tmp_path: Path, source: Path, seconds: float = 10, megabytes: int = 
     )
     out = ["-o", str(tmp_path / "limited.parquet")]
     run = subprocess.run(
-        [sys.executable, "-c", script, str(source), *out], env=KVEVAL, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, str(source), *out],
+        env=KVEVAL,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     code, busy, peak = json.loads(run.stdout.splitlines()[-1])
     assert busy < seconds
@@ -52,23 +58,36 @@ def test_a_small_file_that_expands_without_end(tmp_path: Path, what: str) -> Non
     unit = (
         bytes(1 << 20)
         if what == "zeros"
-        else (struct.pack(">IIIIII", 28, 1_700_000_000, 0, 0, 0, 0)[:24] + struct.pack(">I", 28)) * 40_000
+        else (
+            struct.pack(">IIIIII", 28, 1_700_000_000, 0, 0, 0, 0)[:24]
+            + struct.pack(">I", 28)
+        )
+        * 40_000
     )
     packer = zstandard.ZstdCompressor().compressobj()
-    data = packer.compress(volume.read_bytes()) + b"".join(packer.compress(unit) for _ in range(1000)) + packer.flush()
+    data = (
+        packer.compress(volume.read_bytes())
+        + b"".join(packer.compress(unit) for _ in range(1000))
+        + packer.flush()
+    )
     volume.unlink()
     base.with_name("test.0.zst").write_bytes(data)
     assert len(data) < 200_000
     code, said = limited(tmp_path, base)
     assert code == 1
-    assert any(line.startswith("too large: test.0.zst") and ALLOWANCE in line for line in said)
+    assert any(
+        line.startswith("too large: test.0.zst") and ALLOWANCE in line for line in said
+    )
 
 
 def test_a_small_tar_that_unpacks_without_end(tmp_path: Path) -> None:
     base = volumes(tmp_path / "archive", count=1)
     target = tmp_path / "pcp.tar.zst"
     compressor = zstandard.ZstdCompressor()
-    with compressor.stream_writer(target.open("wb")) as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
+    with (
+        compressor.stream_writer(target.open("wb")) as stream,
+        tarfile.open(fileobj=stream, mode="w|") as tar,
+    ):
         for path in sorted(base.parent.iterdir()):
             tar.add(path, arcname=path.name)
         entry = tarfile.TarInfo("test.1")
@@ -95,7 +114,11 @@ def test_a_small_meta_of_names_without_end(tmp_path: Path) -> None:
         count, stamp = 100_000, struct.pack(">III", 1_700_000_000, 0, number)
         body = struct.pack(">I", 5) + stamp + struct.pack(">II", indom(60, 2), count)
         numbers = range(number * count, (number + 1) * count)
-        body += struct.pack(f">{2 * count}I", *numbers, *range(count)) + b"x" * count + b"\0"
+        body += (
+            struct.pack(f">{2 * count}I", *numbers, *range(count))
+            + b"x" * count
+            + b"\0"
+        )
         parts.append(packer.compress(framed(body)))
     meta.unlink()
     base.with_name("test.meta.zst").write_bytes(b"".join(parts) + packer.flush())
@@ -105,7 +128,9 @@ def test_a_small_meta_of_names_without_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_an_end_by_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_end_by_signal_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     base = archive(tmp_path / "archive", records=50)
     target = packed_tar(base, tmp_path / "pcp.tar")
     script = (

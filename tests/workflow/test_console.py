@@ -39,7 +39,11 @@ def snakemake(folder: Path, *arguments: str) -> tuple[int, str]:
 
 def last_words(output: str) -> str:
     """What stands behind the last line of Snakemake's own."""
-    return re.split(r"^(?:Elapsed time|WorkflowError|At least one job|Nothing to be done).*\n", output, flags=re.M)[-1]
+    return re.split(
+        r"^(?:Elapsed time|WorkflowError|At least one job|Nothing to be done).*\n",
+        output,
+        flags=re.M,
+    )[-1]
 
 
 def test_a_plan_is_the_last_that_is_said(folder: Path) -> None:
@@ -61,11 +65,17 @@ def test_a_doctor_who_finds_an_error_speaks_last_as_well(folder: Path) -> None:
     assert "report_so_far" not in output
 
 
-def test_a_cell_asked_for_by_path_counts_its_own_runs_and_is_named_at_the_end(folder: Path) -> None:
+def test_a_cell_asked_for_by_path_counts_its_own_runs_and_is_named_at_the_end(
+    folder: Path,
+) -> None:
     pointers = [f"{CELL}/run-{run}/measurement.json" for run in (1, 2, 3)]
     code, output = snakemake(folder, *pointers)
     assert code == 0, output
-    assert [line.split()[1] for line in output.splitlines() if ADOPTED in line] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert [line.split()[1] for line in output.splitlines() if ADOPTED in line] == [
+        "[1/3]",
+        "[2/3]",
+        "[3/3]",
+    ]
     assert last_words(output).split() == pointers
     code, output = snakemake(folder, *pointers)
     assert "Nothing to be done" in output
@@ -73,5 +83,13 @@ def test_a_cell_asked_for_by_path_counts_its_own_runs_and_is_named_at_the_end(fo
 
 
 def test_what_programs_read_stays_as_it_is(folder: Path) -> None:
-    assert snakemake(folder, f"{CELL}/run-1/measurement.json", "--rulegraph")[1].rstrip().endswith("}")
-    assert snakemake(folder, "-n", "peaks")[1].rstrip().endswith("does not reflect the order of execution.")
+    assert (
+        snakemake(folder, f"{CELL}/run-1/measurement.json", "--rulegraph")[1]
+        .rstrip()
+        .endswith("}")
+    )
+    assert (
+        snakemake(folder, "-n", "peaks")[1]
+        .rstrip()
+        .endswith("does not reflect the order of execution.")
+    )

@@ -24,7 +24,10 @@ pytestmark = pytest.mark.workflow
 )
 def test_the_tool_finds_nothing(command):
     done = subprocess.run(
-        [str(Path(sys.executable).parent / command[0]), *command[1:]], cwd=REPOSITORY, capture_output=True, text=True
+        [str(Path(sys.executable).parent / command[0]), *command[1:]],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -33,4 +36,6 @@ def test_scripts_are_thin():
     for script in (REPOSITORY / "scripts").glob("*.py"):
         if script.name != "benchmark.py":
             lines = [line for line in script.read_text().splitlines() if line.strip()]
-            assert len(lines) <= 25, f"{script.name} has {len(lines)} lines: move its work into kveval"
+            assert len(lines) <= 25, (
+                f"{script.name} has {len(lines)} lines: move its work into kveval"
+            )

@@ -13,7 +13,11 @@ from tests.support.stored_campaign import CAMPAIGN, fill_store, write_campaign
 
 pytestmark = pytest.mark.workflow
 # As found where the environment is not activated.
-PROGRAMS = [folder for folder in os.get_exec_path() if Path(folder) != Path(sys.executable).parent]
+PROGRAMS = [
+    folder
+    for folder in os.get_exec_path()
+    if Path(folder) != Path(sys.executable).parent
+]
 LEVELS = (1, 50, 100)
 REPORT = Path("results/campaigns/stored/REPORT.md")
 OTHERS = """
@@ -57,7 +61,10 @@ def other(repository: Path, name: str, scratch: Path) -> Path:
     """A folder beside the repository with a store of its own, in which every run of the campaign is."""
     folder = repository.parent / name
     (folder / "config").mkdir(parents=True)
-    for path in (CAMPAIGN, *(f"config/{file.name}" for file in (repository / "config").glob("*.yaml"))):
+    for path in (
+        CAMPAIGN,
+        *(f"config/{file.name}" for file in (repository / "config").glob("*.yaml")),
+    ):
         (folder / path).write_bytes((repository / path).read_bytes())
     scratch.mkdir(exist_ok=True)
     fill_store(folder, LEVELS, scratch)
@@ -74,7 +81,9 @@ def test_results_go_into_another_folder_and_stay_valid_from_wherever_it_is_asked
     repository: Path, tmp_path: Path
 ) -> None:
     folder = other(repository, "results-elsewhere", tmp_path / "scratch")
-    snakemake(repository, "report", "--directory", str(folder), "--configfile", CAMPAIGN)
+    snakemake(
+        repository, "report", "--directory", str(folder), "--configfile", CAMPAIGN
+    )
     assert "2 of 2" in whole_report((folder / REPORT).parent)
     assert untouched(repository)
     started = ("--snakefile", str(repository / "Snakefile"), "--configfile", CAMPAIGN)
@@ -84,12 +93,18 @@ def test_results_go_into_another_folder_and_stay_valid_from_wherever_it_is_asked
     assert "2 of 2 entries" in snakemake(folder, "verify", *started)
 
 
-def test_the_default_campaign_is_planned_from_any_folder(repository: Path, tmp_path: Path) -> None:
-    output = snakemake(tmp_path, "-n", "report", "--snakefile", str(repository / "Snakefile"))
+def test_the_default_campaign_is_planned_from_any_folder(
+    repository: Path, tmp_path: Path
+) -> None:
+    output = snakemake(
+        tmp_path, "-n", "report", "--snakefile", str(repository / "Snakefile")
+    )
     assert output.count("Measuring Qwen3-0.6B") == 9
 
 
-def test_another_workflow_uses_the_rules_as_a_module(repository: Path, tmp_path: Path) -> None:
+def test_another_workflow_uses_the_rules_as_a_module(
+    repository: Path, tmp_path: Path
+) -> None:
     folder = other(repository, "theirs", tmp_path / "scratch")
     (folder / "Snakefile").write_text(OTHERS)
     campaign = yaml.safe_load((folder / CAMPAIGN).read_text())

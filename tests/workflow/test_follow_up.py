@@ -29,7 +29,10 @@ from kveval.store.store import Key, pointer
 
 pytestmark = pytest.mark.workflow
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
-FEBRUARY, FOLLOW_UP = "config/campaigns/feb-2026.yaml", "config/campaigns/feb-2026-20k.yaml"
+FEBRUARY, FOLLOW_UP = (
+    "config/campaigns/feb-2026.yaml",
+    "config/campaigns/feb-2026-20k.yaml",
+)
 LEVELS = (1, 50, 100)
 STAND_IN = """
 import argparse, shutil, sys
@@ -69,8 +72,15 @@ def measured(folder):
 
 
 def jobs(output):
-    table = re.search(r"^job +count\n[- ]+\n(.*?)^total", output, flags=re.MULTILINE | re.DOTALL)
-    return {name: int(count) for name, count in re.findall(r"^(\S+) +(\d+)$", table.group(1), flags=re.MULTILINE)}
+    table = re.search(
+        r"^job +count\n[- ]+\n(.*?)^total", output, flags=re.MULTILINE | re.DOTALL
+    )
+    return {
+        name: int(count)
+        for name, count in re.findall(
+            r"^(\S+) +(\d+)$", table.group(1), flags=re.MULTILINE
+        )
+    }
 
 
 def make_measurable(folder, config, archive):
@@ -84,18 +94,36 @@ def make_measurable(folder, config, archive):
                 continue
             (place / "raw").mkdir(parents=True)
             os.link(archive, place / "raw" / "pcp.tar.zst")
-            speed = 200.0 * (1 + files.MODELS[::-1].index(cell.model)) * (1.2 if cell.cpu_blocks == 20_000 else 1.0)
+            speed = (
+                200.0
+                * (1 + files.MODELS[::-1].index(cell.model))
+                * (1.2 if cell.cpu_blocks == 20_000 else 1.0)
+            )
             entries = []
             for number, streams in enumerate(LEVELS):
-                rate = speed * streams / (streams + 40) * float(np.exp(generator.normal(0, 0.02)))
+                rate = (
+                    speed
+                    * streams
+                    / (streams + 40)
+                    * float(np.exp(generator.normal(0, 0.02)))
+                )
                 name = f"raw/guidellm-{streams:04d}.json.zst"
-                (place / name).write_bytes(files.report(generator, number, streams, rate))
+                (place / name).write_bytes(
+                    files.report(generator, number, streams, rate)
+                )
                 begin = files.level_start(number)
                 window = {"start": begin + files.WARMUP_S, "end": begin + files.LEVEL_S}
-                entries.append({"level": streams, "status": "ok", "report": name, **window})
-            described = run_description(cell.model, cell.scenario, cell.cpu_blocks, run, measurement=measurement)
+                entries.append(
+                    {"level": streams, "status": "ok", "report": name, **window}
+                )
+            described = run_description(
+                cell.model, cell.scenario, cell.cpu_blocks, run, measurement=measurement
+            )
             described |= {"engine": "kubernetes", "weights": "full", "levels": entries}
-            described |= {"specification": config.specification(cell).to_json(), "finished": "2026-02-03T04:05:06Z"}
+            described |= {
+                "specification": config.specification(cell).to_json(),
+                "finished": "2026-02-03T04:05:06Z",
+            }
             described["exercised"] = {"required": [], "exercised": True}
             (place / "run.json").write_text(json.dumps(described))
             (place / "SHA256SUMS").write_text("0  run.json\n")
@@ -113,18 +141,35 @@ def february(tmp_path_factory):
     campaign = yaml.safe_load((folder / FEBRUARY).read_text())
     campaign["workloads"] = {
         "short": {
-            **{"levels": list(LEVELS), "seconds": files.LEVEL_S, "warmup_s": files.WARMUP_S, "turns": 5, "seed": 889},
-            **{"prompt_tokens": 128, "output_tokens": 128, "prefix_tokens": 10_000, "prefix_count": 800},
+            **{
+                "levels": list(LEVELS),
+                "seconds": files.LEVEL_S,
+                "warmup_s": files.WARMUP_S,
+                "turns": 5,
+                "seed": 889,
+            },
+            **{
+                "prompt_tokens": 128,
+                "output_tokens": 128,
+                "prefix_tokens": 10_000,
+                "prefix_count": 800,
+            },
         }
     }
-    (folder / FEBRUARY).write_text(yaml.safe_dump(campaign | {"workload": "short", "runs": 1}))
+    (folder / FEBRUARY).write_text(
+        yaml.safe_dump(campaign | {"workload": "short", "runs": 1})
+    )
     (folder / "recording").mkdir()
     recording = files.recording(folder / "recording", 60)
     archive = folder / "recording" / "pcp.tar.zst"
-    pack_archives([next((folder / "recording").rglob("*.meta")).with_suffix("")], archive)
+    pack_archives(
+        [next((folder / "recording").rglob("*.meta")).with_suffix("")], archive
+    )
     make_measurable(folder, load_config(folder / FOLLOW_UP, folder / "config"), archive)
     finish(folder, load_config(folder / FEBRUARY, folder / "config"), recording)
-    output = snakemake(folder, "report", "--configfile", FEBRUARY, "--touch", "--forceall")
+    output = snakemake(
+        folder, "report", "--configfile", FEBRUARY, "--touch", "--forceall"
+    )
     assert jobs(output)["benchmark"] == 28
     return folder
 
@@ -136,23 +181,37 @@ def finish(folder, config, recording):
     results = folder / config.campaign.results
     for cell, key in zip(config.cells, keys, strict=True):
         stored = Path("results/measurements") / config.measurement_id(cell) / "run-1"
-        shutil.copytree(folder / "cluster" / stored.parent.name / "run-1", folder / stored, copy_function=os.link)
+        shutil.copytree(
+            folder / "cluster" / stored.parent.name / "run-1",
+            folder / stored,
+            copy_function=os.link,
+        )
         run = results / cell.path / "run-1"
         run.mkdir(parents=True)
         described = pointer(folder / stored, Key(config.measurement_id(cell), 1, ""))
         write_json(run / "measurement.json", described | {"path": stored.as_posix()})
         levels = measured.levels_of(key)
-        pd.DataFrame({"run": [], "level": []}).to_parquet(run.parent / "requests.parquet")
+        pd.DataFrame({"run": [], "level": []}).to_parquet(
+            run.parent / "requests.parquet"
+        )
         (run / "pcp.parquet").hardlink_to(recording)
         levels.to_csv(results / cell.path / "levels.csv", index=False)
-        of_cell = (measured.peaks[["model", "scenario", "cpu_blocks"]] == list(key)).all(axis=1)
+        of_cell = (
+            measured.peaks[["model", "scenario", "cpu_blocks"]] == list(key)
+        ).all(axis=1)
         measured.peaks[of_cell].to_csv(results / cell.path / "peak.csv", index=False)
     (results / "REPORT.md").write_text("28 cells")
 
 
-def test_a_follow_up_measures_six_cells_leaves_28_alone_and_rebuilds_the_report(february):
+def test_a_follow_up_measures_six_cells_leaves_28_alone_and_rebuilds_the_report(
+    february,
+):
     report = february / "results/campaigns/feb-2026/REPORT.md"
-    before = {path: path.stat().st_mtime_ns for path in (february / "results").rglob("*") if path.is_file()}
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in (february / "results").rglob("*")
+        if path.is_file()
+    }
     snakemake(february, "plan", "--configfile", FOLLOW_UP)
     planned = (february / "logs/feb-2026-20k/plan.csv").read_text().splitlines()[1:]
     assert sum(",measure,new," in row for row in planned) == 6
@@ -167,36 +226,63 @@ def test_a_follow_up_measures_six_cells_leaves_28_alone_and_rebuilds_the_report(
     text = whole_report(report.parent)
     assert "34 of 34" in text
     assert "20,000" in text
-    untouched = [path for path in before if re.search(r"/(run-\d+|measurements)/|/(levels|peak)\.csv$", str(path))]
+    untouched = [
+        path
+        for path in before
+        if re.search(r"/(run-\d+|measurements)/|/(levels|peak)\.csv$", str(path))
+    ]
     assert len(untouched) > 28 * 6
     assert all(path.stat().st_mtime_ns == before[path] for path in untouched)
 
 
 def test_the_first_campaign_asked_for_again_measures_nothing(february):
-    assert "benchmark" not in jobs(snakemake(february, "-n", "report", "--configfile", FEBRUARY))
+    assert "benchmark" not in jobs(
+        snakemake(february, "-n", "report", "--configfile", FEBRUARY)
+    )
 
 
-def test_limits_declared_later_rerun_the_analysis_alone_and_prices_what_is_made_of_it(february):
+def test_limits_declared_later_rerun_the_analysis_alone_and_prices_what_is_made_of_it(
+    february,
+):
     def planned(name, **declared):
         campaign = yaml.safe_load((february / FOLLOW_UP).read_text()) | declared
-        (february / f"config/campaigns/{name}.yaml").write_text(yaml.safe_dump(campaign))
-        return jobs(snakemake(february, "-n", "report", "--configfile", f"config/campaigns/{name}.yaml"))
+        (february / f"config/campaigns/{name}.yaml").write_text(
+            yaml.safe_dump(campaign)
+        )
+        return jobs(
+            snakemake(
+                february,
+                "-n",
+                "report",
+                "--configfile",
+                f"config/campaigns/{name}.yaml",
+            )
+        )
 
     limited = planned("limited", goodput={"ttft_ms": 500})
     assert not {"benchmark", "convert_pcp"} & limited.keys()
     assert limited["extract_peak"] == 34
     priced = planned("priced", prices={"gpu_hour_usd": 2.5})
-    assert not {"benchmark", "convert_pcp", "extract_peak", "collect_metrics"} & priced.keys()
+    assert (
+        not {"benchmark", "convert_pcp", "extract_peak", "collect_metrics"}
+        & priced.keys()
+    )
     assert (priced["summarise_campaign"], priced["write_report"]) == (1, 1)
 
 
 def test_bridges_are_measured_beside_the_new_cells_alone(february):
     bridged = yaml.safe_load((february / FOLLOW_UP).read_text())
     bridged["bridges"] = [
-        {"models": ["Qwen3-14B", "Qwen3-32B-AWQ"], "scenarios": ["no-offload"], "cpu_blocks": [0]},
+        {
+            "models": ["Qwen3-14B", "Qwen3-32B-AWQ"],
+            "scenarios": ["no-offload"],
+            "cpu_blocks": [0],
+        },
     ]
     (february / "config/campaigns/bridged.yaml").write_text(yaml.safe_dump(bridged))
-    output = snakemake(february, "-n", "report", "--configfile", "config/campaigns/bridged.yaml")
+    output = snakemake(
+        february, "-n", "report", "--configfile", "config/campaigns/bridged.yaml"
+    )
     planned = re.findall(r"Measuring (\S+), run (\d+)", output)
     again = [("Qwen3-14B/no-offload/0", "2"), ("Qwen3-32B-AWQ/no-offload/0", "2")]
     assert [entry for entry in sorted(planned) if "20000" not in entry[0]] == again

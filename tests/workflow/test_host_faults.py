@@ -14,7 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 import zstandard
-from tests.support.fault_chain import NOTICED, PATIENCE_S, STAND_INS, Chain, in_level, needs_pcp
+from tests.support.fault_chain import (
+    NOTICED,
+    PATIENCE_S,
+    STAND_INS,
+    Chain,
+    in_level,
+    needs_pcp,
+)
 
 pytestmark = pytest.mark.workflow
 _UNSHARE = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else [])]
@@ -28,14 +35,22 @@ def mounted(place: Path, size: str) -> list[str]:
 
 def _mounts_problem() -> str:
     try:
-        done = subprocess.run([*mounted(Path("/mnt"), "1m"), "true"], capture_output=True, text=True)
+        done = subprocess.run(
+            [*mounted(Path("/mnt"), "1m"), "true"], capture_output=True, text=True
+        )
     except OSError as error:
         return str(error)
-    return "" if done.returncode == 0 else f"no file system of its own for a process here: {done.stderr.strip()}"
+    return (
+        ""
+        if done.returncode == 0
+        else f"no file system of its own for a process here: {done.stderr.strip()}"
+    )
 
 
 MOUNTS_PROBLEM = _mounts_problem()
-needs_mounts = pytest.mark.skipif(bool(MOUNTS_PROBLEM), reason=MOUNTS_PROBLEM or "mounting works")
+needs_mounts = pytest.mark.skipif(
+    bool(MOUNTS_PROBLEM), reason=MOUNTS_PROBLEM or "mounting works"
+)
 
 
 def long_level(chain: Chain) -> None:
@@ -50,7 +65,9 @@ def short_level(chain: Chain) -> None:
 
 
 @needs_pcp
-def test_a_killed_job_leaves_nothing_running_and_a_rerun_completes(chain: Chain) -> None:
+def test_a_killed_job_leaves_nothing_running_and_a_rerun_completes(
+    chain: Chain,
+) -> None:
     long_level(chain)
     job = chain.start()
     in_level(job)
@@ -66,7 +83,9 @@ def test_a_killed_job_leaves_nothing_running_and_a_rerun_completes(chain: Chain)
 
 
 @needs_pcp
-def test_shared_memory_of_processes_killed_with_their_guardian_is_removed_by_the_next_run(chain: Chain) -> None:
+def test_shared_memory_of_processes_killed_with_their_guardian_is_removed_by_the_next_run(
+    chain: Chain,
+) -> None:
     """What a kernel short of memory does, or a user with killall -9: nobody is left to tidy up."""
     long_level(chain)
     job = chain.start()
@@ -80,7 +99,11 @@ def test_shared_memory_of_processes_killed_with_their_guardian_is_removed_by_the
         with contextlib.suppress(psutil.Error):
             process.kill()
     job.end()
-    left = [thing for thing in chain.left(5, noted=False) if thing.startswith("/dev/shm/psm_")]
+    left = [
+        thing
+        for thing in chain.left(5, noted=False)
+        if thing.startswith("/dev/shm/psm_")
+    ]
     assert len(left) == 1
     foreign = Path("/dev/shm") / f"kveval-test-{os.getpid()}"
     foreign.touch()
@@ -100,7 +123,11 @@ def test_without_its_guardian_a_job_starts_nothing_more(chain: Chain) -> None:
     job = chain.start()
     in_level(job, count=2)
     job.child(r"-m kveval\.host\.processes").kill()
-    job.wait_for(NOTICED + r"the guardian process \d+, which would clean up after this job, is gone", PATIENCE_S)
+    job.wait_for(
+        NOTICED
+        + r"the guardian process \d+, which would clean up after this job, is gone",
+        PATIENCE_S,
+    )
     assert job.end(PATIENCE_S) == 1
 
 
@@ -114,7 +141,9 @@ def test_a_level_over_a_step_of_the_wall_clock_is_no_measurement(
     """The job's clock is stepped, not the host's, by a program that starts the job under a clock of its own."""
     long_level(chain)
     stepped = chain.folder / "stepped"
-    job = chain.start([sys.executable, str(STAND_INS / "stepped_clock.py"), str(stepped)])
+    job = chain.start(
+        [sys.executable, str(STAND_INS / "stepped_clock.py"), str(stepped)]
+    )
     in_level(job)
     stepped.write_text("-3600")
     cause = r"the wall clock was set by -3600\.\d s during the measurement"
@@ -137,7 +166,9 @@ def test_a_full_disk_is_found_before_anything_starts(chain: Chain) -> None:
 
 @needs_pcp
 @needs_mounts
-def test_a_disk_that_fills_up_in_a_level_ends_it(chain: Chain, record_fault: Callable[..., None]) -> None:
+def test_a_disk_that_fills_up_in_a_level_ends_it(
+    chain: Chain, record_fault: Callable[..., None]
+) -> None:
     long_level(chain)
     chain.store.mkdir()
     job = chain.start(mounted(chain.store, "400m"))
@@ -153,7 +184,9 @@ def test_a_disk_that_fills_up_in_a_level_ends_it(chain: Chain, record_fault: Cal
 
 @needs_pcp
 @needs_mounts
-def test_shared_memory_that_is_too_small_is_found_before_anything_starts(chain: Chain) -> None:
+def test_shared_memory_that_is_too_small_is_found_before_anything_starts(
+    chain: Chain,
+) -> None:
     job = chain.start(mounted(Path("/dev/shm"), "64m"))
     assert job.end(PATIENCE_S) == 1
     assert re.search(r"FAILED: /dev/shm\b.*\b64 MiB\b.*\b400 MiB\b", job.said())
@@ -164,18 +197,27 @@ def test_shared_memory_that_is_too_small_is_found_before_anything_starts(chain: 
 
 
 @needs_pcp
-@pytest.mark.parametrize("fault", ["prints its environment", "prints its secret and dies"])
-def test_a_secret_reaches_no_file_no_log_and_no_command_line(chain: Chain, fault: str) -> None:
+@pytest.mark.parametrize(
+    "fault", ["prints its environment", "prints its secret and dies"]
+)
+def test_a_secret_reaches_no_file_no_log_and_no_command_line(
+    chain: Chain, fault: str
+) -> None:
     secret = "hf_" + "marker" * 5
     chain.env |= {"HF_TOKEN": secret + "1", "KVEVAL_TEST_SECRET": secret + '2"\\ü'}
-    chain.configure(secrets=["HF_TOKEN", "KVEVAL_TEST_SECRET"], server={"env": {"FAULT": fault}})
+    chain.configure(
+        secrets=["HF_TOKEN", "KVEVAL_TEST_SECRET"], server={"env": {"FAULT": fault}}
+    )
     job = chain.start()
     died = fault.endswith("dies")
     assert job.end(PATIENCE_S) == (1 if died else 0)
     assert holding(secret, chain.folder) == []
     assert not any(secret in line for trace in chain.traces for line in trace.seen())
     if died:
-        assert re.search(r"FAILED: .*\(exit code 1\): ValueError: .*\[KVEVAL_TEST_SECRET\]", job.said())
+        assert re.search(
+            r"FAILED: .*\(exit code 1\): ValueError: .*\[KVEVAL_TEST_SECRET\]",
+            job.said(),
+        )
     else:
         # It was handed over, printed, and taken out.
         (log,) = chain.store.glob("*/run-1/raw/server.log.zst")
@@ -197,12 +239,16 @@ def holding(secret: str, folder: Path) -> list[str]:
     found = []
     for path in folder.rglob("*"):
         if path.is_file():
-            content = path.read_bytes() + (unpacked(path) if path.suffix == ".zst" else b"")
+            content = path.read_bytes() + (
+                unpacked(path) if path.suffix == ".zst" else b""
+            )
             if secret.encode() in content:
                 found.append(str(path))
     return found
 
 
 def unpacked(path: Path) -> bytes:
-    content: bytes = zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read()
+    content: bytes = (
+        zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read()
+    )
     return content

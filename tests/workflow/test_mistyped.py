@@ -59,7 +59,9 @@ def refusal(folder: Path, *arguments: str) -> str:
         ),
     ],
 )
-def test_a_mistyped_target_is_named_with_what_is_nearest(folder: Path, target: str, said: str) -> None:
+def test_a_mistyped_target_is_named_with_what_is_nearest(
+    folder: Path, target: str, said: str
+) -> None:
     assert refusal(folder, target).strip().startswith(said)
 
 
@@ -73,7 +75,9 @@ def test_a_tab_in_a_campaign_is_named_with_file_and_line(folder: Path) -> None:
 
 @pytest.mark.xfail(strict=True, reason=BY_SNAKEMAKE)
 def test_a_mistyped_campaign_is_named(folder: Path) -> None:
-    assert "config/campaigns/smokee.yaml" in refusal(folder, "report", "--configfile", "config/campaigns/smokee.yaml")
+    assert "config/campaigns/smokee.yaml" in refusal(
+        folder, "report", "--configfile", "config/campaigns/smokee.yaml"
+    )
 
 
 @pytest.mark.xfail(strict=True, reason=BY_SNAKEMAKE)

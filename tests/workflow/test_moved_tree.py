@@ -25,7 +25,10 @@ from kveval.workflow.planning.stored import StoreIndex, pointed
 pytestmark = pytest.mark.workflow
 LEVELS = (1, 50, 100)
 RESULTS = Path("results/campaigns/stored")
-BASELINE, ARM, NEW = (f"{MODEL}/{cell}" for cell in ("no-offload/0", "native-offload/500", "native-offload/1000"))
+BASELINE, ARM, NEW = (
+    f"{MODEL}/{cell}"
+    for cell in ("no-offload/0", "native-offload/500", "native-offload/1000")
+)
 CODE = ("Snakefile", "config", "rules", "scripts", "profiles", "envs", "manifests")
 # What the workflow makes of each other, in this order.
 MADE = (
@@ -56,7 +59,11 @@ def snakemake(folder: Path, *arguments: str) -> str:
 
 def dry_run(folder: Path, target: str = "report") -> State:
     """Return (cell, run) -> measure or adopt, as the jobs of a dry run are named."""
-    found = re.findall(r": (Measuring|Adopting) (\S+), run (\d+)$", snakemake(folder, "-n", target), flags=re.MULTILINE)
+    found = re.findall(
+        r": (Measuring|Adopting) (\S+), run (\d+)$",
+        snakemake(folder, "-n", target),
+        flags=re.MULTILINE,
+    )
     states = {"Measuring": "measure", "Adopting": "adopt"}
     return {(cell, int(run)): states[verb] for verb, cell, run in found}
 
@@ -65,8 +72,15 @@ def planned(folder: Path) -> State:
     """Return the same as `snakemake plan` has it."""
     config = load_config(folder / CAMPAIGN, folder / "config")
     pointers = pointed(folder / RESULTS, planned_runs(config))
-    plan = make_plan(config, pointers, StoreIndex.read(folder / "results/measurements"), str(HOST["fingerprint"]))
-    return {(run.cell.path, run.run): run.state for run in plan.runs if run.state != "there"}
+    plan = make_plan(
+        config,
+        pointers,
+        StoreIndex.read(folder / "results/measurements"),
+        str(HOST["fingerprint"]),
+    )
+    return {
+        (run.cell.path, run.run): run.state for run in plan.runs if run.state != "there"
+    }
 
 
 def change(folder: Path, old: str, new: str) -> None:
@@ -168,14 +182,18 @@ def moved(finished: Path, folder: Path) -> Path:
 def restored_in_a_clone(finished: Path, folder: Path) -> Path:
     workflow_copy(folder)
     shutil.copy2(finished / CAMPAIGN, folder)
-    shutil.copytree(finished / "results", folder / "results", copy_function=shutil.copyfile)
+    shutil.copytree(
+        finished / "results", folder / "results", copy_function=shutil.copyfile
+    )
     return folder
 
 
 def from_an_archive(finished: Path, folder: Path) -> Path:
     folder.mkdir()
     archive = folder.with_suffix(".tar")
-    subprocess.run(["tar", "-C", finished, "--exclude=.snakemake", "-cf", archive, "."], check=True)
+    subprocess.run(
+        ["tar", "-C", finished, "--exclude=.snakemake", "-cf", archive, "."], check=True
+    )
     subprocess.run(["tar", "-C", folder, "-xf", archive], check=True)
     return folder
 
@@ -215,12 +233,20 @@ WAYS: dict[Way, State] = {
 """The ways in which a finished campaign came where it is, and the runs whose pointer that loses."""
 
 
-@pytest.mark.parametrize(("way", "lost"), WAYS.items(), ids=lambda value: getattr(value, "__name__", ""))
-def test_nothing_is_measured_again_and_a_further_size_is(finished: Path, tmp_path: Path, way: Way, lost: State) -> None:
+@pytest.mark.parametrize(
+    ("way", "lost"), WAYS.items(), ids=lambda value: getattr(value, "__name__", "")
+)
+def test_nothing_is_measured_again_and_a_further_size_is(
+    finished: Path, tmp_path: Path, way: Way, lost: State
+) -> None:
     folder = way(finished, tmp_path / "moved")
     assert dry_run(folder) == planned(folder) == lost
     add_size(folder)
-    assert dry_run(folder) == planned(folder) == lost | {(NEW, 1): "measure", (NEW, 2): "measure"}
+    assert (
+        dry_run(folder)
+        == planned(folder)
+        == lost | {(NEW, 1): "measure", (NEW, 2): "measure"}
+    )
 
 
 def test_a_changed_argument_measures_its_arm_and_a_further_run_is_one_of_every_cell(
@@ -228,20 +254,30 @@ def test_a_changed_argument_measures_its_arm_and_a_further_run_is_one_of_every_c
 ) -> None:
     folder = touched(finished, tmp_path / "moved")
     add_argument(folder)
-    assert dry_run(folder) == planned(folder) == {(ARM, 1): "measure", (ARM, 2): "measure"}
+    assert (
+        dry_run(folder) == planned(folder) == {(ARM, 1): "measure", (ARM, 2): "measure"}
+    )
     add_run(folder)
     further = {(cell, 3): "measure" for cell in (BASELINE, ARM)}
-    assert dry_run(folder) == planned(folder) == {(ARM, 1): "measure", (ARM, 2): "measure"} | further
+    assert (
+        dry_run(folder)
+        == planned(folder)
+        == {(ARM, 1): "measure", (ARM, 2): "measure"} | further
+    )
 
 
-def test_a_single_cell_asked_for_by_its_table_is_judged_alike(finished: Path, tmp_path: Path) -> None:
+def test_a_single_cell_asked_for_by_its_table_is_judged_alike(
+    finished: Path, tmp_path: Path
+) -> None:
     folder = touched(finished, tmp_path / "moved")
     for cell in (BASELINE, ARM):
         (folder / RESULTS / cell / "run-1" / "measurement.json").unlink()
     assert dry_run(folder, f"{RESULTS}/{ARM}/peak.csv") == {(ARM, 1): "adopt"}
 
 
-@pytest.mark.parametrize("follow_up", [add_size, add_run], ids=lambda value: value.__name__)
+@pytest.mark.parametrize(
+    "follow_up", [add_size, add_run], ids=lambda value: value.__name__
+)
 def test_runs_that_were_measured_before_the_move_enter_the_report_after_it(
     finished: Path, tmp_path: Path, follow_up: Callable[[Path], None]
 ) -> None:
@@ -255,5 +291,7 @@ def test_runs_that_were_measured_before_the_move_enter_the_report_after_it(
     aged(folder, 10)
     assert dry_run(folder) == planned(folder) == {}
     snakemake(folder, "report")
-    assert ("3 of 3" if follow_up is add_run else "native-offload 1K") in whole_report(folder / RESULTS)
+    assert ("3 of 3" if follow_up is add_run else "native-offload 1K") in whole_report(
+        folder / RESULTS
+    )
     assert "Nothing to be done" in snakemake(folder, "-n", "report")

@@ -13,7 +13,10 @@ from tests.support.tree import Tree
 
 pytestmark = [pytest.mark.workflow, needs_pcp]
 OTHER = REPOSITORY / "tests" / "support" / "other_server"
-ENTRIES = {"spec": "SERVERS['toy'] = toy.TOY", "engines": "PROGRAMS['toy'] = toy.ToyProgram()"}
+ENTRIES = {
+    "spec": "SERVERS['toy'] = toy.TOY",
+    "engines": "PROGRAMS['toy'] = toy.ToyProgram()",
+}
 ARMS = (("no-offload", 0), ("native-offload", 2000))
 SERVER = {"program": "toy", "version": "1.5", "build": "toy-cpu"}
 
@@ -27,7 +30,12 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
             "min_samples": 1,
             "workloads": {"short": {"seconds": 6}},
             "matrix": [
-                {"models": ["Qwen3-0.6B"], "scenarios": [scenario], "cpu_blocks": [blocks]} for scenario, blocks in ARMS
+                {
+                    "models": ["Qwen3-0.6B"],
+                    "scenarios": [scenario],
+                    "cpu_blocks": [blocks],
+                }
+                for scenario, blocks in ARMS
             ],
         },
     )
@@ -38,7 +46,9 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
     for part, entry in ENTRIES.items():
         with (library / part / "servers" / "registry.py").open("a") as registry:
             registry.write(f"\nfrom kveval.engines.servers import toy\n\n{entry}\n")
-    shutil.copy2(OTHER / "server.py", made.folder / ".server-venv" / "bin" / "server.py")
+    shutil.copy2(
+        OTHER / "server.py", made.folder / ".server-venv" / "bin" / "server.py"
+    )
     yield made
     assert made.left() == []
 
@@ -51,8 +61,14 @@ def test_another_server_is_measured_proven_active_and_reported(tree: Tree) -> No
     run = tree.run_json("Qwen3-0.6B/native-offload/2000")
     assert run["versions"]["toy"] == "1.5"
     assert "vllm" not in run["versions"]
-    assert run["server"]["argv"][-2:] == ["--tier-bytes", str(run["budget"]["tier_bytes"])]
-    assert run["server"]["facts"] == {"kv_cache_tokens": 17920, "tier_bytes": run["budget"]["tier_bytes"]}
+    assert run["server"]["argv"][-2:] == [
+        "--tier-bytes",
+        str(run["budget"]["tier_bytes"]),
+    ]
+    assert run["server"]["facts"] == {
+        "kv_cache_tokens": 17920,
+        "tier_bytes": run["budget"]["tier_bytes"],
+    }
     proof = run["exercised"]
     assert proof["exercised"] is True
     assert [entry["counter"] for entry in proof["required"]] == [

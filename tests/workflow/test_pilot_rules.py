@@ -21,11 +21,24 @@ OPTIONS = ("--configfile", CAMPAIGN)
 def seal(folder, specification, levels):
     """Put a run into the store, as one that was measured."""
     host = hardware.probe()
-    store, key = Store(folder / "results" / "measurements"), Key(measurement_id(specification), 1, host["fingerprint"])
+    store, key = (
+        Store(folder / "results" / "measurements"),
+        Key(measurement_id(specification), 1, host["fingerprint"]),
+    )
     scratch = store.scratch(key)
     description = {
-        **{"schema": 1, "measurement": key.measurement, "run": 1, "hardware": host, "engine": "local"},
-        **{"weights": "miniature", "cell": specification["cell"], "specification": specification},
+        **{
+            "schema": 1,
+            "measurement": key.measurement,
+            "run": 1,
+            "hardware": host,
+            "engine": "local",
+        },
+        **{
+            "weights": "miniature",
+            "cell": specification["cell"],
+            "specification": specification,
+        },
         **{"started": "", "finished": "", "levels": levels},
     }
     write_json(scratch / "run.json", description)
@@ -33,11 +46,17 @@ def seal(folder, specification, levels):
 
 
 def tried(curve):
-    return [{"level": level, "throughput_tok_s": value} for level, value in curve.items()]
+    return [
+        {"level": level, "throughput_tok_s": value} for level, value in curve.items()
+    ]
 
 
 def planned(folder):
-    return sorted(re.findall(r"Measuring [^/]+/([^/]+)/", snakemake(folder, "-n", "report", *OPTIONS)))
+    return sorted(
+        re.findall(
+            r"Measuring [^/]+/([^/]+)/", snakemake(folder, "-n", "report", *OPTIONS)
+        )
+    )
 
 
 def test_arms_take_the_levels_of_their_baselines_pilot(tmp_path):
@@ -46,9 +65,17 @@ def test_arms_take_the_levels_of_their_baselines_pilot(tmp_path):
     baseline, native = config.cells
     before = snakemake(folder, "-n", "report", *OPTIONS)
     assert re.search(r"Searching the .* Qwen3-0\.6B/no-offload", before)
-    seal(folder, config.pilot_specification(baseline).to_json(), tried({1: 10.0, 4: 30.0, 15: 60.0, 48: 50.0}))
+    seal(
+        folder,
+        config.pilot_specification(baseline).to_json(),
+        tried({1: 10.0, 4: 30.0, 15: 60.0, 48: 50.0}),
+    )
     for cell in (baseline, native):
-        seal(folder, config.specification(cell, (4, 15, 48)).to_json(), tried({4: 30.0, 15: 60.0, 48: 50.0}))
+        seal(
+            folder,
+            config.specification(cell, (4, 15, 48)).to_json(),
+            tried({4: 30.0, 15: 60.0, 48: 50.0}),
+        )
     output = snakemake(folder, "report", "--until", "benchmark", *OPTIONS)
     assert output.count(ADOPTED) == 3
     assert planned(folder) == []
@@ -60,12 +87,25 @@ def test_arms_take_the_levels_of_their_baselines_pilot(tmp_path):
 
 
 def test_a_search_of_every_baseline_of_its_own(tmp_path):
-    campaign = yaml.safe_load((workflow_copy(tmp_path / "repository") / CAMPAIGN).read_text())
+    campaign = yaml.safe_load(
+        (workflow_copy(tmp_path / "repository") / CAMPAIGN).read_text()
+    )
     folder = tmp_path / "repository"
     campaign["matrix"] = [
-        {"models": ["Qwen3-0.6B", "Qwen3-8B"], "scenarios": ["no-offload"], "cpu_blocks": [0]},
-        {"models": ["Qwen3-0.6B", "Qwen3-8B"], "scenarios": ["native-offload"], "cpu_blocks": [2000]},
+        {
+            "models": ["Qwen3-0.6B", "Qwen3-8B"],
+            "scenarios": ["no-offload"],
+            "cpu_blocks": [0],
+        },
+        {
+            "models": ["Qwen3-0.6B", "Qwen3-8B"],
+            "scenarios": ["native-offload"],
+            "cpu_blocks": [2000],
+        },
     ]
     (folder / CAMPAIGN).write_text(yaml.safe_dump(campaign))
     output = snakemake(folder, "-n", "report", *OPTIONS)
-    assert sorted(re.findall(r"around the peak of (\S+)", output)) == ["Qwen3-0.6B/no-offload", "Qwen3-8B/no-offload"]
+    assert sorted(re.findall(r"around the peak of (\S+)", output)) == [
+        "Qwen3-0.6B/no-offload",
+        "Qwen3-8B/no-offload",
+    ]

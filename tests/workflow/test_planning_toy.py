@@ -31,4 +31,6 @@ def test_the_toy_has_the_workflows_rules_and_jobs(tmp_path: Path) -> None:
     counts = job_counts(snakemake(campaign, "-n", "report"))
     assert counts["benchmark"] == 200
     assert counts == job_counts(snakemake(toy, "-n", "report"))
-    assert rule_names(snakemake(campaign, "--list-rules")) == rule_names(snakemake(toy, "--list-rules"))
+    assert rule_names(snakemake(campaign, "--list-rules")) == rule_names(
+        snakemake(toy, "--list-rules")
+    )

@@ -8,7 +8,10 @@ from tests.support.paths import REPOSITORY
 
 from kveval.workflow.directives import growing
 
-PROFILES = {path.parent.name: yaml.safe_load(path.read_text()) for path in REPOSITORY.glob("profiles/*/config.yaml")}
+PROFILES = {
+    path.parent.name: yaml.safe_load(path.read_text())
+    for path in REPOSITORY.glob("profiles/*/config.yaml")
+}
 RULES = "\n".join(path.read_text() for path in (REPOSITORY / "rules").glob("*.smk"))
 
 
@@ -22,7 +25,10 @@ def test_the_default_profile_overrides_nothing_of_another(name):
 @pytest.mark.parametrize("name", sorted(PROFILES))
 def test_a_profile_names_rules_that_exist(name):
     named = [entry.partition("=")[0] for entry in PROFILES[name].get("groups", [])]
-    named += [entry.partition("=")[0].partition(":")[0] for entry in PROFILES[name].get("set-resources", [])]
+    named += [
+        entry.partition("=")[0].partition(":")[0]
+        for entry in PROFILES[name].get("set-resources", [])
+    ]
     assert [rule for rule in named if f"\nrule {rule}:" not in RULES] == []
 
 
@@ -31,7 +37,9 @@ def test_only_one_profile_sends_measurements_away():
     sending = [
         name
         for name, profile in PROFILES.items()
-        if any(entry.startswith("benchmark:") for entry in profile.get("set-resources", []))
+        if any(
+            entry.startswith("benchmark:") for entry in profile.get("set-resources", [])
+        )
     ]
     assert sending == ["slurm-gpu"]
 
@@ -39,33 +47,61 @@ def test_only_one_profile_sends_measurements_away():
 def rules_of_a_cluster() -> list[tuple[str, str]]:
     """The name and the text of every rule that is no local one."""
     blocks = re.split(r"^(?= *(?:use )?rule\b.*:$)", RULES, flags=re.MULTILINE)[1:]
-    named = [(re.search(r"rule (\w+):|name:\s+f?\"(\w+)", block), block) for block in blocks]
-    return [(match[1] or match[2], block) for match, block in named if match and "localrule:" not in block]
+    named = [
+        (re.search(r"rule (\w+):|name:\s+f?\"(\w+)", block), block) for block in blocks
+    ]
+    return [
+        (match[1] or match[2], block)
+        for match, block in named
+        if match and "localrule:" not in block
+    ]
 
 
 def test_every_job_of_a_cluster_says_what_it_needs():
     found = rules_of_a_cluster()
-    assert {"extract_peak", "import_run", "plot_", "write_report"} <= {name for name, _ in found}
-    assert [name for name, block in found if "mem_mb=" not in block or "runtime=" not in block] == []
+    assert {"extract_peak", "import_run", "plot_", "write_report"} <= {
+        name for name, _ in found
+    }
+    assert [
+        name
+        for name, block in found
+        if "mem_mb=" not in block or "runtime=" not in block
+    ] == []
 
 
 def test_rules_with_a_job_per_run_or_cell_ask_for_constants():
     """Snakemake asks a function once for every job that it plans."""
-    many = [block for _, block in rules_of_a_cluster() if "CELL}" in block.partition("log:")[0]]
+    many = [
+        block
+        for _, block in rules_of_a_cluster()
+        if "CELL}" in block.partition("log:")[0]
+    ]
     assert len(many) == 3
-    assert [block for block in many if not re.search(r"mem_mb=\d+,\s+(#.*\s+)?runtime=\d+", block)] == []
+    assert [
+        block
+        for block in many
+        if not re.search(r"mem_mb=\d+,\s+(#.*\s+)?runtime=\d+", block)
+    ] == []
 
 
 def test_a_job_of_a_large_campaign_asks_for_more_and_a_retry_for_more_again():
     asked = {runs: growing(300, 0.1, runs) for runs in (9, 3000)}
     assert [asked[runs](None, attempt=1) for runs in asked] == [301, 600]
-    assert [asked[3000](None, attempt=attempt) for attempt in (1, 2, 3)] == [600, 1200, 1800]
+    assert [asked[3000](None, attempt=attempt) for attempt in (1, 2, 3)] == [
+        600,
+        1200,
+        1800,
+    ]
 
 
-@pytest.mark.parametrize("name", sorted(name for name, profile in PROFILES.items() if "groups" in profile))
+@pytest.mark.parametrize(
+    "name", sorted(name for name, profile in PROFILES.items() if "groups" in profile)
+)
 def test_no_job_of_a_profile_has_more_threads_than_it_lets_a_group_have(name):
     """Snakemake cuts the threads of any job down to `cores`."""
-    threads = [int(entry.partition("=")[2]) for entry in PROFILES[name].get("set-threads", [])]
+    threads = [
+        int(entry.partition("=")[2]) for entry in PROFILES[name].get("set-threads", [])
+    ]
     assert all(count <= PROFILES[name]["cores"] for count in [1, *threads])
 
 

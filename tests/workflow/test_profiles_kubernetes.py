@@ -26,16 +26,32 @@ from kveval.engines.kubernetes.api.client import Api
 LOCK = "execution-kubernetes"
 PLUGINS = ("snakemake_executor_plugin_kubernetes", "snakemake_storage_plugin_s3")
 absent = plugins.missing(LOCK, *PLUGINS) or s3_server.missing()
-pytestmark = [pytest.mark.workflow, pytest.mark.skipif(absent is not None, reason=str(absent))]
+pytestmark = [
+    pytest.mark.workflow,
+    pytest.mark.skipif(absent is not None, reason=str(absent)),
+]
 
 LEVELS = (1, 50, 100)
 BUCKET = "kveval"
 FIGURES = (
-    *("throughput/throughput_curve_Qwen3-0.6B_all", "effects/effect_plot", "caches/pcp_kv_cache_usage"),
+    *(
+        "throughput/throughput_curve_Qwen3-0.6B_all",
+        "effects/effect_plot",
+        "caches/pcp_kv_cache_usage",
+    ),
     "recordings/level_timeline_Qwen3-0.6B",
 )
 # What people read of what both cells and the campaign come to.
-TABLES = ("complete_metrics", "comparison", "contrasts", "averages", "checks", "peak_comparison", "summary", "detailed")
+TABLES = (
+    "complete_metrics",
+    "comparison",
+    "contrasts",
+    "averages",
+    "checks",
+    "peak_comparison",
+    "summary",
+    "detailed",
+)
 
 
 @dataclass(frozen=True)
@@ -51,16 +67,39 @@ class Site:
 
     def command(self, *arguments: str) -> list[str]:
         return [
-            *("snakemake", "--profile", "profiles/kubernetes-executor", "--workflow-profile", "profiles/kubernetes"),
-            *("--default-storage-prefix", f"s3://{BUCKET}/{self.namespace}", "--storage-s3-endpoint-url", self.s3),
-            *("--kubernetes-namespace", self.namespace, "--seconds-between-status-checks", "1"),
+            *(
+                "snakemake",
+                "--profile",
+                "profiles/kubernetes-executor",
+                "--workflow-profile",
+                "profiles/kubernetes",
+            ),
+            *(
+                "--default-storage-prefix",
+                f"s3://{BUCKET}/{self.namespace}",
+                "--storage-s3-endpoint-url",
+                self.s3,
+            ),
+            *(
+                "--kubernetes-namespace",
+                self.namespace,
+                "--seconds-between-status-checks",
+                "1",
+            ),
             *(*arguments, "--configfile", CAMPAIGN),
         ]
 
     @property
     def environment(self) -> dict[str, str]:
-        credentials = {"SNAKEMAKE_STORAGE_S3_ACCESS_KEY": "nobody", "SNAKEMAKE_STORAGE_S3_SECRET_KEY": "asks"}
-        return plugins.environment(LOCK) | credentials | {"KUBECONFIG": str(self.kubeconfig)}
+        credentials = {
+            "SNAKEMAKE_STORAGE_S3_ACCESS_KEY": "nobody",
+            "SNAKEMAKE_STORAGE_S3_SECRET_KEY": "asks",
+        }
+        return (
+            plugins.environment(LOCK)
+            | credentials
+            | {"KUBECONFIG": str(self.kubeconfig)}
+        )
 
     def snakemake(self, *arguments: str, code: int = 0) -> str:
         done = subprocess.run(
@@ -77,11 +116,18 @@ class Site:
 
     def shared(self) -> set[str]:
         """What the bucket holds of this site, by the path that it would have here."""
-        return {key.removeprefix(f"{self.namespace}/") for key in s3_server.keys(self.s3, BUCKET)}
+        return {
+            key.removeprefix(f"{self.namespace}/")
+            for key in s3_server.keys(self.s3, BUCKET)
+        }
 
     def pods(self) -> list[str]:
         items = self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
-        return [item["metadata"]["name"] for item in items if item["status"].get("phase") == "Running"]
+        return [
+            item["metadata"]["name"]
+            for item in items
+            if item["status"].get("phase") == "Running"
+        ]
 
     def left(self) -> list[str]:
         """What of Snakemake's is left in the namespace once no pod runs.
@@ -92,7 +138,10 @@ class Site:
         wait_until(lambda: not self.pods(), "the pods' end")
         jobs = self.api.get(f"/apis/batch/v1/namespaces/{self.namespace}/jobs")["items"]
         secrets = self.api.get(f"/api/v1/namespaces/{self.namespace}/secrets")["items"]
-        return [item["metadata"]["name"] for item in [*jobs, *(s for s in secrets if s["type"] == "Opaque")]]
+        return [
+            item["metadata"]["name"]
+            for item in [*jobs, *(s for s in secrets if s["type"] == "Opaque")]
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +153,9 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     found = f"PYTHONPATH={shlex.quote(str(plugins.folder(LOCK) or ''))} exec {shlex.quote(sys.executable)}"
     (image / "python").write_text(f'#!/bin/sh\n{found} "$@"\n')
     (image / "python").chmod(0o755)
-    with own_testbed(folder / "run", f"--job-mode exec --shim {shlex.quote(str(image))}") as running:
+    with own_testbed(
+        folder / "run", f"--job-mode exec --shim {shlex.quote(str(image))}"
+    ) as running:
         yield running
 
 
@@ -121,7 +172,9 @@ def site(tmp_path: Path, testbed: Testbed, bucket_address: str) -> Iterator[Site
     for part in PARTS:
         source = REPOSITORY / part
         if source.is_dir():
-            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                source, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy2(source, folder / part)
     results = write_campaign(folder, LEVELS)
@@ -143,7 +196,11 @@ def test_a_report_is_made_in_pods(site: Site) -> None:
     assert "2 of 2" in text
     assert "failed its own checks" not in text
     for figure in FIGURES:
-        assert (site.results / "figures" / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+        assert (
+            (site.results / "figures" / f"{figure}.png")
+            .read_bytes()
+            .startswith(b"\x89PNG")
+        )
         assert f"figures/{figure}.png" in text
     for table in TABLES:
         assert (site.results / "analysis" / f"{table}.csv").stat().st_size > 100, table
@@ -157,9 +214,14 @@ def test_a_report_is_made_in_pods(site: Site) -> None:
     assert "Nothing to be done" in site.snakemake("report")
 
 
-def test_what_an_interruption_and_a_failing_pod_leave_is_gone_on_with(site: Site) -> None:
+def test_what_an_interruption_and_a_failing_pod_leave_is_gone_on_with(
+    site: Site,
+) -> None:
     cells = site.results.relative_to(site.folder) / MODEL
-    peaks = {scenario: str(cells / scenario / "peak.csv") for scenario in ("no-offload/0", "native-offload/500")}
+    peaks = {
+        scenario: str(cells / scenario / "peak.csv")
+        for scenario in ("no-offload/0", "native-offload/500")
+    }
 
     process = subprocess.Popen(
         site.command("peaks"),
@@ -180,7 +242,9 @@ def test_what_an_interruption_and_a_failing_pod_leave_is_gone_on_with(site: Site
 
     script = site.folder / "scripts" / "extract_peak.py"
     good = script.read_text()
-    script.write_text(f'import sys\nif "native-offload" in str(sys.argv):\n    sys.exit("no such peak")\n{good}')
+    script.write_text(
+        f'import sys\nif "native-offload" in str(sys.argv):\n    sys.exit("no such peak")\n{good}'
+    )
     output = site.snakemake("peaks", code=1)
     assert "Error in rule extract_peak" in output
     (log,) = re.findall(r"(\S+/kubernetes-logs/snakejob-\S+\.log)", output)[:1]
@@ -196,7 +260,9 @@ def test_what_an_interruption_and_a_failing_pod_leave_is_gone_on_with(site: Site
 
 def test_results_that_only_this_machine_has_are_no_work_for_pods(site: Site) -> None:
     campaign = site.folder / CAMPAIGN
-    campaign.write_text("name: stored\nresults: results/imported\nimport: [{path: tree}]\n")
+    campaign.write_text(
+        "name: stored\nresults: results/imported\nimport: [{path: tree}]\n"
+    )
     (site.folder / "tree").mkdir()
     output = site.snakemake("-n", "report", code=1)
     assert "only this machine" in output

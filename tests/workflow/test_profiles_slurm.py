@@ -14,9 +14,15 @@ from tests.support.fault_chain import ADOPTED
 from tests.support.result_trees import write_campaign_tree
 from tests.workflow.test_reruns import PARTS, REPOSITORY, fill_store
 
-PLUGINS = ("snakemake_executor_plugin_slurm", "snakemake_executor_plugin_cluster_generic")
+PLUGINS = (
+    "snakemake_executor_plugin_slurm",
+    "snakemake_executor_plugin_cluster_generic",
+)
 why = slurm_testbed.missing() or plugins.missing("execution", *PLUGINS)
-pytestmark = [pytest.mark.workflow, pytest.mark.skipif(why is not None, reason=str(why))]
+pytestmark = [
+    pytest.mark.workflow,
+    pytest.mark.skipif(why is not None, reason=str(why)),
+]
 
 # What is this cluster's own: no accounts, and nobody waits for a status. The plugin asks after 2 s and, where nothing
 # has ended, after 12 s more and 22 s more.
@@ -40,11 +46,17 @@ def workflow(tmp_path: Path) -> Path:
     for part in PARTS:
         source = REPOSITORY / part
         if source.is_dir():
-            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                source, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy2(source, folder / part)
     write_campaign_tree(folder / "tree", runs=1, rates=(4,))
-    campaign = {"name": "old-results", "results": str(RESULTS), "import": [{"path": "tree"}]}
+    campaign = {
+        "name": "old-results",
+        "results": str(RESULTS),
+        "import": [{"path": "tree"}],
+    }
     (folder / "campaign.yaml").write_text(yaml.safe_dump(campaign))
     return folder
 
@@ -72,17 +84,30 @@ def snakemake(folder: Path, *arguments: str) -> str:
 def test_the_tables_come_from_slurm(state: Path, workflow: Path) -> None:
     before = slurm_testbed.finished_jobs(state)
     target = str(RESULTS / "analysis" / "comparison.csv")
-    output = snakemake(workflow, "--profile", "profiles/slurm", "--configfile", "campaign.yaml", *SLURM, "--", target)
+    output = snakemake(
+        workflow,
+        "--profile",
+        "profiles/slurm",
+        "--configfile",
+        "campaign.yaml",
+        *SLURM,
+        "--",
+        target,
+    )
     assert (workflow / target).is_file()
     # Two runs imported, two cells' tables in a job each, collected, compared.
     assert slurm_testbed.finished_jobs(state) - before == 6, output
 
 
-def test_the_tables_come_from_any_cluster_that_takes_a_command(state: Path, workflow: Path) -> None:
+def test_the_tables_come_from_any_cluster_that_takes_a_command(
+    state: Path, workflow: Path
+) -> None:
     before = slurm_testbed.finished_jobs(state)
     target = str(RESULTS / "Qwen3-0.6B" / "no-offload" / "0" / "peak.csv")
     profile = ["--workflow-profile", "profiles/cluster-generic"]
-    output = snakemake(workflow, *profile, "--configfile", "campaign.yaml", "--", target)
+    output = snakemake(
+        workflow, *profile, "--configfile", "campaign.yaml", "--", target
+    )
     assert (workflow / target).is_file()
     assert slurm_testbed.finished_jobs(state) - before == 2, output
 
@@ -90,12 +115,16 @@ def test_the_tables_come_from_any_cluster_that_takes_a_command(state: Path, work
 def test_the_status_command_knows_how_jobs_end(state: Path, tmp_path: Path) -> None:
     submit = ["sbatch", "--parsable", "--output", str(tmp_path / "%j.log"), "--wrap"]
     jobs = [
-        subprocess.check_output([*submit, command], text=True).strip() for command in ("true", "exit 3", "sleep 60")
+        subprocess.check_output([*submit, command], text=True).strip()
+        for command in ("true", "exit 3", "sleep 60")
     ]
     script = REPOSITORY / "profiles" / "cluster-generic" / "status.sh"
 
     def told() -> list[str]:
-        return [subprocess.check_output([script, job], text=True).strip() for job in [*jobs, "999999"]]
+        return [
+            subprocess.check_output([script, job], text=True).strip()
+            for job in [*jobs, "999999"]
+        ]
 
     deadline = time.monotonic() + 60
     while "running" in told()[:2]:
@@ -106,29 +135,50 @@ def test_the_status_command_knows_how_jobs_end(state: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("profile", ["profiles/slurm", "profiles/slurm-gpu"])
-def test_a_slurm_without_accounting_is_named_before_anything_is_sent(state: Path, workflow: Path, profile: str) -> None:
+def test_a_slurm_without_accounting_is_named_before_anything_is_sent(
+    state: Path, workflow: Path, profile: str
+) -> None:
     before = slurm_testbed.finished_jobs(state)
-    copy = ["--slurm-status-command", "sacct"]  # as in a copy of a profile that does not set it
-    target = ["--configfile", "campaign.yaml", "--", str(RESULTS / "analysis" / "comparison.csv")]
+    copy = [
+        "--slurm-status-command",
+        "sacct",
+    ]  # as in a copy of a profile that does not set it
+    target = [
+        "--configfile",
+        "campaign.yaml",
+        "--",
+        str(RESULTS / "analysis" / "comparison.csv"),
+    ]
     with started(workflow, "--profile", profile, *SLURM, *copy, *target) as process:
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "SLURM has no accounting here" in output and "Set slurm-status-command: squeue" in output
+    assert (
+        "SLURM has no accounting here" in output
+        and "Set slurm-status-command: squeue" in output
+    )
     assert "Traceback" not in output
     assert slurm_testbed.finished_jobs(state) == before
 
 
-def test_a_queue_that_does_not_answer_for_a_while_loses_no_job(state: Path, workflow: Path, tmp_path: Path) -> None:
+def test_a_queue_that_does_not_answer_for_a_while_loses_no_job(
+    state: Path, workflow: Path, tmp_path: Path
+) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     shim = programs / "squeue"
     calls = tmp_path / "calls"
     real = shutil.which("squeue")
-    shim.write_text(f'#!/bin/sh\necho >> {calls}\n[ $(wc -l < {calls}) -gt 20 ] && exec {real} "$@"\nexit 1\n')
+    shim.write_text(
+        f'#!/bin/sh\necho >> {calls}\n[ $(wc -l < {calls}) -gt 20 ] && exec {real} "$@"\nexit 1\n'
+    )
     shim.chmod(0o755)
-    target = str(RESULTS / "Qwen3-0.6B" / "no-offload" / "0" / "run-i1" / "measurement.json")
+    target = str(
+        RESULTS / "Qwen3-0.6B" / "no-offload" / "0" / "run-i1" / "measurement.json"
+    )
     profile = ["--profile", "profiles/slurm", *SLURM, "--configfile=campaign.yaml"]
-    with started(workflow, *profile, "--", target, PATH=f"{programs}:{os.environ['PATH']}") as process:
+    with started(
+        workflow, *profile, "--", target, PATH=f"{programs}:{os.environ['PATH']}"
+    ) as process:
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output[-4000:]
 
@@ -148,9 +198,20 @@ def test_a_job_that_somebody_cancels_is_named_as_cancelled(
     subprocess.run(held, check=True)
     try:
         with started(
-            workflow, "--profile", profile, "--configfile", "campaign.yaml", *options, "--", target
+            workflow,
+            "--profile",
+            profile,
+            "--configfile",
+            "campaign.yaml",
+            *options,
+            "--",
+            target,
         ) as process:
-            while not (jobs := subprocess.check_output(["squeue", "--noheader", "--format", "%i"], text=True).split()):
+            while not (
+                jobs := subprocess.check_output(
+                    ["squeue", "--noheader", "--format", "%i"], text=True
+                ).split()
+            ):
                 assert process.poll() is None
                 time.sleep(0.2)
             subprocess.run(["scancel", *jobs], check=True)
@@ -165,11 +226,21 @@ def test_a_job_that_somebody_cancels_is_named_as_cancelled(
     ("profile", "jobs"),
     [
         (["--profile", "profiles/slurm"], 0),
-        (["--workflow-profile", "profiles/slurm-gpu", "--set-threads", "benchmark=1"], 1),
+        (
+            [
+                "--workflow-profile",
+                "profiles/slurm-gpu",
+                "--set-threads",
+                "benchmark=1",
+            ],
+            1,
+        ),
     ],
     ids=["beside snakemake", "on a node"],
 )
-def test_a_measurement_is_made_where_the_profile_says(state: Path, workflow: Path, profile, jobs) -> None:
+def test_a_measurement_is_made_where_the_profile_says(
+    state: Path, workflow: Path, profile, jobs
+) -> None:
     fill_store(workflow)
     before = slurm_testbed.finished_jobs(state)
     target = "results/Qwen3-0.6B/no-offload/0/run-1/measurement.json"
@@ -177,5 +248,7 @@ def test_a_measurement_is_made_where_the_profile_says(state: Path, workflow: Pat
     output = snakemake(workflow, *profile, *here, *SLURM, "--", target)
     assert (workflow / target).is_file(), output
     assert slurm_testbed.finished_jobs(state) - before == jobs
-    log = (workflow / "logs/laptop/benchmark/Qwen3-0.6B/no-offload/0/run-1.log").read_text()
+    log = (
+        workflow / "logs/laptop/benchmark/Qwen3-0.6B/no-offload/0/run-1.log"
+    ).read_text()
     assert ADOPTED in log

@@ -47,10 +47,18 @@ def test_everything_that_is_promised_is_there(published: Path) -> None:
     for figure in drawn:
         for suffix in (".png", ".svg"):
             assert figure.with_suffix(suffix).stat().st_size > 1000
-    for name in ("summary", "detailed", "pcp_summary_stats", "complete_metrics", "comparison"):
+    for name in (
+        "summary",
+        "detailed",
+        "pcp_summary_stats",
+        "complete_metrics",
+        "comparison",
+    ):
         assert (results / "analysis" / f"{name}.csv").read_text().count("\n") > 1
     for model, scenario, blocks in CELLS:
-        assert (results / model / scenario / str(blocks) / "benchmark_report_v0.2.yaml").exists()
+        assert (
+            results / model / scenario / str(blocks) / "benchmark_report_v0.2.yaml"
+        ).exists()
     report = whole_report(results)
     for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report):
         assert (results / path).exists()
@@ -60,7 +68,10 @@ def test_everything_that_is_promised_is_there(published: Path) -> None:
 def edit(folder: Path, path: str) -> None:
     """Change what a file says and not what it does."""
     file = folder / "scripts" / "kveval" / path
-    file.write_text(file.read_text(encoding="utf-8") + ("\n# edited\n" if path.endswith(".py") else "\nEdited.\n"))
+    file.write_text(
+        file.read_text(encoding="utf-8")
+        + ("\n# edited\n" if path.endswith(".py") else "\nEdited.\n")
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,10 +83,15 @@ def edit(folder: Path, path: str) -> None:
         ("report/tables/guidance.py", {"write_report"}),
         ("analysis/system/timelines.py", {"plot_recordings", "write_report"}),
         ("report/export/llmd.py", {"export_benchmark_reports"}),
-        ("report/data/style.py", {*DRAWN, "write_report", "summarise_campaign", "export_benchmark_reports"}),
+        (
+            "report/data/style.py",
+            {*DRAWN, "write_report", "summarise_campaign", "export_benchmark_reports"},
+        ),
     ],
 )
-def test_an_edit_makes_anew_what_it_touches(published: Path, path: str, planned: set[str]) -> None:
+def test_an_edit_makes_anew_what_it_touches(
+    published: Path, path: str, planned: set[str]
+) -> None:
     file = published / "scripts" / "kveval" / path
     before, times = file.read_bytes(), file.stat()
     edit(published, path)
@@ -85,27 +101,43 @@ def test_an_edit_makes_anew_what_it_touches(published: Path, path: str, planned:
         file.write_bytes(before)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     jobs = output.split("Job stats:")[-1].split("total")[0]
-    assert set(re.findall(r"^(\w+) +\d+$", jobs, flags=re.MULTILINE)) - {"report"} == planned
+    assert (
+        set(re.findall(r"^(\w+) +\d+$", jobs, flags=re.MULTILINE)) - {"report"}
+        == planned
+    )
 
 
 def test_a_second_run_has_nothing_to_do(published: Path) -> None:
     assert "Nothing to be done" in snakemake(published, "--cores", "2", "report")
 
 
-def test_snakemakes_own_report_shows_figures_tables_and_the_report(published: Path, tmp_path: Path) -> None:
+def test_snakemakes_own_report_shows_figures_tables_and_the_report(
+    published: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "report.html"
     snakemake(published, "report", "--report", str(output))
     text = output.read_text(encoding="utf-8")
-    for figure in drawn_figures(published / "results" / "figures" / family for family in FAMILIES)[0]:
+    for figure in drawn_figures(
+        published / "results" / "figures" / family for family in FAMILIES
+    )[0]:
         assert figure.name in text
     assert "grey band" in text
-    for path in ("report.html", "analysis/summary.csv", "analysis/comparison.csv", "analysis/peak_throughput_all.csv"):
+    for path in (
+        "report.html",
+        "analysis/summary.csv",
+        "analysis/comparison.csv",
+        "analysis/peak_throughput_all.csv",
+    ):
         assert f'"results/{path}": {{"name"' in text
 
 
-def test_a_figure_is_made_by_its_name_and_refused_where_there_is_none(published: Path) -> None:
+def test_a_figure_is_made_by_its_name_and_refused_where_there_is_none(
+    published: Path,
+) -> None:
     figures = published / "results" / "figures"
-    snakemake(published, "--cores", "1", "results/figures/peak_throughput_all_scenarios.png")
+    snakemake(
+        published, "--cores", "1", "results/figures/peak_throughput_all_scenarios.png"
+    )
     copied = figures / "peak_throughput_all_scenarios.png"
     assert copied.read_bytes() == (figures / "arms" / copied.name).read_bytes()
     with pytest.raises(AssertionError, match="NotDrawnError"):

@@ -50,7 +50,12 @@ def processes_naming(path: Path) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                line = (
+                    (entry / "cmdline")
+                    .read_bytes()
+                    .replace(b"\0", b" ")
+                    .decode(errors="replace")
+                )
             except OSError:
                 continue
             if str(path) in line:
@@ -63,7 +68,9 @@ def registry_of(directory: Path) -> Path:
 
 
 @contextlib.contextmanager
-def recording(directory: Path, settings: RecordingSettings, **limits: float) -> Iterator[Recording]:
+def recording(
+    directory: Path, settings: RecordingSettings, **limits: float
+) -> Iterator[Recording]:
     with (
         supervisor(registry_of(directory)) as processes,
         module.recording(directory, settings, processes, **limits) as running_recording,
@@ -109,7 +116,9 @@ def endpoint() -> Iterator[str]:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}
+    )
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/metrics"
     server.shutdown()
@@ -137,20 +146,32 @@ def directory(tmp_path: Path) -> Iterator[Path]:
         (RecordingSettings(openmetrics={"a": "ftp://127.0.0.1/"}), "http"),
     ],
 )
-def test_wrong_settings_are_refused(directory: Path, settings: RecordingSettings, message: str) -> None:
-    with pytest.raises(RecordingError, match=message), recording(directory, settings, ready_timeout_s=1):
+def test_wrong_settings_are_refused(
+    directory: Path, settings: RecordingSettings, message: str
+) -> None:
+    with (
+        pytest.raises(RecordingError, match=message),
+        recording(directory, settings, ready_timeout_s=1),
+    ):
         pass
 
 
-def test_an_endpoint_that_is_down_is_an_error_within_the_time_limit(directory: Path) -> None:
+def test_an_endpoint_that_is_down_is_an_error_within_the_time_limit(
+    directory: Path,
+) -> None:
     url = f"http://127.0.0.1:{recording_pcp.free_port()}/metrics"
     started = time.monotonic()
     with (
         pytest.raises(RecordingError, match=re.escape(url)) as error,
-        recording(directory, RecordingSettings(openmetrics={"vllm": url}), ready_timeout_s=0.5),
+        recording(
+            directory, RecordingSettings(openmetrics={"vllm": url}), ready_timeout_s=0.5
+        ),
     ):
         pass
-    assert (error.value.code, error.value.facts) == ("endpoint_silent", {"endpoint": "vllm", "limit_s": 0.5})
+    assert (error.value.code, error.value.facts) == (
+        "endpoint_silent",
+        {"endpoint": "vllm", "limit_s": 0.5},
+    )
     assert time.monotonic() - started < 3
 
 
@@ -159,21 +180,36 @@ def test_an_endpoint_without_metrics_is_an_error_that_names_the_log(
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "PAGE", b"<html>not metrics</html>\n")
     with (
-        pytest.raises(RecordingError, match=r" of vllm .*log/openmetrics\.log") as error,
-        recording(directory, RecordingSettings(openmetrics={"vllm": endpoint}), ready_timeout_s=1),
+        pytest.raises(
+            RecordingError, match=r" of vllm .*log/openmetrics\.log"
+        ) as error,
+        recording(
+            directory,
+            RecordingSettings(openmetrics={"vllm": endpoint}),
+            ready_timeout_s=1,
+        ),
     ):
         pass
-    assert (error.value.code, error.value.facts) == ("start_timed_out", {"program": "openmetrics"})
+    assert (error.value.code, error.value.facts) == (
+        "start_timed_out",
+        {"program": "openmetrics"},
+    )
 
 
 # Real recordings
 
 
-def test_a_recording_holds_what_was_asked_for_and_can_be_packed(directory: Path, endpoint: str) -> None:
+def test_a_recording_holds_what_was_asked_for_and_can_be_packed(
+    directory: Path, endpoint: str
+) -> None:
     secret = "kveval-secret-argument"
-    with subprocess.Popen([sys.executable, "-c", "input()", "--api-key", secret], stdin=subprocess.PIPE) as server:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()", "--api-key", secret], stdin=subprocess.PIPE
+    ) as server:
         settings = RecordingSettings(
-            interval_s=0.5, openmetrics={"vllm": endpoint}, processes=[os.getpid(), server.pid, 2**22 + 1]
+            interval_s=0.5,
+            openmetrics={"vllm": endpoint},
+            processes=[os.getpid(), server.pid, 2**22 + 1],
         )
         with recording(directory, settings) as running_recording:
             start = time.time()
@@ -184,15 +220,28 @@ def test_a_recording_holds_what_was_asked_for_and_can_be_packed(directory: Path,
             assert len(running(pids)) == len(pids) >= 5  # pmcd, three agents, pmlogger
             assert (directory / "run").stat().st_mode & 0o077 == 0
             port = running_recording._environment["PMCD_PORT"]
-            asked = subprocess.run(["pminfo", "-h", f"127.0.0.1:{port}", "pmcd.pid"], capture_output=True, text=True)
+            asked = subprocess.run(
+                ["pminfo", "-h", f"127.0.0.1:{port}", "pmcd.pid"],
+                capture_output=True,
+                text=True,
+            )
             assert asked.returncode == 1
         server.kill()
     base = running_recording.archive
     assert running(pids) == []
 
     buckets = "openmetrics.vllm.vllm.e2e_request_latency_seconds_bucket"
-    required = [RUNNING, buckets, "kernel.all.load", "mem.util.free", "proc.psinfo.rss", "proc.io.rchar"]
-    facts = verify_recording(base, start=start, end=end, required=required, interval_s=0.5)
+    required = [
+        RUNNING,
+        buckets,
+        "kernel.all.load",
+        "mem.util.free",
+        "proc.psinfo.rss",
+        "proc.io.rchar",
+    ]
+    facts = verify_recording(
+        base, start=start, end=end, required=required, interval_s=0.5
+    )
     assert facts.start <= start + 1
     assert facts.end >= end - 1
     assert set(facts.samples) == set(required)
@@ -202,7 +251,10 @@ def test_a_recording_holds_what_was_asked_for_and_can_be_packed(directory: Path,
     absent = ["openmetrics.vllm.nothing", "nvidia.nope"]
     with pytest.raises(RecordingError) as lacking:
         verify_recording(base, start=start, end=end, required=[RUNNING, *absent])
-    assert (lacking.value.code, lacking.value.facts) == ("metrics_missing", {"missing": absent})
+    assert (lacking.value.code, lacking.value.facts) == (
+        "metrics_missing",
+        {"missing": absent},
+    )
     with pytest.raises(RecordingError) as too_short:
         verify_recording(base, start=start, end=end + 60, required=[])
     with pytest.raises(RecordingError) as too_late:
@@ -217,7 +269,9 @@ def test_a_recording_holds_what_was_asked_for_and_can_be_packed(directory: Path,
     pack_archives([base], packed)
     assert sorted(path.name for path in directory.glob("pcp.tar*")) == ["pcp.tar.zst"]
     with tarfile.open(
-        fileobj=io.BytesIO(zstandard.ZstdDecompressor().stream_reader(packed.read_bytes()).read())
+        fileobj=io.BytesIO(
+            zstandard.ZstdDecompressor().stream_reader(packed.read_bytes()).read()
+        )
     ) as tar:
         names = tar.getnames()
         for path in archive_files(base):
@@ -246,7 +300,10 @@ def test_the_death_of_a_daemon_is_noticed(directory: Path, name: str) -> None:
         process.wait()
         with pytest.raises(RecordingError, match=rf"log/{name}\.log") as error:
             running_recording.alive()
-        assert (error.value.code, error.value.facts) == ("ended", {"program": name, "status": -signal.SIGKILL})
+        assert (error.value.code, error.value.facts) == (
+            "ended",
+            {"program": name, "status": -signal.SIGKILL},
+        )
 
     with (
         pytest.raises(RecordingError) as error,
@@ -256,9 +313,15 @@ def test_the_death_of_a_daemon_is_noticed(directory: Path, name: str) -> None:
     assert (error.value.code, error.value.facts["program"]) == ("ended", name)
 
 
-def test_an_agent_that_crashes_is_restarted_or_the_loss_is_noticed(directory: Path, endpoint: str) -> None:
+def test_an_agent_that_crashes_is_restarted_or_the_loss_is_noticed(
+    directory: Path, endpoint: str
+) -> None:
     def agents() -> list[int]:
-        lines = [line for line in processes_naming(directory) if "pmdaopenmetrics.python -u" in line]
+        lines = [
+            line
+            for line in processes_naming(directory)
+            if "pmdaopenmetrics.python -u" in line
+        ]
         return [int(line.split(":")[0]) for line in lines if "pmcd " not in line]
 
     settings = RecordingSettings(interval_s=0.25, openmetrics={"vllm": endpoint})
@@ -267,17 +330,24 @@ def test_an_agent_that_crashes_is_restarted_or_the_loss_is_noticed(directory: Pa
             (crashed,) = agents()
             os.kill(crashed, signal.SIGKILL)
             deadline = time.monotonic() + 20
-            while not (set(agents()) - {crashed} and running_recording._knows("openmetrics.vllm")):
+            while not (
+                set(agents()) - {crashed}
+                and running_recording._knows("openmetrics.vllm")
+            ):
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
             running_recording.alive()
             start = time.time()
             time.sleep(1.5)
             end = time.time()
-    except RecordingError as error:  # pmlogger gives up when it asks while the new agent starts
+    except (
+        RecordingError
+    ) as error:  # pmlogger gives up when it asks while the new agent starts
         assert (error.code, error.facts["program"]) == ("ended", "pmlogger")
     else:
-        facts = verify_recording(running_recording.archive, start=start, end=end, required=[RUNNING])
+        facts = verify_recording(
+            running_recording.archive, start=start, end=end, required=[RUNNING]
+        )
         assert facts.samples[RUNNING] >= 3
 
 
@@ -295,7 +365,10 @@ def test_an_error_of_the_body_goes_first_and_nothing_stays(directory: Path) -> N
 
 
 def test_two_recordings_side_by_side_and_an_awkward_path(
-    directory: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    directory: Path,
+    endpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     # Of the test's own, and short, because of the sockets in it.
     temporary = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))
@@ -303,7 +376,10 @@ def test_two_recordings_side_by_side_and_an_awkward_path(
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     awkward = directory / ("a long name, with blanks " * 5) / "w"
     settings = RecordingSettings(interval_s=0.25, openmetrics={"vllm": endpoint})
-    with recording(awkward, settings) as first, recording(directory, settings) as second:
+    with (
+        recording(awkward, settings) as first,
+        recording(directory, settings) as second,
+    ):
         start = time.time()
         time.sleep(0.5)
         first.alive()
@@ -317,7 +393,9 @@ def test_two_recordings_side_by_side_and_an_awkward_path(
     assert not list(temporary.glob("kveval-run-*"))
 
 
-def test_nothing_stays_when_the_recording_process_is_killed(directory: Path, endpoint: str) -> None:
+def test_nothing_stays_when_the_recording_process_is_killed(
+    directory: Path, endpoint: str
+) -> None:
     owner = (
         "import pathlib, sys, time; from kveval.pcp.recording import *; from kveval.host.processes import supervisor\n"
         "settings = RecordingSettings(openmetrics={'vllm': sys.argv[2]})\n"

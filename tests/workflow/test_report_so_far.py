@@ -62,7 +62,9 @@ def missing(results: Path) -> str:
     return text.split("## Missing")[1].split("\n## ")[0]
 
 
-def test_what_lacks_is_named_with_its_reason_and_nothing_is_measured(results: Path) -> None:
+def test_what_lacks_is_named_with_its_reason_and_nothing_is_measured(
+    results: Path,
+) -> None:
     assert re.search(rf"\b1 of 2 runs\b.*: {CAUSE}", missing(results))
     assert not (results / LACKING / "run-1" / "measurement.json").exists()
     assert not (results / "REPORT.md").exists()
@@ -70,9 +72,16 @@ def test_what_lacks_is_named_with_its_reason_and_nothing_is_measured(results: Pa
 
 def test_the_report_names_only_files_that_are_there(results: Path) -> None:
     text = whole_report(results / "so-far")
-    named = re.findall(r"`(analysis/\w+\.csv|report\.json)`|!\[[^\]]*\]\(([^)]+)\)", text)
+    named = re.findall(
+        r"`(analysis/\w+\.csv|report\.json)`|!\[[^\]]*\]\(([^)]+)\)", text
+    )
     assert len(named) > 20
-    assert [path for pair in named for path in pair if path and not (results / "so-far" / path).exists()] == []
+    assert [
+        path
+        for pair in named
+        for path in pair
+        if path and not (results / "so-far" / path).exists()
+    ] == []
     levels = pd.read_csv(results / "so-far" / "analysis" / "complete_metrics.csv")
     assert set(zip(levels["scenario"], levels["run"], strict=True)) == {
         ("no-offload", 1),
@@ -81,7 +90,9 @@ def test_the_report_names_only_files_that_are_there(results: Path) -> None:
     }
 
 
-def test_it_is_made_anew_only_where_something_changed(workflow: Path, results: Path) -> None:
+def test_it_is_made_anew_only_where_something_changed(
+    workflow: Path, results: Path
+) -> None:
     assert "Nothing to be done" in snakemake(workflow, "-n", "report_so_far")
     log = workflow / "logs" / "stored" / "benchmark" / LACKING / "run-1.log"
     log.write_text("12:00:00 FAILED: another reason\n")
@@ -89,17 +100,29 @@ def test_it_is_made_anew_only_where_something_changed(workflow: Path, results: P
     assert "failed: another reason" in missing(results)
 
 
-def test_it_can_be_asked_for_while_the_campaign_is_measured(workflow: Path, results: Path) -> None:
+def test_it_can_be_asked_for_while_the_campaign_is_measured(
+    workflow: Path, results: Path
+) -> None:
     """It asks for no file that a snakemake in the same folder is to make."""
     table = snakemake(workflow, "--detailed-summary", "report_so_far")
-    rows = [line.split("\t") for line in table.splitlines() if line.startswith("results/")]
-    files = {file for row in rows for column in (0, 4) for file in row[column].split(",")}
+    rows = [
+        line.split("\t") for line in table.splitlines() if line.startswith("results/")
+    ]
+    files = {
+        file for row in rows for column in (0, 4) for file in row[column].split(",")
+    }
     inside = {file for file in files if file.startswith("results/")}
     assert len(inside) > 20
-    assert {file for file in inside if not file.startswith("results/campaigns/stored/so-far/")} == set()
+    assert {
+        file
+        for file in inside
+        if not file.startswith("results/campaigns/stored/so-far/")
+    } == set()
 
 
-def test_a_measurement_that_runs_is_named_as_running(workflow: Path, results: Path) -> None:
+def test_a_measurement_that_runs_is_named_as_running(
+    workflow: Path, results: Path
+) -> None:
     log = workflow / "logs" / "stored" / "benchmark" / LACKING / "run-1.log"
     before = log.read_text()
     log.write_text("12:00:00 [1/4] run 1 · 50 streams (level 2 of 3)\n")
@@ -107,10 +130,14 @@ def test_a_measurement_that_runs_is_named_as_running(workflow: Path, results: Pa
         fcntl.flock(file, fcntl.LOCK_EX)
         snakemake(workflow, "report_so_far")
     log.write_text(before)
-    assert re.search(r"\b1 of 2 runs; running: 50 streams \(level 2 of 3\)", missing(results))
+    assert re.search(
+        r"\b1 of 2 runs; running: 50 streams \(level 2 of 3\)", missing(results)
+    )
 
 
-def test_damaged_runs_and_cells_without_a_peak_do_not_keep_the_others_out(workflow: Path, results: Path) -> None:
+def test_damaged_runs_and_cells_without_a_peak_do_not_keep_the_others_out(
+    workflow: Path, results: Path
+) -> None:
     pointer = results / LACKING / "run-2" / "measurement.json"
     place = workflow / re.findall(r'"path": "([^"]+)"', pointer.read_text())[0]
     description = place / "run.json"
@@ -122,11 +149,16 @@ def test_damaged_runs_and_cells_without_a_peak_do_not_keep_the_others_out(workfl
         description.write_bytes(before)
     assert re.search(r"native-offload 500: failed: run-2 .*run\.json", missing(results))
     described = json.loads(before)
-    described["levels"] = [level | {"status": "failed"} for level in described["levels"]]
+    described["levels"] = [
+        level | {"status": "failed"} for level in described["levels"]
+    ]
     sums = place / "SHA256SUMS"
     sealed = sums.read_text()
     description.write_text(json.dumps(described))
-    digests = [hashlib.sha256(content).hexdigest() for content in (before, description.read_bytes())]
+    digests = [
+        hashlib.sha256(content).hexdigest()
+        for content in (before, description.read_bytes())
+    ]
     assert digests[0] in sealed
     sums.write_text(sealed.replace(*digests))
     shutil.rmtree(results / "so-far")
@@ -138,8 +170,14 @@ def test_damaged_runs_and_cells_without_a_peak_do_not_keep_the_others_out(workfl
     assert re.search(r"native-offload 500: failed: .* throughput", missing(results))
 
 
-def test_before_the_first_run_is_finished_one_line_says_so(workflow: Path, tmp_path: Path) -> None:
-    shutil.copytree(workflow, tmp_path / "none", ignore=shutil.ignore_patterns("results", "logs", ".snakemake"))
+def test_before_the_first_run_is_finished_one_line_says_so(
+    workflow: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(
+        workflow,
+        tmp_path / "none",
+        ignore=shutil.ignore_patterns("results", "logs", ".snakemake"),
+    )
     with pytest.raises(AssertionError) as error:
         snakemake(tmp_path / "none", "report_so_far")
     output = str(error.value)
@@ -147,7 +185,16 @@ def test_before_the_first_run_is_finished_one_line_says_so(workflow: Path, tmp_p
     assert not re.search("Traceback|Error|Exception", output.partition("assert")[0])
 
 
-def test_without_any_run_there_is_nothing_to_report_and_why(workflow: Path, results: Path, tmp_path: Path) -> None:
-    shutil.copytree(workflow, tmp_path / "none", ignore=shutil.ignore_patterns("results", ".snakemake"))
-    with pytest.raises(AssertionError, match=r"nothing to report[\s\S]*native-offload/500: failed: another reason"):
+def test_without_any_run_there_is_nothing_to_report_and_why(
+    workflow: Path, results: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(
+        workflow,
+        tmp_path / "none",
+        ignore=shutil.ignore_patterns("results", ".snakemake"),
+    )
+    with pytest.raises(
+        AssertionError,
+        match=r"nothing to report[\s\S]*native-offload/500: failed: another reason",
+    ):
         snakemake(tmp_path / "none", "report_so_far")

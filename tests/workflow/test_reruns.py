@@ -47,7 +47,9 @@ def snakemake(folder: Path, *arguments: str) -> str:
 def planned(folder: Path, *arguments: str) -> list[tuple[str, str, str]]:
     """Return (scenario, cpu_blocks, run) of every benchmark job of a dry run."""
     output = snakemake(folder, "-n", *(arguments or ("report",)))
-    return sorted(re.findall(r"(?:Measuring|Adopting) [^/]+/([^/]+)/(\d+), run (\d+)", output))
+    return sorted(
+        re.findall(r"(?:Measuring|Adopting) [^/]+/([^/]+)/(\d+), run (\d+)", output)
+    )
 
 
 def fill_store(folder: Path) -> None:
@@ -61,8 +63,18 @@ def fill_store(folder: Path) -> None:
             scratch = store.scratch(key)
             specification = config.specification(cell).to_json()
             what = {name: specification[name] for name in ("cell", "engine", "weights")}
-            what |= {"specification": specification, "started": "", "finished": "", "levels": []}
-            about = {"schema": SCHEMA, "measurement": key.measurement, "run": run, "hardware": host}
+            what |= {
+                "specification": specification,
+                "started": "",
+                "finished": "",
+                "levels": [],
+            }
+            about = {
+                "schema": SCHEMA,
+                "measurement": key.measurement,
+                "run": run,
+                "hardware": host,
+            }
             write_json(scratch / "run.json", about | what)
             store.commit(scratch, key)
 
@@ -74,7 +86,9 @@ def measured(tmp_path_factory) -> Path:
     for part in PARTS:
         source = REPOSITORY / part
         if source.is_dir():
-            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                source, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             folder.mkdir(exist_ok=True)
             shutil.copy2(source, folder / part)
@@ -100,7 +114,11 @@ def edit(path: Path, old: str, new: str) -> None:
 
 def touch_everything(folder: Path) -> None:
     for path in folder.rglob("*"):
-        if path.is_file() and not path.is_relative_to(folder / "results") and ".snakemake" not in path.parts:
+        if (
+            path.is_file()
+            and not path.is_relative_to(folder / "results")
+            and ".snakemake" not in path.parts
+        ):
             path.touch()
 
 
@@ -118,7 +136,11 @@ def comment_everything(folder: Path) -> None:
 
 def reformat_configuration(folder: Path) -> None:
     for path in (folder / "config").glob("*.yaml"):
-        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()), sort_keys=True, indent=4, width=40))
+        path.write_text(
+            yaml.safe_dump(
+                yaml.safe_load(path.read_text()), sort_keys=True, indent=4, width=40
+            )
+        )
 
 
 def change_conda_environment(folder: Path) -> None:
@@ -126,7 +148,11 @@ def change_conda_environment(folder: Path) -> None:
 
 
 def retitle(folder: Path) -> None:
-    edit(folder / "config" / "scenarios.yaml", "title: vLLM's native CPU offload\n", "title: Another title\n")
+    edit(
+        folder / "config" / "scenarios.yaml",
+        "title: vLLM's native CPU offload\n",
+        "title: Another title\n",
+    )
     edit(folder / "config" / "config.yaml", "margin: 0.05", "margin: 0.04")
 
 
@@ -136,7 +162,11 @@ def declare_limits_and_prices(folder: Path) -> None:
 
 
 def add_larger_tier(folder: Path) -> None:
-    edit(folder / "config" / "config.yaml", "cpu_blocks: [500, 10000]", "cpu_blocks: [500, 10000, 20000]")
+    edit(
+        folder / "config" / "config.yaml",
+        "cpu_blocks: [500, 10000]",
+        "cpu_blocks: [500, 10000, 20000]",
+    )
 
 
 def add_run(folder: Path) -> None:
@@ -152,15 +182,27 @@ def change_one_arm(folder: Path) -> None:
 
 
 def change_other_arm(folder: Path) -> None:
-    edit(folder / "config" / "scenarios.yaml", "  title: LMCache, CPU tier\n", "  title: LMCache\n  env: {A: 1}\n")
+    edit(
+        folder / "config" / "scenarios.yaml",
+        "  title: LMCache, CPU tier\n",
+        "  title: LMCache\n  env: {A: 1}\n",
+    )
 
 
 def change_proof(folder: Path) -> None:
-    edit(folder / "config" / "scenarios.yaml", "unit: bytes", "unit: bytes\n      at_least: 1024")
+    edit(
+        folder / "config" / "scenarios.yaml",
+        "unit: bytes",
+        "unit: bytes\n      at_least: 1024",
+    )
 
 
 def change_workload(folder: Path) -> None:
-    edit(folder / "config" / "workloads.yaml", "  output_tokens: 16\n  turns: 1", "  output_tokens: 17\n  turns: 1")
+    edit(
+        folder / "config" / "workloads.yaml",
+        "  output_tokens: 16\n  turns: 1",
+        "  output_tokens: 17\n  turns: 1",
+    )
 
 
 def change_other_workload(folder: Path) -> None:
@@ -173,7 +215,14 @@ def change_version(folder: Path) -> None:
 
 def raise_protocol(folder: Path) -> None:
     path = folder / "scripts" / "kveval" / "spec" / "config.py"
-    path.write_text(re.sub(r"^PROTOCOL = (\d+)", r"PROTOCOL = 1\1", path.read_text(), flags=re.MULTILINE))
+    path.write_text(
+        re.sub(
+            r"^PROTOCOL = (\d+)",
+            r"PROTOCOL = 1\1",
+            path.read_text(),
+            flags=re.MULTILINE,
+        )
+    )
 
 
 def runs_of(cells, runs=("1", "2", "3")):
@@ -235,20 +284,28 @@ def change_some_of_everything(folder: Path) -> None:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_the_plan_lists_the_jobs_of_a_dry_run_and_what_they_would_adopt(workflow, change, adopted, reasons):
+def test_the_plan_lists_the_jobs_of_a_dry_run_and_what_they_would_adopt(
+    workflow, change, adopted, reasons
+):
     change(workflow)
     snakemake(workflow, "plan")
     rows = list(csv.DictReader((workflow / "logs/laptop/plan.csv").open()))
     missing = [row for row in rows if row["state"] != "there"]
-    assert sorted((row["scenario"], row["cpu_blocks"], row["run"]) for row in missing) == planned(workflow)
+    assert sorted(
+        (row["scenario"], row["cpu_blocks"], row["run"]) for row in missing
+    ) == planned(workflow)
     assert sum(row["state"] == "adopt" for row in rows) == adopted
     assert {row["reason"] for row in missing} == reasons
 
 
 def test_a_forced_benchmark_adopts_the_stored_measurement(workflow):
-    pointer = workflow / "results/Qwen3-0.6B/native-offload/10000/run-2/measurement.json"
+    pointer = (
+        workflow / "results/Qwen3-0.6B/native-offload/10000/run-2/measurement.json"
+    )
     before = json.loads(pointer.read_text())
-    output = snakemake(workflow, "report", "--forcerun", "benchmark", "--until", "benchmark")
+    output = snakemake(
+        workflow, "report", "--forcerun", "benchmark", "--until", "benchmark"
+    )
     assert output.count(ADOPTED) == 9
     assert json.loads(pointer.read_text()) == before
 
@@ -272,9 +329,15 @@ def test_any_cell_of_the_catalogues_can_be_asked_for_by_path(workflow):
         ("results/Qwen3-8B/no-offload/10000/peak.csv", "has no CPU tier"),
     ],
 )
-def test_a_cell_that_makes_no_sense_is_refused_before_anything_runs(workflow, target, reason):
+def test_a_cell_that_makes_no_sense_is_refused_before_anything_runs(
+    workflow, target, reason
+):
     done = subprocess.run(
-        ["snakemake", "--cores", "4", "-n", target], cwd=workflow, capture_output=True, text=True, timeout=120
+        ["snakemake", "--cores", "4", "-n", target],
+        cwd=workflow,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode != 0
     assert reason in done.stdout + done.stderr
@@ -284,17 +347,31 @@ def test_mistakes_in_the_configuration_are_reported_all_at_once(workflow):
     edit(workflow / "config" / "config.yaml", "runs: 3", "runs: three\nrunz: 3")
     edit(workflow / "config" / "scenarios.yaml", "  arm: native\n", "  arm: nativ\n")
     done = subprocess.run(
-        ["snakemake", "--cores", "4", "-n"], cwd=workflow, capture_output=True, text=True, timeout=120
+        ["snakemake", "--cores", "4", "-n"],
+        cwd=workflow,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode != 0
-    for part in ("config/config.yaml", "runz", "runs", "config/scenarios.yaml", "native-offload.arm"):
+    for part in (
+        "config/config.yaml",
+        "runz",
+        "runs",
+        "config/scenarios.yaml",
+        "native-offload.arm",
+    ):
         assert part in done.stdout + done.stderr
 
 
 def test_a_failed_job_points_to_the_report_over_what_there_is(workflow):
     target = "results/Qwen3-0.6B/no-offload/0/requests.parquet"
     done = subprocess.run(
-        ["snakemake", "--cores", "4", target], cwd=workflow, capture_output=True, text=True, timeout=120
+        ["snakemake", "--cores", "4", target],
+        cwd=workflow,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode != 0
     assert "report_so_far" in done.stdout + done.stderr

@@ -15,7 +15,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.fault_chain import NOTICED, PATIENCE_S, REPOSITORY, Chain, Job, in_level, needs_pcp
+from tests.support.fault_chain import (
+    NOTICED,
+    PATIENCE_S,
+    REPOSITORY,
+    Chain,
+    Job,
+    in_level,
+    needs_pcp,
+)
 
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.servers.program import SidecarError
@@ -48,7 +56,9 @@ def arm(cell: str) -> Callable[[Chain], None]:
 
     def configure(chain: Chain) -> None:
         if not (has("redis-server") and has("lmcache")):
-            pytest.skip("no redis-server or no lmcache: bash scripts/setup.sh redis server")
+            pytest.skip(
+                "no redis-server or no lmcache: bash scripts/setup.sh redis server"
+            )
         long_level(chain)
         chain.cell = cell
         chain.configure(server={"lmcache": "0.5.6"})
@@ -170,7 +180,9 @@ FAULTS = [
 
 @needs_pcp
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_is_found_named_and_survived(chain: Chain, fault: Fault, record_fault: Callable[..., None]) -> None:
+def test_a_fault_is_found_named_and_survived(
+    chain: Chain, fault: Fault, record_fault: Callable[..., None]
+) -> None:
     fault.configure(chain)
     job = chain.start()
     fault.act(job)
@@ -227,19 +239,37 @@ def test_after_a_fault_a_rerun_measures_what_is_missing(chain: Chain) -> None:
 @pytest.mark.parametrize(
     ("name", "server", "generator", "word"),
     [
-        ("some requests fail", "fails some requests", None, r"errors: \d+ of \d+ requests failed"),
-        ("generator too slow", "", "is too slow", r"closed_loop: [01]\.\d+ requests in flight on average, 2 asked for"),
+        (
+            "some requests fail",
+            "fails some requests",
+            None,
+            r"errors: \d+ of \d+ requests failed",
+        ),
+        (
+            "generator too slow",
+            "",
+            "is too slow",
+            r"closed_loop: [01]\.\d+ requests in flight on average, 2 asked for",
+        ),
     ],
     ids=["some requests fail", "generator too slow"],
 )
 def test_what_disqualifies_a_level_is_said_at_once(
-    chain: Chain, record_fault: Callable[..., None], name: str, server: str, generator: str | None, word: str
+    chain: Chain,
+    record_fault: Callable[..., None],
+    name: str,
+    server: str,
+    generator: str | None,
+    word: str,
 ) -> None:
     chain.configure(server={"env": {"FAULT": server}})
     chain.generator_fault(generator)
     job = chain.start()
     in_level(job)
-    job.wait_until(lambda: not any("/server/bin/guidellm.py" in line for line in job.lines()), PATIENCE_S)
+    job.wait_until(
+        lambda: not any("/server/bin/guidellm.py" in line for line in job.lines()),
+        PATIENCE_S,
+    )
     record_fault(name, job.wait_for(f"2 streams: a check warns · {word}", 10), 10)
     assert job.end(PATIENCE_S) == 0
     assert chain.pointer.exists()
@@ -248,18 +278,33 @@ def test_what_disqualifies_a_level_is_said_at_once(
 @needs_pcp
 @pytest.mark.parametrize("cell", ["no-offload/0", "native-offload/10000"])
 @pytest.mark.parametrize("changed", [0, 4])
-def test_a_server_whose_cache_changes_answers_is_found_out(chain: Chain, cell: str, changed: int) -> None:
+def test_a_server_whose_cache_changes_answers_is_found_out(
+    chain: Chain, cell: str, changed: int
+) -> None:
     chain.cell = f"Qwen3-0.6B/{cell}"
     arm, blocks = cell.split("/")
-    matrix = [{"models": ["Qwen3-0.6B"], "scenarios": [arm], "cpu_blocks": [int(blocks)]}]
-    chain.configure(matrix=matrix, server={"env": {"FAULT": "changes its answers" if changed else ""}})
+    matrix = [
+        {"models": ["Qwen3-0.6B"], "scenarios": [arm], "cpu_blocks": [int(blocks)]}
+    ]
+    chain.configure(
+        matrix=matrix,
+        server={"env": {"FAULT": "changes its answers" if changed else ""}},
+    )
     job = chain.start()
     assert job.end(PATIENCE_S) == 0, job.words()
     source = "device" if arm == "no-offload" else "tier"
-    said = f"{changed} of 4 greedy answers changed when the {source} served their prompts" in job.said()
+    said = (
+        f"{changed} of 4 greedy answers changed when the {source} served their prompts"
+        in job.said()
+    )
     found = pointed_run(chain.pointer).answers
     assert found is not None
-    assert (found.changed, found.same, found.served_from, found.unchecked) == (changed, 4 - changed, source, "")
+    assert (found.changed, found.same, found.served_from, found.unchecked) == (
+        changed,
+        4 - changed,
+        source,
+        "",
+    )
     assert said == (changed > 0)
 
 
@@ -267,5 +312,8 @@ def test_without_pcp_the_exporters_record(chain: Chain) -> None:
     chain.env |= {"PCP_CONF": str(chain.folder / "none.conf")}
     job = chain.start()
     assert job.end(PATIENCE_S) == 0
-    assert "Performance Co-Pilot is not installed: the exporters alone record" in job.said()
+    assert (
+        "Performance Co-Pilot is not installed: the exporters alone record"
+        in job.said()
+    )
     assert pointed_run(chain.pointer).recorded_by_exporters

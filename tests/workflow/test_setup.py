@@ -20,7 +20,9 @@ ROOT = REPOSITORY
 ENVS = ROOT / "envs"
 LOCKS = ("workflow", "test", "server", "torch")
 GPU_LOCKS = ("torch-gpu", "server-gpu", "lmcache-gpu")
-SCRIPTS = sorted([*ROOT.glob("scripts/*.sh"), *ROOT.glob("envs/*.sh"), ROOT / ".ci" / "run"])
+SCRIPTS = sorted(
+    [*ROOT.glob("scripts/*.sh"), *ROOT.glob("envs/*.sh"), ROOT / ".ci" / "run"]
+)
 
 
 def requirements(path: Path) -> list[Requirement]:
@@ -35,7 +37,9 @@ def pins(path: Path) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for requirement in requirements(path):
         (specifier,) = requirement.specifier
-        found.setdefault(canonicalize_name(requirement.name), set()).add(specifier.version)
+        found.setdefault(canonicalize_name(requirement.name), set()).add(
+            specifier.version
+        )
     return found
 
 
@@ -74,7 +78,9 @@ def test_the_lock_meets_what_is_asked_for(name: str) -> None:
     locked = pins(ENVS / f"{name}.lock")
     for requirement in requirements(ENVS / f"{name}.in"):
         versions = locked[canonicalize_name(requirement.name)]
-        assert all(requirement.specifier.contains(version) for version in versions), requirement
+        assert all(requirement.specifier.contains(version) for version in versions), (
+            requirement
+        )
 
 
 @pytest.mark.parametrize("name", ["server", "server-gpu"])
@@ -87,31 +93,50 @@ def test_what_is_excluded_from_the_server_is_not_in_its_lock(name: str) -> None:
 def test_what_the_gpu_server_leaves_out_is_what_torch_brings() -> None:
     torch, server = pins(ENVS / "torch-gpu.lock"), pins(ENVS / "server-gpu.lock")
     assert set((ENVS / "server-gpu.excludes").read_text().split()) <= torch.keys()
-    assert {name: versions for name, versions in torch.items() if name in server and versions != server[name]} == {}
+    assert {
+        name: versions
+        for name, versions in torch.items()
+        if name in server and versions != server[name]
+    } == {}
 
 
 def test_test_lock_agrees_with_workflow_lock() -> None:
     workflow, test = pins(ENVS / "workflow.lock"), pins(ENVS / "test.lock")
     shared = workflow.keys() & test.keys()
     assert "numpy" in shared
-    assert {name: test[name] for name in shared} == {name: workflow[name] for name in shared}
+    assert {name: test[name] for name in shared} == {
+        name: workflow[name] for name in shared
+    }
 
 
 def test_workflow_lock_has_what_snakemake_needs_for_its_own_report() -> None:
     needed = [Requirement(line) for line in metadata.requires("snakemake") or ()]
-    extra = {canonicalize_name(r.name) for r in needed if str(r.marker) == 'extra == "reports"'}
+    extra = {
+        canonicalize_name(r.name)
+        for r in needed
+        if str(r.marker) == 'extra == "reports"'
+    }
     assert extra
     assert extra <= pins(ENVS / "workflow.lock").keys()
 
 
 def test_conda_environment_of_the_workflow_agrees_with_its_lock() -> None:
     environment = yaml.safe_load((ENVS / "workflow.yaml").read_text())
-    (section,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
+    (section,) = (
+        entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)
+    )
     locked = pins(ENVS / "workflow.lock")
-    listed = {canonicalize_name(Requirement(line).name): Requirement(line) for line in section}
-    wanted = {canonicalize_name(r.name) for r in requirements(ENVS / "workflow.in")} - {"snakemake"}
+    listed = {
+        canonicalize_name(Requirement(line).name): Requirement(line) for line in section
+    }
+    wanted = {canonicalize_name(r.name) for r in requirements(ENVS / "workflow.in")} - {
+        "snakemake"
+    }
     assert listed.keys() == wanted
-    assert all(str(r.specifier) == f"=={next(iter(locked[name]))}" for name, r in listed.items())
+    assert all(
+        str(r.specifier) == f"=={next(iter(locked[name]))}"
+        for name, r in listed.items()
+    )
 
 
 def test_conda_environment_of_the_server_installs_the_lock() -> None:
@@ -121,7 +146,9 @@ def test_conda_environment_of_the_server_installs_the_lock() -> None:
     assert "install_server" in (ENVS / "server.post-deploy.sh").read_text()
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_scripts_are_valid_bash(script: Path) -> None:
     checked = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
@@ -167,7 +194,11 @@ class Place:
             "FAKE_FAIL": "",
         }
         return subprocess.run(
-            ["bash", "-c", f"set -euo pipefail; source '{ROOT}/scripts/lib_setup.sh'; {command}"],
+            [
+                "bash",
+                "-c",
+                f"set -euo pipefail; source '{ROOT}/scripts/lib_setup.sh'; {command}",
+            ],
             cwd=self.path,
             env={**os.environ, **defaults, **environment},
             capture_output=True,
@@ -183,7 +214,9 @@ class Place:
 
 
 WORKFLOW = "ensure_env workflow .venv 0 install_workflow envs/workflow.lock"
-SERVER = "ensure_env server .server-venv 0 install_server envs/torch.lock envs/server.lock"
+SERVER = (
+    "ensure_env server .server-venv 0 install_server envs/torch.lock envs/server.lock"
+)
 
 
 @pytest.fixture
@@ -194,7 +227,11 @@ def place(tmp_path: Path) -> Place:
 def test_a_second_run_installs_nothing(place: Place) -> None:
     first = place.run(f"{WORKFLOW}; {SERVER}")
     assert first.returncode == 0, first.stderr
-    assert place.installs() == ["envs/workflow.lock", "envs/torch.lock", "envs/server.lock"]
+    assert place.installs() == [
+        "envs/workflow.lock",
+        "envs/torch.lock",
+        "envs/server.lock",
+    ]
     second = place.run(f"{WORKFLOW}; {SERVER}")
     assert second.returncode == 0
     assert second.stdout.count("up to date") == 2
@@ -214,7 +251,9 @@ def lose_stamp(place: Place) -> None:
 
 
 @pytest.mark.parametrize("change", [change_lock, break_interpreter, lose_stamp])
-def test_an_environment_that_is_not_what_is_wanted_is_made_anew(place: Place, change: Callable[[Place], None]) -> None:
+def test_an_environment_that_is_not_what_is_wanted_is_made_anew(
+    place: Place, change: Callable[[Place], None]
+) -> None:
     place.run(WORKFLOW)
     leftover = place.path / ".venv" / "leftover"
     leftover.touch()
@@ -226,12 +265,19 @@ def test_an_environment_that_is_not_what_is_wanted_is_made_anew(place: Place, ch
     assert "up to date" in place.run(WORKFLOW).stdout
 
 
-def test_another_python_asked_for_by_name_replaces_the_environment(place: Place) -> None:
+def test_another_python_asked_for_by_name_replaces_the_environment(
+    place: Place,
+) -> None:
     place.run(WORKFLOW)
     place.installs()
     # The environment of an older Python: only this makes it differ from what KVEVAL_PYTHON names.
     (place.path / ".venv" / "bin" / "python").write_text("#!/bin/bash\necho 3.11\n")
-    assert place.run("fingerprint .venv envs/workflow.lock > .venv/.kveval-stamp").returncode == 0
+    assert (
+        place.run(
+            "fingerprint .venv envs/workflow.lock > .venv/.kveval-stamp"
+        ).returncode
+        == 0
+    )
     assert place.run(WORKFLOW).returncode == 0
     assert place.installs() == ["envs/workflow.lock"]
 
@@ -253,24 +299,37 @@ def test_a_failure_names_its_cause_and_can_be_repeated(place: Place) -> None:
     assert place.run(SERVER).returncode == 0
 
 
-def test_torch_falls_back_to_its_cpu_index_then_says_that_there_is_no_build(place: Place) -> None:
+def test_torch_falls_back_to_its_cpu_index_then_says_that_there_is_no_build(
+    place: Place,
+) -> None:
     failed = place.run(SERVER, FAKE_FAIL="torch")
     assert "no build of torch==2.13.0+cpu" in failed.stderr
     calls = (place.path / "record").read_text()
-    assert "--index-url https://download.pytorch.org/whl/cpu -r envs/torch.lock" in calls
-    assert "envs/server.lock" not in calls  # whose packages would draw in the default, GPU build of torch
+    assert (
+        "--index-url https://download.pytorch.org/whl/cpu -r envs/torch.lock" in calls
+    )
+    assert (
+        "envs/server.lock" not in calls
+    )  # whose packages would draw in the default, GPU build of torch
 
 
 def test_the_next_python_is_tried_where_the_newest_has_no_torch(place: Place) -> None:
     directory = place.path / "bin"
     directory.mkdir()
     for version, fails in (("3.13", "torch"), ("3.12", "")):
-        text = FAKE_PYTHON.replace("$FAKE_VERSION", version).replace("$FAKE_FAIL", fails or '""')
+        text = FAKE_PYTHON.replace("$FAKE_VERSION", version).replace(
+            "$FAKE_FAIL", fails or '""'
+        )
         (directory / f"python{version}").write_text(text)
         (directory / f"python{version}").chmod(0o755)
     done = place.run(SERVER, KVEVAL_PYTHON="", PATH=f"{directory}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
-    assert place.installs() == ["envs/torch.lock", "envs/torch.lock", "envs/torch.lock", "envs/server.lock"]
+    assert place.installs() == [
+        "envs/torch.lock",
+        "envs/torch.lock",
+        "envs/torch.lock",
+        "envs/server.lock",
+    ]
 
 
 def test_a_foreign_environment_is_never_deleted(place: Place) -> None:
@@ -315,9 +374,20 @@ def make_bundle(folder: Path, **facts: str) -> Path:
     (staging / "wheels").mkdir(parents=True)
     (staging / "packages").mkdir()
     own = "{}.{}".format(*sys.version_info)
-    told = {"device": "cpu", "python": own, "architecture": os.uname().machine, "torch": "1", "system": "none", **facts}
-    (staging / "bundle.txt").write_text("".join(f"{name}={value}\n" for name, value in told.items()))
-    with zipfile.ZipFile(staging / "wheels" / "packaging-25.0-py3-none-any.whl", "w") as wheel:
+    told = {
+        "device": "cpu",
+        "python": own,
+        "architecture": os.uname().machine,
+        "torch": "1",
+        "system": "none",
+        **facts,
+    }
+    (staging / "bundle.txt").write_text(
+        "".join(f"{name}={value}\n" for name, value in told.items())
+    )
+    with zipfile.ZipFile(
+        staging / "wheels" / "packaging-25.0-py3-none-any.whl", "w"
+    ) as wheel:
         for path in Path(packaging.__file__).parent.glob("*.py"):
             wheel.write(path, f"packaging/{path.name}")
     made = folder / "bundle"
@@ -327,22 +397,37 @@ def make_bundle(folder: Path, **facts: str) -> Path:
     return made
 
 
-def opened(place: Place, bundle: Path, command: str = "") -> subprocess.CompletedProcess[str]:
+def opened(
+    place: Place, bundle: Path, command: str = ""
+) -> subprocess.CompletedProcess[str]:
     (place.path / "scripts").symlink_to(ROOT / "scripts")
     return place.run(f"open_bundle '{bundle}'; {command}", KVEVAL_PYTHON=sys.executable)
 
 
-def test_a_bundle_is_unpacked_and_pip_sees_nothing_else(place: Place, tmp_path: Path) -> None:
+def test_a_bundle_is_unpacked_and_pip_sees_nothing_else(
+    place: Place, tmp_path: Path
+) -> None:
     bundle = make_bundle(tmp_path)
-    done = opened(place, bundle, 'fact python; echo "$PIP_NO_INDEX $PIP_CONFIG_FILE"; ls "$PIP_FIND_LINKS"')
+    done = opened(
+        place,
+        bundle,
+        'fact python; echo "$PIP_NO_INDEX $PIP_CONFIG_FILE"; ls "$PIP_FIND_LINKS"',
+    )
     assert done.returncode == 0, done.stderr
     own = "{}.{}".format(*sys.version_info)
-    assert done.stdout.split() == [own, "1", "/dev/null", "packaging-25.0-py3-none-any.whl"]
+    assert done.stdout.split() == [
+        own,
+        "1",
+        "/dev/null",
+        "packaging-25.0-py3-none-any.whl",
+    ]
     assert len(list(bundle.glob("bundle.tar.*"))) > 1
     assert list(tmp_path.glob(".bundle-*")) == []
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"x")])
+@pytest.mark.parametrize(
+    "damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"x")]
+)
 def test_a_part_that_is_missing_or_damaged_is_named(
     place: Place, tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
@@ -355,14 +440,18 @@ def test_a_part_that_is_missing_or_damaged_is_named(
 
 
 @pytest.mark.parametrize("facts", [{"python": "3.99"}, {"architecture": "s390x"}])
-def test_a_bundle_for_another_machine_is_refused(place: Place, tmp_path: Path, facts: dict[str, str]) -> None:
+def test_a_bundle_for_another_machine_is_refused(
+    place: Place, tmp_path: Path, facts: dict[str, str]
+) -> None:
     done = opened(place, make_bundle(tmp_path, **facts))
     assert done.returncode == 1
     assert next(iter(facts.values())) in done.stderr
 
 
 def test_all_that_is_missing_is_named_at_once(place: Place, tmp_path: Path) -> None:
-    (place.path / "envs" / "workflow.lock").write_text("packaging==25.0\nnumpy==2.3.5\n")
+    (place.path / "envs" / "workflow.lock").write_text(
+        "packaging==25.0\nnumpy==2.3.5\n"
+    )
     bundle = make_bundle(tmp_path)
     done = opened(place, bundle, 'require_complete envs/workflow.lock "$server_lock"')
     assert done.returncode == 1
@@ -371,7 +460,9 @@ def test_all_that_is_missing_is_named_at_once(place: Place, tmp_path: Path) -> N
 
 def test_a_torch_of_the_host_is_asked_of_the_host(place: Place, tmp_path: Path) -> None:
     (place.path / "envs" / "workflow.lock").write_text("packaging==25.0\n")
-    (place.path / "envs" / "torch-gpu.lock").write_text("torch==99.1\nnvidia-cublas==1\n")
+    (place.path / "envs" / "torch-gpu.lock").write_text(
+        "torch==99.1\nnvidia-cublas==1\n"
+    )
     bundle = make_bundle(tmp_path, device="gpu", torch="host")
     done = opened(place, bundle, "require_complete envs/workflow.lock")
     assert done.returncode == 1

@@ -20,10 +20,20 @@ def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:
     wanted = {
         module
         for file in rules.glob("*.smk")
-        for module in re.findall(r"^from (kveval\S*) import", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        for module in re.findall(
+            r"^from (kveval\S*) import",
+            file.read_text(encoding="utf-8"),
+            flags=re.MULTILINE,
+        )
     }
     assert "kveval.workflow.campaign_plan" in wanted
-    assert loaded(*wanted, among=("pandas", "scipy", "matplotlib", "seaborn", "pyarrow", "kubernetes")) == []
+    assert (
+        loaded(
+            *wanted,
+            among=("pandas", "scipy", "matplotlib", "seaborn", "pyarrow", "kubernetes"),
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("script", ["extract_peak", "collect_metrics", "write_report"])
@@ -35,5 +45,11 @@ def test_jobs_that_compare_nothing_do_not_load_the_slowest_library(script: str) 
 def loaded(*modules: str, among: Sequence[str]) -> list[str]:
     """Return which of `among` are there once the modules have been imported."""
     code = f"import sys, {', '.join(sorted(modules))}; print(*[name for name in {among} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=LIBRARY.parent, check=True, text=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=LIBRARY.parent,
+        check=True,
+        text=True,
+        capture_output=True,
+    )
     return done.stdout.split()

@@ -48,7 +48,14 @@ class Step:
     measured: bool = False
 
     def prefix(self, action: str) -> list[str]:
-        return [sys.executable, interrupted.__file__, action, self.event, self.path, "1"]
+        return [
+            sys.executable,
+            interrupted.__file__,
+            action,
+            self.event,
+            self.path,
+            "1",
+        ]
 
 
 STEPS = [
@@ -86,7 +93,12 @@ def stored(chain: Chain) -> Iterator[Chain]:
 def checksums(chain: Chain) -> dict[str, str]:
     place = chain.store / measurement_id(EARLIER) / "run-1"
     files = (path for path in sorted(place.rglob("*")) if path.is_file())
-    return {path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        path.relative_to(place).as_posix(): hashlib.sha256(
+            path.read_bytes()
+        ).hexdigest()
+        for path in files
+    }
 
 
 def complete(chain: Chain, *, measures: bool) -> None:
@@ -147,26 +159,42 @@ def test_two_machines_measure_the_same_at_once(stored: Chain, tmp_path: Path) ->
     """Two locks and two homes make two machines of one host; they share the store."""
     folder = tmp_path / "second"
     folder.mkdir()
-    second = Chain(folder, stand_in_environment(folder / "server"), env={"KVEVAL_HOST_LOCK": str(folder / "lock")})
+    second = Chain(
+        folder,
+        stand_in_environment(folder / "server"),
+        env={"KVEVAL_HOST_LOCK": str(folder / "lock")},
+    )
     stored.configure(workloads={"short": {"seconds": 3}})
     second.campaign = stored.campaign
     second.store.symlink_to(stored.store)
     jobs = [stored.start(), second.start()]
-    assert [job.end(3 * PATIENCE_S) for job in jobs] == [0, 0], jobs[0].words() + jobs[1].words()
+    assert [job.end(3 * PATIENCE_S) for job in jobs] == [0, 0], (
+        jobs[0].words() + jobs[1].words()
+    )
     assert ["starting the server" in job.said() for job in jobs] == [True, True]
     # Both measured, neither disturbed the other's files; the first in place is the one both point to.
-    first, beside = sorted(path.parent for path in whole(stored) if path.parents[1].name != measurement_id(EARLIER))
+    first, beside = sorted(
+        path.parent
+        for path in whole(stored)
+        if path.parents[1].name != measurement_id(EARLIER)
+    )
     assert (first.name, beside.name.partition("@")[0]) == ("run-1", "run-1")
-    sums = {json.loads(chain.pointer.read_text())["sha256"] for chain in (stored, second)}
+    sums = {
+        json.loads(chain.pointer.read_text())["sha256"] for chain in (stored, second)
+    }
     assert sums == {hashlib.sha256((first / "SHA256SUMS").read_bytes()).hexdigest()}
     assert second.left(15) == []
     complete(stored, measures=False)
 
 
-def test_two_workflows_of_one_machine_measure_the_same_once(stored: Chain, tmp_path: Path) -> None:
+def test_two_workflows_of_one_machine_measure_the_same_once(
+    stored: Chain, tmp_path: Path
+) -> None:
     folder = tmp_path / "second"
     folder.mkdir()
-    second = Chain(folder, stand_in_environment(folder / "server"), env=dict(stored.env))
+    second = Chain(
+        folder, stand_in_environment(folder / "server"), env=dict(stored.env)
+    )
     stored.configure(workloads={"short": {"seconds": 8}})
     second.campaign = stored.campaign
     second.store.symlink_to(stored.store)

@@ -59,42 +59,63 @@ def snakemake(folder: Path, *arguments: str) -> tuple[int, str]:
 
 def long_ago(folder: Path) -> None:
     """Have what came here a moment ago have come long ago: the time of change cannot be set."""
-    for name, constant in (("store/store", "SETTLED_S"), ("workflow/upkeep/prune", "_YOUNG_S")):
+    for name, constant in (
+        ("store/store", "SETTLED_S"),
+        ("workflow/upkeep/prune", "_YOUNG_S"),
+    ):
         path = folder / "scripts" / "kveval" / f"{name}.py"
         lines = path.read_text().splitlines(keepends=True)
-        changed = [f"{constant} = -1.0\n" if line.startswith(f"{constant} = ") else line for line in lines]
+        changed = [
+            f"{constant} = -1.0\n" if line.startswith(f"{constant} = ") else line
+            for line in lines
+        ]
         assert changed != lines
         path.write_text("".join(changed))
 
 
-def test_verifying_names_what_is_measured_again_and_snakemake_then_plans_exactly_that(workflow: Path) -> None:
+def test_verifying_names_what_is_measured_again_and_snakemake_then_plans_exactly_that(
+    workflow: Path,
+) -> None:
     long_ago(workflow)
     code, output = snakemake(workflow, "verify")
     assert code == 0, output
     assert "10 of 10 entries" in output
-    report = next(workflow.glob("results/Qwen3-0.6B/native-offload/500/run-2/measurement.json"))
+    report = next(
+        workflow.glob("results/Qwen3-0.6B/native-offload/500/run-2/measurement.json")
+    )
     place = next(
-        path for path in workflow.glob("results/measurements/*/run-2") if path.parent.name in report.read_text()
+        path
+        for path in workflow.glob("results/measurements/*/run-2")
+        if path.parent.name in report.read_text()
     )
     (place / "raw" / "pcp.tar.zst").write_bytes(b"archivE")
     code, output = snakemake(workflow, "verify")
     assert code == 1
-    assert "The next run measures again, or imports:\n  Qwen3-0.6B/native-offload/500 run 2 of laptop\n" in output
-    assert "checksum differs" in " ".join((workflow / "logs" / "laptop" / "verify.log").read_text().split())
+    assert (
+        "The next run measures again, or imports:\n  Qwen3-0.6B/native-offload/500 run 2 of laptop\n"
+        in output
+    )
+    assert "checksum differs" in " ".join(
+        (workflow / "logs" / "laptop" / "verify.log").read_text().split()
+    )
     assert snakemake(workflow, "verify")[0] == 0
     code, output = snakemake(workflow, "-n", "report")
     assert output.count("Measuring ") == 1
     assert "Measuring Qwen3-0.6B/native-offload/500, run 2" in output
 
 
-def test_pruning_deletes_on_request_alone_and_its_options_are_no_part_of_the_campaign(workflow: Path) -> None:
+def test_pruning_deletes_on_request_alone_and_its_options_are_no_part_of_the_campaign(
+    workflow: Path,
+) -> None:
     long_ago(workflow)
     before = sorted(workflow.glob("results/measurements/*/run-*"))
     code, output = snakemake(workflow, "prune")
     assert code == 0, output
     assert "snakemake prune --config prune=delete" in output
     assert sorted(workflow.glob("results/measurements/*/run-*")) == before
-    code, output = snakemake(workflow, "prune", "--config", "prune=delete", "prune_days=30")
+    code, output = snakemake(
+        workflow, "prune", "--config", "prune=delete", "prune_days=30"
+    )
     assert code == 0, output
     assert sorted(workflow.glob("results/measurements/*/run-*")) == before
     code, output = snakemake(workflow, "prune", "--config", "prune=delete")
@@ -103,12 +124,19 @@ def test_pruning_deletes_on_request_alone_and_its_options_are_no_part_of_the_cam
     code, output = snakemake(workflow, "prune", "--config", "prune=everything")
     assert code == 1
     assert "prune=everything: valid" in output
-    code, output = snakemake(workflow, "-n", "report", "--until", "benchmark", "--config", "prune=delete")
+    code, output = snakemake(
+        workflow, "-n", "report", "--until", "benchmark", "--config", "prune=delete"
+    )
     assert "Measuring " not in output
 
 
-def test_a_damaged_table_is_named_with_what_to_do_by_whoever_reads_it(tmp_path: Path) -> None:
-    frame, recording = pd.DataFrame({"run": [1] * 1000, "level": range(1000)}), tmp_path / "pcp.parquet"
+def test_a_damaged_table_is_named_with_what_to_do_by_whoever_reads_it(
+    tmp_path: Path,
+) -> None:
+    frame, recording = (
+        pd.DataFrame({"run": [1] * 1000, "level": range(1000)}),
+        tmp_path / "pcp.parquet",
+    )
     frame.to_parquet(recording, index=False)
     content = recording.read_bytes()
     for damaged in (content[:300] + bytes(200) + content[500:], b""):
@@ -120,7 +148,10 @@ def test_a_damaged_table_is_named_with_what_to_do_by_whoever_reads_it(tmp_path: 
 def test_damaged_tables_are_made_again_from_the_store(workflow: Path) -> None:
     """Tables that the workflow believes in: after verifying, the next run plans to make them, and measures nothing."""
     run = workflow / "results/Qwen3-0.6B/no-offload/0/run-1"
-    for path in (run.parent / "requests.parquet", *(each / "pcp.parquet" for each in run.parent.glob("run-*"))):
+    for path in (
+        run.parent / "requests.parquet",
+        *(each / "pcp.parquet" for each in run.parent.glob("run-*")),
+    ):
         pd.DataFrame({"run": [1], "level": [2]}).to_parquet(path, index=False)
     for name in ("levels.csv", "peak.csv"):
         (run.parent / name).write_text("model\n")

@@ -22,12 +22,22 @@ SHORT = merged(CAMPAIGN, {"workloads": {"short": {"seconds": 2}}})
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Tree]:
     """One cell that works, and one whose server dies as long as a file is there."""
-    broken = {"extends": "no-offload", "title": "broken", "env": {"FAULT": f"dies while {tmp_path}/broken exists"}}
+    broken = {
+        "extends": "no-offload",
+        "title": "broken",
+        "env": {"FAULT": f"dies while {tmp_path}/broken exists"},
+    }
     campaign = merged(
         SHORT,
         {
             "scenarios": {"broken": broken},
-            "matrix": [{"models": ["Qwen3-0.6B"], "scenarios": ["no-offload", "broken"], "cpu_blocks": [0]}],
+            "matrix": [
+                {
+                    "models": ["Qwen3-0.6B"],
+                    "scenarios": ["no-offload", "broken"],
+                    "cpu_blocks": [0],
+                }
+            ],
         },
     )
     made = Tree(tmp_path / "repository", campaign, lock=tmp_path / "lock")
@@ -35,23 +45,31 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
     assert made.left() == []
 
 
-def test_the_others_go_on_causes_are_listed_and_a_rerun_measures_the_rest(tree: Tree, tmp_path: Path) -> None:
+def test_the_others_go_on_causes_are_listed_and_a_rerun_measures_the_rest(
+    tree: Tree, tmp_path: Path
+) -> None:
     (tmp_path / "broken").touch()
     code, output = tree.run("report")
     assert code == 1
     assert tree.measured() == {"no-offload"}
     end = output[
-        output.index("Some measurements failed. The others are kept, and the same command measures the rest:") :
+        output.index(
+            "Some measurements failed. The others are kept, and the same command measures the rest:"
+        ) :
     ]
     cause = r"the server died \(exit code 1\): ValueError: No available memory for the cache blocks; see \S+server\.log"
-    assert re.search(rf"{CELL.format('broken')}: {cause} \[logs/faults/\S+run-1\.log\]", end)
+    assert re.search(
+        rf"{CELL.format('broken')}: {cause} \[logs/faults/\S+run-1\.log\]", end
+    )
     assert "no-offload" not in end
     assert "snakemake --cores 4 report_so_far --configfile campaign.yaml" in end
 
     code, output = tree.run("report_so_far")
     assert code == 0, output
     report = (tree.results / "so-far" / "REPORT.md").read_text()
-    assert re.search(r"broken: failed: .*\(exit code 1\): ValueError: No available memory", report)
+    assert re.search(
+        r"broken: failed: .*\(exit code 1\): ValueError: No available memory", report
+    )
 
     (tmp_path / "broken").unlink()
     code, output = tree.run("report", "--until", "benchmark")
@@ -60,11 +78,14 @@ def test_the_others_go_on_causes_are_listed_and_a_rerun_measures_the_rest(tree: 
     assert "no-offload/0 run 1" not in output
 
 
-def test_after_kill_9_of_snakemake_nothing_runs_on_and_a_rerun_completes(tree: Tree) -> None:
+def test_after_kill_9_of_snakemake_nothing_runs_on_and_a_rerun_completes(
+    tree: Tree,
+) -> None:
     running = tree.start("report", "--until", "benchmark")
     deadline = time.monotonic() + PATIENCE_S
     while not any(
-        tree.log(name).exists() and "2 streams" in tree.log(name).read_text() for name in ("no-offload", "broken")
+        tree.log(name).exists() and "2 streams" in tree.log(name).read_text()
+        for name in ("no-offload", "broken")
     ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -106,7 +127,9 @@ def goes_on_after_a_stop(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["once", "twice"])
-def test_a_sigint_to_snakemake_alone_tears_the_measurement_down_and_is_no_failure(tree: Tree, count: int) -> None:
+def test_a_sigint_to_snakemake_alone_tears_the_measurement_down_and_is_no_failure(
+    tree: Tree, count: int
+) -> None:
     tree.configure(merged(tree.campaign, {"workloads": LONG["workloads"]}))
     running = tree.start("report", "--until", "benchmark")
     name = in_first_level(tree)
@@ -115,9 +138,15 @@ def test_a_sigint_to_snakemake_alone_tears_the_measurement_down_and_is_no_failur
         time.sleep(0.3)
     output, _ = running.communicate(timeout=30)
     assert running.returncode == 130, output
-    assert "stopped by SIGTERM; everything it had started is gone" in tree.log(name).read_text()
+    assert (
+        "stopped by SIGTERM; everything it had started is gone"
+        in tree.log(name).read_text()
+    )
     end = output.partition("Terminating processes on user request")[2]
-    assert "\nStopped (SIGINT): what ran on this host has been torn down.\nKept: 0 of 2 measurements. " in end
+    assert (
+        "\nStopped (SIGINT): what ran on this host has been torn down.\nKept: 0 of 2 measurements. "
+        in end
+    )
     assert "The same command goes on with the rest." in end
     assert "snakemake --cores 4 report_so_far --configfile campaign.yaml" in end
     assert "failed:" not in end.lower()
@@ -135,18 +164,27 @@ def test_a_closed_pipe_stops_snakemake_and_its_measurement(tree: Tree) -> None:
     name = in_first_level(tree)
     running.stdout.close()
     assert running.wait(timeout=30) == 130
-    assert "stopped by SIGTERM; everything it had started is gone" in tree.log(name).read_text()
+    assert (
+        "stopped by SIGTERM; everything it had started is gone"
+        in tree.log(name).read_text()
+    )
     goes_on_after_a_stop(tree)
 
 
-def test_a_sigterm_to_snakemake_waits_for_the_measurement_and_starts_no_other(tree: Tree) -> None:
+def test_a_sigterm_to_snakemake_waits_for_the_measurement_and_starts_no_other(
+    tree: Tree,
+) -> None:
     running = tree.start("report", "--until", "benchmark")
     name = in_first_level(tree)
     running.send_signal(signal.SIGTERM)
     output, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 143, output
     assert tree.measured() == {name}
-    end = output[output.index("\nStopped (SIGTERM) when the running jobs had ended; no others were started.") :]
+    end = output[
+        output.index(
+            "\nStopped (SIGTERM) when the running jobs had ended; no others were started."
+        ) :
+    ]
     assert "Kept: 1 of 2 measurements. The same command goes on with the rest." in end
     assert "failed:" not in end.lower()
     assert "Some measurements failed" not in end
@@ -167,7 +205,9 @@ def test_a_sigint_while_jobs_are_planned_ends_in_a_line(tree: Tree) -> None:
     assert not list((tree.folder / ".snakemake" / "locks").glob("*"))
 
 
-def test_a_second_snakemake_in_the_same_tree_is_refused_and_disturbs_nothing(tree: Tree) -> None:
+def test_a_second_snakemake_in_the_same_tree_is_refused_and_disturbs_nothing(
+    tree: Tree,
+) -> None:
     first = tree.start("report", "--until", "benchmark")
     deadline = time.monotonic() + PATIENCE_S
     while not list((tree.folder / ".snakemake" / "locks").glob("*")):
@@ -181,7 +221,9 @@ def test_a_second_snakemake_in_the_same_tree_is_refused_and_disturbs_nothing(tre
     assert tree.measured() == {"no-offload", "broken"}
 
 
-def test_a_second_snakemake_in_another_tree_waits_for_the_host(tree: Tree, tmp_path: Path) -> None:
+def test_a_second_snakemake_in_another_tree_waits_for_the_host(
+    tree: Tree, tmp_path: Path
+) -> None:
     other = Tree(tmp_path / "other", SHORT, lock=tmp_path / "lock")
     tree.configure(merged(SHORT, {"workloads": {"short": {"seconds": 10}}}))
     first = tree.start("results/faults/Qwen3-0.6B/no-offload/0/run-1/measurement.json")
@@ -190,17 +232,25 @@ def test_a_second_snakemake_in_another_tree_waits_for_the_host(tree: Tree, tmp_p
     first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0
     said = other.log("no-offload").read_text()
-    assert re.search(r"waiting for the host: .*\(process \d+: Qwen3-0\.6B/no-offload/0", said)
+    assert re.search(
+        r"waiting for the host: .*\(process \d+: Qwen3-0\.6B/no-offload/0", said
+    )
     assert other.left() == []
 
 
-def test_a_job_that_is_killed_without_a_word_is_listed_with_its_last_one(tree: Tree) -> None:
-    running = tree.start("results/faults/Qwen3-0.6B/no-offload/0/run-1/measurement.json")
+def test_a_job_that_is_killed_without_a_word_is_listed_with_its_last_one(
+    tree: Tree,
+) -> None:
+    running = tree.start(
+        "results/faults/Qwen3-0.6B/no-offload/0/run-1/measurement.json"
+    )
     tree.wait_for("no-offload", "2 streams")
     for process in psutil.Process(running.pid).children(recursive=True):
         if "scripts/benchmark.py" in process.cmdline() and "python" in process.name():
             process.send_signal(signal.SIGKILL)
     output, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 1
-    assert re.search(rf"{CELL.format('no-offload')}: .* job was killed; .*: 2 streams", output)
+    assert re.search(
+        rf"{CELL.format('no-offload')}: .* job was killed; .*: 2 streams", output
+    )
     assert tree.run("report", "--until", "benchmark")[0] == 0

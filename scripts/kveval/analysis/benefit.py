@@ -113,23 +113,45 @@ class Basis:
         return sorted({seen.run for levels in self.levels.values() for seen in levels})
 
     def benefits(
-        self, specification: Specification, level: int, tier_tokens: Sequence[tuple[float, float]]
+        self,
+        specification: Specification,
+        level: int,
+        tier_tokens: Sequence[tuple[float, float]],
     ) -> list[Benefit]:
         """Return the effect of each tier on a level; `tier_tokens`: the least and the most tokens each has in use."""
-        measured, sizes = self.levels[level], sorted({size for both in tier_tokens for size in both})
+        measured, sizes = (
+            self.levels[level],
+            sorted({size for both in tier_tokens for size in both}),
+        )
         most = max(_most(seen.requests) for seen in measured)
         asked = [
-            demands(specification, level, run, most, self.device_tokens, [_NONE, *sizes])
-            for run in range(1, 2 if specification.workload.trace is not None else _SEQUENCES + 1)
+            demands(
+                specification, level, run, most, self.device_tokens, [_NONE, *sizes]
+            )
+            for run in range(
+                1, 2 if specification.workload.trace is not None else _SEQUENCES + 1
+            )
         ]
-        observed = [_observed(self.specification, self.device_tokens, level, seen, []) for seen in measured]
+        observed = [
+            _observed(self.specification, self.device_tokens, level, seen, [])
+            for seen in measured
+        ]
         draws: list[dict[float, Floats]] = []
         for number, speed in enumerate(self.fitted.draws(_DRAWS)):
-            tier, level_seen = self._tier(specification, number), observed[number % len(observed)]
+            tier, level_seen = (
+                self._tier(specification, number),
+                observed[number % len(observed)],
+            )
             draws.append(
                 {
-                    size: _figures(level_seen.served(speed, tier if size else TierSpeed(), requests))
-                    for size, requests in zip([_NONE, *sizes], asked[number % len(asked)], strict=True)
+                    size: _figures(
+                        level_seen.served(
+                            speed, tier if size else TierSpeed(), requests
+                        )
+                    )
+                    for size, requests in zip(
+                        [_NONE, *sizes], asked[number % len(asked)], strict=True
+                    )
                 }
             )
         return [self._benefit(level, draws, both) for both in tier_tokens]
@@ -142,18 +164,42 @@ class Basis:
             return rates[number % len(rates)] / per_token if rates else math.inf
 
         return TierSpeed(
-            tokens_s(self.copies.load_bytes_s), tokens_s(self.copies.store_bytes_s), blocks=specification.on_cpu
+            tokens_s(self.copies.load_bytes_s),
+            tokens_s(self.copies.store_bytes_s),
+            blocks=specification.on_cpu,
         )
 
-    def _benefit(self, level: int, draws: Sequence[Mapping[float, Floats]], sizes: tuple[float, float]) -> Benefit:
-        changes = np.array([np.log(draw[size][:3] / draw[_NONE][:3]) for draw in draws for size in sizes])
-        ratios = np.exp(np.outer((1 - _MODEL_ERROR, 1.0, 1 + _MODEL_ERROR), changes).reshape(-1, 3))
+    def _benefit(
+        self,
+        level: int,
+        draws: Sequence[Mapping[float, Floats]],
+        sizes: tuple[float, float],
+    ) -> Benefit:
+        changes = np.array(
+            [
+                np.log(draw[size][:3] / draw[_NONE][:3])
+                for draw in draws
+                for size in sizes
+            ]
+        )
+        ratios = np.exp(
+            np.outer((1 - _MODEL_ERROR, 1.0, 1 + _MODEL_ERROR), changes).reshape(-1, 3)
+        )
         predicted = {
-            name: _interval(ratios[:, place] * float(np.mean([getattr(seen, name) for seen in self.levels[level]])))
-            for place, name in enumerate(("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50"))
+            name: _interval(
+                ratios[:, place]
+                * float(np.mean([getattr(seen, name) for seen in self.levels[level]]))
+            )
+            for place, name in enumerate(
+                ("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50")
+            )
         }
-        busy, piled_up = np.median([draw[size][3:] for draw in draws for size in sizes], axis=0)
-        closed_loop = workloads.streams_at(self.specification.workload, level) is not None
+        busy, piled_up = np.median(
+            [draw[size][3:] for draw in draws for size in sizes], axis=0
+        )
+        closed_loop = (
+            workloads.streams_at(self.specification.workload, level) is not None
+        )
         return Benefit(
             throughput_percent=_interval(100 * (ratios[:, 0] - 1)),
             **predicted,
@@ -170,11 +216,16 @@ def basis_of(
 ) -> Basis:
     """Return the basis from the levels of a cell without a tier; `device_tokens`: what each server's device holds."""
     pairs = [(level, seen) for level in levels for seen in levels[level]]
-    chosen = [pairs[place] for place in np.unique(np.linspace(0, len(pairs) - 1, _FITTED).astype(int))]
+    chosen = [
+        pairs[place]
+        for place in np.unique(np.linspace(0, len(pairs) - 1, _FITTED).astype(int))
+    ]
     observed = [
         _observed(specification, device_tokens, level, seen, requests)
         for level, seen in chosen
-        for requests in demands(specification, level, seen.run, _most(seen.requests), device_tokens, [_NONE])
+        for requests in demands(
+            specification, level, seen.run, _most(seen.requests), device_tokens, [_NONE]
+        )
     ]
     fitted = fit_speed(observed, context_share(specification))
     return Basis(specification, device_tokens, levels, fitted, copies)
@@ -187,34 +238,57 @@ def context_share(specification: Specification) -> float:
     """
     shape = specification.model.geometry
     queries = shape.attention_heads * shape.head_dim
-    projections = 2 * shape.hidden_size * shape.head_dim * (shape.attention_heads + shape.kv_heads)
+    projections = (
+        2
+        * shape.hidden_size
+        * shape.head_dim
+        * (shape.attention_heads + shape.kv_heads)
+    )
     return 2 * queries / (projections + 3 * shape.hidden_size * shape.intermediate_size)
 
 
 def tier_copies(runs: Sequence[Run]) -> TierCopies:
     """Return the rates at which the tiers of one model's runs copied, from the levels that copied enough."""
     loads, stores = (
-        [(run.cell.path, rate) for run in runs for level in run.levels if (rate := _rate(level.counters, kind))]
+        [
+            (run.cell.path, rate)
+            for run in runs
+            for level in run.levels
+            if (rate := _rate(level.counters, kind))
+        ]
         for kind in ("offload_load", "offload_store")
     )
     cells = dict.fromkeys(path for path, _ in loads)
-    return TierCopies(tuple(rate for _, rate in loads), tuple(rate for _, rate in stores), tuple(cells))
+    return TierCopies(
+        tuple(rate for _, rate in loads),
+        tuple(rate for _, rate in stores),
+        tuple(cells),
+    )
 
 
 def _rate(counters: Mapping[str, Change], kind: str) -> float | None:
-    copied, seconds = server_delta(counters, f"{kind}_bytes"), server_delta(counters, f"{kind}_seconds")
+    copied, seconds = (
+        server_delta(counters, f"{kind}_bytes"),
+        server_delta(counters, f"{kind}_seconds"),
+    )
     return copied / seconds if copied >= _LEAST_COPIED_BYTES and seconds > 0 else None
 
 
 def _observed(
-    specification: Specification, held: int, level: int, seen: MeasuredLevel, demanded: Sequence[Demanded]
+    specification: Specification,
+    held: int,
+    level: int,
+    seen: MeasuredLevel,
+    demanded: Sequence[Demanded],
 ) -> ObservedLevel:
     return ObservedLevel(
         demanded=demanded,
         window=seen.window,
         streams=workloads.streams_at(specification.workload, level),
         device_tokens=held,
-        batch_tokens=software_of(specification.versions).batch_tokens(specification.argv),
+        batch_tokens=software_of(specification.versions).batch_tokens(
+            specification.argv
+        ),
         throughput_tok_s=seen.throughput_tok_s,
         itl_ms=seen.itl_ms,
         ttft_ms=seen.ttft_ms,
@@ -228,12 +302,23 @@ def _most(requests: int) -> int:
 def _figures(served: Sequence[ServedLevel]) -> Floats:
     """Throughput, mean and median TTFT, share of the time in which the device works, 1.0 if requests pile up."""
     throughput, _, ttft_ms = level_figures(served)
-    mean, median = (float(ttft_ms.mean()), float(np.median(ttft_ms))) if len(ttft_ms) else (math.nan, math.nan)
+    mean, median = (
+        (float(ttft_ms.mean()), float(np.median(ttft_ms)))
+        if len(ttft_ms)
+        else (math.nan, math.nan)
+    )
     busy = float(np.mean([one.busy for one in served]))
     waiting, answered = sum(one.waiting for one in served), len(ttft_ms)
-    return np.array([throughput, mean, median, busy, waiting > _PILED_UP * max(1, answered)], float)
+    return np.array(
+        [throughput, mean, median, busy, waiting > _PILED_UP * max(1, answered)], float
+    )
 
 
 def _interval(values: Floats) -> Interval:
     known = values[np.isfinite(values)]
-    return Interval(*(float(np.quantile(known, share)) if len(known) else math.nan for share in (0.5, *_INTERVAL)))
+    return Interval(
+        *(
+            float(np.quantile(known, share)) if len(known) else math.nan
+            for share in (0.5, *_INTERVAL)
+        )
+    )

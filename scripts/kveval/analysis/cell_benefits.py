@@ -35,20 +35,31 @@ has, empty where none has any."""
 _MOST_REQUESTS = 1_000
 
 
-def measured_levels(levels: pd.DataFrame, requests: pd.DataFrame) -> dict[int, list[MeasuredLevel]]:
+def measured_levels(
+    levels: pd.DataFrame, requests: pd.DataFrame
+) -> dict[int, list[MeasuredLevel]]:
     """Return level -> what each run served at it, for the levels of a cell in which requests were completed."""
     found: dict[int, list[MeasuredLevel]] = {}
     of_run = dict(list(requests.groupby(["run", "level"])))
-    for row in levels[levels["throughput_tok_s"].gt(0) & levels["requests_completed"].gt(0)].to_dict("records"):
+    for row in levels[
+        levels["throughput_tok_s"].gt(0) & levels["requests_completed"].gt(0)
+    ].to_dict("records"):
         sent = of_run.get((row["run"], row["level"]))
         if sent is not None:
             found.setdefault(int(row["level"]), []).append(_measured_level(row, sent))
     return found
 
 
-def _measured_level(row: Mapping[Hashable, Any], requests: pd.DataFrame) -> MeasuredLevel:
-    start, end = pd.to_datetime([row["window_start"], row["window_end"]], utc=True, format="ISO8601")
-    inside, ended = (pd.to_datetime(requests[name], utc=True).between(start, end) for name in ("first_token", "end"))
+def _measured_level(
+    row: Mapping[Hashable, Any], requests: pd.DataFrame
+) -> MeasuredLevel:
+    start, end = pd.to_datetime(
+        [row["window_start"], row["window_end"]], utc=True, format="ISO8601"
+    )
+    inside, ended = (
+        pd.to_datetime(requests[name], utc=True).between(start, end)
+        for name in ("first_token", "end")
+    )
     begin = float(row["warmup_s"])
     return MeasuredLevel(
         run=int(row["run"]),
@@ -57,12 +68,18 @@ def _measured_level(row: Mapping[Hashable, Any], requests: pd.DataFrame) -> Meas
         prompt_tokens=float(row["request_prompt_tokens"]),
         ttft_ms=requests.loc[inside, "ttft_ms"].to_numpy(float),
         itl_ms=requests.loc[ended & requests["itl_ms"].gt(0), "itl_ms"].to_numpy(float),
-        **{name: float(row[name]) for name in ("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50")},
+        **{
+            name: float(row[name])
+            for name in ("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50")
+        },
     )
 
 
 def tier_benefits(
-    basis: Basis, level: int, curves: Mapping[Cell, CellCurves], specifications: Mapping[Cell, Specification]
+    basis: Basis,
+    level: int,
+    curves: Mapping[Cell, CellCurves],
+    specifications: Mapping[Cell, Specification],
 ) -> tuple[dict[Cell, Benefit], tuple[int, Benefit] | None]:
     """Return the effects on a level of the tiers of all arms that share a baseline.
 
@@ -76,14 +93,20 @@ def tier_benefits(
         alike = [cell for cell in curves if serving_of(specifications[cell]) == serving]
         # In use at least and at most.
         sizes: dict[Cell | None, tuple[float, float]] = {
-            cell: (curves[cell].usable[0] * curves[cell].tier_tokens, curves[cell].usable[1] * curves[cell].tier_tokens)
+            cell: (
+                curves[cell].usable[0] * curves[cell].tier_tokens,
+                curves[cell].usable[1] * curves[cell].tier_tokens,
+            )
             for cell in alike
         }
         if size is not None and alike[0] == first:
             sizes[None] = size, size
         benefits = basis.benefits(specifications[alike[0]], level, [*sizes.values()])
         found |= zip(sizes, benefits, strict=True)
-    return {cell: found[cell] for cell in curves}, None if size is None else (size, found[None])
+    return {cell: found[cell] for cell in curves}, None if size is None else (
+        size,
+        found[None],
+    )
 
 
 def predicted_benefits(
@@ -105,7 +128,10 @@ def predicted_benefits(
     for model in peaks["model"].unique():
         level = common_level(comparison, peaks, model)
         of_model = [run for run in runs if run.cell.model == model]
-        if level is not None and len({run.hardware.get("fingerprint") for run in of_model}) == 1:
+        if (
+            level is not None
+            and len({run.hardware.get("fingerprint") for run in of_model}) == 1
+        ):
             rows += _of_model(of_model, levels, files, level, baselines)
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -119,18 +145,38 @@ def _of_model(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a model; `files`: model, scenario and blocks of a cell -> its requests."""
     first = {run.cell: run for run in sorted(runs, key=lambda run: -run.run)}
-    specifications = {cell: known for cell, run in first.items() if (known := _specification(run, level)) is not None}
-    tiers = {cell: baselines.get(cell.scenario) for cell in specifications if cell.cpu_blocks}
+    specifications = {
+        cell: known
+        for cell, run in first.items()
+        if (known := _specification(run, level)) is not None
+    }
+    tiers = {
+        cell: baselines.get(cell.scenario) for cell in specifications if cell.cpu_blocks
+    }
     for name in dict.fromkeys(tiers.values()):
-        base = next((cell for cell in specifications if cell.scenario == name and not cell.cpu_blocks), None)
-        file = None if base is None else files.get((base.model, base.scenario, str(base.cpu_blocks)))
+        base = next(
+            (
+                cell
+                for cell in specifications
+                if cell.scenario == name and not cell.cpu_blocks
+            ),
+            None,
+        )
+        file = (
+            None
+            if base is None
+            else files.get((base.model, base.scenario, str(base.cpu_blocks)))
+        )
         if base is None or file is None:
             continue
         basis = _basis(base, specifications[base], runs, levels, pd.read_parquet(file))
         if basis is None or level not in basis.levels:
             continue
         alike = {cell: specifications[cell] for cell, of in tiers.items() if of == name}
-        curves = {cell: curves_of(one, level, reported_tokens=basis.device_tokens) for cell, one in alike.items()}
+        curves = {
+            cell: curves_of(one, level, reported_tokens=basis.device_tokens)
+            for cell, one in alike.items()
+        }
         benefits, enough = tier_benefits(basis, level, curves, alike)
         blocks = None if enough is None else -(-enough[0] // BLOCK_TOKENS)
         block_gib = BLOCK_TOKENS * basis.specification.model.kv_bytes_per_token / 2**30
@@ -138,7 +184,12 @@ def _of_model(
             yield (
                 *(*cell.key, level, len(basis.levels[level])),
                 *(value for name in _PREDICTED for value in getattr(benefit, name)),
-                *(100 * benefit.busy, benefit.saturates, blocks, None if blocks is None else blocks * block_gib),
+                *(
+                    100 * benefit.busy,
+                    benefit.saturates,
+                    blocks,
+                    None if blocks is None else blocks * block_gib,
+                ),
             )
 
 
@@ -155,13 +206,25 @@ def _specification(run: Run, level: int) -> Specification | None:
 
 
 def _basis(
-    cell: Cell, specification: Specification, runs: Sequence[Run], levels: pd.DataFrame, requests: pd.DataFrame
+    cell: Cell,
+    specification: Specification,
+    runs: Sequence[Run],
+    levels: pd.DataFrame,
+    requests: pd.DataFrame,
 ) -> Basis | None:
     """Return the basis of a cell; runs that are compared may bear another name than their specification has."""
     given = specification.workload.given_levels
-    rows = levels[(levels[[*KEYS]] == [*cell.key]).all(axis=1) & levels["level"].isin(given)]
-    found = measured_levels(rows[rows["run"].isin(sorted(rows["run"].unique())[:RUNS_READ])], requests)
-    reported = (run.server.get("facts", {}).get("kv_cache_tokens") for run in runs if run.cell == cell)
+    rows = levels[
+        (levels[[*KEYS]] == [*cell.key]).all(axis=1) & levels["level"].isin(given)
+    ]
+    found = measured_levels(
+        rows[rows["run"].isin(sorted(rows["run"].unique())[:RUNS_READ])], requests
+    )
+    reported = (
+        run.server.get("facts", {}).get("kv_cache_tokens")
+        for run in runs
+        if run.cell == cell
+    )
     held = specification.budget.device_tokens or next(filter(None, reported), None)
     most = max((seen.requests for each in found.values() for seen in each), default=0)
     if not found or held is None or most > _MOST_REQUESTS:

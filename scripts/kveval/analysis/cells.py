@@ -35,7 +35,11 @@ class ArmSize:
     @property
     def label(self) -> str:
         """The cell's name with its CPU tier, 10K for 10,000 blocks."""
-        return f"{self.scenario} {blocks_label(self.cpu_blocks)}" if self.cpu_blocks else self.scenario
+        return (
+            f"{self.scenario} {blocks_label(self.cpu_blocks)}"
+            if self.cpu_blocks
+            else self.scenario
+        )
 
 
 def cell_of(row: Mapping[Any, Any]) -> CellKey:
@@ -61,7 +65,9 @@ def blocks_label(blocks: int) -> str:
     return f"{thousands}K" if thousands and not rest else str(blocks)
 
 
-def common_level(comparison: pd.DataFrame, peaks: pd.DataFrame, model: str) -> int | None:
+def common_level(
+    comparison: pd.DataFrame, peaks: pd.DataFrame, model: str
+) -> int | None:
     """Return the level at which most of a model's cells were compared, else the most frequent peak level."""
     for table in (comparison, peaks):
         levels: pd.Series[Any] = table[table["model"] == model]["level"].dropna()
@@ -72,7 +78,11 @@ def common_level(comparison: pd.DataFrame, peaks: pd.DataFrame, model: str) -> i
 
 def runs_named(joined: Any) -> list[int]:
     """Return the runs that a cell of a table names, such as "1;2;4"; none for an empty cell."""
-    return [int(run) for run in joined.split(";") if run] if isinstance(joined, str) else []
+    return (
+        [int(run) for run in joined.split(";") if run]
+        if isinstance(joined, str)
+        else []
+    )
 
 
 @dataclass(frozen=True)
@@ -119,10 +129,17 @@ def rank_of(scenario: str) -> tuple[int, str]:
 
 def by_size(models: Sequence[str], parameters: Mapping[str, int]) -> list[str]:
     """Return the models, each once, by their number of parameters, then by name; those of unknown size last."""
-    return sorted(dict.fromkeys(models), key=lambda model: (parameters.get(model, math.inf), model))
+    return sorted(
+        dict.fromkeys(models),
+        key=lambda model: (parameters.get(model, math.inf), model),
+    )
 
 
 def known_arm(scenario: str) -> str | None:
     """Return the known arm whose name the scenario has, or begins with; the longest of several, None without any."""
-    found = [name for name in KNOWN_ARMS if scenario == name or scenario.startswith(f"{name}-")]
+    found = [
+        name
+        for name in KNOWN_ARMS
+        if scenario == name or scenario.startswith(f"{name}-")
+    ]
     return max(found, key=len, default=None)

@@ -18,7 +18,14 @@ from kveval.analysis.estimators.correlations import MIN_POINTS
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.statistics.averages import ARM, averages
-from kveval.analysis.statistics.verdicts import BETTER, IDLE, PARITY, VERDICTS, WORSE, WORSE_IDLE
+from kveval.analysis.statistics.verdicts import (
+    BETTER,
+    IDLE,
+    PARITY,
+    VERDICTS,
+    WORSE,
+    WORSE_IDLE,
+)
 from kveval.load.enough import MIN_RUNS
 from kveval.store.run_file import IMPORTED
 
@@ -47,9 +54,15 @@ class Tables:
 @check("R2", "R5")
 def rows_once(tables: Tables) -> Iterator[Outcome]:
     """Every level of every run is in the tables once, and every cell has one peak."""
-    for table, keys in ((tables.levels, [*KEYS, "run", "level"]), (tables.peaks, [*KEYS])):
+    for table, keys in (
+        (tables.levels, [*KEYS, "run", "level"]),
+        (tables.peaks, [*KEYS]),
+    ):
         for row in table[table.duplicated(keys)].to_dict("records"):
-            which = ", ".join(f"{key} {row[key]}" for key in keys[len(KEYS) :]) or "the cell"
+            which = (
+                ", ".join(f"{key} {row[key]}" for key in keys[len(KEYS) :])
+                or "the cell"
+            )
             yield fail(f"twice in the tables: {which}", _cell(row))
 
 
@@ -62,14 +75,25 @@ def one_measurement_per_cell(tables: Tables) -> Iterator[Outcome]:
     imported = tables.levels["engine"] == IMPORTED
     for key, rows in tables.levels[imported].groupby(list(KEYS), sort=False):
         if rows["configuration"].nunique() > 1:
-            yield warn("runs of different configurations: see analysis/imported.csv", _path(key))
+            yield warn(
+                "runs of different configurations: see analysis/imported.csv",
+                _path(key),
+            )
     for key, rows in tables.levels[~imported].groupby(list(KEYS), sort=False):
         names = list(map(str, rows["measurement"].unique()))
         if len(names) > 1:
-            yield fail(f"runs of different measurements: {', '.join(names)}", _path(key))
-    for name, rows in tables.levels[[*KEYS, "measurement"]].drop_duplicates().groupby("measurement", sort=False):
+            yield fail(
+                f"runs of different measurements: {', '.join(names)}", _path(key)
+            )
+    for name, rows in (
+        tables.levels[[*KEYS, "measurement"]]
+        .drop_duplicates()
+        .groupby("measurement", sort=False)
+    ):
         if len(rows) > 1:
-            yield fail(f"measurement {name} stands under {', '.join(map(_cell, rows.to_dict('records')))}")
+            yield fail(
+                f"measurement {name} stands under {', '.join(map(_cell, rows.to_dict('records')))}"
+            )
 
 
 @check("R5")
@@ -79,21 +103,39 @@ def balanced_panel(tables: Tables) -> Iterator[Outcome]:
         return
     expected = averages(tables.comparison).set_index([*ARM, "metric"])["effect_percent"]
     for row in tables.averages.to_dict("records"):
-        right = expected.get((row["scenario"], row["cpu_blocks"], row["metric"]), np.nan)
-        if not np.isclose(row["effect_percent"], right, rtol=1e-6, atol=1e-9, equal_nan=True):
+        right = expected.get(
+            (row["scenario"], row["cpu_blocks"], row["metric"]), np.nan
+        )
+        if not np.isclose(
+            row["effect_percent"], right, rtol=1e-6, atol=1e-9, equal_nan=True
+        ):
             message = f"{row['effect_percent']:.4g} % is not the geometric mean over the balanced panel, {right:.4g} %"
-            yield fail(message, f"{row['scenario']}/{row['cpu_blocks']} {row['metric']}")
-    for missing in dict.fromkeys(str(names) for names in tables.averages["missing"].fillna("") if names):
+            yield fail(
+                message, f"{row['scenario']}/{row['cpu_blocks']} {row['metric']}"
+            )
+    for missing in dict.fromkeys(
+        str(names) for names in tables.averages["missing"].fillna("") if names
+    ):
         yield note(f"averages over models lack {missing.replace(';', ', ')}")
 
 
 @check("R6")
 def denominators(tables: Tables) -> Iterator[Outcome]:
     """Every percentage names the cell that is its 100 %, and that cell was measured."""
-    known = {_path(key) for key in tables.levels[list(KEYS)].drop_duplicates().itertuples(index=False, name=None)}
+    known = {
+        _path(key)
+        for key in tables.levels[list(KEYS)]
+        .drop_duplicates()
+        .itertuples(index=False, name=None)
+    }
     for row in tables.compared():
-        if pd.notna(row["effect_percent"]) and (row["baseline"] not in known or row["baseline"] == _cell(row)):
-            yield fail(f"{row['metric']} is compared with {row['baseline'] or 'nothing'}", _cell(row))
+        if pd.notna(row["effect_percent"]) and (
+            row["baseline"] not in known or row["baseline"] == _cell(row)
+        ):
+            yield fail(
+                f"{row['metric']} is compared with {row['baseline'] or 'nothing'}",
+                _cell(row),
+            )
 
 
 @check("R9")
@@ -101,7 +143,10 @@ def replication(tables: Tables) -> Iterator[Outcome]:
     """A verdict rests on three or more blocks; with fewer there is none."""
     for row in tables.compared():
         if row["verdict"] in VERDICTS and row["runs"] < MIN_RUNS:
-            yield fail(f"{row['metric']}: {row['verdict']} from {row['runs']:.0f} runs", _cell(row))
+            yield fail(
+                f"{row['metric']}: {row['verdict']} from {row['runs']:.0f} runs",
+                _cell(row),
+            )
 
 
 @check("R10")
@@ -109,9 +154,15 @@ def peak_bracketed(tables: Tables) -> Iterator[Outcome]:
     """The peak is inside the grid of levels, and more than one run was measured."""
     for row in tables.peaks.to_dict("records"):
         if not bool(row["bracketed"]):
-            yield note(f"not bracketed: {row['level']} is the first or the last level measured", _cell(row))
+            yield note(
+                f"not bracketed: {row['level']} is the first or the last level measured",
+                _cell(row),
+            )
         if row["runs"] < 2:
-            yield note(f"level {row['level']} was selected by the run that gives its value", _cell(row))
+            yield note(
+                f"level {row['level']} was selected by the run that gives its value",
+                _cell(row),
+            )
 
 
 @check("R10")
@@ -119,28 +170,43 @@ def common_level(tables: Tables) -> Iterator[Outcome]:
     """The primary comparison is at one level for both cells, not at the peak of each."""
     for row in tables.comparison.to_dict("records"):
         used = {level for level in str(row["levels_compared"]).split(";") if level}
-        if row["verdict"] in VERDICTS and str(row["level"]).removesuffix(".0") not in used and len(used) < 2:
+        if (
+            row["verdict"] in VERDICTS
+            and str(row["level"]).removesuffix(".0") not in used
+            and len(used) < 2
+        ):
             values = f"its values are of level {row['levels_compared']}"
-            yield fail(f"{row['metric']} is compared at {row['level']}, {values}", _cell(row))
+            yield fail(
+                f"{row['metric']} is compared at {row['level']}, {values}", _cell(row)
+            )
 
 
 @check("R11")
 def multiplicity(tables: Tables) -> Iterator[Outcome]:
     """Verdicts use p values adjusted by Holm's method: over all models for the primary metric, else model by model."""
     families: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for number, parts in enumerate(((tables.comparison, tables.contrasts), (tables.peak_comparison,))):
+    for number, parts in enumerate(
+        ((tables.comparison, tables.contrasts), (tables.peak_comparison,))
+    ):
         for row in _rows(*parts):
             if pd.notna(row["p_holm"]):
                 model = "" if str(row["family"]).startswith("primary") else row["model"]
-                families.setdefault((number, model, row["metric"], row["family"]), []).append(row)
+                families.setdefault(
+                    (number, model, row["metric"], row["family"]), []
+                ).append(row)
     for members in families.values():
         for source, target in (("p_value", "p_holm"), ("p_parity", "p_parity_holm")):
-            for row, right in zip(members, holm([row[source] for row in members]), strict=True):
+            for row, right in zip(
+                members, holm([row[source] for row in members]), strict=True
+            ):
                 if not np.isclose(row[target], right, rtol=1e-6, atol=1e-12):
                     message = f"{row['metric']}: {target} is {row[target]:.3g}, over {len(members)} it is {right:.3g}"
                     yield fail(message, _cell(row))
     for row in tables.compared():
-        if row["verdict"] in (BETTER, WORSE, WORSE_IDLE) and not row["p_holm"] < tables.alpha:
+        if (
+            row["verdict"] in (BETTER, WORSE, WORSE_IDLE)
+            and not row["p_holm"] < tables.alpha
+        ):
             yield fail(f"{row['verdict']} at p = {row['p_holm']:.3g}", _cell(row))
 
 
@@ -149,7 +215,10 @@ def parity_shown(tables: Tables) -> Iterator[Outcome]:
     """A verdict is parity only where both one-sided tests against the margin passed."""
     for row in tables.compared():
         if row["verdict"] in (PARITY, IDLE) and not row["p_parity_holm"] < tables.alpha:
-            yield fail(f"{row['metric']}: {row['verdict']} at p = {row['p_parity_holm']:.3g} (TOST)", _cell(row))
+            yield fail(
+                f"{row['metric']}: {row['verdict']} at p = {row['p_parity_holm']:.3g} (TOST)",
+                _cell(row),
+            )
 
 
 @check("R14")
@@ -166,7 +235,10 @@ def replicates(tables: Tables) -> Iterator[Outcome]:
     for row in tables.compared():
         alike = same.get(_cell(row), "") == same.get(str(row["baseline"]), "?")
         if alike and row["verdict"] in VERDICTS:
-            yield fail(f"{row['metric']}: {row['verdict']}, though both ran the same", _cell(row))
+            yield fail(
+                f"{row['metric']}: {row['verdict']}, though both ran the same",
+                _cell(row),
+            )
 
 
 @check("R16")
@@ -174,16 +246,27 @@ def one_machine(tables: Tables) -> Iterator[Outcome]:
     """Cells that are compared were measured on equivalent machines; runs of others are left out of the comparison."""
     of_cell = _values_of_cells(tables.levels, "hardware")
     for row in tables.compared():
-        ours, theirs = of_cell.get(_cell(row), set()), of_cell.get(str(row["baseline"]), set())
+        ours, theirs = (
+            of_cell.get(_cell(row), set()),
+            of_cell.get(str(row["baseline"]), set()),
+        )
         if row["verdict"] in VERDICTS and (ours or theirs) and not ours & theirs:
-            yield fail(f"{row['metric']}: {row['baseline']} was measured on other hardware", _cell(row))
+            yield fail(
+                f"{row['metric']}: {row['baseline']} was measured on other hardware",
+                _cell(row),
+            )
 
 
 @check("R16")
 def one_build(tables: Tables) -> Iterator[Outcome]:
     """An arm and its baseline ran the same build of the server, or differ in nothing but the build."""
-    of_cell, alike = (_values_of_cells(tables.levels, name) for name in ("server_build", "arm_settings"))
-    for cell, baseline in dict.fromkeys((_cell(row), str(row["baseline"])) for row in tables.compared()):
+    of_cell, alike = (
+        _values_of_cells(tables.levels, name)
+        for name in ("server_build", "arm_settings")
+    )
+    for cell, baseline in dict.fromkeys(
+        (_cell(row), str(row["baseline"])) for row in tables.compared()
+    ):
         own, other = of_cell.get(cell, set()), of_cell.get(baseline, set())
         settings = alike.get(cell, set())
         ours, theirs = (" and ".join(sorted(builds)) for builds in (own, other))
@@ -199,9 +282,14 @@ def one_build(tables: Tables) -> Iterator[Outcome]:
 def one_generator(tables: Tables) -> Iterator[Outcome]:
     """Levels that are compared come from one version of the load generator, whose metrics mean one thing."""
     for model, rows in tables.levels.groupby("model", sort=False):
-        versions = sorted({str(version) for version in rows["guidellm_version"].dropna()} - {""})
+        versions = sorted(
+            {str(version) for version in rows["guidellm_version"].dropna()} - {""}
+        )
         if len(versions) > 1:
-            yield warn(f"measured with GuideLLM {', '.join(versions)}, whose definitions may differ", str(model))
+            yield warn(
+                f"measured with GuideLLM {', '.join(versions)}, whose definitions may differ",
+                str(model),
+            )
 
 
 @check("R17")
@@ -233,7 +321,10 @@ def censored_share_shown(tables: Tables) -> Iterator[Outcome]:
 
 def _rows(*tables: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for table in tables:
-        yield from ({str(name): value for name, value in row.items()} for row in table.to_dict("records"))
+        yield from (
+            {str(name): value for name, value in row.items()}
+            for row in table.to_dict("records")
+        )
 
 
 def _values_of_cells(levels: pd.DataFrame, column: str) -> dict[str, set[str]]:
@@ -241,7 +332,9 @@ def _values_of_cells(levels: pd.DataFrame, column: str) -> dict[str, set[str]]:
     if column not in levels:
         return {}
     known = levels.dropna(subset=column).astype({column: str})
-    return {_path(key): set(values) for key, values in known.groupby(list(KEYS))[column]}
+    return {
+        _path(key): set(values) for key, values in known.groupby(list(KEYS))[column]
+    }
 
 
 def _path(key: Any) -> str:

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, cell_of, common_level, kept_runs
+from kveval.analysis.cells import (
+    KEYS,
+    THROUGHPUT,
+    CellKey,
+    cell_named,
+    cell_of,
+    common_level,
+    kept_runs,
+)
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.analysis.statistics.verdicts import VERDICTS, of_idle_arm
 from kveval.config.types import on_cpu
@@ -42,23 +50,38 @@ class ServersPaid:
     def of(cls, run: Run, *, store: bool) -> ServersPaid:
         """Return what a run used. `store`: whether its arm has a store, whose memory limit counts as used."""
         specification = run.specification
-        deployment, model = specification.get("deployment") or {}, specification.get("model") or {}
+        deployment, model = (
+            specification.get("deployment") or {},
+            specification.get("model") or {},
+        )
         gpus = deployment.get("gpus", model.get("tensor_parallel_size", np.nan))
-        tier = run.budget.get("tier_bytes", run.budget.get("requested_bytes", np.nan)) if run.cell.cpu_blocks else 0
-        held = sum(map(_limit_bytes, specification.get("companions", ()))) if store else 0
+        tier = (
+            run.budget.get("tier_bytes", run.budget.get("requested_bytes", np.nan))
+            if run.cell.cpu_blocks
+            else 0
+        )
+        held = (
+            sum(map(_limit_bytes, specification.get("companions", ()))) if store else 0
+        )
         return cls(
             run.replicas,
             0.0 if on_cpu(specification.get("build")) else float(run.replicas * gpus),
             (run.replicas * tier + (held or np.nan if store else 0)) / GIB,
         )
 
-    def usd_per_hour(self, prices: Mapping[str, float], *, memory: bool = True) -> float:
+    def usd_per_hour(
+        self, prices: Mapping[str, float], *, memory: bool = True
+    ) -> float:
         """Return USD per hour; with `memory`, including that of the tiers if it has a price. NaN without prices."""
         price = self.servers * prices.get("host_hour_usd", 0.0)
         price += self.gpus * prices["gpu_hour_usd"] if "gpu_hour_usd" in prices else 0.0
         if not price > 0:
             return np.nan
-        held = self.tier_gib * prices["host_gib_hour_usd"] if memory and "host_gib_hour_usd" in prices else 0.0
+        held = (
+            self.tier_gib * prices["host_gib_hour_usd"]
+            if memory and "host_gib_hour_usd" in prices
+            else 0.0
+        )
         return price + held
 
 
@@ -84,30 +107,45 @@ def costs(
     """
     took: dict[CellKey, ServersPaid] = {}
     for run in runs:
-        took.setdefault(run.cell.key, ServersPaid.of(run, store=run.cell.scenario in stores))
+        took.setdefault(
+            run.cell.key, ServersPaid.of(run, store=run.cell.scenario in stores)
+        )
     throughput = comparison[comparison["metric"] == THROUGHPUT]
     compared = {cell_of(row): row for row in throughput.to_dict("records")}
     rows = []
     for key, of_cell in levels.groupby(list(KEYS), sort=False):
         cell = cell_of(dict(zip(KEYS, key, strict=True)))
         level = common_level(comparison, peaks, cell[0])
-        sound = of_cell[(of_cell["level"] == level) & (of_cell["checks_failed"].fillna("") == "")]
-        kept = kept_runs(throughput[throughput["verdict"].isin(VERDICTS)], cell, THROUGHPUT)
+        sound = of_cell[
+            (of_cell["level"] == level) & (of_cell["checks_failed"].fillna("") == "")
+        ]
+        kept = kept_runs(
+            throughput[throughput["verdict"].isin(VERDICTS)], cell, THROUGHPUT
+        )
         if kept.runs:
             sound = sound[sound["run"].isin(kept.runs)]
         row = {**dict(zip(KEYS, cell, strict=True)), "level": level}
         if cell in took:
-            row |= _costs(sound, took[cell], prices) | _against(compared.get(cell), took, prices)
+            row |= _costs(sound, took[cell], prices) | _against(
+                compared.get(cell), took, prices
+            )
         rows.append(row)
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _costs(rows: pd.DataFrame, took: ServersPaid, prices: Mapping[str, float]) -> dict[str, Any]:
+def _costs(
+    rows: pd.DataFrame, took: ServersPaid, prices: Mapping[str, float]
+) -> dict[str, Any]:
     """The costs of a cell from its own runs at one level; intervals over runs."""
     hour = took.usd_per_hour(prices)
     devices = took.gpus or float(took.servers)
     return {
-        **{"servers": took.servers, "gpus": took.gpus, "tier_gib": took.tier_gib, "usd_per_hour": hour},
+        **{
+            "servers": took.servers,
+            "gpus": took.gpus,
+            "tier_gib": took.tier_gib,
+            "usd_per_hour": hour,
+        },
         **_inverse(TOKENS, hour / 3600 * 1e6, rows[THROUGHPUT]),
         **_inverse(REQUESTS, devices * 1000, rows["throughput_req_s"]),
     }
@@ -119,11 +157,17 @@ def _inverse(name: str, factor: float, rates: pd.Series[float]) -> dict[str, flo
     known = known[known > 0]
     low, high = mean_interval(np.log(known)) if len(known) else (np.nan, np.nan)
     mean = float(np.exp(np.log(known).mean())) if len(known) else np.nan
-    return {name: factor / mean, f"{name}_low": factor / high, f"{name}_high": factor / low}
+    return {
+        name: factor / mean,
+        f"{name}_low": factor / high,
+        f"{name}_high": factor / low,
+    }
 
 
 def _against(
-    row: Mapping[Any, Any] | None, took: Mapping[CellKey, ServersPaid], prices: Mapping[str, float]
+    row: Mapping[Any, Any] | None,
+    took: Mapping[CellKey, ServersPaid],
+    prices: Mapping[str, float],
 ) -> dict[str, Any]:
     """The cost per token against that of the baseline, and the price of memory at which both are equal.
 
@@ -132,11 +176,23 @@ def _against(
     """
     if row is None or row["verdict"] not in VERDICTS:
         return {}
-    arm, base = took[cell_of(row)], took[cell_named(row["baseline"])].usd_per_hour(prices)
-    ratio, low, high = (1 + float(row[name]) / 100 for name in ("effect_percent", "low_percent", "high_percent"))
+    arm, base = (
+        took[cell_of(row)],
+        took[cell_named(row["baseline"])].usd_per_hour(prices),
+    )
+    ratio, low, high = (
+        1 + float(row[name]) / 100
+        for name in ("effect_percent", "low_percent", "high_percent")
+    )
     relative = arm.usd_per_hour(prices) / base
     found = {"baseline": row["baseline"]}
-    found |= dict(zip(CHANGE, (100 * (relative / times - 1) for times in (ratio, high, low)), strict=True))
+    found |= dict(
+        zip(
+            CHANGE,
+            (100 * (relative / times - 1) for times in (ratio, high, low)),
+            strict=True,
+        )
+    )
     # A tier that served next to nothing does not pay, whatever chance made of the throughput.
     if arm.tier_gib > 0 and not of_idle_arm(row):
         without = arm.usd_per_hour(prices, memory=False)

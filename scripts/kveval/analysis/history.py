@@ -31,21 +31,41 @@ _COMMIT = re.compile(r"\+(?:.*\.)?g([0-9a-f]{7,40})\b|-g([0-9a-f]{7,40})$")
 
 
 def history_rows(
-    complete: pd.DataFrame, comparison: pd.DataFrame, peaks: pd.DataFrame, runs: Sequence[Run], campaign: str
+    complete: pd.DataFrame,
+    comparison: pd.DataFrame,
+    peaks: pd.DataFrame,
+    runs: Sequence[Run],
+    campaign: str,
 ) -> pd.DataFrame:
     """Return what a campaign adds to the history (`kveval.store.history`): a row per cell, run and metric.
 
     `complete`, `comparison` and `peaks` are the campaign's tables, `runs` its runs. Values are those at the level at
     which the model's cells are compared; a value that a run lacks has no row.
     """
-    software = {(*run.cell.key, run.run): json.dumps(run.software, sort_keys=True) for run in runs}
-    levels = {model: common_level(comparison, peaks, model) for model in map(str, complete["model"].unique())}
+    software = {
+        (*run.cell.key, run.run): json.dumps(run.software, sort_keys=True)
+        for run in runs
+    }
+    levels = {
+        model: common_level(comparison, peaks, model)
+        for model in map(str, complete["model"].unique())
+    }
     rows = complete[complete["level"] == complete["model"].map(levels)]
-    names = [*KEYS, "level", "measurement", "run", "run_started", "checks_failed", *_CONDITIONS]
+    names = [
+        *KEYS,
+        "level",
+        "measurement",
+        "run",
+        "run_started",
+        "checks_failed",
+        *_CONDITIONS,
+    ]
     metrics = [name for name in HIGHER_IS_BETTER if name in rows]
     rows = rows.melt(names, metrics, var_name="metric").dropna(subset="value")
     rows["campaign"] = campaign
-    rows["software"] = [software[tuple(row)] for row in rows[[*KEYS, "run"]].itertuples(index=False)]
+    rows["software"] = [
+        software[tuple(row)] for row in rows[[*KEYS, "run"]].itertuples(index=False)
+    ]
     texts = ["checks_failed", "run_started", *_CONDITIONS]
     return rows.assign(**rows[texts].fillna("").astype(str)).reset_index(drop=True)
 
@@ -93,7 +113,9 @@ def commit_of(version: str) -> str:
     return "" if found is None else found[1] or found[2]
 
 
-def build_series(history: pd.DataFrame, program: str | None = None) -> list[BuildSeries]:
+def build_series(
+    history: pd.DataFrame, program: str | None = None
+) -> list[BuildSeries]:
     """Return every series of a history, over the builds of a program, by default the server.
 
     Runs that failed a check, or without that program, are left out. Builds are in the order of their versions (PEP 440:
@@ -101,18 +123,32 @@ def build_series(history: pd.DataFrame, program: str | None = None) -> list[Buil
     """
     sound = history[(history["checks_failed"] == "") & (history["value"] > 0)].copy()
     programs = {text: json.loads(text) for text in sound["software"].unique()}
-    sound["build"] = sound["software"].map({text: _version(found, program) for text, found in programs.items()})
+    sound["build"] = sound["software"].map(
+        {text: _version(found, program) for text, found in programs.items()}
+    )
     sound = sound[sound["build"] != ""]
-    place: dict[Any, int] = {build: number for number, build in enumerate(_in_order(sound))}
+    place: dict[Any, int] = {
+        build: number for number, build in enumerate(_in_order(sound))
+    }
     found = []
     for key, rows in sound.groupby(_SERIES, sort=False):
         named: dict[str, Any] = dict(zip(_SERIES, key, strict=True))
         builds = [
             _build(str(version), of_build, programs)
-            for version, of_build in sorted(rows.groupby("build"), key=lambda part: place[part[0]])
+            for version, of_build in sorted(
+                rows.groupby("build"), key=lambda part: place[part[0]]
+            )
         ]
         conditions = {name: str(named[name]) for name in _CONDITIONS}
-        found.append(BuildSeries(cell_of(named), str(named["metric"]), int(named["level"]), conditions, builds))
+        found.append(
+            BuildSeries(
+                cell_of(named),
+                str(named["metric"]),
+                int(named["level"]),
+                conditions,
+                builds,
+            )
+        )
     return found
 
 
@@ -129,11 +165,18 @@ def _in_order(rows: pd.DataFrame) -> list[str]:
         return sorted(first.index, key=lambda build: (first[build], build))
 
 
-def _build(version: str, rows: pd.DataFrame, programs: Mapping[str, Mapping[str, str]]) -> Build:
+def _build(
+    version: str, rows: pd.DataFrame, programs: Mapping[str, Mapping[str, str]]
+) -> Build:
     logs = np.log(rows["value"].to_numpy(dtype=float))
     ran = [programs[text] for text in rows["software"].unique()]
-    software = {name: frozenset(one[name] for one in ran if name in one) for name in dict.fromkeys(chain(*ran))}
-    return Build(version, float(np.exp(logs.mean())), *mean_interval(logs), len(logs), software)
+    software = {
+        name: frozenset(one[name] for one in ran if name in one)
+        for name in dict.fromkeys(chain(*ran))
+    }
+    return Build(
+        version, float(np.exp(logs.mean())), *mean_interval(logs), len(logs), software
+    )
 
 
 class BuildChange(NamedTuple):
@@ -172,7 +215,9 @@ def build_changes(series: Sequence[BuildSeries]) -> list[BuildChange]:
 def _change(series: BuildSeries, change: ChangePoint) -> BuildChange:
     before, after = series.builds[change.at - 1], series.builds[change.at]
     difference = change.difference
-    change_percent, low, high = (percent(each) for each in (difference.theta, *difference.interval(0.95)))
+    change_percent, low, high = (
+        percent(each) for each in (difference.theta, *difference.interval(0.95))
+    )
     return BuildChange(
         *series.cell,
         metric=series.metric,
@@ -198,6 +243,7 @@ def _also_changed(before: Build, after: Build) -> list[str]:
     return [
         f"{name} {', '.join(sorted(old)) or 'absent'} -> {', '.join(sorted(new)) or 'absent'}"
         for name in sorted(before.software.keys() | after.software.keys())
-        if (old := before.software.get(name, frozenset())) != (new := after.software.get(name, frozenset()))
+        if (old := before.software.get(name, frozenset()))
+        != (new := after.software.get(name, frozenset()))
         and not (before.version in old and after.version in new)
     ]

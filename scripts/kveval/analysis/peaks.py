@@ -17,25 +17,79 @@ from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.reuse import TEXTS as PREDICTED_TEXTS
 from kveval.analysis.reuse import with_predictions
-from kveval.analysis.statistics.level_selection import cross_fit, highest, log_table, plateau
+from kveval.analysis.statistics.level_selection import (
+    cross_fit,
+    highest,
+    log_table,
+    plateau,
+)
 from kveval.analysis.statistics.limits_met import comparable
-from kveval.analysis.system.metrics import BY_INSTANCE, MIN_SAMPLES, NOTES, SAMPLES, with_system_metrics
+from kveval.analysis.system.metrics import (
+    BY_INSTANCE,
+    MIN_SAMPLES,
+    NOTES,
+    SAMPLES,
+    with_system_metrics,
+)
 from kveval.host.errors import Failure
 from kveval.store.derived import readable
 from kveval.store.run_file import scenario_name, stored_run
 
-LATENCY_COLUMNS = tuple(f"{name}_ms_{statistic}" for name in LATENCIES for statistic in ("mean", *QUANTILES))
+LATENCY_COLUMNS = tuple(
+    f"{name}_ms_{statistic}" for name in LATENCIES for statistic in ("mean", *QUANTILES)
+)
 _SERVER_COLUMNS = (
     *("prefix_hit_ratio", "external_hit_ratio", "external_hit_tokens"),
     *("offload_load_bytes", "offload_store_bytes"),
 )
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
 _TEXT = (
-    *("checks_failed", "checks_warned", "checks_noted", "checks_messages", NOTES, "baseline", "reason", "measurement"),
-    *("plateau", "selection", "not_reached", "configuration", "run_started", "run_finished"),
-    *("hardware", "guidellm_version", "indication", "levels_compared", "method", "method_hash", "verdict", "panel"),
-    *("missing", "bound", "goodput_limits", "gpu_throttled", "workload", "activity", "server_build", "arm_settings"),
-    *("qualifier", "family", "runs_kept", "baseline_runs_kept", "latencies_unknown", *PREDICTED_TEXTS),
+    *(
+        "checks_failed",
+        "checks_warned",
+        "checks_noted",
+        "checks_messages",
+        NOTES,
+        "baseline",
+        "reason",
+        "measurement",
+    ),
+    *(
+        "plateau",
+        "selection",
+        "not_reached",
+        "configuration",
+        "run_started",
+        "run_finished",
+    ),
+    *(
+        "hardware",
+        "guidellm_version",
+        "indication",
+        "levels_compared",
+        "method",
+        "method_hash",
+        "verdict",
+        "panel",
+    ),
+    *(
+        "missing",
+        "bound",
+        "goodput_limits",
+        "gpu_throttled",
+        "workload",
+        "activity",
+        "server_build",
+        "arm_settings",
+    ),
+    *(
+        "qualifier",
+        "family",
+        "runs_kept",
+        "baseline_runs_kept",
+        "latencies_unknown",
+        *PREDICTED_TEXTS,
+    ),
 )
 
 
@@ -44,7 +98,9 @@ class PeaksError(Failure):
 
 
 def tables_of_runs(
-    pointers: Iterable[Path], required: Sequence[Mapping[str, Any]], limits: Mapping[str, Any] | None = None
+    pointers: Iterable[Path],
+    required: Sequence[Mapping[str, Any]],
+    limits: Mapping[str, Any] | None = None,
 ) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
     """Return the requests of all runs of a cell, and the levels of each run, see `run_tables` and `with_predictions`.
 
@@ -77,8 +133,12 @@ def cell_tables(
     parts = []
     for table, recording in zip(levels, recordings, strict=True):
         with readable(recording):
-            parts.append(with_system_metrics(table, recording, catalogue, version, min_samples))
-    table = pd.concat(parts, ignore_index=True).sort_values(["run", "level"], ignore_index=True)
+            parts.append(
+                with_system_metrics(table, recording, catalogue, version, min_samples)
+            )
+    table = pd.concat(parts, ignore_index=True).sort_values(
+        ["run", "level"], ignore_index=True
+    )
     return table, pd.DataFrame([peak_row(table, list(catalogue))])
 
 
@@ -94,18 +154,26 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
     logs = log_table(levels, THROUGHPUT)
     if logs.empty:
         cell = "/".join(str(levels[key].iloc[0]) for key in KEYS)
-        raise PeaksError(f"{cell}: no level with a throughput that all runs have; see checks_failed in its levels.csv")
+        raise PeaksError(
+            f"{cell}: no level with a throughput that all runs have; see checks_failed in its levels.csv"
+        )
     level = highest(logs)
     at = levels[(levels["level"] == level) & levels["run"].isin(logs.index)]
     low, high = mean_interval(logs[level].to_numpy())
     exercised = at["exercised"].dropna().astype(bool)
-    numeric = [name for name in (*LATENCY_COLUMNS, *_SERVER_COLUMNS, *metrics) if name in levels]
+    numeric = [
+        name
+        for name in (*LATENCY_COLUMNS, *_SERVER_COLUMNS, *metrics)
+        if name in levels
+    ]
     return {
         **{key: at[key].iloc[0] for key in (*KEYS, "engine", "weights")},
         "level": level,
         "bracketed": min(levels["level"]) < level < max(levels["level"]),
         "levels_measured": levels["level"].nunique(),
-        "selection": "cross-fitted" if len(logs) > 1 else "selected by the single run itself",
+        "selection": "cross-fitted"
+        if len(logs) > 1
+        else "selected by the single run itself",
         "runs": len(at),
         THROUGHPUT: at[THROUGHPUT].mean(),
         "throughput_low_tok_s": low,
@@ -117,7 +185,9 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
         **{name: int(at[name].sum()) for name in _COUNTS},
         SAMPLES: at[SAMPLES].min() if SAMPLES in at else np.nan,
         "exercised": bool(exercised.all()) if len(exercised) else pd.NA,
-        "checks_failed": ";".join(sorted({*";".join(at["checks_failed"].astype(str)).split(";")} - {""})),
+        "checks_failed": ";".join(
+            sorted({*";".join(at["checks_failed"].astype(str)).split(";")} - {""})
+        ),
         "measurement": at["measurement"].iloc[0],
         **(_best_goodput(levels) if GOODPUT in levels else {}),
     }
@@ -133,7 +203,9 @@ def _best_goodput(levels: pd.DataFrame) -> dict[str, Any]:
     level = highest(logs) if some and not logs.empty else None
     at = levels if level is None else levels[levels["level"] == level]
     values = at[GOODPUT].to_numpy(dtype=np.float64)
-    low, high = mean_interval(np.log(values)) if (values > 0).all() else (np.nan, np.nan)
+    low, high = (
+        mean_interval(np.log(values)) if (values > 0).all() else (np.nan, np.nan)
+    )
     settled = at["goodput_settled"].sum()
     return {
         "goodput_level": np.nan if level is None else level,
@@ -148,7 +220,11 @@ def _best_goodput(levels: pd.DataFrame) -> dict[str, Any]:
 def read_table(path: Path) -> pd.DataFrame:
     """Read a CSV of this module with its types restored: checks as text, exercised as True, False or missing."""
     header = pd.read_csv(path, nrows=0).columns
-    text = [name for name in header if name in _TEXT or name.endswith(BY_INSTANCE) or name.startswith("basis_")]
+    text = [
+        name
+        for name in header
+        if name in _TEXT or name.endswith(BY_INSTANCE) or name.startswith("basis_")
+    ]
     table = pd.read_csv(path, dtype=dict.fromkeys(text, "str"))
     table[text] = table[text].fillna("")
     if "exercised" in table:
@@ -160,7 +236,9 @@ def read_table(path: Path) -> pd.DataFrame:
     return table.copy()
 
 
-def collect(levels: Sequence[Path], peaks: Sequence[Path], catalogue: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def collect(
+    levels: Sequence[Path], peaks: Sequence[Path], catalogue: Mapping[str, Any]
+) -> dict[str, pd.DataFrame]:
     """Return the tables over all cells: complete_metrics, peak_throughput_all, pcp_metrics_peak.
 
     Rows are in the cells' order. Raises PeaksError when a cell appears twice.
@@ -169,7 +247,9 @@ def collect(levels: Sequence[Path], peaks: Sequence[Path], catalogue: Mapping[st
     peak = pd.concat([read_table(path) for path in peaks], ignore_index=True)
     twice = peak[peak.duplicated(list(KEYS))]
     if len(twice):
-        raise PeaksError(f"cells appear twice: {sorted(set(map(tuple, twice[list(KEYS)].to_numpy().tolist())))}")
+        raise PeaksError(
+            f"cells appear twice: {sorted(set(map(tuple, twice[list(KEYS)].to_numpy().tolist())))}"
+        )
     metrics = [name for name in catalogue if name in complete]
     return {
         "complete_metrics": complete,

@@ -57,15 +57,20 @@ class Unpredicted(Failure):
     """The requests that were sent, or the caches, are not known well enough for a prediction."""
 
 
-def with_predictions(levels: pd.DataFrame, requests: pd.DataFrame, directory: Path) -> pd.DataFrame:
+def with_predictions(
+    levels: pd.DataFrame, requests: pd.DataFrame, directory: Path
+) -> pd.DataFrame:
     """Return the levels of a run, see `run_tables`, with NUMBERS and TEXTS; `directory`: its folder in the store."""
     run = read_run(directory)
     sent = requests[requests["start"].notna()].groupby("level").size()
     entries = {entry.level: entry for entry in run.levels}
-    rows = [_predicted(run, entries[level], int(sent.get(level, 0)), directory) for level in levels["level"]]
-    return levels.assign(**{name: [row.get(name, np.nan) for row in rows] for name in NUMBERS}).assign(
-        **{name: [row.get(name, "") for row in rows] for name in TEXTS}
-    )
+    rows = [
+        _predicted(run, entries[level], int(sent.get(level, 0)), directory)
+        for level in levels["level"]
+    ]
+    return levels.assign(
+        **{name: [row.get(name, np.nan) for row in rows] for name in NUMBERS}
+    ).assign(**{name: [row.get(name, "") for row in rows] for name in TEXTS})
 
 
 def _predicted(run: Run, level: LevelRun, sent: int, directory: Path) -> dict[str, Any]:
@@ -84,7 +89,9 @@ def _predicted(run: Run, level: LevelRun, sent: int, directory: Path) -> dict[st
     }
 
 
-def _curves(run: Run, level: LevelRun, sent: int, directory: Path) -> tuple[CellCurves, int]:
+def _curves(
+    run: Run, level: LevelRun, sent: int, directory: Path
+) -> tuple[CellCurves, int]:
     """Return the curves of the requests that a level sent, and their prompt tokens. Raises Unpredicted."""
     if run.engine == IMPORTED:
         raise Unpredicted("imported: the requests that were sent are not known")
@@ -94,7 +101,9 @@ def _curves(run: Run, level: LevelRun, sent: int, directory: Path) -> tuple[Cell
         specification = Specification.from_json(run.specification)
     except SpecificationError as error:
         raise Unpredicted(f"its description is {error}") from None
-    device = specification.budget.device_tokens or run.server.get("facts", {}).get("kv_cache_tokens")
+    device = specification.budget.device_tokens or run.server.get("facts", {}).get(
+        "kv_cache_tokens"
+    )
     if not device:
         raise Unpredicted("no server reported the size of its device's cache")
     if specification.workload.profile in workloads.REPLAYS:
@@ -105,7 +114,9 @@ def _curves(run: Run, level: LevelRun, sent: int, directory: Path) -> tuple[Cell
         specification = _coarse(specification, level.level, sent)
         prompts = _drawn(specification, run, level, sent)
     prompts = _asked(prompts, server_delta(level.counters, "prefix_cache_queries"))
-    return curves_of_prompts(specification, prompts, int(device)), prompts.counted_tokens
+    return curves_of_prompts(
+        specification, prompts, int(device)
+    ), prompts.counted_tokens
 
 
 def _asked(prompts: Prompts, tokens: float) -> Prompts:
@@ -117,24 +128,39 @@ def _asked(prompts: Prompts, tokens: float) -> Prompts:
     return prompts.served_by(np.arange(len(asked)) <= np.argmin(np.abs(asked - tokens)))
 
 
-def _replayed(specification: Specification, level: LevelRun, sent: int, trace: Path) -> Prompts:
+def _replayed(
+    specification: Specification, level: LevelRun, sent: int, trace: Path
+) -> Prompts:
     try:
         rows = msgspec.json.Decoder(TraceRow).decode_lines(trace.read_bytes())
     except (OSError, msgspec.DecodeError):
-        raise Unpredicted("the trace that was sent is not with the measurement") from None
+        raise Unpredicted(
+            "the trace that was sent is not with the measurement"
+        ) from None
     rows = rows[:sent]
-    _require_few(sum(row.input_length + row.output_length for row in rows) / specification.block_size)
-    return Prompts.of_rows(rows, traces.block_tokens(specification.workload, level.level))
+    _require_few(
+        sum(row.input_length + row.output_length for row in rows)
+        / specification.block_size
+    )
+    return Prompts.of_rows(
+        rows, traces.block_tokens(specification.workload, level.level)
+    )
 
 
-def _drawn(specification: Specification, run: Run, level: LevelRun, sent: int) -> Prompts:
+def _drawn(
+    specification: Specification, run: Run, level: LevelRun, sent: int
+) -> Prompts:
     workload, generator = specification.workload, str(run.versions.get("guidellm", ""))
     if workload.profile == "sweep" or level.level not in workload.given_levels:
         raise Unpredicted("the requests of a sweep follow from its answers")
     if not generator.startswith(_GENERATOR):
-        raise Unpredicted(f"how GuideLLM {generator or 'of an unknown version'} draws prefixes is not known")
+        raise Unpredicted(
+            f"how GuideLLM {generator or 'of an unknown version'} draws prefixes is not known"
+        )
     if workload.turns > 1 and workloads.streams_at(workload, level.level) is None:
-        raise Unpredicted("turns with a rate of their own come in an order that depends on the answers")
+        raise Unpredicted(
+            "turns with a rate of their own come in an order that depends on the answers"
+        )
     return prompts_of(workload, level.level, run.run, specification.block_size, sent)
 
 
@@ -142,17 +168,25 @@ def _coarse(specification: Specification, level: int, sent: int) -> Specificatio
     """Return a specification with longer blocks, which divide a prefix, if the blocks would be too many."""
     workload, block = specification.workload, specification.block_size
     prefix = workloads.prefix_tokens_at(workload, level)
-    blocks = sent * (prefix + workload.turns * (workload.prompt_tokens + workload.output_tokens)) / block
+    blocks = (
+        sent
+        * (prefix + workload.turns * (workload.prompt_tokens + workload.output_tokens))
+        / block
+    )
     longest = max(1, prefix // (_PART_OF_PREFIX * block))
     fitting = [times for times in range(1, longest + 1) if prefix // block % times == 0]
-    times = next((times for times in fitting if blocks / times <= _ENOUGH_BLOCKS), fitting[-1])
+    times = next(
+        (times for times in fitting if blocks / times <= _ENOUGH_BLOCKS), fitting[-1]
+    )
     _require_few(blocks / times)
     return msgspec.structs.replace(specification, block_size=block * times)
 
 
 def _require_few(blocks: float) -> None:
     if blocks > _MOST_BLOCKS:
-        raise Unpredicted(f"more than {_MOST_BLOCKS / 1e6:g} million blocks: snakemake curve computes it")
+        raise Unpredicted(
+            f"more than {_MOST_BLOCKS / 1e6:g} million blocks: snakemake curve computes it"
+        )
 
 
 def _written(curves: CellCurves) -> str:
@@ -161,9 +195,16 @@ def _written(curves: CellCurves) -> str:
     if tier is None or not len(tier.sizes):
         return ""
     low, high = curves.usable
-    grid = np.geomspace(float(tier.sizes[0]) / high, float(tier.sizes[-1]) / low, _POINTS)
-    blocks = np.unique(np.concatenate(([0], np.ceil(grid / BLOCK_TOKENS)))).astype(np.int64)
-    return ";".join(f"{size}={_shares(tier, size * BLOCK_TOKENS, curves.usable)}" for size in blocks.tolist())
+    grid = np.geomspace(
+        float(tier.sizes[0]) / high, float(tier.sizes[-1]) / low, _POINTS
+    )
+    blocks = np.unique(np.concatenate(([0], np.ceil(grid / BLOCK_TOKENS)))).astype(
+        np.int64
+    )
+    return ";".join(
+        f"{size}={_shares(tier, size * BLOCK_TOKENS, curves.usable)}"
+        for size in blocks.tolist()
+    )
 
 
 def _shares(tier: ReuseCurve, tokens: float, usable: tuple[float, float]) -> str:
@@ -178,7 +219,9 @@ def read_curve(text: str) -> pd.DataFrame:
         size, _, shares = part.partition("=")
         low, _, high = shares.partition(":")
         found[int(size)] = float(low), float(high or low)
-    return pd.DataFrame.from_dict(found, orient="index", columns=["low", "high"], dtype=float)
+    return pd.DataFrame.from_dict(
+        found, orient="index", columns=["low", "high"], dtype=float
+    )
 
 
 @dataclass(frozen=True)
@@ -226,21 +269,33 @@ def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare
         return []
     keys = [*KEYS, "run", "level"]
     found = tier_activity(runs).merge(levels, on=keys, suffixes=("", "_of_window"))
-    counted = pd.DataFrame([_counted(run, level) for run in runs for level in run.levels])
+    counted = pd.DataFrame(
+        [_counted(run, level) for run in runs for level in run.levels]
+    )
     found = found.merge(counted, on=keys) if len(counted) else found[:0]
     found = found.dropna(subset=[*NUMBERS[:3], "device_hit_percent"])
     if found.empty:
         return []
     served = found["device_hit_percent"] + found["external_hit_percent"].fillna(0.0)
     low, high = 100 * found["predicted_ratio_low"], 100 * found["predicted_ratio_high"]
-    found = found.assign(served=served, low=low, high=high, difference=served - served.clip(low, high))
+    found = found.assign(
+        served=served, low=low, high=high, difference=served - served.clip(low, high)
+    )
     found = found.assign(**_clues(found))
     return [_of(rows) for _, rows in found.groupby([*KEYS, "level"], sort=False)]
 
 
 def _of(rows: pd.DataFrame) -> ServedShare:
     first = rows.iloc[0].to_dict()
-    names = ["predicted_device_ratio", "device_hit_percent", "low", "high", "served", "difference", *_CLUES]
+    names = [
+        "predicted_device_ratio",
+        "device_hit_percent",
+        "low",
+        "high",
+        "served",
+        "difference",
+        *_CLUES,
+    ]
     mean = rows[names].astype(float).mean()
     return ServedShare(
         cell=cell_of(first),
@@ -260,7 +315,12 @@ def _of(rows: pd.DataFrame) -> ServedShare:
 
 _CLUES = (
     *("preempted", "failed", "unfinished", "evicted"),
-    *("not_stored_percent", "in_progress_percent", "one_request_points", "asked_percent"),
+    *(
+        "not_stored_percent",
+        "in_progress_percent",
+        "one_request_points",
+        "asked_percent",
+    ),
 )
 """Requests that were preempted; transfers that failed; stores of LMCache not finished when the level ended; chunks that
 LMCache evicted; tokens computed but not stored in the tier, % of the prompt tokens; the share of the device's cache
@@ -276,7 +336,9 @@ def _clues(rows: pd.DataFrame) -> dict[str, pd.Series[float]]:
     in_progress = rows["concurrency_mean"] * (request + rows["request_output_tokens"])
     return {
         "preempted": rows["requests_preempted"],
-        "not_stored_percent": 100 * (computed - rows["stored_mb"] * 1e6 / rows["token_bytes"]) / prompts,
+        "not_stored_percent": 100
+        * (computed - rows["stored_mb"] * 1e6 / rows["token_bytes"])
+        / prompts,
         "in_progress_percent": 100 * in_progress / rows["device_tokens"],
         "one_request_points": 100 * request / prompts,
         "asked_percent": 100 * prompts / rows["predicted_prompt_tokens"],
@@ -292,10 +354,19 @@ def _counted(run: Run, level: LevelRun) -> dict[str, Any]:
     )
     return {
         **dict(zip(KEYS, run.cell.key, strict=True)),
-        **{"run": run.run, "level": level.level, "unfinished": submitted - finished, "evicted": evicted},
+        **{
+            "run": run.run,
+            "level": level.level,
+            "unfinished": submitted - finished,
+            "evicted": evicted,
+        },
         # Names with labels are parts of totals that are counted already.
-        "failed": sum(delta for name, delta in moved.items() if "fail" in name and "{" not in name),
+        "failed": sum(
+            delta for name, delta in moved.items() if "fail" in name and "{" not in name
+        ),
         "generated": server_delta(level.counters, "generation_tokens"),
         "token_bytes": run.kv_bytes_per_token or np.nan,
-        "varied": any(run.workload.get(name) for name in ("prompt_spread", "output_spread")),
+        "varied": any(
+            run.workload.get(name) for name in ("prompt_spread", "output_spread")
+        ),
     }

@@ -12,9 +12,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, ArmSize, by_size, common_level, partner, rank_of
+from kveval.analysis.cells import (
+    KEYS,
+    THROUGHPUT,
+    ArmSize,
+    by_size,
+    common_level,
+    partner,
+    rank_of,
+)
 
-_COMPARED = {THROUGHPUT: "throughput", "ttft_ms_p50": "ttft_p50", "tpot_ms_p50": "tpot_p50"}
+_COMPARED = {
+    THROUGHPUT: "throughput",
+    "ttft_ms_p50": "ttft_p50",
+    "tpot_ms_p50": "tpot_p50",
+}
 # Statistic of a latency -> the prefix of its column in the older evaluation.
 _STATISTICS = {
     **{"mean": "avg", "p50": "p50", "p90": "p90", "p99": "p99"},
@@ -62,7 +74,9 @@ def summary_tables(
     return {
         "summary": summary(peaks, comparison, parameters),
         "detailed": detailed(complete, parameters),
-        "pcp_summary_stats": system_summary(complete, comparison, peaks, baseline_of, parameters),
+        "pcp_summary_stats": system_summary(
+            complete, comparison, peaks, baseline_of, parameters
+        ),
     }
 
 
@@ -71,12 +85,18 @@ def ordered(table: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
     models = by_size(list(table["model"]), parameters)
     keys = [
         (models.index(model), rank_of(scenario), blocks)
-        for model, scenario, blocks in table[list(KEYS)].itertuples(index=False, name=None)
+        for model, scenario, blocks in table[list(KEYS)].itertuples(
+            index=False, name=None
+        )
     ]
-    return table.iloc[sorted(range(len(keys)), key=keys.__getitem__)].reset_index(drop=True)
+    return table.iloc[sorted(range(len(keys)), key=keys.__getitem__)].reset_index(
+        drop=True
+    )
 
 
-def summary(peaks: pd.DataFrame, comparison: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
+def summary(
+    peaks: pd.DataFrame, comparison: pd.DataFrame, parameters: Mapping[str, int]
+) -> pd.DataFrame:
     """Return one row per cell: its peak, and its differences from the baseline at the model's common level.
 
     Means are over requests, then over runs, at the peak level (`optimal_concurrency`, the level with the highest mean;
@@ -85,12 +105,19 @@ def summary(peaks: pd.DataFrame, comparison: pd.DataFrame, parameters: Mapping[s
     rows = []
     for peak in ordered(peaks, parameters).to_dict("records"):
         row = {
-            **{"model": peak["model"], "config": peak["scenario"], "cpu_blocks": peak["cpu_blocks"]},
+            **{
+                "model": peak["model"],
+                "config": peak["scenario"],
+                "cpu_blocks": peak["cpu_blocks"],
+            },
             **{"runs": peak["runs"], "max_output_tps": peak[THROUGHPUT]},
             "max_output_tps_low": peak["throughput_low_tok_s"],
             "max_output_tps_high": peak["throughput_high_tok_s"],
             **{"optimal_concurrency": peak["level"], "bracketed": peak["bracketed"]},
-            **{f"avg_{name}_ms": peak[f"{name}_ms_mean"] for name in ("ttft", "tpot", "itl", "e2e")},
+            **{
+                f"avg_{name}_ms": peak[f"{name}_ms_mean"]
+                for name in ("ttft", "tpot", "itl", "e2e")
+            },
             "total_completed": peak["requests_completed"],
             "total_incomplete": peak["requests_incomplete"],
             "total_errored": peak["requests_errored"],
@@ -105,9 +132,16 @@ def _differences(comparison: pd.DataFrame, cell: Mapping[Any, Any]) -> dict[str,
     for metric, name in _COMPARED.items():
         found |= {f"{name}_pct": np.nan, f"{name}_verdict": ""}
         # The first row of a cell and metric is the one against its baseline.
-        for row in comparison[same & (comparison["metric"] == metric)].head(1).to_dict("records"):
+        for row in (
+            comparison[same & (comparison["metric"] == metric)]
+            .head(1)
+            .to_dict("records")
+        ):
             found |= {"baseline": row["baseline"], "compared_at": row["level"]}
-            found |= {f"{name}_pct": row["effect_percent"], f"{name}_verdict": row["verdict"]}
+            found |= {
+                f"{name}_pct": row["effect_percent"],
+                f"{name}_verdict": row["verdict"],
+            }
     return found
 
 
@@ -115,7 +149,14 @@ def detailed(complete: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFr
     """Return one row per level and run, with the older evaluation's column names; tps is output tokens per second."""
     table = ordered(complete.sort_values(["run", "level"], kind="stable"), parameters)
     columns = {"scenario": "config", **_DETAILS}
-    kept = ["model", "scenario", "cpu_blocks", "run", *(name for name in _DETAILS if name in table), "checks_failed"]
+    kept = [
+        "model",
+        "scenario",
+        "cpu_blocks",
+        "run",
+        *(name for name in _DETAILS if name in table),
+        "checks_failed",
+    ]
     return table[kept].rename(columns=columns)
 
 
@@ -137,42 +178,69 @@ def system_summary(
     means = _at_common_levels(complete, comparison, peaks)
     everything = by_size(list(complete["model"]), parameters)
     of_cell = {
-        ArmSize(str(rows["scenario"].iloc[0]), int(rows["cpu_blocks"].iloc[0])): rows.set_index("model").sort_index()
+        ArmSize(
+            str(rows["scenario"].iloc[0]), int(rows["cpu_blocks"].iloc[0])
+        ): rows.set_index("model").sort_index()
         for _, rows in means.groupby(["scenario", "cpu_blocks"])
     }
     models_of = {cell: frozenset(rows.index) for cell, rows in of_cell.items()}
     rows = []
-    for panel in sorted(set(models_of.values()), key=lambda models: (-len(models), sorted(models))):
-        inside = {cell: of_cell[cell].loc[sorted(panel)] for cell, models in models_of.items() if panel <= models}
-        for cell in sorted(inside, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks)):
+    for panel in sorted(
+        set(models_of.values()), key=lambda models: (-len(models), sorted(models))
+    ):
+        inside = {
+            cell: of_cell[cell].loc[sorted(panel)]
+            for cell, models in models_of.items()
+            if panel <= models
+        }
+        for cell in sorted(
+            inside, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks)
+        ):
             baseline = baseline_of.get(cell.scenario) or cell.scenario
-            candidates = [("", other.scenario, other.cpu_blocks) for other in inside if other.scenario == baseline]
+            candidates = [
+                ("", other.scenario, other.cpu_blocks)
+                for other in inside
+                if other.scenario == baseline
+            ]
             found = partner(("", cell.scenario, cell.cpu_blocks), candidates)
-            reference = np.nan if found is None else inside[ArmSize(*found[1:])][THROUGHPUT]
+            reference = (
+                np.nan if found is None else inside[ArmSize(*found[1:])][THROUGHPUT]
+            )
             rows.append(
                 {
                     "models": ";".join(by_size(list(panel), parameters)),
                     **{"scenario": cell.scenario, "cpu_blocks": cell.cpu_blocks},
                     "geomean_tps": _geometric(inside[cell][THROUGHPUT]),
-                    "geomean_ratio_to_baseline": _geometric(inside[cell][THROUGHPUT] / reference),
+                    "geomean_ratio_to_baseline": _geometric(
+                        inside[cell][THROUGHPUT] / reference
+                    ),
                     **{
                         name: inside[cell][column].mean(skipna=False)
                         for column, name in _SYSTEM.items()
                         if column in means
                     },
-                    "models_missing": ";".join(model for model in everything if model not in panel),
+                    "models_missing": ";".join(
+                        model for model in everything if model not in panel
+                    ),
                 }
             )
     return pd.DataFrame(rows)
 
 
-def _at_common_levels(complete: pd.DataFrame, comparison: pd.DataFrame, peaks: pd.DataFrame) -> pd.DataFrame:
+def _at_common_levels(
+    complete: pd.DataFrame, comparison: pd.DataFrame, peaks: pd.DataFrame
+) -> pd.DataFrame:
     """Means over runs of every cell at its model's common level; cells without a throughput there are left out."""
     parts = []
     numbers = [THROUGHPUT, *(column for column in _SYSTEM if column in complete)]
     for model, rows in complete.groupby("model", sort=False):
         at = rows[rows["level"] == common_level(comparison, peaks, str(model))]
-        parts.append(at.groupby(list(KEYS), sort=False)[numbers].mean().dropna(subset=[THROUGHPUT]).reset_index())
+        parts.append(
+            at.groupby(list(KEYS), sort=False)[numbers]
+            .mean()
+            .dropna(subset=[THROUGHPUT])
+            .reset_index()
+        )
     return pd.concat(parts, ignore_index=True)
 
 

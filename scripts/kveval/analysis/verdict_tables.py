@@ -17,7 +17,14 @@ import pandas as pd
 from kveval.analysis import checks
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey
 from kveval.analysis.estimators.correlations import CORRELATED, within_models
-from kveval.analysis.levels.outcomes import COLUMNS, Check, Outcome, checks_in, judge, outcomes_of
+from kveval.analysis.levels.outcomes import (
+    COLUMNS,
+    Check,
+    Outcome,
+    checks_in,
+    judge,
+    outcomes_of,
+)
 from kveval.analysis.levels.tables import LEVEL_CHECKS
 from kveval.analysis.statistics.averages import averages
 from kveval.analysis.statistics.campaign import compare_all
@@ -87,7 +94,13 @@ def verdict_tables(
 
 def rules_of(name: str) -> str:
     """Return the rules that a check enforces, `;`-joined; "" for a check without rules."""
-    rules = {rule for checks in CHECKS.values() for check in checks if check.name == name for rule in check.rules}
+    rules = {
+        rule
+        for checks in CHECKS.values()
+        for check in checks
+        if check.name == name
+        for rule in check.rules
+    }
     return ";".join(rule for rule in RULES if rule in rules)
 
 
@@ -96,12 +109,23 @@ def check_table(levels: pd.DataFrame, found: Sequence[Outcome] = ()) -> pd.DataF
     rows: list[dict[str, Any]] = []
     for level in levels.to_dict("records"):
         place = {name: level[name] for name in (*KEYS, "run", "level")}
-        by_severity = sorted(outcomes_of(level), key=lambda outcome: list(COLUMNS).index(outcome.severity))
+        by_severity = sorted(
+            outcomes_of(level),
+            key=lambda outcome: list(COLUMNS).index(outcome.severity),
+        )
         rows += [{**place, **_row(outcome, outcome.message)} for outcome in by_severity]
     for outcome in found:
         cell = _CELL.fullmatch(outcome.where)
-        place = {} if cell is None else dict(zip(KEYS, (cell[1], cell[2], int(cell[3])), strict=True))
-        message = outcome.message if cell or not outcome.where else f"{outcome.where}: {outcome.message}"
+        place = (
+            {}
+            if cell is None
+            else dict(zip(KEYS, (cell[1], cell[2], int(cell[3])), strict=True))
+        )
+        message = (
+            outcome.message
+            if cell or not outcome.where
+            else f"{outcome.where}: {outcome.message}"
+        )
         rows.append({**place, **_row(outcome, message)})
     table = pd.DataFrame(rows, columns=_COLUMNS)
     return table.astype({"cpu_blocks": "Int64", "run": "Int64", "level": "Int64"})
@@ -109,4 +133,9 @@ def check_table(levels: pd.DataFrame, found: Sequence[Outcome] = ()) -> pd.DataF
 
 def _row(outcome: Outcome, message: str) -> dict[str, str]:
     rule = rules_of(outcome.name)
-    return {"severity": outcome.severity, "rule": rule, "check": outcome.name, "message": message}
+    return {
+        "severity": outcome.severity,
+        "rule": rule,
+        "check": outcome.name,
+        "message": message,
+    }

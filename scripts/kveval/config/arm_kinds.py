@@ -38,13 +38,29 @@ class ArmKind:
 
 ARM_KINDS: dict[str, ArmKind] = {
     "none": ArmKind(frozenset(), "baseline", False, "none", ("no-offload",)),
-    "native": ArmKind(frozenset({"native"}), "offload", True, "none", ("native-offload",)),
-    "lmcache": ArmKind(
-        frozenset({"lmcache"}), "offload", True, "optional", ("lmcache-local", "lmcache-redis", "lmcache-valkey")
+    "native": ArmKind(
+        frozenset({"native"}), "offload", True, "none", ("native-offload",)
     ),
-    "llm-d-index": ArmKind(frozenset({"index"}), "indexing", None, "required", ("llm-d-redis", "llm-d-valkey")),
-    "files": ArmKind(frozenset({"files"}), "offload", None, "none", ("fs-offload", "cpu+fs-offload")),
-    "hybrid": ArmKind(frozenset({"native", "lmcache"}), "offload", True, "optional", ("hybrid",)),
+    "lmcache": ArmKind(
+        frozenset({"lmcache"}),
+        "offload",
+        True,
+        "optional",
+        ("lmcache-local", "lmcache-redis", "lmcache-valkey"),
+    ),
+    "llm-d-index": ArmKind(
+        frozenset({"index"}),
+        "indexing",
+        None,
+        "required",
+        ("llm-d-redis", "llm-d-valkey"),
+    ),
+    "files": ArmKind(
+        frozenset({"files"}), "offload", None, "none", ("fs-offload", "cpu+fs-offload")
+    ),
+    "hybrid": ArmKind(
+        frozenset({"native", "lmcache"}), "offload", True, "optional", ("hybrid",)
+    ),
 }
 
 

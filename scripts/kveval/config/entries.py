@@ -30,7 +30,10 @@ Entries = dict[str, YamlEntry]
 
 
 def read_catalogues(
-    directory: Path, campaign: Mapping[str, Any], place: str, problems: list[ConfigProblem]
+    directory: Path,
+    campaign: Mapping[str, Any],
+    place: str,
+    problems: list[ConfigProblem],
 ) -> tuple[dict[str, Entries], set[str]]:
     """Return every catalogue's raw entries, with the campaign's own, and the kinds whose file could not be read."""
     catalogues: dict[str, Entries] = {}
@@ -41,16 +44,29 @@ def read_catalogues(
         problems += found
         if found:
             unread.add(kind)
-        catalogues[kind] = {name: YamlEntry(entry, path.as_posix(), name) for name, entry in content.items()}
+        catalogues[kind] = {
+            name: YamlEntry(entry, path.as_posix(), name)
+            for name, entry in content.items()
+        }
         own = campaign.get(kind) if kind in OWN_KINDS else None
         if own is not None and not isinstance(own, Mapping):
             right = "names with their entries; leave it out for none"
-            problems.append(ConfigProblem(place, kind, f"is a {kind_of(own)}", right, "no_mapping"))
+            problems.append(
+                ConfigProblem(place, kind, f"is a {kind_of(own)}", right, "no_mapping")
+            )
             continue
         for name, entry in (own or {}).items():
             if name in catalogues[kind]:
                 taken = f"{path.as_posix()} has an entry of this name"
-                problems.append(ConfigProblem(place, f"{kind}.{name}", taken, "another name, with extends", "taken"))
+                problems.append(
+                    ConfigProblem(
+                        place,
+                        f"{kind}.{name}",
+                        taken,
+                        "another name, with extends",
+                        "taken",
+                    )
+                )
             else:
                 catalogues[kind][str(name)] = YamlEntry(entry, place, f"{kind}.{name}")
     return catalogues, unread
@@ -66,37 +82,71 @@ def validate_entries(
     valid: dict[str, Any] = {}
     wrong: dict[str, list[ConfigProblem]] = {}
     for name, entry in entries.items():
-        complete, found = resolve_extends(name, entries) if kind in EXTENDING_KINDS else (entry.raw, [])
+        complete, found = (
+            resolve_extends(name, entries)
+            if kind in EXTENDING_KINDS
+            else (entry.raw, [])
+        )
         if not re.fullmatch(NAME_PATTERN, name):
             right = "letters, digits and . _ + -, a letter or digit first"
-            found = [*found, ConfigProblem(entry.file, entry.key, "cannot be a folder's name", right, "no_name")]
+            found = [
+                *found,
+                ConfigProblem(
+                    entry.file, entry.key, "cannot be a folder's name", right, "no_name"
+                ),
+            ]
         if not isinstance(entry.raw, Mapping):
             message = f"is a {kind_of(entry.raw)}"
             right = "a mapping of keys to values"
-            found = [*found, ConfigProblem(entry.file, entry.key, message, right, "no_mapping")]
+            found = [
+                *found,
+                ConfigProblem(entry.file, entry.key, message, right, "no_mapping"),
+            ]
         elif complete is not None:
             try:
-                valid[name] = KINDS[kind].model_validate(complete, context={"folder": directory})
+                valid[name] = KINDS[kind].model_validate(
+                    complete, context={"folder": directory}
+                )
             except ValidationError as error:
-                found = [*found, *problems_of(error, KINDS[kind], complete, entry.file, entry.key)]
+                found = [
+                    *found,
+                    *problems_of(error, KINDS[kind], complete, entry.file, entry.key),
+                ]
         wrong[name] = found
     for name, found in wrong.items():
-        problems += [problem for problem in found if not _is_inherited(entries[name], problem, entries, wrong)]
+        problems += [
+            problem
+            for problem in found
+            if not _is_inherited(entries[name], problem, entries, wrong)
+        ]
     return valid
 
 
 def _is_inherited(
-    entry: YamlEntry, problem: ConfigProblem, entries: Entries, wrong: Mapping[str, list[ConfigProblem]]
+    entry: YamlEntry,
+    problem: ConfigProblem,
+    entries: Entries,
+    wrong: Mapping[str, list[ConfigProblem]],
 ) -> bool:
     """Whether the mistake is in the extended entry, and is reported there."""
-    if entry.parent is None or entry.parent not in entries or entries[entry.parent] is entry:
+    if (
+        entry.parent is None
+        or entry.parent not in entries
+        or entries[entry.parent] is entry
+    ):
         return False
     key = entries[entry.parent].key + problem.key.removeprefix(entry.key)
-    return any((key, problem.message) == (other.key, other.message) for other in wrong[entry.parent])
+    return any(
+        (key, problem.message) == (other.key, other.message)
+        for other in wrong[entry.parent]
+    )
 
 
 def check_scenarios(
-    scenarios: Mapping[str, Scenario], entries: Entries, known: Mapping[str, set[str]], problems: list[ConfigProblem]
+    scenarios: Mapping[str, Scenario],
+    entries: Entries,
+    known: Mapping[str, set[str]],
+    problems: list[ConfigProblem],
 ) -> None:
     """Check the names that scenarios use: baselines and models. `known` lacks the kinds that could not be read."""
     for name, scenario in scenarios.items():
@@ -107,15 +157,24 @@ def check_scenarios(
                 problems.append(unknown_name(file, key, base, known["scenarios"]))
             elif base in scenarios and (wrong := _no_baseline(name, scenarios)):
                 problems.append(ConfigProblem(file, key, *wrong))
-        named = [(f"gpu_memory_utilization.{model}", model) for model in scenario.gpu_memory_utilization]
+        named = [
+            (f"gpu_memory_utilization.{model}", model)
+            for model in scenario.gpu_memory_utilization
+        ]
         for model, stand_in in scenario.serves.items():
             named += [(f"serves.{model}", model), (f"serves.{model}", stand_in)]
         for key, model in named:
             if model not in known.get("models", {model}):
-                problems.append(unknown_name(file, f"{entries[name].key}.{key}", model, known["models"]))
+                problems.append(
+                    unknown_name(
+                        file, f"{entries[name].key}.{key}", model, known["models"]
+                    )
+                )
 
 
-def _no_baseline(name: str, scenarios: Mapping[str, Scenario]) -> tuple[str, str, str] | None:
+def _no_baseline(
+    name: str, scenarios: Mapping[str, Scenario]
+) -> tuple[str, str, str] | None:
     """Return why a scenario's baseline is not valid: what is wrong, what would be right, and a code.
 
     A baseline may have a tier only if it is the same arm, with another build or other settings: then sizes are equal.
@@ -124,16 +183,28 @@ def _no_baseline(name: str, scenarios: Mapping[str, Scenario]) -> tuple[str, str
     while (base := scenarios[chain[-1]].baseline) is not None and base in scenarios:
         if base in chain:
             circle = " -> ".join([*chain, base])
-            return f"baselines form a cycle: {circle}", "a scenario without baseline at its end", "circle"
+            return (
+                f"baselines form a cycle: {circle}",
+                "a scenario without baseline at its end",
+                "circle",
+            )
         chain.append(base)
     other = scenarios[chain[1]]
-    if (other.baseline is not None or other.cpu_tier) and not scenarios[name].same_arm(other):
+    if (other.baseline is not None or other.cpu_tier) and not scenarios[name].same_arm(
+        other
+    ):
         right = "a scenario without baseline and CPU tier, or the same arm with another build or other settings"
-        return f"{chain[1]!r} cannot be the baseline of another arm", right, "no_baseline"
+        return (
+            f"{chain[1]!r} cannot be the baseline of another arm",
+            right,
+            "no_baseline",
+        )
     return None
 
 
-def check_names(campaign: Mapping[str, Any], place: str, known: Mapping[str, set[str]]) -> list[ConfigProblem]:
+def check_names(
+    campaign: Mapping[str, Any], place: str, known: Mapping[str, set[str]]
+) -> list[ConfigProblem]:
     """Check the names that a raw campaign uses, before its types, so that other mistakes do not hide these.
 
     `known` lacks the kinds that could not be read. Values that are not text are left to the validation of types.
@@ -166,4 +237,8 @@ def _items(value: Any) -> list[tuple[str, Any]]:
     """Return what a list or a mapping holds, each with the end of its key; nothing of another value."""
     if isinstance(value, Mapping):
         return [(f".{name}", item) for name, item in value.items()]
-    return [(f"[{index}]", item) for index, item in enumerate(value)] if isinstance(value, list | tuple) else []
+    return (
+        [(f"[{index}]", item) for index, item in enumerate(value)]
+        if isinstance(value, list | tuple)
+        else []
+    )

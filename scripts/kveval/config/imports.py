@@ -19,13 +19,23 @@ from kveval.config.types import CountInt, Name, PositiveInt, Strict, Text, Versi
 class Import(Strict):
     """A tree of existing results: which of them to import, and what their names mean in this workflow."""
 
-    path: Text = Field(description="folder of the results, absolute or relative to the repository")
+    path: Text = Field(
+        description="folder of the results, absolute or relative to the repository"
+    )
     hardware: Text | None = None
     """only results whose names have exactly this hardware; the others are listed as not selected"""
-    software: Text | None = Field(None, description="only results whose names have exactly this release")
-    replicas: PositiveInt | None = Field(None, description="only results with this number of replicas")
-    models: dict[Text, Name] = Field({}, description="what names and reports call a model -> its name in models.yaml")
-    scenarios: dict[Text, Name] = Field({}, description="what names call an arm -> its name in scenarios.yaml")
+    software: Text | None = Field(
+        None, description="only results whose names have exactly this release"
+    )
+    replicas: PositiveInt | None = Field(
+        None, description="only results with this number of replicas"
+    )
+    models: dict[Text, Name] = Field(
+        {}, description="what names and reports call a model -> its name in models.yaml"
+    )
+    scenarios: dict[Text, Name] = Field(
+        {}, description="what names call an arm -> its name in scenarios.yaml"
+    )
     pattern: Text | None = None
     """names of single report files, with as many folders as they have: {arm}/benchmarks-{model}.json"""
     vllm: VersionText | None = None
@@ -42,7 +52,10 @@ class Import(Strict):
 
 def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
     if matrix:
-        raise Mistake("a campaign that imports or compares measures nothing itself; make two campaigns", "mixed")
+        raise Mistake(
+            "a campaign that imports or compares measures nothing itself; make two campaigns",
+            "mixed",
+        )
     return matrix
 
 
@@ -59,7 +72,9 @@ class Compared(Strict):
     """A campaign, and the label of its scenarios in the report."""
 
     campaign: Name = Field(description="a file of config/campaigns, without .yaml")
-    label: Name = Field(description="what distinguishes it from the others: a release, a machine, a date")
+    label: Name = Field(
+        description="what distinguishes it from the others: a release, a machine, a date"
+    )
 
 
 class CompareCampaign(Unmeasured):
@@ -86,7 +101,9 @@ class ImportCampaign(Unmeasured):
         return asked.vllm or self.server.vllm
 
 
-def import_problems(campaign: Campaign, catalogue: Catalogue, place: str) -> Iterator[ConfigProblem]:
+def import_problems(
+    campaign: Campaign, catalogue: Catalogue, place: str
+) -> Iterator[ConfigProblem]:
     """Yield the mistakes in a campaign's imports that their types do not catch: paths, patterns, repetition."""
     if not isinstance(campaign, ImportCampaign):
         return
@@ -94,18 +111,38 @@ def import_problems(campaign: Campaign, catalogue: Catalogue, place: str) -> Ite
     for index, asked in enumerate(campaign.imports):
         key = f"import[{index}]"
         if not Path(asked.path).is_dir():
-            what, code = ("is not a folder", "no_folder") if Path(asked.path).exists() else ("does not exist", "absent")
-            yield ConfigProblem(place, f"{key}.path", f"{asked.path} {what}", "a folder of results", code)
+            what, code = (
+                ("is not a folder", "no_folder")
+                if Path(asked.path).exists()
+                else ("does not exist", "absent")
+            )
+            yield ConfigProblem(
+                place,
+                f"{key}.path",
+                f"{asked.path} {what}",
+                "a folder of results",
+                code,
+            )
             continue
         for number, archive in enumerate(asked.archives):
             if not (Path(asked.path) / archive).exists():
                 said = f"there is no {archive} in {asked.path}"
-                yield ConfigProblem(place, f"{key}.archives[{number}]", said, code="absent")
+                yield ConfigProblem(
+                    place, f"{key}.archives[{number}]", said, code="absent"
+                )
         if asked.pattern is not None:
             try:
-                NamePattern(asked.pattern, {*catalogue.models, *asked.models}, {*catalogue.scenarios, *asked.scenarios})
+                NamePattern(
+                    asked.pattern,
+                    {*catalogue.models, *asked.models},
+                    {*catalogue.scenarios, *asked.scenarios},
+                )
             except NameProblem as problem:
-                yield ConfigProblem(place, f"{key}.pattern", str(problem), code=problem.code)
+                yield ConfigProblem(
+                    place, f"{key}.pattern", str(problem), code=problem.code
+                )
         earlier = seen.setdefault(asked.model_dump_json(), index)
         if earlier != index:
-            yield ConfigProblem(place, key, f"repeats import[{earlier}]", code="repeated")
+            yield ConfigProblem(
+                place, key, f"repeats import[{earlier}]", code="repeated"
+            )

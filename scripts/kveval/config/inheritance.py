@@ -42,7 +42,9 @@ class CampaignSource:
             return problem
         for cell, (file, there) in self.added.items():
             if _begins(problem.key, cell):
-                return replace(problem, file=file, key=there + problem.key.removeprefix(cell))
+                return replace(
+                    problem, file=file, key=there + problem.key.removeprefix(cell)
+                )
         file, _ = max(self.files, key=lambda entry: _reach(entry[1], problem.key))
         return replace(problem, file=file)
 
@@ -53,8 +55,18 @@ def _begins(key: str, part: str) -> bool:
 
 def _reach(value: Any, key: str) -> int:
     """Return how far into nested mappings a dotted key leads; names may have dots themselves."""
-    names = [name for name in value if _begins(key, str(name))] if isinstance(value, Mapping) else []
-    return max((len(str(name)) + _reach(value[name], key[len(str(name)) + 1 :]) for name in names), default=0)
+    names = (
+        [name for name in value if _begins(key, str(name))]
+        if isinstance(value, Mapping)
+        else []
+    )
+    return max(
+        (
+            len(str(name)) + _reach(value[name], key[len(str(name)) + 1 :])
+            for name in names
+        ),
+        default=0,
+    )
 
 
 def campaign_values(path: Path) -> dict[str, Any]:
@@ -75,7 +87,10 @@ def with_site(campaign: Mapping[str, Any], path: Path) -> dict[str, Any]:
     raw, problems = read_yaml(path)
     keys = Cluster.model_fields
     unknown = [key for key in raw if key not in keys]
-    problems += [unknown_name(path.as_posix(), key, key, keys, "is not a key of cluster") for key in unknown]
+    problems += [
+        unknown_name(path.as_posix(), key, key, keys, "is not a key of cluster")
+        for key in unknown
+    ]
     if problems:
         raise ConfigError(problems)
     return merged(campaign, {"cluster": raw})
@@ -93,7 +108,9 @@ def read_campaign(path: Path) -> tuple[CampaignSource, list[ConfigProblem]]:
     return replace(source, raw={**folder, **source.raw}), problems
 
 
-def _read(path: Path, below: tuple[Path, ...], problems: list[ConfigProblem]) -> CampaignSource:
+def _read(
+    path: Path, below: tuple[Path, ...], problems: list[ConfigProblem]
+) -> CampaignSource:
     """Read a campaign; `below`: the chain of files that extend it, to detect cycles. Mistakes go to `problems`."""
     file = path.as_posix()
     raw, found = read_yaml(path)
@@ -103,21 +120,34 @@ def _read(path: Path, below: tuple[Path, ...], problems: list[ConfigProblem]) ->
     if parent is None:
         if ADDED in raw and EXTENDS not in raw:
             valid = "matrix, or extends with the campaign to add to"
-            problems.append(ConfigProblem(file, ADDED, "there is nothing to add to", valid, "nothing_extended"))
+            problems.append(
+                ConfigProblem(
+                    file, ADDED, "there is nothing to add to", valid, "nothing_extended"
+                )
+            )
         return CampaignSource(own, ((file, own),))
     base = _read(parent, (*below, path), problems)
     complete = merged(_without_own(base.raw), own)
     added = {} if "matrix" in own else dict(base.added)
     if ADDED in raw:
         problems += _add_cells(complete, raw, file, added)
-    return CampaignSource(complete, ((file, own), *((other, _without_own(said)) for other, said in base.files)), added)
+    return CampaignSource(
+        complete,
+        ((file, own), *((other, _without_own(said)) for other, said in base.files)),
+        added,
+    )
 
 
 def _without_own(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in raw.items() if key not in OWN_KEYS}
 
 
-def _parent(path: Path, raw: Mapping[str, Any], chain: tuple[Path, ...], problems: list[ConfigProblem]) -> Path | None:
+def _parent(
+    path: Path,
+    raw: Mapping[str, Any],
+    chain: tuple[Path, ...],
+    problems: list[ConfigProblem],
+) -> Path | None:
     """Return the file of the campaign that `raw` extends, or None if it extends none that can be read."""
     if EXTENDS not in raw:
         return None
@@ -125,20 +155,33 @@ def _parent(path: Path, raw: Mapping[str, Any], chain: tuple[Path, ...], problem
     parent = path.parent / f"{name}.yaml"
     if not isinstance(name, str) or not re.match(NAME_PATTERN, name):
         valid = "the name of a campaign's file in the same folder, without .yaml"
-        problems.append(ConfigProblem(file, EXTENDS, f"{name!r} is not a name", valid, "no_name"))
+        problems.append(
+            ConfigProblem(file, EXTENDS, f"{name!r} is not a name", valid, "no_name")
+        )
     elif not parent.is_file():
         others = [other.stem for other in path.parent.glob("*.yaml") if other != path]
-        problems.append(unknown_name(file, EXTENDS, name, others, f"there is no {parent.as_posix()}"))
+        problems.append(
+            unknown_name(
+                file, EXTENDS, name, others, f"there is no {parent.as_posix()}"
+            )
+        )
     elif parent in chain:
-        circle = " -> ".join(other.stem for other in (*chain[chain.index(parent) :], parent))
-        problems.append(ConfigProblem(file, EXTENDS, f"forms a cycle: {circle}", code="circle"))
+        circle = " -> ".join(
+            other.stem for other in (*chain[chain.index(parent) :], parent)
+        )
+        problems.append(
+            ConfigProblem(file, EXTENDS, f"forms a cycle: {circle}", code="circle")
+        )
     else:
         return parent
     return None
 
 
 def _add_cells(
-    complete: dict[str, Any], raw: Mapping[str, Any], file: str, places: dict[str, tuple[str, str]]
+    complete: dict[str, Any],
+    raw: Mapping[str, Any],
+    file: str,
+    places: dict[str, tuple[str, str]],
 ) -> Iterator[ConfigProblem]:
     """Append the entries of a campaign's add_matrix to the inherited matrix; record their file and key in `places`."""
     added, there = raw[ADDED], complete.get("matrix", [])
@@ -147,7 +190,9 @@ def _add_cells(
         yield ConfigProblem(file, ADDED, f"is a {kind_of(added)}", valid, "no_list")
     elif "matrix" in raw:
         valid = "matrix, which replaces, or add_matrix, which adds"
-        yield ConfigProblem(file, ADDED, "matrix is given as well", valid, "beside_matrix")
+        yield ConfigProblem(
+            file, ADDED, "matrix is given as well", valid, "beside_matrix"
+        )
     # If `there` is no list, the type check reports this mistake in the other file.
     elif isinstance(there, list):
         complete["matrix"] = [*there, *added]
@@ -155,20 +200,29 @@ def _add_cells(
             key = f"{ADDED}[{number}]"
             places[f"matrix[{len(there) + number}]"] = (file, key)
             if isinstance(entry, Mapping) and entry in there:
-                repeated = f"repeats matrix[{there.index(entry)}] of the extended campaign"
+                repeated = (
+                    f"repeats matrix[{there.index(entry)}] of the extended campaign"
+                )
                 yield ConfigProblem(file, key, repeated, "only new cells", "repeated")
 
 
 class _Loader(yaml.CSafeLoader):
     """Safe loader that refuses duplicate keys; PyYAML would silently keep the last."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Hashable, Any]:
         seen: dict[str, int] = {}
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            if (
+                isinstance(key, yaml.ScalarNode)
+                and key.tag != "tag:yaml.org,2002:merge"
+            ):
                 if key.value in seen:
                     said = f"key {key.value!r} is given twice, first in line {seen[key.value]}"
-                    raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+                    raise yaml.constructor.ConstructorError(
+                        None, None, said, key.start_mark
+                    )
                 seen[key.value] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)
 
@@ -181,23 +235,36 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], list[ConfigProblem]]:
     except FileNotFoundError:
         return {}, [ConfigProblem(name, "", "there is no such file", code="no_file")]
     except OSError as error:
-        return {}, [ConfigProblem(name, "", f"cannot be read: {error.strerror}", code="unreadable")]
+        return {}, [
+            ConfigProblem(
+                name, "", f"cannot be read: {error.strerror}", code="unreadable"
+            )
+        ]
     except (yaml.MarkedYAMLError, yaml.reader.ReaderError, UnicodeDecodeError) as error:
         return {}, [ConfigProblem(name, "", _syntax(error), code="syntax")]
     if not isinstance(content, dict):
-        said, code = ("is empty", "empty") if content is None else (f"holds a {kind_of(content)}", "no_mapping")
+        said, code = (
+            ("is empty", "empty")
+            if content is None
+            else (f"holds a {kind_of(content)}", "no_mapping")
+        )
         return {}, [ConfigProblem(name, "", said, "a mapping of keys to values", code)]
     named = {key: value for key, value in content.items() if isinstance(key, str)}
     strange = [key for key in content if key not in named]
     return named, [
-        ConfigProblem(name, str(key), "keys are text", f'"{key}" in quotes', "key_no_text") for key in strange
+        ConfigProblem(
+            name, str(key), "keys are text", f'"{key}" in quotes', "key_no_text"
+        )
+        for key in strange
     ]
 
 
 def _syntax(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     cause = getattr(error, "problem", None) or str(error).splitlines()[0]
-    return f"line {mark.line + 1}: {cause}" if mark is not None else f"not YAML: {cause}"
+    return (
+        f"line {mark.line + 1}: {cause}" if mark is not None else f"not YAML: {cause}"
+    )
 
 
 @dataclass(frozen=True)
@@ -215,7 +282,9 @@ class YamlEntry:
         return name if isinstance(name, str) else None
 
 
-def resolve_extends(name: str, entries: Mapping[str, YamlEntry]) -> tuple[dict[str, Any] | None, list[ConfigProblem]]:
+def resolve_extends(
+    name: str, entries: Mapping[str, YamlEntry]
+) -> tuple[dict[str, Any] | None, list[ConfigProblem]]:
     """Complete an entry from those it extends: mappings merge key by key, anything else is replaced.
 
     Returns None and the problem if an extended entry is missing or the chain forms a cycle.
@@ -224,11 +293,15 @@ def resolve_extends(name: str, entries: Mapping[str, YamlEntry]) -> tuple[dict[s
     while (parent := entries[chain[-1]].parent) is not None:
         last = entries[chain[-1]]
         if parent not in entries:
-            return None, [unknown_name(last.file, f"{last.key}.extends", parent, entries)]
+            return None, [
+                unknown_name(last.file, f"{last.key}.extends", parent, entries)
+            ]
         if parent in chain:
             circle = " -> ".join([*chain, parent])
             said = f"forms a cycle: {circle}"
-            return None, [ConfigProblem(last.file, f"{last.key}.extends", said, code="circle")]
+            return None, [
+                ConfigProblem(last.file, f"{last.key}.extends", said, code="circle")
+            ]
         chain.append(parent)
     raws = [entries[link].raw for link in reversed(chain)]
     if not all(isinstance(raw, Mapping) for raw in raws):
@@ -244,5 +317,9 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     found = dict(below)
     for key, value in above.items():
         inner = found.get(key)
-        found[key] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+        found[key] = (
+            merged(inner, value)
+            if isinstance(inner, Mapping) and isinstance(value, Mapping)
+            else value
+        )
     return found

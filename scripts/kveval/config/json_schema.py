@@ -11,12 +11,19 @@ from kveval.config.inheritance import ADDED, EXTENDS
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of a campaign file; those of the catalogue files are in its $defs, by file name."""
-    schema, importing, comparing = (kind.model_json_schema() for kind in (Campaign, ImportCampaign, CompareCampaign))
+    schema, importing, comparing = (
+        kind.model_json_schema() for kind in (Campaign, ImportCampaign, CompareCampaign)
+    )
     definitions = {**schema["$defs"], **importing["$defs"], **comparing["$defs"]}
     # Keys that a campaign which measures has to have, and one that imports or compares lacks.
-    required = [name for name in schema["required"] if name not in importing["required"]]
+    required = [
+        name for name in schema["required"] if name not in importing["required"]
+    ]
     schema["required"] = [name for name in schema["required"] if name not in required]
-    matrix = {**importing["properties"]["matrix"], "description": schema["properties"]["matrix"]["description"]}
+    matrix = {
+        **importing["properties"]["matrix"],
+        "description": schema["properties"]["matrix"]["description"],
+    }
     schema["properties"] |= {
         "matrix": matrix,
         "import": importing["properties"]["import"],
@@ -25,7 +32,10 @@ def json_schema() -> dict[str, Any]:
             "type": "string",
             "description": "another campaign of the same folder, from which everything else is taken",
         },
-        ADDED: {**matrix, "description": "cells in addition to those of the extended campaign"},
+        ADDED: {
+            **matrix,
+            "description": "cells in addition to those of the extended campaign",
+        },
     }
     schema["anyOf"] = [
         {"required": required},
@@ -40,9 +50,15 @@ def json_schema() -> dict[str, Any]:
         definitions.update(inner.pop("$defs", {}))
         if "extends" in inner["properties"]:
             # An entry that extends another may leave out any key.
-            inner["anyOf"] = [{"required": ["extends"]}, {"required": inner.pop("required")}]
+            inner["anyOf"] = [
+                {"required": ["extends"]},
+                {"required": inner.pop("required")},
+            ]
         definitions[model.__name__] = inner
-        definitions[f"{kind}.yaml"] = {"type": "object", "additionalProperties": {"$ref": f"#/$defs/{model.__name__}"}}
+        definitions[f"{kind}.yaml"] = {
+            "type": "object",
+            "additionalProperties": {"$ref": f"#/$defs/{model.__name__}"},
+        }
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
@@ -53,4 +69,8 @@ def json_schema() -> dict[str, Any]:
 
 def _on_one_line(entry: dict[str, Any]) -> dict[str, Any]:
     said = entry.get("description")
-    return {**entry, "description": " ".join(said.split())} if isinstance(said, str) else entry
+    return (
+        {**entry, "description": " ".join(said.split())}
+        if isinstance(said, str)
+        else entry
+    )

@@ -31,7 +31,9 @@ class ConfigProblem:
 
     def __str__(self) -> str:
         place = f"{self.file}: {self.key}" if self.key else self.file
-        return f"{place}: {self.message}" + (f" (valid: {self.valid})" if self.valid else "")
+        return f"{place}: {self.message}" + (
+            f" (valid: {self.valid})" if self.valid else ""
+        )
 
 
 class Mistake(ValueError):
@@ -68,10 +70,14 @@ class ConfigError(Failure):
         super().__init__(head + "\n  ".join(map(str, self.problems)))
 
 
-def unknown_name(file: str, key: str, name: str, known: Iterable[str], message: str = "") -> ConfigProblem:
+def unknown_name(
+    file: str, key: str, name: str, known: Iterable[str], message: str = ""
+) -> ConfigProblem:
     """Return the problem that `name` is not a known name; `message` replaces the usual one."""
     valid, near = closest(name, known)
-    return ConfigProblem(file, key, message or f"there is no {name!r}", valid, "unknown_name", near)
+    return ConfigProblem(
+        file, key, message or f"there is no {name!r}", valid, "unknown_name", near
+    )
 
 
 def closest(name: str, known: Iterable[str]) -> tuple[str, tuple[str, ...]]:
@@ -79,24 +85,40 @@ def closest(name: str, known: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     names = sorted(known)
     near = tuple(difflib.get_close_matches(name, names, n=2, cutoff=0.5))
     everything = ", ".join(names) if names else "nothing is declared"
-    return (f"did you mean {' or '.join(near)}? all: {everything}" if near else everything), near
+    return (
+        f"did you mean {' or '.join(near)}? all: {everything}" if near else everything
+    ), near
 
 
 def kind_of(value: object) -> str:
     """Return the name of a value's type in YAML, for messages."""
-    names = {dict: "mapping", list: "list", str: "text", bool: "truth value", int: "number", float: "number"}
+    names = {
+        dict: "mapping",
+        list: "list",
+        str: "text",
+        bool: "truth value",
+        int: "number",
+        float: "number",
+    }
     if value is None:
         return "value left empty"
     return names.get(type(value), type(value).__name__)
 
 
 def problems_of(
-    error: ValidationError, kind: type[BaseModel], raw: object, file: str, prefix: str = ""
+    error: ValidationError,
+    kind: type[BaseModel],
+    raw: object,
+    file: str,
+    prefix: str = "",
 ) -> list[ConfigProblem]:
     """Convert pydantic's errors to problems in terms of the configuration's files."""
     found: dict[str, ConfigProblem] = {}
     for detail in error.errors(include_url=False):
-        if detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]:
+        if (
+            detail["type"] == "too_short"
+            and len(detail["input"]) >= detail["ctx"]["min_length"]
+        ):
             # Too short only because invalid items, which have errors of their own, do not count.
             continue
         location = _in_file(detail["loc"], raw, missing=detail["type"] == "missing")
@@ -108,15 +130,25 @@ def problems_of(
         elif problem.message not in earlier.message:
             # The value matches none of several alternatives, each of which has an error.
             said = f"{earlier.message}; or: {problem.message}"
-            found[key] = replace(earlier, message=said, valid=earlier.valid or problem.valid)
+            found[key] = replace(
+                earlier, message=said, valid=earlier.valid or problem.valid
+            )
     return list(found.values())
 
 
-def _in_file(location: tuple[int | str, ...], raw: object, *, missing: bool) -> tuple[int | str, ...]:
+def _in_file(
+    location: tuple[int | str, ...], raw: object, *, missing: bool
+) -> tuple[int | str, ...]:
     """Drop the parts of pydantic's location that are not in the file: names of alternatives, `[key]` marks."""
     kept: list[int | str] = []
     for place, part in enumerate(location, start=1):
-        inside: Any = raw if isinstance(raw, Mapping) else dict(enumerate(raw)) if isinstance(raw, list | tuple) else {}
+        inside: Any = (
+            raw
+            if isinstance(raw, Mapping)
+            else dict(enumerate(raw))
+            if isinstance(raw, list | tuple)
+            else {}
+        )
         if part in inside:
             raw = inside[part]
         elif not (missing and place == len(location)):
@@ -128,7 +160,9 @@ def _in_file(location: tuple[int | str, ...], raw: object, *, missing: bool) -> 
 def _dotted(location: tuple[int | str, ...], prefix: str) -> str:
     text = prefix
     for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        text += (
+            f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        )
     return text
 
 
@@ -147,19 +181,34 @@ def _explain(
             message, valid = "is missing", ""
         case "literal_error":
             message, code = f"{shown} is not known", "unknown_name"
-            valid, near = closest(str(value), re.findall(r"'([^']*)'", context["expected"]))
+            valid, near = closest(
+                str(value), re.findall(r"'([^']*)'", context["expected"])
+            )
         case "value_error":
-            message, valid, code = str(context["error"]), "", getattr(context["error"], "code", code)
+            message, valid, code = (
+                str(context["error"]),
+                "",
+                getattr(context["error"], "code", code),
+            )
         case "string_type" if isinstance(value, int | float):
             message, valid = f"{shown} is read as a {kind_of(value)}", "text, in quotes"
         case "tuple_type":
             message, valid = f"{shown} is a {kind_of(value)}", "a list, in [ ]"
         case "dict_type" | "model_type":
-            message, valid = f"{shown} is a {kind_of(value)}", "a mapping of keys to values"
+            message, valid = (
+                f"{shown} is a {kind_of(value)}",
+                "a mapping of keys to values",
+            )
         case "string_pattern_mismatch":
-            message, valid = f"{shown} cannot be used here", f"text that matches {context['pattern']}"
+            message, valid = (
+                f"{shown} cannot be used here",
+                f"text that matches {context['pattern']}",
+            )
         case _:
-            message, valid = f"{shown}: {detail['msg'][0].lower()}{detail['msg'][1:]}", ""
+            message, valid = (
+                f"{shown}: {detail['msg'][0].lower()}{detail['msg'][1:]}",
+                "",
+            )
     return message, valid, code, near
 
 
@@ -167,9 +216,13 @@ def _fields_at(kind: type[BaseModel], location: tuple[int | str, ...]) -> list[s
     """Return the keys that the mapping at `location` may have."""
     candidates: list[type[BaseModel]] = [kind]
     for part in location:
-        fields = [found[part] for model in candidates if part in (found := _keys(model))]
+        fields = [
+            found[part] for model in candidates if part in (found := _keys(model))
+        ]
         if fields:
-            candidates = [model for field in fields for model in _models_in(field.annotation)]
+            candidates = [
+                model for field in fields for model in _models_in(field.annotation)
+            ]
     return sorted({str(key) for model in candidates for key in _keys(model)})
 
 
@@ -181,4 +234,6 @@ def _keys(model: type[BaseModel]) -> dict[int | str, FieldInfo]:
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         return [annotation] if issubclass(annotation, BaseModel) else []
-    return [model for inner in typing.get_args(annotation) for model in _models_in(inner)]
+    return [
+        model for inner in typing.get_args(annotation) for model in _models_in(inner)
+    ]

@@ -12,17 +12,47 @@ from dataclasses import dataclass
 from kveval.host.errors import Failure
 
 _NUMBER = r"[1-9]\d*"
-_HARDWARE = rf"(?P<hardware>(?P<nodes>{_NUMBER})x(?P<gpus>{_NUMBER})x(?P<gpu>[A-Za-z0-9.+-]+))"
+_HARDWARE = (
+    rf"(?P<hardware>(?P<nodes>{_NUMBER})x(?P<gpus>{_NUMBER})x(?P<gpu>[A-Za-z0-9.+-]+))"
+)
 _SOFTWARE = r"(?P<software>[^_/]+?)(?P<mempress>-mempress)?"
 _SIZE = rf"(?:-(?P<thousands>{_NUMBER})k(?P<cpu>cpu)?)?"
 _REPLICAS, _RATE = rf"(?P<replicas>{_NUMBER})", rf"(?P<rate>{_NUMBER})"
-_FOLDER = re.compile(rf"{_HARDWARE}_{_SOFTWARE}_(?P<model>[^_]+)_(?P<arm>[^_]+?){_SIZE}_replica{_REPLICAS}_rate{_RATE}")
+_FOLDER = re.compile(
+    rf"{_HARDWARE}_{_SOFTWARE}_(?P<model>[^_]+)_(?P<arm>[^_]+?){_SIZE}_replica{_REPLICAS}_rate{_RATE}"
+)
 _WANTED = "HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k]_replicaN_rateC"
 # NVIDIA's and AMD's GPUs for inference; others have to be named in the import.
 GPUS = frozenset(
     (
-        *("T4", "V100", "A10", "A10G", "A16", "A30", "A40", "A100", "L4", "L20", "L40", "L40S"),
-        *("H20", "H100", "H200", "GH200", "B100", "B200", "B300", "GB200", "GB300", "RTX4090", "RTX5090", "RTX6000"),
+        *(
+            "T4",
+            "V100",
+            "A10",
+            "A10G",
+            "A16",
+            "A30",
+            "A40",
+            "A100",
+            "L4",
+            "L20",
+            "L40",
+            "L40S",
+        ),
+        *(
+            "H20",
+            "H100",
+            "H200",
+            "GH200",
+            "B100",
+            "B200",
+            "B300",
+            "GB200",
+            "GB300",
+            "RTX4090",
+            "RTX5090",
+            "RTX6000",
+        ),
         *("MI210", "MI250", "MI250X", "MI300A", "MI300X", "MI325X", "MI350X", "MI355X"),
     )
 )
@@ -60,7 +90,9 @@ def parse_folder(name: str) -> Declared:
     """Return what a result folder's name declares. Raises NameProblem unless the whole name follows the grammar."""
     match = _FOLDER.fullmatch(name)
     if match is None:
-        raise NameProblem(f"its name does not have the form {_WANTED}", code="other_form")
+        raise NameProblem(
+            f"its name does not have the form {_WANTED}", code="other_form"
+        )
     return _declared(match)
 
 
@@ -77,7 +109,10 @@ def parse_fields(name: str, models: Collection[str], arms: Collection[str]) -> D
     )
     if match is None:
         known = f"arms {', '.join(sorted(arms))}; models {', '.join(sorted(models))}"
-        raise NameProblem(f"{name!r} has no fields of {_WANTED} with a known arm ({known})", code="no_known_arm")
+        raise NameProblem(
+            f"{name!r} has no fields of {_WANTED} with a known arm ({known})",
+            code="no_known_arm",
+        )
     return _declared(match)
 
 
@@ -89,12 +124,19 @@ class NamePattern:
     Raises NameProblem for another placeholder, or without {arm}.
     """
 
-    def __init__(self, pattern: str, models: Collection[str], arms: Collection[str]) -> None:
+    def __init__(
+        self, pattern: str, models: Collection[str], arms: Collection[str]
+    ) -> None:
         self.pattern = pattern
         # First with known names, then with any, to distinguish an unknown name from one of another form.
         self._expressions = [
             _pattern_regex(pattern, some_models, some_arms)
-            for some_models, some_arms in ((models, arms), (models, None), (None, arms), (None, None))
+            for some_models, some_arms in (
+                (models, arms),
+                (models, None),
+                (None, arms),
+                (None, None),
+            )
         ]
 
     def part(self, path: str) -> str | None:
@@ -107,10 +149,15 @@ class NamePattern:
         for expression in self._expressions:
             if (match := expression.fullmatch(part)) is not None:
                 return _declared(match)
-        raise NameProblem(f"{part!r} does not match the import's pattern {self.pattern!r}", code="other_pattern")
+        raise NameProblem(
+            f"{part!r} does not match the import's pattern {self.pattern!r}",
+            code="other_pattern",
+        )
 
 
-def _pattern_regex(pattern: str, models: Collection[str] | None, arms: Collection[str] | None) -> re.Pattern[str]:
+def _pattern_regex(
+    pattern: str, models: Collection[str] | None, arms: Collection[str] | None
+) -> re.Pattern[str]:
     """Return a pattern as a regular expression; None for `models` or `arms` allows any name. Raises NameProblem."""
     kinds = {
         "model": _alternatives("model", models),
@@ -123,14 +170,32 @@ def _pattern_regex(pattern: str, models: Collection[str] | None, arms: Collectio
     }
     parts = re.split(r"\{(\w*)\}", pattern)
     placeholders = parts[1::2]
-    wrong = [("unknown_placeholder", name, "is not a placeholder") for name in sorted({*placeholders} - {*kinds})]
-    wrong += [("placeholder_missing", "arm", "is missing")] if "arm" not in placeholders else []
+    wrong = [
+        ("unknown_placeholder", name, "is not a placeholder")
+        for name in sorted({*placeholders} - {*kinds})
+    ]
+    wrong += (
+        [("placeholder_missing", "arm", "is missing")]
+        if "arm" not in placeholders
+        else []
+    )
     counted = Counter(name for name in placeholders if name != "any")
-    wrong += [("placeholder_repeated", name, "is given twice") for name in kinds if counted[name] > 1]
+    wrong += [
+        ("placeholder_repeated", name, "is given twice")
+        for name in kinds
+        if counted[name] > 1
+    ]
     for code, name, what in wrong[:1]:
         there = ", ".join(f"{{{known}}}" for known in kinds)
-        raise NameProblem(f"{pattern!r}: {{{name}}} {what}; there are {there}", code=code, placeholder=name)
-    expression = "".join(kinds[part] if number % 2 else re.escape(part) for number, part in enumerate(parts))
+        raise NameProblem(
+            f"{pattern!r}: {{{name}}} {what}; there are {there}",
+            code=code,
+            placeholder=name,
+        )
+    expression = "".join(
+        kinds[part] if number % 2 else re.escape(part)
+        for number, part in enumerate(parts)
+    )
     # Reports may be compressed.
     return re.compile(rf"{expression}(?:\.zst){{0,3}}")
 
@@ -139,7 +204,9 @@ def parse_hardware(name: str, also: Collection[str] = ()) -> NamedHardware:
     """Return the parts of a hardware name; names in `also` are accepted in any form. Raises NameProblem."""
     match = re.fullmatch(_HARDWARE, name)
     if match is not None and (match["gpu"] in GPUS or name in also):
-        return NamedHardware(name, int(match["nodes"]), int(match["gpus"]), match["gpu"])
+        return NamedHardware(
+            name, int(match["nodes"]), int(match["gpus"]), match["gpu"]
+        )
     if name in also:
         return NamedHardware(name, 1, 0, name)
     said = f"unknown hardware {name!r} (to accept it, give it under `hardware`)"
@@ -155,7 +222,16 @@ def _alternatives(name: str, known: Collection[str] | None) -> str:
 
 def _declared(match: re.Match[str]) -> Declared:
     found = match.groupdict()
-    size, replicas, rate = (int(found.get(name) or 0) or None for name in ("thousands", "replicas", "rate"))
+    size, replicas, rate = (
+        int(found.get(name) or 0) or None for name in ("thousands", "replicas", "rate")
+    )
     texts = {name: found.get(name) for name in ("hardware", "software", "model")}
     blocks, mempress = size and 1000 * size, found.get("mempress") is not None
-    return Declared(found["arm"], cpu_blocks=blocks, mempress=mempress, replicas=replicas, rate=rate, **texts)
+    return Declared(
+        found["arm"],
+        cpu_blocks=blocks,
+        mempress=mempress,
+        replicas=replicas,
+        rate=rate,
+        **texts,
+    )

@@ -4,7 +4,15 @@ import re
 from typing import Annotated, Any
 
 from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StringConstraints,
+)
 
 from kveval.config.problems import Mistake
 
@@ -20,7 +28,9 @@ BLOCK_TOKENS = 16
 """Tokens per block in `cpu_blocks` and `device_blocks`."""
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
-_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)$", re.IGNORECASE
+)
 
 
 def on_cpu(build: str | None) -> bool:
@@ -34,7 +44,9 @@ class Strict(BaseModel):
     The text below a key describes it in the JSON schema and in docs/, as `description` does in the same line.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
 
 
 def version_text(text: str) -> str:
@@ -42,7 +54,9 @@ def version_text(text: str) -> str:
     try:
         Version(text)
     except InvalidVersion:
-        raise Mistake(f"{text!r} is not a version; valid is for instance 0.32.0", "no_version") from None
+        raise Mistake(
+            f"{text!r} is not a version; valid is for instance 0.32.0", "no_version"
+        ) from None
     return text
 
 
@@ -51,7 +65,11 @@ VersionText = Annotated[str, AfterValidator(version_text)]
 
 def _environment_text(value: Any) -> Any:
     # YAML reads 1 as a number; an environment only knows text. true would be ambiguous (true, True, 1).
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return (
+        str(value)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else value
+    )
 
 
 def _no_secret(env: dict[str, str]) -> dict[str, str]:
@@ -62,5 +80,6 @@ def _no_secret(env: dict[str, str]) -> dict[str, str]:
 
 
 Environment = Annotated[
-    dict[VariableName, Annotated[str, BeforeValidator(_environment_text)]], AfterValidator(_no_secret)
+    dict[VariableName, Annotated[str, BeforeValidator(_environment_text)]],
+    AfterValidator(_no_secret),
 ]

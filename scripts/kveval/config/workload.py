@@ -10,10 +10,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
-from pydantic import BeforeValidator, Field, StrictInt, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StrictInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from kveval.config.problems import Mistake
-from kveval.config.types import CountInt, Number, PositiveInt, PositiveNumber, Strict, Text
+from kveval.config.types import (
+    CountInt,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Strict,
+    Text,
+)
 from kveval.load import levels as workloads
 from kveval.load import trace_file, traces
 from kveval.load.trace_file import TraceRow
@@ -21,7 +35,14 @@ from kveval.load.workload import TraceSpec, WorkloadSpec
 
 # Working sets that differ by a smaller ratio differ only by rounding to whole prefixes.
 _ALIKE = 1.1
-_LENGTHS = ("prompt_tokens", "output_tokens", "prompt_spread", "output_spread", "prefix_tokens", "prefix_count")
+_LENGTHS = (
+    "prompt_tokens",
+    "output_tokens",
+    "prompt_spread",
+    "output_spread",
+    "prefix_tokens",
+    "prefix_count",
+)
 
 
 class PerLevel(Strict):
@@ -47,22 +68,30 @@ class LengthSpread(Strict):
 class Bursts(Strict):
     """Arrivals in bursts: Poisson at one of two rates, which alternate at random; their mean is the level's rate."""
 
-    factor: Annotated[Number, Field(gt=1)] = Field(description="rate in a burst, in multiples of the mean rate")
-    share: Annotated[Number, Field(gt=0, lt=1)] = Field(description="share of the time that bursts take")
+    factor: Annotated[Number, Field(gt=1)] = Field(
+        description="rate in a burst, in multiples of the mean rate"
+    )
+    share: Annotated[Number, Field(gt=0, lt=1)] = Field(
+        description="share of the time that bursts take"
+    )
     mean_s: PositiveNumber = Field(description="mean length of a burst")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.factor * self.share > 1:
             said = f"bursts of {self.factor:g} times the mean rate cannot take {self.share:g} of the time: with at most"
-            raise ValueError(f"{said} {1 / self.factor:.3g} the rest has a rate of 0 or more")
+            raise ValueError(
+                f"{said} {1 / self.factor:.3g} the rest has a rate of 0 or more"
+            )
         return self
 
 
 class Replayed(Strict):
     """A file of requests in the Mooncake trace's format, which are sent with its lengths and shared prefixes."""
 
-    file: Text = Field(description="path of the file, relative to config/; plain or compressed by gzip")
+    file: Text = Field(
+        description="path of the file, relative to config/; plain or compressed by gzip"
+    )
     hash_tokens: PositiveInt = 512
     """tokens that one id of the file stands for: 512 in Mooncake's traces, 16 in Bailian's, 64 in Weka's"""
     tokens: PositiveInt | None = None
@@ -78,11 +107,17 @@ class Replayed(Strict):
 
 def _percentage(value: Any) -> Any:
     """Read "10 %" as 0.1."""
-    matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value) if isinstance(value, str) else None
+    matched = (
+        re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value)
+        if isinstance(value, str)
+        else None
+    )
     return float(matched[1]) / 100 if matched else value
 
 
-Percentage = Annotated[Number, BeforeValidator(_percentage, json_schema_input_type=float | str)]
+Percentage = Annotated[
+    Number, BeforeValidator(_percentage, json_schema_input_type=float | str)
+]
 
 
 class PeakSearch(Strict):
@@ -90,22 +125,30 @@ class PeakSearch(Strict):
 
     start: PositiveInt = Field(alias="from", description="lowest level")
     stop: PositiveInt = Field(alias="to", description="highest level")
-    resolution: Percentage = Field(0.1, description="the search ends when the peak's neighbours are this close")
+    resolution: Percentage = Field(
+        0.1, description="the search ends when the peak's neighbours are this close"
+    )
     seconds: PositiveNumber | None = None
     """length of a level of the pilot; that of the workload when left out"""
     budget: PositiveInt = Field(10, description="most levels that the pilot tries")
     keep: Annotated[StrictInt, Field(ge=3)] = 5
     """number of levels at which every arm is then measured"""
-    noise: Percentage = Field(0.02, description="relative difference of throughputs that counts as none")
+    noise: Percentage = Field(
+        0.02, description="relative difference of throughputs that counts as none"
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.start >= self.stop:
-            raise ValueError(f"a search goes from a level up, not from {self.start} to {self.stop}")
+            raise ValueError(
+                f"a search goes from a level up, not from {self.start} to {self.stop}"
+            )
         if self.resolution <= 0:
             raise ValueError(f"resolution {self.resolution} is not above 0")
         if self.budget < 3:
-            raise ValueError(f"a budget of {self.budget} levels cannot bracket a peak, which takes 3")
+            raise ValueError(
+                f"a budget of {self.budget} levels cannot bracket a peak, which takes 3"
+            )
         if not 0 <= self.noise < 1:
             raise ValueError(f"noise {self.noise} is not from 0 to below 1")
         return self
@@ -122,24 +165,54 @@ class Workload(Strict):
 
     title: str = Field("", description="the load in words, for the report")
     profile: Literal[
-        "concurrent", "constant", "poisson", "bursts", "trace", "trace-streams", "prefix-length", "sweep"
-    ] = Field("concurrent", description="what a level means and when requests are sent: see the table above")
+        "concurrent",
+        "constant",
+        "poisson",
+        "bursts",
+        "trace",
+        "trace-streams",
+        "prefix-length",
+        "sweep",
+    ] = Field(
+        "concurrent",
+        description="what a level means and when requests are sent: see the table above",
+    )
     levels: tuple[PositiveInt, ...] | Searched = ()
     """profiles concurrent and trace-streams: numbers of streams; constant, poisson and bursts: requests per minute;
     trace: percent of the trace's rate; prefix-length: tokens of the prefix. Or {search: ...}, to have them found around
     the baseline's peak"""
-    bursts: Bursts | None = Field(None, description="profile bursts: how large, how frequent and how long bursts are")
-    trace: Replayed | None = Field(None, description="profiles trace and trace-streams: the trace")
-    sweep_size: Annotated[StrictInt, Field(ge=3)] | None = Field(None, description="profile sweep: number of rates")
+    bursts: Bursts | None = Field(
+        None,
+        description="profile bursts: how large, how frequent and how long bursts are",
+    )
+    trace: Replayed | None = Field(
+        None, description="profiles trace and trace-streams: the trace"
+    )
+    sweep_size: Annotated[StrictInt, Field(ge=3)] | None = Field(
+        None, description="profile sweep: number of rates"
+    )
     seconds: PositiveNumber = Field(description="length of a level, seconds")
     warmup_s: Annotated[Number, Field(ge=0)] = 0.0
     """seconds at a level's beginning that are not measured"""
-    request_timeout_s: PositiveNumber = Field(120.0, description="seconds after which a request has failed")
-    prompt_tokens: CountInt = Field(0, description="tokens of a turn's prompt, without the prefix; a trace has its own")
-    prompt_spread: LengthSpread | None = Field(None, description="how prompt_tokens vary; not at all when left out")
-    output_tokens: CountInt = Field(0, description="tokens of a turn's answer; a trace has its own")
-    output_spread: LengthSpread | None = Field(None, description="how output_tokens vary; not at all when left out")
-    turns: PositiveInt = Field(1, description="questions, with their answers, of a conversation")
+    request_timeout_s: PositiveNumber = Field(
+        120.0, description="seconds after which a request has failed"
+    )
+    prompt_tokens: CountInt = Field(
+        0,
+        description="tokens of a turn's prompt, without the prefix; a trace has its own",
+    )
+    prompt_spread: LengthSpread | None = Field(
+        None, description="how prompt_tokens vary; not at all when left out"
+    )
+    output_tokens: CountInt = Field(
+        0, description="tokens of a turn's answer; a trace has its own"
+    )
+    output_spread: LengthSpread | None = Field(
+        None, description="how output_tokens vary; not at all when left out"
+    )
+    turns: PositiveInt = Field(
+        1, description="questions, with their answers, of a conversation"
+    )
     prefix_tokens: CountInt = 0
     """tokens of a shared prefix; with profile prefix-length that is the level"""
     prefix_count: CountInt | PerLevel | WorkingSet = 0
@@ -152,19 +225,35 @@ class Workload(Strict):
     def _arrivals_consistent(self) -> Self:
         if self.profile == "sweep":
             if self.levels or self.sweep_size is None:
-                raise Mistake("profile sweep takes sweep_size and no levels", "sweep_with_levels")
+                raise Mistake(
+                    "profile sweep takes sweep_size and no levels", "sweep_with_levels"
+                )
             if not isinstance(self.prefix_count, int):
-                raise ValueError("a sweep has no levels for prefix_count to follow; give a number")
+                raise ValueError(
+                    "a sweep has no levels for prefix_count to follow; give a number"
+                )
         elif not self.levels or self.sweep_size is not None:
-            raise Mistake(f"profile {self.profile} takes levels (at least one) and no sweep_size", "no_levels")
+            raise Mistake(
+                f"profile {self.profile} takes levels (at least one) and no sweep_size",
+                "no_levels",
+            )
         if self.searched is not None and self.profile != "concurrent":
-            raise ValueError(f"a search is only for profile concurrent, not {self.profile}: it maximises throughput")
+            raise ValueError(
+                f"a search is only for profile concurrent, not {self.profile}: it maximises throughput"
+            )
         if len(set(self.fixed_levels)) < len(self.fixed_levels):
-            raise Mistake("levels repeat; each is measured once per run", "levels_repeat")
+            raise Mistake(
+                "levels repeat; each is measured once per run", "levels_repeat"
+            )
         if self.warmup_s >= self.seconds:
-            raise Mistake(f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s", "all_warmup")
+            raise Mistake(
+                f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s",
+                "all_warmup",
+            )
         if (self.profile == "bursts") != (self.bursts is not None):
-            raise ValueError("profile bursts needs the section bursts, and that section needs profile bursts")
+            raise ValueError(
+                "profile bursts needs the section bursts, and that section needs profile bursts"
+            )
         if self.profile == "bursts" and self.turns > 1:
             raise ValueError("profile bursts sends single requests: turns must be 1")
         return self
@@ -173,34 +262,64 @@ class Workload(Strict):
     def _requests_consistent(self) -> Self:
         if self.profile == "prefix-length":
             if self.prefix_tokens or not self.prefix_count:
-                raise ValueError("profile prefix-length takes prefix_count and no prefix_tokens: that is the level")
+                raise ValueError(
+                    "profile prefix-length takes prefix_count and no prefix_tokens: that is the level"
+                )
         elif bool(self.prefix_tokens) != bool(self.prefix_count):
-            raise Mistake("prefix_tokens and prefix_count go together: both 0, or both above 0", "prefix_half_given")
-        if self.prime and not self.trace and (not self.prefix_count or self.profile in ("bursts", "sweep")):
+            raise Mistake(
+                "prefix_tokens and prefix_count go together: both 0, or both above 0",
+                "prefix_half_given",
+            )
+        if (
+            self.prime
+            and not self.trace
+            and (not self.prefix_count or self.profile in ("bursts", "sweep"))
+        ):
             said = f"prime sends every prefix once before each level: profile {self.profile} with prefix_count"
-            raise Mistake(f"{said} {self.prefix_count} has none to send", "nothing_to_prime")
-        if isinstance(self.prefix_count, WorkingSet) and self.prefix_count.tokens < self.longest_prefix:
+            raise Mistake(
+                f"{said} {self.prefix_count} has none to send", "nothing_to_prime"
+            )
+        if (
+            isinstance(self.prefix_count, WorkingSet)
+            and self.prefix_count.tokens < self.longest_prefix
+        ):
             said = f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"
             raise ValueError(said)
         of_trace = self.profile in ("trace", "trace-streams")
         if of_trace != (self.trace is not None):
-            raise Mistake("trace needs profile trace or trace-streams, and these need trace", "trace_half_given")
+            raise Mistake(
+                "trace needs profile trace or trace-streams, and these need trace",
+                "trace_half_given",
+            )
         given = {name for name in _LENGTHS if getattr(self, name)}
         if of_trace and (given or self.turns > 1 or self.prime):
             said = ", ".join(sorted(given)) or "turns above 1 or prime"
-            raise Mistake(f"a trace has its own lengths, prefixes and turns: leave out {said}", "trace_and_lengths")
+            raise Mistake(
+                f"a trace has its own lengths, prefixes and turns: leave out {said}",
+                "trace_and_lengths",
+            )
         if not of_trace and not {"prompt_tokens", "output_tokens"} <= given:
-            raise Mistake("prompt_tokens and output_tokens are needed, each 1 or more", "no_lengths")
+            raise Mistake(
+                "prompt_tokens and output_tokens are needed, each 1 or more",
+                "no_lengths",
+            )
         for name in ("prompt", "output"):
-            mean, spread = getattr(self, f"{name}_tokens"), getattr(self, f"{name}_spread")
+            mean, spread = (
+                getattr(self, f"{name}_tokens"),
+                getattr(self, f"{name}_spread"),
+            )
             if spread is not None and not spread.min <= mean <= spread.max:
-                raise ValueError(f"{name}_tokens {mean} is not between {spread.min} and {spread.max}")
+                raise ValueError(
+                    f"{name}_tokens {mean} is not between {spread.min} and {spread.max}"
+                )
         return self
 
     @property
     def specification(self) -> WorkloadSpec:
         """The part of the workload that defines the load, without title."""
-        declared = self.model_dump(mode="json", exclude={"title", "trace"}, exclude_none=True)
+        declared = self.model_dump(
+            mode="json", exclude={"title", "trace"}, exclude_none=True
+        )
         found = msgspec.convert(declared, WorkloadSpec)
         if self.replayed is None:
             return found
@@ -233,7 +352,10 @@ class Workload(Strict):
             said = f"{asked.file} has {lasting:.0f} s after start_s {asked.start_s:g}; a level of {self.seconds:g} s at"
             said += f" {most} % needs {needed:.0f} s of it"
             raise trace_file.TraceError(said, code="trace_too_short", seconds=lasting)
-        counts = (sum(time < self.seconds * level / 100 for time in times) for level in self.fixed_levels)
+        counts = (
+            sum(time < self.seconds * level / 100 for time in times)
+            for level in self.fixed_levels
+        )
         return msgspec.structs.replace(whole, requests=tuple(counts))
 
     @cached_property
@@ -249,23 +371,35 @@ class Workload(Strict):
     @property
     def fixed_levels(self) -> tuple[int, ...]:
         """The levels that are given; for a search, its lowest and highest level."""
-        return self.levels if isinstance(self.levels, tuple) else (self.levels.search.start, self.levels.search.stop)
+        return (
+            self.levels
+            if isinstance(self.levels, tuple)
+            else (self.levels.search.start, self.levels.search.stop)
+        )
 
     @property
     def longest_prefix(self) -> int:
         """Tokens of the longest prefix."""
-        return max(self.fixed_levels, default=0) if self.profile == "prefix-length" else self.prefix_tokens
+        return (
+            max(self.fixed_levels, default=0)
+            if self.profile == "prefix-length"
+            else self.prefix_tokens
+        )
 
     @property
     def working_set_tokens(self) -> int:
         """Tokens of all distinct prefixes at the largest level, which a cache must hold to serve every reuse."""
-        return workloads.working_set_tokens_at(self.specification, max(self.fixed_levels, default=1))
+        return workloads.working_set_tokens_at(
+            self.specification, max(self.fixed_levels, default=1)
+        )
 
     @property
     def varying_working_set(self) -> bool:
         """Whether the working set differs between levels by more than rounding, so that levels differ in two ways."""
         load = self.specification
-        sizes = [workloads.working_set_tokens_at(load, level) for level in self.fixed_levels]
+        sizes = [
+            workloads.working_set_tokens_at(load, level) for level in self.fixed_levels
+        ]
         return max(sizes, default=0) > _ALIKE * min(sizes, default=0)
 
     @property
@@ -273,6 +407,10 @@ class Workload(Strict):
         """Tokens of the longest conversation at its end, for which the server's max_model_len must be large enough."""
         if self.replayed is not None:
             return max(row.input_length + row.output_length for row in self.requests)
-        prompt = self.prompt_tokens if self.prompt_spread is None else self.prompt_spread.max
-        output = self.output_tokens if self.output_spread is None else self.output_spread.max
+        prompt = (
+            self.prompt_tokens if self.prompt_spread is None else self.prompt_spread.max
+        )
+        output = (
+            self.output_tokens if self.output_spread is None else self.output_spread.max
+        )
         return self.longest_prefix + self.turns * (prompt + output)

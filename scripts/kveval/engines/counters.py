@@ -10,7 +10,14 @@ from kveval.host.errors import Failure
 
 # Labels that are the same on every series of a server; a counter is summed over them.
 _COMMON_LABELS = frozenset(
-    {"engine", "model_name", "pid", "otel_scope_name", "otel_scope_version", "otel_scope_schema_url"}
+    {
+        "engine",
+        "model_name",
+        "pid",
+        "otel_scope_name",
+        "otel_scope_version",
+        "otel_scope_schema_url",
+    }
 )
 
 
@@ -33,24 +40,40 @@ def parse_counters(text: str, prefix: str) -> dict[str, float]:
                 if not sample.name.endswith("_total"):
                     continue
                 totals[sample.name] += sample.value
-                own = {name: value for name, value in sorted(sample.labels.items()) if name not in _COMMON_LABELS}
+                own = {
+                    name: value
+                    for name, value in sorted(sample.labels.items())
+                    if name not in _COMMON_LABELS
+                }
                 if own:
-                    labels = ",".join(f'{name}="{value}"' for name, value in own.items())
+                    labels = ",".join(
+                        f'{name}="{value}"' for name, value in own.items()
+                    )
                     totals[f"{sample.name}{{{labels}}}"] += sample.value
     except ValueError as error:
-        raise CounterError(f"not Prometheus text: {error}", code="not_prometheus") from error
+        raise CounterError(
+            f"not Prometheus text: {error}", code="not_prometheus"
+        ) from error
     return dict(totals)
 
 
-def changes(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def changes(
+    before: Mapping[str, float], after: Mapping[str, float]
+) -> dict[str, dict[str, float]]:
     """Return before, after and delta of every counter in `after`; one that is missing in `before` started at 0."""
     return {
-        name: {"before": before.get(name, 0.0), "after": value, "delta": value - before.get(name, 0.0)}
+        name: {
+            "before": before.get(name, 0.0),
+            "after": value,
+            "delta": value - before.get(name, 0.0),
+        }
         for name, value in after.items()
     }
 
 
-def exercised(required: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def exercised(
+    required: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """Judge whether the arm was active: every required counter must have grown by `at_least` within some level.
 
     `required`: entries with `counter` and `at_least`; `levels`: entries with `level` (streams) and `counters`
@@ -58,13 +81,22 @@ def exercised(required: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[st
     """
     proof = []
     for entry in required:
-        moved = {level["level"]: level["counters"].get(entry["counter"], {}).get("delta", 0.0) for level in levels}
+        moved = {
+            level["level"]: level["counters"]
+            .get(entry["counter"], {})
+            .get("delta", 0.0)
+            for level in levels
+        }
         proof.append(
             {
                 **entry,
                 "moved": sum(moved.values()),
-                "level_max": max(moved, key=lambda level: moved[level]) if moved else None,
-                "exercised": any(delta >= entry["at_least"] for delta in moved.values()),
+                "level_max": max(moved, key=lambda level: moved[level])
+                if moved
+                else None,
+                "exercised": any(
+                    delta >= entry["at_least"] for delta in moved.values()
+                ),
             }
         )
     return {"required": proof, "exercised": all(entry["exercised"] for entry in proof)}

@@ -33,7 +33,13 @@ _RECORDING_BYTES_CPU_S = 1_000
 _LOGS_BYTES = 8 * _MIB
 _TEMPORARY_BYTES = 64 * _MIB
 _GEOMETRY_KEYS = (
-    *("architectures", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *(
+        "architectures",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+    ),
     *("num_key_value_heads", "head_dim", "vocab_size"),
 )
 
@@ -45,12 +51,21 @@ class PreflightError(Failure):
 def disk_bytes(workload: WorkloadSpec, cpus: int) -> int:
     """Return an upper estimate of the bytes that one run needs in the store while it is measured, with the reserve."""
     seconds = workload.seconds
-    requests = worker_processes(cpus) * _TOKENS_PER_WORKER_S / workload.output_tokens * seconds
+    requests = (
+        worker_processes(cpus) * _TOKENS_PER_WORKER_S / workload.output_tokens * seconds
+    )
     report = _REPORT_BYTES + _REQUEST_BYTES * requests
     levels = workload.level_count
-    recording = levels * (seconds + 30) * (_RECORDING_BYTES_S + _RECORDING_BYTES_CPU_S * cpus)
+    recording = (
+        levels * (seconds + 30) * (_RECORDING_BYTES_S + _RECORDING_BYTES_CPU_S * cpus)
+    )
     # One report at a time is unpacked, all are kept packed; the recording exists unpacked and packed for a moment.
-    total = report + levels * report * _PACKED_SHARE + recording * (1 + _PACKED_SHARE) + _LOGS_BYTES
+    total = (
+        report
+        + levels * report * _PACKED_SHARE
+        + recording * (1 + _PACKED_SHARE)
+        + _LOGS_BYTES
+    )
     return int(total) + DISK_RESERVE_BYTES
 
 
@@ -62,14 +77,22 @@ def shared_memory_bytes(specification: Specification) -> int:
 def memory_bytes(specification: Specification) -> int:
     """Return the bytes of host memory that the KV caches take: the tier as allocated, and a CPU device's own cache."""
     budget, per_token = specification.budget, specification.model.kv_bytes_per_token
-    return held_bytes(specification) + ((budget.device_tokens or 0) * per_token if specification.on_cpu else 0)
+    return held_bytes(specification) + (
+        (budget.device_tokens or 0) * per_token if specification.on_cpu else 0
+    )
 
 
 def require_room(specification: Specification, store: Path, cpus: int) -> None:
     """Raise PreflightError or DiskFullError if the host lacks memory or disk for this measurement, kept in `store`."""
     store.mkdir(parents=True, exist_ok=True)
-    require_free(store, disk_bytes(specification.workload, cpus), "a run of this workload")
-    require_free(Path(tempfile.gettempdir()), _TEMPORARY_BYTES, "the server's and the generator's temporary files")
+    require_free(
+        store, disk_bytes(specification.workload, cpus), "a run of this workload"
+    )
+    require_free(
+        Path(tempfile.gettempdir()),
+        _TEMPORARY_BYTES,
+        "the server's and the generator's temporary files",
+    )
     needed = memory_bytes(specification)
     total = psutil.virtual_memory().total
     if needed > total:

@@ -100,7 +100,9 @@ class RunSession(Protocol):
     def expect(self, levels: Sequence[Level]) -> None:
         """Take note of the levels to come, in order, so that they can be prepared."""
 
-    def generate(self, level: Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
+    def generate(
+        self, level: Level, report: Path, watch: Watch, sending: Event
+    ) -> LoadResult:
         """Prime the caches if the workload declares it, and run the load generator until its report is at `report`.
 
         `sending` is called after the priming, before the load is sent. Raises LoadError.

@@ -64,7 +64,9 @@ def monitored(checks: Sequence[Check]) -> Iterator[Callable[[], None]]:
             raise failures[0]
 
     for number, check in enumerate(checks):
-        threading.Thread(target=watch, args=check, name=f"watch-{number}", daemon=True).start()
+        threading.Thread(
+            target=watch, args=check, name=f"watch-{number}", daemon=True
+        ).start()
     try:
         yield require
     finally:
@@ -84,11 +86,17 @@ def read_work(page: str, software: ServerSoftware) -> Work:
     """Read the progress from the text of a server's metrics; a missing metric counts as 0."""
 
     def total(*metrics: str) -> float:
-        names = [re.escape(name) for metric in metrics for name in software.metrics[metric].values()]
+        names = [
+            re.escape(name)
+            for metric in metrics
+            for name in software.metrics[metric].values()
+        ]
         pattern = rf"^(?:{'|'.join(names)})(?:{{[^}}]*}})? (\S+)"
         return sum(float(value) for value in re.findall(pattern, page, re.MULTILINE))
 
-    return Work(total("generation_tokens"), total("requests_running", "requests_waiting"))
+    return Work(
+        total("generation_tokens"), total("requests_running", "requests_waiting")
+    )
 
 
 @dataclass
@@ -163,7 +171,9 @@ class StallWatch:
         idle = self._busy_at is None
         start_s = 0.0 if loaded and idle else self.idle_s
         if now - self._token_at > self.limit_s + start_s:
-            start = f" and {start_s:.0f} for the load generator's start" if start_s else ""
+            start = (
+                f" and {start_s:.0f} for the load generator's start" if start_s else ""
+            )
             raise StallError(
                 f"the server hangs, or gets no requests: no token for {now - self._token_at:.0f} s"
                 f" (limit: stall_limit_s {self.limit_s:g}{start}); see {self.log}",

@@ -25,14 +25,22 @@ def probe(python: Path) -> dict[str, float]:
     """
     try:
         # Isolated, because this folder's http.py would hide Python's http.
-        done = subprocess.run([python, "-I", __file__], capture_output=True, text=True, timeout=_LIMIT_S, check=True)
+        done = subprocess.run(
+            [python, "-I", __file__],
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=True,
+        )
         told = json.loads(done.stdout)
         return {str(name): float(rate) for name, rate in told.items()}
     except (OSError, subprocess.SubprocessError, ValueError, AttributeError):
         return {}
 
 
-def best_gb_s(copy: Callable[[], object], size_bytes: int, seconds: float = _SECONDS_EACH) -> float:
+def best_gb_s(
+    copy: Callable[[], object], size_bytes: int, seconds: float = _SECONDS_EACH
+) -> float:
     """Return the rate of the fastest of the copies that fit into `seconds`, at least three; GB/s.
 
     The fastest, as in the STREAM benchmark: a slower copy was slowed down by something other than the memory.
@@ -66,7 +74,10 @@ def _rates(torch: Any) -> dict[str, float]:
 
             return best_gb_s(copy, _BUFFER_BYTES)
 
-        rates |= {"host_to_device_gb_s": crossed(device, pinned), "device_to_host_gb_s": crossed(pinned, device)}
+        rates |= {
+            "host_to_device_gb_s": crossed(device, pinned),
+            "device_to_host_gb_s": crossed(pinned, device),
+        }
     return rates
 
 

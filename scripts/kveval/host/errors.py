@@ -13,5 +13,7 @@ class Failure(RuntimeError):
 
     def __init__(self, message: str = "", *, code: str = "", **facts: Any) -> None:
         super().__init__(message)
-        self.code = code or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+        self.code = (
+            code or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+        )
         self.facts = facts

@@ -61,20 +61,36 @@ def table(findings: Sequence[Finding], width: int = 120) -> str:
     indent = marks + checks + 4
     lines = []
     for finding in findings:
-        said = textwrap.wrap(finding.what, max(width - indent, 40), break_long_words=False, break_on_hyphens=False)
+        said = textwrap.wrap(
+            finding.what,
+            max(width - indent, 40),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
         first, *rest = said or [""]
-        lines.append(f"{_MARKS[finding.level]:<{marks}}  {finding.check:<{checks}}  {first}")
+        lines.append(
+            f"{_MARKS[finding.level]:<{marks}}  {finding.check:<{checks}}  {first}"
+        )
         lines += [" " * indent + line for line in rest]
         lines += [f"{' ' * indent}fix: {finding.fix}"] if finding.fix else []
-    counts = {level: sum(finding.level == level for finding in findings) for level in _MARKS}
-    words = [counted(counts["error"], "error"), counted(counts["warning"], "warning"), f"{counts['ok']} ok"]
+    counts = {
+        level: sum(finding.level == level for finding in findings) for level in _MARKS
+    }
+    words = [
+        counted(counts["error"], "error"),
+        counted(counts["warning"], "warning"),
+        f"{counts['ok']} ok",
+    ]
     return "\n".join([*lines, "", ", ".join(words)])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
+    lines = (
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
+        for row in rows
+    )
     return [line.rstrip() for line in lines]
 
 

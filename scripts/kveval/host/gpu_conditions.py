@@ -57,7 +57,11 @@ class GpuSample:
 
 def parse(text: str) -> list[GpuSample]:
     """Parse nvidia-smi's output for `arguments`: one line per GPU, without header and units; ignore other lines."""
-    rows = (row for row in csv.reader(text.splitlines(), skipinitialspace=True) if len(row) == len(_FIELDS))
+    rows = (
+        row
+        for row in csv.reader(text.splitlines(), skipinitialspace=True)
+        if len(row) == len(_FIELDS)
+    )
     return [
         GpuSample(uuid, name, _reasons(mask), *map(_number, values))
         for uuid, name, *values, mask in rows
@@ -68,7 +72,11 @@ def parse(text: str) -> list[GpuSample]:
 def arguments(chosen: str = "") -> list[str]:
     """Return nvidia-smi's arguments; `chosen`: GPUs by index or UUID, comma-separated, "" for all."""
     of_these = [f"--id={chosen}"] if chosen else []
-    return [*of_these, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
+    return [
+        *of_these,
+        f"--query-gpu={','.join(_FIELDS)}",
+        "--format=csv,noheader,nounits",
+    ]
 
 
 @dataclass
@@ -98,9 +106,14 @@ def summary(samples: Sequence[GpuSample]) -> list[dict[str, Any]]:
     for sample in samples:
         by_gpu.setdefault(sample.uuid, []).append(sample)
     # A sample without utilization counts as one of a working GPU.
-    working = {uuid: [one for one in found if one.utilization_percent != 0] for uuid, found in by_gpu.items()}
+    working = {
+        uuid: [one for one in found if one.utilization_percent != 0]
+        for uuid, found in by_gpu.items()
+    }
     chosen = {uuid: found for uuid, found in working.items() if found} or by_gpu
-    return [_one(index, chosen[uuid]) for index, uuid in enumerate(by_gpu) if uuid in chosen]
+    return [
+        _one(index, chosen[uuid]) for index, uuid in enumerate(by_gpu) if uuid in chosen
+    ]
 
 
 def local_watch(environment: Mapping[str, str] = os.environ) -> GpuWatch | None:
@@ -119,11 +132,20 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> str:
 
 def _one(index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
     def reduced(reduce: Callable[[list[float]], float], name: str) -> float | None:
-        found = [value for sample in samples if (value := getattr(sample, name)) is not None]
+        found = [
+            value for sample in samples if (value := getattr(sample, name)) is not None
+        ]
         return round(reduce(found), 1) if found else None
 
-    counts = {reason: sum(reason in sample.reasons for sample in samples) for reason in _BITS.values()}
-    shares = {reason: round(count / len(samples), 3) for reason, count in counts.items() if count}
+    counts = {
+        reason: sum(reason in sample.reasons for sample in samples)
+        for reason in _BITS.values()
+    }
+    shares = {
+        reason: round(count / len(samples), 3)
+        for reason, count in counts.items()
+        if count
+    }
     return {
         "index": index,
         "name": samples[0].name,

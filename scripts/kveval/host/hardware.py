@@ -11,7 +11,10 @@ import psutil
 from kveval.host.gpus.details import gpu_details, nvidia_smi
 from kveval.host.hashing import content_hash
 
-GPU_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
+GPU_QUERY = (
+    "--query-gpu=name,memory.total,driver_version",
+    "--format=csv,noheader,nounits",
+)
 """Arguments of nvidia-smi."""
 
 
@@ -40,7 +43,11 @@ def gpus_told(text: str) -> list[dict[str, Any]]:
     """Parse nvidia-smi's output for GPU_QUERY, one line per GPU; memory in bytes."""
     rows = ([part.strip() for part in line.split(",")] for line in text.splitlines())
     return [
-        {"name": row[0], "memory_bytes": int(row[1]) * 2**20 if row[1].isdigit() else None, "driver": row[2]}
+        {
+            "name": row[0],
+            "memory_bytes": int(row[1]) * 2**20 if row[1].isdigit() else None,
+            "driver": row[2],
+        }
         for row in rows
         if len(row) == 3
     ]

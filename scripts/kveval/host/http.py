@@ -20,29 +20,39 @@ class HttpError(Failure):
     """No answer, or one with a status other than success."""
 
 
-def fetch(url: str, *, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
+def fetch(
+    url: str, *, method: str = "GET", body: object = None, timeout_s: float = 30.0
+) -> bytes:
     """Send one HTTP request and return the body of a successful answer. Raises HttpError, ValueError for a bad URL."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        url, data=data, method=method, headers={"Content-Type": "application/json"}
+    )
     try:
         with _DIRECT.open(request, timeout=timeout_s) as answer:
             content: bytes = answer.read()
     except (OSError, http.client.HTTPException) as error:
         status = error.code if isinstance(error, urllib.error.HTTPError) else None
-        raise HttpError(f"{method} {url} failed: {error}", method=method, url=url, status=status) from error
+        raise HttpError(
+            f"{method} {url} failed: {error}", method=method, url=url, status=status
+        ) from error
     return content
 
 
 def fetch_from(server: str) -> Callable[..., bytes]:
     """Return `fetch` for the paths of one server: (path, method, body, timeout_s)."""
 
-    def fetched(path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
+    def fetched(
+        path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0
+    ) -> bytes:
         return fetch(f"{server}{path}", method=method, body=body, timeout_s=timeout_s)
 
     return fetched
 
 
-def request(url: str, *, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
+def request(
+    url: str, *, method: str = "GET", body: object = None, timeout_s: float = 30.0
+) -> Any:
     """Send one HTTP request and return the decoded JSON answer, or None if the answer is not JSON."""
     return decoded(fetch(url, method=method, body=body, timeout_s=timeout_s))
 

@@ -14,7 +14,9 @@ _REMIND_S = 30.0
 
 
 @contextlib.contextmanager
-def host_lock(purpose: str, *, waiting: Callable[[str], None], path: Path = LOCK) -> Iterator[None]:
+def host_lock(
+    purpose: str, *, waiting: Callable[[str], None], path: Path = LOCK
+) -> Iterator[None]:
     """Hold the host's measurement lock; while another measurement holds it, wait and report that with `waiting`.
 
     The kernel releases the lock however the process ends. The file is kept: removing it would allow two holders.
@@ -34,8 +36,12 @@ def host_lock(purpose: str, *, waiting: Callable[[str], None], path: Path = LOCK
                 break
             except BlockingIOError:
                 if time.monotonic() - reminded >= _REMIND_S:
-                    holder = os.pread(descriptor, 400, 0).decode(errors="replace").strip()
-                    waiting(f"waiting for the host: another measurement is running ({holder or 'unknown'})")
+                    holder = (
+                        os.pread(descriptor, 400, 0).decode(errors="replace").strip()
+                    )
+                    waiting(
+                        f"waiting for the host: another measurement is running ({holder or 'unknown'})"
+                    )
                     reminded = time.monotonic()
                 time.sleep(0.5)
         os.ftruncate(descriptor, 0)

@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _LONGEST = 300
-_HEAD = re.compile(r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)(?::| +\d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\]) ?")
-_GUIDELLM_HEAD = re.compile(r"^\d\d-\d\d-\d\d \d\d:\d\d:\d\d\|(?P<level>[A-Z]+) *\|[^ ]* - ")
+_HEAD = re.compile(
+    r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)(?::| +\d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\]) ?"
+)
+_GUIDELLM_HEAD = re.compile(
+    r"^\d\d-\d\d-\d\d \d\d:\d\d:\d\d\|(?P<level>[A-Z]+) *\|[^ ]* - "
+)
 _TELLING = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Failure|Interrupt)(?::|$)"
     r"|^[\w./-]+: error: |^(?:error|fatal|Error): "
@@ -16,7 +20,9 @@ _TELLING = re.compile(
     r"|\b(?:Out of memory|No space left on device|[Aa]ddress already in use)\b|^Killed\b"
 )
 # Lines that only report the failure of another process, whose own message is above.
-_HEARSAY = re.compile(r"CancelledError|KeyboardInterrupt|BrokenPipeError|ConnectionResetError|Context was terminated")
+_HEARSAY = re.compile(
+    r"CancelledError|KeyboardInterrupt|BrokenPipeError|ConnectionResetError|Context was terminated"
+)
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)$')
 
 
@@ -41,7 +47,12 @@ PLAIN = LogForm()
 
 
 def last_words(
-    log: Path, offset: int = 0, *, secondary: bool = True, form: LogForm = PLAIN, only_line: bool = False
+    log: Path,
+    offset: int = 0,
+    *,
+    secondary: bool = True,
+    form: LogForm = PLAIN,
+    only_line: bool = False,
 ) -> str:
     """Return ': ' and the line of a log, read from byte `offset`, that says why the program failed; "" if none does.
 
@@ -54,13 +65,22 @@ def last_words(
     if not telling:
         return _only_line(lines, form) if only_line else ""
     # The last of the best lines: the program may have continued after earlier ones.
-    return ": " + max(enumerate(telling), key=lambda item: (*item[1][:2], item[0]))[1][2][:_LONGEST]
+    return (
+        ": "
+        + max(enumerate(telling), key=lambda item: (*item[1][:2], item[0]))[1][2][
+            :_LONGEST
+        ]
+    )
 
 
 def _only_line(lines: Iterable[str], form: LogForm) -> str:
     written = [line for line in lines if line.strip()]
     spoken = [text.strip() for _, text in _spoken(written, form)]
-    told = len(written) == 1 and bool(spoken) and not spoken[0].startswith(("DEBUG", "INFO", "WARNING"))
+    told = (
+        len(written) == 1
+        and bool(spoken)
+        and not spoken[0].startswith(("DEBUG", "INFO", "WARNING"))
+    )
     return f": {spoken[0][:_LONGEST]}" if told else ""
 
 
@@ -137,5 +157,9 @@ def exit_words(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = "; the kernel does that when memory runs out, see dmesg" if -code == signal.SIGKILL else ""
+    hint = (
+        "; the kernel does that when memory runs out, see dmesg"
+        if -code == signal.SIGKILL
+        else ""
+    )
     return f"killed by {name}{hint}"

@@ -18,12 +18,18 @@ def foreign_listeners(port: int, own: Iterable[int]) -> list[str]:
         if connection.status != psutil.CONN_LISTEN or not connection.laddr:
             continue
         address = connection.laddr
-        if address.port == port and address.ip in _LOOPBACK and connection.pid not in mine:
+        if (
+            address.port == port
+            and address.ip in _LOOPBACK
+            and connection.pid not in mine
+        ):
             found.append(_name(connection.pid))
     return found
 
 
-def require_own_port(port: int, own: Iterable[int], taken: type[Failure], user: str, log: Path) -> None:
+def require_own_port(
+    port: int, own: Iterable[int], taken: type[Failure], user: str, log: Path
+) -> None:
     """Raise `taken` if a process other than `own` listens on a port of `user`, a program whose log is `log`."""
     if others := foreign_listeners(port, own):
         said = f"port {port} of {user} was taken in the meantime by {', '.join(others)}; see {log}"

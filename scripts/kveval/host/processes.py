@@ -143,7 +143,9 @@ class Supervisor:
         place = place if within is None else str(within)
         with contextlib.ExitStack() as stack:
             with signals_deferred():
-                thing = TemporaryFolder(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=place))
+                thing = TemporaryFolder(
+                    tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=place)
+                )
                 stack.callback(self.registry.discard, thing)
                 stack.callback(thing.remove)
                 self.registry.add(thing)
@@ -152,12 +154,18 @@ class Supervisor:
 
     def note_shared_memory(self) -> None:
         """Register what the run's processes have mapped of /dev/shm, because killed processes cannot remove it."""
-        mapped = mapped_by(process.pid for process in members_of(self.registry.sessions()))
-        for segment in sorted(mapped - set(self.registry.segments()), key=lambda found: found.segment):
+        mapped = mapped_by(
+            process.pid for process in members_of(self.registry.sessions())
+        )
+        for segment in sorted(
+            mapped - set(self.registry.segments()), key=lambda found: found.segment
+        ):
             self.registry.add(segment)
             self.guardian.watch(segment)
 
-    def _stop(self, session: Session, process: "subprocess.Popen[bytes]", grace_s: float) -> None:
+    def _stop(
+        self, session: Session, process: "subprocess.Popen[bytes]", grace_s: float
+    ) -> None:
         with signals_deferred():
             with contextlib.suppress(GuardianError):
                 self.note_shared_memory()

@@ -19,7 +19,9 @@ class Redactor:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, names: Iterable[str], environment: Mapping[str, str] = os.environ) -> "Redactor":
+    def of(
+        cls, names: Iterable[str], environment: Mapping[str, str] = os.environ
+    ) -> "Redactor":
         """Return a redactor for those of the named variables that are set (by default in this process)."""
         return cls({name: environment[name] for name in names if environment.get(name)})
 
@@ -28,7 +30,12 @@ class Redactor:
         forms = {
             (form, name)
             for name, value in self.secrets.items()
-            for form in (value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe=""))
+            for form in (
+                value,
+                json.dumps(value)[1:-1],
+                repr(value)[1:-1],
+                quote(value, safe=""),
+            )
         }
         return sorted(forms, key=lambda pair: len(pair[0]), reverse=True)
 

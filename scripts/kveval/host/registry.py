@@ -30,7 +30,11 @@ class TemporaryFolder:
         """Remove the folder with its content; return whether it existed."""
         folder = Path(self.path)
         # The path may come from a file, so only folders with the prefix of `temporary_folder` are removed.
-        if not folder.name.startswith(TEMPORARY_PREFIX) or not folder.is_dir() or folder.is_symlink():
+        if (
+            not folder.name.startswith(TEMPORARY_PREFIX)
+            or not folder.is_dir()
+            or folder.is_symlink()
+        ):
             return False
         shutil.rmtree(folder, ignore_errors=True)
         return True
@@ -53,7 +57,11 @@ class SharedMemory:
     def remove(self) -> bool:
         """Remove the segment unless it is gone, replaced by another, or still mapped; return whether it was removed."""
         path = SHARED_MEMORY / self.segment
-        if path.parent != SHARED_MEMORY or not self.exists() or self in mapped_by(psutil.pids()):
+        if (
+            path.parent != SHARED_MEMORY
+            or not self.exists()
+            or self in mapped_by(psutil.pids())
+        ):
             return False
         try:
             path.unlink()
@@ -77,7 +85,9 @@ def mapped_by(pids: Iterable[int]) -> set[SharedMemory]:
     found = set()
     for pid in pids:
         with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+            for line in (
+                Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+            ):
                 place = line.partition(f" {SHARED_MEMORY}/")[2]
                 if place and not place.endswith(" (deleted)"):
                     found.add(SharedMemory(place, int(line.split(maxsplit=5)[4])))
@@ -124,7 +134,12 @@ def registry_path() -> Path:
     Outside any result tree, because the measurement lock is one per host, too; with the host's name, because home
     folders may be shared by hosts.
     """
-    return Path.home() / ".cache" / "kveval" / f"processes-{platform.node() or 'host'}.json"
+    return (
+        Path.home()
+        / ".cache"
+        / "kveval"
+        / f"processes-{platform.node() or 'host'}.json"
+    )
 
 
 def remove_things(things: Iterable[Thing], grace_s: float = 5.0) -> list[str]:
@@ -133,7 +148,9 @@ def remove_things(things: Iterable[Thing], grace_s: float = 5.0) -> list[str]:
     Processes first, because they could create files again, and a segment in use is not removed.
     """
     ordered = list(things)
-    living = [thing for thing in ordered if isinstance(thing, Session) and thing.members()]
+    living = [
+        thing for thing in ordered if isinstance(thing, Session) and thing.members()
+    ]
     noted = {thing for thing in ordered if isinstance(thing, SharedMemory)}
     mapped = mapped_by(member.pid for session in living for member in session.members())
     with ThreadPoolExecutor() as together:
@@ -154,7 +171,9 @@ def remove_leftovers(path: Path) -> list[str]:
     Call it while holding the host lock, so that the entries belong to no living run.
     """
     for interrupted in path.parent.glob(f".{path.name}.*"):
-        interrupted.unlink(missing_ok=True)  # the run was killed while it wrote the registry
+        interrupted.unlink(
+            missing_ok=True
+        )  # the run was killed while it wrote the registry
     try:
         noted = [thing_of(entry) for entry in json.loads(path.read_text())]
     except FileNotFoundError:

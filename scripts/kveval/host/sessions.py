@@ -129,7 +129,11 @@ def members_of(sessions: Iterable[Session]) -> list[psutil.Process]:
 def process_start(pid: int) -> int | None:
     """Return the start of a living process, clock ticks since boot; None if there is no such process."""
     found = _stat(pid)
-    return None if found is None or found.state in "ZX" else round(found.started * _TICKS_PER_S)
+    return (
+        None
+        if found is None or found.state in "ZX"
+        else round(found.started * _TICKS_PER_S)
+    )
 
 
 def lives(process: psutil.Process) -> bool:
@@ -156,6 +160,8 @@ def _is_anothers(stat: _Stat, session: Session) -> bool:
 
 def _is_resource_tracker(process: psutil.Process) -> bool:
     try:
-        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+        return any(
+            "multiprocessing.resource_tracker" in word for word in process.cmdline()
+        )
     except psutil.Error:
         return False

@@ -36,7 +36,10 @@ def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
     for result in plan.listed:
         key = (result.status, result.code or result.reason)
         groups.setdefault(key, []).append(f"{result.found.place}: {result.reason}")
-    said = [f"{len(found)} {status}, such as {found[0]}" for (status, _), found in list(groups.items())[:_SHOWN]]
+    said = [
+        f"{len(found)} {status}, such as {found[0]}"
+        for (status, _), found in list(groups.items())[:_SHOWN]
+    ]
     files = [other for _, other in plan.others if other.file]
     said += [f"left out: {other.place}: {other.reason}" for other in files[:_SHOWN]]
     if len(files) > _SHOWN:

@@ -61,7 +61,13 @@ def combination(config: Config) -> Combination:
 def _remarks(config: Config) -> Iterator[str]:
     """Say what is confounded: what differs between the campaigns besides the versions they declare."""
     (first, reference), *others = config.compared
-    yield "Compares " + ", ".join(f"`{entry.campaign}` ({entry.label})" for entry, _ in config.compared) + "."
+    yield (
+        "Compares "
+        + ", ".join(
+            f"`{entry.campaign}` ({entry.label})" for entry, _ in config.compared
+        )
+        + "."
+    )
     for entry, source in others:
         if source.campaign.hardware != reference.campaign.hardware:
             yield f"- {entry.label} ran on {source.campaign.hardware}, {first.label} on {reference.campaign.hardware}"
@@ -73,7 +79,9 @@ def _remarks(config: Config) -> Iterator[str]:
             expected = _on_release_of(reference, source, cell)
             confounding = [
                 difference
-                for difference in differences(expected, source.specification(cell).to_json())
+                for difference in differences(
+                    expected, source.specification(cell).to_json()
+                )
                 if not difference[0].startswith(_RELEASE)
             ]
             if confounding:
@@ -90,7 +98,10 @@ def _on_release_of(reference: Config, source: Config, cell: Cell) -> dict[str, A
     declared = {name: getattr(source.campaign.server, name) for name in _DECLARED}
     server = reference.campaign.server.model_copy(update=declared)
     try:
-        changed = Config(reference.campaign.model_copy(update={"server": server}), reference.catalogue)
+        changed = Config(
+            reference.campaign.model_copy(update={"server": server}),
+            reference.catalogue,
+        )
         return changed.specification(cell).to_json()
     except ConfigError:
         return reference.specification(cell).to_json()

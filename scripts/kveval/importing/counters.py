@@ -16,7 +16,12 @@ from kveval.spec.servers.registry import IMPORTED
 _TOKENS = "generation_tokens"
 _WANTED = (
     _TOKENS,
-    *("prefix_cache_hits", "prefix_cache_queries", "external_prefix_cache_hits", "external_prefix_cache_queries"),
+    *(
+        "prefix_cache_hits",
+        "prefix_cache_queries",
+        "external_prefix_cache_hits",
+        "external_prefix_cache_queries",
+    ),
     *("offload_load_bytes", "offload_store_bytes"),
 )
 # Seconds around a level, to include its first and last tokens; at most half the way to a neighbouring level.
@@ -35,13 +40,21 @@ def counters_of(
     if not sources:
         return {}, ["no recording was found with the results"]
     wanted = [name for metric in _WANTED for name in IMPORTED.metrics[metric].values()]
-    names = list(dict.fromkeys([*wanted, *(str(entry["counter"]) for entry in plan.required)]))
+    names = list(
+        dict.fromkeys([*wanted, *(str(entry["counter"]) for entry in plan.required)])
+    )
     patterns = sorted({_pattern(name) for name in names})
     start_ns, finish_ns = (round(second * 1e9) for second in window_s)
     with tempfile.TemporaryDirectory(prefix="kveval-import-") as folder:
         parquet = Path(folder) / "counters.parquet"
         try:
-            summary = convert(sources, parquet, metrics=patterns, start_ns=start_ns, finish_ns=finish_ns)
+            summary = convert(
+                sources,
+                parquet,
+                metrics=patterns,
+                start_ns=start_ns,
+                finish_ns=finish_ns,
+            )
         except ArchiveError as error:
             return {}, [f"the recording cannot be read ({error})"]
         damage = [str(problem) for problem in summary.problems if problem.damage]
@@ -50,41 +63,69 @@ def counters_of(
     found = {
         level.level: counters
         for level in plan.levels
-        if level.report is not None and (counters := _level_counters(recorded, level, plan.levels))
+        if level.report is not None
+        and (counters := _level_counters(recorded, level, plan.levels))
     }
-    return found, remarks if found else [*remarks, "the server's counters were not recorded"]
+    return found, remarks if found else [
+        *remarks,
+        "the server's counters were not recorded",
+    ]
 
 
 def _recorded(parquet: Path, names: Sequence[str]) -> dict[str, list[PreparedCounter]]:
     """Return the samples of every counter, separately for each endpoint that was recorded."""
-    metrics = [name for name, info in describe(parquet).items() if info.samples and info.semantics == "counter"]
+    metrics = [
+        name
+        for name, info in describe(parquet).items()
+        if info.samples and info.semantics == "counter"
+    ]
     found = {}
     for name in names:
         labels = dict(re.findall(r'(\w+)="([^"]*)"', name.partition("{")[2])) or None
         own = [metric for metric in metrics if fnmatchcase(metric, _pattern(name))]
-        found[name] = [PreparedCounter(series(parquet, metric, labels=labels)) for metric in own]
+        found[name] = [
+            PreparedCounter(series(parquet, metric, labels=labels)) for metric in own
+        ]
     return found
 
 
 def _level_counters(
-    recorded: Mapping[str, Sequence[PreparedCounter]], level: LevelPlan, levels: Sequence[LevelPlan]
+    recorded: Mapping[str, Sequence[PreparedCounter]],
+    level: LevelPlan,
+    levels: Sequence[LevelPlan],
 ) -> Counters:
     if level.start is None or level.end is None:
         return {}
     # What lies before and after it; at most half of that is the level's own.
-    pauses = [(level.start - other.end) / 2 for other in levels if other.end is not None and other.end <= level.start]
+    pauses = [
+        (level.start - other.end) / 2
+        for other in levels
+        if other.end is not None and other.end <= level.start
+    ]
     before_s = min([_MARGIN_S, *pauses])
-    pauses = [(other.start - level.end) / 2 for other in levels if other.start and other.start >= level.end]
+    pauses = [
+        (other.start - level.end) / 2
+        for other in levels
+        if other.start and other.start >= level.end
+    ]
     after_s = min([_MARGIN_S, *pauses])
-    window_ns = round((level.start - before_s) * 1e9), round((level.end + after_s) * 1e9)
+    window_ns = (
+        round((level.start - before_s) * 1e9),
+        round((level.end + after_s) * 1e9),
+    )
     tokens = IMPORTED.metrics[_TOKENS].values()
     found: Counters = {}
     for name, endpoints in recorded.items():
         parts = [part for counter in endpoints if (part := counter.gained(*window_ns))]
         if not parts:
             continue
-        first, gained = sum(part.first for part in parts), sum(part.increase for part in parts)
-        if name in tokens and max(part.interval_s for part in parts) > 2 * min(before_s, after_s):
+        first, gained = (
+            sum(part.first for part in parts),
+            sum(part.increase for part in parts),
+        )
+        if name in tokens and max(part.interval_s for part in parts) > 2 * min(
+            before_s, after_s
+        ):
             # Samples are too far apart to separate this level's tokens from its neighbours'.
             continue
         found[name] = {"before": first, "after": first + gained, "delta": gained}

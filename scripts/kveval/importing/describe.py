@@ -21,7 +21,9 @@ UNKNOWN_RELEASE = "0"
 _SAME_RATE = 1e-3
 
 
-def describe_run(members: Sequence[PlacedLevel], model: Model, vllm: str, remarks: Sequence[str]) -> dict[str, Any]:
+def describe_run(
+    members: Sequence[PlacedLevel], model: Model, vllm: str, remarks: Sequence[str]
+) -> dict[str, Any]:
     """Return the parts of run.json that need no file; `members` are those of the run's draft."""
     good = [(member.result, member.usable) for member in members if member.usable]
     first = good[0][0]
@@ -31,14 +33,26 @@ def describe_run(members: Sequence[PlacedLevel], model: Model, vllm: str, remark
     starts = [level.facts.start for _, level in good]
     ends = [level.facts.end for _, level in good]
     guidellm = sorted({str(result.facts.guidellm) for result, _ in good})
-    device_tokens = next((result.facts.device_tokens for result, _ in good if result.facts.device_tokens), None)
-    per_token = sizing.kv_bytes_per_token(model.geometry, model.kv_cache_dtype, first.ranks, model.dtype)
+    device_tokens = next(
+        (
+            result.facts.device_tokens
+            for result, _ in good
+            if result.facts.device_tokens
+        ),
+        None,
+    )
+    per_token = sizing.kv_bytes_per_token(
+        model.geometry, model.kv_cache_dtype, first.ranks, model.dtype
+    )
     sizes = sizing.budget(per_token, cell.cpu_blocks, ranks=first.ranks)
     budget = {**msgspec.structs.asdict(sizes), "device_tokens": device_tokens}
     args = first.settings.args
     argv = [] if args is None else ["vllm", "serve", model.hf_id, *args]
     generator = "load generator" if guidellm == [VLLM_BENCH] else "guidellm"
-    versions = {**({"vllm": vllm} if vllm != UNKNOWN_RELEASE else {}), generator: " / ".join(guidellm)}
+    versions = {
+        **({"vllm": vllm} if vllm != UNKNOWN_RELEASE else {}),
+        generator: " / ".join(guidellm),
+    }
     utilization = first.settings.values.get("GPU Memory Utilization")
     return {
         "cell": asdict(cell),
@@ -47,8 +61,20 @@ def describe_run(members: Sequence[PlacedLevel], model: Model, vllm: str, remark
             "engine": "imported",
             "weights": "full",
             "model": {
-                **model.model_dump(include={"hf_id", "geometry", "dtype", "kv_cache_dtype", "quantization"}),
-                **{"name": cell.model, "tensor_parallel_size": first.ranks, "gpu_memory_utilization": utilization},
+                **model.model_dump(
+                    include={
+                        "hf_id",
+                        "geometry",
+                        "dtype",
+                        "kv_cache_dtype",
+                        "quantization",
+                    }
+                ),
+                **{
+                    "name": cell.model,
+                    "tensor_parallel_size": first.ranks,
+                    "gpu_memory_utilization": utilization,
+                },
             },
             "versions": versions,
             "software": declared.software,
@@ -67,7 +93,11 @@ def describe_run(members: Sequence[PlacedLevel], model: Model, vllm: str, remark
         "finished": time_text(max(ends)),
         "hardware": _hardware(first),
         "versions": {**versions, "kveval": __version__},
-        "server": {"argv": argv, "env": dict(first.settings.env), "facts": {"kv_cache_tokens": device_tokens}},
+        "server": {
+            "argv": argv,
+            "env": dict(first.settings.env),
+            "facts": {"kv_cache_tokens": device_tokens},
+        },
         "budget": budget,
         "declared": {**asdict(declared), "cpu_blocks": first.declared_blocks},
         "effective": dict(effective(first)),
@@ -81,11 +111,21 @@ def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
     levels = sorted({level.level for _, level in good})
     # `vllm bench serve` sends a number of requests, without a limit of time; GuideLLM stops at its limit or just after.
     timed = good[0][0].facts.guidellm != VLLM_BENCH
-    seconds = round(max(level.facts.end - level.facts.start for _, level in good)) if timed else None
-    asked = [number for result, _ in good if (number := result.settings.number("Max Seconds"))]
+    seconds = (
+        round(max(level.facts.end - level.facts.start for _, level in good))
+        if timed
+        else None
+    )
+    asked = [
+        number
+        for result, _ in good
+        if (number := result.settings.number("Max Seconds"))
+    ]
     limit = max(asked, default=seconds)
     profile = _profile([level for _, level in good])
-    prompt, output = next((level.facts.tokens for _, level in good if level.facts.tokens), (0.0, 0.0))
+    prompt, output = next(
+        (level.facts.tokens for _, level in good if level.facts.tokens), (0.0, 0.0)
+    )
     reported = next((level.facts.data for _, level in good if level.facts.data), None)
     data = reported or SyntheticData(round(prompt), round(output))
     settings = good[0][0].settings
@@ -109,8 +149,15 @@ def _profile(levels: Sequence[FoundLevel]) -> str:
     if all(level.facts.streams is not None for level in levels):
         return "concurrent"
     strategies = {level.facts.strategy for level in levels}
-    declared = all(abs(60 * (level.facts.rate_req_s or 0.0) - level.level) < _SAME_RATE for level in levels)
-    return strategies.pop() if declared and len(strategies) == 1 and strategies <= set(OPEN_LOOP) else "sweep"
+    declared = all(
+        abs(60 * (level.facts.rate_req_s or 0.0) - level.level) < _SAME_RATE
+        for level in levels
+    )
+    return (
+        strategies.pop()
+        if declared and len(strategies) == 1 and strategies <= set(OPEN_LOOP)
+        else "sweep"
+    )
 
 
 def _prefix_count(good: Sequence[tuple[Result, FoundLevel]]) -> int | dict[str, int]:

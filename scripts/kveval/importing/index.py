@@ -65,7 +65,9 @@ class _Index(msgspec.Struct):
     entries: dict[str, tuple[list[Stamp], IndexedReport]] = {}
 
 
-def read_tree(root: Path, pattern: NamePattern | None, cache: Path) -> tuple[dict[str, IndexedReport], Tree]:
+def read_tree(
+    root: Path, pattern: NamePattern | None, cache: Path
+) -> tuple[dict[str, IndexedReport], Tree]:
     """Return the tree at `root`, and the facts of its results by place; those of unchanged files come from `cache`.
 
     Raises OSError when the tree cannot be read.
@@ -93,9 +95,13 @@ def read_facts(root: Path, found: FoundTree) -> IndexedReport:
         except OSError as error:
             notes.append(f"{found.config.path} cannot be read ({error.strerror})")
     vllm, device_tokens = _startup_facts(root, found.logs, notes)
-    facts = IndexedReport(settings=settings, notes=notes, vllm=vllm, device_tokens=device_tokens)
+    facts = IndexedReport(
+        settings=settings, notes=notes, vllm=vllm, device_tokens=device_tokens
+    )
     if not found.reports:
-        return msgspec.structs.replace(facts, error="there is no report: GuideLLM writes it at its end")
+        return msgspec.structs.replace(
+            facts, error="there is no report: GuideLLM writes it at its end"
+        )
     errors, codes = [], []
     for number, stamp in enumerate(found.reports):
         try:
@@ -104,9 +110,14 @@ def read_facts(root: Path, found: FoundTree) -> IndexedReport:
             errors.append(str(error).replace(f"{root}/", ""))
             codes.append(error.code)
             continue
-        errors += [f"{other.path} is left out: {stamp.path} was read" for other in found.reports[number + 1 :]]
+        errors += [
+            f"{other.path} is left out: {stamp.path} was read"
+            for other in found.reports[number + 1 :]
+        ]
         if report.guidellm_version == VLLM_BENCH:
-            notes.append(f"{VLLM_BENCH} writes its date without a zone, to the second: it is read as UTC")
+            notes.append(
+                f"{VLLM_BENCH} writes its date without a zone, to the second: it is read as UTC"
+            )
         return msgspec.structs.replace(
             facts,
             report=stamp.path,
@@ -118,24 +129,38 @@ def read_facts(root: Path, found: FoundTree) -> IndexedReport:
 
 
 def _level_facts(level: LevelReport) -> LevelFacts:
-    prompts, outputs = level.aggregate.prompt_tokens.completed, level.aggregate.output_tokens.completed
+    prompts, outputs = (
+        level.aggregate.prompt_tokens.completed,
+        level.aggregate.output_tokens.completed,
+    )
     tokens = (prompts.mean, outputs.mean) if prompts and outputs else None
-    if tokens is None and (done := [r for r in level.requests if r.status == "completed" and r.prompt_tokens]):
-        tokens = fmean(one.prompt_tokens or 0 for one in done), fmean(one.output_tokens for one in done)
+    if tokens is None and (
+        done := [
+            r for r in level.requests if r.status == "completed" and r.prompt_tokens
+        ]
+    ):
+        tokens = (
+            fmean(one.prompt_tokens or 0 for one in done),
+            fmean(one.output_tokens for one in done),
+        )
     facts = msgspec.convert(level, LevelFacts, from_attributes=True)
     return msgspec.structs.replace(facts, tokens=tokens, error=_why_unusable(level))
 
 
 def _why_unusable(level: LevelReport) -> str | None:
     """Return why nothing can be computed of a level, None if something can."""
-    if not level.completed and not any(request.output_tokens for request in level.requests):
+    if not level.completed and not any(
+        request.output_tokens for request in level.requests
+    ):
         return f"no request was completed ({level.errored} failed, {level.incomplete} were cut off)"
     if level.requests_missing and not level.aggregate.delivered_tokens:
         return "the report holds neither its requests nor statistics of their tokens"
     return None
 
 
-def _startup_facts(root: Path, logs: Iterable[Stamp], notes: list[str]) -> tuple[str | None, int | None]:
+def _startup_facts(
+    root: Path, logs: Iterable[Stamp], notes: list[str]
+) -> tuple[str | None, int | None]:
     """Return what the server's start-up log says: its version, and the tokens that its KV cache holds.
 
     Adds a note if a log is only a Git LFS pointer.
@@ -145,13 +170,20 @@ def _startup_facts(root: Path, logs: Iterable[Stamp], notes: list[str]) -> tuple
             with (root / stamp.path).open("rb") as file:
                 head = file.read(_LOG_HEAD)
             while head.startswith(b"\x28\xb5\x2f\xfd"):
-                head = zstandard.ZstdDecompressor().decompressobj().decompress(head)[:_LOG_HEAD]
+                head = (
+                    zstandard.ZstdDecompressor()
+                    .decompressobj()
+                    .decompress(head)[:_LOG_HEAD]
+                )
         except (OSError, zstandard.ZstdError):
             continue
         if is_lfs_pointer(head):
             notes.append(f"{stamp.path}: a Git LFS pointer, not the file: git lfs pull")
         text = head.decode(errors="replace")
-        release, tokens = IMPORTED.release_in_log(text), IMPORTED.startup_facts(text).get("kv_cache_tokens")
+        release, tokens = (
+            IMPORTED.release_in_log(text),
+            IMPORTED.startup_facts(text).get("kv_cache_tokens"),
+        )
         if release or tokens:
             return release, tokens
     return None, None

@@ -97,7 +97,11 @@ class Result:
         """Hash of everything that makes two servers alike, the load left out; None where it is not known."""
         if self.settings.args is None or self.declared is None:
             return None
-        defining = {**self.settings.defining, "hardware": self.declared.hardware, "software": self.declared.software}
+        defining = {
+            **self.settings.defining,
+            "hardware": self.declared.hardware,
+            "software": self.declared.software,
+        }
         return content_hash(defining, spaced=True)
 
 
@@ -110,7 +114,13 @@ class _Refused(Exception):
         self.code = code
 
 
-def interpret(number: int, found: FoundTree, facts: IndexedReport, asked: Import, catalogue: Catalogue) -> Result:
+def interpret(
+    number: int,
+    found: FoundTree,
+    facts: IndexedReport,
+    asked: Import,
+    catalogue: Catalogue,
+) -> Result:
     """Interpret one result of an import. Never raises for its content."""
     settings = parse_settings(facts.settings or "")
     result = Result(number, asked.path, found, facts, IMPORTED, settings=settings)
@@ -120,7 +130,11 @@ def interpret(number: int, found: FoundTree, facts: IndexedReport, asked: Import
         for key in ("hardware", "software", "replicas"):
             wanted, named = getattr(asked, key), getattr(declared, key)
             if wanted is not None and named is not None and wanted != named:
-                raise _Refused(NOT_SELECTED, f"{key} {named} is not imported here ({key}: {wanted} is)", key)
+                raise _Refused(
+                    NOT_SELECTED,
+                    f"{key} {named} is not imported here ({key}: {wanted} is)",
+                    key,
+                )
         if hardware := declared.hardware or asked.hardware:
             also = (asked.hardware,) if asked.hardware else ()
             result = replace(result, hardware=parse_hardware(hardware, also=also))
@@ -133,12 +147,20 @@ def interpret(number: int, found: FoundTree, facts: IndexedReport, asked: Import
         if all(level.facts.error for level in levels):
             raise _Refused(DAMAGED, str(levels[0].facts.error), "no_request")
         entry = catalogue.models[model]
-        count = ranks(settings, entry, asked.tensor_parallel_size, _gpus_of_server(result))
-        said = declared.cpu_blocks if declared.cpu_blocks is not None else asked.cpu_blocks.get(name)
+        count = ranks(
+            settings, entry, asked.tensor_parallel_size, _gpus_of_server(result)
+        )
+        said = (
+            declared.cpu_blocks
+            if declared.cpu_blocks is not None
+            else asked.cpu_blocks.get(name)
+        )
         tier = effective_tier(settings, entry, count)
         blocks, more = _blocks(settings, tier, said, scenario, name)
     except _Refused as refusal:
-        return replace(result, status=refusal.status, reason=str(refusal), code=refusal.code)
+        return replace(
+            result, status=refusal.status, reason=str(refusal), code=refusal.code
+        )
     except NameProblem as problem:
         return replace(result, status=UNKNOWN, reason=str(problem), code=problem.code)
     differences = (
@@ -165,17 +187,27 @@ def _gpus_of_server(result: Result) -> int | None:
     """Return the GPUs of one of a result's servers by its names; None if they do not say it."""
     if result.hardware is None or result.declared is None:
         return None
-    return result.hardware.nodes * result.hardware.gpus // (result.declared.replicas or 1) or None
+    return (
+        result.hardware.nodes * result.hardware.gpus // (result.declared.replicas or 1)
+        or None
+    )
 
 
 def import_pattern(asked: Import, catalogue: Catalogue) -> NamePattern | None:
     """Return the import's pattern, None without one. Raises NameProblem."""
-    return None if asked.pattern is None else NamePattern(asked.pattern, *_known(asked, catalogue))
+    return (
+        None
+        if asked.pattern is None
+        else NamePattern(asked.pattern, *_known(asked, catalogue))
+    )
 
 
 def _known(asked: Import, catalogue: Catalogue) -> tuple[set[str], set[str]]:
     """Return what names may call models and arms: the catalogue's names, and those that the import translates."""
-    arms = {name.removesuffix("-mempress") for name in (*catalogue.scenarios, *asked.scenarios)}
+    arms = {
+        name.removesuffix("-mempress")
+        for name in (*catalogue.scenarios, *asked.scenarios)
+    }
     return {*catalogue.models, *asked.models}, arms
 
 
@@ -189,27 +221,38 @@ def _declared(found: FoundTree, asked: Import, catalogue: Catalogue) -> Declared
     return pattern.declared(found.name)
 
 
-def _scenario(declared: Declared, asked: Import, catalogue: Catalogue) -> tuple[str, Scenario]:
+def _scenario(
+    declared: Declared, asked: Import, catalogue: Catalogue
+) -> tuple[str, Scenario]:
     pressure = "-mempress" if declared.mempress else ""
     arm = f"{declared.arm}{pressure}"
-    name = asked.scenarios.get(arm) or f"{asked.scenarios.get(declared.arm, declared.arm)}{pressure}"
+    name = (
+        asked.scenarios.get(arm)
+        or f"{asked.scenarios.get(declared.arm, declared.arm)}{pressure}"
+    )
     if name not in catalogue.scenarios:
-        said = (
-            f"unknown arm {arm!r}: not in scenarios.yaml; say which one it is, as in `scenarios: {{{arm}: no-offload}}`"
-        )
+        said = f"unknown arm {arm!r}: not in scenarios.yaml; say which one it is, as in `scenarios: {{{arm}: no-offload}}`"
         raise NameProblem(said, code="unknown_arm")
     return name, catalogue.scenarios[name]
 
 
 def _model(
-    facts: IndexedReport, declared: Declared, settings: ServedSettings, asked: Import, catalogue: Catalogue
+    facts: IndexedReport,
+    declared: Declared,
+    settings: ServedSettings,
+    asked: Import,
+    catalogue: Catalogue,
 ) -> tuple[str, tuple[Remark, ...]]:
     """Return the model that ran, and a remark if the name says another.
 
     Models are compared by the last part of their ids: a server that was given a folder reports that. The import's
     `models` translate what arguments and report name, too.
     """
-    named = None if declared.model is None else asked.models.get(declared.model, declared.model)
+    named = (
+        None
+        if declared.model is None
+        else asked.models.get(declared.model, declared.model)
+    )
     if named is not None and named not in catalogue.models:
         said = f"unknown model {declared.model!r}: not in models.yaml; say which it is, as in `models: {{NAME: MODEL}}`"
         raise NameProblem(said, code="unknown_model")
@@ -218,17 +261,31 @@ def _model(
     if named is not None and ran in ([], [_tail(catalogue.models[named].hf_id)]):
         return named, ()
     if len(ran) != 1:
-        found = f"arguments and report name several models: {', '.join(ran)}" if ran else "nothing says which model ran"
+        found = (
+            f"arguments and report name several models: {', '.join(ran)}"
+            if ran
+            else "nothing says which model ran"
+        )
         raise _Refused(UNKNOWN, found, "several_models" if ran else "no_model")
-    names = [name for name, model in catalogue.models.items() if _tail(model.hf_id) == ran[0]]
+    names = [
+        name for name, model in catalogue.models.items() if _tail(model.hf_id) == ran[0]
+    ]
     if len(names) != 1:
         what = f"is {' and '.join(names)} in models.yaml"
         if not names:
             what = f"is not in models.yaml: add it there, or say `models: {{{ran[0]}: NAME}}` in the import"
-        raise _Refused(UNKNOWN, f"the model that ran, {ran[0]}, {what}", "unlisted_model")
+        raise _Refused(
+            UNKNOWN, f"the model that ran, {ran[0]}, {what}", "unlisted_model"
+        )
     if named is None:
         return names[0], ()
-    return names[0], (Remark(f"the name says {declared.model}, {ran[0]} ran", "other_model", (declared.model, ran[0])),)
+    return names[0], (
+        Remark(
+            f"the name says {declared.model}, {ran[0]} ran",
+            "other_model",
+            (declared.model, ran[0]),
+        ),
+    )
 
 
 def _translated(name: str, asked: Import, catalogue: Catalogue) -> str:
@@ -252,8 +309,14 @@ def _levels(facts: list[LevelFacts]) -> tuple[FoundLevel, ...]:
         numbers = [round(60 * (level.rate_req_s or 0.0)) for level in facts]
         if not all(numbers) or len(set(numbers)) < len(numbers):
             by_load = sorted(range(len(facts)), key=lambda number: _load(facts[number]))
-            return tuple(FoundLevel(rank, number, facts[number]) for rank, number in enumerate(by_load, start=1))
-    return tuple(FoundLevel(level or 0, number, facts[number]) for number, level in enumerate(numbers))
+            return tuple(
+                FoundLevel(rank, number, facts[number])
+                for rank, number in enumerate(by_load, start=1)
+            )
+    return tuple(
+        FoundLevel(level or 0, number, facts[number])
+        for number, level in enumerate(numbers)
+    )
 
 
 def _load(level: LevelFacts) -> tuple[int, float]:
@@ -264,13 +327,20 @@ def _load(level: LevelFacts) -> tuple[int, float]:
 
 
 def _blocks(
-    settings: ServedSettings, tier: Tier | None, declared: int | None, scenario: Scenario, name: str
+    settings: ServedSettings,
+    tier: Tier | None,
+    declared: int | None,
+    scenario: Scenario,
+    name: str,
 ) -> tuple[int, tuple[Remark, ...]]:
     """Return the size of the CPU tier that ran, and remarks on it."""
     if tier is not None:
         return _sized(tier, declared, scenario)
     if settings.args is not None and not connectors(settings):
-        without = Remark("no KV connector among the arguments: it ran without a CPU tier", "no_connector")
+        without = Remark(
+            "no KV connector among the arguments: it ran without a CPU tier",
+            "no_connector",
+        )
         return 0, (without,) if scenario.cpu_tier else ()
     if not scenario.cpu_tier:
         return 0, ()
@@ -278,23 +348,37 @@ def _blocks(
         what, code = "its arguments are not known", "arguments_unknown"
         if settings.args is not None:
             what, code = "the arguments do not size it", "arguments_size_none"
-        return declared, (Remark(f"{declared} cpu_blocks as declared; {what}", code, (declared,)),)
-    said = f"the size of its CPU tier is not known: give it as `cpu_blocks: {{{name}: N}}`"
+        return declared, (
+            Remark(f"{declared} cpu_blocks as declared; {what}", code, (declared,)),
+        )
+    said = (
+        f"the size of its CPU tier is not known: give it as `cpu_blocks: {{{name}: N}}`"
+    )
     raise _Refused(UNKNOWN, said, "tier_unknown")
 
 
-def _sized(tier: Tier, declared: int | None, scenario: Scenario) -> tuple[int, tuple[Remark, ...]]:
+def _sized(
+    tier: Tier, declared: int | None, scenario: Scenario
+) -> tuple[int, tuple[Remark, ...]]:
     if tier.before_others and not scenario.cpu_tier:
         said = f"{tier.cpu_blocks} blocks in host memory ({tier.said_by}) are a buffer before its files"
         return 0, (Remark(said, "buffer", (tier.cpu_blocks,)),)
-    if declared is not None and abs(tier.cpu_blocks - declared) > _SAME_BUDGET * declared:
+    if (
+        declared is not None
+        and abs(tier.cpu_blocks - declared) > _SAME_BUDGET * declared
+    ):
         said = f"{declared} cpu_blocks declared, {tier.cpu_blocks} effective ({tier.said_by})"
-        return tier.cpu_blocks, (Remark(said, "other_size", (declared, tier.cpu_blocks)),)
+        return tier.cpu_blocks, (
+            Remark(said, "other_size", (declared, tier.cpu_blocks)),
+        )
     return tier.cpu_blocks, ()
 
 
 def _differences(
-    name: str, declared: Declared, settings: ServedSettings, levels: tuple[FoundLevel, ...]
+    name: str,
+    declared: Declared,
+    settings: ServedSettings,
+    levels: tuple[FoundLevel, ...],
 ) -> Iterator[Remark]:
     """Say where name, arguments and report do not agree."""
     run_id, values = settings.values.get("Run ID"), settings.values
@@ -303,10 +387,16 @@ def _differences(
     streams = {level.level for level in levels if level.facts.streams is not None}
     for what, rate, code in (
         ("name says", declared.rate, "streams_of_name"),
-        ("arguments say", settings.number("Rate (Concurrency)"), "streams_of_arguments"),
+        (
+            "arguments say",
+            settings.number("Rate (Concurrency)"),
+            "streams_of_arguments",
+        ),
     ):
         if rate is not None and streams and streams != {rate}:
-            said = f"the {what} {rate} streams, {', '.join(map(str, sorted(streams)))} ran"
+            said = (
+                f"the {what} {rate} streams, {', '.join(map(str, sorted(streams)))} ran"
+            )
             yield Remark(said, code, (rate, *sorted(streams)))
     replicas = settings.number("Replicas")
     if replicas is not None and declared.replicas not in (None, replicas):
@@ -316,21 +406,35 @@ def _differences(
         said = f"the name says arm {declared.arm}, the arguments {values['Parameters']}"
         yield Remark(said, "other_arm", (declared.arm, values["Parameters"]))
     for data in (level.facts.data for level in levels if level.facts.data):
-        load = {"Prefix Tokens": data.prefix_tokens, "Prefix Count": data.prefix_count, "Turns": data.turns}
+        load = {
+            "Prefix Tokens": data.prefix_tokens,
+            "Prefix Count": data.prefix_count,
+            "Turns": data.turns,
+        }
         for key, ran in load.items():
             asked = settings.number(key)
             # A report of a version without turns has none in its data; whether they were sent is a check of its own.
             if asked is not None and ran != asked and not (key == "Turns" and ran == 1):
-                yield Remark(f"{key} {asked} was asked for, the report has {ran}", "other_load", (key, asked, ran))
+                yield Remark(
+                    f"{key} {asked} was asked for, the report has {ran}",
+                    "other_load",
+                    (key, asked, ran),
+                )
 
 
-def _utilization(settings: ServedSettings, scenario: Scenario, model: Model, name: str) -> Iterator[Remark]:
-    given = settings.argument("--gpu-memory-utilization") or settings.values.get("GPU Memory Utilization")
+def _utilization(
+    settings: ServedSettings, scenario: Scenario, model: Model, name: str
+) -> Iterator[Remark]:
+    given = settings.argument("--gpu-memory-utilization") or settings.values.get(
+        "GPU Memory Utilization"
+    )
     expected = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
     try:
         ran = float(given) if given else expected
     except ValueError:
-        yield Remark(f"GPU Memory Utilization {given!r} is not a number", "no_utilization")
+        yield Remark(
+            f"GPU Memory Utilization {given!r} is not a number", "no_utilization"
+        )
         return
     if abs(ran - expected) > 1e-9:
         said = f"gpu_memory_utilization {ran:g} ran, the catalogue has {expected:g} for this scenario"

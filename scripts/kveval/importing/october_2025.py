@@ -41,21 +41,35 @@ def legacy_row(report: LoadReport, name: str) -> LegacyRow:
         for quantity, found in means.items():
             every = getattr(level.aggregate, quantity).everything
             if every is None:
-                said = f"{name}: strategy {level.strategy} has no statistics of {quantity}"
+                said = (
+                    f"{name}: strategy {level.strategy} has no statistics of {quantity}"
+                )
                 raise ReportFileError(said, code="no_statistics", quantity=quantity)
             found.append(every.mean)
     rates, ttft_ms, itl_ms = means.values()
     fastest = report.levels[rates.index(max(rates))]
     share = fastest.incomplete / max(1, fastest.completed + fastest.incomplete)
-    return LegacyRow(max(rates), fmean(ttft_ms), fmean(itl_ms), len(rates), fastest.strategy, share)
+    return LegacyRow(
+        max(rates), fmean(ttft_ms), fmean(itl_ms), len(rates), fastest.strategy, share
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print one row per report; exit code 1 if one could not be read."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="a sweep's JSON, plain or .zst")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "reports",
+        nargs="+",
+        type=Path,
+        metavar="REPORT",
+        help="a sweep's JSON, plain or .zst",
+    )
     failed = 0
-    print(f"{'max tok/s':>10} {'mean TTFT ms':>13} {'mean ITL ms':>12}  fastest strategy")
+    print(
+        f"{'max tok/s':>10} {'mean TTFT ms':>13} {'mean ITL ms':>12}  fastest strategy"
+    )
     for path in parser.parse_args(arguments).reports:
         try:
             row = legacy_row(read_report(path), str(path))

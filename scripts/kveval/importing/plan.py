@@ -14,7 +14,15 @@ from kveval.config.imports import ImportCampaign
 from kveval.host.hashing import content_hash
 from kveval.importing.describe import describe_run
 from kveval.importing.index import read_tree
-from kveval.importing.interpret import AMBIGUOUS, COPY, LEFT_OUT, Remark, Result, import_pattern, interpret
+from kveval.importing.interpret import (
+    AMBIGUOUS,
+    COPY,
+    LEFT_OUT,
+    Remark,
+    Result,
+    import_pattern,
+    interpret,
+)
 from kveval.importing.runs import PlacedLevel, drafts_of, joined
 from kveval.importing.trees import LeftOut, Tree, stamps_of
 from kveval.spec.arms import Platform
@@ -102,12 +110,19 @@ class ImportPlan(RunsElsewhere[RunPlan]):
     def stamp(self) -> str:
         """Hash of everything that was found and what became of it."""
         listed = [
-            (result.tree, result.found.place, result.runs, tuple(remark.text for remark in result.remarks))
+            (
+                result.tree,
+                result.found.place,
+                result.runs,
+                tuple(remark.text for remark in result.remarks),
+            )
             for result in self.listed
         ]
         reasons = [(result.status, result.reason) for result in self.listed]
         others = [(tree, other.place, other.reason) for tree, other in self.others]
-        return content_hash([listed, reasons, [run.stamp for run in self.runs], others], spaced=True)
+        return content_hash(
+            [listed, reasons, [run.stamp for run in self.runs], others], spaced=True
+        )
 
 
 def make_plan(config: Config, cache: Path) -> ImportPlan:
@@ -121,9 +136,14 @@ def make_plan(config: Config, cache: Path) -> ImportPlan:
     trees: list[Tree] = []
     results: list[Result] = []
     for number, asked in enumerate(campaign.imports):
-        facts, tree = read_tree(Path(asked.path), import_pattern(asked, catalogue), cache)
+        facts, tree = read_tree(
+            Path(asked.path), import_pattern(asked, catalogue), cache
+        )
         trees.append(tree)
-        results += [interpret(number, found, facts[found.place], asked, catalogue) for found in tree.results]
+        results += [
+            interpret(number, found, facts[found.place], asked, catalogue)
+            for found in tree.results
+        ]
     results = _likened(_without_mixtures(_without_copies(results)))
     shared_archives = [
         stamps_of(Path(asked.path), asked.archives) or tree.shared_archives
@@ -139,20 +159,33 @@ def make_plan(config: Config, cache: Path) -> ImportPlan:
         taken[cell] += 1
         for result in found:
             placed.setdefault(result.key, set()).add(taken[cell])
-        vllm = next((result.facts.vllm for result in found if result.facts.vllm), None) or campaign.vllm(asked)
+        vllm = next(
+            (result.facts.vllm for result in found if result.facts.vllm), None
+        ) or campaign.vllm(asked)
         remarks = dict.fromkeys(remark for result in found for remark in result.remarks)
-        said = [remark.text for remark in sorted(remarks, key=lambda remark: remark.code == _ALIKE)]
+        said = [
+            remark.text
+            for remark in sorted(remarks, key=lambda remark: remark.code == _ALIKE)
+        ]
         archives = [stamp for result in found for stamp in result.found.archives]
         shared = [] if archives else shared_archives[number]
-        stamps = [*archives, *shared, *(stamp for result in found for stamp in result.found.stamps)]
+        stamps = [
+            *archives,
+            *shared,
+            *(stamp for result in found for stamp in result.found.stamps),
+        ]
         runs.append(
             RunPlan(
                 tree=asked.path,
                 cell=cell,
                 run=taken[cell],
                 levels=[_level_plan(member) for member in members],
-                description=describe_run(members, catalogue.models[cell.model], vllm, said),
-                stamp=content_hash([msgspec.to_builtins(stamp) for stamp in stamps], spaced=True),
+                description=describe_run(
+                    members, catalogue.models[cell.model], vllm, said
+                ),
+                stamp=content_hash(
+                    [msgspec.to_builtins(stamp) for stamp in stamps], spaced=True
+                ),
                 vllm=vllm,
                 required=_required(catalogue.scenarios[cell.scenario], vllm),
                 shared_archives=[stamp.path for stamp in shared],
@@ -162,18 +195,26 @@ def make_plan(config: Config, cache: Path) -> ImportPlan:
     listed = []
     for result in results:
         if result.cell is not None and result.key in left_out:
-            listed.append(_refused(result, LEFT_OUT, left_out[result.key], "no_common_level"))
+            listed.append(
+                _refused(result, LEFT_OUT, left_out[result.key], "no_common_level")
+            )
         else:
             numbers = sorted(placed.get(result.key, ())) if result.cell else ()
             listed.append(replace(result, runs=tuple(numbers)))
-    others = [(asked.path, other) for asked, tree in zip(campaign.imports, trees, strict=True) for other in tree.others]
+    others = [
+        (asked.path, other)
+        for asked, tree in zip(campaign.imports, trees, strict=True)
+        for other in tree.others
+    ]
     return ImportPlan(runs, listed, others)
 
 
 def _required(scenario: Scenario, vllm: str) -> list[dict[str, Any]]:
     """Return the counters that prove an arm active."""
     # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
-    platform = Platform(vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name="")
+    platform = Platform(
+        vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name=""
+    )
     return [dict(entry) for entry in exercised_counters(scenario, IMPORTED, platform)]
 
 
@@ -186,9 +227,14 @@ def _without_copies(results: Sequence[Result]) -> list[Result]:
     seen: dict[tuple[Any, ...], str] = {}
     kept = []
     for result in results:
-        times = tuple((level.level, level.facts.start, level.facts.end) for level in result.levels)
+        times = tuple(
+            (level.level, level.facts.start, level.facts.end) for level in result.levels
+        )
         place = f"{result.tree}/{result.found.place}"
-        if result.cell is None or (first := seen.setdefault((result.cell, times), place)) == place:
+        if (
+            result.cell is None
+            or (first := seen.setdefault((result.cell, times), place)) == place
+        ):
             kept.append(result)
         else:
             reason = f"the same measurement as {first}: equal levels at equal times"
@@ -201,15 +247,25 @@ def _without_mixtures(results: Sequence[Result]) -> list[Result]:
     kinds: dict[Cell, dict[str, set[str]]] = {}
     for result in results:
         if result.cell is not None:
-            values = kinds.setdefault(result.cell, {"hardware": set(), "software": set(), "replicas": set()})
+            values = kinds.setdefault(
+                result.cell, {"hardware": set(), "software": set(), "replicas": set()}
+            )
             for key, found in values.items():
                 found.add(str(getattr(result.declared, key)))
     mixed = {
-        cell: "; ".join(f"{key} {' and '.join(sorted(found))}" for key, found in values.items() if len(found) > 1)
+        cell: "; ".join(
+            f"{key} {' and '.join(sorted(found))}"
+            for key, found in values.items()
+            if len(found) > 1
+        )
         for cell, values in kinds.items()
     }
     return [
-        _refused(result, AMBIGUOUS, f"the cell has results of {mixed[result.cell]}: choose one in the import")
+        _refused(
+            result,
+            AMBIGUOUS,
+            f"the cell has results of {mixed[result.cell]}: choose one in the import",
+        )
         if result.cell and mixed[result.cell]
         else result
         for result in results
@@ -224,9 +280,15 @@ def _likened(results: Sequence[Result]) -> list[Result]:
             cells.setdefault(result.configuration, set()).add(result.cell)
     remarked = []
     for result in results:
-        others = sorted(cell.path for cell in cells.get(result.configuration, set()) - {result.cell})
+        others = sorted(
+            cell.path for cell in cells.get(result.configuration, set()) - {result.cell}
+        )
         said = f"configured like {' and '.join(others)}: a difference between them is noise (A/A)"
-        alike = (Remark(said, _ALIKE, tuple(others)),) if result.cell is not None and others else ()
+        alike = (
+            (Remark(said, _ALIKE, tuple(others)),)
+            if result.cell is not None and others
+            else ()
+        )
         remarked.append(replace(result, remarks=(*result.remarks, *alike)))
     return remarked
 

@@ -71,9 +71,20 @@ def import_run(plan: RunPlan, store: Store, output: Path) -> None:
     digests = _digests(sources.files, tree)
     # A file that several levels name counts once.
     originals = {path: digests[name] for name, path in sources.files.items()}
-    levels = [[level.level, level.benchmark, level.report is not None] for level in plan.levels]
-    identity = {**plan.description["specification"], "sources": sorted(originals.values()), "levels": levels}
-    key = Key(measurement_id(identity), plan.run, str(plan.description["hardware"]["fingerprint"]))
+    levels = [
+        [level.level, level.benchmark, level.report is not None]
+        for level in plan.levels
+    ]
+    identity = {
+        **plan.description["specification"],
+        "sources": sorted(originals.values()),
+        "levels": levels,
+    }
+    key = Key(
+        measurement_id(identity),
+        plan.run,
+        str(plan.description["hardware"]["fingerprint"]),
+    )
     # Keeps others from deleting the entry before the pointer to it exists.
     with store.using():
         place = store.find(key)
@@ -81,7 +92,10 @@ def import_run(plan: RunPlan, store: Store, output: Path) -> None:
             scratch = store.scratch(key)
             try:
                 _place_files(sources.files, tree, scratch, copy=plan.copy)
-                write_json(scratch / "run.json", _description(plan, key, sources, digests, scratch))
+                write_json(
+                    scratch / "run.json",
+                    _description(plan, key, sources, digests, scratch),
+                )
                 place = store.commit(scratch, key, known=digests)
             except BaseException:
                 shutil.rmtree(scratch, ignore_errors=True)
@@ -104,13 +118,22 @@ def _sources(plan: RunPlan, tree: Path) -> _Sources:
         if report not in reports:
             reports.add(report)
             sources.files[f"raw/guidellm-{number}{_suffix(report, '.json')}"] = report
-        sources.files |= {f"raw/beside/{number}/{path.rpartition('/')[2]}": path for path in level.beside}
+        sources.files |= {
+            f"raw/beside/{number}/{path.rpartition('/')[2]}": path
+            for path in level.beside
+        }
         _choose(number, level.archives, [level], tree, sources)
     _choose("shared", plan.shared_archives, good, tree, sources)
     return sources
 
 
-def _choose(whose: str, paths: Sequence[str], levels: Sequence[LevelPlan], tree: Path, sources: _Sources) -> None:
+def _choose(
+    whose: str,
+    paths: Sequence[str],
+    levels: Sequence[LevelPlan],
+    tree: Path,
+    sources: _Sources,
+) -> None:
     """Take the archives of the time of any of the levels, and whole tars; `whose` tells them apart in the store."""
     tars = [path for path in paths if is_tar(path.rpartition("/")[2])]
     for number, path in enumerate(tars):
@@ -120,14 +143,21 @@ def _choose(whose: str, paths: Sequence[str], levels: Sequence[LevelPlan], tree:
         sources.recording[name] = None
     found, problems = spans(tree, [path for path in paths if path not in tars])
     sources.notes += problems
-    chosen = {span.base: span for level in levels for span in covering(found, *_window(level))}
+    chosen = {
+        span.base: span for level in levels for span in covering(found, *_window(level))
+    }
     if found and not chosen:
         numbers = ", ".join(str(level.level) for level in levels)
-        sources.notes.append(f"level {numbers}: none of its {len(found)} archives covers its time")
+        sources.notes.append(
+            f"level {numbers}: none of its {len(found)} archives covers its time"
+        )
     for span in chosen.values():
         sources.hosts.add(span.host)
         sources.recording["raw/pcp"] = None
-        sources.files |= {f"raw/pcp/{whose}/{path.rpartition(f'{ARCHIVES_NAME}/')[2]}": path for path in span.paths}
+        sources.files |= {
+            f"raw/pcp/{whose}/{path.rpartition(f'{ARCHIVES_NAME}/')[2]}": path
+            for path in span.paths
+        }
 
 
 def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
@@ -137,20 +167,37 @@ def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
         folder, _, name = path.rpartition("/")
         if (parts := split_name(name)) is not None:
             base, part, suffix = parts
-            bases.setdefault(f"{folder}/{base}", {})[path] = Member(root / path, suffix, part)
+            bases.setdefault(f"{folder}/{base}", {})[path] = Member(
+                root / path, suffix, part
+            )
     found, problems = [], []
     for base, members in sorted(bases.items()):
-        labels = [label for member in members.values() if (label := member.label()) is not None]
+        labels = [
+            label
+            for member in members.values()
+            if (label := member.label()) is not None
+        ]
         if labels:
             first = min(labels, key=lambda label: label.start_ns)
-            index = next((member for member in members.values() if member.name == "index"), None)
-            times = [entry.time_ns for entry in read_index(index, first.version, ProblemLog())]
+            index = next(
+                (member for member in members.values() if member.name == "index"), None
+            )
+            times = [
+                entry.time_ns
+                for entry in read_index(index, first.version, ProblemLog())
+            ]
             # A logger that was killed before its second entry leaves an index of one, which does not give the end.
-            end_ns = max((time for time in times if time > first.start_ns), default=None)
+            end_ns = max(
+                (time for time in times if time > first.start_ns), default=None
+            )
             found.append(Span(base, first.host, first.start_ns, end_ns, tuple(members)))
         else:
             pointer = any(is_lfs_pointer(_head(root / path)) for path in members)
-            lacking = "Git LFS pointers, not the files: git lfs pull" if pointer else "no file starts with a label"
+            lacking = (
+                "Git LFS pointers, not the files: git lfs pull"
+                if pointer
+                else "no file starts with a label"
+            )
             problems.append(f"{base}: no PCP archive ({lacking})")
     return sorted(found, key=lambda span: (span.start_ns, span.base)), problems
 
@@ -171,7 +218,9 @@ def covering(found: Sequence[Span], start_s: float, end_s: float) -> list[Span]:
     for number, span in enumerate(found):
         if span.start_ns > end_ns:
             continue
-        later = [other.start_ns for other in found[number + 1 :] if other.host == span.host]
+        later = [
+            other.start_ns for other in found[number + 1 :] if other.host == span.host
+        ]
         limits = [min(later)] if later else []
         if span.end_ns is not None and len(found) > 1:
             limits.append(span.end_ns + _UNINDEXED_NS)
@@ -201,7 +250,9 @@ def _digests(files: Mapping[str, str], tree: Path) -> dict[str, str]:
     return digests
 
 
-def _place_files(files: Mapping[str, str], tree: Path, scratch: Path, *, copy: bool) -> None:
+def _place_files(
+    files: Mapping[str, str], tree: Path, scratch: Path, *, copy: bool
+) -> None:
     """Put the files below `scratch`, as copies or as links; links are relative if the tree's path is."""
     for name, path in files.items():
         target, original = scratch / name, tree / path
@@ -212,28 +263,43 @@ def _place_files(files: Mapping[str, str], tree: Path, scratch: Path, *, copy: b
             target.symlink_to(original)
         else:
             # A run's folder lies as deep in the store as the one it is prepared in, so the link stays right.
-            target.symlink_to(os.path.relpath(original.absolute(), target.parent.absolute()))
+            target.symlink_to(
+                os.path.relpath(original.absolute(), target.parent.absolute())
+            )
 
 
 def _description(
-    plan: RunPlan, key: Key, sources: _Sources, digests: Mapping[str, str], scratch: Path
+    plan: RunPlan,
+    key: Key,
+    sources: _Sources,
+    digests: Mapping[str, str],
+    scratch: Path,
 ) -> dict[str, Any]:
     tree = Path(plan.tree)
     names = {path: name for name, path in sources.files.items()}
     windows = [_window(level) for level in plan.levels if level.report is not None]
     window = (min(begin for begin, _ in windows), max(end for _, end in windows))
-    counters, notes = counters_of(plan, [scratch / source for source in sources.recording], window)
+    counters, notes = counters_of(
+        plan, [scratch / source for source in sources.recording], window
+    )
     if len(sources.hosts) > 1:
         hosts = ", ".join(sorted(sources.hosts))
-        notes = [f"recorded on several hosts ({hosts}), which are not distinguished", *notes]
+        notes = [
+            f"recorded on several hosts ({hosts}), which are not distinguished",
+            *notes,
+        ]
     return {
         **plan.description,
         "schema": SCHEMA,
         "measurement": key.measurement,
         "run": plan.run,
-        "levels": [_level(level, names, counters.get(level.level, {})) for level in plan.levels],
+        "levels": [
+            _level(level, names, counters.get(level.level, {})) for level in plan.levels
+        ],
         # Only a recording of the server's counters can prove that the arm was active.
-        "exercised": {"required": plan.required} if counters else {"required": [], "unread": plan.required},
+        "exercised": {"required": plan.required}
+        if counters
+        else {"required": [], "unread": plan.required},
         "recording": {
             "sources": list(sources.recording),
             "window": window,
@@ -241,7 +307,11 @@ def _description(
             "notes": [*sources.notes, *notes],
         },
         "sources": [
-            {"path": (tree / path).as_posix(), "bytes": (tree / path).stat().st_size, "sha256": digests[name]}
+            {
+                "path": (tree / path).as_posix(),
+                "bytes": (tree / path).stat().st_size,
+                "sha256": digests[name],
+            }
             for name, path in sources.files.items()
         ],
         "tree": plan.tree,
@@ -249,9 +319,16 @@ def _description(
     }
 
 
-def _level(level: LevelPlan, names: Mapping[str, str], counters: Mapping[str, Any]) -> dict[str, Any]:
+def _level(
+    level: LevelPlan, names: Mapping[str, str], counters: Mapping[str, Any]
+) -> dict[str, Any]:
     if level.report is None:
-        return {"level": level.level, "status": "failed", "error": level.error, "place": level.place}
+        return {
+            "level": level.level,
+            "status": "failed",
+            "error": level.error,
+            "place": level.place,
+        }
     return {
         "level": level.level,
         "status": "ok",

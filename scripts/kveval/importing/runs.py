@@ -48,7 +48,9 @@ class Draft:
     @property
     def first(self) -> Result:
         """Its first result that gave something."""
-        return next(member.result for member in self.members if member.result.cell is not None)
+        return next(
+            member.result for member in self.members if member.result.cell is not None
+        )
 
     @property
     def cell(self) -> Cell:
@@ -70,9 +72,13 @@ class Draft:
         """Whether two runs are alike in everything but their levels, of which they share none."""
         tokens = zip(self._tokens, other._tokens, strict=True)
         return (
-            not {member.number for member in self.members} & {member.number for member in other.members}
+            not {member.number for member in self.members}
+            & {member.number for member in other.members}
             and self._kind == other._kind
-            and all(math.isclose(mine, others, rel_tol=_SAME_LENGTH) for mine, others in tokens)
+            and all(
+                math.isclose(mine, others, rel_tol=_SAME_LENGTH)
+                for mine, others in tokens
+            )
         )
 
     @property
@@ -80,7 +86,11 @@ class Draft:
         """Everything but levels that the parts of a run have in common: tree, name, arguments, prompts and arrivals."""
         facts = [member.level.facts for member in self.members if member.level]
         # How many prefixes there are may follow the level.
-        shapes = {(d.prompt_tokens, d.output_tokens, d.prefix_tokens, d.turns) for one in facts if (d := one.data)}
+        shapes = {
+            (d.prompt_tokens, d.output_tokens, d.prefix_tokens, d.turns)
+            for one in facts
+            if (d := one.data)
+        }
         declared = self.first.declared and replace(self.first.declared, rate=None)
         closed = all(one.streams is not None for one in facts)
         return self.first.number, declared, self.first.configuration, shapes, closed
@@ -88,8 +98,16 @@ class Draft:
     @property
     def _tokens(self) -> tuple[float, float]:
         """Mean tokens of a prompt and of an answer, 0 where they are not known."""
-        known = [member.level.facts.tokens for member in self.members if member.level and member.level.facts.tokens]
-        return (fmean(prompt for prompt, _ in known), fmean(answer for _, answer in known)) if known else (0.0, 0.0)
+        known = [
+            member.level.facts.tokens
+            for member in self.members
+            if member.level and member.level.facts.tokens
+        ]
+        return (
+            (fmean(prompt for prompt, _ in known), fmean(answer for _, answer in known))
+            if known
+            else (0.0, 0.0)
+        )
 
 
 def drafts_of(results: Iterable[Result]) -> list[Draft]:
@@ -101,17 +119,27 @@ def drafts_of(results: Iterable[Result]) -> list[Draft]:
     for result in results:
         if result.declared is not None:
             folder = result.found.place.rpartition("/")[0]
-            named.setdefault((result.number, folder, replace(result.declared, rate=None)), []).append(result)
+            named.setdefault(
+                (result.number, folder, replace(result.declared, rate=None)), []
+            ).append(result)
     found = []
     for group in named.values():
         configurations: dict[tuple[Cell, str | None], dict[int, list[PlacedLevel]]] = {}
         for result in group:
             if result.cell is not None:
-                levels = configurations.setdefault((result.cell, result.configuration), {})
+                levels = configurations.setdefault(
+                    (result.cell, result.configuration), {}
+                )
                 for level in result.levels:
-                    levels.setdefault(level.level, []).append(PlacedLevel(result, level))
-        runs = [run for levels in configurations.values() for run in _repetitions(levels)]
-        _add_failed(runs, [result for result in group if result.status in (DAMAGED, NO_REPORT)])
+                    levels.setdefault(level.level, []).append(
+                        PlacedLevel(result, level)
+                    )
+        runs = [
+            run for levels in configurations.values() for run in _repetitions(levels)
+        ]
+        _add_failed(
+            runs, [result for result in group if result.status in (DAMAGED, NO_REPORT)]
+        )
         found += runs
     return [_draft(run) for run in found if any(member.usable for member in run)]
 
@@ -132,10 +160,10 @@ def joined(drafts: Iterable[Draft]) -> tuple[list[Draft], dict[tuple[int, str], 
         kept += own
         taken = {id(member) for run in own for member in run.members}
         for run in (run for run in runs if id(run.members[0]) not in taken):
-            levels, others = (", ".join(map(str, sorted(some))) for some in (run.levels, _common(own)))
-            reason = (
-                f"it shares no level ({levels}) with the cell's other runs ({others}), and differs in more than levels"
+            levels, others = (
+                ", ".join(map(str, sorted(some))) for some in (run.levels, _common(own))
             )
+            reason = f"it shares no level ({levels}) with the cell's other runs ({others}), and differs in more than levels"
             left_out |= {member.result.key: reason for member in run.members}
     placed = {member.result.key for run in kept for member in run.members}
     reasons = {key: reason for key, reason in left_out.items() if key not in placed}
@@ -150,7 +178,9 @@ def _parts_joined(runs: Iterable[Draft]) -> list[Draft]:
     """Join runs that are alike but for their levels: each to the first one that has none of its levels."""
     done: list[Draft] = []
     for run in sorted(runs, key=lambda run: run.start):
-        first = next((number for number, other in enumerate(done) if run.continues(other)), None)
+        first = next(
+            (number for number, other in enumerate(done) if run.continues(other)), None
+        )
         if first is None:
             done.append(run)
         else:
@@ -170,11 +200,17 @@ def _draft(members: Iterable[PlacedLevel]) -> Draft:
     return Draft(tuple(sorted(members, key=lambda member: member.number)))
 
 
-def _repetitions(levels: Mapping[int, Sequence[PlacedLevel]]) -> list[list[PlacedLevel]]:
+def _repetitions(
+    levels: Mapping[int, Sequence[PlacedLevel]],
+) -> list[list[PlacedLevel]]:
     """Return run k as the k-th occurrence in time of every level."""
-    ordered = [sorted(members, key=lambda member: member.start) for members in levels.values()]
+    ordered = [
+        sorted(members, key=lambda member: member.start) for members in levels.values()
+    ]
     count = max(len(members) for members in ordered)
-    return [[members[k] for members in ordered if k < len(members)] for k in range(count)]
+    return [
+        [members[k] for members in ordered if k < len(members)] for k in range(count)
+    ]
 
 
 def _add_failed(runs: Sequence[list[PlacedLevel]], failed: Iterable[Result]) -> None:
@@ -182,6 +218,8 @@ def _add_failed(runs: Sequence[list[PlacedLevel]], failed: Iterable[Result]) -> 
         rate = result.declared.rate if result.declared else None
         if rate is None:
             continue
-        run = next((run for run in runs if rate not in {member.number for member in run}), None)
+        run = next(
+            (run for run in runs if rate not in {member.number for member in run}), None
+        )
         if run is not None:
             run.append(PlacedLevel(result, None))

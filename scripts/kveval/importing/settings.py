@@ -19,7 +19,9 @@ CONFIG_NAME = "benchmark-config.txt"
 _LMCACHE_DEFAULT_GIB = 5.0
 # As the suites of llm-d and of OpenShift AI name them, in lower case.
 _ARGS_KEYS = ("vllm extra args", "vllm additional args")
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL", re.IGNORECASE)
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL", re.IGNORECASE
+)
 _KV_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
 _LMCACHE = ("LMCacheConnectorV1", "LMCacheMPConnector", "LMCacheConnector")
 
@@ -72,7 +74,11 @@ class ServedSettings:
         return {
             **{key: self.values[key] for key in kept if key in self.values},
             "args": list(self.args or ()),
-            "env": {name: value for name, value in sorted(self.env.items()) if name != "HOME"},
+            "env": {
+                name: value
+                for name, value in sorted(self.env.items())
+                if name != "HOME"
+            },
         }
 
 
@@ -87,15 +93,29 @@ def parse_settings(text: str) -> ServedSettings:
             problems.append(f"{CONFIG_NAME}, line {number}: no `key: value`")
     keys = [key for key in values if key.lower() in _ARGS_KEYS]
     words = [_words(values, key, problems) for key in keys]
-    args = None if not words or None in words else tuple(word for line in words for word in line or ())
-    pairs = (word.partition("=") for word in _words(values, "vLLM Env Vars", problems) or ())
-    env = {name: "(left out)" if _SECRET.search(name) else value for name, equals, value in pairs if equals}
+    args = (
+        None
+        if not words or None in words
+        else tuple(word for line in words for word in line or ())
+    )
+    pairs = (
+        word.partition("=") for word in _words(values, "vLLM Env Vars", problems) or ()
+    )
+    env = {
+        name: "(left out)" if _SECRET.search(name) else value
+        for name, equals, value in pairs
+        if equals
+    }
     if "vLLM Env Vars" in values:
-        values["vLLM Env Vars"] = shlex.join(f"{name}={value}" for name, value in env.items())
+        values["vLLM Env Vars"] = shlex.join(
+            f"{name}={value}" for name, value in env.items()
+        )
     return ServedSettings(values, args, env, tuple(problems))
 
 
-def _words(values: Mapping[str, str], key: str, problems: list[str]) -> list[str] | None:
+def _words(
+    values: Mapping[str, str], key: str, problems: list[str]
+) -> list[str] | None:
     try:
         return shlex.split(values.get(key, ""))
     except ValueError as error:
@@ -119,7 +139,9 @@ def effective_tier(settings: ServedSettings, model: Model, ranks: int) -> Tier |
     """
     given = settings.argument("--kv-cache-dtype")
     kv_dtype = given if given in _KV_DTYPES else model.kv_cache_dtype
-    per_block = BLOCK_TOKENS * sizing.kv_bytes_per_token(model.geometry, kv_dtype, ranks, model.dtype)
+    per_block = BLOCK_TOKENS * sizing.kv_bytes_per_token(
+        model.geometry, kv_dtype, ranks, model.dtype
+    )
     for config in _connector_configs(settings):
         if config["kv_connector"] == "OffloadingConnector":
             extra = _extra(config)
@@ -130,16 +152,25 @@ def effective_tier(settings: ServedSettings, model: Model, ranks: int) -> Tier |
             return _lmcache(settings, per_block, ranks)
     size = settings.argument("--kv-offloading-size")
     if size is not None and _number(size) is not None:
-        return _tier(float(size) * sizing.GIB, per_block, f"--kv-offloading-size {size} GiB")
+        return _tier(
+            float(size) * sizing.GIB, per_block, f"--kv-offloading-size {size} GiB"
+        )
     return None
 
 
-def _native(settings: ServedSettings, extra: Mapping[str, Any], per_block: int) -> Tier | None:
-    blocks, in_bytes = _number(extra.get("num_cpu_blocks")), _number(extra.get("cpu_bytes_to_use"))
+def _native(
+    settings: ServedSettings, extra: Mapping[str, Any], per_block: int
+) -> Tier | None:
+    blocks, in_bytes = (
+        _number(extra.get("num_cpu_blocks")),
+        _number(extra.get("cpu_bytes_to_use")),
+    )
     if blocks is not None:
         step = int(_number(settings.argument("--block-size")) or BLOCK_TOKENS)
         count = sizing.blocks_of_server(int(blocks), step)
-        return Tier(count, count * per_block, f"num_cpu_blocks {int(blocks)} of {step} tokens")
+        return Tier(
+            count, count * per_block, f"num_cpu_blocks {int(blocks)} of {step} tokens"
+        )
     if in_bytes is not None:
         return _tier(in_bytes, per_block, f"cpu_bytes_to_use {int(in_bytes)}")
     return None
@@ -151,7 +182,11 @@ def _lmcache(settings: ServedSettings, per_block: int, ranks: int) -> Tier:
     given = _number(settings.env.get("LMCACHE_MAX_LOCAL_CPU_SIZE"))
     size = _LMCACHE_DEFAULT_GIB if given is None else given
     said = f"LMCACHE_MAX_LOCAL_CPU_SIZE {size:g} GiB x {ranks} ranks"
-    return _tier(size * ranks * sizing.GIB, per_block, said if given is not None else f"{said} (LMCache's default)")
+    return _tier(
+        size * ranks * sizing.GIB,
+        per_block,
+        said if given is not None else f"{said} (LMCache's default)",
+    )
 
 
 def ignored_sizes(settings: ServedSettings) -> list[str]:
@@ -161,12 +196,21 @@ def ignored_sizes(settings: ServedSettings) -> list[str]:
         for config in _connector_configs(settings)
         if config["kv_connector"] in _LMCACHE and "num_cpu_blocks" in _extra(config)
     ]
-    if "LMCACHE_CONFIG_FILE" in settings.env and set(connectors(settings)[:1]) & set(_LMCACHE):
-        found.append("LMCACHE_CONFIG_FILE may say otherwise; it is not among the results")
+    if "LMCACHE_CONFIG_FILE" in settings.env and set(connectors(settings)[:1]) & set(
+        _LMCACHE
+    ):
+        found.append(
+            "LMCACHE_CONFIG_FILE may say otherwise; it is not among the results"
+        )
     return found
 
 
-def ranks(settings: ServedSettings, model: Model, declared: int | None = None, gpus: int | None = None) -> int:
+def ranks(
+    settings: ServedSettings,
+    model: Model,
+    declared: int | None = None,
+    gpus: int | None = None,
+) -> int:
     """Return the tensor-parallel size: the argument's, else the file's, else `declared`, else `gpus`, else the model's.
 
     `gpus`: those of a server by the name of the hardware; they count if the model can be shared among so many.
@@ -186,7 +230,9 @@ def _connector_configs(settings: ServedSettings) -> list[Mapping[str, Any]]:
         return []
     inner = _extra(config).get("connectors") if isinstance(config, Mapping) else None
     configs = inner if isinstance(inner, list) else [config]
-    return [one for one in configs if isinstance(one, Mapping) and one.get("kv_connector")]
+    return [
+        one for one in configs if isinstance(one, Mapping) and one.get("kv_connector")
+    ]
 
 
 def _extra(config: Mapping[str, Any]) -> Mapping[str, Any]:

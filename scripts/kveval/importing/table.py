@@ -9,20 +9,54 @@ from pathlib import Path
 from typing import Any
 
 from kveval.host.findings import counted
-from kveval.importing.interpret import IMPORTED, LEFT_OUT, NOT_SELECTED, Result, effective
+from kveval.importing.interpret import (
+    IMPORTED,
+    LEFT_OUT,
+    NOT_SELECTED,
+    Result,
+    effective,
+)
 from kveval.importing.plan import ImportPlan
 
 COLUMNS = (
-    *("tree", "result", "status", "reason", "model", "scenario", "cpu_blocks", "runs", "levels"),
+    *(
+        "tree",
+        "result",
+        "status",
+        "reason",
+        "model",
+        "scenario",
+        "cpu_blocks",
+        "runs",
+        "levels",
+    ),
     *("declared_model", "declared_arm", "declared_cpu_blocks", "declared_rate"),
-    *("effective_cpu_blocks", "effective_said_by", "effective_connectors", "configuration", "gpu_memory_utilization"),
-    *("hardware", "software", "mempress", "replicas", "prefix_tokens", "prefix_count", "turns", "guidellm", "vllm"),
+    *(
+        "effective_cpu_blocks",
+        "effective_said_by",
+        "effective_connectors",
+        "configuration",
+        "gpu_memory_utilization",
+    ),
+    *(
+        "hardware",
+        "software",
+        "mempress",
+        "replicas",
+        "prefix_tokens",
+        "prefix_count",
+        "turns",
+        "guidellm",
+        "vllm",
+    ),
     *("start", "end", "requests_completed", "requests_incomplete", "requests_errored"),
     *("archive_files", "remarks", "recording"),
 )
 
 
-def write_table(plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[str]], output: Path) -> None:
+def write_table(
+    plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[str]], output: Path
+) -> None:
     """Write analysis/imported.csv. `recordings`: (cell path, run) -> what was found of the recording."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("w", newline="", encoding="utf-8") as file:
@@ -31,13 +65,20 @@ def write_table(plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[
         writer.writerows(rows(plan, recordings))
 
 
-def rows(plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[dict[str, Any]]:
+def rows(
+    plan: ImportPlan, recordings: Mapping[tuple[str, int], Sequence[str]]
+) -> Iterator[dict[str, Any]]:
     """Yield one row per result; then the folders and JSON files that hold none."""
     for result in plan.listed:
         yield _row(result, recordings)
     for tree, other in plan.others:
         status = LEFT_OUT if other.file else "no result"
-        yield {"tree": tree, "result": other.place, "status": status, "reason": other.reason}
+        yield {
+            "tree": tree,
+            "result": other.place,
+            "status": status,
+            "reason": other.reason,
+        }
 
 
 def summary(plan: ImportPlan) -> str:
@@ -45,21 +86,33 @@ def summary(plan: ImportPlan) -> str:
     counts = Counter(result.status for result in plan.listed)
     imported = counts.pop(IMPORTED, 0)
     rest = "".join(f", {count} {status}" for status, count in sorted(counts.items()))
-    made = f" ({counted(len(plan.runs), 'run')} of {counted(len(plan.cells), 'cell')})" if imported else ""
-    return f"{counted(len(plan.listed), 'result')} found: {imported} imported{made}{rest}"
+    made = (
+        f" ({counted(len(plan.runs), 'run')} of {counted(len(plan.cells), 'cell')})"
+        if imported
+        else ""
+    )
+    return (
+        f"{counted(len(plan.listed), 'result')} found: {imported} imported{made}{rest}"
+    )
 
 
 def findings(plan: ImportPlan, shown: int = 12) -> str:
     """Say for the report, in Markdown, what was found, what was left out and what does not agree; the first `shown`."""
-    lines = [f"{summary(plan)}; `analysis/imported.csv` lists each: what its name declares, and what ran."]
+    lines = [
+        f"{summary(plan)}; `analysis/imported.csv` lists each: what its name declares, and what ran."
+    ]
     single = [cell.path for cell in plan.cells if len(plan.runs_of(cell.path)) == 1]
     if single:
-        lines.append(f"- only one run, so no verdict: {', '.join(single[:shown])}{_more(len(single) - shown)}")
+        lines.append(
+            f"- only one run, so no verdict: {', '.join(single[:shown])}{_more(len(single) - shown)}"
+        )
     refused: dict[str, list[str]] = {}
     remarks: dict[str, list[str]] = {}
     for result in plan.listed:
         if result.status not in (IMPORTED, NOT_SELECTED):
-            refused.setdefault(result.status, []).append(f"`{result.found.place}`: {result.reason}")
+            refused.setdefault(result.status, []).append(
+                f"`{result.found.place}`: {result.reason}"
+            )
         for remark in result.remarks:
             remarks.setdefault(remark.text, []).append(result.found.place)
     for status, found in refused.items():
@@ -82,7 +135,9 @@ def _more(count: int) -> str:
     return f" and {count} more" if count > 0 else ""
 
 
-def _row(result: Result, recordings: Mapping[tuple[str, int], Sequence[str]]) -> dict[str, Any]:
+def _row(
+    result: Result, recordings: Mapping[tuple[str, int], Sequence[str]]
+) -> dict[str, Any]:
     facts, values = result.facts, result.settings.values
     row: dict[str, Any] = {
         "tree": result.tree,
@@ -102,15 +157,31 @@ def _row(result: Result, recordings: Mapping[tuple[str, int], Sequence[str]]) ->
         row |= {"start": _iso(min(level.start for level in facts.levels))}
         row |= {"end": _iso(max(level.end for level in facts.levels))}
         for ending in ("completed", "incomplete", "errored"):
-            row[f"requests_{ending}"] = sum(getattr(level, ending) for level in facts.levels)
+            row[f"requests_{ending}"] = sum(
+                getattr(level, ending) for level in facts.levels
+            )
     if (declared := result.declared) is not None:
-        row |= {name: getattr(declared, name) for name in ("hardware", "software", "mempress", "replicas")}
-        row |= {f"declared_{name}": getattr(declared, name) for name in ("model", "arm", "rate")}
-        blocks = declared.cpu_blocks if result.declared_blocks is None else result.declared_blocks
+        row |= {
+            name: getattr(declared, name)
+            for name in ("hardware", "software", "mempress", "replicas")
+        }
+        row |= {
+            f"declared_{name}": getattr(declared, name)
+            for name in ("model", "arm", "rate")
+        }
+        blocks = (
+            declared.cpu_blocks
+            if result.declared_blocks is None
+            else result.declared_blocks
+        )
         row["declared_cpu_blocks"] = blocks
     if result.cell is not None:
         ran = effective(result)
-        notes = [note for run in result.runs for note in recordings.get((result.cell.path, run), ())]
+        notes = [
+            note
+            for run in result.runs
+            for note in recordings.get((result.cell.path, run), ())
+        ]
         row |= asdict(result.cell) | {
             "effective_cpu_blocks": ran["cpu_blocks"],
             "effective_said_by": ran["said_by"],

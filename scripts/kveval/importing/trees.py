@@ -20,7 +20,9 @@ from kveval.pcp.archive.tars import TARS
 REPORT_NAME = "guidellm-results.json"
 ARCHIVES_NAME = "pcp-archives"
 _REPORT = re.compile(rf"{re.escape(REPORT_NAME)}(\.zst)*")
-_BENCHMARK = re.compile(r"(?P<stem>benchmark_\d{8}_\d{6}_(?P<parameters>.+))_guidellm\.json(\.zst)*")
+_BENCHMARK = re.compile(
+    r"(?P<stem>benchmark_\d{8}_\d{6}_(?P<parameters>.+))_guidellm\.json(\.zst)*"
+)
 _TAR = re.compile(rf"(?P<stem>.+)_pcp({'|'.join(map(re.escape, TARS))})")
 _JSON = re.compile(r".+\.jsonl?(\.zst)*")
 _LOG = re.compile(r"vllm-startup\.log(\.zst)*")
@@ -89,52 +91,99 @@ def stamps_of(root: Path, paths: Sequence[str]) -> list[Stamp]:
     """Return the files among `paths`, and below the folders among them. Raises OSError for one that is not there."""
     found = []
     for path in paths:
-        found += _files_below(root, path) if (root / path).is_dir() else [_stamp(path, (root / path).stat())]
+        found += (
+            _files_below(root, path)
+            if (root / path).is_dir()
+            else [_stamp(path, (root / path).stat())]
+        )
     return found
 
 
-def _scan_folder(root: Path, folder: str, pattern: NamePattern | None, tree: Tree, depth: int) -> bool:
+def _scan_folder(
+    root: Path, folder: str, pattern: NamePattern | None, tree: Tree, depth: int
+) -> bool:
     """Scan one folder; return whether results were found directly in it."""
     files, folders = _entries(root, folder)
-    recorded = _files_below(root, _join(folder, ARCHIVES_NAME)) if ARCHIVES_NAME in folders else []
+    recorded = (
+        _files_below(root, _join(folder, ARCHIVES_NAME))
+        if ARCHIVES_NAME in folders
+        else []
+    )
     logs = [files[name] for name in sorted(files) if _LOG.fullmatch(name)]
-    beside = FoundTree(folder or ".", "", "", config=files.get(CONFIG_NAME), logs=logs, archives=recorded)
-    reports = sorted((name for name in files if _REPORT.fullmatch(name)), key=lambda name: (len(name), name))
-    patterned = [] if reports or pattern is None else list(_patterned(folder, files, pattern, beside))
+    beside = FoundTree(
+        folder or ".",
+        "",
+        "",
+        config=files.get(CONFIG_NAME),
+        logs=logs,
+        archives=recorded,
+    )
+    reports = sorted(
+        (name for name in files if _REPORT.fullmatch(name)),
+        key=lambda name: (len(name), name),
+    )
+    patterned = (
+        []
+        if reports or pattern is None
+        else list(_patterned(folder, files, pattern, beside))
+    )
     if reports or (CONFIG_NAME in files and not patterned):
         name = (folder or root.resolve().name).rpartition("/")[2]
-        own = {"form": "folder", "name": name, "reports": [files[report] for report in reports]}
+        own = {
+            "form": "folder",
+            "name": name,
+            "reports": [files[report] for report in reports],
+        }
         tree.results.append(msgspec.structs.replace(beside, **own))
         tree.others += _left_out(folder, files.keys() - set(reports), pattern)
         return True
     found = [*_benchmarks(folder, files), *patterned]
     tree.results += found
-    used = {stamp.path for result in found for stamp in (*result.reports, *result.archives)}
+    used = {
+        stamp.path for result in found for stamp in (*result.reports, *result.archives)
+    }
     names = [name for name in files if _join(folder, name) not in used]
     tree.others += _left_out(folder, names, pattern)
-    tree.shared_archives += [files[name] for name in sorted(names) if _TAR.fullmatch(name)]
+    tree.shared_archives += [
+        files[name] for name in sorted(names) if _TAR.fullmatch(name)
+    ]
     # Beside benchmark-config.txt they are the archives of the results in this folder.
     tree.shared_archives += [] if CONFIG_NAME in files else recorded
     below = [_join(folder, name) for name in folders if name != ARCHIVES_NAME]
-    plain = [place for place in below if not (depth and _scan_folder(root, place, pattern, tree, depth - 1))]
+    plain = [
+        place
+        for place in below
+        if not (depth and _scan_folder(root, place, pattern, tree, depth - 1))
+    ]
     if len(plain) < len(below):
         # A folder among results that holds none itself, and none below it, was meant to be one.
         reason = "neither benchmark-config.txt nor guidellm-results.json in it"
-        tree.others += [LeftOut(place, reason) for place in plain if not _holds(place, tree)]
+        tree.others += [
+            LeftOut(place, reason) for place in plain if not _holds(place, tree)
+        ]
     return bool(found)
 
 
-def _left_out(folder: str, names: Iterable[str], pattern: NamePattern | None) -> list[LeftOut]:
+def _left_out(
+    folder: str, names: Iterable[str], pattern: NamePattern | None
+) -> list[LeftOut]:
     """Return the JSON files among those of a folder that are not results."""
     reason = "its name has none of the known forms"
     if pattern is not None:
         reason = f"its name does not match the pattern {pattern.pattern!r}"
-    return [LeftOut(_join(folder, name), reason, file=True) for name in names if _JSON.fullmatch(name)]
+    return [
+        LeftOut(_join(folder, name), reason, file=True)
+        for name in names
+        if _JSON.fullmatch(name)
+    ]
 
 
 def _holds(place: str, tree: Tree) -> bool:
     """Whether a folder holds a result, or a file that is listed itself."""
-    listed = (*(found.place for found in tree.results), *(other.place for other in tree.others))
+    listed = (
+        *(found.place for found in tree.results),
+        *(other.place for other in tree.others),
+    )
     return any(found.startswith(f"{place}/") for found in listed)
 
 
@@ -147,10 +196,18 @@ def _benchmarks(folder: str, files: Mapping[str, Stamp]) -> Iterator[FoundTree]:
     for name, stamp in sorted(files.items()):
         if match := _BENCHMARK.fullmatch(name):
             own = tars.get(match["stem"], [])
-            yield FoundTree(_join(folder, name), "benchmark", match["parameters"], [stamp], archives=own)
+            yield FoundTree(
+                _join(folder, name),
+                "benchmark",
+                match["parameters"],
+                [stamp],
+                archives=own,
+            )
 
 
-def _patterned(folder: str, files: Mapping[str, Stamp], pattern: NamePattern, beside: FoundTree) -> Iterator[FoundTree]:
+def _patterned(
+    folder: str, files: Mapping[str, Stamp], pattern: NamePattern, beside: FoundTree
+) -> Iterator[FoundTree]:
     """Yield the reports of the import's pattern, each with what its folder has beside benchmark-config.txt."""
     for name, stamp in sorted(files.items()):
         place = _join(folder, name)
@@ -164,7 +221,9 @@ def _patterned(folder: str, files: Mapping[str, Stamp], pattern: NamePattern, be
 
 def _files_below(root: Path, folder: str) -> list[Stamp]:
     files, folders = _entries(root, folder)
-    below = [stamp for name in folders for stamp in _files_below(root, _join(folder, name))]
+    below = [
+        stamp for name in folders for stamp in _files_below(root, _join(folder, name))
+    ]
     return [*(files[name] for name in sorted(files)), *below]
 
 
@@ -172,8 +231,16 @@ def _entries(root: Path, folder: str) -> tuple[dict[str, Stamp], list[str]]:
     """Return the files of a folder by name, and the names of its folders, sorted, hidden ones left out."""
     with os.scandir(root / folder) as scanned:
         entries = list(scanned)
-    files = {entry.name: _stamp(_join(folder, entry.name), entry.stat()) for entry in entries if entry.is_file()}
-    return files, sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    files = {
+        entry.name: _stamp(_join(folder, entry.name), entry.stat())
+        for entry in entries
+        if entry.is_file()
+    }
+    return files, sorted(
+        entry.name
+        for entry in entries
+        if entry.is_dir() and not entry.name.startswith(".")
+    )
 
 
 def _stamp(path: str, status: os.stat_result) -> Stamp:

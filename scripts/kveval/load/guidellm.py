@@ -85,10 +85,14 @@ def levels_of(workload: WorkloadSpec, run: int) -> list[Level]:
     so that the arms of a block get the same requests.
     """
     given = () if workload.searched else workload.given_levels
-    return [_level(workload, run, index, streams) for index, streams in enumerate(given)]
+    return [
+        _level(workload, run, index, streams) for index, streams in enumerate(given)
+    ]
 
 
-def next_level(workload: WorkloadSpec, run: int, throughput_tok_s: Mapping[int, float]) -> Level | None:
+def next_level(
+    workload: WorkloadSpec, run: int, throughput_tok_s: Mapping[int, float]
+) -> Level | None:
     """Return the level after those that were measured, None after the last.
 
     `throughput_tok_s`: what the levels so far delivered, in the order in which they were measured.
@@ -102,7 +106,9 @@ def next_level(workload: WorkloadSpec, run: int, throughput_tok_s: Mapping[int, 
 
 
 def _level(workload: WorkloadSpec, run: int, index: int, streams: int) -> Level:
-    return Level(streams=streams, index=index, seed=workload.seed + 100_000 * run + index)
+    return Level(
+        streams=streams, index=index, seed=workload.seed + 100_000 * run + index
+    )
 
 
 def lasting(workload: WorkloadSpec, level: Level) -> WorkloadSpec:
@@ -118,11 +124,20 @@ def data_argument(workload: WorkloadSpec, level: int) -> str:
         "output_tokens": workload.output_tokens,
         "turns": workload.turns,
     }
-    for name, spread in (("prompt", workload.prompt_spread), ("output", workload.output_spread)):
+    for name, spread in (
+        ("prompt", workload.prompt_spread),
+        ("output", workload.output_spread),
+    ):
         if spread is not None:
-            fields |= {f"{name}_tokens_{key}": value for key, value in msgspec.structs.asdict(spread).items()}
+            fields |= {
+                f"{name}_tokens_{key}": value
+                for key, value in msgspec.structs.asdict(spread).items()
+            }
     if prefix_tokens := workloads.prefix_tokens_at(workload, level):
-        fields |= {"prefix_tokens": prefix_tokens, "prefix_count": workloads.prefix_count_at(workload, level)}
+        fields |= {
+            "prefix_tokens": prefix_tokens,
+            "prefix_count": workloads.prefix_count_at(workload, level),
+        }
     return ",".join(f"{key}={value}" for key, value in fields.items())
 
 
@@ -153,7 +168,10 @@ def profile_argument(workload: WorkloadSpec, level: int) -> str:
         "constant": {"kind": "constant", **rate},
         "poisson": {"kind": "poisson", **rate},
         # At the trace's times, whether or not earlier requests were answered.
-        **{name: {"kind": "replay", "schedule_turn": "timestamp"} for name in ("bursts", "trace")},
+        **{
+            name: {"kind": "replay", "schedule_turn": "timestamp"}
+            for name in ("bursts", "trace")
+        },
         "trace-streams": {"kind": "concurrent", "streams": [level]},
         "prefix-length": {"kind": "synchronous"},
     }
@@ -163,7 +181,13 @@ def profile_argument(workload: WorkloadSpec, level: int) -> str:
     return _json(profile)
 
 
-def command(guidellm: str, workload: WorkloadSpec, level: Level, target: LoadTarget, report: Path) -> list[str]:
+def command(
+    guidellm: str,
+    workload: WorkloadSpec,
+    level: Level,
+    target: LoadTarget,
+    report: Path,
+) -> list[str]:
     """Build the command line of GuideLLM 0.8 for one level: fixed time, every request's record kept.
 
     A level that replays a trace finds it beside its report, see `write_data`.
@@ -174,7 +198,9 @@ def command(guidellm: str, workload: WorkloadSpec, level: Level, target: LoadTar
         "profile": profile_argument(workload, level.streams),
         "constraint": f"kind=max_duration,seconds={lasting(workload, level).seconds:g}",
         "seed": f"kind=static,value={level.seed}",
-        "data": _trace_argument(workload, level, report) if replays else data_argument(workload, level.streams),
+        "data": _trace_argument(workload, level, report)
+        if replays
+        else data_argument(workload, level.streams),
         "tokenizer": f"kind=hf_auto,model={target.tokenizer}",
         "output": f"kind=json,path={report}",
         "metrics": "kind=generative,sample_size=0",
@@ -192,7 +218,11 @@ def time_limit_s(workload: WorkloadSpec, level: int) -> float:
 
     The sum of its time, its start-up and its last requests.
     """
-    return workload.seconds + start_allowance_s(workload, level) + workload.request_timeout_s
+    return (
+        workload.seconds
+        + start_allowance_s(workload, level)
+        + workload.request_timeout_s
+    )
 
 
 def sending_limit_s(workload: WorkloadSpec) -> float:
@@ -268,7 +298,12 @@ def run_level(
     with (
         supervisor.temporary_folder() as scratch,
         supervisor.supervised(
-            "guidellm", argv, env={**env, "TMPDIR": str(scratch)}, log=log, cwd=scratch, grace_s=5.0
+            "guidellm",
+            argv,
+            env={**env, "TMPDIR": str(scratch)},
+            log=log,
+            cwd=scratch,
+            grace_s=5.0,
         ) as process,
     ):
         idle = Idle(process.pid)
@@ -278,7 +313,10 @@ def run_level(
                 break
             except subprocess.TimeoutExpired:
                 if held and go is not None and sitecustomize.ready_file(go).exists():
-                    primed, held = primed_facts(sitecustomize.ready_file(go).read_text()), False
+                    primed, held = (
+                        primed_facts(sitecustomize.ready_file(go).read_text()),
+                        False,
+                    )
                     sending()
                     go.touch()
                     limit_s = time.monotonic() - begin + sending_limit_s
@@ -294,7 +332,9 @@ def run_level(
                     ) from None
                 watch(elapsed)
     if code != 0:
-        message = f"GuideLLM failed ({exit_words(code)}){last_words(log, offset)}; see {log}"
+        message = (
+            f"GuideLLM failed ({exit_words(code)}){last_words(log, offset)}; see {log}"
+        )
         raise LoadError(message, code="generator_failed", exit_code=code, log=log)
     return time.monotonic() - begin, primed
 
@@ -305,7 +345,9 @@ def primed_facts(text: str) -> Primed | None:
     return Primed(int(said["prefixes"]), float(said["seconds"])) if said else None
 
 
-def priming_environment(workload: WorkloadSpec, level: Level, target: LoadTarget) -> dict[str, str]:
+def priming_environment(
+    workload: WorkloadSpec, level: Level, target: LoadTarget
+) -> dict[str, str]:
     """Return the environment that makes a held generator prime the caches, if the workload asks for it.
 
     kveval.load.loadside, which holds it, must be on its PYTHONPATH.
@@ -332,12 +374,17 @@ def report_facts(report: Path, version: str) -> ReportFacts:
         content = json.loads(report.read_text())
         benchmark = content["benchmarks"][0]
         totals = benchmark["metrics"]["request_totals"]
-        completed, errored, unanswered = (int(totals[name]) for name in ("successful", "errored", "incomplete"))
-        facts = ReportFacts(float(benchmark["start_time"]), float(benchmark["end_time"]))
+        completed, errored, unanswered = (
+            int(totals[name]) for name in ("successful", "errored", "incomplete")
+        )
+        facts = ReportFacts(
+            float(benchmark["start_time"]), float(benchmark["end_time"])
+        )
         found = str(content["metadata"]["guidellm_version"])
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise LoadError(
-            f"GuideLLM left no usable report {report.name} ({error!r}); see its log beside it", code="no_usable_report"
+            f"GuideLLM left no usable report {report.name} ({error!r}); see its log beside it",
+            code="no_usable_report",
         ) from error
     if found != version:
         raise LoadError(

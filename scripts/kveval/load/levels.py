@@ -46,9 +46,20 @@ def streams_at(workload: WorkloadSpec, level: int) -> int | None:
 
 def rate_req_s_at(workload: WorkloadSpec, level: int) -> float | None:
     """Return the mean requests per second that are sent at a level; None if they follow from the answers."""
-    if workload.trace is not None and workload.trace.requests and level in workload.given_levels:
-        return workload.trace.requests[workload.given_levels.index(level)] / workload.seconds
-    return level / 60 if workload.profile in OPEN_LOOP and workload.profile != "trace" else None
+    if (
+        workload.trace is not None
+        and workload.trace.requests
+        and level in workload.given_levels
+    ):
+        return (
+            workload.trace.requests[workload.given_levels.index(level)]
+            / workload.seconds
+        )
+    return (
+        level / 60
+        if workload.profile in OPEN_LOOP and workload.profile != "trace"
+        else None
+    )
 
 
 def in_words(workload: WorkloadSpec) -> str:

@@ -63,11 +63,17 @@ def outcome(search: SearchSpec, throughput_tok_s: Mapping[int, float]) -> Search
     ending: Ending = "unfinished"
     if next_level(search, throughput_tok_s) is None:
         closed = not _open_gaps(search, below, peak, above)
-        ending = "resolution" if closed and (above is not None or peak == search.stop) else "budget"
+        ending = (
+            "resolution"
+            if closed and (above is not None or peak == search.stop)
+            else "budget"
+        )
     return SearchResult(peak, below, above, ending)
 
 
-def levels_to_freeze(search: SearchSpec, throughput_tok_s: Mapping[int, float]) -> tuple[int, ...]:
+def levels_to_freeze(
+    search: SearchSpec, throughput_tok_s: Mapping[int, float]
+) -> tuple[int, ...]:
     """Choose from the levels that were tried those at which every arm is measured, at most the search's `keep`.
 
     The peak and its neighbours, the ends, then what splits the widest remaining ratio: so an arm that moves the
@@ -76,12 +82,19 @@ def levels_to_freeze(search: SearchSpec, throughput_tok_s: Mapping[int, float]) 
     found = outcome(search, throughput_tok_s)
     tried = sorted(throughput_tok_s)
     wanted = dict.fromkeys(
-        level for level in (found.peak, found.above, found.below, tried[0], tried[-1]) if level is not None
+        level
+        for level in (found.peak, found.above, found.below, tried[0], tried[-1])
+        if level is not None
     )
     chosen = list(wanted)[: search.keep]
     while len(chosen) < min(search.keep, len(tried)):
         left = [level for level in tried if level not in chosen]
-        chosen.append(max(left, key=lambda level: min(abs(math.log(level / other)) for other in chosen)))
+        chosen.append(
+            max(
+                left,
+                key=lambda level: min(abs(math.log(level / other)) for other in chosen),
+            )
+        )
     return tuple(sorted(chosen))
 
 
@@ -91,17 +104,31 @@ def _ratio(search: SearchSpec) -> float:
     return max(_LEAST_RATIO, math.pow(search.stop / search.start, 1 / steps))
 
 
-def _around(search: SearchSpec, throughput_tok_s: Mapping[int, float]) -> tuple[int, int | None, int | None]:
+def _around(
+    search: SearchSpec, throughput_tok_s: Mapping[int, float]
+) -> tuple[int, int | None, int | None]:
     """The lowest level as good as the best, and the tried ones below and above it."""
     best = max(throughput_tok_s.values())
     tried = sorted(throughput_tok_s)
-    place = next(i for i, level in enumerate(tried) if throughput_tok_s[level] >= best * (1 - search.noise))
+    place = next(
+        i
+        for i, level in enumerate(tried)
+        if throughput_tok_s[level] >= best * (1 - search.noise)
+    )
     below = tried[place - 1] if place > 0 else None
     above = tried[place + 1] if place + 1 < len(tried) else None
     return tried[place], below, above
 
 
-def _open_gaps(search: SearchSpec, below: int | None, peak: int, above: int | None) -> list[tuple[int, int]]:
+def _open_gaps(
+    search: SearchSpec, below: int | None, peak: int, above: int | None
+) -> list[tuple[int, int]]:
     """The gaps beside the peak in which a whole level lies, and that are wider than what is asked for."""
-    gaps = ([(below, peak)] if below is not None else []) + ([(peak, above)] if above is not None else [])
-    return [(low, high) for low, high in gaps if high - low > 1 and high / low > 1 + search.resolution]
+    gaps = ([(below, peak)] if below is not None else []) + (
+        [(peak, above)] if above is not None else []
+    )
+    return [
+        (low, high)
+        for low, high in gaps
+        if high - low > 1 and high / low > 1 + search.resolution
+    ]

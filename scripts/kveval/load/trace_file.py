@@ -44,7 +44,9 @@ def read(path: Path, hash_tokens: int) -> Trace:
     try:
         stamp = path.stat()
     except OSError as error:
-        raise TraceError(f"no trace {path}: {error.strerror}", code="no_trace", path=path) from error
+        raise TraceError(
+            f"no trace {path}: {error.strerror}", code="no_trace", path=path
+        ) from error
     return _read(path, hash_tokens, stamp.st_mtime_ns, stamp.st_size)
 
 
@@ -54,7 +56,9 @@ def _read(path: Path, hash_tokens: int, _modified: int, _size: int) -> Trace:
         content = path.read_bytes()
         text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(f"trace {path} cannot be read: {error}", code="unreadable", path=path) from error
+        raise TraceError(
+            f"trace {path} cannot be read: {error}", code="unreadable", path=path
+        ) from error
     decoder = msgspec.json.Decoder(TraceRow)
     rows: list[TraceRow] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -64,7 +68,9 @@ def _read(path: Path, hash_tokens: int, _modified: int, _size: int) -> Trace:
             rows.append(decoder.decode(line))
         except msgspec.DecodeError as error:
             said = f"{path} line {number}: {error}; each has timestamp, input_length, output_length and hash_ids"
-            raise TraceError(said, code="not_a_request", path=path, line=number) from error
+            raise TraceError(
+                said, code="not_a_request", path=path, line=number
+            ) from error
     if not rows:
         raise TraceError(f"trace {path} has no requests", code="empty", path=path)
     for wrong in problems(rows, hash_tokens):
@@ -77,7 +83,11 @@ def problems(rows: Iterable[TraceRow], hash_tokens: int) -> Iterator[str]:
     """Yield what is wrong with requests: lengths that do not fit their ids, negative ids, ids after different ids."""
     before: dict[int, int] = {}
     for number, row in enumerate(rows, 1):
-        if row.input_length < 1 or row.output_length < 0 or not 0 <= row.timestamp < float("inf"):
+        if (
+            row.input_length < 1
+            or row.output_length < 0
+            or not 0 <= row.timestamp < float("inf")
+        ):
             yield f"request {number}: needs a time from 0 on, a prompt of a token or more, an answer of 0 or more"
         elif -(-row.input_length // hash_tokens) != len(row.hash_ids):
             yield (

@@ -33,8 +33,18 @@ import msgspec
 
 from kveval.load.trace_file import TraceError, TraceRow, problems
 
-_PROMPT_TOKENS = ("input_length", "prompt_tokens", "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
-_OUTPUT_TOKENS = ("output_length", "completion_tokens", "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+_PROMPT_TOKENS = (
+    "input_length",
+    "prompt_tokens",
+    "gen_ai.usage.input_tokens",
+    "gen_ai.usage.prompt_tokens",
+)
+_OUTPUT_TOKENS = (
+    "output_length",
+    "completion_tokens",
+    "gen_ai.usage.output_tokens",
+    "gen_ai.usage.completion_tokens",
+)
 _Entries = Iterable[Mapping[str, Any]]
 
 
@@ -51,16 +61,22 @@ def weka(entries: _Entries, hash_tokens: int, _salt: bytes) -> Iterator[TraceRow
             if tokens % hash_tokens and len(ids) >= wanted:
                 # A block in which the prompt ends is not whole.
                 keys[-1] = (keys[-1], tokens)
-            yield _row(time_s, tokens, int(_number(request, ("out",))), _chained(keys, numbers))
+            yield _row(
+                time_s, tokens, int(_number(request, ("out",))), _chained(keys, numbers)
+            )
 
 
-def _requests(entries: Sequence[Mapping[str, Any]], spawned_s: float) -> Iterator[tuple[Mapping[str, Any], float]]:
+def _requests(
+    entries: Sequence[Mapping[str, Any]], spawned_s: float
+) -> Iterator[tuple[Mapping[str, Any], float]]:
     """Requests with their times in the session, s; a subagent's are given from its start or from the session's."""
     times = [float(entry["t"]) for entry in entries if entry.get("type") != "subagent"]
     offset = spawned_s if times and times[0] < spawned_s else 0.0
     for entry in entries:
         if entry.get("type") == "subagent":
-            yield from _requests(_listed(entry, "requests"), offset + float(entry.get("t", 0.0)))
+            yield from _requests(
+                _listed(entry, "requests"), offset + float(entry.get("t", 0.0))
+            )
         else:
             yield entry, offset + float(entry["t"])
 
@@ -73,7 +89,9 @@ def harvard(entries: _Entries, hash_tokens: int, _salt: bytes) -> Iterator[Trace
     numbers, fresh = _numbering(), itertools.count()
     for request in itertools.chain.from_iterable(map(_with_subagents, entries)):
         ids = _listed(request, "block_ids")
-        tokens = sum((request.get("role_tokens") or {}).values()) or len(ids) * hash_tokens
+        tokens = (
+            sum((request.get("role_tokens") or {}).values()) or len(ids) * hash_tokens
+        )
         keys = [*ids, *_own(-(-tokens // hash_tokens) - len(ids), fresh)]
         # The answer of a request that failed was not counted.
         outputs = request["provider_tokens"]["completion"] or 0
@@ -97,7 +115,10 @@ def bailian(entries: _Entries, hash_tokens: int, _salt: bytes) -> Iterator[Trace
     """Yield requests that already have hashes, as any numbers or names."""
     numbers = _numbering()
     for entry in entries:
-        tokens, outputs = int(_number(entry, _PROMPT_TOKENS)), int(_number(entry, _OUTPUT_TOKENS))
+        tokens, outputs = (
+            int(_number(entry, _PROMPT_TOKENS)),
+            int(_number(entry, _OUTPUT_TOKENS)),
+        )
         keys = list(_listed(entry, "hash_ids"))[: -(-tokens // hash_tokens)]
         if tokens % hash_tokens and keys:
             keys[-1] = (keys[-1], tokens)
@@ -111,13 +132,27 @@ def otel(entries: _Entries, hash_tokens: int, salt: bytes) -> Iterator[TraceRow]
         for span in _listed(entry, "spans") or [entry]:
             said = span.get("attributes") or {}
             messages = said.get("gen_ai.input.messages")
-            failed = (span.get("status") or {}).get("code") in (2, "ERROR", "STATUS_CODE_ERROR")
-            if messages is None or failed or not any(name in said for name in _PROMPT_TOKENS):
+            failed = (span.get("status") or {}).get("code") in (
+                2,
+                "ERROR",
+                "STATUS_CODE_ERROR",
+            )
+            if (
+                messages is None
+                or failed
+                or not any(name in said for name in _PROMPT_TOKENS)
+            ):
                 continue
-            text = messages if isinstance(messages, str) else json.dumps(messages, ensure_ascii=False)
+            text = (
+                messages
+                if isinstance(messages, str)
+                else json.dumps(messages, ensure_ascii=False)
+            )
             start = str(span["start_time"]).replace("Z", "+00:00")
             moment = datetime.fromisoformat(start)
-            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+            seconds = (
+                moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            ).timestamp()
             yield _of_text(seconds, text, said, hash_tokens, salt, numbers)
 
 
@@ -128,19 +163,33 @@ def log(entries: _Entries, hash_tokens: int, salt: bytes) -> Iterator[TraceRow]:
         prompt = entry.get("prompt", entry.get("messages"))
         if prompt is None:
             raise TraceError("a line has neither prompt nor messages", code="no_prompt")
-        text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
-        yield _of_text(float(entry["timestamp"]), text, entry, hash_tokens, salt, numbers)
+        text = (
+            prompt
+            if isinstance(prompt, str)
+            else json.dumps(prompt, ensure_ascii=False)
+        )
+        yield _of_text(
+            float(entry["timestamp"]), text, entry, hash_tokens, salt, numbers
+        )
 
 
 def _of_text(
-    seconds: float, text: str, said: Mapping[str, Any], hash_tokens: int, salt: bytes, numbers: dict[Any, int]
+    seconds: float,
+    text: str,
+    said: Mapping[str, Any],
+    hash_tokens: int,
+    salt: bytes,
+    numbers: dict[Any, int],
 ) -> TraceRow:
     """Make a request of a text, with a hash for each block of `hash_tokens` tokens of four characters.
 
     The fixed four characters give equal beginnings equal hashes whatever follows them; the request's length is the one
     that was counted.
     """
-    tokens, outputs = int(_number(said, _PROMPT_TOKENS)), int(_number(said, _OUTPUT_TOKENS))
+    tokens, outputs = (
+        int(_number(said, _PROMPT_TOKENS)),
+        int(_number(said, _OUTPUT_TOKENS)),
+    )
     wanted, each = -(-tokens // hash_tokens), 4 * hash_tokens
     keys: list[Any] = []
     running = hmac.new(salt, digestmod=hashlib.sha256)
@@ -149,7 +198,9 @@ def _of_text(
         running.update(piece.encode(errors="surrogatepass"))
         # The last block has the lengths in its key, so that no longer prompt shares it.
         whole = len(piece) == each and (place + 1) * hash_tokens <= tokens
-        keys.append(running.digest() if whole else (running.digest(), place, tokens, len(text)))
+        keys.append(
+            running.digest() if whole else (running.digest(), place, tokens, len(text))
+        )
     return _row(seconds, tokens, outputs, _chained(keys, numbers))
 
 
@@ -196,14 +247,24 @@ def _entries(path: Path) -> Iterator[Mapping[str, Any]]:
             try:
                 entry = json.loads(line)
             except ValueError as error:
-                raise TraceError(f"{path} line {number} is not JSON: {error}", code="no_json", line=number) from error
+                raise TraceError(
+                    f"{path} line {number} is not JSON: {error}",
+                    code="no_json",
+                    line=number,
+                ) from error
             if not isinstance(entry, Mapping):
-                raise TraceError(f"{path} line {number} is not an object", code="no_json", line=number)
+                raise TraceError(
+                    f"{path} line {number} is not an object",
+                    code="no_json",
+                    line=number,
+                )
             yield entry
 
 
 # Form -> its converter, and the tokens of a block.
-_FORMS: Mapping[str, tuple[Callable[[_Entries, int, bytes], Iterator[TraceRow]], int]] = {
+_FORMS: Mapping[
+    str, tuple[Callable[[_Entries, int, bytes], Iterator[TraceRow]], int]
+] = {
     "bailian": (bailian, 16),
     "harvard": (harvard, 16),
     "log": (log, 32),
@@ -212,38 +273,63 @@ _FORMS: Mapping[str, tuple[Callable[[_Entries, int, bytes], Iterator[TraceRow]],
 }
 
 
-def convert(form: str, source: Path, output: Path, hash_tokens: int, salt: bytes) -> int:
+def convert(
+    form: str, source: Path, output: Path, hash_tokens: int, salt: bytes
+) -> int:
     """Convert a trace to the Mooncake trace's form, from time 0 on; return how many requests it has."""
     requests_of, _ = _FORMS[form]
     try:
         found = requests_of(_entries(source), hash_tokens, salt)
-        rows = sorted((row for row in found if row.input_length), key=lambda row: row.timestamp)
-    except (KeyError, TypeError, ValueError, AttributeError, EOFError, zlib.error) as error:
+        rows = sorted(
+            (row for row in found if row.input_length), key=lambda row: row.timestamp
+        )
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        EOFError,
+        zlib.error,
+    ) as error:
         raise TraceError(
-            f"{source} is not a trace of form {form}: {error!r}", code="other_form", path=source
+            f"{source} is not a trace of form {form}: {error!r}",
+            code="other_form",
+            path=source,
         ) from error
     if not rows:
-        raise TraceError(f"{source} has no requests of form {form}", code="empty", path=source)
+        raise TraceError(
+            f"{source} has no requests of form {form}", code="empty", path=source
+        )
     begin = rows[0].timestamp
     for row in rows:
         row.timestamp = round(row.timestamp - begin, 3)
     for wrong in problems(rows, hash_tokens):
         raise TraceError(f"{source} {wrong}", code="inconsistent", path=source)
     content = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
-    output.write_bytes(gzip.compress(content, mtime=0) if output.suffix == ".gz" else content)
+    output.write_bytes(
+        gzip.compress(content, mtime=0) if output.suffix == ".gz" else content
+    )
     return len(rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 written, 1 not such a trace."""
     parser = argparse.ArgumentParser(
-        prog="python -m kveval.load.trace_forms", description=(__doc__ or "").split("\n")[0]
+        prog="python -m kveval.load.trace_forms",
+        description=(__doc__ or "").split("\n")[0],
     )
     parser.add_argument("form", choices=_FORMS)
     parser.add_argument("source", type=Path, metavar="IN")
-    parser.add_argument("output", type=Path, metavar="OUT", help=".jsonl, or .jsonl.gz to be compressed")
-    parser.add_argument("--hash-tokens", type=int, help="tokens of a block; by default the form's")
-    parser.add_argument("--salt", help="salt of the hashes of text; random by default, so that texts cannot be guessed")
+    parser.add_argument(
+        "output", type=Path, metavar="OUT", help=".jsonl, or .jsonl.gz to be compressed"
+    )
+    parser.add_argument(
+        "--hash-tokens", type=int, help="tokens of a block; by default the form's"
+    )
+    parser.add_argument(
+        "--salt",
+        help="salt of the hashes of text; random by default, so that texts cannot be guessed",
+    )
     given = parser.parse_args(argv)
     tokens = given.hash_tokens or _FORMS[given.form][1]
     salt = given.salt.encode() if given.salt else secrets.token_bytes(32)

@@ -23,10 +23,15 @@ _MARGIN_S = 10.0
 _BLOCK_TOKENS = 512
 
 
-def arrivals(rate_req_s: float, seconds: float, bursts: BurstSpec, generator: random.Random) -> Iterator[float]:
+def arrivals(
+    rate_req_s: float, seconds: float, bursts: BurstSpec, generator: random.Random
+) -> Iterator[float]:
     """Yield the times of arrivals, seconds from the start, for `seconds`, at `rate_req_s` in the mean."""
     factor, share = bursts.factor, bursts.share
-    rates = {True: factor * rate_req_s, False: rate_req_s * (1 - factor * share) / (1 - share)}
+    rates = {
+        True: factor * rate_req_s,
+        False: rate_req_s * (1 - factor * share) / (1 - share),
+    }
     lengths = {True: bursts.mean_s, False: bursts.mean_s * (1 - share) / share}
     bursting = generator.random() < share
     begin = 0.0
@@ -34,7 +39,10 @@ def arrivals(rate_req_s: float, seconds: float, bursts: BurstSpec, generator: ra
         end = min(seconds, begin + generator.expovariate(1 / lengths[bursting]))
         now = begin
         # A Poisson process has no memory: it may start again with every state.
-        while rates[bursting] > 0 and (now := now + generator.expovariate(rates[bursting])) < end:
+        while (
+            rates[bursting] > 0
+            and (now := now + generator.expovariate(rates[bursting])) < end
+        ):
             yield now
         begin, bursting = end, not bursting
 
@@ -55,14 +63,21 @@ def block_tokens(workload: WorkloadSpec, level: int) -> int:
 
 def rows(workload: WorkloadSpec, level: int, seed: int) -> Iterator[TraceRow]:
     """Yield the requests of a level that replays, in order, with times in seconds from its start."""
-    yield from _drawn(workload, level, seed) if workload.trace is None else _replayed(workload, workload.trace, level)
+    yield from (
+        _drawn(workload, level, seed)
+        if workload.trace is None
+        else _replayed(workload, workload.trace, level)
+    )
 
 
 def _drawn(workload: WorkloadSpec, level: int, seed: int) -> Iterator[TraceRow]:
     """Requests of profile bursts. The first id of a prompt is its shared prefix, the others are its own."""
     generator = random.Random(f"kveval/{seed}")
     rate = workloads.rate_req_s_at(workload, level) or 0.0
-    prefix, count = workloads.prefix_tokens_at(workload, level), workloads.prefix_count_at(workload, level)
+    prefix, count = (
+        workloads.prefix_tokens_at(workload, level),
+        workloads.prefix_count_at(workload, level),
+    )
     block = block_tokens(workload, level)
     fresh = count
     end = workload.seconds + _MARGIN_S
@@ -72,11 +87,18 @@ def _drawn(workload: WorkloadSpec, level: int, seed: int) -> Iterator[TraceRow]:
         output = tokens(workload.output_tokens, workload.output_spread, generator)
         needed = -(-own // block)
         shared = [generator.randrange(count)] if prefix else []
-        yield TraceRow(round(time, 6), prefix + own, output, [*shared, *range(fresh, fresh + needed)])
+        yield TraceRow(
+            round(time, 6),
+            prefix + own,
+            output,
+            [*shared, *range(fresh, fresh + needed)],
+        )
         fresh += needed
 
 
-def _replayed(workload: WorkloadSpec, trace: TraceSpec, level: int) -> Iterator[TraceRow]:
+def _replayed(
+    workload: WorkloadSpec, trace: TraceSpec, level: int
+) -> Iterator[TraceRow]:
     """Requests of a file: those of a level's time at its rate, or all of them in a closed loop."""
     found = from_start(trace)
     if workload.profile == "trace-streams":
@@ -100,9 +122,17 @@ def from_start(trace: TraceSpec) -> Sequence[TraceRow]:
     """
     read = trace_file.read(Path(trace.file), trace.hash_tokens)
     if read.sha256 != trace.sha256:
-        raise TraceError(f"{trace.file} has changed since planning", code="other_trace", path=trace.file)
+        raise TraceError(
+            f"{trace.file} has changed since planning",
+            code="other_trace",
+            path=trace.file,
+        )
     start_ms = 1000 * trace.start_s
-    found = [trace_file.scaled(row, trace.hash_tokens, trace.tokens) for row in read.rows if row.timestamp >= start_ms]
+    found = [
+        trace_file.scaled(row, trace.hash_tokens, trace.tokens)
+        for row in read.rows
+        if row.timestamp >= start_ms
+    ]
     for row in found:
         row.timestamp = (row.timestamp - start_ms) / 1000
     return found
@@ -111,4 +141,6 @@ def from_start(trace: TraceSpec) -> Sequence[TraceRow]:
 def write(workload: WorkloadSpec, level: int, seed: int, path: Path) -> None:
     """Write a level's trace, one request a line."""
     with path.open("wb") as file:
-        file.writelines(msgspec.json.encode(row) + b"\n" for row in rows(workload, level, seed))
+        file.writelines(
+            msgspec.json.encode(row) + b"\n" for row in rows(workload, level, seed)
+        )

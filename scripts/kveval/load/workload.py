@@ -115,7 +115,11 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def level_count(self) -> int:
         """How many levels a run has; of a search, the most that it may try."""
-        return self.levels.search.budget if isinstance(self.levels, SearchedLevels) else len(self.levels)
+        return (
+            self.levels.search.budget
+            if isinstance(self.levels, SearchedLevels)
+            else len(self.levels)
+        )
 
     @property
     def first_prompt_tokens(self) -> int:
@@ -129,7 +133,9 @@ _UNSAID: Mapping[str, Any] = {
     "levels": (),
     "turns": 1,
     **dict.fromkeys(("seconds", "warmup_s", "request_timeout_s"), 0.0),
-    **dict.fromkeys(("prompt_tokens", "output_tokens", "prefix_tokens", "prefix_count", "seed"), 0),
+    **dict.fromkeys(
+        ("prompt_tokens", "output_tokens", "prefix_tokens", "prefix_count", "seed"), 0
+    ),
 }
 
 
@@ -143,4 +149,6 @@ def workload_of(stored: Mapping[str, Any]) -> WorkloadSpec:
         # Not strictly: what others wrote may have whole numbers as 8.0.
         return msgspec.convert({**_UNSAID, **said}, WorkloadSpec, strict=False)
     except msgspec.ValidationError as error:
-        raise WorkloadError(f"the workload of a stored run cannot be read: {error}") from error
+        raise WorkloadError(
+            f"the workload of a stored run cannot be read: {error}"
+        ) from error

@@ -64,14 +64,23 @@ class Attempt:
                     server = session.handle.start()
                 with self._phase("answers_s"):
                     answers = self._answers(session)
-                self.progress.say(f"server up after {server.startup_s:.0f} s; starting the recording")
-                with self._phase("recording_start_s"), contextlib.ExitStack() as starting:
+                self.progress.say(
+                    f"server up after {server.startup_s:.0f} s; starting the recording"
+                )
+                with (
+                    self._phase("recording_start_s"),
+                    contextlib.ExitStack() as starting,
+                ):
                     recorder = starting.enter_context(session.recording())
                     recording_stack = starting.pop_all()
                 with recording_stack, self._told_at_once():
                     with self._phase("levels_s"):
                         # Elsewhere, windows and recording use clocks that a step of this host's clock does not affect.
-                        clock = ClockWatch() if session.own_clock else ClockWatch(limit_s=math.inf)
+                        clock = (
+                            ClockWatch()
+                            if session.own_clock
+                            else ClockWatch(limit_s=math.inf)
+                        )
                         levels = self._levels(session, recorder, clock).measure()
                     with self._phase("collect_s"):
                         # The last level's end must lie inside the archive even when a sample came late.
@@ -90,8 +99,13 @@ class Attempt:
                 **described,
                 "started": started,
                 "finished": utc_now(),
-                "phases": {name: round(seconds, 2) for name, seconds in self.phases.items()},
-                "times": {**spent(levels), "total_s": round(time.monotonic() - begin, 2)},
+                "phases": {
+                    name: round(seconds, 2) for name, seconds in self.phases.items()
+                },
+                "times": {
+                    **spent(levels),
+                    "total_s": round(time.monotonic() - begin, 2),
+                },
                 "recording": archive,
                 "answers": msgspec.to_builtins(answers),
             },
@@ -104,7 +118,9 @@ class Attempt:
         specification = self.job.specification
         tier = specification.file_tier or specification.budget.host_bytes > 0
         server = session.handle.server
-        found = server.check_answers(tier=tier, longest=specification.model.max_model_len)
+        found = server.check_answers(
+            tier=tier, longest=specification.model.max_model_len
+        )
         server.require_alive()
         # Never by a new server: in a tier that cannot be emptied these few prompts stay, as those of the warm-up do.
         session.handle.refresh(restart=False)
@@ -114,10 +130,14 @@ class Attempt:
                 said = f"{comparison.changed} of {comparison.prompts} greedy answers changed"
                 self.progress.say(f"{said} when the {source} served their prompts")
             elif comparison.unchecked:
-                self.progress.say(f"answers from the {source} are not checked: {comparison.unchecked}")
+                self.progress.say(
+                    f"answers from the {source} are not checked: {comparison.unchecked}"
+                )
         return found
 
-    def _description(self, session: RunSession, server: Server, levels: list[dict[str, Any]]) -> dict[str, Any]:
+    def _description(
+        self, session: RunSession, server: Server, levels: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         """Return what run.json says beside times and the recording."""
         specification = self.job.specification
         content, tier_bytes = specification.to_json(), server.facts.get("tier_bytes")
@@ -139,7 +159,9 @@ class Attempt:
             },
             "server": {
                 "argv": [session.anonymous(argument) for argument in server.argv],
-                "env": {name: session.anonymous(value) for name, value in server.env.items()},
+                "env": {
+                    name: session.anonymous(value) for name, value in server.env.items()
+                },
                 "startup_s": round(server.startup_s, 2),
                 "facts": server.facts,
             },
@@ -149,10 +171,15 @@ class Attempt:
                 "held_bytes": held_bytes(specification),
                 # Older servers do not report it.
                 "reported_bytes": tier_bytes,
-                "reported_tokens": None if tier_bytes is None else tier_bytes // specification.model.kv_bytes_per_token,
+                "reported_tokens": None
+                if tier_bytes is None
+                else tier_bytes // specification.model.kv_bytes_per_token,
             },
             "companions": [
-                {**msgspec.structs.asdict(beside), "argv": [session.anonymous(argument) for argument in beside.argv]}
+                {
+                    **msgspec.structs.asdict(beside),
+                    "argv": [session.anonymous(argument) for argument in beside.argv],
+                }
                 for beside in server.sidecar_facts
             ],
             "clock_offset_s": 0.0,
@@ -166,9 +193,13 @@ class Attempt:
         """Return what run.json says of the attempts before this one; nothing where there was none."""
         return {"repeats": msgspec.to_builtins(self.repeats)} if self.repeats else {}
 
-    def _levels(self, session: RunSession, recorder: Recorder, clock: ClockWatch) -> Levels:
+    def _levels(
+        self, session: RunSession, recorder: Recorder, clock: ClockWatch
+    ) -> Levels:
         given = (self.job, self.scratch, self.progress, self.redactor)
-        return Levels(*given, session=session, recorder=recorder, tell=self._tell, clock=clock)
+        return Levels(
+            *given, session=session, recorder=recorder, tell=self._tell, clock=clock
+        )
 
     @contextlib.contextmanager
     def _told_at_once(self) -> Iterator[None]:
@@ -185,14 +216,19 @@ class Attempt:
             self.progress.say(f"failed, tearing down: {failure}")
         self.told = failure
 
-    def _collect_recording(self, recorder: Recorder, levels: list[dict[str, Any]]) -> dict[str, Any]:
+    def _collect_recording(
+        self, recorder: Recorder, levels: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         direct = recorder.archives[0].suffix == ".parquet"
         facts = [
             verify_recording(
                 archive,
                 start=levels[0]["start"],
                 end=levels[-1]["end"],
-                required=[*(() if number else self._required_of_server()), *_REQUIRED_OF_HOST],
+                required=[
+                    *(() if number else self._required_of_server()),
+                    *_REQUIRED_OF_HOST,
+                ],
                 windows=[(level["start"], level["end"]) for level in levels],
             )
             for number, archive in enumerate(recorder.archives)
@@ -213,7 +249,10 @@ class Attempt:
     def _required_of_server(self) -> list[str]:
         versions = self.job.specification.versions
         software = software_of(versions)
-        names = (software.recorded(metric, versions[software.name]) for metric in _REQUIRED_OF_SERVER)
+        names = (
+            software.recorded(metric, versions[software.name])
+            for metric in _REQUIRED_OF_SERVER
+        )
         return [name for name in names if name is not None]
 
     @contextlib.contextmanager
@@ -228,7 +267,9 @@ class Attempt:
 def _anonymous(found: Answers, session: RunSession) -> Answers:
     """Return what was found of the answers, without this host's paths."""
     device = None if found.device is None else _anonymous(found.device, session)
-    return msgspec.structs.replace(found, unchecked=session.anonymous(found.unchecked), device=device)
+    return msgspec.structs.replace(
+        found, unchecked=session.anonymous(found.unchecked), device=device
+    )
 
 
 def spent(levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

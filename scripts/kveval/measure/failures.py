@@ -32,7 +32,9 @@ def cause(log: Path) -> str | None:
             return text
         if text.startswith(("measured: ", "adopted ")):
             return None
-        if not text.startswith(("this attempt's files", "the other measurements go on")):
+        if not text.startswith(
+            ("this attempt's files", "the other measurements go on")
+        ):
             break
     return f"its job was killed; its last line was: {texts[-1]}" if texts else None
 
@@ -51,7 +53,9 @@ def _texts(log: Path) -> list[str]:
     return [line.partition(" · ")[2] or line[len("00:00:00 ") :] for line in lines]
 
 
-def causes(pointers: Iterable[Path], results: Path, logs: Path, since: float = 0.0) -> dict[str, str]:
+def causes(
+    pointers: Iterable[Path], results: Path, logs: Path, since: float = 0.0
+) -> dict[str, str]:
     """Return MODEL/SCENARIO/BLOCKS/run-N and cause of every run that was tried and has no result.
 
     `pointers`: the campaign's measurement.json files below `results`; `logs`: its folder of logs; `since`: only jobs

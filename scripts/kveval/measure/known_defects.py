@@ -11,7 +11,11 @@ from kveval.load.guidellm import LoadError
 from kveval.spec.specification import Specification
 
 
-def recognised(failure: BaseException, specification: Specification, known: Mapping[str, KnownDefect]) -> str | None:
+def recognised(
+    failure: BaseException,
+    specification: Specification,
+    known: Mapping[str, KnownDefect],
+) -> str | None:
     """Return the name of the known defect that is the failure's cause, or None.
 
     Only a server's death can be one, its declared versions and arguments must be the defect's, and the traceback in its
@@ -21,7 +25,11 @@ def recognised(failure: BaseException, specification: Specification, known: Mapp
     if not isinstance(failure, ServerDied) or isinstance(failure.__cause__, LoadError):
         return None
     versions, argv = specification.versions, specification.argv
-    possible = {name: defect for name, defect in known.items() if defect.possible(versions, argv)}
+    possible = {
+        name: defect
+        for name, defect in known.items()
+        if defect.possible(versions, argv)
+    }
     if not possible or "log" not in failure.facts:
         return None
     log, offset = Path(failure.facts["log"]), int(failure.facts.get("offset", 0))
@@ -29,7 +37,11 @@ def recognised(failure: BaseException, specification: Specification, known: Mapp
     for name, defect in possible.items():
         place = defect.raised_in
         for one in found:
-            there = (one.error, one.function, one.line) == (place.error, place.function, place.line)
+            there = (one.error, one.function, one.line) == (
+                place.error,
+                place.function,
+                place.line,
+            )
             if there and f"/{one.file}".endswith(f"/{place.file}"):
                 return name
     return None

@@ -62,20 +62,28 @@ class Levels:
         measured: list[dict[str, Any]] = []
         delivered: dict[int, float] = {}
         count = self.workload.level_count
-        while (level := load.next_level(self.workload, self.job.run, delivered)) is not None:
+        while (
+            level := load.next_level(self.workload, self.job.run, delivered)
+        ) is not None:
             number = len(measured) + 1
             if number == 1:
                 # In a search only the first level is known in advance.
-                self.session.expect(load.levels_of(self.workload, self.job.run) or [level])
+                self.session.expect(
+                    load.levels_of(self.workload, self.job.run) or [level]
+                )
             else:
                 self._refresh()
             title = f"{self._named(level)} (level {number} of {count})"
             self.progress.say(f"{title} · {self.progress.left()}")
             entry = self._level(level, title)
-            delivered[level.streams], flagged = first_look(self.job, entry, self.scratch)
+            delivered[level.streams], flagged = first_look(
+                self.job, entry, self.scratch
+            )
             for word in flagged:
                 self.progress.say(f"{self._named(level)}: a check warns · {word}")
-            measured.append({**entry, "throughput_tok_s": round(delivered[level.streams], 3)})
+            measured.append(
+                {**entry, "throughput_tok_s": round(delivered[level.streams], 3)}
+            )
         return measured
 
     def _refresh(self) -> None:
@@ -100,18 +108,27 @@ class Levels:
                     return self._attempt(level, title)
             except load.LoadError as error:
                 # In an open loop the arrival times are given, perhaps by a trace: a level keeps its time.
-                if error.code == "too_short" and load.loaded_s(self.workload, level.streams):
+                if error.code == "too_short" and load.loaded_s(
+                    self.workload, level.streams
+                ):
                     level = replace(level, longer=_LONGER * level.longer)
                     seconds = load.lasting(self.workload, level).seconds
-                    self.progress.say(f"{self._named(level)}: {error}; once more, for {seconds:g} s")
+                    self.progress.say(
+                        f"{self._named(level)}: {error}; once more, for {seconds:g} s"
+                    )
                 elif (failed := failed + 1) == _ATTEMPTS:
                     raise
                 else:
-                    self.progress.say(f"{self._named(level)}: failed ({error}); once more")
+                    self.progress.say(
+                        f"{self._named(level)}: failed ({error}); once more"
+                    )
                 self._refresh()
 
     def _attempt(self, level: load.Level, title: str) -> dict[str, Any]:
-        server, workload = self.session.handle.server, load.lasting(self.workload, level)
+        server, workload = (
+            self.session.handle.server,
+            load.lasting(self.workload, level),
+        )
         report = self.scratch / "raw" / level.report_name
         checks = [
             *server.stall_checks(
@@ -137,7 +154,9 @@ class Levels:
                     raise
                 self.progress.level(title, elapsed_s, workload.seconds)
 
-            ran = self.session.generate(level, report, watch, lambda: before.update(server.counters()))
+            ran = self.session.generate(
+                level, report, watch, lambda: before.update(server.counters())
+            )
             ready_s, self._free_since = ran.started - self._free_since, ran.ended
             require_fine()
         self.clock.check()
@@ -187,7 +206,9 @@ class Levels:
                 time.sleep(0.2)
 
 
-def first_look(job: Job, entry: Mapping[str, Any], scratch: Path) -> tuple[float, list[str]]:
+def first_look(
+    job: Job, entry: Mapping[str, Any], scratch: Path
+) -> tuple[float, list[str]]:
     """Look at a level that was just measured, with the checks that the report will apply.
 
     Returns its delivered throughput, tok/s, 0 if it is not known, and what is wrong with it: failed checks, requests
@@ -199,20 +220,40 @@ def first_look(job: Job, entry: Mapping[str, Any], scratch: Path) -> tuple[float
     content = job.specification.to_json()
     described = {
         **{key: content[key] for key in ("cell", "engine", "weights")},
-        **{"schema": SCHEMA, "measurement": "", "run": job.run, "started": "", "finished": "", "levels": []},
+        **{
+            "schema": SCHEMA,
+            "measurement": "",
+            "run": job.run,
+            "started": "",
+            "finished": "",
+            "levels": [],
+        },
         "specification": content,
     }
     try:
         report = read_report(scratch / entry["report"])
         level = msgspec.convert(dict(entry), LevelRun)
-        row = level_row(msgspec.convert(described, Run), level, report.levels[0], report.guidellm_version)
-    except (Failure, msgspec.MsgspecError, ArithmeticError, LookupError, TypeError, ValueError) as problem:
+        row = level_row(
+            msgspec.convert(described, Run),
+            level,
+            report.levels[0],
+            report.guidellm_version,
+        )
+    except (
+        Failure,
+        msgspec.MsgspecError,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as problem:
         # The level counts as measured; the report will say the same.
         return 0.0, [f"not judged yet: {problem}"]
     flagged = [
         f"{outcome.name}: {outcome.message}"
         for outcome in outcomes_of(row)
-        if outcome.severity == "fail" or (outcome.name in ("errors", "closed_loop") and outcome.severity == "warn")
+        if outcome.severity == "fail"
+        or (outcome.name in ("errors", "closed_loop") and outcome.severity == "warn")
     ]
     throughput = float(row[THROUGHPUT])
     return throughput if math.isfinite(throughput) else 0.0, flagged

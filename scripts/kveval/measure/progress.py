@@ -62,7 +62,9 @@ class Progress:
             return
         self._repeated = now
         expected = seconds + _UNSEEN_LEVEL_S
-        self.say(f"{title} · {elapsed_s:.0f} s of about {expected:.0f} s · {self.left()}")
+        self.say(
+            f"{title} · {elapsed_s:.0f} s of about {expected:.0f} s · {self.left()}"
+        )
 
     def left(self) -> str:
         """Say how long this run and all that was requested still take, judged by the runs already finished."""
@@ -93,7 +95,10 @@ def write_requested(path: Path, pointers: Sequence[Path]) -> None:
 def requested_with(pointer: Path, path: Path) -> tuple[list[Path], float] | None:
     """Return the runs that `write_requested` wrote and when, epoch seconds; None where `pointer` is none of them."""
     try:
-        found, since = [Path(name) for name in json.loads(path.read_text())], path.stat().st_mtime
+        found, since = (
+            [Path(name) for name in json.loads(path.read_text())],
+            path.stat().st_mtime,
+        )
     except (OSError, ValueError, TypeError):
         return None
     return (found, since) if pointer in found else None
@@ -117,9 +122,20 @@ def campaign_progress(
     for path in dict.fromkeys([*pointers, *together]):
         try:
             stored = Path(json.loads(path.read_text())["path"])
-            seen.append(sum(json.loads((stored / "run.json").read_text())["phases"].values()))
+            seen.append(
+                sum(json.loads((stored / "run.json").read_text())["phases"].values())
+            )
         except (OSError, ValueError, KeyError, TypeError):
             continue
     log.parent.mkdir(parents=True, exist_ok=True)
-    expected_s = _UNSEEN_RUN_S + workload.level_count * (workload.seconds + _UNSEEN_LEVEL_S)
-    return Progress(label, statistics.median(seen) if seen else expected_s, log, together, since, redact=redact)
+    expected_s = _UNSEEN_RUN_S + workload.level_count * (
+        workload.seconds + _UNSEEN_LEVEL_S
+    )
+    return Progress(
+        label,
+        statistics.median(seen) if seen else expected_s,
+        log,
+        together,
+        since,
+        redact=redact,
+    )

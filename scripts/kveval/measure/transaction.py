@@ -71,7 +71,9 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
             write_json(output, pointer(place, key))
 
 
-def _adopted(store: Store, keys: Sequence[Key], output: Path, progress: Progress) -> bool:
+def _adopted(
+    store: Store, keys: Sequence[Key], output: Path, progress: Progress
+) -> bool:
     """Point to the stored measurement of the first key that has one; nobody deletes it meanwhile."""
     with store.using():
         for key in keys:
@@ -97,7 +99,9 @@ def _attempt(
     engine.remove_leftovers(progress.say)
     for directory in store.partial():
         shutil.rmtree(directory, ignore_errors=True)
-        progress.say(f"removed a folder that a killed run left unfinished: {directory.name}")
+        progress.say(
+            f"removed a folder that a killed run left unfinished: {directory.name}"
+        )
     redactor = Redactor.of(job.secrets)
     require_no_secret(job.specification, redactor)
     engine.require_possible(store)
@@ -120,13 +124,24 @@ def _attempt(
             if defect is None:
                 raise MeasurementError(said) from error
             entry = job.known_defects[defect]
-            attempt, known = f"{kept.parent.name}/{kept.name}", f"{entry.title} ({entry.link})"
-            repeats.append(Repeat(defect, entry.title, entry.link, entry.effect, attempt, utc_now()))
+            attempt, known = (
+                f"{kept.parent.name}/{kept.name}",
+                f"{entry.title} ({entry.link})",
+            )
+            repeats.append(
+                Repeat(
+                    defect, entry.title, entry.link, entry.effect, attempt, utc_now()
+                )
+            )
             if len(repeats) > _REPEATS:
                 attempts = [repeat.attempt for repeat in repeats]
                 said += f"; known: {known}, {len(repeats)} attempts in a row, kept in {', '.join(attempts)}"
-                raise MeasurementError(said, code="known_defect", defect=defect, attempts=attempts) from error
-            progress.say(f"a known defect ended this attempt: {known}; measuring again, {len(repeats)} of {_REPEATS}")
+                raise MeasurementError(
+                    said, code="known_defect", defect=defect, attempts=attempts
+                ) from error
+            progress.say(
+                f"a known defect ended this attempt: {known}; measuring again, {len(repeats)} of {_REPEATS}"
+            )
             return None
         if isinstance(error, OSError):
             raise MeasurementError(f"{error}; see {kept}/error.log") from error

@@ -16,7 +16,9 @@ from kveval.pcp.installation import Pcp, RecordingError, base_environment, find_
 def archive_files(base: Path) -> list[Path]:
     """Return the files of the archive ``base``: volumes, .meta and .index."""
     found = ((path, split_name(path.name)) for path in base.parent.glob("*"))
-    return sorted(path for path, parts in found if parts is not None and parts[0] == base.name)
+    return sorted(
+        path for path, parts in found if parts is not None and parts[0] == base.name
+    )
 
 
 def has_metric(pcp: Pcp, base: Path, metric: str) -> bool:
@@ -26,14 +28,23 @@ def has_metric(pcp: Pcp, base: Path, metric: str) -> bool:
     return result.returncode == 0 and len(fields) == 2 and int(fields[1]) > 0
 
 
-def rewrite_archive(source: Path, target: Path, prefixes: Mapping[str, str], host: str) -> None:
+def rewrite_archive(
+    source: Path, target: Path, prefixes: Mapping[str, str], host: str
+) -> None:
     """Copy the archive ``source`` to ``target``, with ``host`` as its host name.
 
     Metrics below each key of ``prefixes`` are renamed to lie below its value.
     RecordingError if the archive cannot be read or written.
     """
     pcp = find_pcp()
-    names = _run(pcp, source, "pminfo", "-a", source.name, what=f"no metrics in the PCP archive {source}").split()
+    names = _run(
+        pcp,
+        source,
+        "pminfo",
+        "-a",
+        source.name,
+        what=f"no metrics in the PCP archive {source}",
+    ).split()
     rules = [
         f"metric {name} {{ name -> {new}{name.removeprefix(old)} }}"
         for name in names
@@ -41,9 +52,20 @@ def rewrite_archive(source: Path, target: Path, prefixes: Mapping[str, str], hos
         if name.startswith(f"{old}.")
     ]
     configuration = source.parent / "rewritten.conf"
-    configuration.write_text("\n".join([f"global {{ hostname -> {host} }}", *rules, ""]))
+    configuration.write_text(
+        "\n".join([f"global {{ hostname -> {host} }}", *rules, ""])
+    )
     what = f"the PCP archive {source} cannot be rewritten"
-    _run(pcp, source, "pmlogrewrite", "-c", configuration.name, source.name, str(target.absolute()), what=what)
+    _run(
+        pcp,
+        source,
+        "pmlogrewrite",
+        "-c",
+        configuration.name,
+        source.name,
+        str(target.absolute()),
+        what=what,
+    )
 
 
 def pack_archives(bases: Sequence[Path], target: Path) -> None:
@@ -53,7 +75,9 @@ def pack_archives(bases: Sequence[Path], target: Path) -> None:
     """
     files = [archive_files(base) for base in bases]
     if not all(files):
-        raise RecordingError(f"there is no PCP archive {bases[files.index([])]}", code="no_archive")
+        raise RecordingError(
+            f"there is no PCP archive {bases[files.index([])]}", code="no_archive"
+        )
     root = os.path.commonpath([base.parent for base in bases])
     compressor = zstandard.ZstdCompressor(level=9, write_checksum=True)
     with (
@@ -72,7 +96,9 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def _call(pcp: Pcp, base: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _call(
+    pcp: Pcp, base: Path, program: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
     # Run in the archive's folder with its bare name, since PCP splits paths at commas.
     return subprocess.run(
         [pcp.program(program), *arguments],
@@ -89,5 +115,7 @@ def _run(pcp: Pcp, base: Path, program: str, *arguments: str, what: str) -> str:
     if result.returncode != 0:
         said = (result.stderr + result.stdout).strip().splitlines()
         cause = said[0] if said else f"exit status {result.returncode}"
-        raise RecordingError(f"{what}: {program}: {cause}", code="tool_failed", program=program)
+        raise RecordingError(
+            f"{what}: {program}: {cause}", code="tool_failed", program=program
+        )
     return result.stdout

@@ -57,7 +57,12 @@ class Recording:
     """A running recording, made by ``recording``."""
 
     def __init__(
-        self, directory: Path, root: Path, pcp: Pcp, supervisor: Supervisor, started: contextlib.ExitStack
+        self,
+        directory: Path,
+        root: Path,
+        pcp: Pcp,
+        supervisor: Supervisor,
+        started: contextlib.ExitStack,
     ) -> None:
         self.archive: Path = directory / "archive" / "pcp"
         """Base path of the archive: its files have .0, .meta and .index added."""
@@ -82,7 +87,11 @@ class Recording:
         self.require_running()
         result = self._pminfo("-f", "pmcd.agent.status")
         if result is None or result.returncode != 0:
-            said = f"nothing within {_CLIENT_TIMEOUT_S:g} s" if result is None else result.stderr.strip()
+            said = (
+                f"nothing within {_CLIENT_TIMEOUT_S:g} s"
+                if result is None
+                else result.stderr.strip()
+            )
             raise RecordingError(
                 f"pmcd does not answer ({said}): it, or an agent that it waits for, is silent;"
                 f" see {self._logs / 'pmcd.log'}"
@@ -94,8 +103,12 @@ class Recording:
         """Return if pmcd and pmlogger run, without asking them anything; else RecordingError."""
         for name, process in (("pmcd", self._pmcd), ("pmlogger", self._pmlogger)):
             if process is not None and process.poll() is not None:
-                message = f"{name} ended (status {process.returncode}); {self._cause(name)}"
-                raise RecordingError(message, code="ended", program=name, status=process.returncode)
+                message = (
+                    f"{name} ended (status {process.returncode}); {self._cause(name)}"
+                )
+                raise RecordingError(
+                    message, code="ended", program=name, status=process.returncode
+                )
 
     def stop(self) -> None:
         """Stop pmlogger, so that its archive is complete, then pmcd and the agents; may be called again.
@@ -114,43 +127,107 @@ class Recording:
         self._started.close()
         for name, process in (("pmlogger", self._pmlogger), ("pmcd", self._pmcd)):
             if process is not None and process.returncode == -signal.SIGKILL:
-                problem = problem or RecordingError(f"{name} had to be killed; {self._cause(name)}")
+                problem = problem or RecordingError(
+                    f"{name} had to be killed; {self._cause(name)}"
+                )
         if problem is not None:
             raise problem
 
     def start_pmcd(self, settings: RecordingSettings, deadline: float) -> None:
         """Start pmcd and its agents; return when every endpoint's metrics are known to it."""
-        write_instance(self._pcp, self._root, endpoints=settings.openmetrics, nvidia=self._nvidia)
+        write_instance(
+            self._pcp, self._root, endpoints=settings.openmetrics, nvidia=self._nvidia
+        )
         root = self._root
-        command = [self._pcp.program("pmcd"), "-f", "-A", "-U", user_name(), "-n", f"{root}/var/pmns/root"]
-        command += ["-c", f"{root}/pmcd.conf", "-i", "127.0.0.1", "-s", f"{root}/run/pmcd.socket"]
+        command = [
+            self._pcp.program("pmcd"),
+            "-f",
+            "-A",
+            "-U",
+            user_name(),
+            "-n",
+            f"{root}/var/pmns/root",
+        ]
+        command += [
+            "-c",
+            f"{root}/pmcd.conf",
+            "-i",
+            "127.0.0.1",
+            "-s",
+            f"{root}/run/pmcd.socket",
+        ]
         # pmcd ends an agent that is late, which costs samples; for busy hosts, agents get more than
         # the usual 3 s to start (-q) and 5 s to answer (-t).
-        command += ["-q", "30", "-t", "30", "-l", f"{root}/log/pmcd.log", "-x", f"{root}/log/pmcd.fatal"]
+        command += [
+            "-q",
+            "30",
+            "-t",
+            "30",
+            "-l",
+            f"{root}/log/pmcd.log",
+            "-x",
+            f"{root}/log/pmcd.fatal",
+        ]
         self._pmcd = self._start(command, "pmcd")
-        self._wait(lambda: self._knows("pmcd.version"), deadline, "pmcd", "did not answer")
+        self._wait(
+            lambda: self._knows("pmcd.version"), deadline, "pmcd", "did not answer"
+        )
         for name, url in settings.openmetrics.items():
             what = f"has no metrics of {name} from {url}"
-            self._wait(partial(self._knows, f"openmetrics.{name}"), deadline, "openmetrics", what)
+            self._wait(
+                partial(self._knows, f"openmetrics.{name}"),
+                deadline,
+                "openmetrics",
+                what,
+            )
 
     def start_pmlogger(self, settings: RecordingSettings, deadline: float) -> None:
         """Start pmlogger; return when the archive has its first values."""
         configuration = self._root / "pmlogger.conf"
         configuration.write_text(pmlogger_conf(settings.processes, nvidia=self._nvidia))
         self.archive.parent.mkdir(exist_ok=True)
-        command = [self._pcp.program("pmlogger"), "-c", str(configuration), "-h", "unix:", "-V", "3"]
-        command += ["-t", f"{settings.interval_s * 1000:.0f}msec", "-l", f"{self._root}/log/pmlogger.log"]
-        self._pmlogger = self._start([*command, f"{self._root}/archive/pcp"], "pmlogger")
+        command = [
+            self._pcp.program("pmlogger"),
+            "-c",
+            str(configuration),
+            "-h",
+            "unix:",
+            "-V",
+            "3",
+        ]
+        command += [
+            "-t",
+            f"{settings.interval_s * 1000:.0f}msec",
+            "-l",
+            f"{self._root}/log/pmlogger.log",
+        ]
+        self._pmlogger = self._start(
+            [*command, f"{self._root}/archive/pcp"], "pmlogger"
+        )
         first = ONCE_METRICS[0]
-        self._wait(lambda: has_metric(self._pcp, self.archive, first), deadline, "pmlogger", "logged nothing")
+        self._wait(
+            lambda: has_metric(self._pcp, self.archive, first),
+            deadline,
+            "pmlogger",
+            "logged nothing",
+        )
 
     def _start(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
         output = self._logs / f"{name}.out"
         return self._started.enter_context(
-            self._supervisor.supervised(name, command, env=self._environment, log=output, cwd=self._root, grace_s=10.0)
+            self._supervisor.supervised(
+                name,
+                command,
+                env=self._environment,
+                log=output,
+                cwd=self._root,
+                grace_s=10.0,
+            )
         )
 
-    def _wait(self, ready: Callable[[], bool], deadline: float, name: str, what: str) -> None:
+    def _wait(
+        self, ready: Callable[[], bool], deadline: float, name: str, what: str
+    ) -> None:
         while not ready():
             self.require_running()
             if time.monotonic() > deadline:
@@ -164,7 +241,11 @@ class Recording:
         lines = []
         for file in (log, self._logs / f"{name}.out"):
             with contextlib.suppress(OSError):
-                lines += [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
+                lines += [
+                    line
+                    for line in file.read_text(errors="replace").splitlines()
+                    if line.strip()
+                ]
         lines = [line for line in lines if not line.startswith("Log finished")]
         return f"see {log}" + (f", which ends: {lines[-1]}" if lines else "")
 
@@ -190,7 +271,11 @@ class Recording:
 
 @contextlib.contextmanager
 def recording(
-    directory: Path, settings: RecordingSettings, supervisor: Supervisor, *, ready_timeout_s: float = 30
+    directory: Path,
+    settings: RecordingSettings,
+    supervisor: Supervisor,
+    *,
+    ready_timeout_s: float = 30,
 ) -> Iterator[Recording]:
     """Record this host into ``directory`` for as long as the body runs.
 
@@ -208,7 +293,9 @@ def recording(
             An error of the body takes precedence; the recording's own is then added to it as a note.
     """
     if not settings.interval_s >= 0.1:
-        raise RecordingError(f"sampling interval {settings.interval_s} s: at least 0.1 s is possible")
+        raise RecordingError(
+            f"sampling interval {settings.interval_s} s: at least 0.1 s is possible"
+        )
     for name, url in settings.openmetrics.items():
         check_endpoint(name, url)
     pcp = find_pcp()
@@ -225,7 +312,13 @@ def recording(
         if not _fits(directory):
             root = stack.enter_context(supervisor.temporary_folder()) / "d"
             root.symlink_to(directory, target_is_directory=True)
-        running = Recording(directory, root, pcp, supervisor, stack.enter_context(contextlib.ExitStack()))
+        running = Recording(
+            directory,
+            root,
+            pcp,
+            supervisor,
+            stack.enter_context(contextlib.ExitStack()),
+        )
         running.start_pmcd(settings, deadline)
         running.start_pmlogger(settings, deadline)
         try:
@@ -241,7 +334,11 @@ def recording(
 
 def dead_agents(status: str) -> list[str]:
     """Names of the agents that pmcd has lost, read from ``pminfo -f pmcd.agent.status`` (0: running)."""
-    return [name for name, value in re.findall(r'inst \[\d+ or "(\w+)"\] value (-?\d+)', status) if value != "0"]
+    return [
+        name
+        for name, value in re.findall(r'inst \[\d+ or "(\w+)"\] value (-?\d+)', status)
+        if value != "0"
+    ]
 
 
 def _fits(directory: Path) -> bool:

@@ -65,16 +65,30 @@ def verify_recording(
     def counts(begin_s: float, finish_s: float) -> dict[str, int]:
         """The largest number of samples that a series of each metric has in a window."""
         inside = {
-            name: one.series[(one.times >= begin_s * 1e9) & (one.times <= finish_s * 1e9)]
+            name: one.series[
+                (one.times >= begin_s * 1e9) & (one.times <= finish_s * 1e9)
+            ]
             for name, one in found.items()
         }
-        return {name: int(np.bincount(series).max(initial=0)) for name, series in inside.items()}
+        return {
+            name: int(np.bincount(series).max(initial=0))
+            for name, series in inside.items()
+        }
 
-    dues = [(begin, finish, int((finish - begin) / interval_s / 3)) for begin, finish in windows]
+    dues = [
+        (begin, finish, int((finish - begin) / interval_s / 3))
+        for begin, finish in windows
+    ]
     for begin, finish, due in [(start - slack, end + slack, 1), *dues]:
-        sparse = {metric: count for metric, count in counts(begin, finish).items() if count < due}
+        sparse = {
+            metric: count
+            for metric, count in counts(begin, finish).items()
+            if count < due
+        }
         if sparse:
-            listed = ", ".join(f"{metric} ({count})" for metric, count in sparse.items())
+            listed = ", ".join(
+                f"{metric} ({count})" for metric, count in sparse.items()
+            )
             raise RecordingError(
                 f"the recording {recording} has fewer than {due} samples between {_utc(begin)} and {_utc(finish)}"
                 f" of {listed}: an agent or exporter was silent or the host too busy",
@@ -94,17 +108,30 @@ def _as_parquet(recording: Path) -> Iterator[Path]:
             yield recording
             return
         if not archive_files(recording):
-            raise RecordingError(f"there is no PCP archive {recording}", code="no_archive")
-        with tempfile.TemporaryDirectory(prefix=".verified-", dir=recording.parent) as folder:
+            raise RecordingError(
+                f"there is no PCP archive {recording}", code="no_archive"
+            )
+        with tempfile.TemporaryDirectory(
+            prefix=".verified-", dir=recording.parent
+        ) as folder:
             summary = convert(recording, parquet := Path(folder, "recording.parquet"))
             # Nothing has copied a recording yet: a record that its index names and that is not there is lost.
-            damage = [problem for problem in summary.problems if problem.damage or problem.kind == PERHAPS_LOST]
+            damage = [
+                problem
+                for problem in summary.problems
+                if problem.damage or problem.kind == PERHAPS_LOST
+            ]
             if damage:
                 more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
-                raise RecordingError(f"the PCP archive {recording} is damaged: {damage[0]}{more}", code="damaged")
+                raise RecordingError(
+                    f"the PCP archive {recording} is damaged: {damage[0]}{more}",
+                    code="damaged",
+                )
             yield parquet
     except (ArchiveError, ValueError) as error:
-        raise RecordingError(f"the recording {recording} cannot be read: {error}", code="damaged") from error
+        raise RecordingError(
+            f"the recording {recording} cannot be read: {error}", code="damaged"
+        ) from error
 
 
 def _utc(moment_s: float) -> str:

@@ -15,7 +15,14 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, cell_label, rows_of, shortened, text
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    cell_label,
+    rows_of,
+    shortened,
+    text,
+)
 from kveval.report.data.comparisons import (
     against_baselines,
     baseline_label,
@@ -34,7 +41,12 @@ from kveval.report.tables.value import goodput_sentence
 TTFT = "ttft_ms_p50"
 MOST_SENTENCES = 5
 # Figures that may accompany the answer, the best first.
-FIGURES = ("throughput_by_arm", "effect_plot", "peak_throughput_all_scenarios", "benchmark_results")
+FIGURES = (
+    "throughput_by_arm",
+    "effect_plot",
+    "peak_throughput_all_scenarios",
+    "benchmark_results",
+)
 # The most arms and comparisons that a sentence names one by one.
 _NAMED = 3
 # A row of comparison.csv.
@@ -54,12 +66,18 @@ class CampaignAnswer:
     next_steps: tuple[str, ...]
 
 
-def answer_of(plan: ReportPlan, measured: Measured, figures: Sequence[str] = ()) -> CampaignAnswer:
+def answer_of(
+    plan: ReportPlan, measured: Measured, figures: Sequence[str] = ()
+) -> CampaignAnswer:
     """Return the answer, which rests on the verdicts only. `figures`: the names of the figures that are not empty."""
     metric = _asked(measured)
     rows = against_baselines(plan, measured.comparison, metric)
     found = _of_one_model if len({row["model"] for row in rows}) == 1 else _of_models
-    said = list(found(plan, measured, rows, metric) if rows else _without_baseline(plan, measured))
+    said = list(
+        found(plan, measured, rows, metric)
+        if rows
+        else _without_baseline(plan, measured)
+    )
     return CampaignAnswer(
         _question(plan, rows, metric),
         (*said[: MOST_SENTENCES - 1], _basis(plan, measured, rows)),
@@ -80,7 +98,9 @@ def _arm(row: Row) -> str:
 
 
 def _against(rows: Sequence[Row]) -> str:
-    return _listed(_distinct(baseline_label(row) for row in rows if row["baseline"]), "or")
+    return _listed(
+        _distinct(baseline_label(row) for row in rows if row["baseline"]), "or"
+    )
 
 
 def _change(row: Row) -> str:
@@ -93,10 +113,16 @@ def _means(measured: Measured, row: Row) -> str:
 
 def times(row: Row) -> str:
     """Return an effect as a factor, such as "8.1 times", with no more digits than its interval justifies."""
-    low, value, high = (1 + row[f"{end}_percent"] / 100 for end in ("low", "effect", "high"))
+    low, value, high = (
+        1 + row[f"{end}_percent"] / 100 for end in ("low", "effect", "high")
+    )
     half = (high - low) / 2
     known = math.isfinite(half) and half > 0
-    shown = numerals.rounded(value, min(max(numerals.decimals_for(half), 0), 1)) if known else f"{value:.2g}"
+    shown = (
+        numerals.rounded(value, min(max(numerals.decimals_for(half), 0), 1))
+        if known
+        else f"{value:.2g}"
+    )
     return " ".join(filter(None, (text(row.get("bound")), shown, "times")))
 
 
@@ -107,10 +133,17 @@ def _question(plan: ReportPlan, rows: Sequence[Row], metric: str) -> str:
     if not arms:
         measured = _listed(_distinct(map(cell_label, plan.cells)))
         return f"How many output tokens per second does {measured} deliver on {on}?"
-    who, s = (f"Does {_listed(arms, 'or')}", "") if len(arms) <= _NAMED else (f"Which of {len(arms)} arms", "s")
+    who, s = (
+        (f"Does {_listed(arms, 'or')}", "")
+        if len(arms) <= _NAMED
+        else (f"Which of {len(arms)} arms", "s")
+    )
     does, also = f"answer{s} with a shorter time to first token", ""
     if metric == THROUGHPUT:
-        does, also = f"deliver{s} more output tokens per second", f", and answer{s} sooner"
+        does, also = (
+            f"deliver{s} more output tokens per second",
+            f", and answer{s} sooner",
+        )
     return f"{who} {does}{f' than {against}' if against else ''}{also}, on {on}?"
 
 
@@ -122,11 +155,17 @@ def _listed(names: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def _of_one_model(plan: ReportPlan, measured: Measured, rows: Sequence[Row], metric: str) -> Iterator[str]:
+def _of_one_model(
+    plan: ReportPlan, measured: Measured, rows: Sequence[Row], metric: str
+) -> Iterator[str]:
     """Yield sentences on the best arm, its TTFT, goodput, the other arms, and the tokens that tiers served."""
     better = _by_size_of_effect(rows, words.BETTER)
     if better:
-        most = f"; it gained the most of the {len(better)} arms that are better" if len(better) > 1 else ""
+        most = (
+            f"; it gained the most of the {len(better)} arms that are better"
+            if len(better) > 1
+            else ""
+        )
         yield f"{_better(measured, better[0])}{most}{_smaller(measured, better[0])}."
         if metric == THROUGHPUT:
             yield from _first_token(plan, measured, better[0])
@@ -143,12 +182,19 @@ def _of_one_model(plan: ReportPlan, measured: Measured, rows: Sequence[Row], met
 def _none_better(rows: Sequence[Row], metric: str) -> str:
     if not any(row["verdict"] in words.VERDICTS for row in rows):
         return "There is no verdict yet."
-    what = "deliver more output tokens per second" if metric == THROUGHPUT else "answer sooner"
+    what = (
+        "deliver more output tokens per second"
+        if metric == THROUGHPUT
+        else "answer sooner"
+    )
     return f"No arm was shown to {what} than {_against(rows)}."
 
 
 def _by_size_of_effect(rows: Sequence[Row], verdict: str) -> list[Row]:
-    return sorted((row for row in rows if row["verdict"] == verdict), key=lambda row: -abs(row["effect_percent"]))
+    return sorted(
+        (row for row in rows if row["verdict"] == verdict),
+        key=lambda row: -abs(row["effect_percent"]),
+    )
 
 
 def _better(measured: Measured, row: Row) -> str:
@@ -172,29 +218,57 @@ def _smaller(measured: Measured, best: Row) -> str:
     if not found:
         return ""
     row = found[min(found)]
-    alike = "at parity with" if row["verdict"] == words.PARITY else "not shown to differ from"
+    alike = (
+        "at parity with"
+        if row["verdict"] == words.PARITY
+        else "not shown to differ from"
+    )
     return f"; it is {alike} the smaller {baseline_label(row)}, {effect_text(row)}"
 
 
 def _first_token(plan: ReportPlan, measured: Measured, best: Row) -> Iterator[str]:
     """Yield a sentence on the median TTFT of the best arm, whatever its verdict."""
-    said = {words.BETTER: "was shorter", words.WORSE: "was longer", words.PARITY: "is at parity"}
+    said = {
+        words.BETTER: "was shorter",
+        words.WORSE: "was longer",
+        words.PARITY: "is at parity",
+    }
     for row in against_baselines(plan, measured.comparison, TTFT):
-        if cell_of(row) == cell_of(best) and row["baseline"] and math.isfinite(row["effect_percent"]):
+        if (
+            cell_of(row) == cell_of(best)
+            and row["baseline"]
+            and math.isfinite(row["effect_percent"])
+        ):
             verdict = said.get(row["verdict"], f"is undecided ({stated_verdict(row)})")
             yield f"Its median TTFT {verdict}, {_change(row)}: {_means(measured, row)} ms."
 
 
 def _said(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
     """Yield one clause per verdict with the arms that have it; arms without a verdict are grouped by reason."""
-    said = {words.BETTER: "better as well", words.WORSE: "worse", words.INCONCLUSIVE: "undecided"}
+    said = {
+        words.BETTER: "better as well",
+        words.WORSE: "worse",
+        words.INCONCLUSIVE: "undecided",
+    }
     said[words.PARITY] = f"at parity within {100 * plan.margin:g} %"
     grouped: dict[str, list[str]] = {}
-    for row in sorted(rows, key=lambda row: (*words.VERDICTS, row["verdict"]).index(row["verdict"])):
+    for row in sorted(
+        rows, key=lambda row: (*words.VERDICTS, row["verdict"]).index(row["verdict"])
+    ):
         change = f" {_change(row)}" if math.isfinite(row["effect_percent"]) else ""
-        title = "no verdict" if row["verdict"].startswith("not assessed") else stated_verdict(row)
-        why = f" ({row['reason']})" if text(row["reason"]) and row["verdict"] not in words.VERDICTS else ""
-        grouped.setdefault(said.get(row["verdict"], f"{title}{why}"), []).append(f"{_arm(row)}{change}")
+        title = (
+            "no verdict"
+            if row["verdict"].startswith("not assessed")
+            else stated_verdict(row)
+        )
+        why = (
+            f" ({row['reason']})"
+            if text(row["reason"]) and row["verdict"] not in words.VERDICTS
+            else ""
+        )
+        grouped.setdefault(said.get(row["verdict"], f"{title}{why}"), []).append(
+            f"{_arm(row)}{change}"
+        )
     yield from (f"{title}: {shortened(names)}" for title, names in grouped.items())
 
 
@@ -204,22 +278,32 @@ def _hits(measured: Measured, rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         at = rows_of(measured.activity, cell_of(row))
         at = at[at["level"] == row["level"]]
-        share, preempted, reloaded = at[["external_hit_percent", "requests_preempted", "reloaded_tokens"]].mean()
+        share, preempted, reloaded = at[
+            ["external_hit_percent", "requests_preempted", "reloaded_tokens"]
+        ].mean()
         shares += [f"{tier_text(share)} % with {_arm(row)}"] if pd.notna(share) else []
         if share == 0 and preempted > 0 and reloaded > 0:
-            reloads.append(f"{tier_text(reloaded)} tokens for {tier_text(preempted)} requests with {_arm(row)}")
+            reloads.append(
+                f"{tier_text(reloaded)} tokens for {tier_text(preempted)} requests with {_arm(row)}"
+            )
     if reloads:
         yield f"For preempted requests, tokens were loaded from the tier, not computed again: {shortened(reloads)}."
     elif shares:
         yield f"Share of the prompt tokens that the tier behind the device served: {shortened(shares)}."
 
 
-def _of_models(plan: ReportPlan, measured: Measured, rows: Sequence[Row], metric: str) -> Iterator[str]:
+def _of_models(
+    plan: ReportPlan, measured: Measured, rows: Sequence[Row], metric: str
+) -> Iterator[str]:
     """Yield sentences on the best arm of each model, worse arms, counts of other verdicts, and verdicts on latency."""
     better: dict[str, list[Row]] = {row["model"]: [] for row in rows}
     for row in _by_size_of_effect(rows, words.BETTER):
         better[row["model"]].append(row)
-    more = "More output tokens per second" if metric == THROUGHPUT else "A shorter median TTFT"
+    more = (
+        "More output tokens per second"
+        if metric == THROUGHPUT
+        else "A shorter median TTFT"
+    )
     if any(better.values()):
         best = "; ".join(_best(of) for of in better.values() if of)
         nothing = [model for model, of in better.items() if not of]
@@ -227,42 +311,72 @@ def _of_models(plan: ReportPlan, measured: Measured, rows: Sequence[Row], metric
     else:
         yield _none_better(rows, metric)
     for verdict in (words.WORSE, words.WORSE_IDLE):
-        worse = [f"{row['model']} with {_arm(row)} {_change(row)}" for row in _by_size_of_effect(rows, verdict)]
+        worse = [
+            f"{row['model']} with {_arm(row)} {_change(row)}"
+            for row in _by_size_of_effect(rows, verdict)
+        ]
         if worse:
             yield f"{verdict.capitalize()}: {shortened(worse)}."
     parity = f"at parity within {100 * plan.margin:g} %"
-    counted = {words.PARITY: parity, words.IDLE: _most_cost(rows), words.INCONCLUSIVE: "undecided"}
+    counted = {
+        words.PARITY: parity,
+        words.IDLE: _most_cost(rows),
+        words.INCONCLUSIVE: "undecided",
+    }
     yield from _counted(rows, counted | {"": _without(rows)})
-    decided = {words.BETTER: "better", words.WORSE: "worse", words.WORSE_IDLE: "worse although idle"}
+    decided = {
+        words.BETTER: "better",
+        words.WORSE: "worse",
+        words.WORSE_IDLE: "worse although idle",
+    }
     decided |= {words.PARITY: "at parity"}
     for other in (GOODPUT, TTFT) if metric == THROUGHPUT else (GOODPUT,):
-        yield from _counted(against_baselines(plan, measured.comparison, other), decided)
+        yield from _counted(
+            against_baselines(plan, measured.comparison, other), decided
+        )
 
 
 def _most_cost(rows: Sequence[Row]) -> str:
     """The phrase for idle arms whose cost is bounded, with the largest bound."""
     of_idle = [row for row in rows if row["verdict"] == words.IDLE]
-    return cost_text(max(of_idle, key=lambda row: float(row["cost_percent"]))) if of_idle else ""
+    return (
+        cost_text(max(of_idle, key=lambda row: float(row["cost_percent"])))
+        if of_idle
+        else ""
+    )
 
 
 def _without(rows: Sequence[Row]) -> str:
     """The phrase for comparisons without a verdict, with the most frequent reason."""
-    reasons = Counter(text(row["reason"]) for row in rows if row["verdict"] not in words.VERDICTS)
+    reasons = Counter(
+        text(row["reason"]) for row in rows if row["verdict"] not in words.VERDICTS
+    )
     mostly = "mostly: " if len(reasons) > 1 else ""
-    return "".join(f"without a verdict ({mostly}{reason})" for reason, _ in reasons.most_common(1))
+    return "".join(
+        f"without a verdict ({mostly}{reason})" for reason, _ in reasons.most_common(1)
+    )
 
 
 def _counted(rows: Sequence[Row], said: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence with the number of comparisons for each verdict of `said`; "" stands for none."""
-    counts = Counter(row["verdict"] if row["verdict"] in words.VERDICTS else "" for row in rows)
-    shown = ", ".join(f"{counts[verdict]} {phrase}" for verdict, phrase in said.items() if counts[verdict])
+    counts = Counter(
+        row["verdict"] if row["verdict"] in words.VERDICTS else "" for row in rows
+    )
+    shown = ", ".join(
+        f"{counts[verdict]} {phrase}"
+        for verdict, phrase in said.items()
+        if counts[verdict]
+    )
     if shown:
         yield f"{METRIC_TITLES[rows[0]['metric']]}, of {len(rows)} comparisons with a baseline: {shown}."
 
 
 def _best(rows: Sequence[Row]) -> str:
     """The first of a model's arms that are better."""
-    best, more = rows[0], rows[0]["metric"] == THROUGHPUT and rows[0]["effect_percent"] > 100
+    best, more = (
+        rows[0],
+        rows[0]["metric"] == THROUGHPUT and rows[0]["effect_percent"] > 100,
+    )
     most = f", the most of {len(rows)} arms" if len(rows) > 1 else ""
     return f"{best['model']} with {_arm(best)}{f' {times(best)} as much,' if more else ''} {_change(best)}{most}"
 
@@ -271,19 +385,31 @@ def _without_baseline(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     yield "Nothing was compared with a baseline, so there is no verdict."
     shown = []
     for cell, _, at in measured.at_peaks(plan.ordered):
-        shown.append(f"{cell_label(cell)} on {cell[0]} {numerals.mean_of(list(at[THROUGHPUT]))} output tok/s")
+        shown.append(
+            f"{cell_label(cell)} on {cell[0]} {numerals.mean_of(list(at[THROUGHPUT]))} output tok/s"
+        )
     if shown:
         yield f"Measured at the peak: {shortened(shown)}."
 
 
-def _runs_of(plan: ReportPlan, measured: Measured, rows: Sequence[Row], counted: str) -> str:
+def _runs_of(
+    plan: ReportPlan, measured: Measured, rows: Sequence[Row], counted: str
+) -> str:
     """The phrase for the runs of each arm; `counted`: how many there are. Verdicts may rest on fewer.
 
     An answer about throughput speaks of TTFT as well.
     """
     metrics = dict.fromkeys([*(row["metric"] for row in rows), TTFT])
-    compared = [row for metric in metrics for row in against_baselines(plan, measured.comparison, metric)]
-    judged = [row for row in compared if row["verdict"] in words.VERDICTS or text(row.get("indication"))]
+    compared = [
+        row
+        for metric in metrics
+        for row in against_baselines(plan, measured.comparison, metric)
+    ]
+    judged = [
+        row
+        for row in compared
+        if row["verdict"] in words.VERDICTS or text(row.get("indication"))
+    ]
     if not any(row["runs"] < _paired(measured, row) for row in judged):
         return f"This rests on {counted} run{'s' * (counted != '1')} of each arm"
     kept = sorted(int(row["runs"]) for row in judged)
@@ -293,15 +419,23 @@ def _runs_of(plan: ReportPlan, measured: Measured, rows: Sequence[Row], counted:
 
 def _paired(measured: Measured, row: Row) -> int:
     """The number of runs that both sides of a comparison have."""
-    return min(len(measured.runs_of(cell)) for cell in (cell_of(row), cell_named(row["baseline"])))
+    return min(
+        len(measured.runs_of(cell))
+        for cell in (cell_of(row), cell_named(row["baseline"]))
+    )
 
 
-_WEIGHTS = {"miniature": ", with random weights", "random": ", with random weights, full geometry"}
+_WEIGHTS = {
+    "miniature": ", with random weights",
+    "random": ", with random weights, full geometry",
+}
 
 
 def _basis(plan: ReportPlan, measured: Measured, rows: Sequence[Row]) -> str:
     """The runs, the level, the load and the machine that the answer rests on."""
-    counts = sorted({len(runs) for cell in plan.cells if (runs := measured.runs_of(cell))})
+    counts = sorted(
+        {len(runs) for cell in plan.cells if (runs := measured.runs_of(cell))}
+    )
     number = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     levels = sorted({int(row["level"]) for row in rows if pd.notna(row["level"])})
     titles = _distinct(str(run.workload.get("title") or "") for run in measured.runs)
@@ -312,7 +446,9 @@ def _basis(plan: ReportPlan, measured: Measured, rows: Sequence[Row]) -> str:
         *([f" ({titles[0]})"] if titles[0] and len(titles) == 1 else []),
         _WEIGHTS.get(measured.runs[0].weights, ""),
         f", on {machines[0] if len(machines) == 1 else f'{len(machines)} different machines'}",
-        "; intervals are 95 %, over runs" if counts[-1] > 1 else "; the spread between runs is unknown",
+        "; intervals are 95 %, over runs"
+        if counts[-1] > 1
+        else "; the spread between runs is unknown",
     ]
     absent = sum(not measured.runs_of(cell) for cell in plan.cells)
     return f"{''.join(parts)}{f'; {absent} of {len(plan.cells)} cells were not measured' if absent else ''}."

@@ -25,7 +25,11 @@ def in_short(folder: Path) -> list[str]:
     if not (folder / MAIN).exists():
         return []
     numbers = folder / NUMBERS
-    answer = json.loads(numbers.read_text(encoding="utf-8")).get("answer") if numbers.exists() else None
+    answer = (
+        json.loads(numbers.read_text(encoding="utf-8")).get("answer")
+        if numbers.exists()
+        else None
+    )
     lines = [f"Answer: {answer['sentences'][0]}"] if answer else []
     lines += [f"Next: {step}" for step in answer["next_steps"][:1]] if answer else []
     return [*lines, f"Report: {folder / MAIN}"]
@@ -42,7 +46,9 @@ class _Numbers(msgspec.Struct):
     cells: list[_Cell]
 
 
-def reported_measurements(numbers: Path) -> dict[tuple[str, str, int], list[str]] | None:
+def reported_measurements(
+    numbers: Path,
+) -> dict[tuple[str, str, int], list[str]] | None:
     """Return model, scenario and cpu_blocks of each cell of a report.json -> the ids of its runs, sorted.
 
     None if there is no such file or it cannot be read.
@@ -52,6 +58,8 @@ def reported_measurements(numbers: Path) -> dict[tuple[str, str, int], list[str]
     except (OSError, msgspec.DecodeError):
         return None
     return {
-        (cell.model, cell.scenario, cell.cpu_blocks): sorted(run.partition("/")[0] for run in cell.runs)
+        (cell.model, cell.scenario, cell.cpu_blocks): sorted(
+            run.partition("/")[0] for run in cell.runs
+        )
         for cell in report.cells
     }

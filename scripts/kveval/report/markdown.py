@@ -14,9 +14,16 @@ _TO_SECTION = re.compile(r"\]\(#([\w-]+)\)")
 
 def render(root: Section) -> dict[str, str]:
     """Return the files as path relative to the report -> content, the report itself first."""
-    parts = {f"{FOLDER}/{part.appendix}.md": part for part in root.tree() if part.appendix}
-    home = {section.anchor: file for file, part in parts.items() for section in part.tree()}
-    listed = ["## Appendices", "\n".join(f"- [{part.title}]({file})" for file, part in parts.items())]
+    parts = {
+        f"{FOLDER}/{part.appendix}.md": part for part in root.tree() if part.appendix
+    }
+    home = {
+        section.anchor: file for file, part in parts.items() for section in part.tree()
+    }
+    listed = [
+        "## Appendices",
+        "\n".join(f"- [{part.title}]({file})" for file, part in parts.items()),
+    ]
     files = {MAIN: "\n\n".join([*_section(root, 1), *(listed if parts else [])])}
     files |= {file: "\n\n".join(_section(part, 1)) for file, part in parts.items()}
     return {file: f"{_linked(text, file, home)}\n" for file, text in files.items()}
@@ -56,7 +63,9 @@ def _text(block: Block, up: str) -> str:
         case Code():
             return f"```\n{block.text}\n```"
         case Picture():
-            return f"![{block.title}]({up}{block.path})\n\n*{block.lead}* {block.caption}"
+            return (
+                f"![{block.title}]({up}{block.path})\n\n*{block.lead}* {block.caption}"
+            )
         case Table():
             return markdown_table(block)
     raise TypeError(block)
@@ -64,9 +73,14 @@ def _text(block: Block, up: str) -> str:
 
 def markdown_table(table: Table) -> str:
     """Return a table in Markdown; columns of numbers are right-aligned."""
-    rule = ["---:" if number in table.numbers else "---" for number in range(len(table.header))]
+    rule = [
+        "---:" if number in table.numbers else "---"
+        for number in range(len(table.header))
+    ]
     lines = [table.header, rule, *table.rows]
-    return "\n".join(f"| {' | '.join(_cell_text(cell) for cell in line)} |" for line in lines)
+    return "\n".join(
+        f"| {' | '.join(_cell_text(cell) for cell in line)} |" for line in lines
+    )
 
 
 def _cell_text(text: str) -> str:

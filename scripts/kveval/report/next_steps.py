@@ -12,7 +12,13 @@ import pandas as pd
 from kveval.analysis.cells import CellKey, cell_of
 from kveval.analysis.statistics import verdicts as words
 from kveval.load.enough import MIN_RUNS
-from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened, text
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    cell_label,
+    shortened,
+    text,
+)
 from kveval.report.data.comparisons import against_baselines
 from kveval.report.tables.not_assessed import TO_BE_ACTIVE, settled_by
 
@@ -35,10 +41,14 @@ def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, 
 def _namer(plan: ReportPlan) -> Callable[[CellKey], str]:
     """Return a function that names cells, with the model if there are several."""
     one = len(plan.models_by_size) == 1
-    return lambda cell: cell_label(cell) if one else f"{cell[0]} with {cell_label(cell)}"
+    return lambda cell: (
+        cell_label(cell) if one else f"{cell[0]} with {cell_label(cell)}"
+    )
 
 
-def _missing(plan: ReportPlan, measured: Measured, name: Callable[[CellKey], str]) -> Iterator[str]:
+def _missing(
+    plan: ReportPlan, measured: Measured, name: Callable[[CellKey], str]
+) -> Iterator[str]:
     absent = [cell for cell in plan.cells if not measured.runs_of(cell)]
     runs = sum(plan.runs_of(cell) - len(measured.runs_of(cell)) for cell in plan.cells)
     if absent:
@@ -47,7 +57,9 @@ def _missing(plan: ReportPlan, measured: Measured, name: Callable[[CellKey], str
         yield f"Measure the {runs} missing runs: `report` measures only those."
 
 
-def _without_verdict(rows: list[dict[Any, Any]], name: Callable[[CellKey], str]) -> Iterator[str]:
+def _without_verdict(
+    rows: list[dict[Any, Any]], name: Callable[[CellKey], str]
+) -> Iterator[str]:
     """Yield steps that would give verdicts, each with the arms without a verdict, or idle ones, that need it."""
     steps: dict[str, list[str]] = {}
     for row in rows:
@@ -67,11 +79,19 @@ def _failed(row: Mapping[Any, Any]) -> bool:
     return words.MANY_FAILED in text(row["reason"])
 
 
-def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[CellKey], str]) -> Iterator[str]:
+def _undecided(
+    plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[CellKey], str]
+) -> Iterator[str]:
     """Yield the number of runs for a verdict if it is affordable, else another step."""
-    open_ = [row for row in rows if row["verdict"] == words.INCONCLUSIVE and not _failed(row)]
+    open_ = [
+        row for row in rows if row["verdict"] == words.INCONCLUSIVE and not _failed(row)
+    ]
     needed = {name(cell_of(row)): row.get("runs_to_resolve", math.nan) for row in open_}
-    few = {named: runs for named, runs in needed.items() if pd.notna(runs) and runs <= _WORTHWHILE}
+    few = {
+        named: runs
+        for named, runs in needed.items()
+        if pd.notna(runs) and runs <= _WORTHWHILE
+    }
     if few:
         runs = max(*few.values(), max(int(row["runs"]) for row in open_) + 1)
         yield f"`runs: {runs:.0f}` would resolve a difference of {100 * plan.margin:g} % for {_few([*few])}."
@@ -88,7 +108,10 @@ def _more_runs(rows: list[dict[Any, Any]]) -> Iterator[str]:
 
 
 def _edge(measured: Measured, name: Callable[[CellKey], str]) -> Iterator[str]:
-    edge = measured.peaks[~measured.peaks["bracketed"].astype(bool) & (measured.peaks["levels_measured"] > 1)]
+    edge = measured.peaks[
+        ~measured.peaks["bracketed"].astype(bool)
+        & (measured.peaks["levels_measured"] > 1)
+    ]
     if len(edge):
         names = _few([name(cell_of(row)) for row in edge.to_dict("records")])
         yield f"Add levels beyond the first or last, at which the highest throughput was measured: {names}."

@@ -24,7 +24,10 @@ class ReportError(Failure):
 
 
 def report_tree(
-    plan: ReportPlan, measured: Measured, figures: Mapping[str, str], empty: Mapping[str, str] | None = None
+    plan: ReportPlan,
+    measured: Measured,
+    figures: Mapping[str, str],
+    empty: Mapping[str, str] | None = None,
 ) -> Section:
     """Return the whole report as a tree of sections.
 
@@ -34,24 +37,35 @@ def report_tree(
     """
     kinds = sorted({(run.engine, run.weights) for run in measured.runs})
     if not kinds:
-        raise ReportError(f"campaign {plan.name}: no run was measured, there is nothing to report", code="no_run")
+        raise ReportError(
+            f"campaign {plan.name}: no run was measured, there is nothing to report",
+            code="no_run",
+        )
     if len(kinds) > 1:
         raise ReportError(
             f"campaign {plan.name}: runs of different kinds cannot be in one report: "
-            + ", ".join(f"{weights} weights on the engine {engine}" for engine, weights in kinds),
+            + ", ".join(
+                f"{weights} weights on the engine {engine}" for engine, weights in kinds
+            ),
             code="mixed_kinds",
             kinds=kinds,
         )
     pictures = Pictures(plan.models_by_size, figures, empty or {})
     # In this order, since each figure is placed once.
-    first = [*front(plan, measured, answer_of(plan, measured, pictures.names), pictures)]
+    first = [
+        *front(plan, measured, answer_of(plan, measured, pictures.names), pictures)
+    ]
     middle = [*body(plan, measured, pictures)]
     last = appendices(plan, measured, gap_table(plan, measured, empty or {}), pictures)
     return Section(plan.title or plan.name, [*first, *middle, *last])
 
 
 def write_report(
-    plan: ReportPlan, measured: Measured, figures: Sequence[Path], output: Path, empty: Mapping[str, str] | None = None
+    plan: ReportPlan,
+    measured: Measured,
+    figures: Sequence[Path],
+    output: Path,
+    empty: Mapping[str, str] | None = None,
 ) -> Section:
     """Write REPORT.md, its appendices, and report.json beside it; return the tree that they are made from.
 
@@ -59,10 +73,18 @@ def write_report(
     they are listed but not shown. Raises ReportError as `report_tree` does.
     """
     empty = empty or {}
-    shown = {path.stem: Path(os.path.relpath(path, output.parent)).as_posix() for path in figures}
+    shown = {
+        path.stem: Path(os.path.relpath(path, output.parent)).as_posix()
+        for path in figures
+    }
     root = report_tree(plan, measured, shown, empty)
-    files = {output if name == MAIN else output.parent / name: text for name, text in render(root).items()}
-    files[output.with_name(NUMBERS)] = dump(build(plan, measured, shown, empty, gap_table(plan, measured, empty)))
+    files = {
+        output if name == MAIN else output.parent / name: text
+        for name, text in render(root).items()
+    }
+    files[output.with_name(NUMBERS)] = dump(
+        build(plan, measured, shown, empty, gap_table(plan, measured, empty))
+    )
     (output.parent / FOLDER).mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")

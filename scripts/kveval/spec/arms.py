@@ -78,22 +78,34 @@ def canonical_json(value: Mapping[str, Any]) -> str:
     return re.sub(r'"(\{\w+_port\})"', r"\1", text)
 
 
-def hybrid_budgets(scenario: Scenario, platform: Platform, whole: Budget) -> tuple[Budget, Budget]:
+def hybrid_budgets(
+    scenario: Scenario, platform: Platform, whole: Budget
+) -> tuple[Budget, Budget]:
     """Divide a budget between the server's own tier and LMCache, in whole server blocks. Raises ArmError."""
     share = NATIVE_SHARE if scenario.native_share is None else scenario.native_share
     blocks = int(whole.tier_blocks * share)
     if not 0 < blocks < whole.tier_blocks:
         said = f"{whole.cpu_blocks} cpu_blocks are too few to share between two tiers"
         raise ArmError(said, code="too_few_to_share")
-    per_token, ranks = whole.requested_bytes // whole.tokens, whole.tier_bytes // whole.rank_bytes
+    per_token, ranks = (
+        whole.requested_bytes // whole.tokens,
+        whole.tier_bytes // whole.rank_bytes,
+    )
     native, lmcache = (
-        budget(per_token, blocks_of_server(part, platform.block_size), platform.block_size, ranks)
+        budget(
+            per_token,
+            blocks_of_server(part, platform.block_size),
+            platform.block_size,
+            ranks,
+        )
         for part in (blocks, whole.tier_blocks - blocks)
     )
     return native, lmcache
 
 
-def lmcache_sidecars(scenario: Scenario, platform: Platform, budget: Budget) -> tuple[SidecarSpec, ...]:
+def lmcache_sidecars(
+    scenario: Scenario, platform: Platform, budget: Budget
+) -> tuple[SidecarSpec, ...]:
     """Return LMCache as a server of its own, sized over all ranks, and the store behind it, which starts first."""
     # On a cluster it runs in the server's pod, and its metrics are read from outside.
     http_host = "0.0.0.0" if platform.on_cluster else "{lmcache_host}"
@@ -105,13 +117,24 @@ def lmcache_sidecars(scenario: Scenario, platform: Platform, budget: Budget) -> 
     ]
     if scenario.store is not None:
         # RESP is the protocol that Redis and Valkey share; one adapter serves both.
-        adapter = {"type": "resp", "host": f"{{{scenario.store}_host}}", "port": f"{{{scenario.store}_port}}"}
+        adapter = {
+            "type": "resp",
+            "host": f"{{{scenario.store}_host}}",
+            "port": f"{{{scenario.store}_port}}",
+        }
         server += ["--l2-adapter", canonical_json(adapter)]
     store = store_sidecars(scenario, platform, 2 * budget.tier_bytes)
-    return (*store, SidecarSpec("lmcache", tuple(server), {"PYTHONHASHSEED": HASH_SEED, **LMCACHE_PRIVATE}))
+    return (
+        *store,
+        SidecarSpec(
+            "lmcache", tuple(server), {"PYTHONHASHSEED": HASH_SEED, **LMCACHE_PRIVATE}
+        ),
+    )
 
 
-def store_sidecars(scenario: Scenario, platform: Platform, limit_bytes: int) -> tuple[SidecarSpec, ...]:
+def store_sidecars(
+    scenario: Scenario, platform: Platform, limit_bytes: int
+) -> tuple[SidecarSpec, ...]:
     """Return the store's server, holding everything in memory: a disk behind it would be another arm.
 
     On a cluster its memory is bounded, because a pod that outgrows its limit is killed.
@@ -126,5 +149,12 @@ def store_sidecars(scenario: Scenario, platform: Platform, limit_bytes: int) -> 
     ]
     if platform.on_cluster:
         # In protected mode without a password it would refuse all clients outside its pod.
-        argv += ["--protected-mode", "no", "--maxmemory", str(limit_bytes), "--maxmemory-policy", "allkeys-lru"]
+        argv += [
+            "--protected-mode",
+            "no",
+            "--maxmemory",
+            str(limit_bytes),
+            "--maxmemory-policy",
+            "allkeys-lru",
+        ]
     return (SidecarSpec(name, tuple(argv)),)

@@ -13,7 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import (
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_wheel_filename,
+)
 
 from kveval.config.campaign import ServerConfig
 from kveval.config.catalogue import BuildSource
@@ -95,7 +99,11 @@ class ArmBuild:
     def facts(self) -> dict[str, Any]:
         """Its part of a run's description, without this host's paths."""
         said = {"kind": self.kind, "key": self.key, "title": self.title}
-        return said | ({} if self.kind != "checkout" else {"commit": self.commit, "dirty": self.dirty})
+        return said | (
+            {}
+            if self.kind != "checkout"
+            else {"commit": self.commit, "dirty": self.dirty}
+        )
 
 
 def find_build(source: BuildSource, server: ServerConfig) -> ArmBuild:
@@ -107,12 +115,21 @@ def find_build(source: BuildSource, server: ServerConfig) -> ArmBuild:
         return _wheel(source.wheel, server)
     if source.environment is not None:
         return _environment(source.environment, server)
-    program, version = (BESIDE, source.lmcache) if source.lmcache is not None else (server.program, source.vllm)
+    program, version = (
+        (BESIDE, source.lmcache)
+        if source.lmcache is not None
+        else (server.program, source.vllm)
+    )
     assert version is not None
     if source.lmcache is None and server.version:
         said = f"the release {version} is of another program than {server.program}"
         raise BuildError(said, code="other_program")
-    return ArmBuild("release", f"{program}-{version}", f"release {version} of {program}", {program: version})
+    return ArmBuild(
+        "release",
+        f"{program}-{version}",
+        f"release {version} of {program}",
+        {program: version},
+    )
 
 
 def files_in(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -126,16 +143,31 @@ def files_in(folder: Path, names: Iterable[str]) -> dict[str, str]:
             content = path.read_bytes()
         else:
             continue
-        found[name] = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        found[name] = hashlib.sha1(
+            b"blob %d\0" % len(content) + content, usedforsecurity=False
+        ).hexdigest()
     return found
 
 
-def git(place: Path, *arguments: str, env: Mapping[str, str] | None = None, given: bytes = b"") -> bytes:
+def git(
+    place: Path,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    given: bytes = b"",
+) -> bytes:
     """Return git's output in a source tree; `given` is its input. Raises BuildError with its last line on failure."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("GIT_")
+    }
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(env or {})}
     command = ["git", "-C", str(place), *arguments]
-    return _output(command, f"checkout {place}: git {arguments[0]}", "git_failed", environment, given)
+    return _output(
+        command,
+        f"checkout {place}: git {arguments[0]}",
+        "git_failed",
+        environment,
+        given,
+    )
 
 
 def asked_of(environment: Path, program: str, *arguments: str) -> Any:
@@ -154,11 +186,21 @@ def asked_of(environment: Path, program: str, *arguments: str) -> Any:
 
 
 def _output(
-    command: list[str], who: str, code: str, environment: Mapping[str, str] | None = None, given: bytes = b""
+    command: list[str],
+    who: str,
+    code: str,
+    environment: Mapping[str, str] | None = None,
+    given: bytes = b"",
 ) -> bytes:
     """Return what a command prints. Raises BuildError, with the last line that it says on standard error."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_ANSWER_S, env=environment, input=given)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            timeout=_ANSWER_S,
+            env=environment,
+            input=given,
+        )
         if not done.returncode:
             return done.stdout
         lines = done.stderr.decode(errors="replace").strip().splitlines()
@@ -173,22 +215,50 @@ def _output(
 def _checkout(given: str, commit: str | None, programs: Sequence[str]) -> ArmBuild:
     place = Path(given).expanduser().absolute()
     if not place.is_dir():
-        raise BuildError(f"checkout {given}: there is no such folder", code="no_checkout_there")
+        raise BuildError(
+            f"checkout {given}: there is no such folder", code="no_checkout_there"
+        )
     under_git = (place / ".git").exists()
     if commit is not None and not under_git:
-        raise BuildError(f"checkout {given} is not under git, and has no commit {commit}", code="not_under_git")
+        raise BuildError(
+            f"checkout {given} is not under git, and has no commit {commit}",
+            code="not_under_git",
+        )
     head = _commit(place, commit or "HEAD", given) if under_git else None
     if commit is not None and head is not None:
         files, dirty = _committed(place, head, programs), False
     elif under_git:
-        names = git(place, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *programs)
-        files = files_in(place, sorted(set(filter(None, names.decode(errors="surrogateescape").split("\0")))))
+        names = git(
+            place,
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+            "--",
+            *programs,
+        )
+        files = files_in(
+            place,
+            sorted(
+                set(filter(None, names.decode(errors="surrogateescape").split("\0")))
+            ),
+        )
         dirty = head is None or files != _committed(place, head, programs)
     else:
-        paths = (path for program in programs for path in sorted((place / program).rglob("*")))
-        files, dirty = files_in(place, (path.relative_to(place).as_posix() for path in paths)), None
+        paths = (
+            path
+            for program in programs
+            for path in sorted((place / program).rglob("*"))
+        )
+        files, dirty = (
+            files_in(place, (path.relative_to(place).as_posix() for path in paths)),
+            None,
+        )
     modules = [name for name in files if name.endswith(".py")]
-    packages = tuple(name for name in programs if any(one.startswith(f"{name}/") for one in modules))
+    packages = tuple(
+        name for name in programs if any(one.startswith(f"{name}/") for one in modules)
+    )
     if not packages:
         said = f"checkout {given} has no Python files in {' or '.join(f'{name}/' for name in programs)}"
         raise BuildError(said, code="no_package")
@@ -197,17 +267,32 @@ def _checkout(given: str, commit: str | None, programs: Sequence[str]) -> ArmBui
     if head is not None:
         title += f" at {head[:10]}{' with changes' if dirty else ''}"
     pinned = commit is not None
-    return ArmBuild("checkout", key, title, {}, place, head, dirty, pinned, files, packages)
+    return ArmBuild(
+        "checkout", key, title, {}, place, head, dirty, pinned, files, packages
+    )
 
 
 def _commit(place: Path, name: str, given: str) -> str | None:
     """Return the commit that a name means; None for a repository that has none yet."""
     try:
-        return git(place, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").decode().strip()
+        return (
+            git(
+                place,
+                "rev-parse",
+                "--verify",
+                "--quiet",
+                "--end-of-options",
+                f"{name}^{{commit}}",
+            )
+            .decode()
+            .strip()
+        )
     except BuildError:
         if name == "HEAD" and git(place, "rev-parse", "--is-inside-work-tree"):
             return None
-        raise BuildError(f"checkout {given} has no commit {name}", code="no_commit") from None
+        raise BuildError(
+            f"checkout {given} has no commit {name}", code="no_commit"
+        ) from None
 
 
 def _committed(place: Path, commit: str, programs: Sequence[str]) -> dict[str, str]:
@@ -227,24 +312,39 @@ def _wheel(given: str, server: ServerConfig) -> ArmBuild:
     try:
         name, version, _, _ = parse_wheel_filename(place.name)
     except InvalidWheelFilename:
-        raise BuildError(f"{given} is not named like a wheel: NAME-VERSION-...-.whl", code="no_wheel") from None
-    programs = {canonicalize_name(one): server.program for one in (server.build, server.program)} | {BESIDE: BESIDE}
+        raise BuildError(
+            f"{given} is not named like a wheel: NAME-VERSION-...-.whl", code="no_wheel"
+        ) from None
+    programs = {
+        canonicalize_name(one): server.program for one in (server.build, server.program)
+    } | {BESIDE: BESIDE}
     if name not in programs:
         said = f"wheel {given} is of {name}; valid is one of {', '.join(programs)}"
         raise BuildError(said, code="other_program")
     key = sha256_file(place)
-    return ArmBuild("wheel", key[:16], f"wheel {place.name}", {programs[name]: str(version)}, place)
+    return ArmBuild(
+        "wheel", key[:16], f"wheel {place.name}", {programs[name]: str(version)}, place
+    )
 
 
 def _environment(given: str, server: ServerConfig) -> ArmBuild:
     place = Path(given).expanduser().absolute()
     found = asked_of(place, _ENVIRONMENT, server.program, BESIDE)
     versions: dict[str, str] = {}
-    for program, names in ((server.program, (server.build, server.program)), (BESIDE, (BESIDE,))):
-        known = [found["distributions"][name][0] for name in names if name in found["distributions"]]
+    for program, names in (
+        (server.program, (server.build, server.program)),
+        (BESIDE, (BESIDE,)),
+    ):
+        known = [
+            found["distributions"][name][0]
+            for name in names
+            if name in found["distributions"]
+        ]
         versions |= {program: known[0]} if known else {}
     if server.program not in versions:
-        raise BuildError(f"environment {given} has no {server.program}", code="no_server")
+        raise BuildError(
+            f"environment {given} has no {server.program}", code="no_server"
+        )
     said = f"environment {place.name} with {server.program} {versions[server.program]}"
     return ArmBuild("environment", content_hash(found), said, versions, place)
 
@@ -255,5 +355,9 @@ def with_build(server: ServerConfig, build: ArmBuild | None) -> ServerConfig:
         return server
     changed = {BESIDE: build.versions[BESIDE]} if BESIDE in build.versions else {}
     key = "version" if server.version else server.program
-    changed |= {key: build.versions[server.program]} if server.program in build.versions else {}
+    changed |= (
+        {key: build.versions[server.program]}
+        if server.program in build.versions
+        else {}
+    )
     return server.model_copy(update=changed)

@@ -38,31 +38,51 @@ class Config:
     campaign: Campaign
     catalogue: Catalogue
     compared: "Sequence[tuple[Compared, Config]]" = ()
-    _resolved: dict[Cell, tuple[Specification, tuple[dict[str, Any], ...]]] = field(default_factory=dict, init=False)
+    _resolved: dict[Cell, tuple[Specification, tuple[dict[str, Any], ...]]] = field(
+        default_factory=dict, init=False
+    )
     _builds: dict[BuildSource, ArmBuild] = field(default_factory=dict, init=False)
-    _ids: dict[tuple[Cell, tuple[int, ...] | None], str] = field(default_factory=dict, init=False)
+    _ids: dict[tuple[Cell, tuple[int, ...] | None], str] = field(
+        default_factory=dict, init=False
+    )
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """The campaign's cells in the matrix's order, each once."""
-        return tuple(dict.fromkeys(cell for entry in self.campaign.matrix for cell in entry.cells()))
+        return tuple(
+            dict.fromkeys(
+                cell for entry in self.campaign.matrix for cell in entry.cells()
+            )
+        )
 
     def runs_of(self, cell: Cell) -> range:
         """Return the numbers of a cell's runs; a bridge is measured in more runs than other cells."""
-        rounds = sum(entry.rounds for entry in self.campaign.bridges if cell in entry.cells())
+        rounds = sum(
+            entry.rounds for entry in self.campaign.bridges if cell in entry.cells()
+        )
         return range(1, self.campaign.runs * (1 + rounds) + 1)
 
     def cell(self, model: str, scenario: str, cpu_blocks: str | int) -> Cell:
         """Return the cell of a path's parts, listed in the matrix or not, checked. Raises ConfigError."""
-        if isinstance(cpu_blocks, str) and not re.fullmatch(r"0|[1-9][0-9]*", cpu_blocks):
+        if isinstance(cpu_blocks, str) and not re.fullmatch(
+            r"0|[1-9][0-9]*", cpu_blocks
+        ):
             place = f"cell {model}/{scenario}/{cpu_blocks}"
             said = f"{cpu_blocks!r} is not a number of blocks"
-            raise ConfigError([ConfigProblem(place, "cpu_blocks", said, "0, 500, 10000, ...", "no_number")])
+            raise ConfigError(
+                [
+                    ConfigProblem(
+                        place, "cpu_blocks", said, "0, 500, 10000, ...", "no_number"
+                    )
+                ]
+            )
         cell = Cell(model, scenario, int(cpu_blocks))
         self.specification(cell)
         return cell
 
-    def specification(self, cell: Cell, levels: Sequence[int] | None = None) -> Specification:
+    def specification(
+        self, cell: Cell, levels: Sequence[int] | None = None
+    ) -> Specification:
         """Return what defines the cell's measurement. Raises ConfigError, with everything that is wrong with the cell.
 
         `levels`: those that the pilot chose, if the workload has them searched; the measurement is then the same as
@@ -70,9 +90,13 @@ class Config:
         """
         if cell not in self._resolved:
             try:
-                self._resolved[cell] = resolve_cell(cell, self.campaign, self.catalogue, PROTOCOL, self.build(cell))
+                self._resolved[cell] = resolve_cell(
+                    cell, self.campaign, self.catalogue, PROTOCOL, self.build(cell)
+                )
             except ConfigError as error:
-                raise ConfigError(replace(one, file=f"cell {cell.path}") for one in error.problems) from None
+                raise ConfigError(
+                    replace(one, file=f"cell {cell.path}") for one in error.problems
+                ) from None
         found, _ = self._resolved[cell]
         if levels is not None and self.workload.searched is not None:
             return found.with_workload(levels=tuple(levels))
@@ -89,15 +113,27 @@ class Config:
         None if it runs what is installed, or if the scenario is unknown.
         """
         scenario = self.catalogue.scenarios.get(cell.scenario)
-        if scenario is None or scenario.server is None or self.campaign.engine != "local":
+        if (
+            scenario is None
+            or scenario.server is None
+            or self.campaign.engine != "local"
+        ):
             return None
         if scenario.server not in self._builds:
             try:
-                self._builds[scenario.server] = find_build(scenario.server, self.campaign.server)
+                self._builds[scenario.server] = find_build(
+                    scenario.server, self.campaign.server
+                )
             except BuildError as error:
                 said = f"{cell.scenario}: server: {error}"
-                right = "a path from the folder that snakemake works in" if error.code.endswith("_there") else ""
-                problem = ConfigProblem(f"cell {cell.path}", "scenarios", said, right, error.code)
+                right = (
+                    "a path from the folder that snakemake works in"
+                    if error.code.endswith("_there")
+                    else ""
+                )
+                problem = ConfigProblem(
+                    f"cell {cell.path}", "scenarios", said, right, error.code
+                )
                 raise ConfigError([problem]) from None
         return self._builds[scenario.server]
 
@@ -125,7 +161,9 @@ class Config:
             return found
         # Prompts of its own: levels must not be chosen by the very requests that they are then measured with.
         workload = found.workload
-        return found.with_workload(seconds=search.seconds or workload.seconds, seed=workload.seed + _PILOT_SEED)
+        return found.with_workload(
+            seconds=search.seconds or workload.seconds, seed=workload.seed + _PILOT_SEED
+        )
 
     def baseline(self, cell: Cell) -> Cell | None:
         """Return the cell that `cell` is compared with, or None for a baseline."""
@@ -158,7 +196,9 @@ class Config:
     @property
     def imports(self) -> tuple[Import, ...]:
         """The trees of existing results that the campaign imports instead of measuring."""
-        return self.campaign.imports if isinstance(self.campaign, ImportCampaign) else ()
+        return (
+            self.campaign.imports if isinstance(self.campaign, ImportCampaign) else ()
+        )
 
     @property
     def wildcard_constraints(self) -> dict[str, str]:
@@ -178,16 +218,35 @@ class Config:
             return ()
         specifications = {cell: self.specification(cell) for cell in self.cells}
         baselines = {cell: self.baseline(cell) for cell in self.cells}
-        return tuple(warnings_of(self.campaign, self.catalogue, specifications, baselines))
+        return tuple(
+            warnings_of(self.campaign, self.catalogue, specifications, baselines)
+        )
 
     def replicate_problems(self, cell: Cell) -> list[ConfigProblem]:
         """Report how a replicate differs from the cell it repeats: their comparison would not show noise alone."""
-        scenario, baseline = self.catalogue.scenarios[cell.scenario], self.baseline(cell)
-        if not scenario.replicate or baseline is None or baseline.scenario not in self.catalogue.scenarios:
+        scenario, baseline = (
+            self.catalogue.scenarios[cell.scenario],
+            self.baseline(cell),
+        )
+        if (
+            not scenario.replicate
+            or baseline is None
+            or baseline.scenario not in self.catalogue.scenarios
+        ):
             return []
         before, after = (self.specification(one).to_json() for one in (baseline, cell))
-        other = [one for one in differences(before, after) if not one[0].startswith("cell.")]
+        other = [
+            one for one in differences(before, after) if not one[0].startswith("cell.")
+        ]
         if not other:
             return []
         said = f"{cell.scenario} is a replicate of {baseline.scenario}, and differs: {described(other)}"
-        return [ConfigProblem(f"cell {cell.path}", "scenarios", said, "replicate: false", "no_replicate")]
+        return [
+            ConfigProblem(
+                f"cell {cell.path}",
+                "scenarios",
+                said,
+                "replicate: false",
+                "no_replicate",
+            )
+        ]

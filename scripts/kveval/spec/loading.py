@@ -10,8 +10,21 @@ from pydantic import ValidationError
 
 from kveval.config.campaign import UNRESOLVABLE, Campaign
 from kveval.config.catalogue import Catalogue, Model
-from kveval.config.entries import KINDS, OWN_KINDS, check_names, check_scenarios, read_catalogues, validate_entries
-from kveval.config.imports import CompareCampaign, Compared, ImportCampaign, import_problems, named_on
+from kveval.config.entries import (
+    KINDS,
+    OWN_KINDS,
+    check_names,
+    check_scenarios,
+    read_catalogues,
+    validate_entries,
+)
+from kveval.config.imports import (
+    CompareCampaign,
+    Compared,
+    ImportCampaign,
+    import_problems,
+    named_on,
+)
 from kveval.config.inheritance import CampaignSource, read_campaign
 from kveval.config.problems import (
     MISTAKES,
@@ -40,15 +53,22 @@ def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
     try:
         return _complete(source, directory, place, problems)
     except ConfigError as error:
-        raise ConfigError(source.located(problem, place) for problem in error.problems) from None
+        raise ConfigError(
+            source.located(problem, place) for problem in error.problems
+        ) from None
 
 
-def _complete(source: CampaignSource, directory: Path, place: str, problems: list[ConfigProblem]) -> Config:
+def _complete(
+    source: CampaignSource, directory: Path, place: str, problems: list[ConfigProblem]
+) -> Config:
     """Check a campaign that was read, with `problems`, from `place`, against the catalogues."""
     raw = source.raw
     readable = not problems
     entries, unread = read_catalogues(directory, raw, place, problems)
-    valid = {kind: validate_entries(kind, entries[kind], problems, directory) for kind in KINDS}
+    valid = {
+        kind: validate_entries(kind, entries[kind], problems, directory)
+        for kind in KINDS
+    }
     known = {kind: set(entries[kind]) for kind in KINDS if kind not in unread}
     check_scenarios(valid["scenarios"], entries["scenarios"], known, problems)
     problems += check_names(raw, place, known)
@@ -56,7 +76,13 @@ def _complete(source: CampaignSource, directory: Path, place: str, problems: lis
         raise ConfigError(problems)
     # Without its own entries, which may extend others and are validated with them.
     declared = {key: value for key, value in raw.items() if key not in OWN_KINDS}
-    kind = ImportCampaign if "import" in raw else CompareCampaign if "compare" in raw else Campaign
+    kind = (
+        ImportCampaign
+        if "import" in raw
+        else CompareCampaign
+        if "compare" in raw
+        else Campaign
+    )
     noted: list[tuple[str, Mistake]] = []
     try:
         parsed = kind.model_validate(declared, context={MISTAKES: noted})
@@ -65,9 +91,16 @@ def _complete(source: CampaignSource, directory: Path, place: str, problems: lis
         raise ConfigError([*problems, *_noted_problems(noted, place)]) from None
     problems += _noted_problems(noted, place)
     own = {
-        name: {key: entry for key, entry in valid[name].items() if key in (raw.get(name) or {})} for name in OWN_KINDS
+        name: {
+            key: entry
+            for key, entry in valid[name].items()
+            if key in (raw.get(name) or {})
+        }
+        for name in OWN_KINDS
     }
-    config = Config(parsed.model_copy(update=own), Catalogue.model_construct(None, **valid))
+    config = Config(
+        parsed.model_copy(update=own), Catalogue.model_construct(None, **valid)
+    )
     if not {code for _, one in noted if (code := one.code) in UNRESOLVABLE}:
         problems += _matrix_problems(config, place)
     problems += import_problems(config.campaign, config.catalogue, place)
@@ -76,11 +109,20 @@ def _complete(source: CampaignSource, directory: Path, place: str, problems: lis
         raise ConfigError(problems)
     if not found:
         return config
-    return Config(_with_contrasts(config.campaign, found), _compared_catalogue(found, config.catalogue), found)
+    return Config(
+        _with_contrasts(config.campaign, found),
+        _compared_catalogue(found, config.catalogue),
+        found,
+    )
 
 
-def _noted_problems(noted: Iterable[tuple[str, Mistake]], place: str) -> list[ConfigProblem]:
-    return [ConfigProblem(place, key, str(mistake), code=mistake.code) for key, mistake in noted]
+def _noted_problems(
+    noted: Iterable[tuple[str, Mistake]], place: str
+) -> list[ConfigProblem]:
+    return [
+        ConfigProblem(place, key, str(mistake), code=mistake.code)
+        for key, mistake in noted
+    ]
 
 
 def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:
@@ -94,18 +136,27 @@ def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:
     problems = []
     for index, entry in enumerate(config.campaign.matrix):
         for cell in entry.cells():
-            if cell.model not in catalogue.models or cell.scenario not in catalogue.scenarios:
+            if (
+                cell.model not in catalogue.models
+                or cell.scenario not in catalogue.scenarios
+            ):
                 continue
             try:
                 config.specification(cell)
                 found: Iterable[ConfigProblem] = config.replicate_problems(cell)
             except ConfigError as error:
                 found = error.problems
-            axes = {"models": cell.model, "scenarios": cell.scenario, "cpu_blocks": cell.cpu_blocks}
+            axes = {
+                "models": cell.model,
+                "scenarios": cell.scenario,
+                "cpu_blocks": cell.cpu_blocks,
+            }
             for one in found:
                 key = one.key
                 if key in axes:
-                    key = f"matrix[{index}].{key}[{getattr(entry, key).index(axes[key])}]"
+                    key = (
+                        f"matrix[{index}].{key}[{getattr(entry, key).index(axes[key])}]"
+                    )
                 problems.append(replace(one, file=place, key=key))
     return problems
 
@@ -121,7 +172,11 @@ def _compared(
         key, path = f"compare[{index}].campaign", folder / f"{entry.campaign}.yaml"
         if not path.is_file():
             known = (other.stem for other in folder.glob("*.yaml"))
-            problems.append(unknown_name(place, key, entry.campaign, known, f"there is no {path.as_posix()}"))
+            problems.append(
+                unknown_name(
+                    place, key, entry.campaign, known, f"there is no {path.as_posix()}"
+                )
+            )
             continue
         try:
             config = load_config(path, directory)
@@ -130,12 +185,16 @@ def _compared(
             continue
         if not config.cells:
             said = f"{entry.campaign} measures nothing"
-            problems.append(ConfigProblem(place, key, said, "a campaign with a matrix", "no_matrix"))
+            problems.append(
+                ConfigProblem(place, key, said, "a campaign with a matrix", "no_matrix")
+            )
         found.append((entry, config))
     for label, count in Counter(entry.label for entry in compared).items():
         if count > 1:
             said = f"label {label} is given twice"
-            problems.append(ConfigProblem(place, "compare", said, code="repeated_label"))
+            problems.append(
+                ConfigProblem(place, "compare", said, code="repeated_label")
+            )
     seen: dict[str, tuple[str, Model]] = {}
     for entry, config in found:
         for name in dict.fromkeys(cell.model for cell in config.cells):
@@ -143,38 +202,55 @@ def _compared(
             other, earlier = seen.setdefault(name, (entry.campaign, model))
             if earlier != model:
                 said = f"model {name} differs between {entry.campaign} and {other}"
-                problems.append(ConfigProblem(place, "compare", said, code="other_model"))
+                problems.append(
+                    ConfigProblem(place, "compare", said, code="other_model")
+                )
     return found
 
 
-def _compared_catalogue(found: Sequence[tuple[Compared, Config]], catalogue: Catalogue) -> Catalogue:
+def _compared_catalogue(
+    found: Sequence[tuple[Compared, Config]], catalogue: Catalogue
+) -> Catalogue:
     """Return the catalogue with the campaigns' models and their scenarios under the names they appear with.
 
     Every scenario is compared with the same scenario on the first label.
     """
     models = dict(catalogue.models)
     scenarios = dict(catalogue.scenarios)
-    first = {named_on(cell.scenario, found[0][0].label): cell.scenario for cell in found[0][1].cells}
+    first = {
+        named_on(cell.scenario, found[0][0].label): cell.scenario
+        for cell in found[0][1].cells
+    }
     for entry, config in found:
         for cell in config.cells:
             models[cell.model] = config.catalogue.models[cell.model]
-            scenario, reference = config.catalogue.scenarios[cell.scenario], named_on(cell.scenario, found[0][0].label)
+            scenario, reference = (
+                config.catalogue.scenarios[cell.scenario],
+                named_on(cell.scenario, found[0][0].label),
+            )
             scenarios[named_on(cell.scenario, entry.label)] = scenario.model_copy(
                 update={
                     "title": f"{scenario.title}, {entry.label}",
-                    "baseline": reference if entry is not found[0][0] and reference in first else None,
+                    "baseline": reference
+                    if entry is not found[0][0] and reference in first
+                    else None,
                 }
             )
     return catalogue.model_copy(update={"models": models, "scenarios": scenarios})
 
 
-def _with_contrasts(campaign: Campaign, found: Sequence[tuple[Compared, Config]]) -> Campaign:
+def _with_contrasts(
+    campaign: Campaign, found: Sequence[tuple[Compared, Config]]
+) -> Campaign:
     """Return the campaign with every arm compared with its own campaign's baseline as well."""
     pairs: dict[tuple[str, str], None] = {}
     for entry, config in found:
         for cell in config.cells:
             base: Cell | None = config.baseline(cell)
             if base is not None and base in config.cells:
-                pairs[named_on(cell.scenario, entry.label), named_on(base.scenario, entry.label)] = None
+                pairs[
+                    named_on(cell.scenario, entry.label),
+                    named_on(base.scenario, entry.label),
+                ] = None
     comparison = campaign.comparison.model_copy(update={"contrasts": tuple(pairs)})
     return campaign.model_copy(update={"comparison": comparison})

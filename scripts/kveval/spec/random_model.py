@@ -28,8 +28,20 @@ _WORDS = Path(__file__).with_name("tokenizer_words.txt")
 _FREQUENT_PAIRS = 200
 # As in the config.json of such checkpoints; 4 bits in groups of 128, 8 bits with one scale per tensor.
 _QUANTIZATION: dict[str, dict[str, Any]] = {
-    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"},
-    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True},
+    "awq": {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": 128,
+        "zero_point": True,
+        "version": "gemm",
+    },
+    "gptq": {
+        "quant_method": "gptq",
+        "bits": 4,
+        "group_size": 128,
+        "desc_act": False,
+        "sym": True,
+    },
     "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
 }
 
@@ -51,7 +63,11 @@ def miniature_geometry(model: Model) -> Geometry:
 
 
 def write_served(
-    geometry: Geometry, directory: Path, *, dtype: str = "bfloat16", quantization: str | None = None
+    geometry: Geometry,
+    directory: Path,
+    *,
+    dtype: str = "bfloat16",
+    quantization: str | None = None,
 ) -> Path:
     """Write a random-weight model of the given shape, with a tokenizer of as many tokens as its vocabulary."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -70,14 +86,22 @@ def write_served(
         },
     }
     for name, content in files.items():
-        (directory / name).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        (directory / name).write_text(
+            json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+        )
     return directory
 
 
-def model_config(geometry: Geometry, dtype: str = "bfloat16", quantization: str | None = None) -> dict[str, Any]:
+def model_config(
+    geometry: Geometry, dtype: str = "bfloat16", quantization: str | None = None
+) -> dict[str, Any]:
     """Return the config.json of a model of this shape, as transformers reads it."""
     shape = geometry.model_dump(exclude={"architecture"})
-    quantized = {} if quantization is None else {"quantization_config": _QUANTIZATION[quantization]}
+    quantized = (
+        {}
+        if quantization is None
+        else {"quantization_config": _QUANTIZATION[quantization]}
+    )
     return {
         "architectures": [geometry.architecture],
         "model_type": _MODEL_TYPES[geometry.architecture],
@@ -98,13 +122,27 @@ def model_config(geometry: Geometry, dtype: str = "bfloat16", quantization: str 
 def tokenizer(size: int = _VOCABULARY) -> dict[str, Any]:
     """Return a tokenizer.json of `size` tokens: byte-level BPE whose merges follow from lists, not from training."""
     vocabulary, merges = _vocabulary(size)
-    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    special = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": number, "content": text, **special} for number, text in enumerate(_SPECIALS)],
+        "added_tokens": [
+            {"id": number, "content": text, **special}
+            for number, text in enumerate(_SPECIALS)
+        ],
         "normalizer": None,
         "pre_tokenizer": byte_level,
         "post_processor": None,
@@ -129,7 +167,11 @@ def byte_symbols() -> list[str]:
 
     Printable Latin-1 bytes stand for themselves, the others move to U+0100 and up (the mapping of GPT-2's tokenizer).
     """
-    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    printable = {
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    }
     moved = itertools.count(256)
     return [chr(byte) if byte in printable else chr(next(moved)) for byte in range(256)]
 
@@ -153,7 +195,9 @@ def _vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
 
     words = _WORDS.read_text(encoding="ascii").split()
     letters = _by_frequency(itertools.chain.from_iterable(words))
-    pairs = _by_frequency(first + second for word in words for first, second in itertools.pairwise(word))
+    pairs = _by_frequency(
+        first + second for word in words for first, second in itertools.pairwise(word)
+    )
     pairs = pairs[:_FREQUENT_PAIRS]
     for pair in pairs:
         add(pair[0], pair[1])
@@ -165,7 +209,9 @@ def _vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
     capitals = [letter.upper() for letter in letters]
     for letter in [*letters, *capitals]:
         add(space, letter)
-    for start, pair in itertools.product([space, *(space + letter for letter in capitals), *letters], pairs):
+    for start, pair in itertools.product(
+        [space, *(space + letter for letter in capitals), *letters], pairs
+    ):
         add(start, pair)
     # To fill a vocabulary of a real size: words and their beginnings, continued.
     for start, pair in itertools.product(list(tokens)[first_merged:], pairs):

@@ -29,28 +29,45 @@ from kveval.spec.specification import CacheSizes, ServedModel, Specification
 from kveval.store.run_file import Cell
 
 
-def served_model(name: str, model: Model, scenario: Scenario, server: ServerConfig) -> ServedModel:
+def served_model(
+    name: str, model: Model, scenario: Scenario, server: ServerConfig
+) -> ServedModel:
     """Return `model` as this server serves it in this scenario; `name` is the cell's, which another may replace."""
     miniature = server.weights == "miniature"
-    utilization = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
+    utilization = scenario.gpu_memory_utilization.get(
+        name, model.gpu_memory_utilization
+    )
     name = scenario.serves.get(name, name)
     geometry = miniature_geometry(model) if miniature else model.geometry
     dtype = "bfloat16" if miniature else model.dtype
-    ranks = scenario.tensor_parallel_size or server.tensor_parallel_size or model.tensor_parallel_size
+    ranks = (
+        scenario.tensor_parallel_size
+        or server.tensor_parallel_size
+        or model.tensor_parallel_size
+    )
     ranks = 1 if server.one_rank else ranks
     return ServedModel(
         name=name,
         hf_id=model.hf_id,
-        served_name=model.hf_id if server.weights == "full" else f"{name}-{server.weights}",
+        served_name=model.hf_id
+        if server.weights == "full"
+        else f"{name}-{server.weights}",
         dtype=dtype,
         kv_cache_dtype=model.kv_cache_dtype,
         quantization=None if miniature else model.quantization,
         tensor_parallel_size=ranks,
-        max_model_len=min(model.max_model_len, server.max_model_len or server.device_tokens or model.max_model_len),
+        max_model_len=min(
+            model.max_model_len,
+            server.max_model_len or server.device_tokens or model.max_model_len,
+        ),
         gpu_memory_utilization=None if server.one_rank else utilization,
         geometry=geometry,
-        kv_bytes_per_token=sizing.kv_bytes_per_token(geometry, model.kv_cache_dtype, ranks, dtype),
-        folder=model.path if server.weights == "full" and model.path is not None else UNSET,
+        kv_bytes_per_token=sizing.kv_bytes_per_token(
+            geometry, model.kv_cache_dtype, ranks, dtype
+        ),
+        folder=model.path
+        if server.weights == "full" and model.path is not None
+        else UNSET,
     )
 
 
@@ -61,7 +78,10 @@ def exercised_counters(
 
     Those of later releases are left out, and those of an LMCache server if there is none.
     """
-    inside = "lmcache" in scenario.kind.parts and software.lmcache_form(platform) == "process"
+    inside = (
+        "lmcache" in scenario.kind.parts
+        and software.lmcache_form(platform) == "process"
+    )
     version, found = platform.server_version, []
     for counter in scenario.exercised:
         name = name_for(counter.name, version)
@@ -69,12 +89,18 @@ def exercised_counters(
         if any(name in other.metrics for other in (software, *SERVERS.values())):
             name = software.on_wire(str(name), version)
         if name is not None and not (inside and counter.of == "lmcache server"):
-            found.append({"counter": name, "at_least": counter.at_least, "unit": counter.unit})
+            found.append(
+                {"counter": name, "at_least": counter.at_least, "unit": counter.unit}
+            )
     return tuple(found)
 
 
 def resolve_cell(
-    cell: Cell, campaign: Campaign, catalogue: Catalogue, protocol: int, build: ArmBuild | None = None
+    cell: Cell,
+    campaign: Campaign,
+    catalogue: Catalogue,
+    protocol: int,
+    build: ArmBuild | None = None,
 ) -> tuple[Specification, tuple[dict[str, Any], ...]]:
     """Return what defines a cell's measurement, and the counters that prove its arm active, which do not define it.
 
@@ -94,19 +120,33 @@ def resolve_cell(
         *server_problems(cell, scenario, model, server, build),
         *workload_problems(cell, served.max_model_len, workload, campaign.workload),
     )
-    budget = sizing.budget(served.kv_bytes_per_token, cell.cpu_blocks, server.block_size, served.tensor_parallel_size)
+    budget = sizing.budget(
+        served.kv_bytes_per_token,
+        cell.cpu_blocks,
+        server.block_size,
+        served.tensor_parallel_size,
+    )
     platform = _platform(served, campaign, release)
     if release is not None:
-        _refuse(*deployment_problems(cell.scenario, scenario, campaign, release, software, platform))
+        _refuse(
+            *deployment_problems(
+                cell.scenario, scenario, campaign, release, software, platform
+            )
+        )
     counters = exercised_counters(scenario, software, platform)
     try:
         if scenario.exercised and not counters:
             said = f"{software.title} {server.declared_version}"
-            raise arms.ArmError(f"{said} has none of the counters that would prove it active", code="no_proof")
+            raise arms.ArmError(
+                f"{said} has none of the counters that would prove it active",
+                code="no_proof",
+            )
         arm = software.arm_arguments(scenario, platform, budget)
         sizes = _sizes(scenario, server, platform, budget)
     except arms.ArmError as error:
-        raise ConfigError([wrong("scenarios", f"{cell.scenario}: {error}", code=error.code)]) from None
+        raise ConfigError(
+            [wrong("scenarios", f"{cell.scenario}: {error}", code=error.code)]
+        ) from None
     sidecars, problems = with_settings(cell.scenario, scenario, arm.sidecars)
     argv = (*software.common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**software.common_environment(served, server), **arm.env}
@@ -125,7 +165,17 @@ def resolve_cell(
     images, deployment = (
         ({}, None)
         if release is None
-        else deployed(scenario, campaign, release, software, platform, served, sizes, argv, sidecars)
+        else deployed(
+            scenario,
+            campaign,
+            release,
+            software,
+            platform,
+            served,
+            sizes,
+            argv,
+            sidecars,
+        )
     )
     specification = Specification(
         protocol=protocol,
@@ -155,10 +205,14 @@ def _refuse(*problems: ConfigProblem) -> None:
         raise ConfigError(problems)
 
 
-def _platform(served: ServedModel, campaign: Campaign, release: Release | None) -> arms.Platform:
+def _platform(
+    served: ServedModel, campaign: Campaign, release: Release | None
+) -> arms.Platform:
     server = campaign.server
     # Two of the longest conversations: enough for a buffer, too little to serve as a tier.
-    staging_blocks = sizing.server_blocks(2 * sizing.blocks_for_tokens(served.max_model_len), server.block_size)
+    staging_blocks = sizing.server_blocks(
+        2 * sizing.blocks_for_tokens(served.max_model_len), server.block_size
+    )
     return arms.Platform(
         server_version=server.declared_version,
         lmcache=server.lmcache,
@@ -172,7 +226,12 @@ def _platform(served: ServedModel, campaign: Campaign, release: Release | None) 
     )
 
 
-def _sizes(scenario: Scenario, server: ServerConfig, platform: arms.Platform, budget: sizing.Budget) -> CacheSizes:
+def _sizes(
+    scenario: Scenario,
+    server: ServerConfig,
+    platform: arms.Platform,
+    budget: sizing.Budget,
+) -> CacheSizes:
     """Return the budget with its parts, where two tiers share it, the staging buffer and the device's own cache."""
     split = {}
     if scenario.kind.shares_budget:
@@ -180,7 +239,9 @@ def _sizes(scenario: Scenario, server: ServerConfig, platform: arms.Platform, bu
         split = {"native_bytes": native.tier_bytes, "lmcache_bytes": lmcache.tier_bytes}
     return CacheSizes(
         **msgspec.structs.asdict(budget),
-        staging_bytes=platform.staging_bytes if "files" in scenario.kind.parts and not scenario.cpu_tier else 0,
+        staging_bytes=platform.staging_bytes
+        if "files" in scenario.kind.parts and not scenario.cpu_tier
+        else 0,
         device_blocks=server.device_blocks,
         device_tokens=server.device_tokens,
         split=split,

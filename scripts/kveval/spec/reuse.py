@@ -55,7 +55,10 @@ class Demand:
         """Tokens of the conversations in progress, a shared prefix once; None where their number is not known."""
         if self.streams is None:
             return None
-        return visited(self.prefixes, self.streams) * self.prefix_tokens + self.streams * self.own_tokens
+        return (
+            visited(self.prefixes, self.streams) * self.prefix_tokens
+            + self.streams * self.own_tokens
+        )
 
     def found(self, capacity_tokens: float) -> float:
         """Return the share of prompt tokens that a cache of a size serves.
@@ -63,9 +66,13 @@ class Demand:
         Earlier turns are found if the conversations in progress fit; otherwise only their prefix is: between two turns
         of a conversation all others have one, and in such a cycle LRU evicts just what is needed next.
         """
-        held = prefixes_held(self.prefixes, self.prefix_tokens, self.own_tokens, capacity_tokens)
+        held = prefixes_held(
+            self.prefixes, self.prefix_tokens, self.own_tokens, capacity_tokens
+        )
         fit = self.in_use_tokens is None or capacity_tokens >= self.in_use_tokens
-        earlier = self.earlier_tokens if fit else (self.turns - 1) * self.prefix_tokens * held
+        earlier = (
+            self.earlier_tokens if fit else (self.turns - 1) * self.prefix_tokens * held
+        )
         return (self.prefix_tokens * held + earlier) / self.prompt_tokens
 
     def first_visits(self, before: float, within: float) -> float:
@@ -104,7 +111,11 @@ class LevelReuse:
     @property
     def device(self) -> float | None:
         """Share of the prompt tokens that the device alone serves; None where its size is not known."""
-        return None if self.caches.device is None else self.demand.found(self.caches.device)
+        return (
+            None
+            if self.caches.device is None
+            else self.demand.found(self.caches.device)
+        )
 
     @property
     def served(self) -> float:
@@ -117,8 +128,15 @@ class LevelReuse:
 
         A token of an answer takes at least as long as one of a prompt, and an unknown device may hold more.
         """
-        alone, prompts = self.demand.found(self.caches.device_at_least), self.demand.prompt_tokens
-        return (self.served - alone) * prompts / ((1 - alone) * prompts + self.demand.output_tokens)
+        alone, prompts = (
+            self.demand.found(self.caches.device_at_least),
+            self.demand.prompt_tokens,
+        )
+        return (
+            (self.served - alone)
+            * prompts
+            / ((1 - alone) * prompts + self.demand.output_tokens)
+        )
 
     @property
     def overflows(self) -> bool:
@@ -135,7 +153,9 @@ def visited(prefixes: int, visits: float) -> float:
 
 
 @cache
-def prefixes_held(prefixes: int, prefix_tokens: int, own_tokens: int, capacity_tokens: float) -> float:
+def prefixes_held(
+    prefixes: int, prefix_tokens: int, own_tokens: int, capacity_tokens: float
+) -> float:
     """Return the share of prefixes that a least-recently-used cache holds.
 
     It holds what the last n conversations touched: their distinct prefixes, and what each has of its own. The n that
@@ -148,7 +168,10 @@ def prefixes_held(prefixes: int, prefix_tokens: int, own_tokens: int, capacity_t
     low, high = 0.0, capacity_tokens / own_tokens
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        fits = visited(prefixes, middle) * prefix_tokens + middle * own_tokens <= capacity_tokens
+        fits = (
+            visited(prefixes, middle) * prefix_tokens + middle * own_tokens
+            <= capacity_tokens
+        )
         low, high = (middle, high) if fits else (low, middle)
     return visited(prefixes, low) / prefixes
 
@@ -158,13 +181,18 @@ def demand_of(specification: Specification, level: int) -> Demand:
     workload, deployment = specification.workload, specification.deployment
     servers = 1 if deployment is None else deployment.replicas
     routed = servers if deployment is not None and deployment.route != "service" else 1
-    prefix, streams = workloads.prefix_tokens_at(workload, level), workloads.streams_at(workload, level)
+    prefix, streams = (
+        workloads.prefix_tokens_at(workload, level),
+        workloads.streams_at(workload, level),
+    )
     turns, new = workload.turns, workload.prompt_tokens + workload.output_tokens
     found_again = prefix >= specification.block_size
     # A turn's prompt has the prefix, and prompt and answer of every turn before it.
     earlier = (turns - 1) * prefix + new * turns * (turns - 1) // 2
     return Demand(
-        prefixes=math.ceil(workloads.prefix_count_at(workload, level) / routed) if found_again else 0,
+        prefixes=math.ceil(workloads.prefix_count_at(workload, level) / routed)
+        if found_again
+        else 0,
         prefix_tokens=prefix if found_again else 0,
         own_tokens=turns * new + (0 if found_again else prefix),
         turns=turns,
@@ -175,7 +203,9 @@ def demand_of(specification: Specification, level: int) -> Demand:
     )
 
 
-def caches_of(specification: Specification, reported_tokens: int | None = None) -> Caches:
+def caches_of(
+    specification: Specification, reported_tokens: int | None = None
+) -> Caches:
     """Return the sizes of one server's caches; `reported_tokens`: of the device, as an earlier run reported them."""
     device = specification.budget.device_tokens or reported_tokens
     at_least = device if device is not None else specification.model.max_model_len
@@ -186,15 +216,23 @@ def _tier_tokens(specification: Specification) -> float:
     """The tokens of the largest tier: all tiers store the same tokens, even two that share one budget."""
     budget, limit = specification.budget, "--maxmemory"
     sizes: list[float] = [*budget.split.values()] or [budget.tier_bytes]
-    for argv in (sidecar.argv for sidecar in specification.sidecars if sidecar.name in _STORES and budget.tier_bytes):
+    for argv in (
+        sidecar.argv
+        for sidecar in specification.sidecars
+        if sidecar.name in _STORES and budget.tier_bytes
+    ):
         sizes.append(float(argv[argv.index(limit) + 1]) if limit in argv else math.inf)
     if specification.file_tier or math.isinf(max(sizes)):
         return math.inf
     return max(sizes) // specification.model.kv_bytes_per_token
 
 
-def reuse_of(specification: Specification, reported_tokens: int | None = None) -> list[LevelReuse]:
+def reuse_of(
+    specification: Specification, reported_tokens: int | None = None
+) -> list[LevelReuse]:
     """Return the reuse at each level of a cell; for `reported_tokens` see `caches_of`."""
     caches = caches_of(specification, reported_tokens)
     levels = specification.workload.given_levels or (1,)
-    return [LevelReuse(level, demand_of(specification, level), caches) for level in levels]
+    return [
+        LevelReuse(level, demand_of(specification, level), caches) for level in levels
+    ]

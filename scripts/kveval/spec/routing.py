@@ -16,7 +16,10 @@ Routing = Literal["prefix", "tiered-prefix"]
 ROUTER_BLOCK_TOKENS = {"scorer": 16, "producer": 64}
 """Tokens of one entry in an approximate scorer's memory: 64 characters, counted as 16 tokens, in the older
 generation; at least 64 tokens in the newer one."""
-_PRECISE = {"scorer": "precise-prefix-cache-scorer", "producer": "precise-prefix-cache-producer"}
+_PRECISE = {
+    "scorer": "precise-prefix-cache-scorer",
+    "producer": "precise-prefix-cache-producer",
+}
 _RENDERER = "http://127.0.0.1:{tokenizer_port}"
 
 Plugin = dict[str, Any]
@@ -31,7 +34,9 @@ class Index:
     block_size: int
 
 
-def picker_config(release: Release, routing: Routing, tier_tokens: int, index: Index | None) -> dict[str, Any]:
+def picker_config(
+    release: Release, routing: Routing, tier_tokens: int, index: Index | None
+) -> dict[str, Any]:
     """Return the EndpointPickerConfig of a deployment.
 
     `tier_tokens`: what the tier in host memory behind each replica holds, 0 for none; `index`: a precise index,
@@ -43,13 +48,22 @@ def picker_config(release: Release, routing: Routing, tier_tokens: int, index: I
     head = {"apiVersion": epp.api_version, "kind": "EndpointPickerConfig"}
     if index is not None:
         return head | _precise(release, index)
-    load: list[Plugin] = [{"type": "queue-scorer"}, {"type": "kv-cache-utilization-scorer"}]
+    load: list[Plugin] = [
+        {"type": "queue-scorer"},
+        {"type": "kv-cache-utilization-scorer"},
+    ]
     weights = {"queue-scorer": 2, "kv-cache-utilization-scorer": 2}
     if routing == "prefix":
-        prefixes, of_prefixes = [{"type": "prefix-cache-scorer"}], {"prefix-cache-scorer": 3}
+        prefixes, of_prefixes = (
+            [{"type": "prefix-cache-scorer"}],
+            {"prefix-cache-scorer": 3},
+        )
     else:
         prefixes, of_prefixes = _tiered(epp.prefix_state, tier_tokens)
-    return head | {"plugins": [*load, *prefixes], "schedulingProfiles": [_profile(weights | of_prefixes)]}
+    return head | {
+        "plugins": [*load, *prefixes],
+        "schedulingProfiles": [_profile(weights | of_prefixes)],
+    }
 
 
 def _tiered(prefix_state: str, tier_tokens: int) -> tuple[list[Plugin], dict[str, int]]:
@@ -61,18 +75,30 @@ def _tiered(prefix_state: str, tier_tokens: int) -> tuple[list[Plugin], dict[str
     if tier_tokens:
         # A capacity of 0 entries would be refused; a tier smaller than one entry is of no use anyway.
         entries = max(1, tier_tokens // ROUTER_BLOCK_TOKENS[prefix_state])
-        tiers["cpu"] = {"parameters": {"autoTune": False, "lruCapacityPerServer": entries}}
+        tiers["cpu"] = {
+            "parameters": {"autoTune": False, "lruCapacityPerServer": entries}
+        }
     plugins: list[Plugin] = []
     if prefix_state == "producer":
         plugins += [
-            {"type": "approx-prefix-cache-producer", "name": f"{tier}-prefix-cache-producer", **own}
+            {
+                "type": "approx-prefix-cache-producer",
+                "name": f"{tier}-prefix-cache-producer",
+                **own,
+            }
             for tier, own in tiers.items()
         ]
         tiers = {
-            tier: {"parameters": {"prefixMatchInfoProducerName": f"{tier}-prefix-cache-producer"}} for tier in tiers
+            tier: {
+                "parameters": {
+                    "prefixMatchInfoProducerName": f"{tier}-prefix-cache-producer"
+                }
+            }
+            for tier in tiers
         }
     plugins += [
-        {"type": "prefix-cache-scorer", "name": f"{tier}-prefix-cache-scorer", **own} for tier, own in tiers.items()
+        {"type": "prefix-cache-scorer", "name": f"{tier}-prefix-cache-scorer", **own}
+        for tier, own in tiers.items()
     ]
     return plugins, {f"{tier}-prefix-cache-scorer": 1 for tier in tiers}
 
@@ -83,12 +109,23 @@ def _precise(release: Release, index: Index) -> dict[str, Any]:
     # Both generations have an index in memory by default, which the older one prefers: null removes it.
     store: dict[str, Any] = {"inMemoryConfig": None, "enableMetrics": True}
     address = f"redis://{{{index.store}_host}}:{{{index.store}_port}}"
-    load: list[Plugin] = [{"type": "kv-cache-utilization-scorer"}, {"type": "queue-scorer"}]
-    weights = {"kv-cache-utilization-scorer": 1, "queue-scorer": 1, "max-score-picker": None}
+    load: list[Plugin] = [
+        {"type": "kv-cache-utilization-scorer"},
+        {"type": "queue-scorer"},
+    ]
+    weights = {
+        "kv-cache-utilization-scorer": 1,
+        "queue-scorer": 1,
+        "max-score-picker": None,
+    }
     if state == "scorer":
         # Without a writable folder, the picker's request for a tokenizer never returns.
         folder = release.epp.tokenizer_cache
-        tokenizers = {} if folder is None else {"tokenizersPoolConfig": {"hf": {"tokenizersCacheDir": folder}}}
+        tokenizers = (
+            {}
+            if folder is None
+            else {"tokenizersPoolConfig": {"hf": {"tokenizersCacheDir": folder}}}
+        )
         store[f"{index.store}Config"] = {"address": address, "backendType": index.store}
         scorer: Plugin = {
             "type": _PRECISE[state],
@@ -98,11 +135,20 @@ def _precise(release: Release, index: Index) -> dict[str, Any]:
                     "kvBlockIndexConfig": store,
                     **tokenizers,
                 },
-                "kvEventsConfig": {"zmqEndpoint": "tcp://*:{events_port}", "topicFilter": "kv@", "concurrency": 4},
+                "kvEventsConfig": {
+                    "zmqEndpoint": "tcp://*:{events_port}",
+                    "topicFilter": "kv@",
+                    "concurrency": 4,
+                },
             },
         }
         return {
-            "plugins": [{"type": "single-profile-handler"}, scorer, *load, {"type": "max-score-picker"}],
+            "plugins": [
+                {"type": "single-profile-handler"},
+                scorer,
+                *load,
+                {"type": "max-score-picker"},
+            ],
             "schedulingProfiles": [_profile({_PRECISE[state]: 2, **weights})],
         }
     # A Valkey server is addressed like Redis.
@@ -120,22 +166,35 @@ def _precise(release: Release, index: Index) -> dict[str, Any]:
             },
         },
     }
-    sources = {"metrics-data-source": "core-metrics-extractor", "endpoint-notification-source": _PRECISE[state]}
+    sources = {
+        "metrics-data-source": "core-metrics-extractor",
+        "endpoint-notification-source": _PRECISE[state],
+    }
     return {
         "plugins": [
             # Without it, four bytes count as a token, and nothing is ever found in the index.
-            {"type": "token-producer", "parameters": {"modelName": index.served_name, "vllm": {"url": _RENDERER}}},
+            {
+                "type": "token-producer",
+                "parameters": {
+                    "modelName": index.served_name,
+                    "vllm": {"url": _RENDERER},
+                },
+            },
             *({"type": name} for name in sources),
             {"type": "core-metrics-extractor"},
             {"type": "single-profile-handler"},
             producer,
-            {"type": "prefix-cache-scorer", "parameters": {"prefixMatchInfoProducerName": _PRECISE[state]}},
+            {
+                "type": "prefix-cache-scorer",
+                "parameters": {"prefixMatchInfoProducerName": _PRECISE[state]},
+            },
             *load,
             {"type": "max-score-picker"},
         ],
         "dataLayer": {
             "sources": [
-                {"pluginRef": source, "extractors": [{"pluginRef": extractor}]} for source, extractor in sources.items()
+                {"pluginRef": source, "extractors": [{"pluginRef": extractor}]}
+                for source, extractor in sources.items()
             ]
         },
         "schedulingProfiles": [_profile({"prefix-cache-scorer": 2, **weights})],
@@ -146,6 +205,7 @@ def _profile(weights: Mapping[str, int | None]) -> dict[str, Any]:
     return {
         "name": "default",
         "plugins": [
-            {"pluginRef": name, **({} if weight is None else {"weight": weight})} for name, weight in weights.items()
+            {"pluginRef": name, **({} if weight is None else {"weight": weight})}
+            for name, weight in weights.items()
         ],
     }

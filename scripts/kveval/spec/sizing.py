@@ -13,14 +13,23 @@ from kveval.config.catalogue import Geometry
 from kveval.config.types import BLOCK_TOKENS
 
 GIB = 2**30
-_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float32": 4}
+_DTYPE_BYTES = {
+    "bfloat16": 2,
+    "float16": 2,
+    "fp8": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+    "float32": 4,
+}
 
 
 def element_bytes(kv_cache_dtype: str, dtype: str = "bfloat16") -> int:
     """Return the bytes of one cached element; "auto" is the model's own `dtype`. Raises ValueError if unknown."""
     name = dtype if kv_cache_dtype == "auto" else kv_cache_dtype
     if name not in _DTYPE_BYTES:
-        raise ValueError(f"KV cache dtype {name!r} has no known size; known: auto, {', '.join(_DTYPE_BYTES)}")
+        raise ValueError(
+            f"KV cache dtype {name!r} has no known size; known: auto, {', '.join(_DTYPE_BYTES)}"
+        )
     return _DTYPE_BYTES[name]
 
 
@@ -33,16 +42,27 @@ def parameter_count(geometry: Geometry) -> int:
     hidden, heads = geometry.hidden_size, geometry.head_dim
     attention = 2 * hidden * heads * (geometry.attention_heads + geometry.kv_heads)
     layer = attention + 3 * hidden * geometry.intermediate_size
-    embeddings = geometry.vocab_size * hidden * (1 if geometry.tie_word_embeddings else 2)
+    embeddings = (
+        geometry.vocab_size * hidden * (1 if geometry.tie_word_embeddings else 2)
+    )
     return embeddings + geometry.layers * layer
 
 
 def kv_bytes_per_token(
-    geometry: Geometry, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1, dtype: str = "bfloat16"
+    geometry: Geometry,
+    kv_cache_dtype: str = "auto",
+    tensor_parallel_size: int = 1,
+    dtype: str = "bfloat16",
 ) -> int:
     """Return the bytes of cache per token over all ranks; with more ranks than KV heads, heads are replicated."""
     heads = tensor_parallel_size * max(1, geometry.kv_heads // tensor_parallel_size)
-    return 2 * geometry.layers * heads * geometry.head_dim * element_bytes(kv_cache_dtype, dtype)
+    return (
+        2
+        * geometry.layers
+        * heads
+        * geometry.head_dim
+        * element_bytes(kv_cache_dtype, dtype)
+    )
 
 
 def gib(size_bytes: int) -> float:
@@ -79,7 +99,10 @@ def pinned_bytes(size_bytes: int, ranks: int, layouts: Sequence[int]) -> int:
     allocator rounds every tensor up to a power of two (aten/src/ATen/core/CachingHostAllocator.h; vllm#53042 measured
     1.92 times the size).
     """
-    rounded = (ranks * tensors * _power_of_two(-(-size_bytes // (ranks * tensors))) for tensors in layouts)
+    rounded = (
+        ranks * tensors * _power_of_two(-(-size_bytes // (ranks * tensors)))
+        for tensors in layouts
+    )
     return max(size_bytes, *rounded, 0)
 
 
@@ -108,7 +131,12 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return gib(self.rank_bytes)
 
 
-def budget(kv_bytes_per_token: int, cpu_blocks: int, block_size: int = BLOCK_TOKENS, ranks: int = 1) -> Budget:
+def budget(
+    kv_bytes_per_token: int,
+    cpu_blocks: int,
+    block_size: int = BLOCK_TOKENS,
+    ranks: int = 1,
+) -> Budget:
     """Translate `cpu_blocks` (16-token blocks) for a server with blocks of `block_size` tokens, over all its ranks.
 
     The bytes given to an arm are a multiple of the server's block, so that arms which count blocks and arms which count

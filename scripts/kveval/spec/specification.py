@@ -22,7 +22,12 @@ from kveval.store.run_file import Cell
 # Reasons name at most so many differences.
 _SHOWN = 3
 # These follow from others that are named.
-_DERIVED = ("budget", "model.kv_bytes_per_token", "deployment.memory_bytes", "deployment.shm_bytes")
+_DERIVED = (
+    "budget",
+    "model.kv_bytes_per_token",
+    "deployment.memory_bytes",
+    "deployment.shm_bytes",
+)
 
 
 class SpecificationError(Failure):
@@ -130,9 +135,13 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Decode what `to_json` returned. Raises SpecificationError for what would not be hashed to the same id."""
         try:
-            found = msgspec.convert(content, cls, dec_hook=lambda _, value: Geometry.model_validate(value))
+            found = msgspec.convert(
+                content, cls, dec_hook=lambda _, value: Geometry.model_validate(value)
+            )
         except msgspec.ValidationError as error:
-            raise SpecificationError(f"not a specification ({error})", code="form") from error
+            raise SpecificationError(
+                f"not a specification ({error})", code="form"
+            ) from error
         if found.measurement_id != content_hash(content):
             said = "not a specification of this version: it has keys that this version does not have"
             raise SpecificationError(said, code="other_version")
@@ -140,7 +149,9 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values, which the caller may change; their hash is the measurement's id."""
-        content: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=Geometry.model_dump))
+        content: dict[str, Any] = msgspec.json.decode(
+            msgspec.json.encode(self, enc_hook=Geometry.model_dump)
+        )
         # Paths are not hashed: a trace is identified by its content, a checkpoint by its model.
         content["workload"].get("trace", {}).pop("file", None)
         content["model"].pop("folder", None)
@@ -179,18 +190,25 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     def with_workload(self, **changes: Any) -> Self:
         """Return what is measured with a workload that differs in these fields."""
-        return msgspec.structs.replace(self, workload=msgspec.structs.replace(self.workload, **changes))
+        return msgspec.structs.replace(
+            self, workload=msgspec.structs.replace(self.workload, **changes)
+        )
 
 
 def described(found: list[tuple[str, Any, Any]]) -> str:
     """Return the first differences in words, without those that follow from others."""
     telling = [entry for entry in found if not entry[0].startswith(_DERIVED)] or found
-    shown = [f"{key} {_short(before)} -> {_short(after)}" for key, before, after in telling[:_SHOWN]]
+    shown = [
+        f"{key} {_short(before)} -> {_short(after)}"
+        for key, before, after in telling[:_SHOWN]
+    ]
     more = len(telling) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(
+    before: Any, after: Any, key: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
     """Yield the keys, dotted, in which two specifications differ, with both values; None where there is none.
 
     Arguments are compared by flag, and JSON in them by its keys.
@@ -198,7 +216,9 @@ def differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, A
     one, other = _opened(before, key), _opened(after, key)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for name in [*one, *(name for name in other if name not in one)]:
-            yield from differences(one.get(name), other.get(name), f"{key}.{name}" if key else str(name))
+            yield from differences(
+                one.get(name), other.get(name), f"{key}.{name}" if key else str(name)
+            )
     elif one != other:
         yield key, before, after
 
@@ -212,7 +232,11 @@ def _opened(value: Any, key: str) -> Any:
             return json.loads(value)
         except ValueError:
             return value
-    if isinstance(value, list) and value and all(isinstance(item, Mapping) and "name" in item for item in value):
+    if (
+        isinstance(value, list)
+        and value
+        and all(isinstance(item, Mapping) and "name" in item for item in value)
+    ):
         return {item["name"]: item for item in value}
     return value
 

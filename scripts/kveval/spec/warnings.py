@@ -47,23 +47,37 @@ def warnings_of(
         said += " of the recording at one a second: its system metrics will be n/a"
         yield noted(said, "few_samples", min_samples=needed)
     missing = {
-        (cell.scenario, base.path) for cell, base in baselines.items() if base is not None and base not in baselines
+        (cell.scenario, base.path)
+        for cell, base in baselines.items()
+        if base is not None and base not in baselines
     }
     for scenario, path in sorted(missing):
-        yield noted(f"{scenario} is compared with {path}, which the matrix does not list", "baseline_unlisted")
+        yield noted(
+            f"{scenario} is compared with {path}, which the matrix does not list",
+            "baseline_unlisted",
+        )
     step = campaign.server.block_size
-    for blocks in sorted({cell.cpu_blocks for cell in baselines if cell.cpu_blocks * BLOCK_TOKENS % step}):
+    for blocks in sorted(
+        {cell.cpu_blocks for cell in baselines if cell.cpu_blocks * BLOCK_TOKENS % step}
+    ):
         said = f"cpu_blocks {blocks} are not a whole number of server blocks of {step} tokens; the rest stays unused"
         yield noted(said, "blocks_uneven", cpu_blocks=blocks)
     if campaign.runs < MIN_RUNS:
         said = f"runs is {campaign.runs}: a verdict needs {MIN_RUNS} or more, five to show parity"
         yield noted(said, "few_runs")
-    images = {cell: specification.images.get("server") for cell, specification in specifications.items()}
+    images = {
+        cell: specification.images.get("server")
+        for cell, specification in specifications.items()
+    }
     yield from _cluster_warnings(campaign, catalogue, images, baselines)
     same: dict[str, list[str]] = {}
     for cell, specification in specifications.items():
         if not catalogue.scenarios[cell.scenario].replicate:
-            effective = {key: value for key, value in specification.to_json().items() if key != "cell"}
+            effective = {
+                key: value
+                for key, value in specification.to_json().items()
+                if key != "cell"
+            }
             same.setdefault(content_hash(effective), []).append(cell.path)
     for paths in same.values():
         if len(paths) > 1:
@@ -72,7 +86,10 @@ def warnings_of(
 
 
 def _cluster_warnings(
-    campaign: Campaign, catalogue: Catalogue, images: Mapping[Cell, str | None], baselines: Mapping[Cell, Cell | None]
+    campaign: Campaign,
+    catalogue: Catalogue,
+    images: Mapping[Cell, str | None],
+    baselines: Mapping[Cell, Cell | None],
 ) -> Iterator[Finding]:
     """Yield a warning for each arm whose image differs from that of its baseline, another arm; for each index without
     effect; and for each load that is spread unevenly.
@@ -82,11 +99,17 @@ def _cluster_warnings(
     scenarios = catalogue.scenarios
     for cell, image in images.items():
         base = baselines[cell]
-        if base is None or base not in images or scenarios[cell.scenario].same_arm(scenarios[base.scenario]):
+        if (
+            base is None
+            or base not in images
+            or scenarios[cell.scenario].same_arm(scenarios[base.scenario])
+        ):
             continue
         if images[base] != image:
             said = f"{cell.path} runs {image}, its baseline {images[base]}: their comparison is confounded"
-            yield noted(said, "other_image", cell=cell.path, images=(image, images[base]))
+            yield noted(
+                said, "other_image", cell=cell.path, images=(image, images[base])
+            )
     for name in dict.fromkeys(cell.scenario for cell in images):
         servers = replicas(scenarios[name], campaign.server)
         if "index" in scenarios[name].kind.parts and servers == 1:
@@ -94,7 +117,9 @@ def _cluster_warnings(
             yield noted(said, "one_replica", scenario=name)
         if campaign.cluster.address not in ("router", "gateway") and servers > 1:
             said = f"{name} has {servers} replicas behind a Service, which spreads connections, not requests:"
-            yield noted(f"{said} use address: router", "connections_spread", scenario=name)
+            yield noted(
+                f"{said} use address: router", "connections_spread", scenario=name
+            )
 
 
 def _huge_tiers(specifications: Mapping[Cell, Specification]) -> Iterator[Finding]:
@@ -105,11 +130,18 @@ def _huge_tiers(specifications: Mapping[Cell, Specification]) -> Iterator[Findin
             sizes[cell.model, cell.cpu_blocks] = specification.budget.tier_bytes
     for (model, blocks), size in sizes.items():
         said = f"cpu_blocks {blocks} of {model} are {memory_text(size)} ({size:,} bytes) of host memory for one server"
-        yield noted(f"{said}: more than servers have", "tier_too_large", cpu_blocks=blocks, tier_bytes=size)
+        yield noted(
+            f"{said}: more than servers have",
+            "tier_too_large",
+            cpu_blocks=blocks,
+            tier_bytes=size,
+        )
 
 
 def _idle_tiers(
-    specifications: Mapping[Cell, Specification], baselines: Mapping[Cell, Cell | None], margin: float
+    specifications: Mapping[Cell, Specification],
+    baselines: Mapping[Cell, Cell | None],
+    margin: float,
 ) -> Iterator[Finding]:
     """Yield a warning for arms whose tier can save next to nothing at any level and of any size.
 
@@ -122,18 +154,37 @@ def _idle_tiers(
         # A baseline with a tier is the same arm: both tiers are idle, and the warning is that of the baseline.
         if base is not None and not base.cpu_blocks and found[0].caches.tier:
             arms.setdefault((cell.model, cell.scenario), []).extend(found)
-    baseline = {cell.scenario: base.scenario for cell, base in baselines.items() if base is not None}
+    baseline = {
+        cell.scenario: base.scenario
+        for cell, base in baselines.items()
+        if base is not None
+    }
     same: dict[tuple[str, tuple[str, str, str]], list[tuple[str, str]]] = {}
     for (model, scenario), shown in arms.items():
         idle = [no_gain(reuse, margin) for reuse in shown]
-        reason = idle[max(range(len(shown)), key=lambda place: (shown[place].saved, shown[place].overflows))]
+        reason = idle[
+            max(
+                range(len(shown)),
+                key=lambda place: (shown[place].saved, shown[place].overflows),
+            )
+        ]
         if reason is not None and None not in idle:
             same.setdefault((baseline[scenario], reason), []).append((model, scenario))
     for (base_name, (code, why, fix)), alike in same.items():
-        models, scenarios = (list(dict.fromkeys(names)) for names in zip(*alike, strict=True))
+        models, scenarios = (
+            list(dict.fromkeys(names)) for names in zip(*alike, strict=True)
+        )
         pair = f"{', '.join(scenarios)} and {base_name} on {', '.join(models)}"
         said = f"this campaign cannot show a difference between {pair}, apart from what the tier costs: {why}"
-        yield warning(WORKLOAD, said, fix, code, scenarios=scenarios, baseline=base_name, models=models)
+        yield warning(
+            WORKLOAD,
+            said,
+            fix,
+            code,
+            scenarios=scenarios,
+            baseline=base_name,
+            models=models,
+        )
 
 
 def no_gain(reuse: LevelReuse, margin: float) -> tuple[str, str, str] | None:
@@ -146,20 +197,37 @@ def no_gain(reuse: LevelReuse, margin: float) -> tuple[str, str, str] | None:
     known = caches.device is not None
     if reuse.saved >= margin or (reuse.overflows and (known or demand.reused)):
         return None
-    device = f"the device's {at_least:,}" if known else f"the {at_least:,} that the device holds at least"
+    device = (
+        f"the device's {at_least:,}"
+        if known
+        else f"the {at_least:,} that the device holds at least"
+    )
     whole = math.ceil(working_set / BLOCK_TOKENS)
     if not demand.reused:
         code, why = "no_reuse", "no prompt repeats anything of an earlier one"
         fix = "give the workload prefix_tokens and prefix_count, or turns"
     elif not working_set:
-        code, why = "turns_fit", f"the {demand.in_use_tokens:,.0f} tokens of all conversations at once fit {device}"
+        code, why = (
+            "turns_fit",
+            f"the {demand.in_use_tokens:,.0f} tokens of all conversations at once fit {device}",
+        )
         fix = "higher levels or longer conversations"
     elif working_set <= at_least:
-        code, why = "prefixes_fit", f"the {working_set:,} tokens of all prefixes fit {device}"
+        code, why = (
+            "prefixes_fit",
+            f"the {working_set:,} tokens of all prefixes fit {device}",
+        )
         fix = f"raise prefix_count to at least {math.ceil(_OUTGROWN * at_least / demand.prefix_tokens)}"
-        fix += f" or lower device_blocks to {working_set // _OUTGROWN // BLOCK_TOKENS}" if known else ""
+        fix += (
+            f" or lower device_blocks to {working_set // _OUTGROWN // BLOCK_TOKENS}"
+            if known
+            else ""
+        )
     elif caches.tier <= at_least:
-        code, why = "tier_below_device", f"the tier's {caches.tier:,.0f} tokens are a copy of a part of {device}"
+        code, why = (
+            "tier_below_device",
+            f"the tier's {caches.tier:,.0f} tokens are a copy of a part of {device}",
+        )
         fix = f"raise cpu_blocks above {at_least // BLOCK_TOKENS}; {whole} hold all prefixes"
     else:
         holds = f"the tier's {caches.tier:,.0f} of the {working_set:,} tokens of all prefixes"

@@ -67,11 +67,19 @@ class StoreEntry:
         """The run in words: by its description, else by its id."""
         facts = self.facts
         cell = facts.get("cell")
-        if isinstance(cell, dict) and cell.keys() >= {"model", "scenario", "cpu_blocks"}:
+        if isinstance(cell, dict) and cell.keys() >= {
+            "model",
+            "scenario",
+            "cpu_blocks",
+        }:
             kind = "i" if facts.get("engine") == IMPORTED else ""
             path = f"{cell['model']}/{cell['scenario']}/{cell['cpu_blocks']}"
             return f"{path} run {kind}{facts.get('run', self.run)}"
-        return f"{self.measurement or self.place.name} run {self.run}" if self.run else self.place.name
+        return (
+            f"{self.measurement or self.place.name} run {self.run}"
+            if self.run
+            else self.place.name
+        )
 
     def bytes(self) -> int:
         """The size of its files, without what links refer to."""
@@ -120,7 +128,9 @@ def contents(root: Path) -> Contents:
             for folder in _children(path):
                 _add_runs(folder, getattr(found, path.name), found.strange)
         elif path.name in (PARTIAL, FAILED, DAMAGED) and path.is_dir():
-            getattr(found, path.name).extend(_rest(folder) for folder in _children(path))
+            getattr(found, path.name).extend(
+                _rest(folder) for folder in _children(path)
+            )
         else:
             found.strange.append(path)
     return found
@@ -177,7 +187,9 @@ def _add_runs(folder: Path, found: list[StoreEntry], strange: list[Path]) -> Non
 
 def _rest(folder: Path) -> StoreEntry:
     named = _REST.fullmatch(folder.name)
-    return StoreEntry(folder, named and named["id"], int(named["run"]) if named else None)
+    return StoreEntry(
+        folder, named and named["id"], int(named["run"]) if named else None
+    )
 
 
 def _children(folder: Path) -> list[Path]:
@@ -190,7 +202,9 @@ def _children(folder: Path) -> list[Path]:
 def _pointer_files(results: Path, store: Path) -> Iterator[Path]:
     within = os.path.realpath(store)
     for folder, folders, files in os.walk(results):
-        folders[:] = sorted(name for name in folders if os.path.realpath(Path(folder, name)) != within)
+        folders[:] = sorted(
+            name for name in folders if os.path.realpath(Path(folder, name)) != within
+        )
         if POINTER in files:
             yield Path(folder, POINTER)
 
@@ -199,7 +213,13 @@ def _pointer(path: Path, base: Path) -> Pointer:
     try:
         content = json.loads(path.read_text())
         sha256 = content.get("sha256")
-        return Pointer(path, str(content["measurement"]), int(content["run"]), base / content["path"], sha256)
+        return Pointer(
+            path,
+            str(content["measurement"]),
+            int(content["run"]),
+            base / content["path"],
+            sha256,
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Pointer(path, None, None, None, None)
 
@@ -228,7 +248,9 @@ def judge(entry: StoreEntry, arriving: Arriving) -> Verdict:
     """Check an entry thoroughly; `arriving` tells whether an error may come from an unfinished copy."""
     facts = entry.facts
     errors = _wrong_files(entry.place)
-    state, reason, fix, code = _wrong_state(entry, errors, arriving) if errors else _state(entry, facts)
+    state, reason, fix, code = (
+        _wrong_state(entry, errors, arriving) if errors else _state(entry, facts)
+    )
     recorded = facts.get("hardware")
     return Verdict(
         entry,
@@ -237,23 +259,36 @@ def judge(entry: StoreEntry, arriving: Arriving) -> Verdict:
         fix,
         code,
         len(errors),
-        extra=[] if state == "arriving" else [name for name in extra_files(entry.place) if name != REASON],
+        extra=[]
+        if state == "arriving"
+        else [name for name in extra_files(entry.place) if name != REASON],
         bytes=size_bytes(entry.place),
         label=entry.label,
-        fingerprint=str(recorded.get("fingerprint", "")) if isinstance(recorded, dict) else "",
+        fingerprint=str(recorded.get("fingerprint", ""))
+        if isinstance(recorded, dict)
+        else "",
         imported=facts.get("engine") == IMPORTED,
     )
 
 
-def _wrong_state(entry: StoreEntry, errors: Sequence[StoreError], arriving: Arriving) -> tuple[State, str, str, str]:
+def _wrong_state(
+    entry: StoreEntry, errors: Sequence[StoreError], arriving: Arriving
+) -> tuple[State, str, str, str]:
     """Return the state of an entry with wrong files, the reason, what mends it, and the reason's code."""
     # Files that are still arriving or cannot be read are not damage; a single file that differs is.
-    worst = next((error for error in errors if error.defect in ("differs", "missing")), errors[0])
+    worst = next(
+        (error for error in errors if error.defect in ("differs", "missing")), errors[0]
+    )
     more = f", and {len(errors) - 1} more files" if len(errors) > 1 else ""
     reason = f"{str(worst).removeprefix(f'{entry.place}/').removeprefix(f'{entry.place}: ')}{more}"
     if worst.defect in _FIXES:
         return "kept", reason, _FIXES[worst.defect], worst.code
-    return ("arriving" if arriving(entry.place, worst) else "damaged"), reason, "", worst.code
+    return (
+        ("arriving" if arriving(entry.place, worst) else "damaged"),
+        reason,
+        "",
+        worst.code,
+    )
 
 
 def _state(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[State, str, str, str]:
@@ -264,7 +299,12 @@ def _state(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[State, str, str
     try:
         read_run(entry.place)
     except RunFileError as error:
-        return "damaged", str(error).removeprefix(f"{entry.place}/"), "", "no_description"
+        return (
+            "damaged",
+            str(error).removeprefix(f"{entry.place}/"),
+            "",
+            "no_description",
+        )
     fingerprint = str(facts.get("hardware", {}).get("fingerprint"))
     folder = rf"run-{entry.run}(@{re.escape(fingerprint)}(-[0-9]+)?)?"
     hashed, covered = content_hash(specification(facts)), listed(entry.place)
@@ -273,10 +313,22 @@ def _state(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[State, str, str
     described = f"{RUN} describes run {facts['run']} of {facts['measurement']}"
     elsewhere = f"{RUN} names hardware {fingerprint}, its folder another"
     for wrong, said, code in (
-        ((facts["measurement"], facts["run"]) != (entry.measurement, entry.run), described, "other_run"),
+        (
+            (facts["measurement"], facts["run"]) != (entry.measurement, entry.run),
+            described,
+            "other_run",
+        ),
         (not re.fullmatch(folder, entry.place.name), elsewhere, "other_hardware"),
-        (hashed != entry.measurement, f"the specification in {RUN} hashes to {hashed}", "other_specification"),
-        (bool(uncovered), f"{RUN} refers to {', '.join(uncovered[:1])}, which is missing", "report_missing"),
+        (
+            hashed != entry.measurement,
+            f"the specification in {RUN} hashes to {hashed}",
+            "other_specification",
+        ),
+        (
+            bool(uncovered),
+            f"{RUN} refers to {', '.join(uncovered[:1])}, which is missing",
+            "report_missing",
+        ),
     ):
         if wrong:
             return "damaged", said, "", code
@@ -285,7 +337,12 @@ def _state(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[State, str, str
         if facts["engine"] == "local" and computed != fingerprint:
             # How fingerprints are computed may change with the program, so this need not be damage.
             said = f"its hardware has the fingerprint {computed}, but {fingerprint} is recorded"
-            return "kept", said, "find out which program wrote it; it is adopted all the same", "other_fingerprint"
+            return (
+                "kept",
+                said,
+                "find out which program wrote it; it is adopted all the same",
+                "other_fingerprint",
+            )
     return "sound", "", "", ""
 
 
@@ -309,5 +366,8 @@ def specification(facts: Mapping[str, Any]) -> dict[str, Any]:
     if facts["engine"] != IMPORTED:
         return given
     sources = {source["path"]: source["sha256"] for source in facts["sources"]}
-    levels = [[level["level"], level.get("benchmark", 0), level["status"] == "ok"] for level in facts["levels"]]
+    levels = [
+        [level["level"], level.get("benchmark", 0), level["status"] == "ok"]
+        for level in facts["levels"]
+    ]
     return {**given, "sources": sorted(sources.values()), "levels": levels}

@@ -55,7 +55,9 @@ def hold(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def store_lock(root: Path, *, exclusive: bool, patience_s: float = 60.0) -> Iterator[None]:
+def store_lock(
+    root: Path, *, exclusive: bool, patience_s: float = 60.0
+) -> Iterator[None]:
     """Hold the store's lock: shared by those who adopt, exclusive for whoever deletes.
 
     Raises StoreInUse when it is not free within `patience_s`. Goes on without a lock if the file system has none, or
@@ -70,7 +72,9 @@ def store_lock(root: Path, *, exclusive: bool, patience_s: float = 60.0) -> Iter
     with contextlib.suppress(OSError):
         (root / LOCK).chmod(root.stat().st_mode & 0o666)
     try:
-        _wait(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, root, patience_s)
+        _wait(
+            descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, root, patience_s
+        )
         yield
     finally:
         os.close(descriptor)

@@ -125,7 +125,9 @@ class Answers(msgspec.Struct, frozen=True):
     @property
     def wrong(self) -> bool:
         """Whether a cache that served prompts changed answers, by more than numerics can."""
-        return self.changed > 0 and (self.served_tokens > 0 or self.served_from != "none")
+        return self.changed > 0 and (
+            self.served_tokens > 0 or self.served_from != "none"
+        )
 
 
 class GpuConditions(msgspec.Struct, frozen=True):
@@ -220,7 +222,9 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def software(self) -> dict[str, str]:
         """Version by tool, programs beside the server included."""
-        return self.versions | {beside.name: beside.version for beside in self.companions if beside.version}
+        return self.versions | {
+            beside.name: beside.version for beside in self.companions if beside.version
+        }
 
     @property
     def recorded_by_exporters(self) -> bool:
@@ -248,7 +252,11 @@ class Run(msgspec.Struct, frozen=True):
 
 def time_text(epoch_s: float) -> str:
     """Return a time as run.json has it: UTC, in ISO 8601 to the microsecond."""
-    return datetime.fromtimestamp(epoch_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(epoch_s, UTC)
+        .isoformat(timespec="microseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def read_run(directory: Path) -> Run:
@@ -263,7 +271,9 @@ def read_run(directory: Path) -> Run:
         run = msgspec.json.decode(content, type=Run)
     except msgspec.DecodeError as error:
         raise RunFileError(
-            f"{path}: not the description of a run ({error})", code="no_description", path=path
+            f"{path}: not the description of a run ({error})",
+            code="no_description",
+            path=path,
         ) from error
     if run.schema != SCHEMA:
         said = f"{path}: schema {run.schema}, this version reads schema {SCHEMA}"
@@ -291,7 +301,9 @@ def collect_runs(pointers: Iterable[Path], output: Path) -> None:
     def line(pointer: Path) -> bytes:
         place = stored_run(pointer)
         beside = place.parent == pointer.parent
-        run = msgspec.structs.replace(pointed_run(pointer), place="" if beside else place.as_posix())
+        run = msgspec.structs.replace(
+            pointed_run(pointer), place="" if beside else place.as_posix()
+        )
         return msgspec.json.encode(run) + b"\n"
 
     lines = b"".join(map(line, pointers))
@@ -305,7 +317,9 @@ def collected_runs(path: Path) -> list[Run]:
         lines = zstandard.ZstdDecompressor().decompress(path.read_bytes())
         return msgspec.json.Decoder(Run).decode_lines(lines)
     except (OSError, zstandard.ZstdError, msgspec.DecodeError) as error:
-        raise RunFileError(f"{path}: no readable list of runs ({error})", code="no_list", path=path) from error
+        raise RunFileError(
+            f"{path}: no readable list of runs ({error})", code="no_list", path=path
+        ) from error
 
 
 def renamed(run: Run, scenario: str | None) -> Run:
@@ -330,7 +344,11 @@ def _pointed(pointer: Path) -> tuple[Path, str | None]:
     try:
         content = json.loads(pointer.read_text())
         name = content.get("scenario")
-        place = pointer.with_name(content[BESIDE]) if BESIDE in content else Path(content["path"])
+        place = (
+            pointer.with_name(content[BESIDE])
+            if BESIDE in content
+            else Path(content["path"])
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         said = f"{pointer}: not a pointer to a measurement ({error})"
         raise RunFileError(said, code="no_pointer", path=pointer) from error

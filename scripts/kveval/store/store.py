@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kveval.host.errors import Failure
-from kveval.host.files import clock_s, last_change_s, make_folder, make_last, sha256_file, share, write_text
+from kveval.host.files import (
+    clock_s,
+    last_change_s,
+    make_folder,
+    make_last,
+    sha256_file,
+    share,
+    write_text,
+)
 from kveval.store.lock import abandoned, hold, owner, store_lock
 
 SUMS = "SHA256SUMS"
@@ -31,7 +39,9 @@ PARTIAL, FAILED, DAMAGED = "partial", "failed", "damaged"
 SETTLED_S = 300.0
 """An entry that changed within these seconds may be on its way: nothing is concluded from what it lacks."""
 
-Defect = Literal["unsealed", "missing", "differs", "wrong", "unreadable", "original missing"]
+Defect = Literal[
+    "unsealed", "missing", "differs", "wrong", "unreadable", "original missing"
+]
 
 
 class StoreError(Failure):
@@ -42,7 +52,9 @@ class StoreError(Failure):
     given.
     """
 
-    def __init__(self, message: str, defect: Defect, path: Path, code: str = "") -> None:
+    def __init__(
+        self, message: str, defect: Defect, path: Path, code: str = ""
+    ) -> None:
         super().__init__(message, code=code or defect.replace(" ", "_"))
         self.defect = defect
         self.path = path
@@ -69,13 +81,27 @@ def listed(directory: Path) -> dict[str, str]:
     try:
         lines = path.read_text().splitlines()
     except OSError as error:
-        defect: Defect = "unsealed" if isinstance(error, FileNotFoundError | NotADirectoryError) else "unreadable"
-        raise StoreError(f"{directory}: no readable {SUMS} ({error.strerror})", defect, path) from error
+        defect: Defect = (
+            "unsealed"
+            if isinstance(error, FileNotFoundError | NotADirectoryError)
+            else "unreadable"
+        )
+        raise StoreError(
+            f"{directory}: no readable {SUMS} ({error.strerror})", defect, path
+        ) from error
     except UnicodeDecodeError as error:
-        raise StoreError(f"{path}: not a list of checksums", "differs", path, "no_checksums") from error
-    found = {name: digest for digest, _, name in (line.partition("  ") for line in lines) if name}
+        raise StoreError(
+            f"{path}: not a list of checksums", "differs", path, "no_checksums"
+        ) from error
+    found = {
+        name: digest
+        for digest, _, name in (line.partition("  ") for line in lines)
+        if name
+    }
     if RUN not in found:
-        raise StoreError(f"{directory}: {SUMS} does not list {RUN}", "differs", path, "run_unlisted")
+        raise StoreError(
+            f"{directory}: {SUMS} does not list {RUN}", "differs", path, "run_unlisted"
+        )
     return found
 
 
@@ -89,7 +115,11 @@ def verify_file(directory: Path, name: str, expected: str) -> None:
         defect: Defect = "unreadable"
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             defect = "original missing" if path.is_symlink() else "missing"
-        raise StoreError(f"{path}: listed in {SUMS}, but not readable ({error.strerror})", defect, path) from error
+        raise StoreError(
+            f"{path}: listed in {SUMS}, but not readable ({error.strerror})",
+            defect,
+            path,
+        ) from error
 
 
 def verify(directory: Path, key: Key, trusted: Collection[str] = ()) -> dict[str, Any]:
@@ -109,7 +139,12 @@ def verify(directory: Path, key: Key, trusted: Collection[str] = ()) -> dict[str
         said = f"{directory / RUN}: not a run's description ({error!r})"
         raise StoreError(said, "wrong", directory / RUN, "no_description") from error
     if found != key:
-        raise StoreError(f"{directory}: holds {found}, expected {key}", "wrong", directory / RUN, "other_run")
+        raise StoreError(
+            f"{directory}: holds {found}, expected {key}",
+            "wrong",
+            directory / RUN,
+            "other_run",
+        )
     return facts
 
 
@@ -177,21 +212,41 @@ class Store:
 
     def partial(self) -> list[Path]:
         """List the folders of unfinished runs that nobody will finish: their process, one of this host, is gone."""
-        return sorted(path for path in (self.root / PARTIAL).glob("*") if path.is_dir() and abandoned(path))
+        return sorted(
+            path
+            for path in (self.root / PARTIAL).glob("*")
+            if path.is_dir() and abandoned(path)
+        )
 
-    def commit(self, scratch: Path, key: Key, known: Mapping[str, str] | None = None) -> Path:
+    def commit(
+        self, scratch: Path, key: Key, known: Mapping[str, str] | None = None
+    ) -> Path:
         """Seal a finished run - checksums, fsync, verification - and move it into place in one rename.
 
         `known`: checksums of files that were just computed. Return the place; or, if another host has stored an
         equal key first, the place of that one, beside which the run then lies.
         """
         digests = dict(known or {})
-        files = sorted(path for path in scratch.rglob("*") if path.is_file() and path.name != SUMS)
+        files = sorted(
+            path for path in scratch.rglob("*") if path.is_file() and path.name != SUMS
+        )
         names = {path.relative_to(scratch).as_posix(): path for path in files}
-        sums = "".join(f"{digests.get(name) or sha256_file(path)}  {name}\n" for name, path in names.items())
+        sums = "".join(
+            f"{digests.get(name) or sha256_file(path)}  {name}\n"
+            for name, path in names.items()
+        )
         share(scratch, self.root)
         # The checksums mark a run as complete: everything else has to be on the disk before them.
-        make_last([*files, *(path for path in scratch.rglob("*") if path.is_dir() and not path.is_symlink())])
+        make_last(
+            [
+                *files,
+                *(
+                    path
+                    for path in scratch.rglob("*")
+                    if path.is_dir() and not path.is_symlink()
+                ),
+            ]
+        )
         write_text(scratch / SUMS, sums)
         share(scratch / SUMS, self.root)
         make_last([scratch])
@@ -203,7 +258,11 @@ class Store:
     def keep_failed(self, scratch: Path, key: Key) -> Path:
         """Move a failed attempt, as far as it got, to the failed ones; return where it lies now."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        place = self.root / FAILED / f"{key.measurement}-run-{key.run}-{stamp}-{os.getpid()}"
+        place = (
+            self.root
+            / FAILED
+            / f"{key.measurement}-run-{key.run}-{stamp}-{os.getpid()}"
+        )
         try:
             share(scratch, self.root)
             scratch.rename(place)
@@ -236,7 +295,11 @@ class Store:
         """The entries that may hold the run, in the order in which they came."""
         wanted = re.compile(rf"run-{key.run}(@{re.escape(key.hardware)}(-[0-9]+)?)?")
         try:
-            found = [path for path in (self.root / key.measurement).iterdir() if wanted.fullmatch(path.name)]
+            found = [
+                path
+                for path in (self.root / key.measurement).iterdir()
+                if wanted.fullmatch(path.name)
+            ]
         except OSError:
             return []
         return sorted(found, key=lambda path: (len(path.name), path.name))
@@ -275,7 +338,9 @@ class Store:
                 # A file server may have done it twice: the second time, nothing is there any more.
                 if (place / SUMS).exists() and sha256_file(place / SUMS) == sums:
                     break
-                raise StoreError(f"{folder}: gone before it was in place", "missing", folder) from error
+                raise StoreError(
+                    f"{folder}: gone before it was in place", "missing", folder
+                ) from error
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     return False
@@ -287,7 +352,9 @@ class Store:
     def _recovered(self, key: Key) -> Path | None:
         """Move a run into place that was complete and sealed when its job was killed."""
         for folder in self.partial():
-            if folder.name.startswith(f"{key.measurement}-run-{key.run}-") and not extra_files(folder):
+            if folder.name.startswith(
+                f"{key.measurement}-run-{key.run}-"
+            ) and not extra_files(folder):
                 with contextlib.suppress(StoreError):
                     return self.bring_in(folder, key)
         return None
@@ -303,7 +370,11 @@ def extra_files(directory: Path) -> list[str]:
         covered = listed(directory).keys() | {SUMS}
     except StoreError:
         covered = set()
-    names = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir())
+    names = (
+        path.relative_to(directory).as_posix()
+        for path in directory.rglob("*")
+        if not path.is_dir()
+    )
     return sorted(name for name in names if name not in covered)
 
 

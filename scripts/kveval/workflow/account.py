@@ -19,10 +19,20 @@ def account_documents(arguments: Sequence[str]) -> str:
     Raises UsageError, and ConfigError for a campaign that cannot be used.
     """
     words = [word for word in arguments[1:] if not word.startswith("site=")]
-    if not arguments or not (words in ([], ["namespaces"]) or (len(words) == 2 and words[0] in ("User", "Group"))):
+    if not arguments or not (
+        words in ([], ["namespaces"])
+        or (len(words) == 2 and words[0] in ("User", "Group"))
+    ):
         raise UsageError("")
-    campaign, files = arguments[0], [Path(word[5:]) for word in arguments[1:] if word.startswith("site=")]
-    source = with_site(campaign_values(Path(campaign)), files[-1]) if files else Path(campaign)
+    campaign, files = (
+        arguments[0],
+        [Path(word[5:]) for word in arguments[1:] if word.startswith("site=")],
+    )
+    source = (
+        with_site(campaign_values(Path(campaign)), files[-1])
+        if files
+        else Path(campaign)
+    )
     site = load_config(source, Path("config")).campaign.cluster
     if site is None:
         raise UsageError(f"{campaign}: engine local needs no account on a cluster")

@@ -22,7 +22,12 @@ from kveval.analysis.levels.pilot import frozen_levels
 from kveval.host.errors import Failure
 from kveval.host.findings import counted
 from kveval.importing.campaign import import_plan
-from kveval.importing.compared import Combination, CombinedRun, combination, require_measured
+from kveval.importing.compared import (
+    Combination,
+    CombinedRun,
+    combination,
+    require_measured,
+)
 from kveval.importing.table import findings
 from kveval.report.figures.names import FAMILIES, Extent, families_of
 from kveval.spec.config import Config
@@ -31,7 +36,13 @@ from kveval.spec.sizing import kv_bytes_per_token, parameter_count
 from kveval.store.run_file import POINTER, Cell
 from kveval.workflow.planning.due import due_tables
 from kveval.workflow.planning.order import planned_runs, priority
-from kveval.workflow.planning.stored import can_adopt, levels_found, measuring_hardware, named_measurement, stored_runs
+from kveval.workflow.planning.stored import (
+    can_adopt,
+    levels_found,
+    measuring_hardware,
+    named_measurement,
+    stored_runs,
+)
 from kveval.workflow.so_far import SoFar, measured_so_far
 
 if TYPE_CHECKING:
@@ -67,7 +78,12 @@ class WorkflowPlan:
 
     @classmethod
     def of(
-        cls, source: Path | Mapping[str, Any], catalogues: Path, index: Path, *, jobs_share_folder: bool
+        cls,
+        source: Path | Mapping[str, Any],
+        catalogues: Path,
+        index: Path,
+        *,
+        jobs_share_folder: bool,
     ) -> WorkflowPlan:
         """Read and check the campaign; `index`: folder that caches what was read from existing results.
 
@@ -84,7 +100,10 @@ class WorkflowPlan:
                 " without the profile that runs the analysis elsewhere"
             )
         with refusing():
-            return cls(config, combination(config) if config.compared else import_plan(config, index))
+            return cls(
+                config,
+                combination(config) if config.compared else import_plan(config, index),
+            )
 
     # --- cells, runs and their files
 
@@ -126,18 +145,27 @@ class WorkflowPlan:
     @cached_property
     def pointers(self) -> list[str]:
         """The pointer of every run into the measurement store."""
-        return [f"{self.results}/{cell.path}/{name}/{POINTER}" for cell, name in self.runs]
+        return [
+            f"{self.results}/{cell.path}/{name}/{POINTER}" for cell, name in self.runs
+        ]
 
     @cached_property
     def pilots(self) -> list[str]:
         """The levels.json of every pilot; none unless the workload's levels are searched."""
-        searched = dict.fromkeys(pilot for cell in self.config.cells if (pilot := self.config.pilot(cell)) is not None)
+        searched = dict.fromkeys(
+            pilot
+            for cell in self.config.cells
+            if (pilot := self.config.pilot(cell)) is not None
+        )
         return [f"{self.results}/{cell.path}/pilot/levels.json" for cell in searched]
 
     @property
     def attempted(self) -> list[Path]:
         """The pointers of all measurements, pilots included."""
-        return [*(Path(levels).with_name(POINTER) for levels in self.pilots), *map(Path, self.pointers)]
+        return [
+            *(Path(levels).with_name(POINTER) for levels in self.pilots),
+            *map(Path, self.pointers),
+        ]
 
     @cached_property
     def models(self) -> list[str]:
@@ -148,18 +176,33 @@ class WorkflowPlan:
     def figure_families(self) -> list[str]:
         """The families of figures for which this campaign has data; all if the number of levels is not known yet."""
         workload = self.config.catalogue.workloads.get(self.config.campaign.workload)
-        if self.elsewhere.runs or workload is None or workload.searched or not workload.fixed_levels:
+        if (
+            self.elsewhere.runs
+            or workload is None
+            or workload.searched
+            or not workload.fixed_levels
+        ):
             return [*FAMILIES]
-        return families_of(Extent(len(workload.fixed_levels), len(self.models), bool(self.config.campaign.goodput)))
+        return families_of(
+            Extent(
+                len(workload.fixed_levels),
+                len(self.models),
+                bool(self.config.campaign.goodput),
+            )
+        )
 
     @cached_property
     def so_far(self) -> SoFar:
         """The runs that exist. Raises WorkflowError, with the known reasons, if there are none."""
         found = measured_so_far(self.runs, Path(self.results), Path(self.logs))
         if not found.runs:
-            reasons = "".join(f"\n  {cell.path}: {reason}" for cell, reason in found.failures.items())
+            reasons = "".join(
+                f"\n  {cell.path}: {reason}" for cell, reason in found.failures.items()
+            )
             name = self.config.campaign.name
-            raise WorkflowError(f"campaign {name}: no run is finished, there is nothing to report{reasons}")
+            raise WorkflowError(
+                f"campaign {name}: no run is finished, there is nothing to report{reasons}"
+            )
         return found
 
     def require_something_so_far(self) -> None:
@@ -193,7 +236,9 @@ class WorkflowPlan:
         def paths(wildcards: Any) -> list[str]:
             runs = self.so_far.runs if wildcards.so_far else self.runs
             top = f"{self.results}/{wildcards.so_far}"
-            return [f"{top}{cell.path}/{run}/{name}" for name in names for cell, run in runs]
+            return [
+                f"{top}{cell.path}/{run}/{name}" for name in names for cell, run in runs
+            ]
 
         return paths
 
@@ -202,12 +247,20 @@ class WorkflowPlan:
 
         def paths(wildcards: Any) -> list[str]:
             path = _path(wildcards)
-            runs: Sequence[str] = [f"run-i{run.run}" for run in self.elsewhere.runs_of(path)]
+            runs: Sequence[str] = [
+                f"run-i{run.run}" for run in self.elsewhere.runs_of(path)
+            ]
             if wildcards.so_far:
                 runs = [run for cell, run in self.so_far.runs if cell.path == path]
             elif not runs:
-                runs = [f"run-{run}" for run in self.config.runs_of(self.cell(wildcards))]
-            return [f"{self.results}/{wildcards.so_far}{path}/{run}/{name}" for name in names for run in runs]
+                runs = [
+                    f"run-{run}" for run in self.config.runs_of(self.cell(wildcards))
+                ]
+            return [
+                f"{self.results}/{wildcards.so_far}{path}/{run}/{name}"
+                for name in names
+                for run in runs
+            ]
 
         return paths
 
@@ -217,13 +270,19 @@ class WorkflowPlan:
         """Return a job's cell. Raises WorkflowError, with the reason, if the campaign cannot have it."""
         if self.config.imports:
             name = self.config.campaign.name
-            raise WorkflowError(f"{_path(wildcards)}: not among the imported results, and campaign {name} only imports")
+            raise WorkflowError(
+                f"{_path(wildcards)}: not among the imported results, and campaign {name} only imports"
+            )
         with refusing():
-            return self.config.cell(wildcards.model, wildcards.scenario, wildcards.cpu_blocks)
+            return self.config.cell(
+                wildcards.model, wildcards.scenario, wildcards.cpu_blocks
+            )
 
     def specification(self, wildcards: Any) -> str:
         """Return what defines the cell's measurement, as JSON."""
-        return json.dumps(self.config.specification(self.cell(wildcards)).to_json(), sort_keys=True)
+        return json.dumps(
+            self.config.specification(self.cell(wildcards)).to_json(), sort_keys=True
+        )
 
     def measurement(self, wildcards: Any) -> str:
         """Return the id of the cell's measurement; where its levels are searched, the id without the levels."""
@@ -231,7 +290,9 @@ class WorkflowPlan:
 
     def searched_measurement(self, wildcards: Any, input: Any) -> str:
         """Return the id with the levels that a pilot found; unknown to Snakemake until the pilot has run."""
-        return self.config.measurement_id(self.cell(wildcards), frozen_levels(Path(input.levels)))
+        return self.config.measurement_id(
+            self.cell(wildcards), frozen_levels(Path(input.levels))
+        )
 
     def levels_option(self, wildcards: Any, input: Any) -> str:
         """Return the command-line option that names the file with the pilot's levels."""
@@ -244,7 +305,9 @@ class WorkflowPlan:
     def pilot_levels(self, wildcards: Any) -> str:
         """Input function: the levels.json of the pilot on the cell's baseline."""
         cell = self.cell(wildcards)
-        return f"{self.results}/{(self.config.pilot(cell) or cell).path}/pilot/levels.json"
+        return (
+            f"{self.results}/{(self.config.pilot(cell) or cell).path}/pilot/levels.json"
+        )
 
     def block_priority(self, wildcards: Any) -> int:
         """Return the priority of a measurement: block after block, in random order within a block."""
@@ -261,14 +324,24 @@ class WorkflowPlan:
             return []
         path = _path(wildcards)
         elsewhere = self.elsewhere.runs_of(path)
-        planned = {f"run-i{run.run}": self._measurement_elsewhere(run) for run in elsewhere}
+        planned = {
+            f"run-i{run.run}": self._measurement_elsewhere(run) for run in elsewhere
+        }
         if not elsewhere:
             cell = self.cell(wildcards)
             planned = dict.fromkeys(
-                (f"run-{run}" for run in self.config.runs_of(cell)), self._planned_measurement(cell)
+                (f"run-{run}" for run in self.config.runs_of(cell)),
+                self._planned_measurement(cell),
             )
-        pointers = {f"{self.results}/{path}/{run}/{POINTER}": measurement for run, measurement in planned.items()}
-        return [pointer for pointer, measurement in pointers.items() if not _names(pointer, measurement)]
+        pointers = {
+            f"{self.results}/{path}/{run}/{POINTER}": measurement
+            for run, measurement in planned.items()
+        }
+        return [
+            pointer
+            for pointer, measurement in pointers.items()
+            if not _names(pointer, measurement)
+        ]
 
     def due_pilot(self, wildcards: Any) -> list[str]:
         """Return the files of a pilot, pointer and levels, that are absent or of another pilot than is planned."""
@@ -285,7 +358,8 @@ class WorkflowPlan:
         `collected`: the table of all runs.
         """
         planned: dict[Cell, list[str | None]] = {
-            cell: [self._planned_measurement(cell)] * len(self.config.runs_of(cell)) for cell in self.config.cells
+            cell: [self._planned_measurement(cell)] * len(self.config.runs_of(cell))
+            for cell in self.config.cells
         }
         for run in self.elsewhere.runs:
             planned.setdefault(run.cell, []).append(self._measurement_elsewhere(run))
@@ -295,7 +369,11 @@ class WorkflowPlan:
         """Tell whether the job of a run, or of a pilot if there is no wildcard `run`, finds its result in the store."""
         run = getattr(wildcards, "run", None)
         cell = self.cell(wildcards)
-        measurement = self.pilot_measurement(wildcards) if run is None else self._planned_measurement(cell)
+        measurement = (
+            self.pilot_measurement(wildcards)
+            if run is None
+            else self._planned_measurement(cell)
+        )
         if measurement is None:
             return False
         stored = stored_runs(store, measurement, int(run or 1))
@@ -316,7 +394,9 @@ class WorkflowPlan:
     def _measurement_elsewhere(self, run: RunElsewhere) -> str | None:
         """The id that a compared campaign's pointer names; of an import, which defines none, that of its own."""
         pointer = f"{self.results}/{run.cell.path}/run-i{run.run}/{POINTER}"
-        return named_measurement(run.pointer if isinstance(run, CombinedRun) else pointer)
+        return named_measurement(
+            run.pointer if isinstance(run, CombinedRun) else pointer
+        )
 
     # --- runs that were measured elsewhere
 
@@ -354,21 +434,34 @@ class WorkflowPlan:
     def required_counters(self, wildcards: Any) -> str:
         """Return the counters that prove a cell's arm active, as JSON; null for imported runs: they have their own."""
         imported = self.elsewhere.runs_of(_path(wildcards))
-        return json.dumps(None if imported else self._proof(self.cell(wildcards)), sort_keys=True)
+        return json.dumps(
+            None if imported else self._proof(self.cell(wildcards)), sort_keys=True
+        )
 
     def server_version(self, wildcards: Any) -> str:
         """Return the version of the server that a cell ran with; the names of its metrics depend on it."""
         imported = self.elsewhere.runs_of(_path(wildcards))
-        return imported[0].vllm if imported else self.config.server_version(self.cell(wildcards))
+        return (
+            imported[0].vllm
+            if imported
+            else self.config.server_version(self.cell(wildcards))
+        )
 
     def failures(self, wildcards: Any) -> list[list[Any]]:
         """Return model, scenario, cpu_blocks and reason of cells that lack a run; empty unless for a report so far."""
         found = self.so_far.failures if wildcards.so_far else {}
-        return [[cell.model, cell.scenario, cell.cpu_blocks, reason] for cell, reason in found.items()]
+        return [
+            [cell.model, cell.scenario, cell.cpu_blocks, reason]
+            for cell, reason in found.items()
+        ]
 
     def pilots_so_far(self, wildcards: Any) -> list[str]:
         """Return the existing levels.json of pilots, for a report so far, which does not wait for pilots."""
-        return [path for path in self.pilots if Path(path).exists()] if wildcards.so_far else []
+        return (
+            [path for path in self.pilots if Path(path).exists()]
+            if wildcards.so_far
+            else []
+        )
 
     @cached_property
     def comparison(self) -> dict[str, Any]:
@@ -377,10 +470,16 @@ class WorkflowPlan:
         Nobody asked for a number of imported runs.
         """
         scenarios = self.config.catalogue.scenarios
-        planned = [] if self.elsewhere.runs else [cell for cell, _ in planned_runs(self.config)]
+        planned = (
+            []
+            if self.elsewhere.runs
+            else [cell for cell, _ in planned_runs(self.config)]
+        )
         return {
             "settings": self.config.campaign.comparison.model_dump(),
-            "baselines": {name: scenario.baseline for name, scenario in scenarios.items()},
+            "baselines": {
+                name: scenario.baseline for name, scenario in scenarios.items()
+            },
             "runs": [[*cell.key, count] for cell, count in Counter(planned).items()],
         }
 
@@ -389,24 +488,39 @@ class WorkflowPlan:
         """The plan with which the report compares the measurements, as plain values: kveval.report.data.campaign."""
         campaign, catalogue = self.config.campaign, self.config.catalogue
         runs = Counter(cell for cell, _ in self.runs)
-        scenarios = {cell.scenario: (catalogue.scenarios[cell.scenario], self._proof(cell)) for cell in self.cells}
+        scenarios = {
+            cell.scenario: (catalogue.scenarios[cell.scenario], self._proof(cell))
+            for cell in self.cells
+        }
         return {
             "name": campaign.name,
             "title": campaign.title,
-            "description": "\n\n".join(filter(None, [campaign.description, self._found_elsewhere])),
+            "description": "\n\n".join(
+                filter(None, [campaign.description, self._found_elsewhere])
+            ),
             # Imported runs were not planned: the number is that of the cell with the most.
-            "runs": max((run.run for run in self.elsewhere.runs), default=campaign.runs),
+            "runs": max(
+                (run.run for run in self.elsewhere.runs), default=campaign.runs
+            ),
             "cells": [cell.key for cell in self.cells],
             "cell_runs": [runs[cell] for cell in self.cells],
             "scenarios": {
-                name: {**{key: getattr(each, key) for key in ("title", "baseline", "arm", "store")}, "exercised": proof}
+                name: {
+                    **{
+                        key: getattr(each, key)
+                        for key in ("title", "baseline", "arm", "store")
+                    },
+                    "exercised": proof,
+                }
                 for name, (each, proof) in scenarios.items()
             },
             "models": {
                 name: {
                     "hf_id": model.hf_id,
                     "parameters": self._parameters[name],
-                    "kv_bytes_per_token": kv_bytes_per_token(model.geometry, model.kv_cache_dtype, 1, model.dtype),
+                    "kv_bytes_per_token": kv_bytes_per_token(
+                        model.geometry, model.kv_cache_dtype, 1, model.dtype
+                    ),
                 }
                 for name, model in catalogue.models.items()
                 if name in self._parameters
@@ -423,7 +537,8 @@ class WorkflowPlan:
     def _parameters(self) -> dict[str, int]:
         models = self.config.catalogue.models
         return {
-            name: parameter_count(models[name].geometry) for name in dict.fromkeys(cell.model for cell in self.cells)
+            name: parameter_count(models[name].geometry)
+            for name in dict.fromkeys(cell.model for cell in self.cells)
         }
 
     @property

@@ -26,7 +26,9 @@ SITE = "site"
 _KINDS = {"matrix", "import", "compare", EXTENDS}
 
 
-def campaign_source(given: Mapping[str, Any], files: Sequence[Path], default: Path) -> Path | dict[str, Any]:
+def campaign_source(
+    given: Mapping[str, Any], files: Sequence[Path], default: Path
+) -> Path | dict[str, Any]:
     """Return the campaign's file, so that errors can name the line, or its values if they are not those of one file.
 
     `given`: Snakemake's `config` before the default campaign was read; `files`: those of --configfile; `default`: the
@@ -35,11 +37,17 @@ def campaign_source(given: Mapping[str, Any], files: Sequence[Path], default: Pa
     Raises ConfigError for a wrong file.
     """
     site = given.get(SITE)
-    found = _campaign({key: value for key, value in given.items() if key not in (*_ASKED, SITE)}, files, default)
+    found = _campaign(
+        {key: value for key, value in given.items() if key not in (*_ASKED, SITE)},
+        files,
+        default,
+    )
     return with_site(complete_values(found), Path(site)) if site else found
 
 
-def _campaign(given: Mapping[str, Any], files: Sequence[Path], default: Path) -> Path | dict[str, Any]:
+def _campaign(
+    given: Mapping[str, Any], files: Sequence[Path], default: Path
+) -> Path | dict[str, Any]:
     asked = deepcopy(dict(given))
     written = _merged(_raw(file) for file in files)
     if files and _merged([written, asked]) == asked:
@@ -55,7 +63,9 @@ def _campaign(given: Mapping[str, Any], files: Sequence[Path], default: Path) ->
     return _merged([*(campaign_values(file) for file in files), over])
 
 
-def history_folders(given: Mapping[str, Any], default: str = "results/history") -> list[str]:
+def history_folders(
+    given: Mapping[str, Any], default: str = "results/history"
+) -> list[str]:
     """Return the folders of the history from Snakemake's `config`."""
     folders = given.get(HISTORY) or default
     return [folders] if isinstance(folders, str) else list(folders)

@@ -12,7 +12,8 @@ _LIBRARY = Path(__file__).resolve().parent.parent
 _PACKAGE = _LIBRARY.name
 # `from kveval.X import A, B` with or without parentheses, the one form in which the library is imported.
 _IMPORT = re.compile(
-    rf"^[ \t]*from[ \t]+{_PACKAGE}((?:\.\w+)*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]+)", flags=re.MULTILINE
+    rf"^[ \t]*from[ \t]+{_PACKAGE}((?:\.\w+)*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]+)",
+    flags=re.MULTILINE,
 )
 _COMMENT = re.compile(r"#[^\n]*")
 
@@ -35,7 +36,9 @@ def files_behind(script: Path, *modules: str) -> list[Path]:
         if path not in found:
             found.add(path)
             waiting += _imported(path)
-    folders = {path.parent for path in found if path.name != "__init__.py"} - {script.parent}
+    folders = {path.parent for path in found if path.name != "__init__.py"} - {
+        script.parent
+    }
     beside = {file for folder in folders for file in _data(folder)}
     return sorted(found | beside)
 
@@ -57,7 +60,9 @@ def digest(files: Iterable[Path]) -> str:
     """Return the first 16 hex digits of the SHA-256 of the paths, relative to the repository, and contents of files."""
     total = hashlib.sha256()
     for path in sorted(files):
-        total.update(f"{path.relative_to(_LIBRARY.parent.parent).as_posix()} {_text_digest(path)}\n".encode())
+        total.update(
+            f"{path.relative_to(_LIBRARY.parent.parent).as_posix()} {_text_digest(path)}\n".encode()
+        )
     return total.hexdigest()[:16]
 
 
@@ -74,24 +79,53 @@ def _imported(path: Path) -> tuple[Path, ...]:
     """
     files: dict[Path, None] = {}
     for module, imported in _IMPORT.findall(path.read_text(encoding="utf-8")):
-        items = [item.split()[0] for item in _COMMENT.sub("", imported).strip("()\n ").split(",") if item.strip()]
+        items = [
+            item.split()[0]
+            for item in _COMMENT.sub("", imported).strip("()\n ").split(",")
+            if item.strip()
+        ]
         # `from a import b` may mean the module a or its submodule b.
-        named = (_file(name) for name in (module, *(f"{module}.{item}" for item in items)))
+        named = (
+            _file(name) for name in (module, *(f"{module}.{item}" for item in items))
+        )
         files |= dict.fromkeys(file for file in named if file is not None)
     # Importing a module runs the __init__.py of every package that contains it.
-    begun = [folder / "__init__.py" for file in files for folder in file.parents if folder.is_relative_to(_LIBRARY)]
+    begun = [
+        folder / "__init__.py"
+        for file in files
+        for folder in file.parents
+        if folder.is_relative_to(_LIBRARY)
+    ]
     return tuple(dict.fromkeys([*files, *begun]))
 
 
 @cache
 def _data(folder: Path) -> tuple[Path, ...]:
     """The files of a package that are not Python, those in its folders without modules included."""
-    files = [path for path in folder.iterdir() if path.is_file() and path.suffix not in (".py", ".pyc")]
-    inner = [path for path in folder.iterdir() if path.is_dir() and not any(path.glob("*.py"))]
-    return (*files, *(path for each in inner if each.name != "__pycache__" for path in _data(each)))
+    files = [
+        path
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    ]
+    inner = [
+        path
+        for path in folder.iterdir()
+        if path.is_dir() and not any(path.glob("*.py"))
+    ]
+    return (
+        *files,
+        *(path for each in inner if each.name != "__pycache__" for path in _data(each)),
+    )
 
 
 def _file(name: str) -> Path | None:
     """Return the file of a module, named from the library on, as .host.errors; None if there is none."""
     place = _LIBRARY.joinpath(*name.split("."))
-    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
+    return next(
+        (
+            path
+            for path in (place.with_suffix(".py"), place / "__init__.py")
+            if path.is_file()
+        ),
+        None,
+    )

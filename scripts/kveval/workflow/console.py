@@ -30,7 +30,9 @@ def before(plan: WorkflowPlan, asked: Asked, warn: Callable[[str], None]) -> Non
         warn(sentence(warning))
 
 
-def explain(record: LogRecord, plan: WorkflowPlan, rules: Iterable[str], files: Iterable[str]) -> bool:
+def explain(
+    record: LogRecord, plan: WorkflowPlan, rules: Iterable[str], files: Iterable[str]
+) -> bool:
     """Shorten Snakemake's error about a target that nothing makes, or a cell that is refused, to a line.
 
     `rules`: the names of targets; `files`: the paths that rules make, with their wildcards. Returns True: as a filter
@@ -42,20 +44,33 @@ def explain(record: LogRecord, plan: WorkflowPlan, rules: Iterable[str], files: 
         record.msg = no_target(missing[1], plan, rules, files)
     elif "\n  WorkflowError:\n" in text:
         # A refusal with its reason; the rest is where in the rules it was found.
-        record.msg = text.partition("\n  WorkflowError:\n")[2].partition("\nWildcards:")[0].strip()
+        record.msg = (
+            text.partition("\n  WorkflowError:\n")[2]
+            .partition("\nWildcards:")[0]
+            .strip()
+        )
     return True
 
 
-def no_target(target: str, plan: WorkflowPlan, rules: Iterable[str], files: Iterable[str]) -> str:
+def no_target(
+    target: str, plan: WorkflowPlan, rules: Iterable[str], files: Iterable[str]
+) -> str:
     """Say that nothing makes a target, what in it is unknown, and the names that are nearest."""
     path = Path(target)
     if path.parent == Path():
         return f"There is no target {target}: {_nearest(target, rules)}"
     catalogue = plan.config.catalogue
-    parts = path.relative_to(plan.results).parts if path.is_relative_to(plan.results) else ()
+    parts = (
+        path.relative_to(plan.results).parts
+        if path.is_relative_to(plan.results)
+        else ()
+    )
     if (len(parts) >= 4 and parts[-2].isdecimal()) or len(parts) >= 5:
         first = 1 if parts[0] == SO_FAR.strip("/") else 0
-        named = (("model", parts[first], catalogue.models), ("scenario", parts[first + 1], catalogue.scenarios))
+        named = (
+            ("model", parts[first], catalogue.models),
+            ("scenario", parts[first + 1], catalogue.scenarios),
+        )
         for kind, name, known in named:
             if name not in known:
                 return f"Nothing makes {target}: there is no {kind} {name}; {_nearest(name, known)}"
@@ -86,7 +101,9 @@ def after_success(plan: WorkflowPlan, asked: Asked, since: float) -> Iterator[st
     yield from _made(plan, asked)
 
 
-def when_nothing_was_to_do(idle: Callable[[], Asked | None], plan: WorkflowPlan) -> None:
+def when_nothing_was_to_do(
+    idle: Callable[[], Asked | None], plan: WorkflowPlan
+) -> None:
     """Print where the report is also if all files existed already, because Snakemake then calls no handler.
 
     `idle` returns at the end what was requested, None unless that was files which all existed.
@@ -101,7 +118,11 @@ def when_nothing_was_to_do(idle: Callable[[], Asked | None], plan: WorkflowPlan)
 
 
 def after_failures(
-    plan: WorkflowPlan, asked: Asked, configfiles: Sequence[Path], since: float, warn: Callable[[str], None]
+    plan: WorkflowPlan,
+    asked: Asked,
+    configfiles: Sequence[Path],
+    since: float,
+    warn: Callable[[str], None],
 ) -> Iterator[str]:
     """Yield each failed measurement with its cause, and how to get a report all the same; or the text of doctor etc.
 
@@ -111,7 +132,9 @@ def after_failures(
     if asked.upkeep:
         yield from _said(asked, since)
         return
-    unmeasured = causes(plan.attempted, Path(plan.results), Path(plan.logs), since=since)
+    unmeasured = causes(
+        plan.attempted, Path(plan.results), Path(plan.logs), since=since
+    )
     failed = {run: reason for run, reason in unmeasured.items() if not is_stop(reason)}
     stopped = {run: reason for run, reason in unmeasured.items() if is_stop(reason)}
     if failed:
@@ -126,7 +149,12 @@ def after_failures(
 
 
 def after_stop(
-    plan: WorkflowPlan, asked: Asked, configfiles: Sequence[Path], since: float, why: str, warn: Callable[[str], None]
+    plan: WorkflowPlan,
+    asked: Asked,
+    configfiles: Sequence[Path],
+    since: float,
+    why: str,
+    warn: Callable[[str], None],
 ) -> Iterator[str]:
     """Yield what a stopped or drained snakemake has kept, and how to go on; `why` is the first line.
 
@@ -136,7 +164,10 @@ def after_stop(
     if not asked.measured:
         yield "The same command goes on."
         return
-    done = sum(pointer.exists() and pointer.stat().st_mtime >= since for pointer in asked.measured)
+    done = sum(
+        pointer.exists() and pointer.stat().st_mtime >= since
+        for pointer in asked.measured
+    )
     yield f"Kept: {done} of {counted(len(asked.measured), 'measurement')}. The same command goes on with the rest."
     failed = causes(asked.measured, Path(plan.results), Path(plan.logs), since=since)
     for run, reason in failed.items():
@@ -155,7 +186,11 @@ def _release_recorder(plan: WorkflowPlan, warn: Callable[[str], None]) -> None:
 
 
 def _report_command(configfiles: Sequence[Path]) -> str:
-    option = f" --configfile {' '.join(map(os.path.relpath, configfiles))}" if configfiles else ""
+    option = (
+        f" --configfile {' '.join(map(os.path.relpath, configfiles))}"
+        if configfiles
+        else ""
+    )
     return f"A report on what exists: {REPORT_COMMAND}{option}"
 
 

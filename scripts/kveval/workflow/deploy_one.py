@@ -50,8 +50,17 @@ class PodStory:
 
     def row(self) -> tuple[str, ...]:
         """Return its row of the table."""
-        times = ("" if value is None else f"{value:.0f} s" for value in (self.placed_s, self.ready_s))
-        return (self.name, self.component, self.node, *times, f"{self.phase} {self.waits}".strip())
+        times = (
+            "" if value is None else f"{value:.0f} s"
+            for value in (self.placed_s, self.ready_s)
+        )
+        return (
+            self.name,
+            self.component,
+            self.node,
+            *times,
+            f"{self.phase} {self.waits}".strip(),
+        )
 
 
 def trial_of(specification: Specification) -> Specification:
@@ -78,23 +87,34 @@ def demand(specification: Specification) -> tuple[int, int]:
     return deployment.gpus * deployment.replicas, deployment.memory_bytes
 
 
-def deploy_one(config: Config, cell: str, folder: Path, server_environment: Path) -> tuple[bool, str]:
+def deploy_one(
+    config: Config, cell: str, folder: Path, server_environment: Path
+) -> tuple[bool, str]:
     """Deploy a cell (MODEL/SCENARIO/BLOCKS; empty: the largest); return whether that succeeded, and the text to print.
 
     `folder`: is emptied and gets the files. Raises TrialError if there is no such cell, or no cluster.
     """
     site = config.campaign.cluster
     if site is None or not config.cells:
-        raise TrialError("deploy_one needs a cluster: a campaign with engine: kubernetes", code="no_cluster")
+        raise TrialError(
+            "deploy_one needs a cluster: a campaign with engine: kubernetes",
+            code="no_cluster",
+        )
     if cell and cell.count("/") != 2:
-        raise TrialError(f"cell={cell} is not a cell: write MODEL/SCENARIO/CPU_BLOCKS", code="no_cell", cell=cell)
+        raise TrialError(
+            f"cell={cell} is not a cell: write MODEL/SCENARIO/CPU_BLOCKS",
+            code="no_cell",
+            cell=cell,
+        )
     cells = [config.cell(*cell.split("/"))] if cell else config.cells
     found = max(cells, key=lambda one: demand(config.specification(one)))
     specification = trial_of(config.specification(found))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     redact = Redactor.of(config.campaign.secrets).text
-    progress = Progress(f"{found.path} trial", 0.0, folder / "progress.log", redact=redact)
+    progress = Progress(
+        f"{found.path} trial", 0.0, folder / "progress.log", redact=redact
+    )
     job = Job(
         specification=specification,
         measurement=specification.measurement_id,
@@ -113,15 +133,26 @@ def deploy_one(config: Config, cell: str, folder: Path, server_environment: Path
             failure = ""
         except Failure as error:
             failure = redact(str(error))
-    text = "\n".join([*aligned([_HEADER, *(pod.row() for pod in pods.values())]), "", ""])
+    text = "\n".join(
+        [*aligned([_HEADER, *(pod.row() for pod in pods.values())]), "", ""]
+    )
     if failure:
         return False, f"{text}FAILED: {failure}\nIts files: {folder}"
-    kept = " All was removed, except the volume of the model cache." if site.model_cache else " All was removed."
-    return True, f"{text}{found.path} was deployed, answered, and was recorded.{kept}\nIts files: {folder}"
+    kept = (
+        " All was removed, except the volume of the model cache."
+        if site.model_cache
+        else " All was removed."
+    )
+    return (
+        True,
+        f"{text}{found.path} was deployed, answered, and was recorded.{kept}\nIts files: {folder}",
+    )
 
 
 @contextlib.contextmanager
-def watched(site: Cluster, campaign: str, say: Callable[[str], None]) -> Iterator[dict[str, PodStory]]:
+def watched(
+    site: Cluster, campaign: str, say: Callable[[str], None]
+) -> Iterator[dict[str, PodStory]]:
     """Watch the campaign's pods while the body runs; say what they wait for, and yield their stories by uid."""
     api = Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
     seen: dict[str, PodStory] = {}
@@ -143,17 +174,32 @@ def watched(site: Cluster, campaign: str, say: Callable[[str], None]) -> Iterato
         thread.join(timeout=_OUTAGE_S)
 
 
-def note(api: Api, pod: Document, seen: dict[str, PodStory], say: Callable[[str], None]) -> None:
+def note(
+    api: Api, pod: Document, seen: dict[str, PodStory], say: Callable[[str], None]
+) -> None:
     """Record a pod's present state in `seen`; say what it waits for if that changed."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    story = seen.setdefault(metadata["uid"], PodStory(metadata["name"], component_of(pod)))
+    story = seen.setdefault(
+        metadata["uid"], PodStory(metadata["name"], component_of(pod))
+    )
     if metadata.get("deletionTimestamp"):
         return
-    story.node, story.phase = str(pod["spec"].get("nodeName") or ""), str(status.get("phase") or "")
-    story.placed_s = _after(pod, "PodScheduled") if story.placed_s is None else story.placed_s
+    story.node, story.phase = (
+        str(pod["spec"].get("nodeName") or ""),
+        str(status.get("phase") or ""),
+    )
+    story.placed_s = (
+        _after(pod, "PodScheduled") if story.placed_s is None else story.placed_s
+    )
     story.ready_s = _after(pod, "Ready") if story.ready_s is None else story.ready_s
     events: Sequence[Document] = api.events(pod) if story.phase == "Pending" else ()
-    waits = " ".join(f"{events[-1].get('reason')}: {events[-1].get('message') or ''}".split()) if events else ""
+    waits = (
+        " ".join(
+            f"{events[-1].get('reason')}: {events[-1].get('message') or ''}".split()
+        )
+        if events
+        else ""
+    )
     if waits and waits != story.waits:
         say(f"{story.component} waits: {waits}")
     story.waits = waits
@@ -164,4 +210,6 @@ def _after(pod: Document, kind: str) -> float | None:
     if found.get("status") != "True":
         return None
     made, since = pod["metadata"]["creationTimestamp"], found["lastTransitionTime"]
-    return (datetime.fromisoformat(since) - datetime.fromisoformat(made)).total_seconds()
+    return (
+        datetime.fromisoformat(since) - datetime.fromisoformat(made)
+    ).total_seconds()

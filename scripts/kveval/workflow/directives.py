@@ -56,4 +56,7 @@ def captioned(models: Iterable[str], family: str) -> dict[str, Any]:
 
 def captions_of(models: Iterable[str], family: str, folder: str) -> dict[str, str]:
     """Return figure -> file of its caption in `folder`, for the figures of a family."""
-    return {figure.name: f"{folder}/{figure.entry.key}.rst" for figure in figures_of(models, family)}
+    return {
+        figure.name: f"{folder}/{figure.entry.key}.rst"
+        for figure in figures_of(models, family)
+    }

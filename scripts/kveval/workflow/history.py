@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from kveval.analysis.history import FEWEST_BUILDS, BuildChange, build_changes, build_series, history_rows
+from kveval.analysis.history import (
+    FEWEST_BUILDS,
+    BuildChange,
+    build_changes,
+    build_series,
+    history_rows,
+)
 from kveval.analysis.peaks import read_table
 from kveval.report.figures.history import write_history
 from kveval.store.history import add_to_history, read_history
@@ -27,10 +33,16 @@ def update_history(analysis: Path, campaign: str, folders: Sequence[Path]) -> st
     complete, comparison, peaks = map(read_table, tables)
     rows = history_rows(complete, comparison, peaks, collected_runs(runs), campaign)
     added = add_to_history(folders[0], rows)
-    return f"Added to the history: {added}, {len(rows)} values." if added else f"The history has {campaign} already."
+    return (
+        f"Added to the history: {added}, {len(rows)} values."
+        if added
+        else f"The history has {campaign} already."
+    )
 
 
-def show_history(folders: Sequence[Path], program: str | None, output: Path) -> Iterator[str]:
+def show_history(
+    folders: Sequence[Path], program: str | None, output: Path
+) -> Iterator[str]:
     """Write OUTPUT/changes.csv and a figure for each metric, and yield their content as lines of text.
 
     `program`: the program whose versions are the builds, None for the server.
@@ -46,8 +58,14 @@ def show_history(folders: Sequence[Path], program: str | None, output: Path) -> 
         yield f"  No sound run{f' with {program}' if program else ''} is in {', '.join(map(str, folders))}."
         return
     figures = write_history(series, output)
-    pd.DataFrame(changes, columns=BuildChange._fields).to_csv(output / "changes.csv", index=False)
-    yield from ("", f"Table: {output / 'changes.csv'}", *(f"Figure: {path}" for path in figures))
+    pd.DataFrame(changes, columns=BuildChange._fields).to_csv(
+        output / "changes.csv", index=False
+    )
+    yield from (
+        "",
+        f"Table: {output / 'changes.csv'}",
+        *(f"Figure: {path}" for path in figures),
+    )
 
 
 def _change_line(change: BuildChange) -> str:

@@ -59,9 +59,14 @@ class SlurmPolling:
     def of(cls, workflow: Any) -> SlurmPolling | None:
         """Read it from a running workflow; None where jobs are not sent by that plugin."""
         settings = workflow.executor_settings
-        if not hasattr(settings, "status_command") or not hasattr(settings, "init_seconds_before_status_checks"):
+        if not hasattr(settings, "status_command") or not hasattr(
+            settings, "init_seconds_before_status_checks"
+        ):
             return None
-        return cls(settings.status_command or "sacct", settings.init_seconds_before_status_checks or 40)
+        return cls(
+            settings.status_command or "sacct",
+            settings.init_seconds_before_status_checks or 40,
+        )
 
 
 def is_planning(workflow: Any) -> bool:
@@ -81,7 +86,11 @@ def drains(workflow: Any) -> bool:
 
 def left_elsewhere(workflow: Any) -> str:
     """Return what becomes of jobs that a stopped snakemake had sent to other machines; "" if there are none."""
-    jobs = [] if workflow.local_exec else [job for job in workflow.scheduler.running if not job.is_local]
+    jobs = (
+        []
+        if workflow.local_exec
+        else [job for job in workflow.scheduler.running if not job.is_local]
+    )
     if not jobs:
         return ""
     them = f"{counted(len(jobs), 'job')} elsewhere (executor {workflow.executor_plugin.name})"
@@ -112,7 +121,18 @@ def plan_anyway(workflow: Any, files: Iterable[str]) -> list[str]:
 
 
 UPKEEP = frozenset(
-    {"plan", "curve", "doctor", "deploy_one", "verify", "prune", "history", "check", "bisect_builds", "teardown"}
+    {
+        "plan",
+        "curve",
+        "doctor",
+        "deploy_one",
+        "verify",
+        "prune",
+        "history",
+        "check",
+        "bisect_builds",
+        "teardown",
+    }
 )
 """Rules whose logs are printed at the end."""
 _MEASURING = frozenset({"benchmark", "pilot"})
@@ -137,9 +157,15 @@ class Asked:
         jobs = list(workflow.dag.jobs)
         making = workflow.dag.needrun_jobs(exclude_finished=False)
         return cls(
-            measured=tuple(Path(job.output[0]) for job in making if job.rule.name in _MEASURING),
-            upkeep=tuple(Path(log) for job in jobs if job.rule.name in UPKEEP for log in job.log),
-            reports=tuple(job.wildcards.so_far for job in jobs if job.rule.name == "write_report"),
+            measured=tuple(
+                Path(job.output[0]) for job in making if job.rule.name in _MEASURING
+            ),
+            upkeep=tuple(
+                Path(log) for job in jobs if job.rule.name in UPKEEP for log in job.log
+            ),
+            reports=tuple(
+                job.wildcards.so_far for job in jobs if job.rule.name == "write_report"
+            ),
             files=tuple(sorted(Path(file) for file in workflow.dag.targetfiles)),
         )
 
@@ -149,7 +175,11 @@ class Asked:
 
         Only `execute` sets an executor: --lint, --unlock, --summary and the like have none.
         """
-        if not workflow.is_main_process or workflow.executor_plugin is None or workflow.dryrun:
+        if (
+            not workflow.is_main_process
+            or workflow.executor_plugin is None
+            or workflow.dryrun
+        ):
             return None
         if workflow.dag is None or len(workflow.dag):
             return None

@@ -28,7 +28,9 @@ def reason_in(table: Path) -> str | None:
     """Return why a cell's table was not made, None where it was."""
     with table.open("rb") as file:
         found = file.read(len(_MARK)) == _MARK.encode()
-    return table.read_text(encoding="utf-8").removeprefix(_MARK).strip() if found else None
+    return (
+        table.read_text(encoding="utf-8").removeprefix(_MARK).strip() if found else None
+    )
 
 
 def with_tables(files: Iterable[Path], peaks: Iterable[Path]) -> list[Path]:
@@ -39,8 +41,14 @@ def with_tables(files: Iterable[Path], peaks: Iterable[Path]) -> list[Path]:
     found = {peak.parent: reason_in(peak) for peak in peaks}
     lacking = {folder for folder, reason in found.items() if reason is not None}
     if found and lacking == found.keys():
-        raise Failure(f"no cell has a peak: {'; '.join(map(str, found.values()))}", code="no_peak")
-    return [file for file in files if not lacking.intersection((file.parent, file.parent.parent))]
+        raise Failure(
+            f"no cell has a peak: {'; '.join(map(str, found.values()))}", code="no_peak"
+        )
+    return [
+        file
+        for file in files
+        if not lacking.intersection((file.parent, file.parent.parent))
+    ]
 
 
 def reasons(peaks: Iterable[Path]) -> dict[CellKey, str]:

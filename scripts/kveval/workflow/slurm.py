@@ -20,7 +20,9 @@ class UnseenJobs(Exception):
     """Snakemake would never learn how SLURM's jobs end."""
 
 
-def require_seen_jobs(polling: SlurmPolling | None, warn: Callable[[str], None]) -> None:
+def require_seen_jobs(
+    polling: SlurmPolling | None, warn: Callable[[str], None]
+) -> None:
     """Raise UnseenJobs if snakemake would wait without end for the end of a SLURM job, and warn if it might.
 
     `polling`: how the plugin asks, None where jobs are sent elsewhere.
@@ -29,12 +31,20 @@ def require_seen_jobs(polling: SlurmPolling | None, warn: Callable[[str], None])
     if polling is None or not configuration:
         # Without an answer from SLURM the plugin itself complains when it submits a job.
         return
-    accounting = not _NO_ACCOUNTING.fullmatch(configuration.get("AccountingStorageType", ""))
+    accounting = not _NO_ACCOUNTING.fullmatch(
+        configuration.get("AccountingStorageType", "")
+    )
     kept_s = _seconds(configuration.get("MinJobAge", ""))
     needed_s = _FIRST_PAUSES * polling.first_pause_s
-    if shutil.which("sacct") is None or (polling.command == "squeue" and kept_s >= needed_s):
+    if shutil.which("sacct") is None or (
+        polling.command == "squeue" and kept_s >= needed_s
+    ):
         if kept_s < LONGEST_PAUSE_S:
-            remedy = "slurm-status-command: sacct" if accounting else "profiles/cluster-generic, which asks more often"
+            remedy = (
+                "slurm-status-command: sacct"
+                if accounting
+                else "profiles/cluster-generic, which asks more often"
+            )
             warn(
                 f"SLURM forgets a finished job after {kept_s} s (MinJobAge), and snakemake may ask only every"
                 f" {LONGEST_PAUSE_S} s: it would then wait for that job without end. Use {remedy}, or have MinJobAge"
@@ -45,7 +55,9 @@ def require_seen_jobs(polling: SlurmPolling | None, warn: Callable[[str], None])
         return
     told = "SLURM has no accounting here (AccountingStorageType): sacct cannot say how jobs end"
     if kept_s >= needed_s:
-        raise UnseenJobs(f"{told}, and snakemake would wait for them without end. Set slurm-status-command: squeue")
+        raise UnseenJobs(
+            f"{told}, and snakemake would wait for them without end. Set slurm-status-command: squeue"
+        )
     raise UnseenJobs(
         f"{told}, and snakemake asks squeue only where SLURM remembers finished jobs for {needed_s} s (MinJobAge is"
         f" {kept_s} s): it would wait for them without end. Use profiles/cluster-generic, or have MinJobAge raised"
@@ -56,7 +68,11 @@ def _configuration() -> Mapping[str, str]:
     """Return SLURM's configuration by name; empty if SLURM does not answer."""
     try:
         shown = subprocess.run(
-            ["scontrol", "show", "config"], capture_output=True, text=True, timeout=30, check=True
+            ["scontrol", "show", "config"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return {}

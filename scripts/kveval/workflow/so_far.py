@@ -20,7 +20,9 @@ class SoFar:
     failures: Mapping[Cell, str]
 
 
-def measured_so_far(runs: Iterable[tuple[Cell, str]], results: Path, logs: Path) -> SoFar:
+def measured_so_far(
+    runs: Iterable[tuple[Cell, str]], results: Path, logs: Path
+) -> SoFar:
     """Return which of a campaign's runs, (cell, folder's name such as run-1), exist, with every checksum verified.
 
     `results`: folder of the cells; `logs`: the campaign's; the last lines of its jobs' logs give the reasons.

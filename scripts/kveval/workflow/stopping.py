@@ -49,12 +49,24 @@ class Stopping:
     def watch(cls, workflow: Any, handlers: Iterable[Handler]) -> Stopping:
         """Watch for what stops a snakemake, unless this process runs a job of one; `handlers`: those of its log."""
         console = (sys.stdout, sys.stderr)
-        stopping = cls(workflow, [handler for handler in handlers if getattr(handler, "stream", None) in console])
-        if workflow.is_main_process and threading.current_thread() is threading.main_thread():
+        stopping = cls(
+            workflow,
+            [
+                handler
+                for handler in handlers
+                if getattr(handler, "stream", None) in console
+            ],
+        )
+        if (
+            workflow.is_main_process
+            and threading.current_thread() is threading.main_thread()
+        ):
             signal.signal(signal.SIGINT, stopping._interrupted)
             for handler in stopping.handlers:
                 handler.emit = _unless_closed(handler.emit)  # type: ignore[method-assign, assignment]
-            threading.Thread(target=stopping._watch_outputs, name="output-watch", daemon=True).start()
+            threading.Thread(
+                target=stopping._watch_outputs, name="output-watch", daemon=True
+            ).start()
         return stopping
 
     def finish(self) -> str:
@@ -79,7 +91,9 @@ class Stopping:
         if self._ending is None:
             for handler in self.handlers:
                 handler.addFilter(_no_error)
-            self._ending = threading.Thread(target=self._end_jobs, name="stop", daemon=True)
+            self._ending = threading.Thread(
+                target=self._end_jobs, name="stop", daemon=True
+            )
             self._ending.start()
         # Snakemake's log ignores an exception that is raised while it writes: the thread sends the signal again.
         if not self._raised and all(code != "emit" for code in _functions(frame)):

@@ -47,7 +47,9 @@ def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
         # An account that may not list a kind cannot have made one.
         say(f"not checked: {len(result.unlisted)} kinds that this account may not list")
     if not result.removed:
-        say(f"nothing of campaign {campaign} is on {api.server} in {' or '.join(namespaces)}")
+        say(
+            f"nothing of campaign {campaign} is on {api.server} in {' or '.join(namespaces)}"
+        )
 
 
 def _on_host(say: Say) -> None:

@@ -18,8 +18,17 @@ from kveval.spec.sizing import Budget
 from kveval.spec.specification import ServedModel, Specification
 
 
-def common_arguments(model: ServedModel, server: ServerConfig, engine: str) -> tuple[str, ...]:
-    return ("--weights", "{model_dir}", "--name", model.served_name, "--listen", "{port}")
+def common_arguments(
+    model: ServedModel, server: ServerConfig, engine: str
+) -> tuple[str, ...]:
+    return (
+        "--weights",
+        "{model_dir}",
+        "--name",
+        model.served_name,
+        "--listen",
+        "{port}",
+    )
 
 
 def common_environment(model: ServedModel, server: ServerConfig) -> dict[str, str]:
@@ -55,7 +64,10 @@ TOY = ServerSoftware(
         "prefix_cache_queries": {"*": "toy_looked_up_tokens_total"},
         "prefix_cache_hits": {"*": "toy_found_tokens_total"},
         "external_prefix_cache_hits": {"1.0": "toy_tier_found_tokens_total"},
-        "offload_load_bytes": {"2.0": "toy_fetched_bytes_total", "1.0": 'toy_moved_bytes_total{way="in"}'},
+        "offload_load_bytes": {
+            "2.0": "toy_fetched_bytes_total",
+            "1.0": 'toy_moved_bytes_total{way="in"}',
+        },
     },
     common_arguments=common_arguments,
     common_environment=common_environment,
@@ -100,10 +112,14 @@ class ToyProgram:
     def models(self, ask: Ask) -> list[str]:
         return [str(ask("/about")["serving"])]
 
-    def generated(self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float) -> int:
+    def generated(
+        self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float
+    ) -> int:
         return int(ask("/say", "POST", {"length": prompt_tokens}, timeout_s)["said"])
 
-    def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, likeliest: int) -> Completion | None:
+    def completed(
+        self, ask: Ask, served_model: str, prompt: str, tokens: int, likeliest: int
+    ) -> Completion | None:
         return None
 
     def emptied(self, ask: Ask, *, tiers: bool = True) -> bool:

@@ -64,7 +64,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         lines = []
         for name, value in values.items():
             plain = name.partition("{")[0]
-            lines += [f"# TYPE {plain} {'counter' if plain.endswith('_total') else 'gauge'}", f"{name} {value}"]
+            lines += [
+                f"# TYPE {plain} {'counter' if plain.endswith('_total') else 'gauge'}",
+                f"{name} {value}",
+            ]
         return "\n".join([*lines, ""])
 
     def answer(self, content: object, kind: str = "application/json") -> None:
@@ -84,7 +87,9 @@ def main() -> None:
     print(f"room for {os.environ['TOY_CACHE_TOKENS']} tokens", flush=True)
     if Handler.tier:
         print(f"tier of {Handler.tier} B", flush=True)
-    http.server.ThreadingHTTPServer(("127.0.0.1", int(option("--listen"))), Handler).serve_forever()
+    http.server.ThreadingHTTPServer(
+        ("127.0.0.1", int(option("--listen"))), Handler
+    ).serve_forever()
 
 
 if __name__ == "__main__":

@@ -44,7 +44,9 @@ def main() -> None:
     def stream() -> None:
         while time.monotonic() < over:
             started = time.time()
-            request = urllib.request.Request(f"{target}/v1/completions", b"{}", method="POST")
+            request = urllib.request.Request(
+                f"{target}/v1/completions", b"{}", method="POST"
+            )
             try:
                 with urllib.request.urlopen(request, timeout=60) as answer:
                     answer.read()
@@ -61,7 +63,9 @@ def main() -> None:
     report.write_text(json.dumps(described(records, begin, time.time(), streams)))
 
 
-def described(records: list[tuple[bool, float, float]], begin: float, end: float, streams: int) -> dict:
+def described(
+    records: list[tuple[bool, float, float]], begin: float, end: float, streams: int
+) -> dict:
     done = [record(start, finish) for good, start, finish in records if good]
     errored = [record(start, finish) for good, start, finish in records if not good]
     return {
@@ -69,9 +73,17 @@ def described(records: list[tuple[bool, float, float]], begin: float, end: float
         "benchmarks": [
             {
                 "config": {"strategy": {"kind": "concurrent", "streams": streams}},
-                "scheduler_state": {"successful_requests": len(done), "errored_requests": len(errored)},
+                "scheduler_state": {
+                    "successful_requests": len(done),
+                    "errored_requests": len(errored),
+                },
                 "metrics": {
-                    "request_totals": {"successful": len(done), "errored": len(errored), "incomplete": 0, "total": 0}
+                    "request_totals": {
+                        "successful": len(done),
+                        "errored": len(errored),
+                        "incomplete": 0,
+                        "total": 0,
+                    }
                 },
                 "requests": {"successful": done, "errored": errored, "incomplete": []},
                 "start_time": begin,
@@ -86,7 +98,10 @@ def record(start: float, finish: float) -> dict:
     latency = finish - start
     return {
         "info": {
-            "timings": {"first_token_iteration": start + latency / 8, "last_token_iteration": finish},
+            "timings": {
+                "first_token_iteration": start + latency / 8,
+                "last_token_iteration": finish,
+            },
             "turn_index": 0,
         },
         "request_start_time": start,

@@ -38,13 +38,19 @@ HAS_TIER = "--kv-transfer-config" in sys.argv
 def crash_in(seconds: float, engine: "subprocess.Popen[bytes]") -> None:
     time.sleep(seconds)
     for line in KNOWN_DEFECT.splitlines():
-        print(f"(EngineCore pid={engine.pid}) ERROR 11-22 14:33:56 [core.py:1512] {line}", flush=True)
+        print(
+            f"(EngineCore pid={engine.pid}) ERROR 11-22 14:33:56 [core.py:1512] {line}",
+            flush=True,
+        )
     engine.kill()
 
 
 def engine_runs(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TZ"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            not in "TZ"
+        )
     return False
 
 
@@ -60,9 +66,14 @@ def greedy(prompt: str, tokens: int, told: int) -> dict[str, object]:
     first = int(prompt.partition(" is ")[2][:5])
     wrong = FAULT == "changes its answers" and source is not None
     answer = [first + place + (wrong and place > 0) for place in range(tokens)]
-    top = [{f"token_id:{first + place}": -0.1, f"token_id:{first + place + 1}": -3.1} for place in range(tokens)]
+    top = [
+        {f"token_id:{first + place}": -0.1, f"token_id:{first + place + 1}": -3.1}
+        for place in range(tokens)
+    ]
     return {
-        "choices": [{"token_ids": answer, "logprobs": {"top_logprobs": top} if told else None}],
+        "choices": [
+            {"token_ids": answer, "logprobs": {"top_logprobs": top} if told else None}
+        ],
         "usage": {"prompt_tokens": length, "completion_tokens": tokens},
     }
 
@@ -114,7 +125,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             state["served"] += 1
             served = state["served"]
         # The first requests are the warm-up.
-        if (FAULT == "fails every request" and served > 2) or (FAULT == "fails some requests" and served % 5 == 4):
+        if (FAULT == "fails every request" and served > 2) or (
+            FAULT == "fails some requests" and served % 5 == 4
+        ):
             with lock:
                 state["running"] -= 1
             self.send_error(500)
@@ -128,7 +141,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if asked is None:
             self.answer({"usage": {"completion_tokens": TOKENS_PER_REQUEST}})
         else:
-            self.answer(greedy(asked["prompt"], asked["max_tokens"], asked.get("logprobs", 0)))
+            self.answer(
+                greedy(asked["prompt"], asked["max_tokens"], asked.get("logprobs", 0))
+            )
 
     def answer(self, content: object, kind: str = "application/json") -> None:
         body = (content if isinstance(content, str) else json.dumps(content)).encode()
@@ -150,16 +165,28 @@ def main() -> None:
         print("environment:", dict(os.environ), flush=True)
     if FAULT == "prints its secret and dies":
         sys.exit(f"ValueError: cannot log in with {os.environ['KVEVAL_TEST_SECRET']}")
-    if FAULT.startswith("dies while ") and Path(FAULT.removeprefix("dies while ").removesuffix(" exists")).exists():
+    if (
+        FAULT.startswith("dies while ")
+        and Path(FAULT.removeprefix("dies while ").removesuffix(" exists")).exists()
+    ):
         sys.exit("ValueError: No available memory for the cache blocks")
     # As vLLM's queues between its processes: removed by the one that made it, if that lives to do so.
     segment = shared_memory.SharedMemory(create=True, size=4096)
-    host = arguments[arguments.index("--host") + 1] if "--host" in arguments else "127.0.0.1"
+    host = (
+        arguments[arguments.index("--host") + 1]
+        if "--host" in arguments
+        else "127.0.0.1"
+    )
     server = http.server.ThreadingHTTPServer((host, port), Handler)
     engine = subprocess.Popen(["VLLM::EngineCore", "1000"], executable="/bin/sleep")
     Handler.engine = engine.pid
-    signal.signal(signal.SIGTERM, lambda *_: (engine.kill(), segment.unlink(), sys.exit(0)))
-    print(f"(EngineCore pid={engine.pid}) INFO CPU KV cache size: {tokens} tokens", flush=True)
+    signal.signal(
+        signal.SIGTERM, lambda *_: (engine.kill(), segment.unlink(), sys.exit(0))
+    )
+    print(
+        f"(EngineCore pid={engine.pid}) INFO CPU KV cache size: {tokens} tokens",
+        flush=True,
+    )
     if (
         FAULT.startswith("known defect while ")
         and (waiting := Path(FAULT.removeprefix("known defect while "))).exists()

@@ -14,7 +14,10 @@ from kveval.analysis.reuse import NUMBERS, TEXTS
 from kveval.analysis.verdict_tables import CHECKS, RULES, verdict_tables
 from kveval.config.campaign import Comparison
 
-TEXT = "".join((REPOSITORY / "docs" / name).read_text() for name in ("analysis.md", "comparisons.md"))
+TEXT = "".join(
+    (REPOSITORY / "docs" / name).read_text()
+    for name in ("analysis.md", "comparisons.md")
+)
 NAMED = set(re.findall(r"`([a-z0-9_]+)`", TEXT))
 
 
@@ -24,22 +27,40 @@ def documented(column: str) -> bool:
 
 
 def test_every_column_of_a_level_is_documented(measurement) -> None:  # noqa: F811
-    assert [name for name in (*run_tables(measurement())[0], *NUMBERS, *TEXTS) if not documented(name)] == []
+    assert [
+        name
+        for name in (*run_tables(measurement())[0], *NUMBERS, *TEXTS)
+        if not documented(name)
+    ] == []
 
 
-@pytest.mark.parametrize("table", ["comparison", "contrasts", "peak_comparison", "averages", "checks", "peaks"])
+@pytest.mark.parametrize(
+    "table",
+    ["comparison", "contrasts", "peak_comparison", "averages", "checks", "peaks"],
+)
 def test_every_column_of_a_table_is_documented(table: str) -> None:
     levels = levels_table()
-    tables = verdict_tables(levels, peaks_table(levels), BASELINES, Comparison()) | {"peaks": peaks_table(levels)}
-    metrics = {*yaml.safe_load((REPOSITORY / "config" / "metrics.yaml").read_text()), *METRICS}
-    assert [name for name in tables[table] if not documented(name) and name not in metrics] == []
+    tables = verdict_tables(levels, peaks_table(levels), BASELINES, Comparison()) | {
+        "peaks": peaks_table(levels)
+    }
+    metrics = {
+        *yaml.safe_load((REPOSITORY / "config" / "metrics.yaml").read_text()),
+        *METRICS,
+    }
+    assert [
+        name for name in tables[table] if not documented(name) and name not in metrics
+    ] == []
 
 
 def test_every_rule_is_listed_with_its_checks() -> None:
     listed = {
-        row[0]: re.findall(r"`(\w+)`", row[1]) for row in re.findall(r"^\| (R\d+) \|[^|]*\|([^|]*)\|$", TEXT, re.M)
+        row[0]: re.findall(r"`(\w+)`", row[1])
+        for row in re.findall(r"^\| (R\d+) \|[^|]*\|([^|]*)\|$", TEXT, re.M)
     }
     checks = [check for of in CHECKS.values() for check in of]
     for rule in RULES:
         held = [check.name for check in checks if rule in check.rules]
-        assert listed[rule] == [*held, *(function.__name__ for function in DOCUMENT_RULES.get(rule, ()))]
+        assert listed[rule] == [
+            *held,
+            *(function.__name__ for function in DOCUMENT_RULES.get(rule, ())),
+        ]

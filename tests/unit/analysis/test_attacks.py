@@ -37,7 +37,9 @@ def judged(levels: pd.DataFrame, metric: str = "throughput_tok_s") -> pd.Series:
 def active_in(levels: pd.DataFrame, *runs: int) -> pd.DataFrame:
     """The same campaign with an arm whose counters moved in these runs alone."""
     return levels.assign(
-        exercised=levels["exercised"].where(levels["scenario"] != ARM, levels["run"].isin(runs)).astype("boolean")
+        exercised=levels["exercised"]
+        .where(levels["scenario"] != ARM, levels["run"].isin(runs))
+        .astype("boolean")
     )
 
 
@@ -53,7 +55,9 @@ def test_an_arm_that_was_active_in_one_of_five_runs_is_not_exercised() -> None:
 def test_an_arm_is_judged_on_its_active_runs_where_these_are_enough() -> None:
     levels = active_in(campaign(), 1, 2, 3, 4)
     # The run without the arm would hide the effect.
-    levels.loc[(levels["scenario"] == ARM) & (levels["run"] == 5), "throughput_tok_s"] /= 1.5
+    levels.loc[
+        (levels["scenario"] == ARM) & (levels["run"] == 5), "throughput_tok_s"
+    ] /= 1.5
     row = judged(levels)
     assert (row["verdict"], row["runs"]) == (words.BETTER, 4)
     assert row["basis_activity"] == "active in 4 of 5 runs"
@@ -73,7 +77,14 @@ def test_an_arm_is_judged_on_its_active_runs_where_these_are_enough() -> None:
         {"workload": WORKLOAD.replace("turns=3", "turns=1")},
         {"strategy": "constant"},
     ],
-    ids=["half the answer", "half the prompt", "other prefixes", "other prompts", "other turns", "other load"],
+    ids=[
+        "half the answer",
+        "half the prompt",
+        "other prefixes",
+        "other prompts",
+        "other turns",
+        "other load",
+    ],
 )
 @pytest.mark.parametrize("metric", ["throughput_tok_s", "e2e_ms_p50"])
 def test_other_work_is_not_compared(metric: str, changes: dict[str, object]) -> None:
@@ -84,7 +95,11 @@ def test_other_work_is_not_compared(metric: str, changes: dict[str, object]) -> 
 
 
 def test_other_work_says_both_sides() -> None:
-    row = judged(of_arm(campaign(), workload=WORKLOAD.replace("prefix_count=20", "prefix_count=200")))
+    row = judged(
+        of_arm(
+            campaign(), workload=WORKLOAD.replace("prefix_count=20", "prefix_count=200")
+        )
+    )
     assert row["basis_work"] == "refuses: prefixes 200 against 20"
 
 
@@ -112,7 +127,9 @@ def test_the_same_work_is_compared(changes: dict[str, object]) -> None:
 
 
 def test_prompts_are_not_held_against_those_that_another_version_counted() -> None:
-    row = judged(of_arm(campaign(), request_prompt_tokens=64.0, guidellm_version="0.5.3"))
+    row = judged(
+        of_arm(campaign(), request_prompt_tokens=64.0, guidellm_version="0.5.3")
+    )
     assert row["verdict"] == words.BETTER
 
 
@@ -121,7 +138,10 @@ def test_prompts_are_not_held_against_those_that_another_version_counted() -> No
 
 def test_an_arm_that_nothing_shows_active_is_only_indicated() -> None:
     row = judged(of_arm(campaign(), exercised=pd.NA, activity="not shown"))
-    assert (row["verdict"], row["indication"]) == (words.INDICATIVE_ACTIVITY, words.BETTER)
+    assert (row["verdict"], row["indication"]) == (
+        words.INDICATIVE_ACTIVITY,
+        words.BETTER,
+    )
 
 
 def test_a_baseline_has_no_activity_to_show() -> None:
@@ -146,8 +166,14 @@ def test_another_build_is_said_beside_the_verdict() -> None:
 def test_two_builds_of_one_arm_are_compared_and_need_no_more_to_be_said() -> None:
     alike = campaign().assign(arm_settings="a1")
     row = judged(of_arm(alike, server_build="vllm 0.32.0 checkout-1a2b"))
-    assert (row["verdict"], row["qualifier"], row["basis_build"]) == (words.BETTER, "", "builds compared")
-    row = judged(of_arm(alike, server_build="vllm 0.32.0 checkout-1a2b", arm_settings="b2"))
+    assert (row["verdict"], row["qualifier"], row["basis_build"]) == (
+        words.BETTER,
+        "",
+        "builds compared",
+    )
+    row = judged(
+        of_arm(alike, server_build="vllm 0.32.0 checkout-1a2b", arm_settings="b2")
+    )
     assert row["qualifier"] == "other build"
 
 
@@ -155,22 +181,41 @@ def test_two_builds_of_one_arm_are_compared_and_need_no_more_to_be_said() -> Non
 
 
 def on_gpus(levels: pd.DataFrame, **changes: object) -> pd.DataFrame:
-    gpus = {"gpus": 2.0, "gpu_power_limit_w": 700.0, "gpu_clock_limit_mhz": 1980.0, "gpu_clock_mhz": 1900.0}
+    gpus = {
+        "gpus": 2.0,
+        "gpu_power_limit_w": 700.0,
+        "gpu_clock_limit_mhz": 1980.0,
+        "gpu_clock_mhz": 1900.0,
+    }
     return of_arm(levels.assign(**gpus), **changes)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"gpu_power_limit_w": 500.0}, {"gpu_clock_limit_mhz": 1410.0}, {"gpu_clock_mhz": 1400.0}]
+    "changes",
+    [
+        {"gpu_power_limit_w": 500.0},
+        {"gpu_clock_limit_mhz": 1410.0},
+        {"gpu_clock_mhz": 1400.0},
+    ],
 )
-def test_other_clocks_or_power_limits_allow_no_verdict(changes: dict[str, object]) -> None:
+def test_other_clocks_or_power_limits_allow_no_verdict(
+    changes: dict[str, object],
+) -> None:
     row = judged(on_gpus(campaign(-0.1), **changes))
     assert row["verdict"] == words.NOT_ASSESSED
     assert row["basis_clocks"].startswith("refuses: other ")
 
 
 def test_a_gpu_that_was_throttled_on_one_side_is_said_beside_the_verdict() -> None:
-    row = judged(on_gpus(campaign(-0.1), gpu_throttled="sw_thermal_slowdown", gpu_clock_mhz=1700.0))
-    assert (row["verdict"], row["qualifier"]) == (words.WORSE, "GPU throttled on one side")
+    row = judged(
+        on_gpus(
+            campaign(-0.1), gpu_throttled="sw_thermal_slowdown", gpu_clock_mhz=1700.0
+        )
+    )
+    assert (row["verdict"], row["qualifier"]) == (
+        words.WORSE,
+        "GPU throttled on one side",
+    )
 
 
 def test_clocks_that_may_differ_by_load_are_said_beside_the_verdict() -> None:
@@ -180,14 +225,22 @@ def test_clocks_that_may_differ_by_load_are_said_beside_the_verdict() -> None:
 
 def test_equal_clocks_are_sound() -> None:
     row = judged(on_gpus(campaign(-0.1), gpu_clock_mhz=1880.0))
-    assert (row["verdict"], row["qualifier"], row["basis_clocks"]) == (words.WORSE, "", "equal clocks")
+    assert (row["verdict"], row["qualifier"], row["basis_clocks"]) == (
+        words.WORSE,
+        "",
+        "equal clocks",
+    )
 
 
 # --- a tier of twice its cpu_blocks
 
 
 def test_a_tier_of_another_size_has_no_verdict() -> None:
-    row = judged(of_arm(campaign(), checks_failed="tier_capacity", tier_reported_tokens=320_000.0))
+    row = judged(
+        of_arm(
+            campaign(), checks_failed="tier_capacity", tier_reported_tokens=320_000.0
+        )
+    )
     assert row["verdict"] == words.NOT_ASSESSED
     assert row["basis_tier"] == "refuses: 320,000 tokens for 160,000 tokens"
 
@@ -195,10 +248,14 @@ def test_a_tier_of_another_size_has_no_verdict() -> None:
 # --- 0.7 % errors, all on the slowest requests
 
 
-def with_errors(levels: pd.DataFrame, share: float, scenario: str = ARM) -> pd.DataFrame:
+def with_errors(
+    levels: pd.DataFrame, share: float, scenario: str = ARM
+) -> pd.DataFrame:
     changed = levels.copy()
     of = changed["scenario"] == scenario
-    changed.loc[of, "requests_errored"] = (share * changed.loc[of, "requests_completed"]).round().astype(int)
+    changed.loc[of, "requests_errored"] = (
+        (share * changed.loc[of, "requests_completed"]).round().astype(int)
+    )
     return changed
 
 
@@ -211,7 +268,10 @@ def test_errors_of_the_arm_alone_bar_parity() -> None:
 
 
 def test_errors_widen_the_interval_to_the_side_they_may_hide() -> None:
-    sound, erring = (judged(levels, "e2e_ms_p90") for levels in (campaign(0.1), with_errors(campaign(0.1), 0.007)))
+    sound, erring = (
+        judged(levels, "e2e_ms_p90")
+        for levels in (campaign(0.1), with_errors(campaign(0.1), 0.007))
+    )
     assert erring["low_percent"] == pytest.approx(sound["low_percent"])
     assert erring["high_percent"] > sound["high_percent"] + 1
 
@@ -225,7 +285,10 @@ def test_errors_alike_on_both_sides_leave_parity() -> None:
 
 def test_a_large_effect_outlives_a_few_errors() -> None:
     row = judged(with_errors(campaign(), 0.007))
-    assert (row["verdict"], row["qualifier"]) == (words.BETTER, "0.69 % of requests failed against none")
+    assert (row["verdict"], row["qualifier"]) == (
+        words.BETTER,
+        "0.69 % of requests failed against none",
+    )
 
 
 # --- open loops at other rates, and windows with other shares of first visits
@@ -244,18 +307,29 @@ def open_loop(answered: float = 5.0, sent: float = 5.0) -> pd.DataFrame:
         (open_loop(sent=4.85), "requests/s sent 4.85 against 5"),
     ],
 )
-def test_open_loops_at_other_rates_qualify_the_verdict_on_latency(levels: pd.DataFrame, said: str) -> None:
+def test_open_loops_at_other_rates_qualify_the_verdict_on_latency(
+    levels: pd.DataFrame, said: str
+) -> None:
     row = judged(levels, "ttft_ms_p50")
     assert (row["verdict"], row["qualifier"]) == (words.BETTER, said)
     assert "latencies are those of different loads" in row["reason"]
 
 
 def test_open_loops_at_one_rate_and_closed_loops_are_not_qualified() -> None:
-    for levels in (open_loop(), open_loop(answered=5.08), campaign().assign(throughput_req_s=5.0)):
+    for levels in (
+        open_loop(),
+        open_loop(answered=5.08),
+        campaign().assign(throughput_req_s=5.0),
+    ):
         row = judged(levels, "ttft_ms_p50")
         assert (row["verdict"], row["qualifier"]) == (words.BETTER, "")
     # A faster arm of a closed loop answers more.
-    assert judged(of_arm(campaign().assign(throughput_req_s=5.0), throughput_req_s=6.0))["qualifier"] == ""
+    assert (
+        judged(of_arm(campaign().assign(throughput_req_s=5.0), throughput_req_s=6.0))[
+            "qualifier"
+        ]
+        == ""
+    )
 
 
 @pytest.mark.parametrize("metric", ["throughput_tok_s", "ttft_ms_p50"])
@@ -272,10 +346,19 @@ def test_windows_with_other_shares_of_first_visits_qualify(metric: str) -> None:
 
 
 def test_a_latency_without_a_value_is_named_as_such() -> None:
-    row = judged(of_arm(campaign(), itl_ms_p50=np.nan, ttft_ms_p50=np.nan, not_reached="ttft_ms_p50"), "itl_ms_p50")
+    row = judged(
+        of_arm(
+            campaign(), itl_ms_p50=np.nan, ttft_ms_p50=np.nan, not_reached="ttft_ms_p50"
+        ),
+        "itl_ms_p50",
+    )
     assert row["reason"] == "in the arm, ITL was not observed (5 of 5 runs)"
-    row = judged(of_arm(campaign(), ttft_ms_p50=np.nan, not_reached="ttft_ms_p50"), "ttft_ms_p50")
-    assert row["reason"].startswith("in the arm, TTFT is longer than anything observed: too many requests were cut off")
+    row = judged(
+        of_arm(campaign(), ttft_ms_p50=np.nan, not_reached="ttft_ms_p50"), "ttft_ms_p50"
+    )
+    assert row["reason"].startswith(
+        "in the arm, TTFT is longer than anything observed: too many requests were cut off"
+    )
 
 
 # --- a baseline whose tier is at work, and statistics with other definitions
@@ -286,29 +369,44 @@ def test_a_baseline_whose_counters_show_a_tier_at_work_refuses() -> None:
     levels.loc[levels["scenario"] == "no-offload", "external_hit_ratio"] = 0.3
     row = judged(levels)
     assert row["verdict"] == words.NOT_ASSESSED
-    assert row["basis_tier"] == "refuses: a tier at work in the cell it is compared with"
+    assert (
+        row["basis_tier"] == "refuses: a tier at work in the cell it is compared with"
+    )
     assert "30 % of the lookups" in row["reason"]
     levels.loc[levels["scenario"] == "no-offload", "external_hit_ratio"] = 0.001
     assert judged(levels)["verdict"] == words.BETTER
 
 
 @pytest.mark.parametrize("version", ["0.3 or older", "0.2.1", "vllm bench serve"])
-def test_statistics_of_generators_with_other_definitions_are_not_compared(version: str) -> None:
+def test_statistics_of_generators_with_other_definitions_are_not_compared(
+    version: str,
+) -> None:
     sums = campaign().assign(checks_warned="aggregate_only")
     row = judged(of_arm(sums, guidellm_version=version))
-    assert (row["verdict"], row["basis_work"].split(":")[0]) == (words.NOT_ASSESSED, "refuses")
+    assert (row["verdict"], row["basis_work"].split(":")[0]) == (
+        words.NOT_ASSESSED,
+        "refuses",
+    )
     assert "define them differently" in row["reason"]
     # Computed from the requests, or by versions with the same definitions.
-    assert judged(of_arm(campaign(), guidellm_version=version))["verdict"] == words.BETTER
+    assert (
+        judged(of_arm(campaign(), guidellm_version=version))["verdict"] == words.BETTER
+    )
     assert judged(of_arm(sums, guidellm_version="0.6.0"))["verdict"] == words.BETTER
 
 
 # --- servers that differ in more than the arm
 
 
-@pytest.mark.xfail(strict=True, reason="the size of the device's cache that a server reports is not compared")
+@pytest.mark.xfail(
+    strict=True,
+    reason="the size of the device's cache that a server reports is not compared",
+)
 def test_device_caches_of_other_sizes_refuse() -> None:
-    assert judged(of_arm(campaign(), device_tokens=35_840.0))["verdict"] == words.NOT_ASSESSED
+    assert (
+        judged(of_arm(campaign(), device_tokens=35_840.0))["verdict"]
+        == words.NOT_ASSESSED
+    )
 
 
 # --- wrong answers: a cache that returns other keys and values is fast
@@ -328,8 +426,14 @@ def test_wrong_answers_in_one_run_of_either_side_refuse_the_verdict(
         levels[column] = levels[column].astype(object) if column in levels else ""
         levels.loc[wrong, column] = value
     row = judged(levels, metric)
-    assert (row["verdict"], row["basis_answers"]) == (words.NOT_ASSESSED, "refuses: wrong answers")
-    assert f"wrong answers, whose speed is no result: {scenario}, run {runs[0]}: {said}" in row["reason"]
+    assert (row["verdict"], row["basis_answers"]) == (
+        words.NOT_ASSESSED,
+        "refuses: wrong answers",
+    )
+    assert (
+        f"wrong answers, whose speed is no result: {scenario}, run {runs[0]}: {said}"
+        in row["reason"]
+    )
 
 
 def test_answers_that_were_not_checked_or_are_right_refuse_nothing() -> None:

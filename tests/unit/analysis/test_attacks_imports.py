@@ -24,7 +24,9 @@ BASELINES = {"no-offload": None, "native-offload": "no-offload"}
 STREAMS = 4
 
 
-def judged(folder: Path, baseline: Mapping[str, Any] | None = None, **arm: Any) -> pd.Series:
+def judged(
+    folder: Path, baseline: Mapping[str, Any] | None = None, **arm: Any
+) -> pd.Series:
     """Import a baseline and an arm that answers in 1.7 s instead of 2, and compare five runs like them.
 
     `baseline`, `arm`: what is different about its results, see `write_level`.
@@ -32,8 +34,20 @@ def judged(folder: Path, baseline: Mapping[str, Any] | None = None, **arm: Any) 
     tree = folder / "tree"
     # A level lasts ten minutes, so that one request more or less is no effect.
     story = {"seconds": 600.0}
-    write_level(tree, "Qwen3-0.6B", "no-offload", STREAMS, **{"hits": 0.0, **story, **(baseline or {})})
-    options = {"args": native(10_000), "start": START + HOUR, "latency_s": 1.7, **story, **arm}
+    write_level(
+        tree,
+        "Qwen3-0.6B",
+        "no-offload",
+        STREAMS,
+        **{"hits": 0.0, **story, **(baseline or {})},
+    )
+    options = {
+        "args": native(10_000),
+        "start": START + HOUR,
+        "latency_s": 1.7,
+        **story,
+        **arm,
+    }
     write_level(tree, "Qwen3-0.6B", "native-offload-10k", STREAMS, **options)
     config = load_config({"name": "test", "import": [{"path": str(tree)}]}, CONFIG)
     levels = []
@@ -65,7 +79,9 @@ def test_an_arm_that_did_the_same_work_is_better(tmp_path: Path) -> None:
     [{"tokens": 18}, {"prompt_tokens": 32}, {"config": {"Prefix Count": 80}}],
     ids=["half the answer", "half the prompt", "ten times the prefixes"],
 )
-def test_results_of_other_work_are_not_compared(arm: dict[str, Any], tmp_path: Path) -> None:
+def test_results_of_other_work_are_not_compared(
+    arm: dict[str, Any], tmp_path: Path
+) -> None:
     row = judged(tmp_path, **arm)
     assert row["verdict"] == words.NOT_ASSESSED
     assert row["basis_work"].startswith("refuses: ")
@@ -73,7 +89,10 @@ def test_results_of_other_work_are_not_compared(arm: dict[str, Any], tmp_path: P
 
 def test_an_arm_without_a_recording_is_only_indicated(tmp_path: Path) -> None:
     row = judged(tmp_path, archive=False)
-    assert (row["verdict"], row["indication"]) == (words.INDICATIVE_ACTIVITY, words.BETTER)
+    assert (row["verdict"], row["indication"]) == (
+        words.INDICATIVE_ACTIVITY,
+        words.BETTER,
+    )
 
 
 # --- servers that differ in more than the arm
@@ -94,10 +113,17 @@ def test_a_baseline_that_was_held_back_refuses(args: str, tmp_path: Path) -> Non
 @pytest.mark.xfail(strict=True, reason=_REFUSED)
 @pytest.mark.parametrize(
     "args",
-    ["--quantization fp8", "--kv-cache-dtype fp8", "--speculative-config '{\"num_speculative_tokens\": 3}'"],
+    [
+        "--quantization fp8",
+        "--kv-cache-dtype fp8",
+        "--speculative-config '{\"num_speculative_tokens\": 3}'",
+    ],
 )
 def test_an_arm_with_another_model_or_cache_refuses(args: str, tmp_path: Path) -> None:
-    assert judged(tmp_path, args=f"{native(10_000)} {args}")["verdict"] == words.NOT_ASSESSED
+    assert (
+        judged(tmp_path, args=f"{native(10_000)} {args}")["verdict"]
+        == words.NOT_ASSESSED
+    )
 
 
 @pytest.mark.xfail(strict=True, reason=_REFUSED)
@@ -108,7 +134,10 @@ def test_an_arm_with_twice_the_replicas_refuses(tmp_path: Path) -> None:
 @pytest.mark.xfail(strict=True, reason=_NAMED)
 @pytest.mark.parametrize(
     ("baseline", "name"),
-    [({"args": "--enforce-eager"}, "enforce-eager"), ({"env": "VLLM_USE_V1=0 HOME=/tmp"}, "VLLM_USE_V1")],
+    [
+        ({"args": "--enforce-eager"}, "enforce-eager"),
+        ({"env": "VLLM_USE_V1=0 HOME=/tmp"}, "VLLM_USE_V1"),
+    ],
 )
 def test_a_setting_that_differs_is_named_beside_the_verdict(
     baseline: dict[str, Any], name: str, tmp_path: Path
@@ -118,7 +147,11 @@ def test_a_setting_that_differs_is_named_beside_the_verdict(
     assert name in row["qualifier"]
 
 
-@pytest.mark.xfail(strict=True, reason="the connector that ran is not compared with the arm's name")
-def test_an_arm_with_another_connector_than_its_name_says_is_named(tmp_path: Path) -> None:
+@pytest.mark.xfail(
+    strict=True, reason="the connector that ran is not compared with the arm's name"
+)
+def test_an_arm_with_another_connector_than_its_name_says_is_named(
+    tmp_path: Path,
+) -> None:
     row = judged(tmp_path, args=f"--kv-transfer-config '{LMCACHE}'")
     assert "LMCacheConnectorV1" in f"{row['qualifier']} {row['reason']}"

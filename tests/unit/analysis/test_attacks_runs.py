@@ -42,7 +42,9 @@ def of(levels: pd.DataFrame, scenario: str, runs: Sequence[int]) -> pd.Series:
     return (levels["scenario"] == scenario) & levels["run"].isin(runs)
 
 
-def with_values(levels: pd.DataFrame, scenario: str, runs: Sequence[int], **values: object) -> pd.DataFrame:
+def with_values(
+    levels: pd.DataFrame, scenario: str, runs: Sequence[int], **values: object
+) -> pd.DataFrame:
     """The same campaign with columns of some runs of a scenario changed."""
     changed = levels.copy()
     for column, value in values.items():
@@ -54,7 +56,9 @@ def without(levels: pd.DataFrame, scenario: str, runs: Sequence[int]) -> pd.Data
     return levels[~of(levels, scenario, runs)]
 
 
-def judged(levels: pd.DataFrame, metric: str = THROUGHPUT, **given: object) -> pd.Series:
+def judged(
+    levels: pd.DataFrame, metric: str = THROUGHPUT, **given: object
+) -> pd.Series:
     """The row of the arm against its baseline."""
     table = compare_all(levels, BASELINES, **given).baseline
     return table[(table["metric"] == metric) & (table["scenario"] == ARM)].iloc[0]
@@ -74,8 +78,12 @@ def test_one_failed_run_of_five_is_named_and_qualifies(value: float) -> None:
 
 @pytest.mark.parametrize("value", DEFECTS)
 @pytest.mark.parametrize("effect", [0.2, 0.0])
-def test_no_gain_and_no_parity_where_two_runs_of_five_failed(value: float, effect: float) -> None:
-    row = judged(with_values(campaign(effect, sd=0.003), ARM, [4, 5], throughput_tok_s=value))
+def test_no_gain_and_no_parity_where_two_runs_of_five_failed(
+    value: float, effect: float
+) -> None:
+    row = judged(
+        with_values(campaign(effect, sd=0.003), ARM, [4, 5], throughput_tok_s=value)
+    )
     assert row["verdict"] == words.INCONCLUSIVE
     assert words.MANY_FAILED in row["reason"]
     assert f"without runs 4, 5 of {LABEL}: {DEFECTS[value]}" in row["reason"]
@@ -84,14 +92,21 @@ def test_no_gain_and_no_parity_where_two_runs_of_five_failed(value: float, effec
 
 def test_an_arm_that_loses_although_its_failed_runs_are_left_out_is_worse() -> None:
     row = judged(with_values(campaign(-0.2), ARM, [4, 5], throughput_tok_s=0.0))
-    assert (row["verdict"], row["qualifier"]) == (words.WORSE, f"2 of 5 runs of {LABEL} delivered nothing")
+    assert (row["verdict"], row["qualifier"]) == (
+        words.WORSE,
+        f"2 of 5 runs of {LABEL} delivered nothing",
+    )
 
 
 @pytest.mark.parametrize("failed", [[2], [2, 3]])
-def test_a_large_gain_over_a_baseline_that_failed_at_times_keeps_its_verdict(failed: list[int]) -> None:
+def test_a_large_gain_over_a_baseline_that_failed_at_times_keeps_its_verdict(
+    failed: list[int],
+) -> None:
     row = judged(with_values(campaign(), BASELINE, failed, throughput_tok_s=0.0))
     assert row["verdict"] == words.BETTER
-    assert row["qualifier"] == f"{len(failed)} of 5 runs of no-offload delivered nothing"
+    assert (
+        row["qualifier"] == f"{len(failed)} of 5 runs of no-offload delivered nothing"
+    )
     loss = judged(with_values(campaign(-0.2), BASELINE, failed, throughput_tok_s=0.0))
     assert loss["verdict"] == (words.WORSE if len(failed) == 1 else words.INCONCLUSIVE)
 
@@ -107,29 +122,51 @@ def test_an_arm_that_failed_in_every_run_is_said_to_have_failed(value: float) ->
 def test_three_failed_runs_leave_too_few_and_are_the_reason() -> None:
     row = judged(with_values(campaign(), ARM, [1, 2, 4], throughput_tok_s=0.0))
     assert row["verdict"] == words.NOT_ASSESSED
-    assert row["reason"] == f"2 of 5 runs usable in both cells, 3 needed: runs 1, 2, 4 of {LABEL}: delivered nothing"
+    assert (
+        row["reason"]
+        == f"2 of 5 runs usable in both cells, 3 needed: runs 1, 2, 4 of {LABEL}: delivered nothing"
+    )
 
 
 def test_a_level_that_failed_is_named_with_its_error() -> None:
     error = columns([Outcome("level_failed", "fail", "GuideLLM failed (exit code 1)")])
     row = judged(with_values(campaign(), ARM, [4], **error))
-    assert (row["verdict"], row["qualifier"]) == (words.BETTER, f"1 of 5 runs of {LABEL} failed at this level")
-    assert row["reason"] == f"without run 4 of {LABEL}: failed at this level (GuideLLM failed (exit code 1))"
-    assert judged(with_values(campaign(), ARM, [4, 5], **error))["verdict"] == words.INCONCLUSIVE
+    assert (row["verdict"], row["qualifier"]) == (
+        words.BETTER,
+        f"1 of 5 runs of {LABEL} failed at this level",
+    )
+    assert (
+        row["reason"]
+        == f"without run 4 of {LABEL}: failed at this level (GuideLLM failed (exit code 1))"
+    )
+    assert (
+        judged(with_values(campaign(), ARM, [4, 5], **error))["verdict"]
+        == words.INCONCLUSIVE
+    )
 
 
 @pytest.mark.parametrize("check", ["errors", "completed"])
-def test_a_server_that_failed_requests_in_two_runs_of_five_is_not_better(check: str) -> None:
+def test_a_server_that_failed_requests_in_two_runs_of_five_is_not_better(
+    check: str,
+) -> None:
     row = judged(with_values(campaign(), ARM, [4, 5], checks_failed=check))
-    assert (row["verdict"], row["qualifier"]) == (words.INCONCLUSIVE, f"2 of 5 runs of {LABEL} failed a check")
+    assert (row["verdict"], row["qualifier"]) == (
+        words.INCONCLUSIVE,
+        f"2 of 5 runs of {LABEL} failed a check",
+    )
     # A check of the measurement speaks of neither side.
     other = judged(with_values(campaign(), ARM, [4, 5], checks_failed="steadiness"))
-    assert (other["verdict"], other["qualifier"]) == (words.BETTER, f"2 of 5 runs of {LABEL} failed a check")
+    assert (other["verdict"], other["qualifier"]) == (
+        words.BETTER,
+        f"2 of 5 runs of {LABEL} failed a check",
+    )
 
 
 def test_a_run_that_hung_is_not_an_idle_arm() -> None:
     for runs in ([4, 5], RUNS):
-        row = judged(with_values(campaign(), ARM, runs, throughput_tok_s=0.0, exercised=False))
+        row = judged(
+            with_values(campaign(), ARM, runs, throughput_tok_s=0.0, exercised=False)
+        )
         assert row["verdict"] not in (words.NOT_EXERCISED, words.BETTER)
         assert "delivered nothing" in row["reason"]
 
@@ -137,16 +174,23 @@ def test_a_run_that_hung_is_not_an_idle_arm() -> None:
 def test_a_run_that_hung_enters_no_latency_and_counts_against_its_arm() -> None:
     hung = with_values(campaign(), ARM, [4, 5], throughput_tok_s=0.0)
     assert judged(hung, "ttft_ms_p50")["verdict"] == words.INCONCLUSIVE
-    slow = with_values(campaign(), ARM, [4, 5], e2e_ms_p90=np.nan, not_reached="e2e_ms_p90")
+    slow = with_values(
+        campaign(), ARM, [4, 5], e2e_ms_p90=np.nan, not_reached="e2e_ms_p90"
+    )
     row = judged(slow, "e2e_ms_p90")
-    assert (row["verdict"], words.MANY_FAILED in row["reason"]) == (words.INCONCLUSIVE, True)
+    assert (row["verdict"], words.MANY_FAILED in row["reason"]) == (
+        words.INCONCLUSIVE,
+        True,
+    )
     assert judged(slow)["verdict"] == words.BETTER
 
 
 def test_a_failure_of_one_run_does_not_move_the_comparison_to_another_level() -> None:
     for scenario in (BASELINE, ARM):
         levels = campaign()
-        levels.loc[of(levels, scenario, [2]) & (levels["level"] == 32), THROUGHPUT] = 0.0
+        levels.loc[of(levels, scenario, [2]) & (levels["level"] == 32), THROUGHPUT] = (
+            0.0
+        )
         tables = compare_all(levels, BASELINES)
         for table in (tables.baseline, tables.peaks):
             row = table[table["metric"] == THROUGHPUT].iloc[0]
@@ -159,12 +203,18 @@ def test_a_failure_of_one_run_does_not_move_the_comparison_to_another_level() ->
 
 def test_a_run_that_only_the_other_cell_has_is_named_and_counts_as_failed() -> None:
     row = judged(without(campaign(), ARM, [5]))
-    assert (row["verdict"], row["qualifier"]) == (words.BETTER, f"1 of 5 runs of {LABEL} not measured")
+    assert (row["verdict"], row["qualifier"]) == (
+        words.BETTER,
+        f"1 of 5 runs of {LABEL} not measured",
+    )
     row = judged(without(campaign(), ARM, [4, 5]))
     assert (row["verdict"], row["runs"]) == (words.INCONCLUSIVE, 3)
     assert f"without runs 4, 5 of {LABEL}: not measured" in row["reason"]
     row = judged(without(campaign(), BASELINE, [4, 5]))
-    assert (row["verdict"], row["qualifier"]) == (words.BETTER, "2 of 5 runs of no-offload not measured")
+    assert (row["verdict"], row["qualifier"]) == (
+        words.BETTER,
+        "2 of 5 runs of no-offload not measured",
+    )
 
 
 def test_a_run_that_lacks_the_level_is_named() -> None:
@@ -175,22 +225,41 @@ def test_a_run_that_lacks_the_level_is_named() -> None:
 
 
 def test_a_run_that_both_cells_lack_makes_fewer_runs() -> None:
-    row = judged(campaign()[lambda levels: levels["run"] != 5], planned=dict.fromkeys(_cells(campaign()), 5))
-    assert (row["verdict"], row["runs"], row["qualifier"], row["reason"]) == (words.BETTER, 4, "", "")
+    row = judged(
+        campaign()[lambda levels: levels["run"] != 5],
+        planned=dict.fromkeys(_cells(campaign()), 5),
+    )
+    assert (row["verdict"], row["runs"], row["qualifier"], row["reason"]) == (
+        words.BETTER,
+        4,
+        "",
+        "",
+    )
 
 
 def test_a_missing_imported_result_is_named_and_refuses_nothing() -> None:
     row = judged(without(campaign(), ARM, [4, 5]).assign(engine=IMPORTED))
-    assert (row["verdict"], row["qualifier"]) == (words.BETTER, f"2 of 5 runs of {LABEL} not measured")
+    assert (row["verdict"], row["qualifier"]) == (
+        words.BETTER,
+        f"2 of 5 runs of {LABEL} not measured",
+    )
 
 
 def _cells(levels: pd.DataFrame) -> list[tuple[str, str, int]]:
-    return [*levels[["model", "scenario", "cpu_blocks"]].drop_duplicates().itertuples(index=False, name=None)]
+    return [
+        *levels[["model", "scenario", "cpu_blocks"]]
+        .drop_duplicates()
+        .itertuples(index=False, name=None)
+    ]
 
 
 def _moved(levels: pd.DataFrame, hours: float) -> pd.DataFrame:
     times = {
-        name: [time.isoformat() for time in pd.to_datetime(levels[name], utc=True) + pd.Timedelta(hours=hours)]
+        name: [
+            time.isoformat()
+            for time in pd.to_datetime(levels[name], utc=True)
+            + pd.Timedelta(hours=hours)
+        ]
         for name in ("run_started", "run_finished")
     }
     return levels.assign(**times)
@@ -198,13 +267,17 @@ def _moved(levels: pd.DataFrame, hours: float) -> pd.DataFrame:
 
 def bridged(hours: float, failed: Sequence[int] = ()) -> pd.DataFrame:
     """An arm of the first day, and one of later, in whose blocks the baseline was measured again as runs 6 to 10."""
-    levels = levels_table(effects={BASELINE: 0.0, ARM: 0.2, "lmcache-redis": 0.2}, sd=0.01)
+    levels = levels_table(
+        effects={BASELINE: 0.0, ARM: 0.2, "lmcache-redis": 0.2}, sd=0.01
+    )
     again = levels[levels["scenario"] == BASELINE].copy()
     again["run"] += 5
     again[[THROUGHPUT, "ttft_ms_p50"]] *= 1.0001
     late = _moved(pd.concat([levels[levels["scenario"] == ARM], again]), hours)
     first = levels[levels["scenario"] != ARM]
-    return with_values(pd.concat([first, late], ignore_index=True), ARM, failed, throughput_tok_s=0.0)
+    return with_values(
+        pd.concat([first, late], ignore_index=True), ARM, failed, throughput_tok_s=0.0
+    )
 
 
 @pytest.mark.parametrize("hours", [6.0, 1000.0])
@@ -214,7 +287,10 @@ def test_the_runs_of_a_bridge_are_missing_in_no_other_arm(hours: float) -> None:
     table = compare_all(levels, BASELINES, planned=planned).baseline
     rows = table[table["metric"] == THROUGHPUT].set_index("scenario")
     assert list(rows["verdict"]) == [words.BETTER] * 2
-    assert (rows.loc["lmcache-redis", "qualifier"], rows.loc["lmcache-redis", "reason"]) == ("", "")
+    assert (
+        rows.loc["lmcache-redis", "qualifier"],
+        rows.loc["lmcache-redis", "reason"],
+    ) == ("", "")
     assert rows.loc[ARM, "basis_blocks"] == "bridged by the baseline"
 
 
@@ -226,7 +302,10 @@ def test_a_bridge_names_the_side_whose_run_failed_although_numbers_overlap() -> 
     assert "run 9 of no-offload: delivered nothing" in row["reason"]
     # One run of each failed a check: neither reason replaces the other.
     levels = with_values(
-        with_values(bridged(1000.0), ARM, [2], checks_failed="turns"), BASELINE, [7], checks_failed="steadiness"
+        with_values(bridged(1000.0), ARM, [2], checks_failed="turns"),
+        BASELINE,
+        [7],
+        checks_failed="steadiness",
     )
     row = judged(levels)
     assert f"run 2 of {LABEL}: failed turns" in row["reason"]
@@ -257,7 +336,11 @@ def test_copies_of_one_run_are_no_spread() -> None:
 
 def test_a_copy_counts_once_and_the_other_runs_are_judged() -> None:
     row = judged(copied(campaign(), ARM, [4]))
-    assert (row["verdict"], row["runs"], row["qualifier"]) == (words.BETTER, 4, f"1 of 5 runs of {LABEL} copied")
+    assert (row["verdict"], row["runs"], row["qualifier"]) == (
+        words.BETTER,
+        4,
+        f"1 of 5 runs of {LABEL} copied",
+    )
 
 
 def test_a_baseline_copied_under_the_name_of_an_arm_is_at_parity_with_nothing() -> None:
@@ -280,7 +363,9 @@ def test_runs_of_one_rate_with_times_of_their_own_are_no_copies() -> None:
 # --- machines
 
 
-def on(levels: pd.DataFrame, scenario: str, runs: Sequence[int], machine: str = "beef") -> pd.DataFrame:
+def on(
+    levels: pd.DataFrame, scenario: str, runs: Sequence[int], machine: str = "beef"
+) -> pd.DataFrame:
     return with_values(levels, scenario, runs, hardware=machine)
 
 
@@ -291,9 +376,15 @@ def test_machines_are_those_of_each_pair() -> None:
     assert (row["verdict"], row["reason"]) == (words.NOT_ASSESSED, OTHER_HARDWARE)
     one = judged(on(levels, ARM, [1]))
     assert (one["verdict"], one["runs"]) == (words.BETTER, 7)
-    assert (one["qualifier"], one["reason"]) == ("other hardware in 1 of 8 runs", "without run 1: on another machine")
+    assert (one["qualifier"], one["reason"]) == (
+        "other hardware in 1 of 8 runs",
+        "without run 1: on another machine",
+    )
     few = judged(on(levels, ARM, range(1, 7)))
-    assert (few["verdict"], few["reason"]) == (words.NOT_ASSESSED, f"{OTHER_HARDWARE} in 6 of 8 runs")
+    assert (few["verdict"], few["reason"]) == (
+        words.NOT_ASSESSED,
+        f"{OTHER_HARDWARE} in 6 of 8 runs",
+    )
 
 
 def test_blocks_on_machines_of_their_own_are_compared() -> None:
@@ -304,23 +395,32 @@ def test_blocks_on_machines_of_their_own_are_compared() -> None:
 
 def test_machines_that_nobody_recorded_are_not_said_to_be_one() -> None:
     row = judged(campaign().assign(hardware=""))
-    assert (row["verdict"], row["basis_hardware"]) == (words.BETTER, "unknown: machine not recorded")
+    assert (row["verdict"], row["basis_hardware"]) == (
+        words.BETTER,
+        "unknown: machine not recorded",
+    )
     assert judged(on(campaign(), ARM, RUNS, ""))["verdict"] == words.NOT_ASSESSED
 
 
 # --- work that is not known
 
 
-def undeclared(tokens: tuple[float, float], error: float, requests: int = 500) -> pd.DataFrame:
+def undeclared(
+    tokens: tuple[float, float], error: float, requests: int = 500
+) -> pd.DataFrame:
     """A campaign that declares no work, whose answers have so many tokens in baseline and arm."""
-    levels = campaign().assign(workload="", request_output_tokens_se=error, requests_completed=requests)
+    levels = campaign().assign(
+        workload="", request_output_tokens_se=error, requests_completed=requests
+    )
     for scenario, count in zip((BASELINE, ARM), tokens, strict=True):
         levels.loc[levels["scenario"] == scenario, "request_output_tokens"] = count
     return levels
 
 
 @pytest.mark.parametrize("error", [np.nan, 0.01, np.inf])
-def test_answers_of_another_length_are_other_work_even_without_an_error(error: float) -> None:
+def test_answers_of_another_length_are_other_work_even_without_an_error(
+    error: float,
+) -> None:
     row = judged(undeclared((37.0, 20.0), error))
     assert row["verdict"] == words.NOT_ASSESSED
     assert row["basis_work"] == "refuses: output tokens of a request 20 against 37"
@@ -330,7 +430,10 @@ def test_work_of_which_nothing_is_known_is_not_the_same() -> None:
     row = judged(undeclared((np.nan, np.nan), np.nan))
     assert (row["verdict"], row["reason"]) == (words.NOT_ASSESSED, UNKNOWN_WORK)
     one_side = judged(undeclared((64.0, np.nan), 0.001))
-    assert (one_side["verdict"], one_side["reason"]) == (words.NOT_ASSESSED, UNKNOWN_WORK)
+    assert (one_side["verdict"], one_side["reason"]) == (
+        words.NOT_ASSESSED,
+        UNKNOWN_WORK,
+    )
     vague = judged(undeclared((37.0, 20.0), 0.6))
     assert (vague["verdict"], vague["reason"]) == (words.NOT_ASSESSED, UNKNOWN_WORK)
 
@@ -344,13 +447,20 @@ def test_cut_off_requests_of_unknown_number_excuse_no_difference() -> None:
 def test_counted_answers_of_one_length_are_the_same_work(error: float) -> None:
     row = judged(undeclared((64.0, 64.2), error))
     assert (row["verdict"], row["basis_work"]) == (words.BETTER, "the same")
-    few = judged(with_values(undeclared((64.0, 64.0), 0.01), ARM, [3], request_output_tokens=np.nan))
+    few = judged(
+        with_values(
+            undeclared((64.0, 64.0), 0.01), ARM, [3], request_output_tokens=np.nan
+        )
+    )
     assert (few["verdict"], few["basis_work"]) == (words.BETTER, "the same")
 
 
 def test_prompts_of_unknown_length_are_said_beside_the_verdict() -> None:
     row = judged(undeclared((64.0, 64.0), 0.001).assign(request_prompt_tokens=np.nan))
-    assert (row["verdict"], row["qualifier"]) == (words.BETTER, "lengths of prompts not known")
+    assert (row["verdict"], row["qualifier"]) == (
+        words.BETTER,
+        "lengths of prompts not known",
+    )
 
 
 def test_a_number_that_neither_side_has_is_no_failure_of_either() -> None:
@@ -385,7 +495,9 @@ def in_states(effect: float, pairs: Pairs) -> pd.DataFrame:
         for scenario, state in zip((ARM, BASELINE), pair, strict=True):
             levels = with_values(levels, scenario, [run], **CHANGES[state])
     for side, scenario in enumerate((ARM, BASELINE)):
-        missing = [run for run, pair in enumerate(pairs, start=1) if pair[side] == "missing"]
+        missing = [
+            run for run, pair in enumerate(pairs, start=1) if pair[side] == "missing"
+        ]
         levels = without(levels, scenario, missing)
     return levels
 
@@ -397,10 +509,16 @@ def runs_named(reason: str) -> set[int]:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from([*CHANGES]), st.sampled_from([*CHANGES][:-1])), min_size=6, max_size=8),
+    st.lists(
+        st.tuples(st.sampled_from([*CHANGES]), st.sampled_from([*CHANGES][:-1])),
+        min_size=6,
+        max_size=8,
+    ),
     st.sampled_from([-0.3, 0.0, 0.3]),
 )
-def test_every_run_of_a_verdict_is_compared_or_named(pairs: Pairs, effect: float) -> None:
+def test_every_run_of_a_verdict_is_compared_or_named(
+    pairs: Pairs, effect: float
+) -> None:
     """The runs that are kept and those that are named are all that either side has or lacks."""
     levels = in_states(effect, pairs)
     if set(levels["scenario"]) != {ARM, BASELINE}:
@@ -408,7 +526,9 @@ def test_every_run_of_a_verdict_is_compared_or_named(pairs: Pairs, effect: float
     row = judged(levels)
     if row["verdict"] not in words.VERDICTS:
         return
-    known = {run for run, pair in enumerate(pairs, start=1) if pair != ("missing", "missing")}
+    known = {
+        run for run, pair in enumerate(pairs, start=1) if pair != ("missing", "missing")
+    }
     alike = [("sound", "sound"), ("elsewhere", "elsewhere")]
     if row["family"].endswith(words.IDLE_FAMILY):
         # What an idle arm costs is judged on its idle runs.
@@ -420,7 +540,10 @@ def test_every_run_of_a_verdict_is_compared_or_named(pairs: Pairs, effect: float
     assert row["qualifier"] or known - fit <= idle
     for side, favourable in enumerate((words.BETTER, words.WORSE)):
         # What both lack in the same way is a finding about neither.
-        failed = sum(pairs[run - 1][side] in FAILED and len(set(pairs[run - 1])) > 1 for run in known)
+        failed = sum(
+            pairs[run - 1][side] in FAILED and len(set(pairs[run - 1])) > 1
+            for run in known
+        )
         if failed > 0.25 * len(known):
             assert row["verdict"] not in (favourable, words.PARITY)
 

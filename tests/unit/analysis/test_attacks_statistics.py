@@ -17,7 +17,9 @@ SETTINGS = Comparison()
 HOUR = 3600.0
 
 
-def campaign(logs: Array, starts: Array, model: str = "m", copies: int = 0, hours: float = 0.15) -> pd.DataFrame:
+def campaign(
+    logs: Array, starts: Array, model: str = "m", copies: int = 0, hours: float = 0.15
+) -> pd.DataFrame:
     """A campaign of one level: ln throughput and hours of start, runs x cells, the first the baseline.
 
     The last `copies` arms ran the same as each other. NaN is a run that a cell does not have.
@@ -25,18 +27,35 @@ def campaign(logs: Array, starts: Array, model: str = "m", copies: int = 0, hour
     rows = []
     for run, cell in np.argwhere(np.isfinite(logs)):
         name = "no-offload" if cell == 0 else f"arm-{cell}"
-        first = pd.Timestamp("2026-01-01T00:00Z") + pd.Timedelta(hours=starts[run, cell])
-        times = {"run_started": first.isoformat(), "run_finished": (first + pd.Timedelta(hours=hours)).isoformat()}
-        row = level_row(model, name, int(run) + 1, 8, 500 * np.exp(logs[run, cell])) | times
+        first = pd.Timestamp("2026-01-01T00:00Z") + pd.Timedelta(
+            hours=starts[run, cell]
+        )
+        times = {
+            "run_started": first.isoformat(),
+            "run_finished": (first + pd.Timedelta(hours=hours)).isoformat(),
+        }
+        row = (
+            level_row(model, name, int(run) + 1, 8, 500 * np.exp(logs[run, cell]))
+            | times
+        )
         same = {"configuration": "the same"} if cell >= logs.shape[1] - copies else {}
         rows.append(row | same)
     return pd.DataFrame(rows)
 
 
-def judged(table: pd.DataFrame, metric: str = "throughput_tok_s", settings: Comparison = SETTINGS) -> pd.DataFrame:
+def judged(
+    table: pd.DataFrame,
+    metric: str = "throughput_tok_s",
+    settings: Comparison = SETTINGS,
+) -> pd.DataFrame:
     """The comparisons of a metric, by arm."""
-    baselines = {name: None if name == "no-offload" else "no-offload" for name in table["scenario"]}
-    return compare_all(table, baselines, settings, {metric: METRICS[metric]}).baseline.set_index("scenario")
+    baselines = {
+        name: None if name == "no-offload" else "no-offload"
+        for name in table["scenario"]
+    }
+    return compare_all(
+        table, baselines, settings, {metric: METRICS[metric]}
+    ).baseline.set_index("scenario")
 
 
 def in_order(runs: int, cells: int) -> Array:
@@ -50,20 +69,30 @@ def in_random_order(generator: np.random.Generator, runs: int, cells: int) -> Ar
 
 
 @pytest.mark.parametrize("cells", [2, 4])
-def test_a_fixed_order_on_a_machine_that_slows_down_gives_no_verdict(cells: int) -> None:
+def test_a_fixed_order_on_a_machine_that_slows_down_gives_no_verdict(
+    cells: int,
+) -> None:
     generator, wrong = np.random.default_rng(1), 0
     for _ in range(40):
         starts = in_order(5, cells)
         # The arm that comes last is 5.3 % below its baseline.
-        logs = generator.normal(0, 0.01, (5, cells)) - 0.053 * starts / (0.2 * (cells - 1))
-        wrong += judged(campaign(logs, starts))["verdict"].isin(words.VERDICTS[:3]).any()
+        logs = generator.normal(0, 0.01, (5, cells)) - 0.053 * starts / (
+            0.2 * (cells - 1)
+        )
+        wrong += (
+            judged(campaign(logs, starts))["verdict"].isin(words.VERDICTS[:3]).any()
+        )
     assert wrong <= 3
 
 
 def test_a_large_effect_in_a_fixed_order_keeps_its_verdict_and_says_so() -> None:
     generator = np.random.default_rng(2)
     for runs in (3, 5):
-        logs = np.array([0.0, 0.12]) + generator.normal(0, 0.01, (runs, 1)) + generator.normal(0, 0.01, (runs, 2))
+        logs = (
+            np.array([0.0, 0.12])
+            + generator.normal(0, 0.01, (runs, 1))
+            + generator.normal(0, 0.01, (runs, 2))
+        )
         row = judged(campaign(logs, in_order(runs, 2))).iloc[0]
         assert (row["verdict"], row["qualifier"], row["basis_order"]) == (
             "better",
@@ -75,9 +104,17 @@ def test_a_large_effect_in_a_fixed_order_keeps_its_verdict_and_says_so() -> None
 def test_a_random_order_takes_a_drift_into_the_spread() -> None:
     generator = np.random.default_rng(3)
     starts = in_random_order(generator, 5, 4)
-    logs = np.array([0.0, 0.12, 0.0, 0.0]) + generator.normal(0, 0.005, (5, 4)) - 0.01 * starts
+    logs = (
+        np.array([0.0, 0.12, 0.0, 0.0])
+        + generator.normal(0, 0.005, (5, 4))
+        - 0.01 * starts
+    )
     row = judged(campaign(logs, starts)).loc["arm-1"]
-    assert (row["verdict"], row["qualifier"], row["basis_order"]) == ("better", "", "varied")
+    assert (row["verdict"], row["qualifier"], row["basis_order"]) == (
+        "better",
+        "",
+        "varied",
+    )
 
 
 def test_an_arm_of_a_later_day_is_no_block_of_runs_that_were_added_then() -> None:
@@ -95,9 +132,14 @@ def test_runs_that_share_a_block_are_judged_without_those_that_do_not() -> None:
     starts = np.vstack([in_order(2, 2), in_order(3, 2) + 30])
     starts[:2, 1] = 28 + np.arange(2) * 0.2
     logs = np.where(starts > 20, 0.06, 0.0) + np.array([0.0, -0.2])
-    row = judged(campaign(logs + np.random.default_rng(5).normal(0, 0.004, (5, 2)), starts)).iloc[0]
+    row = judged(
+        campaign(logs + np.random.default_rng(5).normal(0, 0.004, (5, 2)), starts)
+    ).iloc[0]
     assert (row["verdict"], row["runs"]) == ("worse", 3)
-    assert row["reason"].startswith("without runs 1, 2") or "; without runs 1, 2" in row["reason"]
+    assert (
+        row["reason"].startswith("without runs 1, 2")
+        or "; without runs 1, 2" in row["reason"]
+    )
 
 
 def test_one_run_repeated_late_leaves_a_campaign_of_three_its_verdict() -> None:
@@ -114,7 +156,9 @@ def sessions(generator: np.random.Generator, pause: float, own: float) -> pd.Dat
     starts = in_order(6, 8) + pause * np.repeat(np.arange(3), 2)[:, None]
     for run in starts:
         generator.shuffle(run)
-    logs = np.repeat(generator.normal(0, own, (3, 8)), 2, axis=0) + generator.normal(0, 0.014, (6, 8))
+    logs = np.repeat(generator.normal(0, own, (3, 8)), 2, axis=0) + generator.normal(
+        0, 0.014, (6, 8)
+    )
     return campaign(logs, starts)
 
 
@@ -123,12 +167,20 @@ def test_runs_of_a_session_that_are_alike_count_as_one() -> None:
     found = judged(sessions(generator, 20.0, 0.03))
     assert set(found["method"]) == {"sessions"}
     assert set(found["basis_blocks"]) == {"qualifies: 3 sessions"}
-    wide, narrow = (judged(sessions(np.random.default_rng(8), pause, 0.03)) for pause in (20.0, 0.0))
-    assert ((wide["high_percent"] - wide["low_percent"]) > (narrow["high_percent"] - narrow["low_percent"])).all()
+    wide, narrow = (
+        judged(sessions(np.random.default_rng(8), pause, 0.03)) for pause in (20.0, 0.0)
+    )
+    assert (
+        (wide["high_percent"] - wide["low_percent"])
+        > (narrow["high_percent"] - narrow["low_percent"])
+    ).all()
 
 
 def test_pauses_alone_cost_nothing() -> None:
-    methods = [judged(sessions(np.random.default_rng(seed), 20.0, 0.0))["method"].iloc[0] for seed in range(30)]
+    methods = [
+        judged(sessions(np.random.default_rng(seed), 20.0, 0.0))["method"].iloc[0]
+        for seed in range(30)
+    ]
     assert methods.count("sessions") < 22
 
 
@@ -141,8 +193,13 @@ def copies(effect: float, apart: float) -> pd.DataFrame:
 
 def test_nothing_smaller_than_the_difference_of_two_copies_is_claimed() -> None:
     row = copies(0.064, 0.073).loc["arm-1"]
-    assert (row["verdict"], row["basis_replicates"].split(":")[0]) == ("inconclusive", "qualifies")
-    assert copies(0.0, 0.073).loc["arm-1", "verdict"] == "inconclusive", "equality is not shown either"
+    assert (row["verdict"], row["basis_replicates"].split(":")[0]) == (
+        "inconclusive",
+        "qualifies",
+    )
+    assert copies(0.0, 0.073).loc["arm-1", "verdict"] == "inconclusive", (
+        "equality is not shown either"
+    )
     assert copies(0.25, 0.073).loc["arm-1", "verdict"] == "better"
     alike = copies(0.064, 0.0).loc["arm-1"]
     assert (alike["verdict"], alike["qualifier"]) == ("better", "")
@@ -151,12 +208,19 @@ def test_nothing_smaller_than_the_difference_of_two_copies_is_claimed() -> None:
 def test_verdicts_on_the_primary_metric_share_one_error_rate_over_models() -> None:
     generator = np.random.default_rng(10)
     tables = [
-        campaign(generator.normal(0, 0.02, (5, 4)), in_random_order(generator, 5, 4), model=f"m{number}")
+        campaign(
+            generator.normal(0, 0.02, (5, 4)),
+            in_random_order(generator, 5, 4),
+            model=f"m{number}",
+        )
         for number in range(4)
     ]
     table = pd.concat(tables, ignore_index=True)
     primary, other = judged(table), judged(table, "ttft_ms_p50")
-    assert (set(primary["family"]), set(other["family"])) == ({"primary"}, {"exploratory"})
+    assert (set(primary["family"]), set(other["family"])) == (
+        {"primary"},
+        {"exploratory"},
+    )
     smallest = primary["p_value"].min()
     assert primary["p_holm"].min() == pytest.approx(min(1.0, 12 * smallest))
     first = other[other["model"] == "m0"]

@@ -8,7 +8,14 @@ import pytest
 from tests.support.paths import REPOSITORY
 from tests.support.synthetic import run_description
 
-from kveval.analysis.benefit import Basis, MeasuredLevel, TierCopies, basis_of, context_share, tier_copies
+from kveval.analysis.benefit import (
+    Basis,
+    MeasuredLevel,
+    TierCopies,
+    basis_of,
+    context_share,
+    tier_copies,
+)
 from kveval.spec.curve.service import ServerSpeed
 from kveval.spec.curve.speed import FittedSpeed
 from kveval.spec.loading import load_config
@@ -16,7 +23,9 @@ from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell, Change, LevelRun, Run
 
 CONFIG = REPOSITORY / "config"
-SPEED = ServerSpeed(token_s=5e-5, context_share=2e-4, batch_s=0.004, answer_s=0.0005, request_s=0.01)
+SPEED = ServerSpeed(
+    token_s=5e-5, context_share=2e-4, batch_s=0.004, answer_s=0.0005, request_s=0.01
+)
 LEVEL, DEVICE = 2, 17_920
 UNCOPIED = TierCopies()
 SEEN = MeasuredLevel(
@@ -34,22 +43,44 @@ SEEN = MeasuredLevel(
 
 
 def of(scenario: str, blocks: int, campaign: str = "config.yaml") -> Specification:
-    return load_config(CONFIG / campaign, CONFIG).specification(Cell("Qwen3-0.6B", scenario, blocks))
+    return load_config(CONFIG / campaign, CONFIG).specification(
+        Cell("Qwen3-0.6B", scenario, blocks)
+    )
 
 
 def basis(copies: TierCopies = UNCOPIED, *speeds: ServerSpeed) -> Basis:
     drawn = speeds or (SPEED,)
-    return Basis(of("no-offload", 0), DEVICE, {LEVEL: [SEEN]}, FittedSpeed(drawn[0], drawn, 0.0), copies)
+    return Basis(
+        of("no-offload", 0),
+        DEVICE,
+        {LEVEL: [SEEN]},
+        FittedSpeed(drawn[0], drawn, 0.0),
+        copies,
+    )
 
 
-def gains(made: Basis, *tokens: float, scenario: str = "native-offload") -> list[tuple[float, float, float]]:
-    found = made.benefits(of(scenario, 10_000), LEVEL, [(size, size) for size in tokens])
-    return [(one.throughput_percent.low, one.throughput_percent.value, one.throughput_percent.high) for one in found]
+def gains(
+    made: Basis, *tokens: float, scenario: str = "native-offload"
+) -> list[tuple[float, float, float]]:
+    found = made.benefits(
+        of(scenario, 10_000), LEVEL, [(size, size) for size in tokens]
+    )
+    return [
+        (
+            one.throughput_percent.low,
+            one.throughput_percent.value,
+            one.throughput_percent.high,
+        )
+        for one in found
+    ]
 
 
 def test_a_tier_smaller_than_the_device_buys_nothing():
     [benefit] = basis().benefits(of("native-offload", 500), LEVEL, [(8_000.0, 8_000.0)])
-    assert (benefit.throughput_percent.low, benefit.throughput_percent.high) == (0.0, 0.0)
+    assert (benefit.throughput_percent.low, benefit.throughput_percent.high) == (
+        0.0,
+        0.0,
+    )
     # It is what was measured without one.
     assert benefit.throughput_tok_s.value == 40.0
     assert (benefit.ttft_ms_mean.value, benefit.ttft_ms_p50.value) == (500.0, 480.0)
@@ -78,17 +109,30 @@ def test_what_is_not_sure_widens_the_interval():
     wide = gains(basis(TierCopies(), SPEED, slower), 160_000.0)[0]
     assert wide[2] - wide[0] > narrow[2] - narrow[0] > 0
     made = basis()
-    part, whole = made.benefits(of("lmcache-local", 4_000), LEVEL, [(51_200.0, 51_200.0), (41_000.0, 51_200.0)])
+    part, whole = made.benefits(
+        of("lmcache-local", 4_000), LEVEL, [(51_200.0, 51_200.0), (41_000.0, 51_200.0)]
+    )
     assert whole.throughput_percent.low < part.throughput_percent.low
 
 
 def test_an_open_loop_is_answered_at_its_rate_until_it_saturates():
     config = "campaigns/laptop-trace.yaml"
-    seen, [level] = replace(SEEN, window=(30.0, 120.0)), of("no-offload", 0, config).workload.given_levels
+    seen, [level] = (
+        replace(SEEN, window=(30.0, 120.0)),
+        of("no-offload", 0, config).workload.given_levels,
+    )
     for factor, saturates in ((0.05, False), (8.0, True)):
         speed = ServerSpeed(*(factor * one for one in (5e-5, 0, 0.004, 0.0005, 0.01)))
-        made = Basis(of("no-offload", 0, config), DEVICE, {level: [seen]}, FittedSpeed(speed, [speed], 0), TierCopies())
-        [benefit] = made.benefits(of("native-offload", 12_000, config), level, [(192_000.0, 192_000.0)])
+        made = Basis(
+            of("no-offload", 0, config),
+            DEVICE,
+            {level: [seen]},
+            FittedSpeed(speed, [speed], 0),
+            TierCopies(),
+        )
+        [benefit] = made.benefits(
+            of("native-offload", 12_000, config), level, [(192_000.0, 192_000.0)]
+        )
         assert benefit.saturates == saturates
         assert (abs(benefit.throughput_percent.value) < 0.5) != saturates
         assert (benefit.busy < 0.5) != saturates
@@ -118,14 +162,23 @@ def test_copies_are_those_that_tiers_counted():
     }
     described = run_description("Qwen3-0.6B", "native-offload", 500, 1)
     run = Run(
-        **described | {"cell": Cell(**described["cell"]), "levels": [LevelRun(2, counters=counters), LevelRun(4)]}
+        **described
+        | {
+            "cell": Cell(**described["cell"]),
+            "levels": [LevelRun(2, counters=counters), LevelRun(4)],
+        }
     )
     found = tier_copies([run])
     assert found == TierCopies((2e9,), (), ("Qwen3-0.6B/native-offload/500",))
-    assert tier_copies([]) == TierCopies() and math.isinf(basis()._tier(of("no-offload", 0), 0).load_tokens_s)
+    assert tier_copies([]) == TierCopies() and math.isinf(
+        basis()._tier(of("no-offload", 0), 0).load_tokens_s
+    )
 
 
-@pytest.mark.xfail(strict=True, reason="a tier that serves nothing is predicted to cost exactly nothing")
+@pytest.mark.xfail(
+    strict=True,
+    reason="a tier that serves nothing is predicted to cost exactly nothing",
+)
 def test_a_tier_that_adds_nothing_may_cost_something():
     copies = TierCopies((3e8, 4e8), (2e8, 3e8), ("a/b/1",))
     [(low, _, high)] = gains(basis(copies), 8_000.0)

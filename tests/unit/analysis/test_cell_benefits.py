@@ -33,8 +33,17 @@ def a_run(cell: CellKey) -> Run:
 def levels(**changed: Any) -> pd.DataFrame:
     row = {
         **dict(zip(("model", "scenario", "cpu_blocks"), BASE, strict=True)),
-        **{"run": 1, "level": LEVEL, "warmup_s": WARMUP_S, "duration_s": WINDOW_S, "requests_completed": 84},
-        **{"window_start": BEGAN + pd.Timedelta(seconds=WARMUP_S), "window_end": BEGAN + pd.Timedelta(seconds=26)},
+        **{
+            "run": 1,
+            "level": LEVEL,
+            "warmup_s": WARMUP_S,
+            "duration_s": WINDOW_S,
+            "requests_completed": 84,
+        },
+        **{
+            "window_start": BEGAN + pd.Timedelta(seconds=WARMUP_S),
+            "window_end": BEGAN + pd.Timedelta(seconds=26),
+        },
         **{"throughput_tok_s": 16 * 2 / EACH_S, "request_prompt_tokens": 6032.0},
         **{"ttft_ms_mean": 237.5, "ttft_ms_p50": 245.0},
     }
@@ -44,18 +53,30 @@ def levels(**changed: Any) -> pd.DataFrame:
 def requests() -> pd.DataFrame:
     started = BEGAN + pd.to_timedelta(np.arange(COUNT) * EACH_S / 2, unit="s")
     ttft_ms, itl_ms = (np.resize(values, COUNT) for values in (TTFT_MS, ITL_MS))
-    table = pd.DataFrame({"run": 1, "level": LEVEL, "start": started, "ttft_ms": ttft_ms})
-    ends = {"first_token": started + pd.to_timedelta(ttft_ms, unit="ms"), "end": started + pd.Timedelta(seconds=EACH_S)}
+    table = pd.DataFrame(
+        {"run": 1, "level": LEVEL, "start": started, "ttft_ms": ttft_ms}
+    )
+    ends = {
+        "first_token": started + pd.to_timedelta(ttft_ms, unit="ms"),
+        "end": started + pd.Timedelta(seconds=EACH_S),
+    }
     return table.assign(itl_ms=itl_ms, **ends)
 
 
 def predicted(
-    runs: list[Run], table: pd.DataFrame | None = None, sent: pd.DataFrame | None = None, base: CellKey = BASE
+    runs: list[Run],
+    table: pd.DataFrame | None = None,
+    sent: pd.DataFrame | None = None,
+    base: CellKey = BASE,
 ) -> list[dict[str, Any]]:
     baselines = BASELINES | {"native-offload": base[1]}
     peaks = pd.DataFrame({"model": [MODEL], "level": [LEVEL]})
     with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder, *map(str, base), "requests.parquet")] if sent is None or len(sent.columns) else []
+        files = (
+            [Path(folder, *map(str, base), "requests.parquet")]
+            if sent is None or len(sent.columns)
+            else []
+        )
         for file in files:
             file.parent.mkdir(parents=True)
             (requests() if sent is None else sent).to_parquet(file)
@@ -67,8 +88,16 @@ def predicted(
 
 def test_a_tier_that_holds_all_prefixes_is_predicted_to_serve_more_and_sooner() -> None:
     [row] = predicted([a_run(BASE), a_run(TIERED)])
-    assert [row[name] for name in ("model", "scenario", "cpu_blocks", "level", "baseline_runs")] == [*TIERED, LEVEL, 1]
-    assert 0 < row["throughput_percent_low"] <= row["throughput_percent"] <= row["throughput_percent_high"]
+    assert [
+        row[name]
+        for name in ("model", "scenario", "cpu_blocks", "level", "baseline_runs")
+    ] == [*TIERED, LEVEL, 1]
+    assert (
+        0
+        < row["throughput_percent_low"]
+        <= row["throughput_percent"]
+        <= row["throughput_percent_high"]
+    )
     assert row["throughput_percent"] > 100
     assert row["ttft_ms_mean_low"] <= row["ttft_ms_mean"] < 100
     # Nine tenths of what 72,000 tokens of prefixes can add: somewhat fewer blocks of 16 tokens than all of them.
@@ -79,7 +108,10 @@ def test_a_tier_that_holds_all_prefixes_is_predicted_to_serve_more_and_sooner() 
 def test_a_baseline_that_bears_another_name_in_a_comparison_is_one() -> None:
     base = (MODEL, "no-offload-on-v1", 0)
     renamed = replace(a_run(BASE), cell=Cell(*base))
-    assert len(predicted([renamed, a_run(TIERED)], levels(scenario=base[1]), base=base)) == 1
+    assert (
+        len(predicted([renamed, a_run(TIERED)], levels(scenario=base[1]), base=base))
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +119,9 @@ def test_a_baseline_that_bears_another_name_in_a_comparison_is_one() -> None:
     [
         pytest.param([TIERED], levels(), True, id="no baseline"),
         pytest.param([BASE], levels(), True, id="no tier"),
-        pytest.param([BASE, TIERED], levels(throughput_tok_s=np.nan), True, id="nothing measured"),
+        pytest.param(
+            [BASE, TIERED], levels(throughput_tok_s=np.nan), True, id="nothing measured"
+        ),
         pytest.param([BASE, TIERED], levels(level=8), True, id="another level"),
         pytest.param([BASE, TIERED], levels(), False, id="no table of requests"),
     ],
@@ -95,7 +129,14 @@ def test_a_baseline_that_bears_another_name_in_a_comparison_is_one() -> None:
 def test_without_what_it_follows_from_nothing_is_predicted(
     runs: list[CellKey], table: pd.DataFrame, known: bool
 ) -> None:
-    assert predicted([a_run(cell) for cell in runs], table, requests() if known else pd.DataFrame()) == []
+    assert (
+        predicted(
+            [a_run(cell) for cell in runs],
+            table,
+            requests() if known else pd.DataFrame(),
+        )
+        == []
+    )
 
 
 def test_without_any_request_nothing_is_predicted() -> None:
@@ -112,5 +153,9 @@ def test_imported_runs_and_runs_of_two_machines_predict_nothing() -> None:
 
 def test_times_to_the_first_token_are_those_in_the_window() -> None:
     [seen] = measured_levels(levels(), requests())[LEVEL]
-    assert (seen.run, seen.window, seen.requests) == (1, (WARMUP_S, WARMUP_S + WINDOW_S), COUNT)
+    assert (seen.run, seen.window, seen.requests) == (
+        1,
+        (WARMUP_S, WARMUP_S + WINDOW_S),
+        COUNT,
+    )
     assert 80 < len(seen.ttft_ms) < COUNT and 80 < len(seen.itl_ms) < COUNT

@@ -22,7 +22,10 @@ def test_histories_without_a_step_have_hardly_a_change() -> None:
 def test_a_change_that_another_undoes_is_found() -> None:
     values = np.random.default_rng(3).normal(0, 0.02, COMMITS)
     values[100:115] -= 0.08
-    assert [abs(point.at - place) <= 3 for point, place in zip(change_points(values), (100, 115), strict=True)] == [
+    assert [
+        abs(point.at - place) <= 3
+        for point, place in zip(change_points(values), (100, 115), strict=True)
+    ] == [
         True,
         True,
     ]
@@ -44,7 +47,9 @@ def test_the_mirrored_and_the_shifted_series_change_at_the_same_places() -> None
     (point,) = change_points(values)
     for other in (-values, values + 5, 3 * values):
         assert [found.at for found in change_points(other)] == [point.at]
-    assert [len(values) - found.at for found in change_points(values[::-1])] == [point.at]
+    assert [len(values) - found.at for found in change_points(values[::-1])] == [
+        point.at
+    ]
 
 
 def test_outliers_are_no_changes() -> None:
@@ -63,11 +68,16 @@ def test_values_that_are_not_finite_are_refused() -> None:
         change_points(np.array([1.0, np.nan] * 10))
 
 
-@pytest.mark.xfail(strict=True, reason="the noise of builds is taken as independent of that of the builds before them")
+@pytest.mark.xfail(
+    strict=True,
+    reason="the noise of builds is taken as independent of that of the builds before them",
+)
 @pytest.mark.parametrize("kept", [0.6, 0.9])
 def test_noise_that_lasts_for_several_builds_is_no_change(kept: float) -> None:
     """AR(1) noise of 80 builds, each of which keeps a part of the one before: one series in 200 may have a change."""
-    assert sum(bool(change_points(lasting_noise(kept, seed))) for seed in range(12)) <= 1
+    assert (
+        sum(bool(change_points(lasting_noise(kept, seed))) for seed in range(12)) <= 1
+    )
 
 
 def lasting_noise(kept: float, seed: int) -> np.ndarray:
@@ -81,4 +91,7 @@ def lasting_noise(kept: float, seed: int) -> np.ndarray:
 @pytest.mark.xfail(strict=True, reason="a slow trend is named as a change at one build")
 def test_a_slow_trend_is_no_change_at_one_build() -> None:
     noise = [np.random.default_rng(seed).normal(0, 0.02, 80) for seed in range(6)]
-    assert sum(bool(change_points(values + np.linspace(0, 0.05, 80))) for values in noise) <= 1
+    assert (
+        sum(bool(change_points(values + np.linspace(0, 0.05, 80))) for values in noise)
+        <= 1
+    )

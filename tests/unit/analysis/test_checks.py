@@ -10,7 +10,14 @@ from tests.support.synthetic import level_row, run_description
 
 from kveval.analysis.levels import checks
 from kveval.analysis.levels.noise import drift
-from kveval.analysis.levels.outcomes import Outcome, add_outcomes, columns, failed_checks, judge, outcomes_of
+from kveval.analysis.levels.outcomes import (
+    Outcome,
+    add_outcomes,
+    columns,
+    failed_checks,
+    judge,
+    outcomes_of,
+)
 from kveval.analysis.levels.records import measured
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.tables import LEVEL_CHECKS
@@ -21,15 +28,34 @@ from kveval.store.run_file import IMPORTED, Change, LevelRun, Run
 def level(rate: float = 640.0, streams: int = 8, **changes: Any) -> checks.JudgedLevel:
     """A level that passes every check: 120 s at a constant rate."""
     row = level_row("m", "native-offload", 1, streams, rate)
-    row |= {"throughput_req_s": rate / 64, "requests_total": row["requests_completed"] + streams, "turns_seen": 3}
+    row |= {
+        "throughput_req_s": rate / 64,
+        "requests_total": row["requests_completed"] + streams,
+        "turns_seen": 3,
+    }
     row |= {"working_set_tokens": 400_000.0, "tier_tokens": 640_000.0}
-    row |= {"requests_completed": 1200, "ttft_count": 1200, "throughput_server_difference": 0.0, "warmup_s": 30.0}
-    row |= {f"{name}_ms_mean": row[f"{name}_ms_p50"] for name in ("ttft", "tpot", "itl", "e2e")}
+    row |= {
+        "requests_completed": 1200,
+        "ttft_count": 1200,
+        "throughput_server_difference": 0.0,
+        "warmup_s": 30.0,
+    }
+    row |= {
+        f"{name}_ms_mean": row[f"{name}_ms_p50"]
+        for name in ("ttft", "tpot", "itl", "e2e")
+    }
     return checks.JudgedLevel(
         row={**row, **changes},
         run=msgspec.convert(run_description("m", "native-offload", 1, 1), Run),
-        entry=LevelRun(level=streams, start=0.0, end=120.0, counters={"vllm:hits_total": Change(1.0, 2.0, 1.0)}),
-        report=LevelReport("concurrent", streams, 0.0, 120.0, 30.0, 1200, streams, 0, (), 0),
+        entry=LevelRun(
+            level=streams,
+            start=0.0,
+            end=120.0,
+            counters={"vllm:hits_total": Change(1.0, 2.0, 1.0)},
+        ),
+        report=LevelReport(
+            "concurrent", streams, 0.0, 120.0, 30.0, 1200, streams, 0, (), 0
+        ),
         requests=steady(rate, 120.0),
         window=(0.0, 120.0),
     )
@@ -42,7 +68,11 @@ def steady(rate: float, seconds: float, late: float = 1.0) -> Requests:
     while time < seconds:
         length = 64 / rate / (late if time > 2 / 3 * seconds else 1.0)
         times, ms = (time, time, time + length, time + length), 1000 * length
-        records.append(RequestRecord("completed", *times, 64, 64, 1.0, ms / 64, ms / 63, ms, "c", 0))
+        records.append(
+            RequestRecord(
+                "completed", *times, 64, 64, 1.0, ms / 64, ms / 63, ms, "c", 0
+            )
+        )
         time += length
     return Requests(records)
 
@@ -76,14 +106,22 @@ def test_a_good_level_passes_everything() -> None:
         ({"turns_seen": 1, "requests_completed": 47}, "turns", "note"),
     ],
 )
-def test_each_check_finds_its_fault(changes: dict[str, Any], name: str, severity: str) -> None:
+def test_each_check_finds_its_fault(
+    changes: dict[str, Any], name: str, severity: str
+) -> None:
     assert found(level(**changes))[name] == severity
 
 
 def test_unsteady_delivery_is_said_and_two_states_in_one_window_fail() -> None:
     assert "steadiness" not in found(level())
-    assert found(replace(level(), requests=steady(640.0, 120.0, late=1.2)))["steadiness"] == "warn"
-    assert found(replace(level(), requests=steady(640.0, 120.0, late=2.0)))["steadiness"] == "fail"
+    assert (
+        found(replace(level(), requests=steady(640.0, 120.0, late=1.2)))["steadiness"]
+        == "warn"
+    )
+    assert (
+        found(replace(level(), requests=steady(640.0, 120.0, late=2.0)))["steadiness"]
+        == "fail"
+    )
     change, _ = drift(steady(640.0, 120.0, late=1.2), 0.0, 120.0, 8)
     assert change == pytest.approx(0.2 / 1.1, abs=0.01)
 
@@ -94,16 +132,30 @@ def test_a_starved_loop_breaks_no_law_of_the_requests_that_were_in_flight() -> N
 
 
 def test_a_window_of_first_visits_is_noted() -> None:
-    assert found(level(first_visit_share=0.4, unshared_share=0.2))["first_visits"] == "note"
+    assert (
+        found(level(first_visit_share=0.4, unshared_share=0.2))["first_visits"]
+        == "note"
+    )
     assert "first_visits" not in found(level(first_visit_share=0.3, unshared_share=0.1))
 
 
 def test_a_report_of_another_level_or_window_fails() -> None:
     good = level()
-    assert found(replace(good, report=replace(good.report, streams=16)))["streams"] == "fail"
-    assert found(replace(good, report=replace(good.report, end=125.0)))["window"] == "fail"
-    assert found(replace(good, report=replace(good.report, completed=1300)))["totals"] == "warn"
-    assert found(replace(good, report=replace(good.report, warmup_s=0.0)))["warmup"] == "warn"
+    assert (
+        found(replace(good, report=replace(good.report, streams=16)))["streams"]
+        == "fail"
+    )
+    assert (
+        found(replace(good, report=replace(good.report, end=125.0)))["window"] == "fail"
+    )
+    assert (
+        found(replace(good, report=replace(good.report, completed=1300)))["totals"]
+        == "warn"
+    )
+    assert (
+        found(replace(good, report=replace(good.report, warmup_s=0.0)))["warmup"]
+        == "warn"
+    )
 
 
 def test_what_warm_up_was_asked_for_is_not_known_of_imports() -> None:
@@ -112,14 +164,20 @@ def test_what_warm_up_was_asked_for_is_not_known_of_imports() -> None:
     assert found(replace(here, report=cut))["warmup"] == "warn"
     assert "warmup" not in found(replace(of_engine(IMPORTED, warmup_s=0.0), report=cut))
     # Where the settings of an import say it, it is held against that.
-    assert found(replace(of_engine(IMPORTED, warmup_s=30.0), report=cut))["warmup"] == "warn"
+    assert (
+        found(replace(of_engine(IMPORTED, warmup_s=30.0), report=cut))["warmup"]
+        == "warn"
+    )
 
 
 def of_engine(engine: str, **workload: Any) -> checks.JudgedLevel:
     good = level()
     description = run_description("m", "native-offload", 1, 1)
     description["specification"]["workload"] |= workload
-    return replace(good, run=msgspec.structs.replace(msgspec.convert(description, Run), engine=engine))
+    return replace(
+        good,
+        run=msgspec.structs.replace(msgspec.convert(description, Run), engine=engine),
+    )
 
 
 def test_what_is_answered_as_it_comes_is_not_saturated() -> None:
@@ -128,7 +186,10 @@ def test_what_is_answered_as_it_comes_is_not_saturated() -> None:
     def everything(in_flight: float) -> str:
         judged = open_loop(concurrency_mean=in_flight)
         judged.run.specification["workload"] |= {"profile": "sweep"}
-        judged = replace(judged, report=replace(judged.report, strategy="throughput", rate_req_s=None))
+        judged = replace(
+            judged,
+            report=replace(judged.report, strategy="throughput", rate_req_s=None),
+        )
         return found(judged)["saturated_open_loop"]
 
     assert everything(0.008) == "warn"
@@ -149,16 +210,33 @@ def test_a_rate_of_no_one_state_says_nothing_against_latencies() -> None:
 
 
 def test_nothing_known_is_nothing_failed() -> None:
-    unknown = level(throughput_server_difference=np.nan, ttft_ms_p50=np.nan, ttft_ms_p90=np.nan, ttft_ms_mean=np.nan)
+    unknown = level(
+        throughput_server_difference=np.nan,
+        ttft_ms_p50=np.nan,
+        ttft_ms_p90=np.nan,
+        ttft_ms_mean=np.nan,
+    )
     assert "server_tokens" not in found(unknown)
     assert "percentiles" not in found(unknown)
-    unknown = level(concurrency_mean=np.nan, e2e_ms_p50=np.nan, e2e_ms_p90=np.nan, e2e_ms_mean=np.nan)
+    unknown = level(
+        concurrency_mean=np.nan,
+        e2e_ms_p50=np.nan,
+        e2e_ms_p90=np.nan,
+        e2e_ms_mean=np.nan,
+    )
     assert found(unknown) == {}
 
 
 def test_no_message_has_a_number_that_is_not_known() -> None:
-    unknown = {"concurrency_mean": np.nan, "e2e_ms_p50": np.nan, "requests_completed": 199}
-    at_once = replace(open_loop(**unknown), report=replace(level().report, strategy="throughput", streams=None))
+    unknown = {
+        "concurrency_mean": np.nan,
+        "e2e_ms_p50": np.nan,
+        "requests_completed": 199,
+    }
+    at_once = replace(
+        open_loop(**unknown),
+        report=replace(level().report, strategy="throughput", streams=None),
+    )
     at_once.run.specification["workload"] |= {"profile": "sweep"}
     said = {
         outcome.name: outcome.message
@@ -170,7 +248,11 @@ def test_no_message_has_a_number_that_is_not_known() -> None:
 
 
 def test_columns_sort_names_by_severity_and_hold_the_outcomes_themselves() -> None:
-    outcomes = [Outcome("a", "fail", "one: 1 | 2"), Outcome("b", "note", 'two; "x"'), Outcome("c", "fail", "x")]
+    outcomes = [
+        Outcome("a", "fail", "one: 1 | 2"),
+        Outcome("b", "note", 'two; "x"'),
+        Outcome("c", "fail", "x"),
+    ]
     row = columns(outcomes)
     assert row["checks_failed"] == "a;c"
     assert (row["checks_warned"], row["checks_noted"]) == ("", "b")
@@ -182,14 +264,20 @@ def test_a_later_outcome_joins_the_row_it_belongs_to() -> None:
     table = pd.DataFrame([columns([Outcome("a", "fail", "one")]), columns([])])
     joined = add_outcomes(table, [[Outcome("b", "fail", "two")], []])
     assert list(joined["checks_failed"]) == ["a;b", ""]
-    assert [[outcome.message for outcome in outcomes_of(row)] for row in joined.to_dict("records")] == [
+    assert [
+        [outcome.message for outcome in outcomes_of(row)]
+        for row in joined.to_dict("records")
+    ] == [
         ["one", "two"],
         [],
     ]
 
 
 def open_loop(
-    profile: str = "poisson", strategy: str = "poisson", asked: int = 600, **changes: Any
+    profile: str = "poisson",
+    strategy: str = "poisson",
+    asked: int = 600,
+    **changes: Any,
 ) -> checks.JudgedLevel:
     """A level of `asked` requests a minute, answered as fast as they come: 10/s with 8 in flight."""
     closed = level(**changes)
@@ -198,33 +286,57 @@ def open_loop(
     # A report of a trace does not say at which rate it was sent.
     rate = None if strategy == "trace" else 10.0
     report = LevelReport(strategy, None, 0.0, 120.0, 30.0, 1200, 8, 0, (), 0, rate)
-    return replace(closed, run=run, report=report, entry=msgspec.structs.replace(closed.entry, level=asked))
+    return replace(
+        closed,
+        run=run,
+        report=report,
+        entry=msgspec.structs.replace(closed.entry, level=asked),
+    )
 
 
 OPEN_LOOPS = [("poisson", "poisson"), ("constant", "constant"), ("bursts", "trace")]
 
 
 @pytest.mark.parametrize(("profile", "strategy"), OPEN_LOOPS)
-def test_an_open_loop_is_judged_by_its_rate_and_not_by_streams(profile: str, strategy: str) -> None:
+def test_an_open_loop_is_judged_by_its_rate_and_not_by_streams(
+    profile: str, strategy: str
+) -> None:
     assert found(open_loop(profile, strategy)) == {"open_loop": "note"}
-    assert found(open_loop(profile, strategy, throughput_req_s=8.0))["saturated_open_loop"] == "fail"
+    assert (
+        found(open_loop(profile, strategy, throughput_req_s=8.0))["saturated_open_loop"]
+        == "fail"
+    )
 
 
 @pytest.mark.parametrize(("profile", "strategy"), OPEN_LOOPS)
-def test_few_requests_in_a_window_are_no_saturation_by_chance_alone(profile: str, strategy: str) -> None:
+def test_few_requests_in_a_window_are_no_saturation_by_chance_alone(
+    profile: str, strategy: str
+) -> None:
     """12 requests a minute: 4.5 are due in 22.5 s, and 4 or 5 come."""
-    few = replace(open_loop(profile, strategy, asked=12, throughput_req_s=4 / 22.5), window=(0.0, 22.5))
-    few = replace(few, report=replace(few.report, rate_req_s=None if strategy == "trace" else 0.2))
-    records = [msgspec.structs.replace(few.requests.records[0], start=time) for time in (1.0, 6.0, 11.0, 16.0, 21.0)]
+    few = replace(
+        open_loop(profile, strategy, asked=12, throughput_req_s=4 / 22.5),
+        window=(0.0, 22.5),
+    )
+    few = replace(
+        few, report=replace(few.report, rate_req_s=None if strategy == "trace" else 0.2)
+    )
+    records = [
+        msgspec.structs.replace(few.requests.records[0], start=time)
+        for time in (1.0, 6.0, 11.0, 16.0, 21.0)
+    ]
     assert "saturated_open_loop" not in found(replace(few, requests=Requests(records)))
     # Of twice as many that were sent, as many again wait.
     assert "saturated_open_loop" in found(replace(few, requests=Requests(records * 2)))
 
 
-def test_random_arrivals_may_be_fewer_than_due_where_evenly_spaced_ones_may_not() -> None:
+def test_random_arrivals_may_be_fewer_than_due_where_evenly_spaced_ones_may_not() -> (
+    None
+):
     """10/s for 10 s, of which 80 came and were answered."""
     for strategy, outcome in (("poisson", None), ("constant", "fail")):
-        few = replace(open_loop(strategy, strategy, throughput_req_s=8.0), window=(0.0, 10.0))
+        few = replace(
+            open_loop(strategy, strategy, throughput_req_s=8.0), window=(0.0, 10.0)
+        )
         few = replace(few, requests=Requests(few.requests.records[:80]))
         assert found(few).get("saturated_open_loop") == outcome
 

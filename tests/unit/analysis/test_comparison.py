@@ -11,7 +11,11 @@ from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.averages import averages
 from kveval.analysis.statistics.campaign import Comparisons, compare_all, method_hash
-from kveval.analysis.statistics.comparison import OPEN_LOOP, OTHER_HARDWARE, contrast_cells
+from kveval.analysis.statistics.comparison import (
+    OPEN_LOOP,
+    OTHER_HARDWARE,
+    contrast_cells,
+)
 from kveval.analysis.statistics.level_selection import log_table, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs
 from kveval.analysis.verdict_tables import verdict_tables
@@ -20,9 +24,14 @@ from kveval.config.campaign import Comparison
 HOUR = 3600.0
 
 
-def spans(first: float, count: int, length: float = 0.2, number: int = 1) -> dict[int, tuple[float, float]]:
+def spans(
+    first: float, count: int, length: float = 0.2, number: int = 1
+) -> dict[int, tuple[float, float]]:
     """Runs one hour apart, from hour `first` on."""
-    return {number + run: ((first + run) * HOUR, (first + run + length) * HOUR) for run in range(count)}
+    return {
+        number + run: ((first + run) * HOUR, (first + run + length) * HOUR)
+        for run in range(count)
+    }
 
 
 def compared(levels: pd.DataFrame, **settings: object) -> Comparisons:
@@ -30,27 +39,41 @@ def compared(levels: pd.DataFrame, **settings: object) -> Comparisons:
 
 
 def throughput(table: pd.DataFrame) -> pd.DataFrame:
-    return table[table["metric"] == "throughput_tok_s"].set_index(["scenario", "cpu_blocks"])
+    return table[table["metric"] == "throughput_tok_s"].set_index(
+        ["scenario", "cpu_blocks"]
+    )
 
 
 def test_runs_of_the_same_blocks_are_paired_by_number() -> None:
-    assert pair_runs(spans(0.3, 3), spans(0, 3)) == Pairing(((1, 1), (2, 2), (3, 3)), "blocks")
+    assert pair_runs(spans(0.3, 3), spans(0, 3)) == Pairing(
+        ((1, 1), (2, 2), (3, 3)), "blocks"
+    )
     # One failed run was repeated after all others: it shares its block with nothing.
     late = {**spans(0.3, 3), 2: (9 * HOUR, 9.2 * HOUR)}
     assert pair_runs(late, spans(0, 3)) == Pairing(((1, 1), (2, 2), (3, 3)), "repeated")
     late = {**spans(0.3, 5), 2: (9 * HOUR, 9.2 * HOUR)}
-    assert pair_runs(late, spans(0, 5)) == Pairing(((1, 1), (3, 3), (4, 4), (5, 5)), "blocks", ((2, 2),))
-    assert pair_runs(spans(50, 1), spans(0, 1)).kind == "blocks", "a single run has no block"
+    assert pair_runs(late, spans(0, 5)) == Pairing(
+        ((1, 1), (3, 3), (4, 4), (5, 5)), "blocks", ((2, 2),)
+    )
+    assert pair_runs(spans(50, 1), spans(0, 1)).kind == "blocks", (
+        "a single run has no block"
+    )
 
 
 def test_a_follow_up_is_measured_at_another_time() -> None:
-    assert pair_runs(spans(100, 3), spans(0, 3)) == Pairing(((1, 1), (2, 2), (3, 3)), "other time")
+    assert pair_runs(spans(100, 3), spans(0, 3)) == Pairing(
+        ((1, 1), (2, 2), (3, 3)), "other time"
+    )
 
 
 def test_a_baseline_measured_again_bridges_the_time() -> None:
     baseline = spans(0, 3) | spans(100.3, 3, number=4)
-    assert pair_runs(spans(100, 3), baseline) == Pairing(((1, 4), (2, 5), (3, 6)), "bridge")
-    assert pair_runs(spans(0.3, 3), baseline) == Pairing(((1, 1), (2, 2), (3, 3)), "blocks")
+    assert pair_runs(spans(100, 3), baseline) == Pairing(
+        ((1, 4), (2, 5), (3, 6)), "bridge"
+    )
+    assert pair_runs(spans(0.3, 3), baseline) == Pairing(
+        ((1, 1), (2, 2), (3, 3)), "blocks"
+    )
 
 
 def test_unknown_times_count_as_together() -> None:
@@ -59,9 +82,14 @@ def test_unknown_times_count_as_together() -> None:
 
 
 @given(st.integers(2, 6), st.floats(0, 500), st.permutations(range(1, 7)))
-def test_blocks_are_paired_whatever_the_order_within_them(count: int, first: float, order: list[int]) -> None:
+def test_blocks_are_paired_whatever_the_order_within_them(
+    count: int, first: float, order: list[int]
+) -> None:
     places = {cell: place for place, cell in enumerate(order)}
-    cells = {cell: spans(first + 0.1 * place, count, length=0.09) for cell, place in places.items()}
+    cells = {
+        cell: spans(first + 0.1 * place, count, length=0.09)
+        for cell, place in places.items()
+    }
     assert all(pair_runs(cells[cell], cells[1]).kind == "blocks" for cell in cells)
 
 
@@ -70,13 +98,17 @@ def later(levels: pd.DataFrame, scenario: str, hours: int) -> pd.DataFrame:
     moved = levels.copy()
     of_arm = moved["scenario"] == scenario
     for name in ("run_started", "run_finished"):
-        times = pd.to_datetime(moved.loc[of_arm, name], utc=True) + pd.Timedelta(hours=hours)
+        times = pd.to_datetime(moved.loc[of_arm, name], utc=True) + pd.Timedelta(
+            hours=hours
+        )
         moved.loc[of_arm, name] = [time.isoformat() for time in times]
     return moved
 
 
 def test_another_time_makes_a_verdict_indicative() -> None:
-    levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.3, "lmcache-redis": 0.3})
+    levels = levels_table(
+        effects={"no-offload": 0.0, "native-offload": 0.3, "lmcache-redis": 0.3}
+    )
     table = throughput(compared(later(levels, "native-offload", 1000)).baseline)
     row = table.loc[("native-offload", 10_000)]
     assert (row["verdict"], row["indication"], row["method"]) == (
@@ -84,26 +116,38 @@ def test_another_time_makes_a_verdict_indicative() -> None:
         words.BETTER,
         "independent",
     )
-    assert (table.loc[("lmcache-redis", 10_000), "verdict"], table.loc[("lmcache-redis", 10_000), "method"]) == (
+    assert (
+        table.loc[("lmcache-redis", 10_000), "verdict"],
+        table.loc[("lmcache-redis", 10_000), "method"],
+    ) == (
         "better",
         "blocks",
     )
     # The spread of the blocks is in it, which cancels between cells of the same blocks.
     width = table["high_percent"] - table["low_percent"]
-    assert width.loc[("native-offload", 10_000)] > 1.3 * width.loc[("lmcache-redis", 10_000)]
+    assert (
+        width.loc[("native-offload", 10_000)]
+        > 1.3 * width.loc[("lmcache-redis", 10_000)]
+    )
 
 
 def test_a_bridge_gives_a_follow_up_its_verdict() -> None:
     levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.3})
-    again = levels[levels["scenario"] == "no-offload"].assign(run=lambda table: table["run"] + 5)
-    bridged = pd.concat([later(levels, "native-offload", 1000), later(again, "no-offload", 1000)])
+    again = levels[levels["scenario"] == "no-offload"].assign(
+        run=lambda table: table["run"] + 5
+    )
+    bridged = pd.concat(
+        [later(levels, "native-offload", 1000), later(again, "no-offload", 1000)]
+    )
     row = throughput(compared(bridged).baseline).loc[("native-offload", 10_000)]
     assert (row["verdict"], row["runs"], row["method"]) == ("better", 5, "blocks")
 
 
 def with_sizes(levels: pd.DataFrame) -> pd.DataFrame:
     """The same table with a second size of native-offload, 5 % better than the first."""
-    larger = levels[levels["scenario"] == "native-offload"].assign(cpu_blocks=20_000, configuration="larger")
+    larger = levels[levels["scenario"] == "native-offload"].assign(
+        cpu_blocks=20_000, configuration="larger"
+    )
     larger["throughput_tok_s"] *= 1.05
     return pd.concat([levels, larger], ignore_index=True)
 
@@ -111,11 +155,20 @@ def with_sizes(levels: pd.DataFrame) -> pd.DataFrame:
 def test_declared_contrasts_are_compared_and_join_the_family() -> None:
     levels = with_sizes(levels_table(sd=0.004))
     found = compared(
-        levels, contrasts=[["native-offload/20000", "native-offload/10000"], ["lmcache-redis", "native-offload"]]
+        levels,
+        contrasts=[
+            ["native-offload/20000", "native-offload/10000"],
+            ["lmcache-redis", "native-offload"],
+        ],
     )
     table = throughput(found.contrasts)
-    assert list(table["baseline"]) == ["Qwen3-0.6B/native-offload/10000", "Qwen3-0.6B/native-offload/10000"]
-    assert table.loc[("native-offload", 20_000), "effect_percent"] == pytest.approx(5.0, abs=1e-6)
+    assert list(table["baseline"]) == [
+        "Qwen3-0.6B/native-offload/10000",
+        "Qwen3-0.6B/native-offload/10000",
+    ]
+    assert table.loc[("native-offload", 20_000), "effect_percent"] == pytest.approx(
+        5.0, abs=1e-6
+    )
     assert table.loc[("lmcache-redis", 10_000), "verdict"] == "worse"
     both = pd.concat([throughput(found.baseline), table]).dropna(subset=["p_holm"])
     # What an idle arm costs is a family of its own.
@@ -139,7 +192,13 @@ def test_declared_contrasts_are_compared_and_join_the_family() -> None:
 def test_a_contrast_names_cells_with_or_without_size(
     one: str, other: str, pairs: list[tuple[str, int, str, int]]
 ) -> None:
-    cells = [("m", "a", 10), ("m", "a", 20), ("m", "b", 10), ("m", "b", 20), ("m", "c", 0)]
+    cells = [
+        ("m", "a", 10),
+        ("m", "a", 20),
+        ("m", "b", 10),
+        ("m", "b", 20),
+        ("m", "c", 0),
+    ]
     assert [(*a[1:], *b[1:]) for a, b in contrast_cells(cells, one, other)] == pairs
 
 
@@ -154,7 +213,10 @@ def published() -> pd.DataFrame:
         ("lmcache-valkey-20k", 74.6, "valkey"),
         ("lmcache-local", 58.7 * 1.118, "local"),
     ]:
-        row = level_row("Qwen3-14B", scenario, 1, 50, rate) | {"configuration": configuration, "exercised": None}
+        row = level_row("Qwen3-14B", scenario, 1, 50, rate) | {
+            "configuration": configuration,
+            "exercised": None,
+        }
         rows.append(row | {"output_tokens": 7000.0})
     return pd.DataFrame(rows)
 
@@ -162,12 +224,18 @@ def published() -> pd.DataFrame:
 def test_replicates_give_single_runs_their_spread() -> None:
     """+11.8 % from one run each, with an interval from -15 to +48 % by the study's own replicates."""
     levels = published()
-    baselines = {name: None if name == "no-offload" else "no-offload" for name in levels["scenario"]}
+    baselines = {
+        name: None if name == "no-offload" else "no-offload"
+        for name in levels["scenario"]
+    }
     table = throughput(compare_all(levels, baselines).baseline)
     row = table.loc[("lmcache-local", 10_000)]
     assert row["sd_percent"] == pytest.approx(6.2, abs=0.05)
     assert row["effect_percent"] == pytest.approx(11.8, abs=0.01)
-    assert (row["low_percent"], row["high_percent"]) == (pytest.approx(-15, abs=0.5), pytest.approx(48, abs=0.5))
+    assert (row["low_percent"], row["high_percent"]) == (
+        pytest.approx(-15, abs=0.5),
+        pytest.approx(48, abs=0.5),
+    )
     assert (row["verdict"], row["indication"]) == ("indicative", "inconclusive")
     assert "(3 degrees" in row["reason"]
     # 26 for this comparison alone; it is one of three.
@@ -179,7 +247,10 @@ def test_replicates_give_single_runs_their_spread() -> None:
 
 def test_a_single_run_without_replicates_is_not_assessed() -> None:
     levels = levels_table(runs=1)
-    assert set(throughput(compared(levels).baseline)["verdict"]) == {words.SINGLE_RUN, words.NOT_EXERCISED}
+    assert set(throughput(compared(levels).baseline)["verdict"]) == {
+        words.SINGLE_RUN,
+        words.NOT_EXERCISED,
+    }
 
 
 def test_replicates_are_never_a_treatment() -> None:
@@ -206,11 +277,18 @@ def test_the_common_level_does_not_flatter_the_baseline() -> None:
     chosen, naive = [], []
     for seed in range(100):
         levels = flat(seed)
-        row = compare_all(levels, BASELINES, metrics={"throughput_tok_s": True}).baseline.iloc[0]
+        row = compare_all(
+            levels, BASELINES, metrics={"throughput_tok_s": True}
+        ).baseline.iloc[0]
         chosen.append(np.log1p(row["effect_percent"] / 100))
-        logs = {name: log_table(rows, "throughput_tok_s") for name, rows in levels.groupby("scenario")}
+        logs = {
+            name: log_table(rows, "throughput_tok_s")
+            for name, rows in levels.groupby("scenario")
+        }
         best = logs["no-offload"].mean().idxmax()
-        naive.append(logs["native-offload"][best].mean() - logs["no-offload"][best].mean())
+        naive.append(
+            logs["native-offload"][best].mean() - logs["no-offload"][best].mean()
+        )
     assert np.mean(naive) < -0.012
     assert abs(np.mean(chosen)) < 0.006
 
@@ -218,7 +296,10 @@ def test_the_common_level_does_not_flatter_the_baseline() -> None:
 def test_a_clear_peak_of_the_baseline_is_the_common_level() -> None:
     levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.1}, sd=0.004)
     # The arm alone is much better at another level.
-    levels.loc[(levels["scenario"] == "native-offload") & (levels["level"] == 8), "throughput_tok_s"] *= 3
+    levels.loc[
+        (levels["scenario"] == "native-offload") & (levels["level"] == 8),
+        "throughput_tok_s",
+    ] *= 3
     assert set(compared(levels).baseline["level"]) == {32}
     assert set(compared(levels, level=8).baseline["levels_compared"]) == {"8"}
 
@@ -234,14 +315,22 @@ def test_runs_are_looked_at_where_the_other_half_is_best() -> None:
 def test_of_equal_levels_one_that_passed_is_the_common_one() -> None:
     levels = flat(3)
     common = compared(levels).baseline["level"].iloc[0]
-    levels.loc[(levels["scenario"] == "no-offload") & (levels["level"] == common), "checks_failed"] = "steadiness"
+    levels.loc[
+        (levels["scenario"] == "no-offload") & (levels["level"] == common),
+        "checks_failed",
+    ] = "steadiness"
     other = compared(levels).baseline
     assert other["level"].iloc[0] != common
     # A worse level is not taken for the peak because the peak failed.
     clear = levels_table(effects={"no-offload": 0.0, "native-offload": 0.3})
-    clear.loc[(clear["scenario"] == "no-offload") & (clear["level"] == 32), "checks_failed"] = "steadiness"
+    clear.loc[
+        (clear["scenario"] == "no-offload") & (clear["level"] == 32), "checks_failed"
+    ] = "steadiness"
     table = throughput(compared(clear).baseline)
-    assert (table["level"].tolist(), table["verdict"].tolist()) == ([32], ["not assessed"])
+    assert (table["level"].tolist(), table["verdict"].tolist()) == (
+        [32],
+        ["not assessed"],
+    )
 
 
 def test_a_rate_of_no_one_state_refuses_the_throughput_and_not_the_latencies() -> None:
@@ -260,10 +349,16 @@ def test_other_hardware_allows_no_verdict() -> None:
 
 
 def test_the_overview_adjusts_over_models() -> None:
-    table = throughput(compared(levels_table(["a", "b", "c"], {"no-offload": 0.0, "native-offload": 0.1})).baseline)
+    table = throughput(
+        compared(
+            levels_table(["a", "b", "c"], {"no-offload": 0.0, "native-offload": 0.1})
+        ).baseline
+    )
     assert (table["q_value"] >= table["p_value"]).all()
     assert table["discovery"].all()
-    strict = throughput(compared(levels_table(["a", "b", "c"], sd=0.05), q=1e-12).baseline)
+    strict = throughput(
+        compared(levels_table(["a", "b", "c"], sd=0.05), q=1e-12).baseline
+    )
     assert not strict["discovery"].dropna().any()
 
 
@@ -276,7 +371,10 @@ def test_peaks_are_compared_apart() -> None:
     peak, common = throughput(found.peaks).iloc[0], throughput(found.baseline).iloc[0]
     assert (peak["level"], peak["levels_compared"], common["level"]) == (8, "8;32", 32)
     assert peak["effect_percent"] > 40 > common["effect_percent"]
-    assert (peak["verdict"], set(found.peaks["metric"])) == ("better", {"throughput_tok_s"})
+    assert (peak["verdict"], set(found.peaks["metric"])) == (
+        "better",
+        {"throughput_tok_s"},
+    )
 
 
 def test_the_method_has_a_number_that_changes_with_it() -> None:
@@ -288,23 +386,45 @@ def test_the_method_has_a_number_that_changes_with_it() -> None:
         Comparison(level=8),
         Comparison(contrasts=[["a", "b"]]),
     ]
-    assert len({method_hash(settings) for settings in [Comparison(), *others, Comparison(method="paired")]}) == 6
-    assert set(compared(levels_table(), method="paired").baseline["method"]) == {"paired"}
+    assert (
+        len(
+            {
+                method_hash(settings)
+                for settings in [Comparison(), *others, Comparison(method="paired")]
+            }
+        )
+        == 6
+    )
+    assert set(compared(levels_table(), method="paired").baseline["method"]) == {
+        "paired"
+    }
 
 
 def test_averages_are_over_models_that_have_every_arm() -> None:
     effects = {"no-offload": 0.0, "native-offload": 0.1, "lmcache-redis": -0.1}
     levels = levels_table(["a", "b", "c"], effects, sd=0.001)
-    lacking = levels[~((levels["model"] == "c") & (levels["scenario"] == "lmcache-redis"))]
-    table = averages(compared(lacking).baseline).query("metric == 'throughput_tok_s'").set_index("scenario")
+    lacking = levels[
+        ~((levels["model"] == "c") & (levels["scenario"] == "lmcache-redis"))
+    ]
+    table = (
+        averages(compared(lacking).baseline)
+        .query("metric == 'throughput_tok_s'")
+        .set_index("scenario")
+    )
     assert set(table["panel"]) == {"a;b"}
     assert table["models"].tolist() == [2, 2]
     assert set(table["missing"]) == {"c/lmcache-redis/10000"}
-    assert table.loc["native-offload", "effect_percent"] == pytest.approx(100 * np.expm1(0.1), abs=0.2)
+    assert table.loc["native-offload", "effect_percent"] == pytest.approx(
+        100 * np.expm1(0.1), abs=0.2
+    )
     unmeasured = lacking.copy()
     gone = (unmeasured["model"] == "b") & (unmeasured["scenario"] == "native-offload")
     unmeasured.loc[gone, "throughput_tok_s"] = np.nan
-    table = averages(compared(unmeasured).baseline).query("metric == 'throughput_tok_s'").set_index("scenario")
+    table = (
+        averages(compared(unmeasured).baseline)
+        .query("metric == 'throughput_tok_s'")
+        .set_index("scenario")
+    )
     assert set(table["panel"]) == {"a"}
     assert "b/native-offload/10000" in table.loc["native-offload", "missing"]
 
@@ -330,9 +450,18 @@ def test_the_geometric_mean_treats_ratios_alike() -> None:
 def test_the_tables_of_verdicts_are_whole() -> None:
     levels = levels_table(["a", "b"])
     tables = verdict_tables(levels, peaks_table(levels), BASELINES, Comparison())
-    assert list(tables) == ["comparison", "contrasts", "peak_comparison", "averages", "checks"]
+    assert list(tables) == [
+        "comparison",
+        "contrasts",
+        "peak_comparison",
+        "averages",
+        "checks",
+    ]
     assert set(tables["checks"]["check"]) == {"peak_bracketed"}
-    assert tables["comparison"]["q_value"].notna().sum() == tables["comparison"]["p_holm"].notna().sum()
+    assert (
+        tables["comparison"]["q_value"].notna().sum()
+        == tables["comparison"]["p_holm"].notna().sum()
+    )
 
 
 def test_the_throughput_of_an_open_loop_is_what_was_sent_and_gets_no_verdict() -> None:
@@ -340,4 +469,7 @@ def test_the_throughput_of_an_open_loop_is_what_was_sent_and_gets_no_verdict() -
     sent = found[found["metric"] == "throughput_tok_s"]
     assert set(sent["verdict"]) <= {"not assessed", "not exercised"}
     assert sent["reason"].str.contains(OPEN_LOOP).any()
-    assert set(found[found["metric"] == "ttft_ms_p50"]["verdict"]) >= {"better", "worse"}
+    assert set(found[found["metric"] == "ttft_ms_p50"]["verdict"]) >= {
+        "better",
+        "worse",
+    }

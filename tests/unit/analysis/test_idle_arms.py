@@ -22,7 +22,10 @@ def idle(effect: float, **changes: object) -> pd.DataFrame:
 
 
 def judged(
-    levels: pd.DataFrame, scenario: str = "idle", metric: str = "throughput_tok_s", **settings: object
+    levels: pd.DataFrame,
+    scenario: str = "idle",
+    metric: str = "throughput_tok_s",
+    **settings: object,
 ) -> pd.Series:
     """The row of an arm against its baseline."""
     table = compare_all(levels, BASELINES, Comparison(**settings)).baseline
@@ -45,16 +48,25 @@ def with_columns(levels: pd.DataFrame, scenario: str, **values: object) -> pd.Da
 def test_an_idle_arm_that_is_slower_is_worse_although_idle() -> None:
     levels = idle(np.log(0.61))
     row = judged(levels)
-    assert (row["verdict"], row["runs"], row["family"]) == (words.WORSE_IDLE, 5, "primary, idle")
+    assert (row["verdict"], row["runs"], row["family"]) == (
+        words.WORSE_IDLE,
+        5,
+        "primary, idle",
+    )
     assert row["low_percent"] < -39 < row["high_percent"] < -37
     assert row["cost_percent"] > 39
     assert "served next to nothing" in row["reason"]
     latency = judged(levels, metric=TTFT)
-    assert (latency["verdict"], latency["family"]) == (words.WORSE_IDLE, "exploratory, idle")
+    assert (latency["verdict"], latency["family"]) == (
+        words.WORSE_IDLE,
+        "exploratory, idle",
+    )
 
 
 @pytest.mark.parametrize("effect", [0.0, -0.02, 0.01])
-def test_the_cost_of_an_idle_arm_is_bounded_by_the_end_of_its_interval(effect: float) -> None:
+def test_the_cost_of_an_idle_arm_is_bounded_by_the_end_of_its_interval(
+    effect: float,
+) -> None:
     levels = idle(effect, sd=0.005)
     row, latency = judged(levels), judged(levels, metric=TTFT)
     assert (row["verdict"], row["interval_percent"]) == (words.IDLE, 90)
@@ -99,7 +111,9 @@ def test_an_idle_run_that_fails_a_check_does_not_count_for_the_cost() -> None:
 
 def test_a_run_of_unknown_activity_does_not_count_for_the_cost() -> None:
     levels = idle(-0.5)
-    levels.loc[(levels["scenario"] == "idle") & (levels["run"] == 2), "exercised"] = pd.NA
+    levels.loc[(levels["scenario"] == "idle") & (levels["run"] == 2), "exercised"] = (
+        pd.NA
+    )
     row = judged(levels)
     assert (row["verdict"], row["runs"]) == (words.WORSE_IDLE, 4)
     assert "run 2: activity not known" in row["reason"]
@@ -128,21 +142,30 @@ def test_a_slower_build_is_found_though_the_arm_is_idle_on_both() -> None:
     levels = levels_table(effects={"idle": 0.0, ACTIVE: -0.3})
     levels["exercised"] = pd.array([False] * len(levels), dtype="boolean")
     table = compare_all(levels, {"idle": None, ACTIVE: "idle"}).baseline
-    assert table[table["metric"] == "throughput_tok_s"].iloc[0]["verdict"] == words.WORSE_IDLE
+    assert (
+        table[table["metric"] == "throughput_tok_s"].iloc[0]["verdict"]
+        == words.WORSE_IDLE
+    )
 
 
 def test_idle_arms_are_adjusted_for_each_other_and_change_no_other_verdict() -> None:
     effects = {"no-offload": 0.0, ACTIVE: 0.03, "lmcache-redis": -0.04, "idle": -0.02}
     levels = pd.concat([levels_table(effects=effects, sd=0.02)], ignore_index=True)
-    more = levels[levels["scenario"] == "idle"].assign(cpu_blocks=20_000, configuration="larger")
+    more = levels[levels["scenario"] == "idle"].assign(
+        cpu_blocks=20_000, configuration="larger"
+    )
     more["throughput_tok_s"] *= 0.99
-    table = compare_all(pd.concat([levels, more], ignore_index=True), BASELINES).baseline
+    table = compare_all(
+        pd.concat([levels, more], ignore_index=True), BASELINES
+    ).baseline
     table = table[table["metric"] == "throughput_tok_s"]
     for family, members in (("primary", 2), ("primary, idle", 2)):
         rows = table[table["family"] == family]
         assert len(rows) == members
         assert list(rows["p_holm"]) == pytest.approx(holm(list(rows["p_value"])))
-        assert list(rows["p_parity_holm"]) == pytest.approx(holm(list(rows["p_parity"])))
+        assert list(rows["p_parity_holm"]) == pytest.approx(
+            holm(list(rows["p_parity"]))
+        )
         assert rows["q_value"].max() == pytest.approx(rows["p_value"].max())
 
 
@@ -151,12 +174,23 @@ def test_idle_arms_that_cost_nothing_are_rarely_called_worse(runs: int) -> None:
     """Of 250 campaigns with three idle arms, 5 % at most; one standard error is 1.4 points."""
     generator = np.random.default_rng(runs)
     wrong = 0
-    base = levels_table(effects={"no-offload": 0.0, "idle": 0.0}, levels=(8,), runs=runs)
-    more = [base[base["scenario"] == "idle"].assign(cpu_blocks=size, configuration=f"{size}") for size in (1, 2)]
+    base = levels_table(
+        effects={"no-offload": 0.0, "idle": 0.0}, levels=(8,), runs=runs
+    )
+    more = [
+        base[base["scenario"] == "idle"].assign(
+            cpu_blocks=size, configuration=f"{size}"
+        )
+        for size in (1, 2)
+    ]
     base = pd.concat([base, *more], ignore_index=True)
     for _ in range(250):
         noise = np.exp(generator.normal(0, 0.05, len(base)))
-        table = compare_all(base.assign(throughput_tok_s=100 * noise), BASELINES, metrics={"throughput_tok_s": True})
+        table = compare_all(
+            base.assign(throughput_tok_s=100 * noise),
+            BASELINES,
+            metrics={"throughput_tok_s": True},
+        )
         wrong += (table.baseline["verdict"] == words.WORSE_IDLE).any()
     assert wrong / 250 <= 0.06
 
@@ -168,9 +202,13 @@ def test_a_bounded_cost_is_rarely_below_the_true_one(effect: float) -> None:
     true = 100 * -np.expm1(effect)
     wrong = 0
     for _ in range(250):
-        logs = generator.normal(0, 0.02, len(base)) + np.where(base["scenario"] == "idle", effect, 0.0)
+        logs = generator.normal(0, 0.02, len(base)) + np.where(
+            base["scenario"] == "idle", effect, 0.0
+        )
         table = compare_all(
-            base.assign(throughput_tok_s=100 * np.exp(logs)), BASELINES, metrics={"throughput_tok_s": True}
+            base.assign(throughput_tok_s=100 * np.exp(logs)),
+            BASELINES,
+            metrics={"throughput_tok_s": True},
         )
         row = table.baseline.iloc[0]
         wrong += row["verdict"] == words.IDLE and row["cost_percent"] < true
@@ -219,7 +257,11 @@ def test_a_gain_that_the_tier_can_give_stands_alone(changes: dict[str, float]) -
 
 
 def test_what_the_baseline_computes_again_after_preemptions_can_be_gained() -> None:
-    levels = with_columns(with_columns(ahead(), ACTIVE, **SMALL_TIER), "no-offload", requests_preempted=400.0)
+    levels = with_columns(
+        with_columns(ahead(), ACTIVE, **SMALL_TIER),
+        "no-offload",
+        requests_preempted=400.0,
+    )
     assert judged(levels, ACTIVE)["qualifier"] == ""
 
 
@@ -228,13 +270,19 @@ def test_latencies_may_gain_much_from_few_hits() -> None:
     assert (row["verdict"], row["qualifier"]) == (words.BETTER, "")
 
 
-def test_a_gain_that_may_be_within_the_margin_of_what_the_tier_gives_stands_alone() -> None:
+def test_a_gain_that_may_be_within_the_margin_of_what_the_tier_gives_stands_alone() -> (
+    None
+):
     row = judged(with_columns(ahead(0.06, sd=0.005), ACTIVE, **SMALL_TIER), ACTIVE)
     assert (row["verdict"], row["qualifier"]) == (words.BETTER, "")
 
 
 def test_an_active_arm_keeps_its_verdict() -> None:
     row = judged(levels_table(effects={"no-offload": 0.0, ACTIVE: 0.3}), ACTIVE)
-    assert (row["verdict"], row["qualifier"], row["family"]) == (words.BETTER, "", "primary")
+    assert (row["verdict"], row["qualifier"], row["family"]) == (
+        words.BETTER,
+        "",
+        "primary",
+    )
     assert row["basis_activity"] == "active in 5 of 5 runs"
     assert np.isnan(row["cost_percent"])

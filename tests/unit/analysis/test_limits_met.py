@@ -28,14 +28,19 @@ def knee(scenario: str, level: int) -> float:
     return 1 / (1 + (level / KNEES[scenario]) ** 6)
 
 
-def campaign(share: Share = knee, effects: dict[str, float] | None = None, **more: Any) -> pd.DataFrame:
+def campaign(
+    share: Share = knee, effects: dict[str, float] | None = None, **more: Any
+) -> pd.DataFrame:
     flat = {"no-offload": 0.0, "native-offload": 0.0, "lmcache-redis": 0.0}
     return with_goodput(levels_table(effects=effects or flat, **more), share)
 
 
 def rows_of(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
     rows = table[table["metric"] == GOODPUT].to_dict("records")
-    return {str(row["scenario"]): {str(key): value for key, value in row.items()} for row in rows}
+    return {
+        str(row["scenario"]): {str(key): value for key, value in row.items()}
+        for row in rows
+    }
 
 
 def test_it_is_compared_where_limits_are_declared_and_nowhere_else() -> None:
@@ -45,9 +50,14 @@ def test_it_is_compared_where_limits_are_declared_and_nowhere_else() -> None:
     assert set(plain.peaks["metric"]) == {"throughput_tok_s"}
 
 
-def test_arms_are_compared_where_the_baselines_goodput_is_best_and_each_at_its_own_best() -> None:
+def test_arms_are_compared_where_the_baselines_goodput_is_best_and_each_at_its_own_best() -> (
+    None
+):
     found = compare_all(campaign(), BASELINES)
-    common, best = rows_of(found.baseline)["native-offload"], rows_of(found.peaks)["native-offload"]
+    common, best = (
+        rows_of(found.baseline)["native-offload"],
+        rows_of(found.peaks)["native-offload"],
+    )
     throughput = found.baseline[found.baseline["metric"] == "throughput_tok_s"]
     assert common["level"] == 8
     assert set(throughput["level"]) == {32}
@@ -58,19 +68,31 @@ def test_arms_are_compared_where_the_baselines_goodput_is_best_and_each_at_its_o
 
 
 def test_limits_that_everything_meets_compare_as_throughput_does() -> None:
-    table = campaign(lambda *_: 1.0, {"no-offload": 0.0, "native-offload": 0.12, "lmcache-redis": -0.12})
+    table = campaign(
+        lambda *_: 1.0,
+        {"no-offload": 0.0, "native-offload": 0.12, "lmcache-redis": -0.12},
+    )
     compared = compare_all(table, BASELINES).baseline
-    verdicts = compared.pivot_table(index="scenario", columns="metric", values="verdict", aggfunc="first")
+    verdicts = compared.pivot_table(
+        index="scenario", columns="metric", values="verdict", aggfunc="first"
+    )
     assert list(verdicts[GOODPUT]) == list(verdicts["throughput_tok_s"])
     flat = rows_of(compare_all(campaign(lambda *_: 1.0, sd=0.005), BASELINES).baseline)
     assert flat["native-offload"]["verdict"] == PARITY
 
 
-@pytest.mark.parametrize(("empty", "verdict"), [("native-offload", WORSE), ("no-offload", BETTER)])
-def test_none_on_one_side_is_a_difference_at_least_as_large_as_shown(empty: str, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("empty", "verdict"), [("native-offload", WORSE), ("no-offload", BETTER)]
+)
+def test_none_on_one_side_is_a_difference_at_least_as_large_as_shown(
+    empty: str, verdict: str
+) -> None:
     table = campaign(lambda scenario, _: 0.0 if scenario == empty else 0.9)
     found = compare_all(table, BASELINES)
-    for row in (rows_of(found.baseline)["native-offload"], rows_of(found.peaks)["native-offload"]):
+    for row in (
+        rows_of(found.baseline)["native-offload"],
+        rows_of(found.peaks)["native-offload"],
+    ):
         assert (row["verdict"], row["bound"]) == (verdict, "at least")
         assert np.isfinite([row["low_percent"], row["high_percent"]]).all()
         assert "5 of 5 runs" in row["reason"]
@@ -82,8 +104,13 @@ def test_an_arm_without_any_leaves_the_others_comparisons_as_they_are() -> None:
         return 0.0 if scenario == "lmcache-redis" else 0.9
 
     alone = campaign(but_one, {"no-offload": 0.0, "native-offload": 0.05})
-    beside = campaign(but_one, {"no-offload": 0.0, "native-offload": 0.05, "lmcache-redis": 0.0})
-    both = [rows_of(compare_all(table, BASELINES).baseline)["native-offload"] for table in (alone, beside)]
+    beside = campaign(
+        but_one, {"no-offload": 0.0, "native-offload": 0.05, "lmcache-redis": 0.0}
+    )
+    both = [
+        rows_of(compare_all(table, BASELINES).baseline)["native-offload"]
+        for table in (alone, beside)
+    ]
     widths = [row["high_percent"] - row["low_percent"] for row in both]
     assert widths[1] == pytest.approx(widths[0], rel=0.6)
     assert both[0]["method"] == both[1]["method"]
@@ -105,7 +132,9 @@ def changed(column: str, scenario: str, value: Any) -> pd.DataFrame:
         (changed("checks_failed", "native-offload", "window"), "failed window"),
     ],
 )  # fmt: skip
-def test_nothing_is_said_where_goodput_cannot_be_compared(table: pd.DataFrame, says: str) -> None:
+def test_nothing_is_said_where_goodput_cannot_be_compared(
+    table: pd.DataFrame, says: str
+) -> None:
     row = rows_of(compare_all(table, BASELINES).baseline)["native-offload"]
     assert row["verdict"] == NOT_ASSESSED
     assert says in row["reason"]
@@ -120,7 +149,10 @@ def test_at_fixed_rates_goodput_is_judged_though_throughput_is_not() -> None:
 
 
 def test_failed_requests_missed_the_limits_already_and_widen_nothing() -> None:
-    none, some = (rows_of(compare_all(campaign().assign(requests_errored=n), BASELINES).baseline) for n in (0, 1))
+    none, some = (
+        rows_of(compare_all(campaign().assign(requests_errored=n), BASELINES).baseline)
+        for n in (0, 1)
+    )
     for name in ("low_percent", "effect_percent", "high_percent"):
         assert some["native-offload"][name] == none["native-offload"][name]
 
@@ -136,7 +168,12 @@ def test_few_that_meet_the_limits_make_no_claim_of_chance() -> None:
             for column in met.T
         ]  # fmt: skip
         logs = np.log([[row[GOODPUT] for row in side] for side in rows]).T
-        claims += allowing_for(contrasts(logs, [(1, 0)])[0], rows[0], rows[1], GOODPUT).p_difference() < 0.05
+        claims += (
+            allowing_for(
+                contrasts(logs, [(1, 0)])[0], rows[0], rows[1], GOODPUT
+            ).p_difference()
+            < 0.05
+        )
     assert claims <= 0.06 * looked
 
 
@@ -149,7 +186,9 @@ def test_a_peak_names_the_level_of_the_most_goodput(tmp_path: Any) -> None:
     none = peak_row(campaign(lambda *_: 0.0).query("scenario == 'no-offload'"))
     assert np.isnan(none["goodput_level"])
     assert (none[GOODPUT], none["goodput_share"]) == (0, 0)
-    unknown = peak_row(changed(GOODPUT, "no-offload", np.nan).query("scenario == 'no-offload'"))
+    unknown = peak_row(
+        changed(GOODPUT, "no-offload", np.nan).query("scenario == 'no-offload'")
+    )
     assert np.isnan(unknown[GOODPUT])
     path = tmp_path / "peak.csv"
     pd.DataFrame([arm, none]).to_csv(path, index=False)
@@ -158,6 +197,8 @@ def test_a_peak_names_the_level_of_the_most_goodput(tmp_path: Any) -> None:
 
 def test_the_campaigns_own_checks_find_nothing_in_it() -> None:
     table = campaign()
-    peaks = pd.DataFrame([peak_row(rows) for _, rows in table.groupby(["model", "scenario"], sort=False)])
+    peaks = pd.DataFrame(
+        [peak_row(rows) for _, rows in table.groupby(["model", "scenario"], sort=False)]
+    )
     checks = verdict_tables(table, peaks, BASELINES, Comparison())["checks"]
     assert list(checks[checks["severity"] == "fail"]["message"]) == []

@@ -21,20 +21,48 @@ from kveval.analysis.levels.requests import Requests
 from kveval.load.reports import RequestRecord
 from kveval.spec.reuse import visited
 
-WORKLOAD = {"prefix_count": 8, "prefix_tokens": 6000, "prompt_tokens": 32, "levels": [2], "turns": 1}
+WORKLOAD = {
+    "prefix_count": 8,
+    "prefix_tokens": 6000,
+    "prompt_tokens": 32,
+    "levels": [2],
+    "turns": 1,
+}
 
 
-def loop(lengths: np.ndarray, tokens: np.ndarray | None = None, turn: int = 0, silent: float = 0.5) -> Requests:
+def loop(
+    lengths: np.ndarray,
+    tokens: np.ndarray | None = None,
+    turn: int = 0,
+    silent: float = 0.5,
+) -> Requests:
     """One stream of requests back to back from second 0 on, of so many tokens each, silent for a share of each."""
     ends = np.cumsum(lengths)
     tokens = np.full(len(lengths), 16) if tokens is None else tokens
     return Requests(
         [
             RequestRecord(
-                *("completed", end - length, end - (1 - silent) * length, end, end, 6032, int(count)),
-                *(1000 * silent * length, 1000 * length / count, 1.0, 1000 * length, str(number), turn),
+                *(
+                    "completed",
+                    end - length,
+                    end - (1 - silent) * length,
+                    end,
+                    end,
+                    6032,
+                    int(count),
+                ),
+                *(
+                    1000 * silent * length,
+                    1000 * length / count,
+                    1.0,
+                    1000 * length,
+                    str(number),
+                    turn,
+                ),
             )
-            for number, (end, length, count) in enumerate(zip(ends, lengths, tokens, strict=True))
+            for number, (end, length, count) in enumerate(
+                zip(ends, lengths, tokens, strict=True)
+            )
         ]
     )
 
@@ -42,11 +70,15 @@ def loop(lengths: np.ndarray, tokens: np.ndarray | None = None, turn: int = 0, s
 def test_the_share_of_first_visits_is_of_the_windows_prompt_tokens() -> None:
     requests = loop(np.full(20, 1.0))
     visits, unshared = prompt_shares(WORKLOAD, 2, requests, (10.0, 20.0))
-    assert visits == pytest.approx((visited(8, 20) - visited(8, 10)) * 6000 / (10 * 6032))
+    assert visits == pytest.approx(
+        (visited(8, 20) - visited(8, 10)) * 6000 / (10 * 6032)
+    )
     assert unshared == pytest.approx(32 / 6032)
     assert prompt_shares({**WORKLOAD, "prime": True}, 2, requests, (10.0, 20.0))[0] == 0
     # Later turns visit what their conversation did.
-    assert prompt_shares(WORKLOAD, 2, loop(np.full(20, 1.0), turn=1), (10.0, 20.0))[0] == 0
+    assert (
+        prompt_shares(WORKLOAD, 2, loop(np.full(20, 1.0), turn=1), (10.0, 20.0))[0] == 0
+    )
     assert np.isnan(prompt_shares({"levels": [2]}, 2, requests, (10.0, 20.0))[0])
 
 
@@ -67,14 +99,19 @@ def test_the_counting_error_is_that_of_runs_made_again(varied: str) -> None:
 def test_the_cut_is_that_of_windows_anywhere() -> None:
     """A request a second, silent for nine tenths of it, in windows of ten and a half."""
     requests = loop(np.full(60, 1.0), silent=0.9)
-    logs = [np.log(requests.delivered(start, start + 10.37).sum()) for start in np.linspace(10, 11, 200)]
+    logs = [
+        np.log(requests.delivered(start, start + 10.37).sum())
+        for start in np.linspace(10, 11, 200)
+    ]
     assert cut_error(requests, 10.0, 20.37, 1.0) == pytest.approx(np.std(logs), rel=0.3)
     assert cut_error(steady(640.0, 120.0), 0.0, 120.0, 8.0) < 0.001
 
 
 @pytest.mark.parametrize("count", [12, 50, 400])
 @pytest.mark.parametrize("share", [0.5, 0.9])
-def test_the_error_of_a_quantile_is_that_of_samples_drawn_again(count: int, share: float) -> None:
+def test_the_error_of_a_quantile_is_that_of_samples_drawn_again(
+    count: int, share: float
+) -> None:
     generator = np.random.default_rng(2)
     samples = generator.lognormal(0, 0.4, (1500, count))
     drawn = np.log(np.quantile(samples, share, axis=1, method="inverted_cdf")).std()
@@ -112,27 +149,51 @@ def test_turns_of_a_conversation_are_not_taken_for_so_many_requests() -> None:
     """Turns that are almost alike: an interval from as many requests would hold the p99 in two of three windows."""
     loop = ClosedLoop("light", 16, 100.0, turns=6, spread=0.4)
     truth, generator = loop.true_quantile(0.99), np.random.default_rng(8)
-    rows = [measured(requests, *window) for requests, window in (loop.window(generator) for _ in range(60))]
-    held = [row["e2e_ms_p99_low"] <= truth and not row["e2e_ms_p99_high"] < truth for row in rows]
+    rows = [
+        measured(requests, *window)
+        for requests, window in (loop.window(generator) for _ in range(60))
+    ]
+    held = [
+        row["e2e_ms_p99_low"] <= truth and not row["e2e_ms_p99_high"] < truth
+        for row in rows
+    ]
     assert np.mean(held) >= 0.88
     deviation = np.std(np.log([row["e2e_ms_p50"] for row in rows]))
-    assert np.mean([row["e2e_ms_p50_se"] for row in rows]) == pytest.approx(deviation, rel=0.3)
+    assert np.mean([row["e2e_ms_p50_se"] for row in rows]) == pytest.approx(
+        deviation, rel=0.3
+    )
 
 
 def called_uneven(loop: ClosedLoop, count: int = 60) -> float:
     generator = np.random.default_rng(3)
     windows = (loop.window(generator) for _ in range(count))
-    return float(np.mean([uneven(*drift(requests, *window, loop.streams)) for requests, window in windows]))
+    return float(
+        np.mean(
+            [
+                uneven(*drift(requests, *window, loop.streams))
+                for requests, window in windows
+            ]
+        )
+    )
 
 
 @pytest.mark.parametrize(
     "loops",
     [
-        [ClosedLoop(latencies, streams, seconds) for streams, seconds in ((1, 30.0), (8, 12.0), (8, 30.0), (32, 100.0))]
+        [
+            ClosedLoop(latencies, streams, seconds)
+            for streams, seconds in ((1, 30.0), (8, 12.0), (8, 30.0), (32, 100.0))
+        ]
         for latencies in ("light", "exponential", "heavy", "hits and misses")
     ]
     + [[ClosedLoop("light", streams, 60.0, pace_sd=0.05) for streams in (1, 8, 32)]],
-    ids=["light", "exponential", "heavy", "hits and misses", "a server with ups and downs"],
+    ids=[
+        "light",
+        "exponential",
+        "heavy",
+        "hits and misses",
+        "a server with ups and downs",
+    ],
 )
 def test_few_steady_levels_are_called_uneven(loops: list[ClosedLoop]) -> None:
     assert np.mean([called_uneven(loop) for loop in loops]) <= 0.06

@@ -56,7 +56,10 @@ def test_a_cell_without_a_throughput_says_so() -> None:
 
 def test_failed_checks_of_the_peak_are_united() -> None:
     table = cell({1: [100, 110], 8: [200, 205]})
-    table.loc[table["level"] == 8, "checks_failed"] = ["steadiness", "errors;steadiness"]
+    table.loc[table["level"] == 8, "checks_failed"] = [
+        "steadiness",
+        "errors;steadiness",
+    ]
     table.loc[table["level"] == 1, "checks_failed"] = "turns"
     assert peak_row(table)["checks_failed"] == "errors;steadiness"
 
@@ -83,7 +86,10 @@ def test_cross_fitting_takes_the_bias_of_the_choice_away() -> None:
 
 def test_a_plateau_holds_the_levels_that_are_as_good() -> None:
     generator = np.random.default_rng(5)
-    logs = pd.DataFrame(np.array([0.0, 0.5, 0.5, 0.3]) + generator.normal(0, 0.01, (5, 4)), columns=[1, 8, 16, 32])
+    logs = pd.DataFrame(
+        np.array([0.0, 0.5, 0.5, 0.3]) + generator.normal(0, 0.01, (5, 4)),
+        columns=[1, 8, 16, 32],
+    )
     assert plateau(logs) == [8, 16]
     assert plateau(logs + generator.normal(0, 1, (5, 1))) == [8, 16]
     assert plateau(logs.iloc[:1]) == [int(logs.iloc[0].idxmax())]
@@ -92,14 +98,21 @@ def test_a_plateau_holds_the_levels_that_are_as_good() -> None:
 def test_tables_over_cells(tmp_path: Path) -> None:
     table = levels_table(runs=2)
     levels, peaks = [], []
-    for number, (_, rows) in enumerate(table.groupby(["model", "scenario"], sort=False)):
+    for number, (_, rows) in enumerate(
+        table.groupby(["model", "scenario"], sort=False)
+    ):
         levels.append(tmp_path / f"levels-{number}.csv")
         peaks.append(tmp_path / f"peak-{number}.csv")
         rows.to_csv(levels[-1], index=False)
         peaks_table(rows).to_csv(peaks[-1], index=False)
     tables = collect(levels, peaks, METRICS)
     pd.testing.assert_frame_equal(tables["complete_metrics"], table, check_dtype=False)
-    assert list(tables["peak_throughput_all"]["scenario"]) == ["no-offload", "native-offload", "lmcache-redis", "idle"]
+    assert list(tables["peak_throughput_all"]["scenario"]) == [
+        "no-offload",
+        "native-offload",
+        "lmcache-redis",
+        "idle",
+    ]
     assert set(METRICS) <= set(tables["pcp_metrics_peak"])
     with pytest.raises(PeaksError, match="twice"):
         collect([levels[0]] * 2, [peaks[0]] * 2, METRICS)

@@ -12,7 +12,15 @@ from kveval.load.workload import workload_of
 from kveval.report.tables.configuration import search_table
 from kveval.spec.loading import load_config
 
-SETTINGS = {"start": 1, "stop": 64, "resolution": 0.1, "budget": 7, "keep": 3, "noise": 0.02, "seconds": None}
+SETTINGS = {
+    "start": 1,
+    "stop": 64,
+    "resolution": 0.1,
+    "budget": 7,
+    "keep": 3,
+    "noise": 0.02,
+    "seconds": None,
+}
 WORKLOAD = {"profile": "concurrent", "levels": {"search": SETTINGS}, "seed": 889}
 CURVE = {1: 100.0, 4: 300.0, 16: 400.0, 64: 350.0, 10: 420.0, 7: 380.0}
 CAMPAIGN = CONFIG / "campaigns" / "laptop-peak-search.yaml"
@@ -21,7 +29,9 @@ CAMPAIGN = CONFIG / "campaigns" / "laptop-peak-search.yaml"
 def described(levels: dict[int, float], workload: object = None) -> dict[str, object]:
     description = run_description("Qwen3-0.6B", "no-offload", 0, 1)
     description["specification"] = {"workload": workload or WORKLOAD}
-    description["levels"] = [{"level": level, "throughput_tok_s": value} for level, value in levels.items()]
+    description["levels"] = [
+        {"level": level, "throughput_tok_s": value} for level, value in levels.items()
+    ]
     return description
 
 
@@ -45,13 +55,23 @@ def test_the_report_shows_every_level_that_was_tried_in_its_order(tmp_path):
     freeze(pointer(tmp_path, described(CURVE)), tmp_path / "levels.json")
     table = search_table([read_pilot(tmp_path / "levels.json")])
     assert [row[2] for row in table.rows] == ["1", "4", "16", "64", "10", "7"]
-    assert [row[4] for row in table.rows] == ["", "", "next above it", "", "the peak", "next below it"]
+    assert [row[4] for row in table.rows] == [
+        "",
+        "",
+        "next above it",
+        "",
+        "the peak",
+        "next below it",
+    ]
     assert [row[5] for row in table.rows] == ["no", "no", "yes", "no", "yes", "yes"]
     assert not search_table([]).rows
 
 
 def test_a_peak_at_the_last_level_is_said_not_to_be_bracketed(tmp_path):
-    freeze(pointer(tmp_path, described({1: 1.0, 4: 4.0, 16: 16.0, 64: 60.0})), tmp_path / "levels.json")
+    freeze(
+        pointer(tmp_path, described({1: 1.0, 4: 4.0, 16: 16.0, 64: 60.0})),
+        tmp_path / "levels.json",
+    )
     pilot = read_pilot(tmp_path / "levels.json")
     assert (pilot.peak, pilot.above) == (64, None)
     (highest,) = [row[4] for row in search_table([pilot]).rows if row[2] == "64"]
@@ -60,7 +80,10 @@ def test_a_peak_at_the_last_level_is_said_not_to_be_bracketed(tmp_path):
 
 def test_a_measurement_of_given_levels_is_no_pilot(tmp_path):
     with pytest.raises(PilotError) as error:
-        freeze(pointer(tmp_path, described(CURVE, {**WORKLOAD, "levels": [1, 4]})), tmp_path / "levels.json")
+        freeze(
+            pointer(tmp_path, described(CURVE, {**WORKLOAD, "levels": [1, 4]})),
+            tmp_path / "levels.json",
+        )
     assert error.value.code == "no_search"
 
 
@@ -118,12 +141,17 @@ def test_frozen_levels_define_the_same_measurement_as_given_ones(campaign):
     cell = campaign.cells[1]
     frozen = campaign.specification(cell, (3, 5, 9))
     assert frozen.workload.levels == (3, 5, 9)
-    assert campaign.measurement_id(cell, (3, 5, 9)) != campaign.measurement_id(cell, (3, 5, 10))
+    assert campaign.measurement_id(cell, (3, 5, 9)) != campaign.measurement_id(
+        cell, (3, 5, 10)
+    )
     assert "search" not in json.dumps(frozen.to_json())
 
 
 def test_the_pilot_has_prompts_and_a_length_of_its_own(campaign):
-    pilot, cell = campaign.pilot_specification(campaign.cells[0]), campaign.specification(campaign.cells[0])
+    pilot, cell = (
+        campaign.pilot_specification(campaign.cells[0]),
+        campaign.specification(campaign.cells[0]),
+    )
     assert pilot.workload.seconds == 20
     assert cell.workload.seconds == 24
     given = workload_of({"levels": [*range(1, 99)], "seed": 889})
@@ -134,7 +162,9 @@ def test_the_pilot_has_prompts_and_a_length_of_its_own(campaign):
 def test_campaigns_with_given_levels_have_no_pilot():
     config = load_config(CONFIG / "config.yaml", CONFIG)
     assert config.pilot(config.cells[0]) is None
-    assert config.specification(config.cells[0], (1, 2)) == config.specification(config.cells[0])
+    assert config.specification(config.cells[0], (1, 2)) == config.specification(
+        config.cells[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +182,9 @@ def test_campaigns_with_given_levels_have_no_pilot():
 def test_mistakes_in_a_search_are_named(tmp_path, search, key, word):
     text = CAMPAIGN.read_text()
     old = next(line for line in text.splitlines() if "search:" in line)
-    (tmp_path / "campaign.yaml").write_text(text.replace(old, f"      search: {json.dumps(search)}"))
+    (tmp_path / "campaign.yaml").write_text(
+        text.replace(old, f"      search: {json.dumps(search)}")
+    )
     with pytest.raises(ConfigError) as error:
         load_config(tmp_path / "campaign.yaml", CONFIG)
     found = {problem.key: problem.message for problem in error.value.problems}
@@ -160,7 +192,11 @@ def test_mistakes_in_a_search_are_named(tmp_path, search, key, word):
 
 
 def test_a_search_is_for_closed_loops(tmp_path):
-    text = CAMPAIGN.read_text().replace("profile: concurrent", "profile: poisson").replace("turns: 2", "turns: 1")
+    text = (
+        CAMPAIGN.read_text()
+        .replace("profile: concurrent", "profile: poisson")
+        .replace("turns: 2", "turns: 1")
+    )
     (tmp_path / "campaign.yaml").write_text(text)
     with pytest.raises(ConfigError) as error:
         load_config(tmp_path / "campaign.yaml", CONFIG)

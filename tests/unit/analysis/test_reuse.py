@@ -12,7 +12,13 @@ from tests.support.paths import REPOSITORY
 from tests.support.synthetic import run_description
 from tests.unit.analysis.test_tier_activity import DEVICE, run
 
-from kveval.analysis.reuse import NUMBERS, TOLERANCE_POINTS, read_curve, served_shares, with_predictions
+from kveval.analysis.reuse import (
+    NUMBERS,
+    TOLERANCE_POINTS,
+    read_curve,
+    served_shares,
+    with_predictions,
+)
 from kveval.load import traces
 from kveval.load.guidellm import trace_file
 from kveval.report.tables.reuse import likely_cause
@@ -26,7 +32,9 @@ TIERED = "native-offload", 10_000
 
 @pytest.fixture(scope="module")
 def laptop() -> Specification:
-    return load_config(CONFIG / "config.yaml", CONFIG).specification(Cell("Qwen3-0.6B", *TIERED))
+    return load_config(CONFIG / "config.yaml", CONFIG).specification(
+        Cell("Qwen3-0.6B", *TIERED)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +43,9 @@ def replayed() -> Specification:
     return config.specification(next(cell for cell in config.cells if cell.cpu_blocks))
 
 
-def predicted(folder: Path, specification: Specification, /, sent: int = 83, **changes: Any) -> Mapping[str, Any]:
+def predicted(
+    folder: Path, specification: Specification, /, sent: int = 83, **changes: Any
+) -> Mapping[str, Any]:
     """The only row of a stored run's levels; `changes` are of its run.json."""
     level = specification.workload.given_levels[0]
     content = run_description("Qwen3-0.6B", *TIERED, 1) | {
@@ -45,7 +55,9 @@ def predicted(folder: Path, specification: Specification, /, sent: int = 83, **c
     (folder / "run.json").write_text(json.dumps(content | changes))
     started = pd.Series([pd.Timestamp("2026-01-01T00:00Z")] * sent + [pd.NaT])
     requests = pd.DataFrame({"level": level, "start": started})
-    row: Mapping[str, Any] = with_predictions(pd.DataFrame({"level": [level]}), requests, folder).iloc[0]
+    row: Mapping[str, Any] = with_predictions(
+        pd.DataFrame({"level": [level]}), requests, folder
+    ).iloc[0]
     return row
 
 
@@ -53,21 +65,38 @@ def test_of_drawn_prefixes_the_requests_that_were_sent_count(laptop, tmp_path):
     """Found on the device of the default campaign's first run, with 83 requests: 28.2 %; with the tier 99.0 %."""
     row = predicted(tmp_path, laptop)
     assert 100 * row["predicted_device_ratio"] == pytest.approx(28.2, abs=0.5)
-    assert 100 * row["predicted_ratio_low"] == 100 * row["predicted_ratio_high"] == pytest.approx(99.0, abs=0.5)
+    assert (
+        100 * row["predicted_ratio_low"]
+        == 100 * row["predicted_ratio_high"]
+        == pytest.approx(99.0, abs=0.5)
+    )
     assert row["predicted_prompt_tokens"] == 83 * 6032
     assert (row["predicted_tier_blocks"], row["predicted_not"]) == (10_000, "")
     curve = read_curve(row["predicted_curve"])
     assert curve["low"].is_monotonic_increasing and curve.index.is_monotonic_increasing
     ends = row["predicted_device_ratio"], row["predicted_ratio_high"]
-    assert (curve["low"].iloc[0], curve["high"].iloc[-1]) == pytest.approx(ends, abs=1e-4)
+    assert (curve["low"].iloc[0], curve["high"].iloc[-1]) == pytest.approx(
+        ends, abs=1e-4
+    )
 
 
-def test_requests_that_still_waited_when_the_level_ended_found_nothing_and_asked_for_nothing(laptop, tmp_path):
+def test_requests_that_still_waited_when_the_level_ended_found_nothing_and_asked_for_nothing(
+    laptop, tmp_path
+):
     asked = {"before": 0.0, "after": 60 * 6042.0, "delta": 60 * 6042.0}
-    levels = [{"level": 2, "report": "raw/x.json.zst", "counters": {"vllm:prefix_cache_queries_total": asked}}]
+    levels = [
+        {
+            "level": 2,
+            "report": "raw/x.json.zst",
+            "counters": {"vllm:prefix_cache_queries_total": asked},
+        }
+    ]
     waited = predicted(tmp_path, laptop, levels=levels)
     assert waited["predicted_prompt_tokens"] == 60 * 6032
-    assert waited["predicted_device_ratio"] == predicted(tmp_path, laptop, sent=60)["predicted_device_ratio"]
+    assert (
+        waited["predicted_device_ratio"]
+        == predicted(tmp_path, laptop, sent=60)["predicted_device_ratio"]
+    )
 
 
 def test_of_a_trace_the_requests_lie_beside_the_report(replayed, tmp_path):
@@ -75,7 +104,12 @@ def test_of_a_trace_the_requests_lie_beside_the_report(replayed, tmp_path):
     missing = predicted(tmp_path, replayed)
     assert np.isnan(missing["predicted_device_ratio"]) and missing["predicted_not"]
     (tmp_path / "raw").mkdir()
-    traces.write(replayed.workload, level, 1, trace_file(tmp_path / "raw" / f"guidellm-{level:04d}.json"))
+    traces.write(
+        replayed.workload,
+        level,
+        1,
+        trace_file(tmp_path / "raw" / f"guidellm-{level:04d}.json"),
+    )
     found = predicted(tmp_path, replayed, sent=200)
     rows = list(traces.rows(replayed.workload, level, 1))[:200]
     assert found["predicted_prompt_tokens"] == sum(row.input_length for row in rows)
@@ -104,15 +138,24 @@ def test_a_device_of_unknown_size_is_as_the_server_reported_it(laptop, tmp_path)
     content = laptop.to_json()
     unknown = Specification.from_json(content | {"budget": content["budget"] | sizes})
     assert predicted(tmp_path, unknown)["predicted_not"]
-    reported = predicted(tmp_path, unknown, server={"facts": {"kv_cache_tokens": 17_920}})
-    assert reported["predicted_device_ratio"] == predicted(tmp_path, laptop)["predicted_device_ratio"]
+    reported = predicted(
+        tmp_path, unknown, server={"facts": {"kv_cache_tokens": 17_920}}
+    )
+    assert (
+        reported["predicted_device_ratio"]
+        == predicted(tmp_path, laptop)["predicted_device_ratio"]
+    )
 
 
-def test_of_many_requests_longer_blocks_stand_for_those_of_a_prefix(laptop, tmp_path, monkeypatch):
+def test_of_many_requests_longer_blocks_stand_for_those_of_a_prefix(
+    laptop, tmp_path, monkeypatch
+):
     exact = predicted(tmp_path, laptop, sent=300)
     monkeypatch.setattr("kveval.analysis.reuse._ENOUGH_BLOCKS", 20_000)
     coarse = predicted(tmp_path, laptop.with_workload(prefix_tokens=6144), sent=300)
-    assert coarse["predicted_device_ratio"] == pytest.approx(exact["predicted_device_ratio"], abs=0.03)
+    assert coarse["predicted_device_ratio"] == pytest.approx(
+        exact["predicted_device_ratio"], abs=0.03
+    )
     monkeypatch.setattr("kveval.analysis.reuse._MOST_BLOCKS", 20_000)
     assert predicted(tmp_path, laptop, sent=3000)["predicted_not"]
 
@@ -121,9 +164,19 @@ def shares(device: float, low: float, high: float, **counters: float) -> Any:
     """The only share of a cell of which 65 % were found on the device and 10 % in the tier."""
     counted = {**DEVICE, "vllm:external_prefix_cache_hits_total": 20_000.0, **counters}
     level = {
-        **{"model": "tiny", "scenario": "native-offload", "cpu_blocks": 2000, "run": 1, "level": 4},
+        **{
+            "model": "tiny",
+            "scenario": "native-offload",
+            "cpu_blocks": 2000,
+            "run": 1,
+            "level": 4,
+        },
         **dict(zip(NUMBERS, (device, low, high, 200_000, 2000.0), strict=True)),
-        **{"request_prompt_tokens": 1000.0, "request_output_tokens": 10.0, "concurrency_mean": 1.0},
+        **{
+            "request_prompt_tokens": 1000.0,
+            "request_output_tokens": 10.0,
+            "concurrency_mean": 1.0,
+        },
         "device_tokens": 1e5,
     }
     (found,) = served_shares(pd.DataFrame([level]), [run("native-offload", **counted)])
@@ -140,13 +193,21 @@ def test_within_the_range_nothing_differs():
 
 
 def test_a_finding_names_what_was_counted_and_else_the_server():
-    preempted = likely_cause(shares(0.6, 0.9, 0.9, **{"vllm:num_preemptions_total": 17.0}))
+    preempted = likely_cause(
+        shares(0.6, 0.9, 0.9, **{"vllm:num_preemptions_total": 17.0})
+    )
     assert preempted.startswith("17 ")
-    unexplained = likely_cause(shares(0.6, 0.9, 0.9, **{"vllm:kv_offload_store_bytes_total": 1024 * 50_000.0}))
-    assert "server" in unexplained and not any(letter.isdigit() for letter in unexplained)
+    unexplained = likely_cause(
+        shares(0.6, 0.9, 0.9, **{"vllm:kv_offload_store_bytes_total": 1024 * 50_000.0})
+    )
+    assert "server" in unexplained and not any(
+        letter.isdigit() for letter in unexplained
+    )
 
 
 def test_a_counter_and_its_parts_by_label_are_counted_once():
     name = "lmcache_mp_l1_allocation_failure_chunks_total"
-    found = shares(0.6, 0.9, 0.9, **{name: 834.0, f'{name}{{during="l1_store"}}': 834.0})
+    found = shares(
+        0.6, 0.9, 0.9, **{name: 834.0, f'{name}{{during="l1_store"}}': 834.0}
+    )
     assert found.counted["failed"] == 834

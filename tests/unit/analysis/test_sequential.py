@@ -6,20 +6,36 @@ import numpy as np
 import pytest
 from scipy import special
 
-from kveval.analysis.estimators.sequential import Design, blocks_for_equality, look, nominal_levels, spent
+from kveval.analysis.estimators.sequential import (
+    Design,
+    blocks_for_equality,
+    look,
+    nominal_levels,
+    spent,
+)
 
 SPREAD = 0.02
 CHECKS = 1500
 
 
-def checked(effect: float, design: Design, *, checks: int = CHECKS, spread: float = SPREAD, seed: int = 1) -> Counter:
+def checked(
+    effect: float,
+    design: Design,
+    *,
+    checks: int = CHECKS,
+    spread: float = SPREAD,
+    seed: int = 1,
+) -> Counter:
     """Count the answers of simulated checks, each stopped at its first answer; differences of ln values."""
     generator = np.random.default_rng(seed)
     answers: Counter[str] = Counter()
     for values in generator.normal(0, spread, (checks, design.budget, 2)):
         blocks = generator.normal(0, 0.1, design.budget)
         base, candidate = values[:, 0] + blocks, values[:, 1] + blocks + effect
-        looks = (look(base[:n], candidate[:n], design) for n in range(design.first, design.budget + 1))
+        looks = (
+            look(base[:n], candidate[:n], design)
+            for n in range(design.first, design.budget + 1)
+        )
         found = next((one for one in looks if one.answer != "open"), None)
         answers[found.answer if found else "open"] += 1
         answers["blocks"] += found.blocks if found else design.budget
@@ -29,12 +45,17 @@ def checked(effect: float, design: Design, *, checks: int = CHECKS, spread: floa
 def test_all_is_spent_at_the_end_and_next_to_nothing_at_the_beginning() -> None:
     assert spent(1.0, 0.05) == pytest.approx(0.05)
     assert spent(0.25, 0.05) < 1e-4
-    assert [spent(part, 0.05) for part in (0.3, 0.6, 0.9)] == sorted(spent(part, 0.05) for part in (0.3, 0.6, 0.9))
+    assert [spent(part, 0.05) for part in (0.3, 0.6, 0.9)] == sorted(
+        spent(part, 0.05) for part in (0.3, 0.6, 0.9)
+    )
 
 
 def test_the_levels_are_those_of_published_bounds() -> None:
     """Five equal looks, alpha 0.05, as the programs of Lan and DeMets' authors (ldbounds) give them."""
-    bounds = [float(-special.ndtri(level / 2)) for level in nominal_levels(1, 5, 0.05).values()]
+    bounds = [
+        float(-special.ndtri(level / 2))
+        for level in nominal_levels(1, 5, 0.05).values()
+    ]
     assert bounds == pytest.approx([4.877, 3.357, 2.680, 2.290, 2.031], abs=0.002)
 
 
@@ -44,7 +65,9 @@ def test_one_look_is_the_plain_test() -> None:
 
 @pytest.mark.parametrize("budget", [4, 6, 10])
 @pytest.mark.parametrize("comparisons", [1, 5])
-def test_an_identical_build_is_seldom_called_slower_or_faster(budget: int, comparisons: int) -> None:
+def test_an_identical_build_is_seldom_called_slower_or_faster(
+    budget: int, comparisons: int
+) -> None:
     design = Design(3, budget, alpha=0.05, margin=1e-6, comparisons=comparisons)
     found = checked(0.0, design)
     # Of any direction, and with a margin that lets every difference count.
@@ -77,7 +100,10 @@ def test_noise_that_hides_everything_is_not_enough() -> None:
 def test_the_interval_covers_at_all_looks_together() -> None:
     generator, design, misses = np.random.default_rng(5), Design(3, 6), 0
     for values in generator.normal(0, SPREAD, (CHECKS, design.budget)):
-        looks = [look(np.zeros(n), values[:n] + 0.01, design) for n in range(3, design.budget + 1)]
+        looks = [
+            look(np.zeros(n), values[:n] + 0.01, design)
+            for n in range(3, design.budget + 1)
+        ]
         truth = 100 * np.expm1(0.01)
         misses += any(not one.low <= truth <= one.high for one in looks)
     assert misses / CHECKS <= 0.07
@@ -85,7 +111,9 @@ def test_the_interval_covers_at_all_looks_together() -> None:
 
 def test_less_is_better_of_times() -> None:
     base, design = np.array([0.0, 0.01, 0.0, 0.01]), Design(3, 4)
-    slower = look(base, base + np.array([0.3, 0.31, 0.3, 0.3]), design, more_is_better=False)
+    slower = look(
+        base, base + np.array([0.3, 0.31, 0.3, 0.3]), design, more_is_better=False
+    )
     assert (slower.answer, round(slower.effect)) == ("worse", 35)
 
 
@@ -103,7 +131,10 @@ def test_so_many_blocks_as_are_proposed_show_equality_nearly_always(sd: float) -
     shown = 0
     for _ in range(100):
         base, candidate = generator.normal(0, sd, (2, blocks))
-        shown += any(look(base[:n], candidate[:n], design).answer == "equal" for n in range(3, blocks + 1))
+        shown += any(
+            look(base[:n], candidate[:n], design).answer == "equal"
+            for n in range(3, blocks + 1)
+        )
     assert shown >= 80
 
 

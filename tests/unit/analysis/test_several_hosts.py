@@ -5,7 +5,17 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.support.paths import CONFIG
-from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metric, Writer, indom, pmid, units
+from tests.unit.pcp.test_archive_writer import (
+    COUNTER,
+    DOUBLE,
+    NULL,
+    U64,
+    Metric,
+    Writer,
+    indom,
+    pmid,
+    units,
+)
 
 from kveval.analysis.levels.recording import convert_recording
 from kveval.analysis.system.metrics import SystemRecording, parse_metrics
@@ -27,14 +37,27 @@ def archive(folder: Path, node: str, number: int, at: int) -> Path:
     writer = Writer(folder / node, name="pcp", host=node, start=at)
     disks = indom(60, 1)
     writer.domain(at, disks, {0: "sda", 1: "sdb"})
-    used = Metric(pmid(60, 0, 1), ("mem.util.used",), U64, units=units(1, 0, 0, (1, 0, 0)))
+    used = Metric(
+        pmid(60, 0, 1), ("mem.util.used",), U64, units=units(1, 0, 0, (1, 0, 0))
+    )
     waited = Metric(
-        pmid(60, 0, 2), ("kernel.all.pressure.cpu.some.total",), U64, semantics=COUNTER, units=units(0, 1, 0, (0, 1, 0))
+        pmid(60, 0, 2),
+        ("kernel.all.pressure.cpu.some.total",),
+        U64,
+        semantics=COUNTER,
+        units=units(0, 1, 0, (0, 1, 0)),
     )
     active = Metric(
-        pmid(60, 0, 3), ("disk.dev.avactive",), U64, indom=disks, semantics=COUNTER, units=units(0, 1, 0, (0, 2, 0))
+        pmid(60, 0, 3),
+        ("disk.dev.avactive",),
+        U64,
+        indom=disks,
+        semantics=COUNTER,
+        units=units(0, 1, 0, (0, 2, 0)),
     )
-    running = Metric(pmid(144, 0, 4), ("openmetrics.vllm.vllm.num_requests_running",), DOUBLE)
+    running = Metric(
+        pmid(144, 0, 4), ("openmetrics.vllm.vllm.num_requests_running",), DOUBLE
+    )
     for metric in [used, waited, active, *([] if number else [running])]:
         writer.metric(metric)
     for step in range(SECONDS):
@@ -53,7 +76,10 @@ def archive(folder: Path, node: str, number: int, at: int) -> Path:
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     # Of their names PCP makes what it likes: `gpu.1` is a volume to it.
-    bases = [archive(folder / "pcp", node, n, START + 300_000_000 * n) for n, node in enumerate(("gpu.0", "gpu.1"))]
+    bases = [
+        archive(folder / "pcp", node, n, START + 300_000_000 * n)
+        for n, node in enumerate(("gpu.0", "gpu.1"))
+    ]
     (folder / "raw").mkdir()
     (folder / "run.json").write_text("{}")
     pack_archives(bases, folder / "raw" / "pcp.tar.zst")
@@ -61,7 +87,9 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "pcp.parquet"
 
 
-def test_the_archives_of_all_nodes_are_packed_and_converted_as_one_recording(recording: Path) -> None:
+def test_the_archives_of_all_nodes_are_packed_and_converted_as_one_recording(
+    recording: Path,
+) -> None:
     info = archive_info(recording)
     assert info.hosts == ["gpu.0", "gpu.1"]
     assert [one["name"] for one in info.archives] == ["gpu.0/pcp", "gpu.1/pcp"]
@@ -77,7 +105,9 @@ def test_the_archives_of_all_nodes_are_packed_and_converted_as_one_recording(rec
         ("requests_running", 5.0),  # of the server, recorded once
     ],
 )
-def test_metrics_of_several_nodes_become_one_number_and_one_line(recording: Path, name: str, expected: float) -> None:
+def test_metrics_of_several_nodes_become_one_number_and_one_line(
+    recording: Path, name: str, expected: float
+) -> None:
     metrics = parse_metrics({name: METRICS[name]})
     reduced = SystemRecording(recording, metrics, "0.32.0").reduce(WINDOW)
     assert reduced.values[name] == pytest.approx(expected)

@@ -45,12 +45,16 @@ def test_the_overview_keeps_its_rate_of_false_discoveries() -> None:
 
 
 def test_a_spread_four_times_the_others_does_not_ruin_its_own_arm() -> None:
-    assert 0.93 <= simulated.block_coverage(5, np.r_[np.full(7, 0.02), 0.08], 800) <= 0.97
+    assert (
+        0.93 <= simulated.block_coverage(5, np.r_[np.full(7, 0.02), 0.08], 800) <= 0.97
+    )
 
 
 @pytest.mark.parametrize("runs", [3, 5])
 @pytest.mark.parametrize("cells", [4, 8])
-def test_the_interval_of_a_noisy_arm_among_quiet_ones_covers_its_truth(runs: int, cells: int) -> None:
+def test_the_interval_of_a_noisy_arm_among_quiet_ones_covers_its_truth(
+    runs: int, cells: int
+) -> None:
     sds = np.r_[np.full(cells - 1, 0.02), 0.08]
     assert 0.91 <= simulated.coverage_by_cell(runs, sds, 900)[-1] <= 0.97
     assert simulated.family_wise_error(runs, sds, 1000) <= 0.07

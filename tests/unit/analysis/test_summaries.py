@@ -13,20 +13,35 @@ from kveval.report.data.campaign import Measured
 
 @pytest.fixture(scope="module")
 def measured() -> Measured:
-    return campaign.measured(campaign.levels_table(campaign.cells(), runs=3, levels=(1, 50, 300, 650)))
+    return campaign.measured(
+        campaign.levels_table(campaign.cells(), runs=3, levels=(1, 50, 300, 650))
+    )
 
 
 def means(measured: Measured, levels: pd.DataFrame | None = None) -> pd.DataFrame:
     complete = measured.levels if levels is None else levels
-    return system_summary(complete, measured.comparison, measured.peaks, campaign.BASELINES, campaign.PARAMETERS)
+    return system_summary(
+        complete,
+        measured.comparison,
+        measured.peaks,
+        campaign.BASELINES,
+        campaign.PARAMETERS,
+    )
 
 
 def test_a_row_per_cell_with_its_peak_and_its_differences(measured: Measured) -> None:
     table = summary(measured.peaks, measured.comparison, campaign.PARAMETERS)
     assert len(table) == 34
-    assert list(dict.fromkeys(table["model"])) == ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ"]
+    assert list(dict.fromkeys(table["model"])) == [
+        "Qwen3-0.6B",
+        "Qwen3-8B",
+        "Qwen3-14B",
+        "Qwen3-32B-AWQ",
+    ]
     row = table[
-        (table["model"] == "Qwen3-14B") & (table["config"] == "lmcache-local") & (table["cpu_blocks"] == 20_000)
+        (table["model"] == "Qwen3-14B")
+        & (table["config"] == "lmcache-local")
+        & (table["cpu_blocks"] == 20_000)
     ]
     peak = measured.peaks[
         (measured.peaks["model"] == "Qwen3-14B")
@@ -35,7 +50,9 @@ def test_a_row_per_cell_with_its_peak_and_its_differences(measured: Measured) ->
     ]
     assert row["max_output_tps"].item() == peak[THROUGHPUT].item()
     assert row["baseline"].item() == "Qwen3-14B/no-offload/0"
-    compared = measured.comparison[measured.comparison["metric"] == THROUGHPUT].set_index(["model", *ARM])
+    compared = measured.comparison[
+        measured.comparison["metric"] == THROUGHPUT
+    ].set_index(["model", *ARM])
     at = compared.loc[("Qwen3-14B", "lmcache-local", 20_000)]
     assert row["throughput_verdict"].item() == at["verdict"]
     assert row["throughput_pct"].item() == pytest.approx(at["effect_percent"])
@@ -48,11 +65,20 @@ def test_a_row_per_cell_with_its_peak_and_its_differences(measured: Measured) ->
 def test_a_row_per_level_and_run(measured: Measured) -> None:
     table = detailed(measured.levels, campaign.PARAMETERS)
     assert len(table) == 34 * 4 * 3
-    assert {"config", "concurrency", "output_tps", "avg_ttft_ms", "p90_tpot_ms", "incomplete"} <= set(table)
+    assert {
+        "config",
+        "concurrency",
+        "output_tps",
+        "avg_ttft_ms",
+        "p90_tpot_ms",
+        "incomplete",
+    } <= set(table)
     assert table["output_tps"].sum() == pytest.approx(measured.levels[THROUGHPUT].sum())
 
 
-def test_means_over_models_are_over_the_same_models_in_every_row_of_a_panel(measured: Measured) -> None:
+def test_means_over_models_are_over_the_same_models_in_every_row_of_a_panel(
+    measured: Measured,
+) -> None:
     table = means(measured)
     everywhere = table[table["models"].str.count(";") == 3]
     assert set(everywhere["scenario"]) == set(campaign.ARMS)
@@ -60,16 +86,26 @@ def test_means_over_models_are_over_the_same_models_in_every_row_of_a_panel(meas
     larger = table[table["models"] == "Qwen3-14B;Qwen3-32B-AWQ"]
     assert len(larger) == 10
     assert (larger["models_missing"] == "Qwen3-0.6B;Qwen3-8B").all()
-    assert (table[table["scenario"] == "no-offload"]["geomean_ratio_to_baseline"] == 1).all()
+    assert (
+        table[table["scenario"] == "no-offload"]["geomean_ratio_to_baseline"] == 1
+    ).all()
 
 
 def test_a_missing_cell_cannot_move_the_means_of_the_others(measured: Measured) -> None:
     """A baseline averaged over other models than its arms is how a report came by a loss of 29 %."""
-    gone = (measured.levels["model"] == "Qwen3-32B-AWQ") & (measured.levels["scenario"] == "no-offload")
+    gone = (measured.levels["model"] == "Qwen3-32B-AWQ") & (
+        measured.levels["scenario"] == "no-offload"
+    )
     table = means(measured, measured.levels[~gone])
-    together = table[table["models"] == "Qwen3-0.6B;Qwen3-8B;Qwen3-14B"].set_index(["scenario", "cpu_blocks"])
-    of_three = means(measured, measured.levels[measured.levels["model"] != "Qwen3-32B-AWQ"])
-    alone = of_three[of_three["models"] == "Qwen3-0.6B;Qwen3-8B;Qwen3-14B"].set_index(["scenario", "cpu_blocks"])
+    together = table[table["models"] == "Qwen3-0.6B;Qwen3-8B;Qwen3-14B"].set_index(
+        ["scenario", "cpu_blocks"]
+    )
+    of_three = means(
+        measured, measured.levels[measured.levels["model"] != "Qwen3-32B-AWQ"]
+    )
+    alone = of_three[of_three["models"] == "Qwen3-0.6B;Qwen3-8B;Qwen3-14B"].set_index(
+        ["scenario", "cpu_blocks"]
+    )
     pd.testing.assert_series_equal(together["geomean_tps"], alone["geomean_tps"])
     four = table[table["models"].str.count(";") == 3]
     assert "no-offload" not in set(four["scenario"])
@@ -81,7 +117,9 @@ def test_a_mean_of_ratios_is_not_that_of_the_smallest_model(measured: Measured) 
     arm = levels["scenario"] == "llm-d-redis"
     levels.loc[arm & (levels["model"] == "Qwen3-0.6B"), THROUGHPUT] *= 4
     before, after = (
-        table[(table["scenario"] == "llm-d-redis") & (table["models"].str.count(";") == 3)]["geomean_ratio_to_baseline"]
+        table[
+            (table["scenario"] == "llm-d-redis") & (table["models"].str.count(";") == 3)
+        ]["geomean_ratio_to_baseline"]
         for table in (means(measured), means(measured, levels))
     )
     assert after.item() / before.item() == pytest.approx(np.sqrt(2))

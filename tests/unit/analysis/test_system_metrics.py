@@ -10,7 +10,17 @@ import pytest
 import yaml
 from tests.support.paths import CONFIG
 from tests.support.synthetic import level_row
-from tests.unit.pcp.test_archive_writer import COUNTER, DOUBLE, NULL, U64, Metric, Writer, indom, pmid, units
+from tests.unit.pcp.test_archive_writer import (
+    COUNTER,
+    DOUBLE,
+    NULL,
+    U64,
+    Metric,
+    Writer,
+    indom,
+    pmid,
+    units,
+)
 
 from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.analysis.system.checks import Reduced
@@ -47,8 +57,12 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     usage = metric(f"{VLLM}kv_cache_usage_perc", indom=engines)
     running = metric(f"{VLLM}num_requests_running", indom=engines)
     hits = metric(f"{VLLM}prefix_cache_hits_total", indom=engines, semantics=COUNTER)
-    queries = metric(f"{VLLM}prefix_cache_queries_total", indom=engines, semantics=COUNTER)
-    loaded = metric(f"{VLLM}kv_offload_load_bytes_total", semantics=COUNTER, units=units(1))
+    queries = metric(
+        f"{VLLM}prefix_cache_queries_total", indom=engines, semantics=COUNTER
+    )
+    loaded = metric(
+        f"{VLLM}kv_offload_load_bytes_total", semantics=COUNTER, units=units(1)
+    )
     used = metric("mem.util.used", U64, units=KBYTE)
     sent = metric("network.interface.out.bytes", U64, semantics=COUNTER, units=units(1))
     odd = metric("odd.time", U64, units=units(0, 1))
@@ -79,7 +93,9 @@ def entry(**changes: Any) -> dict[str, Any]:
     }
 
 
-def reduced(recording: Path, first: float = 0, last: float = SECONDS - 1, **changes: Any) -> tuple[float, Reduced]:
+def reduced(
+    recording: Path, first: float = 0, last: float = SECONDS - 1, **changes: Any
+) -> tuple[float, Reduced]:
     metrics = parse_metrics({"x": entry(**changes)})
     begin, end = START + round(first * SECOND), START + round(last * SECOND)
     found = SystemRecording(recording, metrics, "0.32.0").reduce((begin, end), least=10)
@@ -91,24 +107,56 @@ def reduced(recording: Path, first: float = 0, last: float = SECONDS - 1, **chan
     [
         ({"instances": "sum"}, 7.0),
         ({"instances": "max"}, 4.0),
-        ({"pcp": f"{VLLM}kv_cache_usage_perc", "unit": "percent", "scale": 100, "instances": "mean"}, 45.0),
+        (
+            {
+                "pcp": f"{VLLM}kv_cache_usage_perc",
+                "unit": "percent",
+                "scale": 100,
+                "instances": "mean",
+            },
+            45.0,
+        ),
         ({"pcp": "mem.util.used", "unit": "GiB"}, 3.0),
         ({"pcp": "mem.util.used", "unit": "GiB", "reduction": "max"}, 4.0),
         ({"pcp": "mem.util.used", "unit": "GiB", "reduction": "last"}, 4.0),
-        ({"pcp": "network.interface.out.bytes", "unit": "MB/s", "reduction": "rate"}, 3.0),
-        ({"pcp": f"{VLLM}prefix_cache_hits_total", "unit": "tokens", "reduction": "increase"}, 60 * 39),
+        (
+            {"pcp": "network.interface.out.bytes", "unit": "MB/s", "reduction": "rate"},
+            3.0,
+        ),
+        (
+            {
+                "pcp": f"{VLLM}prefix_cache_hits_total",
+                "unit": "tokens",
+                "reduction": "increase",
+            },
+            60 * 39,
+        ),
         ({"pcp": f"{VLLM}num_requests_running + {VLLM}num_requests_running"}, 14.0),
     ],
 )
-def test_reductions_instances_and_units(recording: Path, changes: dict[str, Any], expected: float) -> None:
+def test_reductions_instances_and_units(
+    recording: Path, changes: dict[str, Any], expected: float
+) -> None:
     value, found = reduced(recording, **changes)
     assert value == pytest.approx(expected)
     assert (found.samples, found.notes) == (SECONDS, [])
 
 
 def test_a_ratio_is_of_increases_in_the_window(recording: Path) -> None:
-    pair = {"numerator": f"{VLLM}prefix_cache_hits_total", "denominator": f"{VLLM}prefix_cache_queries_total"}
-    value, _ = reduced(recording, 10, 30, pcp=None, reduction="ratio", unit="percent", scale=100, **pair)
+    pair = {
+        "numerator": f"{VLLM}prefix_cache_hits_total",
+        "denominator": f"{VLLM}prefix_cache_queries_total",
+    }
+    value, _ = reduced(
+        recording,
+        10,
+        30,
+        pcp=None,
+        reduction="ratio",
+        unit="percent",
+        scale=100,
+        **pair,
+    )
     assert value == pytest.approx(75.0)
 
 
@@ -117,8 +165,17 @@ def test_only_samples_of_the_window_count(recording: Path) -> None:
     assert (value, found.samples) == (4.0, 15)
 
 
-def test_a_rate_covers_the_whole_window_though_its_samples_do_not(recording: Path) -> None:
-    value, _ = reduced(recording, 10.9, 30.1, pcp="network.interface.out.bytes", unit="MB/s", reduction="rate")
+def test_a_rate_covers_the_whole_window_though_its_samples_do_not(
+    recording: Path,
+) -> None:
+    value, _ = reduced(
+        recording,
+        10.9,
+        30.1,
+        pcp="network.interface.out.bytes",
+        unit="MB/s",
+        reduction="rate",
+    )
     assert value == pytest.approx(3.0)
 
 
@@ -139,7 +196,11 @@ def test_what_was_not_recorded_is_missing_and_named(recording: Path) -> None:
     ("window", "changes", "note"),
     [
         ((0, 5), {}, "fewer than 10 samples in the window: x"),
-        ((0, 39), {"plausible": [0, 5]}, "7 requests refused, outside the plausible 0..5"),
+        (
+            (0, 39),
+            {"plausible": [0, 5]},
+            "7 requests refused, outside the plausible 0..5",
+        ),
         ((0, 39), {"pcp": "odd.time", "unit": "GiB"}, "cannot be turned into GiB"),
         (
             (-40, 10),
@@ -147,7 +208,11 @@ def test_what_was_not_recorded_is_missing_and_named(recording: Path) -> None:
             "cover 10 s of the window's 50",
         ),
         ((0, 39), {"reduction": "rate"}, "is instant, not a counter"),
-        ((0, 39), {"pcp": f"{VLLM}kv_cache_usage_perc", "unit": "percent"}, "a fraction that is not scaled by 100"),
+        (
+            (0, 39),
+            {"pcp": f"{VLLM}kv_cache_usage_perc", "unit": "percent"},
+            "a fraction that is not scaled by 100",
+        ),
     ],
 )
 def test_what_cannot_be_trusted_is_missing_with_its_reason(
@@ -165,15 +230,26 @@ def test_a_name_may_depend_on_the_version(recording: Path) -> None:
 
 def levels(**changes: Any) -> pd.DataFrame:
     row = level_row("m", "native-offload", 1, 8, 500.0)
-    measured = {name: value for name, value in row.items() if not name.startswith(("requests_r", "requests_w", "pcp_"))}
-    window = {"window_start": pd.Timestamp(START), "window_end": pd.Timestamp(START + 39 * SECOND)}
+    measured = {
+        name: value
+        for name, value in row.items()
+        if not name.startswith(("requests_r", "requests_w", "pcp_"))
+    }
+    window = {
+        "window_start": pd.Timestamp(START),
+        "window_end": pd.Timestamp(START + 39 * SECOND),
+    }
     return pd.DataFrame([measured | window | changes])
 
 
 def test_metrics_join_their_level(recording: Path) -> None:
     catalogue = {"requests_running": entry()}
     table = with_system_metrics(levels(), recording, catalogue, "0.32.0")
-    assert (table["requests_running"][0], table["pcp_samples"][0], table["pcp_notes"][0]) == (7.0, SECONDS, "")
+    assert (
+        table["requests_running"][0],
+        table["pcp_samples"][0],
+        table["pcp_notes"][0],
+    ) == (7.0, SECONDS, "")
 
 
 def test_the_hit_ratio_is_followed_through_the_window(recording: Path) -> None:
@@ -181,26 +257,40 @@ def test_the_hit_ratio_is_followed_through_the_window(recording: Path) -> None:
     catalogue = yaml.safe_load(CATALOGUE.read_text())
     bare = levels().drop(columns=catalogue.keys() & set(levels()))
     table = with_system_metrics(bare, recording, catalogue, "0.32.0")
-    assert table.loc[0, ["hit_ratio_drift", "hit_ratio_drift_se"]].tolist() == pytest.approx([0.0, 0.0], abs=1e-9)
-    other = with_system_metrics(levels(), recording, {"requests_running": entry()}, "0.32.0")
+    assert table.loc[
+        0, ["hit_ratio_drift", "hit_ratio_drift_se"]
+    ].tolist() == pytest.approx([0.0, 0.0], abs=1e-9)
+    other = with_system_metrics(
+        levels(), recording, {"requests_running": entry()}, "0.32.0"
+    )
     assert other[["hit_ratio_drift", "hit_ratio_drift_se"]].isna().all(axis=None)
 
 
-def test_more_requests_in_the_server_than_were_sent_fails_the_level(recording: Path) -> None:
+def test_more_requests_in_the_server_than_were_sent_fails_the_level(
+    recording: Path,
+) -> None:
     catalogue = {"requests_running": entry(), "requests_waiting": entry(scale=0.25)}
     judged = columns([Outcome("steadiness", "fail", "it rose")])
     failed = with_system_metrics(levels(**judged), recording, catalogue, "0.32.0")
     assert failed["checks_failed"][0] == "steadiness;queues"
-    (message,) = [found["message"] for found in json.loads(failed["checks_messages"][0]) if found["name"] == "queues"]
+    (message,) = [
+        found["message"]
+        for found in json.loads(failed["checks_messages"][0])
+        if found["name"] == "queues"
+    ]
     assert re.findall(r"[\d.]+", message) == ["8.8", "8"]
 
 
 def test_the_catalogue_is_well_formed() -> None:
     metrics = parse_metrics(yaml.safe_load(CATALOGUE.read_text()))
     for key, metric in metrics.items():
-        suffix = {"percent": "_percent", "GiB": "_gib", "MB/s": "_mb_s", "tok/s": "_tok_s", "W": "_w"}.get(
-            metric.unit, ""
-        )
+        suffix = {
+            "percent": "_percent",
+            "GiB": "_gib",
+            "MB/s": "_mb_s",
+            "tok/s": "_tok_s",
+            "W": "_w",
+        }.get(metric.unit, "")
         assert key.endswith(suffix), f"{key} carries no unit"
         assert metric.plausible is not None
     usage = metrics["kv_cache_usage_percent"]
@@ -215,14 +305,20 @@ def test_a_mistake_in_the_catalogue_names_its_entry() -> None:
 def test_a_failed_level_has_no_window(recording: Path) -> None:
     table = levels()
     table["window_start"] = pd.NaT
-    joined = with_system_metrics(table, recording, {"requests_running": entry()}, "0.32.0")
+    joined = with_system_metrics(
+        table, recording, {"requests_running": entry()}, "0.32.0"
+    )
     assert np.isnan(joined["requests_running"][0])
     assert joined["pcp_notes"][0] == NO_WINDOW
 
 
 def test_a_counter_that_appears_later_was_zero_before(recording: Path) -> None:
     """Prometheus clients create a counter at its first use: its first value was gained then, and nothing before."""
-    loaded = {"pcp": f"{VLLM}kv_offload_load_bytes_total", "unit": "MB/s", "reduction": "rate"}
+    loaded = {
+        "pcp": f"{VLLM}kv_offload_load_bytes_total",
+        "unit": "MB/s",
+        "reduction": "rate",
+    }
     assert reduced(recording, 0, 15, **loaded)[0] == 0.0
     value, found = reduced(recording, 0, 39, **loaded)
     assert value == pytest.approx(5.0 * 19 / 39)
@@ -251,13 +347,24 @@ def test_the_first_source_that_was_recorded_is_read(recording: Path) -> None:
         ({"instances": "mean"}, 3.5),
     ],
 )
-def test_instances_are_selected_and_combined(recording: Path, changes: dict[str, Any], expected: float) -> None:
+def test_instances_are_selected_and_combined(
+    recording: Path, changes: dict[str, Any], expected: float
+) -> None:
     assert reduced(recording, **changes)[0] == expected
 
 
 def test_a_ratio_per_instance_shows_the_extreme_and_the_share(recording: Path) -> None:
-    pair = {"numerator": f"{VLLM}prefix_cache_hits_total", "denominator": f"{VLLM}prefix_cache_queries_total"}
-    common = {"pcp": None, "reduction": "ratio", "unit": "percent", "scale": 100, **pair}
+    pair = {
+        "numerator": f"{VLLM}prefix_cache_hits_total",
+        "denominator": f"{VLLM}prefix_cache_queries_total",
+    }
+    common = {
+        "pcp": None,
+        "reduction": "ratio",
+        "unit": "percent",
+        "scale": 100,
+        **pair,
+    }
     assert reduced(recording, instances="max", **common)[0] == pytest.approx(75.0)
     assert reduced(recording, instances="share_above", above=74, **common)[0] == 100
     assert reduced(recording, instances="share_above", above=76, **common)[0] == 0
@@ -275,7 +382,9 @@ def test_what_is_optional_and_absent_is_no_remark(recording: Path) -> None:
     assert found.absent == ()
 
 
-def test_a_source_that_never_had_a_value_gives_way_to_one_that_had(tmp_path: Path) -> None:
+def test_a_source_that_never_had_a_value_gives_way_to_one_that_had(
+    tmp_path: Path,
+) -> None:
     writer = Writer(tmp_path, start=START)
     empty, told = pmid(60, 0, 1), pmid(60, 0, 2)
     writer.metric(Metric(empty, ("nvidia.power",), DOUBLE))
@@ -284,7 +393,12 @@ def test_a_source_that_never_had_a_value_gives_way_to_one_that_had(tmp_path: Pat
         writer.record(START + step * SECOND, {told: {NULL: 689.0}})
     convert(writer.close(), tmp_path / "pcp.parquet")
     alternatives = [{"pcp": "openmetrics.nvml.gpu_power_watts"}]
-    value, _ = reduced(tmp_path / "pcp.parquet", pcp="nvidia.power", scale=0.001, alternatives=alternatives)
+    value, _ = reduced(
+        tmp_path / "pcp.parquet",
+        pcp="nvidia.power",
+        scale=0.001,
+        alternatives=alternatives,
+    )
     assert value == 689.0
 
 
@@ -293,16 +407,30 @@ def test_a_reset_counts_what_came_after_it(tmp_path: Path) -> None:
     number = pmid(60, 0, 1)
     writer.metric(Metric(number, ("some.counter",), DOUBLE, semantics=COUNTER))
     for step in range(40):
-        writer.record(START + step * SECOND, {number: {NULL: 10.0 * (step if step < 20 else step - 20)}})
+        writer.record(
+            START + step * SECOND,
+            {number: {NULL: 10.0 * (step if step < 20 else step - 20)}},
+        )
     convert(writer.close(), tmp_path / "pcp.parquet")
-    value, _ = reduced(tmp_path / "pcp.parquet", pcp="some.counter", reduction="increase")
+    value, _ = reduced(
+        tmp_path / "pcp.parquet", pcp="some.counter", reduction="increase"
+    )
     assert value == pytest.approx(190 + 190)
 
 
 def test_the_window_follows_the_clock_of_the_recording(recording: Path) -> None:
     catalogue = {"x": entry(pcp="mem.util.used", unit="GiB", reduction="max")}
-    early = {"window_start": pd.Timestamp(START - 22 * SECOND), "window_end": pd.Timestamp(START - 3 * SECOND)}
-    assert with_system_metrics(levels(**early), recording, catalogue, "0", 10)["x"].isna().all()
-    moved = with_system_metrics(levels(**early, clock_offset_s=22.0), recording, catalogue, "0", 10)
+    early = {
+        "window_start": pd.Timestamp(START - 22 * SECOND),
+        "window_end": pd.Timestamp(START - 3 * SECOND),
+    }
+    assert (
+        with_system_metrics(levels(**early), recording, catalogue, "0", 10)["x"]
+        .isna()
+        .all()
+    )
+    moved = with_system_metrics(
+        levels(**early, clock_offset_s=22.0), recording, catalogue, "0", 10
+    )
     assert moved["x"].tolist() == [2.0]
     assert "clock_offset" in moved["checks_noted"][0]

@@ -6,11 +6,17 @@ import pytest
 from kveval.analysis.system.tier_activity import COLUMNS, tier_activity
 from kveval.store.run_file import Cell, Change, LevelRun, Run
 
-DEVICE = {"vllm:prefix_cache_queries_total": 200_000.0, "vllm:prefix_cache_hits_total": 130_000.0}
+DEVICE = {
+    "vllm:prefix_cache_queries_total": 200_000.0,
+    "vllm:prefix_cache_hits_total": 130_000.0,
+}
 
 
 def run(scenario, level=4, **counters):
-    changes = {name: Change(before=0.0, after=value, delta=value) for name, value in counters.items()}
+    changes = {
+        name: Change(before=0.0, after=value, delta=value)
+        for name, value in counters.items()
+    }
     return Run(
         schema=1,
         measurement="id",
@@ -27,7 +33,14 @@ def run(scenario, level=4, **counters):
 
 def row(*runs):
     table = tier_activity(runs)
-    assert list(table.columns) == ["model", "scenario", "cpu_blocks", "run", "level", *COLUMNS]
+    assert list(table.columns) == [
+        "model",
+        "scenario",
+        "cpu_blocks",
+        "run",
+        "level",
+        *COLUMNS,
+    ]
     return table.iloc[0]
 
 
@@ -35,7 +48,19 @@ def test_without_a_tier_only_the_device_has_something_to_say():
     found = row(run("no-offload", **DEVICE))
     assert found["prompt_tokens"] == 200_000
     assert found["device_hit_percent"] == pytest.approx(65.0)
-    assert found[["loaded_mb", "stored_mb", "second_read_mb", "second_entries", "store_hit_percent"]].isna().all()
+    assert (
+        found[
+            [
+                "loaded_mb",
+                "stored_mb",
+                "second_read_mb",
+                "second_entries",
+                "store_hit_percent",
+            ]
+        ]
+        .isna()
+        .all()
+    )
 
 
 def test_vllms_own_tier_counts_bytes():
@@ -88,7 +113,11 @@ def test_lmcaches_tier_counts_chunks_and_its_store_bytes(store):
     assert found["loaded_mb"] == pytest.approx(100 * 256 * 1024 / 1e6)
     assert found["stored_mb"] == pytest.approx(200 * 256 * 1024 / 1e6)
     assert found["store_hit_percent"] == pytest.approx(5.0)
-    assert (found["second_read_mb"], found["second_written_mb"], found["second_entries"]) == (5.0, 50.0, 190.0)
+    assert (
+        found["second_read_mb"],
+        found["second_written_mb"],
+        found["second_entries"],
+    ) == (5.0, 50.0, 190.0)
 
 
 def test_files_count_what_is_read_and_written():
@@ -103,10 +132,16 @@ def test_files_count_what_is_read_and_written():
             },
         )
     )
-    assert (found["second_read_mb"], found["second_written_mb"], found["second_entries"]) == (3.0, 4.0, 122.0)
+    assert (
+        found["second_read_mb"],
+        found["second_written_mb"],
+        found["second_entries"],
+    ) == (3.0, 4.0, 122.0)
 
 
 def test_a_level_without_counters_is_left_out_and_nothing_is_no_error():
     silent = run("no-offload")
-    assert tier_activity([silent, run("no-offload", level=1, **DEVICE)])["level"].tolist() == [1]
+    assert tier_activity([silent, run("no-offload", level=1, **DEVICE)])[
+        "level"
+    ].tolist() == [1]
     assert tier_activity([]).empty

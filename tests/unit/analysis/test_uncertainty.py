@@ -17,35 +17,64 @@ from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.comparison import PAST_THE_PEAK
-from kveval.analysis.statistics.verdicts import BETTER, INCONCLUSIVE, NOT_ASSESSED, PARITY, WORSE
+from kveval.analysis.statistics.verdicts import (
+    BETTER,
+    INCONCLUSIVE,
+    NOT_ASSESSED,
+    PARITY,
+    WORSE,
+)
 from kveval.config.campaign import Comparison
 from kveval.report.data.comparisons import effect_text
 
 LEVEL, TOKENS = 2, 16
 
 
-def campaign(folder: Path, arms: dict[str, list[Story]], **workload: Any) -> pd.DataFrame:
+def campaign(
+    folder: Path, arms: dict[str, list[Story]], **workload: Any
+) -> pd.DataFrame:
     """Rows of complete_metrics.csv of a level, from made-up reports of GuideLLM: a story a run."""
     tables = []
     for scenario, stories in arms.items():
         for run, story in enumerate(stories, start=1):
             place = folder / scenario / str(run)
             (place / "raw").mkdir(parents=True)
-            (place / "raw" / "guidellm.json").write_text(json.dumps(document("2", [story])))
-            facts = run_description("Qwen3-0.6B", scenario, 0 if scenario == "no-offload" else 10_000, run)
+            (place / "raw" / "guidellm.json").write_text(
+                json.dumps(document("2", [story]))
+            )
+            facts = run_description(
+                "Qwen3-0.6B", scenario, 0 if scenario == "no-offload" else 10_000, run
+            )
             facts["specification"] |= {"argv": ["vllm", "serve", scenario]}
             facts["specification"]["workload"] |= {
-                **{"prompt_tokens": 32, "output_tokens": story.tokens, "turns": 1, "prefix_tokens": 6000},
-                **{"prefix_count": 8, "levels": [LEVEL], "seconds": story.seconds, "warmup_s": story.warmup_s},
+                **{
+                    "prompt_tokens": 32,
+                    "output_tokens": story.tokens,
+                    "turns": 1,
+                    "prefix_tokens": 6000,
+                },
+                **{
+                    "prefix_count": 8,
+                    "levels": [LEVEL],
+                    "seconds": story.seconds,
+                    "warmup_s": story.warmup_s,
+                },
                 **workload,
             }
-            counters = {"vllm:generation_tokens_total": float(story.delivered), "vllm:hits_total": 5000.0}
+            counters = {
+                "vllm:generation_tokens_total": float(story.delivered),
+                "vllm:hits_total": 5000.0,
+            }
             facts["levels"] = [
                 {
                     **{"level": LEVEL, "status": "ok", "report": "raw/guidellm.json"},
-                    **{"start": story.start + story.warmup_s, "end": story.start + story.seconds},
+                    **{
+                        "start": story.start + story.warmup_s,
+                        "end": story.start + story.seconds,
+                    },
                     "counters": {
-                        name: {"before": 0.0, "after": gain, "delta": gain} for name, gain in counters.items()
+                        name: {"before": 0.0, "after": gain, "delta": gain}
+                        for name, gain in counters.items()
                     },
                 }
             ]
@@ -54,12 +83,20 @@ def campaign(folder: Path, arms: dict[str, list[Story]], **workload: Any) -> pd.
     return pd.concat(tables, ignore_index=True)
 
 
-def story(rate: float, in_flight: float = LEVEL, ttft_s: float = 0.1, seconds: float = 75.0) -> Story:
+def story(
+    rate: float, in_flight: float = LEVEL, ttft_s: float = 0.1, seconds: float = 75.0
+) -> Story:
     """A level of two streams that delivers so many tok/s with so many requests in flight on average."""
     cycle = LEVEL * TOKENS / rate
     latency = cycle * in_flight / LEVEL
     return Story(
-        **{"streams": LEVEL, "seconds": seconds, "tokens": TOKENS, "warmup_s": 18.0, "prompt_tokens": 6032},
+        **{
+            "streams": LEVEL,
+            "seconds": seconds,
+            "tokens": TOKENS,
+            "warmup_s": 18.0,
+            "prompt_tokens": 6032,
+        },
         **{"latency_s": latency, "pause_s": cycle - latency, "ttft_s": ttft_s},
     )
 
@@ -75,12 +112,16 @@ def trial(tmp_path: Path) -> pd.DataFrame:
     """A trial on two cores: 52 requests a level without a tier, seven to nine times as many with one."""
     arms = {
         "no-offload": [story(rate, ttft_s=1.5) for rate in (14.86, 14.84, 14.85)],
-        "native-offload": [story(rate, in_flight=1.83) for rate in (141.0, 104.0, 120.0)],
+        "native-offload": [
+            story(rate, in_flight=1.83) for rate in (141.0, 104.0, 120.0)
+        ],
     }
     return campaign(tmp_path, arms)
 
 
-def test_a_nine_fold_effect_of_few_tokens_and_a_starved_loop_has_its_verdicts(trial: pd.DataFrame) -> None:
+def test_a_nine_fold_effect_of_few_tokens_and_a_starved_loop_has_its_verdicts(
+    trial: pd.DataFrame,
+) -> None:
     without = trial[trial["scenario"] == "no-offload"]
     assert without["output_tokens"].between(800, 850).all()
     assert without["checks_noted"].str.contains("few_tokens").all()
@@ -92,7 +133,9 @@ def test_a_nine_fold_effect_of_few_tokens_and_a_starved_loop_has_its_verdicts(tr
     throughput = rows["throughput_tok_s"]
     assert (throughput["verdict"], throughput["bound"]) == (BETTER, "at least")
     assert throughput["low_percent"] > 100
-    assert throughput["low_percent"] < 100 * (120 / 14.85 - 1) < throughput["high_percent"]
+    assert (
+        throughput["low_percent"] < 100 * (120 / 14.85 - 1) < throughput["high_percent"]
+    )
     assert effect_text(throughput).startswith("at least +")
     assert "fewer requests in flight" in throughput["reason"]
     ttft = rows["ttft_ms_p50"]
@@ -100,13 +143,20 @@ def test_a_nine_fold_effect_of_few_tokens_and_a_starved_loop_has_its_verdicts(tr
     assert ttft["high_percent"] < -50
 
 
-def test_a_level_alone_is_not_bracketed_and_compared_all_the_same(trial: pd.DataFrame) -> None:
+def test_a_level_alone_is_not_bracketed_and_compared_all_the_same(
+    trial: pd.DataFrame,
+) -> None:
     assert {row["level"] for row in compared(trial).values()} == {LEVEL}
 
 
-def with_shortfall(effect: float, reference: float = 0.0, arm: float = 0.0, **changes: Any) -> pd.DataFrame:
+def with_shortfall(
+    effect: float, reference: float = 0.0, arm: float = 0.0, **changes: Any
+) -> pd.DataFrame:
     """A campaign with a true effect on throughput, and what starved loops leave of it: fewer deliver as much less."""
-    effects = {"no-offload": np.log1p(-reference), "native-offload": np.log1p(effect) + np.log1p(-arm)}
+    effects = {
+        "no-offload": np.log1p(-reference),
+        "native-offload": np.log1p(effect) + np.log1p(-arm),
+    }
     levels = levels_table(effects=effects, **{"sd": 0.004, "levels": (8,), **changes})
     share = levels["scenario"].map({"no-offload": reference, "native-offload": arm})
     latencies = [name for name in levels if "_ms_" in name]
@@ -114,8 +164,12 @@ def with_shortfall(effect: float, reference: float = 0.0, arm: float = 0.0, **ch
     return levels.assign(concurrency_shortfall=share)
 
 
-@pytest.mark.parametrize("arms", [{"arm": 0.15}, {"reference": 0.15}, {"arm": 0.3, "reference": 0.1}])
-def test_equals_of_which_one_is_starved_are_neither_different_nor_alike(arms: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "arms", [{"arm": 0.15}, {"reference": 0.15}, {"arm": 0.3, "reference": 0.1}]
+)
+def test_equals_of_which_one_is_starved_are_neither_different_nor_alike(
+    arms: dict[str, float],
+) -> None:
     rows = compared(with_shortfall(0.0, **arms))
     assert {row["verdict"] for row in rows.values()} == {INCONCLUSIVE}
     assert {row["bound"] for row in rows.values()} == {""}
@@ -137,7 +191,9 @@ def test_equals_of_which_one_is_starved_are_neither_different_nor_alike(arms: di
         (0.5, {}, BETTER, ""),
     ],
 )
-def test_a_starved_loop_bounds_the_effect(effect: float, arms: dict[str, float], verdict: str, bound: str) -> None:
+def test_a_starved_loop_bounds_the_effect(
+    effect: float, arms: dict[str, float], verdict: str, bound: str
+) -> None:
     row = compared(with_shortfall(effect, **arms))["throughput_tok_s"]
     assert (row["verdict"], row["bound"]) == (verdict, bound)
     assert row["low_percent"] <= 100 * effect + 5
@@ -145,7 +201,9 @@ def test_a_starved_loop_bounds_the_effect(effect: float, arms: dict[str, float],
 
 
 def test_a_starved_arm_past_its_peak_has_no_verdict() -> None:
-    levels = levels_table(effects={"no-offload": 0.0, "native-offload": 1.0}, levels=(8, 32), sd=0.004)
+    levels = levels_table(
+        effects={"no-offload": 0.0, "native-offload": 1.0}, levels=(8, 32), sd=0.004
+    )
     levels["concurrency_shortfall"] = 0.0
     arm = levels["scenario"] == "native-offload"
     levels.loc[arm, "concurrency_shortfall"] = 0.2
@@ -157,9 +215,17 @@ def test_a_starved_arm_past_its_peak_has_no_verdict() -> None:
 
 def test_a_latency_may_be_longer_by_what_littles_law_allows() -> None:
     # With an effect: an interval beside parity would be that of another confidence.
-    row = compared(with_shortfall(0.5, arm=0.2).assign(e2e_ms_mean=lambda table: table["e2e_ms_p50"]))["e2e_ms_p50"]
-    plain = compared(with_shortfall(0.5, arm=0.2).assign(concurrency_shortfall=0.0))["e2e_ms_p50"]
-    assert (100 + row["high_percent"]) / (100 + plain["high_percent"]) == pytest.approx(1.25)
+    row = compared(
+        with_shortfall(0.5, arm=0.2).assign(
+            e2e_ms_mean=lambda table: table["e2e_ms_p50"]
+        )
+    )["e2e_ms_p50"]
+    plain = compared(with_shortfall(0.5, arm=0.2).assign(concurrency_shortfall=0.0))[
+        "e2e_ms_p50"
+    ]
+    assert (100 + row["high_percent"]) / (100 + plain["high_percent"]) == pytest.approx(
+        1.25
+    )
     assert row["low_percent"] == pytest.approx(plain["low_percent"])
 
 
@@ -172,10 +238,19 @@ def test_identical_runs_are_as_sure_as_their_requests_allow(tmp_path: Path) -> N
     for latency in np.linspace(3.65, 5.85, 12):
         arms = {
             scenario: [
-                Story(streams=2, seconds=40.0, latency_s=each + run * 1e-5, ttft_s=each - 0.1, tokens=16)
+                Story(
+                    streams=2,
+                    seconds=40.0,
+                    latency_s=each + run * 1e-5,
+                    ttft_s=each - 0.1,
+                    tokens=16,
+                )
                 for run in range(3)
             ]
-            for scenario, each in (("no-offload", 5.0), ("native-offload", float(latency)))
+            for scenario, each in (
+                ("no-offload", 5.0),
+                ("native-offload", float(latency)),
+            )
         }
         row = compared(campaign(tmp_path / str(latency), arms))["throughput_tok_s"]
         truth = 100 * (5.0 / latency - 1)
@@ -185,17 +260,26 @@ def test_identical_runs_are_as_sure_as_their_requests_allow(tmp_path: Path) -> N
 
 
 def test_identical_numbers_without_any_noise_are_taken_as_they_are() -> None:
-    levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.0}, levels=(8,))
+    levels = levels_table(
+        effects={"no-offload": 0.0, "native-offload": 0.0}, levels=(8,)
+    )
     levels["throughput_tok_s"] = 500.0
     row = compared(levels)["throughput_tok_s"]
-    assert (row["effect_percent"], row["low_percent"], row["high_percent"], row["verdict"]) == (0, 0, 0, PARITY)
+    assert (
+        row["effect_percent"],
+        row["low_percent"],
+        row["high_percent"],
+        row["verdict"],
+    ) == (0, 0, 0, PARITY)
     noisy = compared(levels.assign(throughput_se=0.1))["throughput_tok_s"]
     assert (noisy["verdict"], noisy["low_percent"] < -5) == (INCONCLUSIVE, True)
 
 
 def test_one_failed_run_of_three_leaves_too_few_and_four_enough() -> None:
     levels = with_shortfall(0.5, runs=4)
-    levels.loc[(levels["scenario"] == "native-offload") & (levels["run"] == 2), "checks_failed"] = "errors"
+    levels.loc[
+        (levels["scenario"] == "native-offload") & (levels["run"] == 2), "checks_failed"
+    ] = "errors"
     assert compared(levels)["throughput_tok_s"]["verdict"] == BETTER
     row = compared(levels[levels["run"] < 4])["throughput_tok_s"]
     assert (row["verdict"], row["runs"]) == (NOT_ASSESSED, 3)
@@ -204,10 +288,13 @@ def test_one_failed_run_of_three_leaves_too_few_and_four_enough() -> None:
 def test_windows_that_change_apart_widen_the_interval_and_alike_do_not() -> None:
     levels = with_shortfall(0.02).assign(throughput_drift=0.0, throughput_drift_se=0.01)
     arm = levels["scenario"] == "native-offload"
-    row, alike = (compared(levels.assign(throughput_drift=change)) for change in (0.0, 0.2))
+    row, alike = (
+        compared(levels.assign(throughput_drift=change)) for change in (0.0, 0.2)
+    )
     apart = compared(levels.assign(throughput_drift=np.where(arm, 0.2, 0.0)))
     widths = [
-        found["throughput_tok_s"]["high_percent"] - found["throughput_tok_s"]["low_percent"]
+        found["throughput_tok_s"]["high_percent"]
+        - found["throughput_tok_s"]["low_percent"]
         for found in (row, alike, apart)
     ]
     assert widths[0] == pytest.approx(widths[1])
@@ -228,7 +315,9 @@ contrasted = st.builds(
 
 
 @given(contrasted, st.floats(0, 1))
-def test_nothing_that_is_allowed_for_makes_a_contrast_surer(contrast: Contrast, systematic: float) -> None:
+def test_nothing_that_is_allowed_for_makes_a_contrast_surer(
+    contrast: Contrast, systematic: float
+) -> None:
     plain = Contrast(contrast.theta, contrast.se, contrast.df, "blocks")
     for wider in (contrast, contrast.with_error(systematic)):
         (low, high), (least, most) = plain.interval(0.95), wider.interval(0.95)
@@ -236,11 +325,15 @@ def test_nothing_that_is_allowed_for_makes_a_contrast_surer(contrast: Contrast, 
             assert least <= low <= high <= most
             assert wider.p_difference() >= plain.p_difference() - 1e-12
             # Above a half the difference lies outside the margin: more noise makes that less sure.
-            assert wider.p_equivalence(0.05) >= min(plain.p_equivalence(0.05), 0.5) - 1e-12
+            assert (
+                wider.p_equivalence(0.05) >= min(plain.p_equivalence(0.05), 0.5) - 1e-12
+            )
 
 
 @given(contrasted)
-def test_a_difference_is_significant_where_its_interval_excludes_none(contrast: Contrast) -> None:
+def test_a_difference_is_significant_where_its_interval_excludes_none(
+    contrast: Contrast,
+) -> None:
     low, high = contrast.interval(0.95)
     if min(abs(low), abs(high)) > 1e-6:
         assert (contrast.p_difference() < 0.05) == (low > 0 or high < 0)
@@ -248,17 +341,27 @@ def test_a_difference_is_significant_where_its_interval_excludes_none(contrast: 
 
 @pytest.mark.parametrize(("runs", "cells"), [(3, 2), (3, 3), (3, 8), (5, 8)])
 @pytest.mark.parametrize("times", [0.25, 4.0])
-def test_intervals_cover_whatever_the_baselines_spread(times: float, runs: int, cells: int) -> None:
+def test_intervals_cover_whatever_the_baselines_spread(
+    times: float, runs: int, cells: int
+) -> None:
     sds = np.r_[0.02 * times, np.full(cells - 1, 0.02)]
-    assert 0.93 <= simulated.block_coverage(runs, sds, 1500 if cells < 8 else 500) <= 0.97
+    assert (
+        0.93 <= simulated.block_coverage(runs, sds, 1500 if cells < 8 else 500) <= 0.97
+    )
 
 
 @pytest.mark.parametrize("between", [0.0, 1.0])
 @pytest.mark.parametrize("cells", [2, 8])
 def test_noise_within_runs_is_not_counted_twice(cells: int, between: float) -> None:
-    assert 0.93 <= simulated.floor_coverage(3, cells, between, 1000 if cells < 8 else 400) <= 0.97
+    assert (
+        0.93
+        <= simulated.floor_coverage(3, cells, between, 1000 if cells < 8 else 400)
+        <= 0.97
+    )
 
 
 @pytest.mark.parametrize("saturated", [False, True])
-def test_equals_of_which_one_is_starved_are_rarely_called_different(saturated: bool) -> None:
+def test_equals_of_which_one_is_starved_are_rarely_called_different(
+    saturated: bool,
+) -> None:
     assert simulated.starved_verdicts(0.15, saturated, 300)[0] <= 0.06

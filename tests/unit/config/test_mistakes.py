@@ -15,7 +15,10 @@ from kveval.spec.loading import load_config
 def problems(folder, files):
     with pytest.raises(ConfigError) as caught:
         load(folder, files)
-    return {(Path(problem.file).name, problem.key): problem for problem in caught.value.problems}
+    return {
+        (Path(problem.file).name, problem.key): problem
+        for problem in caught.value.problems
+    }
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,9 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("config")
 
 
-def test_what_does_not_go_together_is_reported_at_once_in_the_server_and_beyond_it(tmp_path):
+def test_what_does_not_go_together_is_reported_at_once_in_the_server_and_beyond_it(
+    tmp_path,
+):
     """A campaign for a cluster's GPUs made one for a CPU, with a size that its baseline cannot have."""
     (tmp_path / "campaigns").mkdir()
     for path in CONFIG.glob("*.yaml"):
@@ -68,7 +73,9 @@ def test_all_mistakes_of_all_files_are_reported_at_once(tmp_path):
         ("config.yaml", "run"),
         ("config.yaml", "server.vllm"),
     }
-    likeliest = {key: (problem.code, *problem.near[:1]) for (_, key), problem in found.items()}
+    likeliest = {
+        key: (problem.code, *problem.near[:1]) for (_, key), problem in found.items()
+    }
     assert likeliest == {
         "Qwen3-0.6B.geometry.kv_hads": ("unknown_key", "kv_heads"),
         "Qwen3-14B.extends": ("unknown_name", "Qwen3-8B"),
@@ -90,7 +97,11 @@ def test_all_mistakes_of_all_files_are_reported_at_once(tmp_path):
         ("- a\n", "no_mapping", "a list"),
         ("a: [1\nb: 2\n", "syntax", "line 2: "),
         ("a:\n\tb: 1\n", "syntax", "line 2: "),
-        ("a: 1\nb: 2\na: 3\n", "syntax", "line 3: key 'a' is given twice, first in line 1"),
+        (
+            "a: 1\nb: 2\na: 3\n",
+            "syntax",
+            "line 3: key 'a' is given twice, first in line 1",
+        ),
         ("3: {}\n", "key_no_text", ""),
     ],
 )
@@ -108,24 +119,74 @@ def test_missing_and_undecodable_files_are_named(tmp_path):
     (tmp_path / "metrics.yaml").write_bytes(b"a: \xff\xfe\x00")
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "config.yaml", tmp_path)
-    assert [(Path(problem.file).name, problem.code) for problem in caught.value.problems] == [
-        *(("models.yaml", "no_file"), ("metrics.yaml", "syntax"))
-    ]
+    assert [
+        (Path(problem.file).name, problem.code) for problem in caught.value.problems
+    ] == [*(("models.yaml", "no_file"), ("metrics.yaml", "syntax"))]
 
 
 @pytest.mark.parametrize(
     ("path", "value", "key", "code"),
     [
-        (("scenarios", "native-offload", "baseline"), "no-ofload", "native-offload.baseline", "unknown_name"),
-        (("scenarios", "native-offload", "baseline"), "lmcache-local", "native-offload.baseline", "no_baseline"),
-        (("scenarios", "native-offload", "cpu_tier"), False, "native-offload", "cpu_tier"),
-        (("scenarios", "native-offload", "exercised"), [], "native-offload", "exercised_empty"),
-        (("scenarios", "native-offload", "store"), "redis", "native-offload", "store_not_used"),
-        (("scenarios", "no-offload", "extends"), "no-offload-mempress", "no-offload.extends", "circle"),
-        (("scenarios", "no-offload", "env"), {"HF_TOKEN": "x"}, "no-offload.env", "secret"),
-        (("scenarios", "no-offload", "env"), {"A": True}, "no-offload.env.A", "string_type"),
-        (("models", "Qwen3-0.6B", "max_model_len"), 50_000, "Qwen3-0.6B", "too_many_positions"),
-        (("models", "Qwen3-0.6B", "tensor_parallel_size"), 3, "Qwen3-0.6B", "ranks_do_not_divide"),
+        (
+            ("scenarios", "native-offload", "baseline"),
+            "no-ofload",
+            "native-offload.baseline",
+            "unknown_name",
+        ),
+        (
+            ("scenarios", "native-offload", "baseline"),
+            "lmcache-local",
+            "native-offload.baseline",
+            "no_baseline",
+        ),
+        (
+            ("scenarios", "native-offload", "cpu_tier"),
+            False,
+            "native-offload",
+            "cpu_tier",
+        ),
+        (
+            ("scenarios", "native-offload", "exercised"),
+            [],
+            "native-offload",
+            "exercised_empty",
+        ),
+        (
+            ("scenarios", "native-offload", "store"),
+            "redis",
+            "native-offload",
+            "store_not_used",
+        ),
+        (
+            ("scenarios", "no-offload", "extends"),
+            "no-offload-mempress",
+            "no-offload.extends",
+            "circle",
+        ),
+        (
+            ("scenarios", "no-offload", "env"),
+            {"HF_TOKEN": "x"},
+            "no-offload.env",
+            "secret",
+        ),
+        (
+            ("scenarios", "no-offload", "env"),
+            {"A": True},
+            "no-offload.env.A",
+            "string_type",
+        ),
+        (
+            ("models", "Qwen3-0.6B", "max_model_len"),
+            50_000,
+            "Qwen3-0.6B",
+            "too_many_positions",
+        ),
+        (
+            ("models", "Qwen3-0.6B", "tensor_parallel_size"),
+            3,
+            "Qwen3-0.6B",
+            "ranks_do_not_divide",
+        ),
         (
             ("models", "Llama-3.1-8B", "gpu_memory_utilization"),
             1.5,
@@ -136,10 +197,25 @@ def test_missing_and_undecodable_files_are_named(tmp_path):
         (("workloads", "laptop", "levels"), [], "laptop", "no_levels"),
         (("workloads", "laptop", "warmup_s"), 1000, "laptop", "all_warmup"),
         (("workloads", "laptop", "prefix_count"), 0, "laptop", "prefix_half_given"),
-        (("workloads", "laptop", "seconds"), float("inf"), "laptop.seconds", "finite_number"),
+        (
+            ("workloads", "laptop", "seconds"),
+            float("inf"),
+            "laptop.seconds",
+            "finite_number",
+        ),
         (("workloads", "sweep", "levels"), [1], "sweep", "sweep_with_levels"),
-        (("metrics", "requests_running", "reduction"), "ratio", "requests_running", "ratio_without_parts"),
-        (("config", "server", "device_blocks"), None, "server", "device_blocks_missing"),
+        (
+            ("metrics", "requests_running", "reduction"),
+            "ratio",
+            "requests_running",
+            "ratio_without_parts",
+        ),
+        (
+            ("config", "server", "device_blocks"),
+            None,
+            "server",
+            "device_blocks_missing",
+        ),
         (("config", "server", "device_blocks"), 1121, "server", "device_blocks_uneven"),
         (("config", "server", "block_size"), 16, "server", "block_size_uneven"),
         (("config", "server", "vllm"), "new", "server.vllm", "no_version"),
@@ -149,28 +225,65 @@ def test_missing_and_undecodable_files_are_named(tmp_path):
         (("config", "workload"), "sweep", "workload", "sweep"),
         (("config", "runs"), 0, "runs", "greater_than"),
         (("config", "matrix"), [], "matrix", "too_short"),
-        (("config", "matrix", 1, "models"), ["Qwen3-0.6B", "Qwen3-0.6B"], "matrix[1]", "repeated"),
-        (("config", "matrix", 0, "cpu_blocks"), [0, 10], "matrix[0].cpu_blocks[1]", "size_without_tier"),
-        (("config", "matrix", 1, "cpu_blocks"), [500, 0], "matrix[1].cpu_blocks[1]", "tier_without_size"),
-        (("config", "matrix", 1, "cpu_blocks"), [-1], "matrix[1].cpu_blocks[0]", "greater_than_equal"),
+        (
+            ("config", "matrix", 1, "models"),
+            ["Qwen3-0.6B", "Qwen3-0.6B"],
+            "matrix[1]",
+            "repeated",
+        ),
+        (
+            ("config", "matrix", 0, "cpu_blocks"),
+            [0, 10],
+            "matrix[0].cpu_blocks[1]",
+            "size_without_tier",
+        ),
+        (
+            ("config", "matrix", 1, "cpu_blocks"),
+            [500, 0],
+            "matrix[1].cpu_blocks[1]",
+            "tier_without_size",
+        ),
+        (
+            ("config", "matrix", 1, "cpu_blocks"),
+            [-1],
+            "matrix[1].cpu_blocks[0]",
+            "greater_than_equal",
+        ),
         (
             ("config", "matrix", 0, "scenarios"),
             ["no-offload", "llm-d-redis"],
             "matrix[0].scenarios[1]",
             "index_on_cluster_alone",
         ),
-        (("config", "matrix", 0, "scenarios"), ["no-offload-mempress"], "matrix[0].scenarios[0]", "fixed_capacity"),
+        (
+            ("config", "matrix", 0, "scenarios"),
+            ["no-offload-mempress"],
+            "matrix[0].scenarios[0]",
+            "fixed_capacity",
+        ),
         (("config", "server", "args"), ["--block_size=64"], "server", "computed"),
         (("config", "server", "env"), {"PYTHONHASHSEED": 7}, "server", "computed"),
         (("config", "scenarios"), {"no-offload": {}}, "scenarios.no-offload", "taken"),
-        (("config", "scenarios"), {"x": {"extends": "y"}}, "scenarios.x.extends", "unknown_name"),
+        (
+            ("config", "scenarios"),
+            {"x": {"extends": "y"}},
+            "scenarios.x.extends",
+            "unknown_name",
+        ),
         (("config", "models"), ["Qwen3-0.6B"], "models", "no_mapping"),
-        (("config", "matrix", 0, "models"), "Qwen3-0.6B", "matrix[0].models", "tuple_type"),
+        (
+            ("config", "matrix", 0, "models"),
+            "Qwen3-0.6B",
+            "matrix[0].models",
+            "tuple_type",
+        ),
         (("config", "server"), None, "server", "model_type"),
         (("config", "server", "env"), {1: "x"}, "server.env[1]", "string_type"),
     ],
 )
-def test_each_mistake_is_named_with_its_key_and_its_kind(tmp_path, path, value, key, code):
+def test_each_mistake_is_named_with_its_key_and_its_kind(
+    tmp_path, path, value, key, code
+):
     found = problems(tmp_path, changed(path, value))
     assert len(found) == 1 or path[0] in ("models", "scenarios"), found
     assert (f"{path[0]}.yaml", key) in found, found
@@ -179,13 +292,22 @@ def test_each_mistake_is_named_with_its_key_and_its_kind(tmp_path, path, value, 
 
 def paths(value, here=()):
     """Yield the path of every value in nested content."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in inner:
         yield (*here, key)
         yield from paths(item, (*here, key))
 
 
-PATHS = sorted((path for path in paths({name: RAW[name] for name in NAMES}) if len(path) > 1), key=str)
+PATHS = sorted(
+    (path for path in paths({name: RAW[name] for name in NAMES}) if len(path) > 1),
+    key=str,
+)
 ANYTHING = st.recursive(
     st.none()
     | st.booleans()
@@ -193,7 +315,8 @@ ANYTHING = st.recursive(
     | st.floats()
     | st.sampled_from(["", "x", "0.1", "no-offload", "{port}"]),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "extends", "pcp", "*", 3]), inner)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "extends", "pcp", "*", 3]), inner)
     ),
     max_leaves=5,
 )
@@ -213,7 +336,9 @@ def test_whatever_stands_in_a_file_it_loads_or_is_reported(folder, path, value):
 
 def test_a_mistake_is_reported_where_it_is_and_not_by_every_heir(tmp_path):
     files = changed(("models", "Qwen3-0.6B", "geometry", "layers"), "many")
-    assert problems(tmp_path, files).keys() == {("models.yaml", "Qwen3-0.6B.geometry.layers")}
+    assert problems(tmp_path, files).keys() == {
+        ("models.yaml", "Qwen3-0.6B.geometry.layers")
+    }
 
 
 def test_a_catalogue_that_cannot_be_read_does_not_make_its_names_unknown(tmp_path):
@@ -236,7 +361,11 @@ def test_a_cell_asked_for_by_path_is_checked(default, parts, code, near):
     with pytest.raises(ConfigError) as caught:
         default.cell(*parts)
     (problem,) = caught.value.problems
-    assert (problem.file, problem.code, problem.near[:1]) == (f"cell {'/'.join(parts)}", code, near)
+    assert (problem.file, problem.code, problem.near[:1]) == (
+        f"cell {'/'.join(parts)}",
+        code,
+        near,
+    )
 
 
 def test_a_mistake_is_told_with_its_place_and_what_would_be_right(default):

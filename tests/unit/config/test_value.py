@@ -29,22 +29,34 @@ from kveval.spec.loading import load_config
         ("prices", {"gpu_hour_usd": 2.5}, "", "no_gpu_to_price"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(tmp_path: Path, key: str, value: Any, place: str, code: str) -> None:
+def test_a_mistake_is_named_with_its_place(
+    tmp_path: Path, key: str, value: Any, place: str, code: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, changed(("config", key), value))
-    assert [(problem.key, problem.code) for problem in caught.value.problems] == [(place, code)]
+    assert [(problem.key, problem.code) for problem in caught.value.problems] == [
+        (place, code)
+    ]
 
 
 def test_tpot_and_itl_may_both_be_limited(tmp_path: Path) -> None:
-    found = load(tmp_path, changed(("config", "goodput"), {"tpot_ms": 60, "itl_ms": 50.5}))
+    found = load(
+        tmp_path, changed(("config", "goodput"), {"tpot_ms": 60, "itl_ms": 50.5})
+    )
     assert found.campaign.goodput is not None
-    assert found.campaign.goodput.declared == {"tpot_ms": 60, "itl_ms": 50.5, "of": "requests"}
+    assert found.campaign.goodput.declared == {
+        "tpot_ms": 60,
+        "itl_ms": 50.5,
+        "of": "requests",
+    }
 
 
 def test_neither_defines_a_measurement(tmp_path: Path) -> None:
     plain = load(tmp_path / "plain", changed(("config", "title"), "T"))
     files = changed(("config", "goodput"), {"ttft_ms": 500})
-    files = changed(("config", "prices"), {"host_hour_usd": 0.4, "host_gib_hour_usd": 0.004}, files)
+    files = changed(
+        ("config", "prices"), {"host_hour_usd": 0.4, "host_gib_hour_usd": 0.004}, files
+    )
     valued = load(tmp_path / "valued", files)
     assert valued.campaign.prices is not None
     assert {cell: valued.measurement_id(cell) for cell in valued.cells} == {
@@ -53,7 +65,11 @@ def test_neither_defines_a_measurement(tmp_path: Path) -> None:
 
 
 def test_imported_results_are_held_against_limits_as_well(tmp_path: Path) -> None:
-    raw = {"name": "old", "import": [{"path": str(tmp_path)}], "goodput": {"ttft_ms": 500}}
+    raw = {
+        "name": "old",
+        "import": [{"path": str(tmp_path)}],
+        "goodput": {"ttft_ms": 500},
+    }
     raw["prices"] = {"gpu_hour_usd": 2.5}
     campaign = load_config(raw, CONFIG).campaign
     assert (campaign.goodput is not None, campaign.prices is not None) == (True, True)

@@ -10,14 +10,23 @@ from typing import Any
 import pytest
 
 from kveval.engines.servers import answers
-from kveval.engines.servers.answers import TOLERANCE_NATS, check, compared, prompts, together
+from kveval.engines.servers.answers import (
+    TOLERANCE_NATS,
+    check,
+    compared,
+    prompts,
+    together,
+)
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.protocol import Completion, DeploymentError
 from kveval.engines.servers.vllm import VllmProgram
 from kveval.host.http import HttpError
 from kveval.store.run_file import Answers
 
-HITS = {True: "vllm:external_prefix_cache_hits_total", False: "vllm:prefix_cache_hits_total"}
+HITS = {
+    True: "vllm:external_prefix_cache_hits_total",
+    False: "vllm:prefix_cache_hits_total",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -44,13 +53,21 @@ class Server:
     """How many times the device's cache is emptied before the tier has anything."""
     blind: bool = False
     resets: int = 0
-    hits: dict[str, float] = field(default_factory=lambda: dict.fromkeys(HITS.values(), 0.0))
+    hits: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(HITS.values(), 0.0)
+    )
     device: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
     told: int = 0
 
-    def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
+    def ask(
+        self,
+        path: str,
+        method: str = "GET",
+        body: object = None,
+        timeout_s: float = 30.0,
+    ) -> Any:
         self.asked.append(path)
         if path.startswith("/reset_prefix_cache"):
             self.resets += 1
@@ -61,7 +78,9 @@ class Server:
         assert path == "/v1/completions"
         assert isinstance(body, dict)
         assert body["temperature"] == 0
-        return self.complete(body["prompt"], body["max_tokens"], body.get("logprobs", 0))
+        return self.complete(
+            body["prompt"], body["max_tokens"], body.get("logprobs", 0)
+        )
 
     def complete(self, prompt: str, tokens: int, likeliest: int) -> Any:
         length = len(prompt.split())
@@ -77,17 +96,33 @@ class Server:
         self.told += likeliest > 0
         first = 0 if self.blind else int(prompt[prompt.index(" is ") + 4 :][:5])
         right = [first + place for place in range(tokens)]
-        top = [{f"token_id:{token}": -0.1, "token_id:99": -0.1 - self.margin_nats} for token in right]
-        answer = [self.wrong.get(place, token) if cached else token for place, token in enumerate(right)]
+        top = [
+            {f"token_id:{token}": -0.1, "token_id:99": -0.1 - self.margin_nats}
+            for token in right
+        ]
+        answer = [
+            self.wrong.get(place, token) if cached else token
+            for place, token in enumerate(right)
+        ]
         return {
-            "choices": [{"token_ids": answer, "logprobs": {"top_logprobs": top} if likeliest else None}],
+            "choices": [
+                {
+                    "token_ids": answer,
+                    "logprobs": {"top_logprobs": top} if likeliest else None,
+                }
+            ],
             "usage": {"prompt_tokens": length, "completion_tokens": tokens},
         }
 
     def questioned(self, version: str = "0.32.0") -> Endpoint:
-        def fetch(path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
+        def fetch(
+            path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0
+        ) -> bytes:
             if path == "/metrics":
-                return "".join(f"# TYPE {name} counter\n{name} {hits}\n" for name, hits in self.hits.items()).encode()
+                return "".join(
+                    f"# TYPE {name} counter\n{name} {hits}\n"
+                    for name, hits in self.hits.items()
+                ).encode()
             return json.dumps(self.ask(path, method, body, timeout_s)).encode()
 
         return Endpoint(VllmProgram(), "m", fetch, Path("a.log"), version)
@@ -97,22 +132,47 @@ class Server:
 def test_equal_answers_from_the_cache_are_the_same(tier: bool) -> None:
     server = Server(tier=tier)
     found = check(server.questioned(), tier=tier, longest=8192)
-    assert (found.same, found.near_ties, found.changed, found.prompts, found.tokens) == (4, 0, 0, 4, 16)
+    assert (
+        found.same,
+        found.near_ties,
+        found.changed,
+        found.prompts,
+        found.tokens,
+    ) == (4, 0, 0, 4, 16)
     assert found.served_from == ("tier" if tier else "device")
     assert found.served_tokens == found.prompt_tokens
-    assert (found.unchecked, found.first_difference, found.tolerance_nats) == ("", None, TOLERANCE_NATS)
+    assert (found.unchecked, found.first_difference, found.tolerance_nats) == (
+        "",
+        None,
+        TOLERANCE_NATS,
+    )
     # The tier keeps what it has, and nothing has the server compile what log-probabilities take.
-    assert [path for path in server.asked if path != "/v1/completions"] == ["/reset_prefix_cache"] * tier
+    assert [path for path in server.asked if path != "/v1/completions"] == [
+        "/reset_prefix_cache"
+    ] * tier
     assert server.told == 0
 
 
-@pytest.mark.parametrize(("source", "of_device", "of_tier"), [("device", 4, 0), ("tier", 0, 4), ("either", 4, 4)])
-def test_the_devices_cache_and_the_tier_are_compared_each(source: str, of_device: int, of_tier: int) -> None:
+@pytest.mark.parametrize(
+    ("source", "of_device", "of_tier"),
+    [("device", 4, 0), ("tier", 0, 4), ("either", 4, 4)],
+)
+def test_the_devices_cache_and_the_tier_are_compared_each(
+    source: str, of_device: int, of_tier: int
+) -> None:
     server = Server(wrong={5: 99}, wrong_source=source)
     found = check(server.questioned(), tier=True, longest=8192)
     assert found.device is not None
-    assert (found.served_from, found.changed, found.wrong) == ("tier", of_tier, of_tier > 0)
-    assert (found.device.served_from, found.device.changed, found.device.wrong) == ("device", of_device, of_device > 0)
+    assert (found.served_from, found.changed, found.wrong) == (
+        "tier",
+        of_tier,
+        of_tier > 0,
+    )
+    assert (found.device.served_from, found.device.changed, found.device.wrong) == (
+        "device",
+        of_device,
+        of_device > 0,
+    )
     assert found.by_source == {"tier": found, "device": found.device}
     # Each prompt whose answers differ is answered once more, with log-probabilities, for both comparisons.
     assert server.told == 4
@@ -125,27 +185,46 @@ def test_a_device_that_holds_one_prompt_is_compared() -> None:
 
 
 @pytest.mark.parametrize("tier", [True, False])
-def test_another_token_where_the_cold_one_was_far_likelier_is_a_changed_answer(tier: bool) -> None:
+def test_another_token_where_the_cold_one_was_far_likelier_is_a_changed_answer(
+    tier: bool,
+) -> None:
     server = Server(tier=tier, wrong={5: 99, 9: 7})
     found = check(server.questioned(), tier=tier, longest=8192)
-    assert (found.same, found.near_ties, found.changed, found.unchecked) == (0, 0, 4, "")
+    assert (found.same, found.near_ties, found.changed, found.unchecked) == (
+        0,
+        0,
+        4,
+        "",
+    )
     first = found.first_difference
     assert first is not None
-    assert (first.prompt, first.token, first.again, first.near_tie) == (0, 5, "99", False)
+    assert (first.prompt, first.token, first.again, first.near_tie) == (
+        0,
+        5,
+        "99",
+        False,
+    )
     assert first.margin_nats == pytest.approx(3.0)
     assert server.told == 4
 
 
 def test_a_token_that_is_not_among_the_likeliest_is_a_changed_answer() -> None:
-    found = check(Server(margin_nats=0.1, wrong={0: 7}).questioned(), tier=True, longest=8192)
+    found = check(
+        Server(margin_nats=0.1, wrong={0: 7}).questioned(), tier=True, longest=8192
+    )
     assert found.changed == 4
     assert found.first_difference is not None
     assert found.first_difference.margin_nats is None
 
 
 def completion(*margins: float, tokens: Sequence[str] = ()) -> Completion:
-    top = [{f"a{place}": -0.5, f"b{place}": -0.5 - margin} for place, margin in enumerate(margins)]
-    return Completion(100, tokens or [f"a{place}" for place in range(len(margins))], top)
+    top = [
+        {f"a{place}": -0.5, f"b{place}": -0.5 - margin}
+        for place, margin in enumerate(margins)
+    ]
+    return Completion(
+        100, tokens or [f"a{place}" for place in range(len(margins))], top
+    )
 
 
 SAME = Completion(100, ["z"])
@@ -154,21 +233,37 @@ SAME = Completion(100, ["z"])
 @pytest.mark.parametrize(
     ("margin", "near", "changed"),
     [(0.0, 1, 0), (0.24, 1, 0), (-0.24, 1, 0), (0.26, 0, 1), (-0.26, 0, 1)],
-    ids=["tie", "near", "near, the other way round", "apart", "apart, the other way round"],
+    ids=[
+        "tie",
+        "near",
+        "near, the other way round",
+        "apart",
+        "apart, the other way round",
+    ],
 )
 def test_a_near_tie_is_told_from_a_change_by_the_margin_where_answers_part(
     margin: float, near: int, changed: int
 ) -> None:
     # What follows the first difference answers another text.
-    parted, judged = completion(0, 0, 0, tokens=["a0", "b1", "b2"]), completion(4.0, margin, 4.0)
-    found = compared([completion(0, 0, 0), SAME], [parted, SAME], {0: judged}, 200, tier=True)
+    parted, judged = (
+        completion(0, 0, 0, tokens=["a0", "b1", "b2"]),
+        completion(4.0, margin, 4.0),
+    )
+    found = compared(
+        [completion(0, 0, 0), SAME], [parted, SAME], {0: judged}, 200, tier=True
+    )
     assert (found.same, found.near_ties, found.changed) == (1, near, changed)
 
 
 def test_a_third_answer_that_parts_before_says_nothing_of_the_place() -> None:
     judged = completion(4.0, 0.0, tokens=["b0", "a1"])
     parted = completion(0, 0, tokens=["a0", "b1"])
-    assert compared([completion(0, 0), SAME], [parted, SAME], {0: judged}, 200, tier=True).changed == 1
+    assert (
+        compared(
+            [completion(0, 0), SAME], [parted, SAME], {0: judged}, 200, tier=True
+        ).changed
+        == 1
+    )
 
 
 def test_a_shorter_answer_is_another_one() -> None:
@@ -190,7 +285,9 @@ class Shorter(Server):
 
 def test_of_a_near_tie_and_a_change_the_change_is_told() -> None:
     cold, again = [completion(0)] * 2, [completion(0, tokens=["b0"])] * 2
-    found = compared(cold, again, {0: completion(0.1), 1: completion(4.0)}, 200, tier=True)
+    found = compared(
+        cold, again, {0: completion(0.1), 1: completion(4.0)}, 200, tier=True
+    )
     assert (found.near_ties, found.changed) == (1, 1)
     assert found.first_difference is not None
     assert found.first_difference.prompt == 1
@@ -235,10 +332,20 @@ def raising(error: Exception) -> Any:
     ids=["no answer", "refused", "no tokens", "no JSON"],
 )
 def test_a_server_that_does_not_say_enough_ends_no_run(ask: Any) -> None:
-    def fetch(path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
-        return b"" if path == "/metrics" else json.dumps(ask(path, method=method, body=body)).encode()
+    def fetch(
+        path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0
+    ) -> bytes:
+        return (
+            b""
+            if path == "/metrics"
+            else json.dumps(ask(path, method=method, body=body)).encode()
+        )
 
-    found = check(Endpoint(VllmProgram(), "m", fetch, Path("a.log"), "0.32.0"), tier=True, longest=8192)
+    found = check(
+        Endpoint(VllmProgram(), "m", fetch, Path("a.log"), "0.32.0"),
+        tier=True,
+        longest=8192,
+    )
     assert found.unchecked
     assert found.prompts == 0
 
@@ -258,21 +365,36 @@ def test_prompts_fit_ask_the_same_and_differ_from_their_beginning(longest: int) 
     assert all(len(text) / 2 <= longest for text in texts)
     # What is asked is among what is told.
     assert all(
-        text.count("the number of the blue door") + text.count("The number of the blue door") == 2 for text in texts
+        text.count("the number of the blue door")
+        + text.count("The number of the blue door")
+        == 2
+        for text in texts
     )
     assert texts == prompts(longest, 0)
     assert not set(texts) & set(prompts(longest, 1))
 
 
 def test_replicas_are_one_and_what_one_did_not_show_was_not_shown() -> None:
-    good, bad = (check(Server(wrong=wrong).questioned(), tier=True, longest=8192) for wrong in ({}, {3: 99}))
+    good, bad = (
+        check(Server(wrong=wrong).questioned(), tier=True, longest=8192)
+        for wrong in ({}, {3: 99})
+    )
     found = together([good, bad])
-    assert (found.prompts, found.same, found.changed, found.served_from) == (8, 4, 4, "tier")
+    assert (found.prompts, found.same, found.changed, found.served_from) == (
+        8,
+        4,
+        4,
+        "tier",
+    )
     assert found.first_difference == bad.first_difference
     lacking = together([good, Answers(unchecked="why")])
     assert (lacking.unchecked, lacking.served_from) == ("why", "none")
     assert together([good]) == good
     assert found.device is not None
-    assert (found.device.prompts, found.device.changed, found.device.served_from) == (8, 4, "device")
+    assert (found.device.prompts, found.device.changed, found.device.served_from) == (
+        8,
+        4,
+        "device",
+    )
     for one, other in itertools.permutations([good, bad]):
         assert together([one, other]).changed == 4

@@ -59,12 +59,15 @@ def test_a_cpu_servers_queues_lie_in_shared_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "vllm", "tier_shared"), [(1, "0.32.0", True), (1, "0.22.1", False), (4, "0.22.1", False)]
+    ("ranks", "vllm", "tier_shared"),
+    [(1, "0.32.0", True), (1, "0.22.1", False), (4, "0.22.1", False)],
 )
 def test_on_gpus_there_are_queues_between_ranks_and_since_0_32_the_tier(
     ranks: int, vllm: str, tier_shared: bool
 ) -> None:
-    described = specification(NATIVE, build="vllm", versions__vllm=vllm, model__tensor_parallel_size=ranks)
+    described = specification(
+        NATIVE, build="vllm", versions__vllm=vllm, model__tensor_parallel_size=ranks
+    )
     queues = 0 if ranks == 1 else (160 + ranks * 240) * MIB
     tier = described.budget.tier_bytes if tier_shared else 0
     assert shared_memory_bytes(described) == queues + tier
@@ -73,7 +76,11 @@ def test_on_gpus_there_are_queues_between_ranks_and_since_0_32_the_tier(
 def test_a_tier_before_files_is_a_file_in_shared_memory_on_every_build() -> None:
     fs = load_config(CONFIG / "config.yaml", CONFIG).cell("Qwen3-0.6B", "fs-offload", 0)
     described = specification(fs)
-    assert shared_memory_bytes(described) == 400 * MIB + described.budget.staging_bytes > 400 * MIB
+    assert (
+        shared_memory_bytes(described)
+        == 400 * MIB + described.budget.staging_bytes
+        > 400 * MIB
+    )
 
 
 def test_memory_is_tier_and_on_a_cpu_the_devices_cache() -> None:
@@ -87,15 +94,22 @@ def test_a_host_with_room_is_accepted(tmp_path: Path) -> None:
     require_room(specification(), tmp_path / "store", cpus=2)
 
 
-def test_a_host_without_room_is_refused_with_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_room_is_refused_with_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     total = psutil.virtual_memory().total
     too_large = specification(budget__tier_bytes=total + GIB)
     with pytest.raises(PreflightError) as error:
         require_room(too_large, tmp_path, cpus=2)
     assert error.value.code == "no_room_in_memory"
-    assert error.value.facts == {"needed_bytes": memory_bytes(too_large), "total_bytes": total}
+    assert error.value.facts == {
+        "needed_bytes": memory_bytes(too_large),
+        "total_bytes": total,
+    }
     free = {tmp_path: 2**40, preflight.SHARED_MEMORY: 64 * MIB}
-    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(0, 0, free.get(Path(path), 2**40)))
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda path: Usage(0, 0, free.get(Path(path), 2**40))
+    )
     with pytest.raises(PreflightError) as error:
         require_room(specification(), tmp_path, cpus=2)
     assert error.value.code == "no_room_in_shared_memory"
@@ -103,8 +117,13 @@ def test_a_host_without_room_is_refused_with_figures(tmp_path: Path, monkeypatch
     free[tmp_path] = 10 * MIB
     with pytest.raises(DiskFullError) as full:
         require_room(specification(), tmp_path, cpus=2)
-    assert (full.value.facts["path"], full.value.facts["free_bytes"]) == (tmp_path, 10 * MIB)
-    assert full.value.facts["needed_bytes"] == disk_bytes(specification().workload, cpus=2)
+    assert (full.value.facts["path"], full.value.facts["free_bytes"]) == (
+        tmp_path,
+        10 * MIB,
+    )
+    assert full.value.facts["needed_bytes"] == disk_bytes(
+        specification().workload, cpus=2
+    )
 
 
 def test_a_secrets_value_in_the_specification_is_refused_by_its_name() -> None:
@@ -112,7 +131,10 @@ def test_a_secrets_value_in_the_specification_is_refused_by_its_name() -> None:
     require_no_secret(specification(), redactor)
     with pytest.raises(PreflightError, match="HF_TOKEN") as error:
         require_no_secret(specification(argv=["--api-key=hf_abc"]), redactor)
-    assert (error.value.code, error.value.facts["names"]) == ("secret_in_clear", ["HF_TOKEN"])
+    assert (error.value.code, error.value.facts["names"]) == (
+        "secret_in_clear",
+        ["HF_TOKEN"],
+    )
     assert "hf_abc" not in str(error.value)
 
 
@@ -124,7 +146,9 @@ def test_a_checkpoint_on_disk_has_to_be_the_catalogues_model(tmp_path: Path) -> 
     assert error.value.code == "no_checkpoint"
     (tmp_path / "config.json").write_text(json.dumps(model_config(model.geometry)))
     require_checkpoint(replace(model, folder=str(tmp_path)))
-    (tmp_path / "config.json").write_text(json.dumps(model_config(model.geometry) | {"num_hidden_layers": 99}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(model_config(model.geometry) | {"num_hidden_layers": 99})
+    )
     with pytest.raises(PreflightError) as error:
         require_checkpoint(replace(model, folder=str(tmp_path)))
     assert error.value.code == "other_geometry"

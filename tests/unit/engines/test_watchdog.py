@@ -51,7 +51,10 @@ def clock() -> Clock:
 
 
 def stall_watch(
-    clock: Clock, url: str = "http://127.0.0.1:1/metrics", limit_s: float = 60.0, loaded_s: float = 0.0
+    clock: Clock,
+    url: str = "http://127.0.0.1:1/metrics",
+    limit_s: float = 60.0,
+    loaded_s: float = 0.0,
 ) -> StallWatch:
     def read(timeout_s: float) -> Work:
         return read_work(fetch(url, timeout_s=timeout_s).decode(), VLLM)
@@ -72,17 +75,26 @@ def test_work_is_read_from_the_servers_page() -> None:
     assert read_work("", VLLM) == Work(0.0, 0.0)
 
 
-def test_requests_without_a_token_are_borne_for_the_limit_and_no_longer(clock: Clock) -> None:
+def test_requests_without_a_token_are_borne_for_the_limit_and_no_longer(
+    clock: Clock,
+) -> None:
     watch = stall_watch(clock)
     watch.observe(Work(100, 4))
     feed(watch, clock, 65, Work(100, 4))
     with pytest.raises(StallError) as error:
         feed(watch, clock, 5, Work(100, 4))
     assert error.value.code == "no_token"
-    assert error.value.facts == {"requests": 4, "lasted_s": 65, "limit_s": 60, "log": Path("server.log")}
+    assert error.value.facts == {
+        "requests": 4,
+        "lasted_s": 65,
+        "limit_s": 60,
+        "log": Path("server.log"),
+    }
 
 
-def test_a_page_that_does_not_answer_is_borne_for_the_limit_and_no_longer(clock: Clock) -> None:
+def test_a_page_that_does_not_answer_is_borne_for_the_limit_and_no_longer(
+    clock: Clock,
+) -> None:
     watch = stall_watch(clock)
     watch.observe(Work(100, 4))
     feed(watch, clock, 65, None)
@@ -98,18 +110,27 @@ def test_every_token_starts_the_limit_anew(clock: Clock) -> None:
         feed(watch, clock, 55, Work(tokens, 4))
 
 
-def test_an_idle_server_is_given_the_load_generators_start_and_then_the_limit(clock: Clock) -> None:
+def test_an_idle_server_is_given_the_load_generators_start_and_then_the_limit(
+    clock: Clock,
+) -> None:
     """So is one whose engine was stopped before the first request: it reports none, and generates nothing."""
     watch = stall_watch(clock)
     feed(watch, clock, 150, Work(0, 0))
-    feed(watch, clock, 25, Work(0, 4))  # the first requests are prefilled: the limit begins with them
+    feed(
+        watch, clock, 25, Work(0, 4)
+    )  # the first requests are prefilled: the limit begins with them
     with pytest.raises(StallError) as error:
         feed(watch, clock, 30, Work(0, 0))
-    assert (error.value.code, error.value.facts["lasted_s"]) == ("no_token_nor_request", 185)
+    assert (error.value.code, error.value.facts["lasted_s"]) == (
+        "no_token_nor_request",
+        185,
+    )
     assert (error.value.facts["limit_s"], error.value.facts["start_s"]) == (60, 120)
 
 
-def test_under_a_closed_loop_an_idle_server_is_given_the_limit_alone(clock: Clock) -> None:
+def test_under_a_closed_loop_an_idle_server_is_given_the_limit_alone(
+    clock: Clock,
+) -> None:
     """An engine that was stopped between two requests counts none of those that wait for it since."""
     watch = stall_watch(clock, loaded_s=600.0)
     feed(watch, clock, 150, Work(40, 0))
@@ -117,7 +138,12 @@ def test_under_a_closed_loop_an_idle_server_is_given_the_limit_alone(clock: Cloc
     with pytest.raises(StallError) as error:
         feed(watch, clock, 15, Work(41, 0))
     assert error.value.code == "no_token_nor_request"
-    assert error.value.facts == {"lasted_s": 65, "limit_s": 60, "start_s": 0, "log": Path("server.log")}
+    assert error.value.facts == {
+        "lasted_s": 65,
+        "limit_s": 60,
+        "start_s": 0,
+        "log": Path("server.log"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -137,7 +163,9 @@ def test_under_a_closed_loop_what_is_known_of_the_requests_is_said(
     assert 60 < error.value.facts["lasted_s"] < 70
 
 
-def test_after_a_closed_loop_the_generator_may_take_its_time_over_its_report(clock: Clock) -> None:
+def test_after_a_closed_loop_the_generator_may_take_its_time_over_its_report(
+    clock: Clock,
+) -> None:
     watch = stall_watch(clock, loaded_s=600.0)
     watch.observe(Work(40, 0))
     for tokens in range(41, 53):
@@ -145,8 +173,12 @@ def test_after_a_closed_loop_the_generator_may_take_its_time_over_its_report(clo
     feed(watch, clock, 130, Work(52, 0))
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 8)), min_size=1, max_size=60))
-def test_a_server_that_generates_within_every_limit_is_never_accused(steps: list[tuple[int, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 8)), min_size=1, max_size=60)
+)
+def test_a_server_that_generates_within_every_limit_is_never_accused(
+    steps: list[tuple[int, int]],
+) -> None:
     clock = Clock()
     watch = stall_watch(clock)
     for tokens, (seconds, requests) in enumerate(steps):
@@ -165,8 +197,12 @@ def test_the_server_is_asked_with_a_time_limit(clock: Clock) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.block_on_close = False
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    watch = stall_watch(clock, f"http://127.0.0.1:{server.server_port}/metrics", limit_s=1.0)
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    ).start()
+    watch = stall_watch(
+        clock, f"http://127.0.0.1:{server.server_port}/metrics", limit_s=1.0
+    )
     begin = time.monotonic()
     watch.check()
     assert time.monotonic() - begin < 2
@@ -204,7 +240,12 @@ def test_a_full_disk_is_named_with_what_is_missing(tmp_path: Path) -> None:
         require_free(tmp_path, 2**60, "a run")
     free = error.value.facts["free_bytes"]
     assert 0 < free < 2**60
-    assert error.value.facts == {"path": tmp_path, "free_bytes": free, "needed_bytes": 2**60, "use": "a run"}
+    assert error.value.facts == {
+        "path": tmp_path,
+        "free_bytes": free,
+        "needed_bytes": 2**60,
+        "use": "a run",
+    }
 
 
 def test_a_check_that_fails_in_its_thread_is_raised_where_it_is_asked_for() -> None:

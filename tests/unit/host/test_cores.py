@@ -28,7 +28,9 @@ def test_the_division_is_the_same_every_time():
 
 def cores_of_a_child():
     code = "import os; print(sorted(os.sched_getaffinity(0)))"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_processes_started_meanwhile_keep_to_the_cores_and_this_one_gets_its_own_back():

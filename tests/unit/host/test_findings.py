@@ -21,11 +21,18 @@ def test_the_gravest_level_decides():
     assert worst([]) == "ok"
     assert worst([ok("a", "b")]) == "ok"
     assert worst([warning("a", "b", "c"), ok("a", "b")]) == "warning"
-    assert worst([warning("a", "b", "c"), error("a", "b", "c"), ok("a", "b")]) == "error"
+    assert (
+        worst([warning("a", "b", "c"), error("a", "b", "c"), ok("a", "b")]) == "error"
+    )
 
 
 def test_the_table_shows_level_check_finding_and_fix():
-    text = table([ok("API server", "answers"), error("gateway", "there is none", "kubectl apply -f gateway.yaml")])
+    text = table(
+        [
+            ok("API server", "answers"),
+            error("gateway", "there is none", "kubectl apply -f gateway.yaml"),
+        ]
+    )
     assert text.splitlines() == [
         "ok       API server  answers",
         "ERROR    gateway     there is none",
@@ -43,4 +50,6 @@ def test_lines_keep_the_width_and_a_fix_stays_whole(findings):
     for finding in findings:
         if finding.fix:
             assert any(line.endswith(f"fix: {finding.fix}") for line in lines)
-    assert lines[-1].endswith(f"{sum(finding.level == 'ok' for finding in findings)} ok")
+    assert lines[-1].endswith(
+        f"{sum(finding.level == 'ok' for finding in findings)} ok"
+    )

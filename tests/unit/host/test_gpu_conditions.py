@@ -8,11 +8,16 @@ import pytest
 from kveval.host.gpu_conditions import GpuWatch, arguments, local_watch, parse, summary
 from kveval.store.run_file import GpuConditions
 
-A, B = "GPU-9c1d2a5e-8a0b-4a1c-bb5e-1d7c0f2f6f01", "GPU-0b7a4a4e-1d0c-9f5e-77aa-5f2d3c4b5a02"
+A, B = (
+    "GPU-9c1d2a5e-8a0b-4a1c-bb5e-1d7c0f2f6f01",
+    "GPU-0b7a4a4e-1d0c-9f5e-77aa-5f2d3c4b5a02",
+)
 # uuid, name, clocks.sm, clocks.max.sm, enforced.power.limit, power.draw, temperature.gpu, utilization.gpu, reasons
 BUSY = f"{A}, NVIDIA H100 80GB HBM3, 1755, 1980, 700.00, 689.31, 64, 100, 0x0000000000000004\n"
 COOL = f"{A}, NVIDIA H100 80GB HBM3, 1980, 1980, 700.00, 412.07, 51, 93, 0x0000000000000000\n"
-IDLE = f"{A}, NVIDIA H100 80GB HBM3, 345, 1980, 700.00, 71.55, 33, 0, 0x0000000000000001\n"
+IDLE = (
+    f"{A}, NVIDIA H100 80GB HBM3, 345, 1980, 700.00, 71.55, 33, 0, 0x0000000000000001\n"
+)
 OTHER_IDLE = IDLE.replace(A, B)
 # A card for desks tells less, and a driver that cannot reach one says so in its place.
 DESK = f"{B}, NVIDIA GeForce RTX 3080, 1920, 2100, [N/A], [N/A], 54, [N/A], 0x0000000000000000\n"
@@ -32,7 +37,11 @@ def test_a_line_is_a_gpu_and_reasons_are_bits() -> None:
         1755.0,
         1980.0,
     )
-    assert (sample.power_limit_w, sample.power_w, sample.temperature_c) == (700.0, 689.31, 64.0)
+    assert (sample.power_limit_w, sample.power_w, sample.temperature_c) == (
+        700.0,
+        689.31,
+        64.0,
+    )
     assert sample.reasons == ("sw_power_cap",)
     (both,) = parse(BUSY.replace("0x0000000000000004", "0x0000000000000048"))
     assert both.reasons == ("hw_slowdown", "hw_thermal_slowdown")
@@ -47,7 +56,9 @@ def test_what_a_gpu_does_not_tell_is_missing(text: str) -> None:
     assert found["throttle_reasons"] == []
 
 
-@pytest.mark.parametrize("text", ["", UNKNOWN_FIELD, NO_DRIVER, "No devices were found\n"])
+@pytest.mark.parametrize(
+    "text", ["", UNKNOWN_FIELD, NO_DRIVER, "No devices were found\n"]
+)
 def test_what_is_no_answer_is_no_sample(text: str) -> None:
     assert parse(text) == []
 
@@ -100,9 +111,17 @@ def test_a_sample_that_fails_now_and_then_is_left_out() -> None:
     assert len(watch.samples) == 2
 
 
-def test_the_gpus_that_the_server_may_use_are_asked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpus_that_the_server_may_use_are_asked_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    for named, chosen in {"0,1": "0,1", A: A, "": "", "MIG-GPU-1/0/0": "", "none": ""}.items():
+    for named, chosen in {
+        "0,1": "0,1",
+        A: A,
+        "": "",
+        "MIG-GPU-1/0/0": "",
+        "none": "",
+    }.items():
         watch = local_watch({"CUDA_VISIBLE_DEVICES": named})
         assert watch is not None
         assert watch.chosen == chosen

@@ -18,14 +18,20 @@ from kveval.host.http import HttpError, fetch, fetch_from, free_port, request
 from kveval.load import guidellm
 from kveval.pcp.recording import _wait_for_endpoint
 
-_METRICS = b"# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total 5.0\n"
+_METRICS = (
+    b"# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total 5.0\n"
+)
 
 
 class _Answers(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(404 if self.path == "/missing" else 200)
         self.end_headers()
-        self.wfile.write(_METRICS if self.path == "/metrics" else json.dumps({"path": self.path}).encode())
+        self.wfile.write(
+            _METRICS
+            if self.path == "/metrics"
+            else json.dumps({"path": self.path}).encode()
+        )
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -35,20 +41,33 @@ class _Answers(http.server.BaseHTTPRequestHandler):
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server of this host, in an environment whose proxies are dead."""
     dead = f"http://127.0.0.1:{free_port()}"
-    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+    for name in (
+        "http_proxy",
+        "HTTP_PROXY",
+        "https_proxy",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+    ):
         monkeypatch.setenv(name, dead)
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     answering = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
-    threading.Thread(target=answering.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    threading.Thread(
+        target=answering.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    ).start()
     yield f"http://127.0.0.1:{answering.server_port}"
     answering.shutdown()
     answering.server_close()
 
 
-def test_the_loopback_interface_is_never_asked_for_through_a_proxy(server: str, tmp_path: Path) -> None:
+def test_the_loopback_interface_is_never_asked_for_through_a_proxy(
+    server: str, tmp_path: Path
+) -> None:
     with pytest.raises(OSError):
-        urllib.request.build_opener(urllib.request.ProxyHandler()).open(server, timeout=5)
+        urllib.request.build_opener(urllib.request.ProxyHandler()).open(
+            server, timeout=5
+        )
     assert request(f"{server}/health") == {"path": "/health"}
     assert request(f"{server}/metrics") is None
     endpoint = Endpoint(VllmProgram(), "m", fetch_from(server), tmp_path / "server.log")
@@ -58,19 +77,31 @@ def test_the_loopback_interface_is_never_asked_for_through_a_proxy(server: str, 
 
 
 @pytest.mark.parametrize("named", ["load generator", "server"])
-def test_programs_of_a_run_are_told_to_reach_it_directly(server: str, tmp_path: Path, named: str) -> None:
-    env = guidellm.environment(2) if named == "load generator" else server_environment({}, tmp_path)
+def test_programs_of_a_run_are_told_to_reach_it_directly(
+    server: str, tmp_path: Path, named: str
+) -> None:
+    env = (
+        guidellm.environment(2)
+        if named == "load generator"
+        else server_environment({}, tmp_path)
+    )
     # A campaign may hand proxies on; they are for others than this host.
     env |= {"http_proxy": "http://127.0.0.1:9", "ALL_PROXY": "http://127.0.0.1:9"}
     ask = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=5).status)"
-    done = subprocess.run([sys.executable, "-c", ask, server], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ask, server], env=env, capture_output=True, text=True
+    )
     assert done.stdout.strip() == "200", done.stderr
 
 
 def test_what_is_no_good_answer_is_one_error(server: str) -> None:
     with pytest.raises(HttpError) as error:
         fetch(f"{server}/missing")
-    assert error.value.facts == {"method": "GET", "url": f"{server}/missing", "status": 404}
+    assert error.value.facts == {
+        "method": "GET",
+        "url": f"{server}/missing",
+        "status": 404,
+    }
     with pytest.raises(HttpError) as error:
         fetch(f"http://127.0.0.1:{free_port()}/", timeout_s=2.0)
     assert error.value.facts["status"] is None

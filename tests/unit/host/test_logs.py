@@ -55,17 +55,39 @@ REDIS = "12:C 21 Nov 2026 # Warning: Could not create listening socket 127.0.0.1
     ("text", "words"),
     [
         (IMPORT, ": ModuleNotFoundError: No module named 'no_such_module'"),
-        (MEMORY, ": RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate"),
+        (
+            MEMORY,
+            ": RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate",
+        ),
         (ARGUMENT, ": api_server.py: error: unrecognized arguments: --no-such-option"),
         # Nothing better than the report of another process's death.
-        (ENGINE_DIED, ": vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."),
-        (WORKER_KILLED, ": Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor."),
+        (
+            ENGINE_DIED,
+            ": vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
+        ),
+        (
+            WORKER_KILLED,
+            ": Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.",
+        ),
         (BENIGN, ""),
         (GUIDELLM, ": RuntimeError: Backend validation request failed"),
-        ("OSError: [Errno 98] Address already in use\n", ": OSError: [Errno 98] Address already in use"),
+        (
+            "OSError: [Errno 98] Address already in use\n",
+            ": OSError: [Errno 98] Address already in use",
+        ),
         (REDIS, f": {REDIS}"),
     ],
-    ids=["import", "memory", "argument", "engine", "worker killed", "killed", "guidellm", "port", "redis"],
+    ids=[
+        "import",
+        "memory",
+        "argument",
+        "engine",
+        "worker killed",
+        "killed",
+        "guidellm",
+        "port",
+        "redis",
+    ],
 )
 def test_the_telling_line_is_told(tmp_path: Path, text: str, words: str) -> None:
     log = tmp_path / "log"
@@ -78,7 +100,10 @@ def test_the_telling_line_is_told(tmp_path: Path, text: str, words: str) -> None
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("exec /usr/bin/vllm: exec format error\n\n", ": exec /usr/bin/vllm: exec format error"),
+        (
+            "exec /usr/bin/vllm: exec format error\n\n",
+            ": exec /usr/bin/vllm: exec format error",
+        ),
         ("one line\nand another\n", ""),
         (A.format("INFO") + "starting\n", ""),
         ("INFO CPU KV cache size: 17920 tokens\n", ""),
@@ -86,7 +111,9 @@ def test_the_telling_line_is_told(tmp_path: Path, text: str, words: str) -> None
     ],
     ids=["one", "several", "of no error", "of no error, in short", "none"],
 )
-def test_the_only_line_of_a_program_that_ended_is_told(tmp_path: Path, text: str, words: str) -> None:
+def test_the_only_line_of_a_program_that_ended_is_told(
+    tmp_path: Path, text: str, words: str
+) -> None:
     log = tmp_path / "log"
     log.write_text(text)
     assert last_words(log, form=VllmProgram.log_form, only_line=True) == words
@@ -101,7 +128,9 @@ def test_hearsay_is_left_out_where_a_death_is_known_already(tmp_path: Path) -> N
     assert "alloc_cpu" in last_words(log, secondary=False, form=VllmProgram.log_form)
 
 
-def test_an_earlier_servers_words_in_the_same_log_are_not_this_ones(tmp_path: Path) -> None:
+def test_an_earlier_servers_words_in_the_same_log_are_not_this_ones(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "log"
     log.write_text(MEMORY)
     assert last_words(log, offset=log.stat().st_size, form=VllmProgram.log_form) == ""
@@ -118,8 +147,16 @@ def test_where_exceptions_were_raised_is_told_by_process(tmp_path: Path) -> None
     log = tmp_path / "server.log"
     log.write_text(LOG)
     packages = "/srv/.server-venv/lib/python3.11/site-packages/vllm/v1"
-    place = (f"{packages}/core/sched/scheduler.py", "_update_from_kv_xfer_finished", "assert req_id in self.requests")
-    client = (f"{packages}/engine/async_llm.py", "f", "outputs = await engine_core.get_output_async()")
+    place = (
+        f"{packages}/core/sched/scheduler.py",
+        "_update_from_kv_xfer_finished",
+        "assert req_id in self.requests",
+    )
+    client = (
+        f"{packages}/engine/async_llm.py",
+        "f",
+        "outputs = await engine_core.get_output_async()",
+    )
     assert raised(log, form=VllmProgram.log_form) == [
         Raised("vllm.v1.engine.exceptions.EngineDeadError", *client),
         Raised("AssertionError", *place),

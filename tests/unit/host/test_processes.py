@@ -14,8 +14,18 @@ import psutil
 import pytest
 from tests.support.paths import SCRIPTS
 
-from kveval.host.processes import Terminated, signals_deferred, stop_signals_raise, supervisor
-from kveval.host.registry import Registry, TemporaryFolder, remove_leftovers, remove_things
+from kveval.host.processes import (
+    Terminated,
+    signals_deferred,
+    stop_signals_raise,
+    supervisor,
+)
+from kveval.host.registry import (
+    Registry,
+    TemporaryFolder,
+    remove_leftovers,
+    remove_things,
+)
 from kveval.host.sessions import Session
 
 # A leader that ignores SIGTERM and has a child of its own: what a server with worker processes looks like at its worst.
@@ -60,7 +70,9 @@ def test_supervised_process_is_gone_after_an_exception(tmp_path):
     with (
         pytest.raises(ValueError, match="body"),
         supervisor(tmp_path / "registry.json") as processes,
-        processes.supervised("sleep", ["sleep", "300"], env=os.environ, log=tmp_path / "log") as process,
+        processes.supervised(
+            "sleep", ["sleep", "300"], env=os.environ, log=tmp_path / "log"
+        ) as process,
     ):
         pid = process.pid
         raise ValueError("body")
@@ -90,7 +102,9 @@ def run_job(tmp_path, body):
     return job, int((tmp_path / "pid").read_text())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL]
+)
 def test_nothing_is_left_when_the_job_gets_a_signal(tmp_path, number):
     job, sleeper = run_job(tmp_path, "time.sleep(100)")
     assert not gone(sleeper)
@@ -103,13 +117,18 @@ def test_leftovers_of_a_killed_run_are_found_in_the_registry(tmp_path):
     left = subprocess.Popen(["sleep", "300"], start_new_session=True)
     registry = Registry(tmp_path / "registry.json")
     registry.add(Session.led_by(left.pid, "vllm"))
-    assert remove_leftovers(tmp_path / "registry.json") == [f"vllm (session {left.pid})"]
+    assert remove_leftovers(tmp_path / "registry.json") == [
+        f"vllm (session {left.pid})"
+    ]
     left.wait(timeout=5)
     assert remove_leftovers(tmp_path / "registry.json") == []
 
 
 def test_a_temporary_folder_is_short_and_gone_afterwards(tmp_path):
-    with supervisor(tmp_path / "registry.json") as processes, processes.temporary_folder() as folder:
+    with (
+        supervisor(tmp_path / "registry.json") as processes,
+        processes.temporary_folder() as folder,
+    ):
         (folder / "socket").touch()
         assert len(str(folder)) < 60
     assert not folder.exists()
@@ -141,10 +160,16 @@ def test_semaphores_of_killed_processes_are_not_left_in_shared_memory(tmp_path):
     with (
         supervisor(tmp_path / "registry.json") as processes,
         processes.supervised(
-            "holder", [sys.executable, "-c", program], env=os.environ, log=tmp_path / "log", grace_s=0.2
+            "holder",
+            [sys.executable, "-c", program],
+            env=os.environ,
+            log=tmp_path / "log",
+            grace_s=0.2,
         ),
     ):
-        wait_for(lambda: (tmp_path / "ready").exists() and (tmp_path / "ready").read_text())
+        wait_for(
+            lambda: (tmp_path / "ready").exists() and (tmp_path / "ready").read_text()
+        )
         memory = Path("/dev/shm", (tmp_path / "ready").read_text())
         assert memory.exists()
     assert not memory.exists()
@@ -153,7 +178,11 @@ def test_semaphores_of_killed_processes_are_not_left_in_shared_memory(tmp_path):
 def segment_of(process: "subprocess.Popen[bytes]") -> Path:
     """The segment that the program below has mapped, once it has."""
     path = Path(f"/dev/shm/kveval_test_{process.pid}")
-    wait_for(lambda: path.exists() and str(path) in Path(f"/proc/{process.pid}/maps").read_text())
+    wait_for(
+        lambda: (
+            path.exists() and str(path) in Path(f"/proc/{process.pid}/maps").read_text()
+        )
+    )
     return path
 
 
@@ -173,7 +202,13 @@ def maps_a_segment() -> list[str]:
 def test_a_segment_that_nobody_had_noted_is_removed_with_its_process(tmp_path):
     with (
         supervisor(tmp_path / "registry.json") as processes,
-        processes.supervised("holder", maps_a_segment(), env=os.environ, log=tmp_path / "log", grace_s=0.2) as process,
+        processes.supervised(
+            "holder",
+            maps_a_segment(),
+            env=os.environ,
+            log=tmp_path / "log",
+            grace_s=0.2,
+        ) as process,
     ):
         segment = segment_of(process)
     assert not segment.exists()
@@ -258,4 +293,9 @@ def test_the_job_stops_when_the_snakemake_above_it_is_killed(tmp_path):
     wait_for((tmp_path / "ready").exists)
     workflow.kill()
     workflow.wait()
-    wait_for(lambda: (tmp_path / "stopped").exists() and (tmp_path / "stopped").read_text() == "SIGTERM")
+    wait_for(
+        lambda: (
+            (tmp_path / "stopped").exists()
+            and (tmp_path / "stopped").read_text() == "SIGTERM"
+        )
+    )

@@ -9,7 +9,14 @@ import psutil
 import pytest
 
 from kveval.host.processes import GuardianError, supervisor
-from kveval.host.registry import SHARED_MEMORY, Registry, SharedMemory, mapped_by, remove_leftovers, remove_things
+from kveval.host.registry import (
+    SHARED_MEMORY,
+    Registry,
+    SharedMemory,
+    mapped_by,
+    remove_leftovers,
+    remove_things,
+)
 
 
 @pytest.fixture
@@ -44,7 +51,9 @@ def test_another_segment_of_the_same_name_stays(segment):
     path = SHARED_MEMORY / segment.name
     segment.close()
     assert not SharedMemory(segment.name, path.stat().st_ino + 1).remove()
-    assert not SharedMemory(f"../{path.parent.name}/{segment.name}", path.stat().st_ino).remove()
+    assert not SharedMemory(
+        f"../{path.parent.name}/{segment.name}", path.stat().st_ino
+    ).remove()
     assert path.exists()
 
 
@@ -63,7 +72,9 @@ def test_a_registry_that_was_being_written_when_its_run_was_killed_is_removed(tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_supervisor_notes_what_its_processes_map_and_removes_what_they_left(tmp_path):
+def test_the_supervisor_notes_what_its_processes_map_and_removes_what_they_left(
+    tmp_path,
+):
     """The process forgets its segment: nothing but the note knows of it."""
     program = (
         "import pathlib, sys, time\n"
@@ -76,7 +87,11 @@ def test_the_supervisor_notes_what_its_processes_map_and_removes_what_they_left(
     said = tmp_path / "name"
     with supervisor(tmp_path / "registry.json") as processes:
         with processes.supervised(
-            "holder", [sys.executable, "-c", program, str(said)], env=os.environ, log=tmp_path / "log", grace_s=0.2
+            "holder",
+            [sys.executable, "-c", program, str(said)],
+            env=os.environ,
+            log=tmp_path / "log",
+            grace_s=0.2,
         ):
             while not (said.exists() and said.read_text()):
                 pass
@@ -95,8 +110,12 @@ def test_a_guardian_that_is_gone_is_told_before_anything_starts(tmp_path):
         processes.guardian.process.wait()
         with (
             pytest.raises(GuardianError) as error,
-            processes.supervised("sleep", ["sleep", "300"], env=os.environ, log=tmp_path / "log"),
+            processes.supervised(
+                "sleep", ["sleep", "300"], env=os.environ, log=tmp_path / "log"
+            ),
         ):
             pytest.fail("started all the same")
         assert error.value.facts == {"pid": processes.guardian.process.pid}
-    assert not [child for child in psutil.Process().children() if "300" in child.cmdline()]
+    assert not [
+        child for child in psutil.Process().children() if "300" in child.cmdline()
+    ]

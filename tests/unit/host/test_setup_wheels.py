@@ -30,7 +30,10 @@ def test_markers_are_those_of_the_python_asked_for() -> None:
         **{"numpy": "==2.3.5", "typing-extensions": "==4.16.0", "torch": "==2.13.0+cpu"}
     }
     assert str(pinned(newer["numpy"]).specifier) == "==2.4.6"
-    assert older["numpy"].endswith("--hash=sha256:00     --hash=sha256:11") or "--hash=sha256:11" in older["numpy"]
+    assert (
+        older["numpy"].endswith("--hash=sha256:00     --hash=sha256:11")
+        or "--hash=sha256:11" in older["numpy"]
+    )
 
 
 @pytest.mark.parametrize("line", ["numpy>=2", "numpy", "two words"])
@@ -53,14 +56,23 @@ def test_what_is_missing_is_named_with_its_version() -> None:
     assert lacking(entries, [], {"torch": "2.13.0+cu130"}, TAGS) == [
         *("numpy==2.3.5", "torch==2.13.0+cpu", "typing-extensions==4.16.0")
     ]
-    assert lacking({"torch": "torch==2.11.0"}, [], {"torch": "2.11.0+cu130"}, TAGS) == []
+    assert (
+        lacking({"torch": "torch==2.11.0"}, [], {"torch": "2.11.0+cu130"}, TAGS) == []
+    )
 
 
-@given(st.sets(st.sampled_from(["a", "b", "c", "d"])), st.sets(st.sampled_from(["a", "b", "c", "d"])))
-def test_lacking_is_what_is_wanted_and_not_there(asked: set[str], there: set[str]) -> None:
+@given(
+    st.sets(st.sampled_from(["a", "b", "c", "d"])),
+    st.sets(st.sampled_from(["a", "b", "c", "d"])),
+)
+def test_lacking_is_what_is_wanted_and_not_there(
+    asked: set[str], there: set[str]
+) -> None:
     entries = {name: f"{name}==1" for name in asked}
     files = [f"{name}-1-py3-none-any.whl" for name in there]
-    assert lacking(entries, files, {}, TAGS) == [f"{name}==1" for name in sorted(asked - there)]
+    assert lacking(entries, files, {}, TAGS) == [
+        f"{name}==1" for name in sorted(asked - there)
+    ]
 
 
 def test_as_a_program_it_lists_and_fails_when_something_lacks(tmp_path, capsys) -> None:

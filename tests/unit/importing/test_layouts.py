@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from tests.support.config_files import CONFIG
 from tests.support.guidellm_reports import START, Story
-from tests.support.result_trees import HOUR, native, write_archive, write_config, write_level, write_report
+from tests.support.result_trees import (
+    HOUR,
+    native,
+    write_archive,
+    write_config,
+    write_level,
+    write_report,
+)
 from tests.support.vllm_bench import result
 
 from kveval.importing.campaign import NothingToImport, import_plan
@@ -19,7 +26,9 @@ from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec.loading import load_config
 
 MODEL = "Qwen3-0.6B"
-POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:620d525c\nsize 108388\n"
+POINTER = (
+    "version https://git-lfs.github.com/spec/v1\noid sha256:620d525c\nsize 108388\n"
+)
 
 
 @pytest.fixture
@@ -34,7 +43,9 @@ def plan(tree: Path, *imports: dict[str, Any], **asked: Any) -> ImportPlan:
 
 def levels(planned: ImportPlan) -> dict[str, list[list[int]]]:
     return {
-        cell.path: [[level.level for level in run.levels] for run in planned.runs_of(cell.path)]
+        cell.path: [
+            [level.level for level in run.levels] for run in planned.runs_of(cell.path)
+        ]
         for cell in planned.cells
     }
 
@@ -51,16 +62,32 @@ def write_result(path: Path, *results: dict[str, Any]) -> None:
 
 def test_a_folder_for_each_arm_is_expressed_by_a_pattern(tree: Path) -> None:
     for number, arm in enumerate(("default", "offload", "other")):
-        write_report(tree / arm / "benchmarks.json", [Story(start=START + number * HOUR)], layers=0)
+        write_report(
+            tree / arm / "benchmarks.json",
+            [Story(start=START + number * HOUR)],
+            layers=0,
+        )
     with pytest.raises(NothingToImport) as error:
         plan(tree)
-    names = ["default/benchmarks.json", "offload/benchmarks.json", "other/benchmarks.json"]
+    names = [
+        "default/benchmarks.json",
+        "offload/benchmarks.json",
+        "other/benchmarks.json",
+    ]
     assert error.value.facts == {"statuses": [], "files": names}
     assert "pattern: " in str(error.value)
 
     translated = {"default": "no-offload", "offload": "native-offload"}
-    planned = plan(tree, pattern="{arm}/benchmarks.json", scenarios=translated, cpu_blocks={"native-offload": 20_000})
-    assert levels(planned) == {f"{MODEL}/native-offload/20000": [[4]], f"{MODEL}/no-offload/0": [[4]]}
+    planned = plan(
+        tree,
+        pattern="{arm}/benchmarks.json",
+        scenarios=translated,
+        cpu_blocks={"native-offload": 20_000},
+    )
+    assert levels(planned) == {
+        f"{MODEL}/native-offload/20000": [[4]],
+        f"{MODEL}/no-offload/0": [[4]],
+    }
     unknown = result_at(planned, "other/benchmarks.json")
     assert (unknown.status, unknown.code) == ("unknown", "unknown_arm")
 
@@ -68,7 +95,9 @@ def test_a_folder_for_each_arm_is_expressed_by_a_pattern(tree: Path) -> None:
 def test_json_files_that_are_left_out_are_listed_with_their_reason(tree: Path) -> None:
     folder = write_level(tree, MODEL, "no-offload", 1, archive=False)
     (folder / "batch-final-status.json").write_text("{}")
-    shutil.copy(folder / "guidellm-results.json.zst", folder / "guidellm-results.json.zst.zst")
+    shutil.copy(
+        folder / "guidellm-results.json.zst", folder / "guidellm-results.json.zst.zst"
+    )
     (tree / "notes.json").write_text("{}")
     planned = plan(tree)
     found = {row["result"]: row["status"] for row in rows(planned, {})}
@@ -79,7 +108,10 @@ def test_json_files_that_are_left_out_are_listed_with_their_reason(tree: Path) -
     }
     assert "and 1 more" in findings(planned)
     (note,) = result_at(planned, folder.name).remarks
-    assert (note.code, "guidellm-results.json.zst.zst is left out" in note.text) == ("report", True)
+    assert (note.code, "guidellm-results.json.zst.zst is left out" in note.text) == (
+        "report",
+        True,
+    )
 
 
 def test_the_settings_beside_a_patterned_report_are_its_own(tree: Path) -> None:
@@ -95,7 +127,10 @@ def test_the_settings_beside_a_patterned_report_are_its_own(tree: Path) -> None:
 
 
 def test_pointers_of_git_lfs_are_called_that(tree: Path) -> None:
-    places = [write_level(tree, MODEL, "no-offload", rate, archive=False).name for rate in (1, 4)]
+    places = [
+        write_level(tree, MODEL, "no-offload", rate, archive=False).name
+        for rate in (1, 4)
+    ]
     for place in places:
         (tree / place / "guidellm-results.json.zst").write_text(POINTER)
     with pytest.raises(NothingToImport) as error:
@@ -112,17 +147,28 @@ def test_pointers_of_git_lfs_are_called_that(tree: Path) -> None:
     assert any("vllm-startup.log.zst" in note for note in found.facts.notes)
 
 
-def test_arguments_under_the_other_key_size_the_tier_and_none_at_all_leave_it_unknown(tree: Path) -> None:
-    known = {"vLLM Extra Args": None, "VLLM Additional Args": native(20_000), "Num CPU Blocks": 20_000}
+def test_arguments_under_the_other_key_size_the_tier_and_none_at_all_leave_it_unknown(
+    tree: Path,
+) -> None:
+    known = {
+        "vLLM Extra Args": None,
+        "VLLM Additional Args": native(20_000),
+        "Num CPU Blocks": 20_000,
+    }
     write_level(tree, MODEL, "native-offload-20k", 1, archive=False, config=known)
     # The key stands in the file of every arm.
     none = {"vLLM Extra Args": None, "Num CPU Blocks": 20_000}
     write_level(tree, MODEL, "native-offload", 4, archive=False, config=none)
     write_level(tree, MODEL, "no-offload", 1, archive=False, config=none)
     planned = plan(tree)
-    assert levels(planned) == {f"{MODEL}/native-offload/20000": [[1]], f"{MODEL}/no-offload/0": [[1]]}
+    assert levels(planned) == {
+        f"{MODEL}/native-offload/20000": [[1]],
+        f"{MODEL}/no-offload/0": [[1]],
+    }
     unknown = [entry for entry in planned.listed if entry.status != "imported"]
-    assert [(entry.status, entry.code) for entry in unknown] == [("unknown", "tier_unknown")]
+    assert [(entry.status, entry.code) for entry in unknown] == [
+        ("unknown", "tier_unknown")
+    ]
     runs = {run.cell.scenario: run.description["specification"] for run in planned.runs}
     assert runs["no-offload"]["configuration"] is None
     assert runs["no-offload"]["argv"] == []
@@ -143,23 +189,39 @@ def test_results_of_vllm_bench_are_levels_of_their_concurrency(tree: Path) -> No
     for arm, start in (("no-offload", START), ("native-offload", START + HOUR)):
         for number, streams in enumerate((1, 8)):
             name = f"openai-infqps-concurrency{streams}-{MODEL}-20260202-024000.json"
-            write_result(tree / arm / name, result(streams=streams, end=start + 600 * number))
+            write_result(
+                tree / arm / name, result(streams=streams, end=start + 600 * number)
+            )
     pattern = "{arm}/openai-infqps-concurrency{rate}-{model}-{any}.json"
     planned = plan(tree, pattern=pattern, cpu_blocks={"native-offload": 10_000})
-    assert levels(planned) == {f"{MODEL}/native-offload/10000": [[1, 8]], f"{MODEL}/no-offload/0": [[1, 8]]}
+    assert levels(planned) == {
+        f"{MODEL}/native-offload/10000": [[1, 8]],
+        f"{MODEL}/no-offload/0": [[1, 8]],
+    }
     workload = planned.runs[0].description["specification"]["workload"]
-    assert (workload["profile"], workload["prompt_tokens"], workload["output_tokens"]) == ("concurrent", 64, 37)
+    assert (
+        workload["profile"],
+        workload["prompt_tokens"],
+        workload["output_tokens"],
+    ) == ("concurrent", 64, 37)
     assert planned.listed[0].facts.guidellm == VLLM_BENCH
 
 
 def test_results_appended_to_a_file_are_levels_of_one_run(tree: Path) -> None:
-    write_result(tree / "no-offload.json", result(streams=1), result(streams=8, end=START + 600))
-    assert levels(plan(tree, pattern="{arm}.json")) == {f"{MODEL}/no-offload/0": [[1, 8]]}
+    write_result(
+        tree / "no-offload.json", result(streams=1), result(streams=8, end=START + 600)
+    )
+    assert levels(plan(tree, pattern="{arm}.json")) == {
+        f"{MODEL}/no-offload/0": [[1, 8]]
+    }
 
 
 def test_rates_are_levels_of_requests_a_minute(tree: Path) -> None:
     for number, rate in enumerate((0.5, 2.0)):
-        write_result(tree / f"no-offload_{number}.json", result(streams=None, rate=rate, end=START + 600 * number))
+        write_result(
+            tree / f"no-offload_{number}.json",
+            result(streams=None, rate=rate, end=START + 600 * number),
+        )
     planned = plan(tree, pattern="{arm}_{any}.json")
     assert levels(planned) == {f"{MODEL}/no-offload/0": [[30, 120]]}
     workload = planned.runs[0].description["specification"]["workload"]
@@ -169,7 +231,9 @@ def test_rates_are_levels_of_requests_a_minute(tree: Path) -> None:
 def test_reports_of_one_cell_without_a_common_level_are_one_run(tree: Path) -> None:
     write_level(tree / "low", MODEL, "no-offload", 1, archive=False)
     write_level(tree / "low", MODEL, "no-offload", 4, archive=False, start=START + 100)
-    write_level(tree / "high", MODEL, "no-offload", 8, archive=False, start=START + HOUR)
+    write_level(
+        tree / "high", MODEL, "no-offload", 8, archive=False, start=START + HOUR
+    )
     planned = plan(tree)
     assert levels(planned) == {f"{MODEL}/no-offload/0": [[1, 4, 8]]}
     assert {entry.runs for entry in planned.listed} == {(1,)}
@@ -182,24 +246,49 @@ def test_reports_of_one_cell_without_a_common_level_are_one_run(tree: Path) -> N
         {"prompt_tokens": 640, "config": {"Prefix_Tokens": 1}},
     ],
 )
-def test_what_differs_in_more_than_its_levels_is_left_out_with_the_reason(tree: Path, other: dict[str, Any]) -> None:
+def test_what_differs_in_more_than_its_levels_is_left_out_with_the_reason(
+    tree: Path, other: dict[str, Any]
+) -> None:
     for rate in (1, 4):
         write_level(tree / "low", MODEL, "no-offload", rate, archive=False)
-    story = {"prompt_tokens": other.pop("prompt_tokens")} if "prompt_tokens" in other else {}
-    folder = write_level(tree / "high", MODEL, "no-offload", 8, archive=False, start=START + HOUR, **other)
+    story = (
+        {"prompt_tokens": other.pop("prompt_tokens")}
+        if "prompt_tokens" in other
+        else {}
+    )
+    folder = write_level(
+        tree / "high",
+        MODEL,
+        "no-offload",
+        8,
+        archive=False,
+        start=START + HOUR,
+        **other,
+    )
     if story:
-        write_report(folder / "guidellm-results.json.zst", [Story(streams=8, start=START + HOUR, **story)])
+        write_report(
+            folder / "guidellm-results.json.zst",
+            [Story(streams=8, start=START + HOUR, **story)],
+        )
     planned = plan(tree)
     assert levels(planned) == {f"{MODEL}/no-offload/0": [[1, 4]]}
     found = result_at(planned, f"high/{folder.name}")
-    assert (found.status, found.code, found.cell) == ("left out", "no_common_level", None)
+    assert (found.status, found.code, found.cell) == (
+        "left out",
+        "no_common_level",
+        None,
+    )
     assert "(8)" in found.reason
     assert "(1, 4)" in found.reason
 
 
 def test_a_report_of_another_import_is_left_out_as_well(tmp_path: Path) -> None:
     write_level(tmp_path / "a", MODEL, "no-offload", 1, archive=False)
-    write_level(tmp_path / "b", MODEL, "no-offload", 4, archive=False, start=START + HOUR)
-    planned = plan(tmp_path / "a", {"path": str(tmp_path / "a")}, {"path": str(tmp_path / "b")})
+    write_level(
+        tmp_path / "b", MODEL, "no-offload", 4, archive=False, start=START + HOUR
+    )
+    planned = plan(
+        tmp_path / "a", {"path": str(tmp_path / "a")}, {"path": str(tmp_path / "b")}
+    )
     assert levels(planned) == {f"{MODEL}/no-offload/0": [[1]]}
     assert [entry.status for entry in planned.listed] == ["imported", "left out"]

@@ -14,7 +14,13 @@ from kveval.config.result_names import (
 )
 
 MODELS = {"Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B", "Qwen3-32B-AWQ"}
-ARMS = {"no-offload", "native-offload", "lmcache-local", "lmcache-redis", "llm-d-valkey"}
+ARMS = {
+    "no-offload",
+    "native-offload",
+    "lmcache-local",
+    "lmcache-redis",
+    "llm-d-valkey",
+}
 
 
 @pytest.mark.parametrize(
@@ -22,15 +28,42 @@ ARMS = {"no-offload", "native-offload", "lmcache-local", "lmcache-redis", "llm-d
     [
         (
             "1x2xL40S_upstream-llm-d-0.4.0_Qwen3-14B_lmcache-local-20kcpu_replica1_rate50",
-            Declared("lmcache-local", 20_000, False, "1x2xL40S", "upstream-llm-d-0.4.0", "Qwen3-14B", 1, 50),
+            Declared(
+                "lmcache-local",
+                20_000,
+                False,
+                "1x2xL40S",
+                "upstream-llm-d-0.4.0",
+                "Qwen3-14B",
+                1,
+                50,
+            ),
         ),
         (
             "1x2xL40S_upstream-llm-d-0.4.0-mempress_Qwen3-0.6B_llm-d-valkey_replica1_rate100",
-            Declared("llm-d-valkey", None, True, "1x2xL40S", "upstream-llm-d-0.4.0", "Qwen3-0.6B", 1, 100),
+            Declared(
+                "llm-d-valkey",
+                None,
+                True,
+                "1x2xL40S",
+                "upstream-llm-d-0.4.0",
+                "Qwen3-0.6B",
+                1,
+                100,
+            ),
         ),
         (
             "2x8xH200_llm-d-0.5.1_Qwen3-32B-AWQ_native-offload-10k_replica4_rate650",
-            Declared("native-offload", 10_000, False, "2x8xH200", "llm-d-0.5.1", "Qwen3-32B-AWQ", 4, 650),
+            Declared(
+                "native-offload",
+                10_000,
+                False,
+                "2x8xH200",
+                "llm-d-0.5.1",
+                "Qwen3-32B-AWQ",
+                4,
+                650,
+            ),
         ),
         (
             "1x2xL40S_a_b_cpu+fs-offload-20k_replica1_rate1",
@@ -63,7 +96,17 @@ def test_a_name_of_another_form_is_refused_whole(name: str) -> None:
     assert error.value.code == "other_form"
 
 
-WORDS = st.sampled_from(["llm-d", "upstream-llm-d-0.4.0", "Qwen3-32B-AWQ", "a", "k10", "cpu+fs-offload", "v1.2"])
+WORDS = st.sampled_from(
+    [
+        "llm-d",
+        "upstream-llm-d-0.4.0",
+        "Qwen3-32B-AWQ",
+        "a",
+        "k10",
+        "cpu+fs-offload",
+        "v1.2",
+    ]
+)
 
 
 @given(
@@ -75,12 +118,22 @@ WORDS = st.sampled_from(["llm-d", "upstream-llm-d-0.4.0", "Qwen3-32B-AWQ", "a", 
     st.booleans(),
 )
 def test_every_field_of_a_name_comes_back(
-    nodes: int, gpus: int, replicas: int, rate: int, software: str, model: str, arm: str, size: str, mempress: bool
+    nodes: int,
+    gpus: int,
+    replicas: int,
+    rate: int,
+    software: str,
+    model: str,
+    arm: str,
+    size: str,
+    mempress: bool,
 ) -> None:
     pressure = "-mempress" if mempress else ""
     name = f"{nodes}x{gpus}xL4_{software}{pressure}_{model}_{arm}{size}_replica{replicas}_rate{rate}"
     blocks = {"": None, "-10k": 10_000, "-20k": 20_000, "-20kcpu": 20_000}[size]
-    assert parse_folder(name) == Declared(arm, blocks, mempress, f"{nodes}x{gpus}xL4", software, model, replicas, rate)
+    assert parse_folder(name) == Declared(
+        arm, blocks, mempress, f"{nodes}x{gpus}xL4", software, model, replicas, rate
+    )
 
 
 @given(st.integers(1, 99), st.integers(0, 9))
@@ -95,10 +148,22 @@ def test_a_rate_is_the_whole_number(rate: int, digit: int) -> None:
     [
         ("no-offload", Declared("no-offload")),
         ("lmcache-local-20kcpu", Declared("lmcache-local", 20_000)),
-        ("Qwen3-8B_native-offload_rate50", Declared("native-offload", model="Qwen3-8B", rate=50)),
+        (
+            "Qwen3-8B_native-offload_rate50",
+            Declared("native-offload", model="Qwen3-8B", rate=50),
+        ),
         (
             "1x2xL4_vllm-0.11-mempress_Qwen3-32B-AWQ_lmcache-redis_replica2_rate500",
-            Declared("lmcache-redis", None, True, "1x2xL4", "vllm-0.11", "Qwen3-32B-AWQ", 2, 500),
+            Declared(
+                "lmcache-redis",
+                None,
+                True,
+                "1x2xL4",
+                "vllm-0.11",
+                "Qwen3-32B-AWQ",
+                2,
+                500,
+            ),
         ),
     ],
 )
@@ -106,7 +171,10 @@ def test_older_names_give_some_of_the_fields(name: str, expected: Declared) -> N
     assert parse_fields(name, MODELS, ARMS) == expected
 
 
-@pytest.mark.parametrize("name", ["", "offload", "no-offload-now", "Qwen3-8B", "Qwen4-8B_no-offload", "rate50"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "offload", "no-offload-now", "Qwen3-8B", "Qwen4-8B_no-offload", "rate50"],
+)
 def test_older_names_without_a_known_arm_are_refused(name: str) -> None:
     with pytest.raises(NameProblem) as error:
         parse_fields(name, MODELS, ARMS)
@@ -116,13 +184,24 @@ def test_older_names_without_a_known_arm_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "path", "expected"),
     [
-        ("oct2025-{model}-{arm}.json", "a/oct2025-Qwen3-0.6B-default.json", Declared("default", model="Qwen3-0.6B")),
+        (
+            "oct2025-{model}-{arm}.json",
+            "a/oct2025-Qwen3-0.6B-default.json",
+            Declared("default", model="Qwen3-0.6B"),
+        ),
         # The longer of two models that both fit.
         (
-            *("oct2025-{model}-{arm}.json", "oct2025-Qwen3-32B-AWQ-default.json.zst.zst"),
+            *(
+                "oct2025-{model}-{arm}.json",
+                "oct2025-Qwen3-32B-AWQ-default.json.zst.zst",
+            ),
             Declared("default", model="Qwen3-32B-AWQ"),
         ),
-        ("{any}_{arm}_{rate}.json", "a b_no-offload_50.json", Declared("no-offload", rate=50)),
+        (
+            "{any}_{arm}_{rate}.json",
+            "a b_no-offload_50.json",
+            Declared("no-offload", rate=50),
+        ),
         ("{arm}/benchmarks.json", "first/default/benchmarks.json", Declared("default")),
         (
             "{model}/{any}/{arm}-{rate}.json",
@@ -130,11 +209,21 @@ def test_older_names_without_a_known_arm_are_refused(name: str) -> None:
             Declared("no-offload", None, model="Qwen3-8B", rate=4),
         ),
         # What is not known is named, as far as the rest of the name leaves no doubt of it.
-        ("oct2025-{model}-{arm}.json", "oct2025-Qwen3-0.6B-other-arm.json", Declared("other-arm", model="Qwen3-0.6B")),
-        ("{model}_{arm}.json", "Qwen9_default.json", Declared("default", model="Qwen9")),
+        (
+            "oct2025-{model}-{arm}.json",
+            "oct2025-Qwen3-0.6B-other-arm.json",
+            Declared("other-arm", model="Qwen3-0.6B"),
+        ),
+        (
+            "{model}_{arm}.json",
+            "Qwen9_default.json",
+            Declared("default", model="Qwen9"),
+        ),
     ],
 )
-def test_a_pattern_reads_the_last_parts_of_a_path(pattern: str, path: str, expected: Declared) -> None:
+def test_a_pattern_reads_the_last_parts_of_a_path(
+    pattern: str, path: str, expected: Declared
+) -> None:
     names = NamePattern(pattern, MODELS, {*ARMS, "default"})
     part = names.part(path)
     assert part is not None
@@ -150,7 +239,9 @@ def test_a_pattern_reads_the_last_parts_of_a_path(pattern: str, path: str, expec
         ("{arm}/benchmarks.json", "default/other.json"),
     ],
 )
-def test_a_path_of_another_form_is_none_of_the_patterns(pattern: str, path: str) -> None:
+def test_a_path_of_another_form_is_none_of_the_patterns(
+    pattern: str, path: str
+) -> None:
     names = NamePattern(pattern, MODELS, ARMS)
     assert names.part(path) is None
     with pytest.raises(NameProblem) as error:
@@ -167,7 +258,9 @@ def test_a_path_of_another_form_is_none_of_the_patterns(pattern: str, path: str)
         ("plain.json", "placeholder_missing", "arm"),
     ],
 )
-def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, code: str, placeholder: str) -> None:
+def test_a_pattern_that_cannot_be_used_is_refused(
+    pattern: str, code: str, placeholder: str
+) -> None:
     with pytest.raises(NameProblem) as error:
         NamePattern(pattern, MODELS, ARMS)
     assert (error.value.code, error.value.facts) == (code, {"placeholder": placeholder})
@@ -178,6 +271,9 @@ def test_hardware_is_nodes_gpus_and_a_known_gpu_or_one_that_was_named() -> None:
     assert (found.nodes, found.gpus, found.gpu) == (2, 8, "H100")
     with pytest.raises(NameProblem) as error:
         parse_hardware("1x2xB9000")
-    assert (error.value.code, error.value.facts) == ("unknown_hardware", {"hardware": "1x2xB9000"})
+    assert (error.value.code, error.value.facts) == (
+        "unknown_hardware",
+        {"hardware": "1x2xB9000"},
+    )
     assert parse_hardware("1x2xB9000", also=("1x2xB9000",)).gpus == 2
     assert parse_hardware("my-laptop", also=("my-laptop",)).gpu == "my-laptop"

@@ -9,14 +9,27 @@ import pandas as pd
 import pytest
 from tests.support.config_files import CONFIG
 from tests.support.guidellm_reports import START, Story
-from tests.support.result_trees import HOUR, native, write_archive, write_level, write_report
+from tests.support.result_trees import (
+    HOUR,
+    native,
+    write_archive,
+    write_level,
+    write_report,
+)
 
 from kveval.analysis.levels.recording import convert_recording
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.peaks import cell_tables
 from kveval.importing.campaign import import_plan
 from kveval.importing.plan import ImportPlan
-from kveval.importing.run import ImportFailure, Span, covering, import_run, plan_from, spans
+from kveval.importing.run import (
+    ImportFailure,
+    Span,
+    covering,
+    import_run,
+    plan_from,
+    spans,
+)
 from kveval.importing.table import write_table
 from kveval.pcp.parquet.reading import archive_info, describe
 from kveval.spec.loading import load_config
@@ -26,7 +39,11 @@ from kveval.store.store import Store
 MODEL = "Qwen3-0.6B"
 METRICS = {
     "requests_running": {
-        **{"title": "running", "unit": "requests", "pcp": "openmetrics.vllm.vllm.num_requests_running"},
+        **{
+            "title": "running",
+            "unit": "requests",
+            "pcp": "openmetrics.vllm.vllm.num_requests_running",
+        },
         **{"reduction": "mean", "instances": "sum"},
     },
 }
@@ -56,10 +73,22 @@ def facts(place: Path) -> dict[str, Any]:
 
 def test_a_run_refers_to_its_files_and_reads_like_a_measured_one(tree: Path) -> None:
     for rate in (1, 4):
-        write_level(tree, MODEL, "native-offload-10k", rate, start=START + rate * HOUR, args=native(10_000))
+        write_level(
+            tree,
+            MODEL,
+            "native-offload-10k",
+            rate,
+            start=START + rate * HOUR,
+            args=native(10_000),
+        )
     place = imported(tree)
     run, content = read_run(place), facts(place)
-    assert (run.engine, run.weights, run.run, run.cell.cpu_blocks) == ("imported", "full", 1, 10_000)
+    assert (run.engine, run.weights, run.run, run.cell.cpu_blocks) == (
+        "imported",
+        "full",
+        1,
+        10_000,
+    )
     assert [(level.level, level.status, level.start) for level in run.levels] == [
         *((1, "ok", START + HOUR), (4, "ok", START + 4 * HOUR)),
     ]
@@ -76,12 +105,16 @@ def test_a_run_refers_to_its_files_and_reads_like_a_measured_one(tree: Path) -> 
     assert levels["exercised"].all()
 
 
-def test_a_levels_window_of_the_recording_is_the_reports(tree: Path, tmp_path: Path) -> None:
+def test_a_levels_window_of_the_recording_is_the_reports(
+    tree: Path, tmp_path: Path
+) -> None:
     for rate in (1, 4):
         write_level(tree, MODEL, "no-offload", rate, start=START + rate * HOUR)
     place = imported(tree)
     convert_recording(place, tmp_path / "pcp.parquet")
-    table, peak = cell_tables([run_tables(place)[0]], [tmp_path / "pcp.parquet"], METRICS, "0.11.2", 10)
+    table, peak = cell_tables(
+        [run_tables(place)[0]], [tmp_path / "pcp.parquet"], METRICS, "0.11.2", 10
+    )
     assert list(table["requests_running"]) == pytest.approx([0.8, 3.2])
     assert (table["pcp_samples"] > 20).all()
     assert peak["level"].iloc[0] == 4
@@ -90,7 +123,9 @@ def test_a_levels_window_of_the_recording_is_the_reports(tree: Path, tmp_path: P
 def test_the_servers_counters_come_from_the_recording(tree: Path) -> None:
     write_level(tree, MODEL, "native-offload-10k", 4, args=native(10_000), hits=500.0)
     counters = facts(imported(tree))["levels"][0]["counters"]
-    assert counters["vllm:external_prefix_cache_hits_total"]["delta"] == pytest.approx(500.0 * 30)
+    assert counters["vllm:external_prefix_cache_hits_total"]["delta"] == pytest.approx(
+        500.0 * 30
+    )
     generated = counters["vllm:generation_tokens_total"]["delta"]
     assert generated == pytest.approx(Story(streams=4).delivered, rel=0.001)
     levels, _ = run_tables(imported(tree))
@@ -104,18 +139,29 @@ def test_an_arm_whose_counters_did_not_move_was_not_exercised(tree: Path) -> Non
     assert not run_tables(imported(tree))[0]["exercised"].iloc[0]
 
 
-def test_without_a_recording_nothing_is_known_of_the_counters(tree: Path, tmp_path: Path) -> None:
-    write_level(tree, MODEL, "native-offload-10k", 4, args=native(10_000), archive=False)
+def test_without_a_recording_nothing_is_known_of_the_counters(
+    tree: Path, tmp_path: Path
+) -> None:
+    write_level(
+        tree, MODEL, "native-offload-10k", 4, args=native(10_000), archive=False
+    )
     place = imported(tree)
-    assert facts(place)["recording"]["notes"] == ["no recording was found with the results"]
+    assert facts(place)["recording"]["notes"] == [
+        "no recording was found with the results"
+    ]
     levels, _ = run_tables(place)
     assert levels["exercised"].isna().all()
     convert_recording(place, tmp_path / "pcp.parquet")
     assert describe(tmp_path / "pcp.parquet") == {}
-    assert archive_info(tmp_path / "pcp.parquet").problems[0].message == "no recording was found with the results"
+    assert (
+        archive_info(tmp_path / "pcp.parquet").problems[0].message
+        == "no recording was found with the results"
+    )
 
 
-def test_a_damaged_archive_costs_the_recording_alone(tree: Path, tmp_path: Path) -> None:
+def test_a_damaged_archive_costs_the_recording_alone(
+    tree: Path, tmp_path: Path
+) -> None:
     folder = write_level(tree, MODEL, "no-offload", 4)
     for path in (folder / "pcp-archives").rglob("*.zst"):
         path.write_bytes(b"not an archive")
@@ -129,16 +175,25 @@ def test_a_damaged_archive_costs_the_recording_alone(tree: Path, tmp_path: Path)
 def test_archives_are_chosen_by_the_times_they_name(tree: Path) -> None:
     folder = write_level(tree, MODEL, "no-offload", 4)
     for name, hours in (("node-0", -3), ("node-2", 2)):
-        write_archive(folder / "pcp-archives" / name, Story(start=START + hours * HOUR), host="node-1")
+        write_archive(
+            folder / "pcp-archives" / name,
+            Story(start=START + hours * HOUR),
+            host="node-1",
+        )
     place = imported(tree)
-    assert [path.name for path in (place / "raw" / "pcp" / "0004").iterdir()] == ["node-1"]
+    assert [path.name for path in (place / "raw" / "pcp" / "0004").iterdir()] == [
+        "node-1"
+    ]
     assert facts(place)["recording"]["hosts"] == ["node-1"]
 
 
 def test_several_hosts_are_said(tree: Path) -> None:
     folder = write_level(tree, MODEL, "no-offload", 4)
     write_archive(folder / "pcp-archives" / "node-2", Story(streams=4), host="node-2")
-    assert "several hosts (node-1, node-2)" in facts(imported(tree))["recording"]["notes"][0]
+    assert (
+        "several hosts (node-1, node-2)"
+        in facts(imported(tree))["recording"]["notes"][0]
+    )
 
 
 def test_an_archive_that_covers_nothing_is_said_and_left_out(tree: Path) -> None:
@@ -161,7 +216,9 @@ def test_an_archive_that_covers_nothing_is_said_and_left_out(tree: Path) -> None
     ],
 )
 def test_which_archives_cover_a_window(
-    given: list[tuple[str, int, int | None]], window: tuple[int, int], expected: list[str]
+    given: list[tuple[str, int, int | None]],
+    window: tuple[int, int],
+    expected: list[str],
 ) -> None:
     found = [
         Span(str(number), host, start * 10**9, None if end is None else end * 10**9, ())
@@ -179,8 +236,12 @@ def test_the_span_of_an_archive_is_read_from_its_files(tmp_path: Path) -> None:
     assert found[0].end_ns == round((START + 80) * 1e9)
 
 
-@pytest.mark.parametrize(("form", "suffix"), [("xztar", ".tar.xz"), ("bztar", ".tbz"), ("bztar", ".tbz2")])
-def test_an_archive_packed_whole_beside_an_older_report(tree: Path, tmp_path: Path, form: str, suffix: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "suffix"), [("xztar", ".tar.xz"), ("bztar", ".tbz"), ("bztar", ".tbz2")]
+)
+def test_an_archive_packed_whole_beside_an_older_report(
+    tree: Path, tmp_path: Path, form: str, suffix: str
+) -> None:
     stem = "benchmark_20251101_120000_Qwen3-0.6B_no-offload_rate4"
     story = Story(streams=4)
     write_report(tree / f"{stem}_guidellm.json", [story], layers=0, generation="0.4")
@@ -193,11 +254,28 @@ def test_an_archive_packed_whole_beside_an_older_report(tree: Path, tmp_path: Pa
     assert describe(tmp_path / "pcp.parquet")["mem.util.used"].samples > 20
 
 
-def test_a_long_archive_over_all_results_is_cut_to_the_runs_time(tree: Path, tmp_path: Path) -> None:
-    stories = [Story(strategy="synchronous", streams=1), Story(strategy="throughput", streams=8, start=START + 66)]
-    write_report(tree / f"oct2025-{MODEL}-default.json", stories, layers=0, generation="0.3", keep=0)
-    write_archive(tree / "pcp-archives" / "node", Story(seconds=3 * HOUR, start=START - HOUR), step=10.0)
-    place = imported(tree, pattern="oct2025-{model}-{arm}.json", scenarios={"default": "no-offload"})
+def test_a_long_archive_over_all_results_is_cut_to_the_runs_time(
+    tree: Path, tmp_path: Path
+) -> None:
+    stories = [
+        Story(strategy="synchronous", streams=1),
+        Story(strategy="throughput", streams=8, start=START + 66),
+    ]
+    write_report(
+        tree / f"oct2025-{MODEL}-default.json",
+        stories,
+        layers=0,
+        generation="0.3",
+        keep=0,
+    )
+    write_archive(
+        tree / "pcp-archives" / "node",
+        Story(seconds=3 * HOUR, start=START - HOUR),
+        step=10.0,
+    )
+    place = imported(
+        tree, pattern="oct2025-{model}-{arm}.json", scenarios={"default": "no-offload"}
+    )
     convert_recording(place, tmp_path / "pcp.parquet")
     info = archive_info(tmp_path / "pcp.parquet")
     assert START - 31 <= info.start_ns / 1e9 < info.end_ns / 1e9 <= START + 157
@@ -219,7 +297,9 @@ def test_the_same_files_are_adopted_and_changed_ones_are_noticed(tree: Path) -> 
     folder = write_level(tree, MODEL, "no-offload", 4)
     first = imported(tree)
     assert imported(tree) == first
-    write_report(folder / "guidellm-results.json.zst", [Story(streams=4, latency_s=3.0)])
+    write_report(
+        folder / "guidellm-results.json.zst", [Story(streams=4, latency_s=3.0)]
+    )
     second = imported(tree)
     assert second != first
     # The older entry no longer is what its checksums say.
@@ -228,7 +308,10 @@ def test_the_same_files_are_adopted_and_changed_ones_are_noticed(tree: Path) -> 
     content = facts(first)
     from kveval.store.store import Key  # noqa: PLC0415
 
-    assert store.find(Key(content["measurement"], 1, content["hardware"]["fingerprint"])) is None
+    assert (
+        store.find(Key(content["measurement"], 1, content["hardware"]["fingerprint"]))
+        is None
+    )
     assert list((tree.parent / "store" / "damaged").glob("*/REASON"))
 
 
@@ -242,7 +325,9 @@ def test_copies_are_kept_when_asked_for(tree: Path) -> None:
     assert run_tables(place)[0]["throughput_tok_s"].notna().all()
 
 
-def test_a_relative_tree_is_referred_to_relatively(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_tree_is_referred_to_relatively(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_level(tree, MODEL, "no-offload", 4)
     monkeypatch.chdir(tmp_path)
     values = {"name": "test", "import": [{"path": "tree"}]}
@@ -276,5 +361,9 @@ def test_a_plan_survives_as_plain_values(tree: Path) -> None:
 
 def test_the_recordings_of_runs_are_in_the_table(tree: Path, tmp_path: Path) -> None:
     write_level(tree, MODEL, "no-offload", 4)
-    write_table(plan(tree), {(f"{MODEL}/no-offload/0", 1): ["a note"]}, tmp_path / "imported.csv")
+    write_table(
+        plan(tree),
+        {(f"{MODEL}/no-offload/0", 1): ["a note"]},
+        tmp_path / "imported.csv",
+    )
     assert pd.read_csv(tmp_path / "imported.csv")["recording"].tolist() == ["a note"]

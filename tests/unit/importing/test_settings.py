@@ -5,7 +5,13 @@ from tests.support.config_files import CONFIG
 
 from kveval.config.catalogue import Catalogue
 from kveval.config.types import BLOCK_TOKENS
-from kveval.importing.settings import connectors, effective_tier, ignored_sizes, parse_settings, ranks
+from kveval.importing.settings import (
+    connectors,
+    effective_tier,
+    ignored_sizes,
+    parse_settings,
+    ranks,
+)
 from kveval.spec import sizing
 from kveval.spec.loading import load_config
 
@@ -36,10 +42,18 @@ a line that says nothing
 def test_reads_lines_arguments_and_environment_and_leaves_secrets_out() -> None:
     settings = parse_settings(TEXT)
     assert settings.values["Date"] == "Thu 26 Mar 2026 20:37:22 AEDT"
-    assert (settings.number("Max Seconds"), settings.number("Date"), settings.number("None")) == (120, None, None)
+    assert (
+        settings.number("Max Seconds"),
+        settings.number("Date"),
+        settings.number("None"),
+    ) == (120, None, None)
     assert settings.args[0] == "--kv-transfer-config"
     assert settings.env == {
-        **{"HOME": "/tmp", "LMCACHE_MAX_LOCAL_CPU_SIZE": "29.0", "PYTHONHASHSEED": "123"},
+        **{
+            "HOME": "/tmp",
+            "LMCACHE_MAX_LOCAL_CPU_SIZE": "29.0",
+            "PYTHONHASHSEED": "123",
+        },
         "HF_TOKEN": "(left out)",
     }
     assert "hf_abc" not in str(settings)
@@ -72,9 +86,15 @@ def test_the_arguments_are_those_of_their_line_and_unknown_without_one(
     [
         ("", ()),
         (transfer("LMCacheConnectorV1"), ("LMCacheConnectorV1",)),
-        ("--kv-offloading-backend native --kv-offloading-size 26", ("OffloadingConnector",)),
         (
-            transfer("MultiConnector", '"connectors":[{"kv_connector":"OffloadingConnector"},{"kv_connector":"Fs"}]'),
+            "--kv-offloading-backend native --kv-offloading-size 26",
+            ("OffloadingConnector",),
+        ),
+        (
+            transfer(
+                "MultiConnector",
+                '"connectors":[{"kv_connector":"OffloadingConnector"},{"kv_connector":"Fs"}]',
+            ),
             ("OffloadingConnector", "Fs"),
         ),
         ("--kv-transfer-config broken", ()),
@@ -89,30 +109,63 @@ def test_connectors(args: str, expected: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("args", "env", "blocks", "said_by"),
     [
-        (transfer("OffloadingConnector", '"num_cpu_blocks":10000'), "", 10_000, "num_cpu_blocks 10000 of 16 tokens"),
         (
-            transfer("OffloadingConnector", '"num_cpu_blocks":5000') + " --block-size 64",
+            transfer("OffloadingConnector", '"num_cpu_blocks":10000'),
+            "",
+            10_000,
+            "num_cpu_blocks 10000 of 16 tokens",
+        ),
+        (
+            transfer("OffloadingConnector", '"num_cpu_blocks":5000')
+            + " --block-size 64",
             *("", 20_000, "num_cpu_blocks 5000 of 64 tokens"),
         ),
         (
             transfer("OffloadingConnector", '"cpu_bytes_to_use":52428800000'),
             *("", 20_000, "cpu_bytes_to_use 52428800000"),
         ),
-        ("--kv-offloading-size 24.4140625", "", 10_000, "--kv-offloading-size 24.4140625 GiB"),
-        ("--kv-offloading-size=24.4140625", "", 10_000, "--kv-offloading-size 24.4140625 GiB"),
+        (
+            "--kv-offloading-size 24.4140625",
+            "",
+            10_000,
+            "--kv-offloading-size 24.4140625 GiB",
+        ),
+        (
+            "--kv-offloading-size=24.4140625",
+            "",
+            10_000,
+            "--kv-offloading-size 24.4140625 GiB",
+        ),
         (
             transfer("LMCacheConnectorV1"),
-            *("LMCACHE_MAX_LOCAL_CPU_SIZE=29.0", 23_756, "LMCACHE_MAX_LOCAL_CPU_SIZE 29 GiB x 2 ranks"),
+            *(
+                "LMCACHE_MAX_LOCAL_CPU_SIZE=29.0",
+                23_756,
+                "LMCACHE_MAX_LOCAL_CPU_SIZE 29 GiB x 2 ranks",
+            ),
         ),
         (
             transfer("LMCacheConnectorV1") + " --tensor-parallel-size 4",
-            *("LMCACHE_MAX_LOCAL_CPU_SIZE=29.0", 47_513, "LMCACHE_MAX_LOCAL_CPU_SIZE 29 GiB x 4 ranks"),
+            *(
+                "LMCACHE_MAX_LOCAL_CPU_SIZE=29.0",
+                47_513,
+                "LMCACHE_MAX_LOCAL_CPU_SIZE 29 GiB x 4 ranks",
+            ),
         ),
         (
             transfer("LMCacheConnectorV1"),
-            *("", 4_096, "LMCACHE_MAX_LOCAL_CPU_SIZE 5 GiB x 2 ranks (LMCache's default)"),
+            *(
+                "",
+                4_096,
+                "LMCACHE_MAX_LOCAL_CPU_SIZE 5 GiB x 2 ranks (LMCache's default)",
+            ),
         ),
-        (transfer("LMCacheConnectorV1"), "LMCACHE_LOCAL_CPU=False", 0, "LMCACHE_LOCAL_CPU is off"),
+        (
+            transfer("LMCacheConnectorV1"),
+            "LMCACHE_LOCAL_CPU=False",
+            0,
+            "LMCACHE_LOCAL_CPU is off",
+        ),
         (
             transfer(
                 "MultiConnector",
@@ -122,18 +175,25 @@ def test_connectors(args: str, expected: tuple[str, ...]) -> None:
             *("", 7_000, "num_cpu_blocks 7000 of 16 tokens"),
         ),
         (
-            transfer("OffloadingConnector", '"num_cpu_blocks":10000') + " --kv-cache-dtype fp8",
+            transfer("OffloadingConnector", '"num_cpu_blocks":10000')
+            + " --kv-cache-dtype fp8",
             *("", 10_000, "num_cpu_blocks 10000 of 16 tokens"),
         ),
     ],
 )
-def test_the_tier_that_the_arguments_size(catalogue: Catalogue, args: str, env: str, blocks: int, said_by: str) -> None:
+def test_the_tier_that_the_arguments_size(
+    catalogue: Catalogue, args: str, env: str, blocks: int, said_by: str
+) -> None:
     model = catalogue.models["Qwen3-14B"]
     settings = parse_settings(f"vLLM Extra Args: {args}\nvLLM Env Vars: {env}\n")
     tier = effective_tier(settings, model, ranks(settings, model, declared=2))
     assert tier is not None
     assert (tier.cpu_blocks, tier.said_by) == (blocks, said_by)
-    per_block = BLOCK_TOKENS * sizing.kv_bytes_per_token(model.geometry) // (2 if "fp8" in args else 1)
+    per_block = (
+        BLOCK_TOKENS
+        * sizing.kv_bytes_per_token(model.geometry)
+        // (2 if "fp8" in args else 1)
+    )
     assert abs(tier.size_bytes - blocks * per_block) < per_block
 
 
@@ -149,22 +209,38 @@ def test_the_tier_that_the_arguments_size(catalogue: Catalogue, args: str, env: 
     ],
 )
 def test_the_gpus_of_a_server_are_those_of_its_arguments_the_import_or_the_hardware(
-    catalogue: Catalogue, args: str, declared: int | None, gpus: int | None, expected: int
+    catalogue: Catalogue,
+    args: str,
+    declared: int | None,
+    gpus: int | None,
+    expected: int,
 ) -> None:
     settings = parse_settings(f"vLLM Extra Args: {args}\n")
     assert ranks(settings, catalogue.models["Qwen3-14B"], declared, gpus) == expected
 
 
-@pytest.mark.parametrize("args", ["", transfer("OffloadingConnector"), transfer("Fs"), "--kv-offloading-size many"])
+@pytest.mark.parametrize(
+    "args",
+    ["", transfer("OffloadingConnector"), transfer("Fs"), "--kv-offloading-size many"],
+)
 def test_arguments_that_size_nothing(catalogue: Catalogue, args: str) -> None:
     model = catalogue.models["Qwen3-14B"]
-    assert effective_tier(parse_settings(f"vLLM Extra Args: {args}\n"), model, 2) is None
+    assert (
+        effective_tier(parse_settings(f"vLLM Extra Args: {args}\n"), model, 2) is None
+    )
 
 
 def test_says_what_looks_like_a_size_and_is_none() -> None:
     ignored = transfer("LMCacheConnectorV1", '"num_cpu_blocks":10000')
     text = f"vLLM Extra Args: {ignored}\n"
-    assert ignored_sizes(parse_settings(text)) == ["LMCache ignores num_cpu_blocks (10000)"]
+    assert ignored_sizes(parse_settings(text)) == [
+        "LMCache ignores num_cpu_blocks (10000)"
+    ]
     text = f"vLLM Extra Args: {transfer('LMCacheConnectorV1')}\nvLLM Env Vars: LMCACHE_CONFIG_FILE=/etc/lmcache.yaml\n"
     assert "LMCACHE_CONFIG_FILE" in ignored_sizes(parse_settings(text))[0]
-    assert ignored_sizes(parse_settings("vLLM Env Vars: LMCACHE_CONFIG_FILE=/etc/lmcache.yaml\n")) == []
+    assert (
+        ignored_sizes(
+            parse_settings("vLLM Env Vars: LMCACHE_CONFIG_FILE=/etc/lmcache.yaml\n")
+        )
+        == []
+    )

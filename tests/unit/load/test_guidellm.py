@@ -56,14 +56,23 @@ def test_seeds_differ_by_run_and_level_and_not_by_arm():
 
 
 def test_the_published_workload_is_passed_on_as_guidellm_names_it():
-    published = replace(WORKLOAD, prefix_tokens=10000, prefix_count=800, prompt_tokens=128, output_tokens=128, turns=5)
+    published = replace(
+        WORKLOAD,
+        prefix_tokens=10000,
+        prefix_count=800,
+        prompt_tokens=128,
+        output_tokens=128,
+        turns=5,
+    )
     assert data_argument(published, 650) == (
         "kind=synthetic_text,prompt_tokens=128,output_tokens=128,turns=5,prefix_tokens=10000,prefix_count=800"
     )
 
 
 def test_the_prefix_count_may_follow_the_level():
-    assert "prefix_count=1300" in data_argument(replace(WORKLOAD, prefix_count=PrefixCount(per_level=2)), 650)
+    assert "prefix_count=1300" in data_argument(
+        replace(WORKLOAD, prefix_count=PrefixCount(per_level=2)), 650
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,11 +85,21 @@ def test_the_prefix_count_may_follow_the_level():
     ],
 )
 def test_every_profile_is_passed_on_as_guidellm_names_it(profile, level, expected):
-    assert json.loads(profile_argument(replace(WORKLOAD, profile=profile, warmup_s=0), level)) == expected
+    assert (
+        json.loads(
+            profile_argument(replace(WORKLOAD, profile=profile, warmup_s=0), level)
+        )
+        == expected
+    )
 
 
 def test_varying_lengths_and_the_length_of_a_prefix_are_passed_on():
-    varying = replace(WORKLOAD, profile="prefix-length", prefix_tokens=0, prefix_count=PrefixCount(tokens=4096))
+    varying = replace(
+        WORKLOAD,
+        profile="prefix-length",
+        prefix_tokens=0,
+        prefix_count=PrefixCount(tokens=4096),
+    )
     varying = replace(varying, output_spread=SpreadSpec(stdev=8, min=2, max=64))
     assert data_argument(varying, 512) == (
         "kind=synthetic_text,prompt_tokens=64,output_tokens=16,turns=3,"
@@ -118,14 +137,23 @@ def test_the_command_asks_for_one_level_with_warm_up_and_every_record(tmp_path):
 
 @pytest.mark.parametrize(
     ("profile", "expected_s"),
-    [("concurrent", 120), ("prefix-length", 120), ("poisson", 0), ("constant", 0), ("bursts", 0)],
+    [
+        ("concurrent", 120),
+        ("prefix-length", 120),
+        ("poisson", 0),
+        ("constant", 0),
+        ("bursts", 0),
+    ],
 )
 def test_only_a_closed_loop_always_has_requests_in_flight(profile, expected_s):
     assert loaded_s(replace(WORKLOAD, profile=profile, seconds=120), 4) == expected_s
 
 
 def test_the_time_limit_leaves_room_for_writing_the_prefixes():
-    assert time_limit_s(replace(WORKLOAD, prefix_tokens=10000, prefix_count=800), 1) > time_limit_s(WORKLOAD, 1) + 55
+    assert (
+        time_limit_s(replace(WORKLOAD, prefix_tokens=10000, prefix_count=800), 1)
+        > time_limit_s(WORKLOAD, 1) + 55
+    )
 
 
 @pytest.mark.parametrize(("cpus", "workers"), [(1, 1), (2, 1), (16, 4), (128, 10)])
@@ -139,7 +167,15 @@ def test_the_environment_holds_no_secret(monkeypatch):
 
 
 def start(
-    tmp_path, program, *, limit_s=20.0, sending_limit_s=20.0, watch=None, sending=None, go=None, idle_before_s=0.0
+    tmp_path,
+    program,
+    *,
+    limit_s=20.0,
+    sending_limit_s=20.0,
+    watch=None,
+    sending=None,
+    go=None,
+    idle_before_s=0.0,
 ):
     report = tmp_path / "raw" / "guidellm-0001.json"
     report.parent.mkdir(exist_ok=True)
@@ -147,16 +183,28 @@ def start(
         argv = [sys.executable, "-c", program, str(report)]
         log = report.with_suffix(".log")
         env = {**os.environ, "GO": str(go)}
-        limits = {"limit_s": limit_s, "sending_limit_s": sending_limit_s, "idle_before_s": idle_before_s}
-        hooks = {"watch": watch or (lambda elapsed_s: None), "sending": sending or (lambda: None)}
-        return run_level(processes, argv, report, log, **limits, **hooks, env=env, go=go)
+        limits = {
+            "limit_s": limit_s,
+            "sending_limit_s": sending_limit_s,
+            "idle_before_s": idle_before_s,
+        }
+        hooks = {
+            "watch": watch or (lambda elapsed_s: None),
+            "sending": sending or (lambda: None),
+        }
+        return run_level(
+            processes, argv, report, log, **limits, **hooks, env=env, go=go
+        )
 
 
 def test_a_generator_that_fails_is_named_with_its_log(tmp_path):
     log = tmp_path / "raw" / "guidellm-0001.log"
     with pytest.raises(LoadError) as error:
         start(tmp_path, "print('cause'); raise SystemExit(3)")
-    assert (error.value.code, error.value.facts) == ("generator_failed", {"exit_code": 3, "log": log})
+    assert (error.value.code, error.value.facts) == (
+        "generator_failed",
+        {"exit_code": 3, "log": log},
+    )
     assert str(log) in str(error.value)
     assert "cause" in log.read_text()
 
@@ -164,11 +212,19 @@ def test_a_generator_that_fails_is_named_with_its_log(tmp_path):
 def test_a_generator_that_hangs_is_stopped(tmp_path):
     with pytest.raises(LoadError) as error:
         start(tmp_path, "import time; time.sleep(100)", limit_s=1.0)
-    assert (error.value.code, error.value.facts) == ("still_running", {"limit_s": 1.0, "idle": False})
+    assert (error.value.code, error.value.facts) == (
+        "still_running",
+        {"limit_s": 1.0, "idle": False},
+    )
 
 
-@pytest.mark.parametrize(("program", "idle"), [("import time; time.sleep(100)", True), ("while True: pass", False)])
-def test_one_that_hangs_idle_is_stopped_before_the_time_for_its_answers_is_over(tmp_path, monkeypatch, program, idle):
+@pytest.mark.parametrize(
+    ("program", "idle"),
+    [("import time; time.sleep(100)", True), ("while True: pass", False)],
+)
+def test_one_that_hangs_idle_is_stopped_before_the_time_for_its_answers_is_over(
+    tmp_path, monkeypatch, program, idle
+):
     monkeypatch.setattr(guidellm, "Idle", partial(Idle, window_s=0.6))
     with pytest.raises(LoadError) as error:
         start(tmp_path, program, limit_s=3.0, idle_before_s=1.5)
@@ -178,7 +234,9 @@ def test_one_that_hangs_idle_is_stopped_before_the_time_for_its_answers_is_over(
 def test_what_children_do_is_work(tmp_path):
     burn = "import time; t = time.process_time()\nwhile time.process_time() - t < 0.3: pass"
     program = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {burn!r}]); print(); time.sleep(9)"
-    with subprocess.Popen([sys.executable, "-uc", program], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-uc", program], stdout=subprocess.PIPE
+    ) as process:
         idle = Idle(process.pid, window_s=1.0)
         assert not idle.lasts(0.0)
         process.stdout.readline()
@@ -220,7 +278,9 @@ while not go.exists():
 
 def test_a_held_generator_is_told_to_send_once_it_has_primed_the_caches(tmp_path):
     go, told = tmp_path / "go", []
-    wall_s, primed = start(tmp_path, HELD, sending=lambda: told.append(go.exists()), go=go)
+    wall_s, primed = start(
+        tmp_path, HELD, sending=lambda: told.append(go.exists()), go=go
+    )
     assert told == [False]
     assert primed == Primed(3, 1.5)
     assert wall_s < 20
@@ -228,7 +288,13 @@ def test_a_held_generator_is_told_to_send_once_it_has_primed_the_caches(tmp_path
 
 def test_a_generator_that_hangs_after_it_was_told_to_send_is_stopped_sooner(tmp_path):
     with pytest.raises(LoadError) as error:
-        start(tmp_path, HELD + "time.sleep(100)", limit_s=90.0, sending_limit_s=1.0, go=tmp_path / "go")
+        start(
+            tmp_path,
+            HELD + "time.sleep(100)",
+            limit_s=90.0,
+            sending_limit_s=1.0,
+            go=tmp_path / "go",
+        )
     assert error.value.code == "still_running"
     assert error.value.facts["limit_s"] < 20
 
@@ -242,7 +308,12 @@ def test_without_priming_the_load_begins_with_its_process(tmp_path):
 def test_a_generator_that_fails_while_priming_never_sends(tmp_path):
     told = []
     with pytest.raises(LoadError) as error:
-        start(tmp_path, "raise SystemExit('no prefix')", sending=lambda: told.append(True), go=tmp_path / "go")
+        start(
+            tmp_path,
+            "raise SystemExit('no prefix')",
+            sending=lambda: told.append(True),
+            go=tmp_path / "go",
+        )
     assert (error.value.code, told) == ("generator_failed", [])
 
 
@@ -267,7 +338,9 @@ def report_with(tmp_path, **changed):
             {
                 "start_time": 10.0,
                 "end_time": 26.0,
-                "metrics": {"request_totals": {"successful": 5, "errored": 1, "incomplete": 4}},
+                "metrics": {
+                    "request_totals": {"successful": 5, "errored": 1, "incomplete": 4}
+                },
             }
         ],
     } | changed
@@ -284,21 +357,31 @@ def test_the_measured_window_comes_from_the_report(tmp_path):
 def test_another_version_of_the_generator_is_refused(tmp_path):
     with pytest.raises(LoadError) as error:
         report_facts(report_with(tmp_path), "0.5.3")
-    assert (error.value.code, error.value.facts) == ("other_version", {"found": "0.8.1", "declared": "0.5.3"})
+    assert (error.value.code, error.value.facts) == (
+        "other_version",
+        {"found": "0.8.1", "declared": "0.5.3"},
+    )
 
 
 def test_a_level_in_which_every_request_failed_is_a_failure(tmp_path):
     benchmark = {
         "start_time": 1,
         "end_time": 2,
-        "metrics": {"request_totals": {"successful": 0, "errored": 17, "incomplete": 0}},
+        "metrics": {
+            "request_totals": {"successful": 0, "errored": 17, "incomplete": 0}
+        },
     }
     with pytest.raises(LoadError) as error:
         report_facts(report_with(tmp_path, benchmarks=[benchmark]), "0.8.1")
-    assert (error.value.code, error.value.facts) == ("nothing_completed", {"errored": 17})
+    assert (error.value.code, error.value.facts) == (
+        "nothing_completed",
+        {"errored": 17},
+    )
 
 
-@pytest.mark.parametrize("text", ["", '{"benchmarks": []}', '{"benchmarks": [{"met', "[]"])
+@pytest.mark.parametrize(
+    "text", ["", '{"benchmarks": []}', '{"benchmarks": [{"met', "[]"]
+)
 def test_a_missing_truncated_or_foreign_report_is_a_failure(tmp_path, text):
     path = tmp_path / "guidellm-0008.json"
     path.write_text(text)
@@ -310,7 +393,14 @@ def test_a_missing_truncated_or_foreign_report_is_a_failure(tmp_path, text):
     assert damaged.value.code == missing.value.code == "no_usable_report"
 
 
-COMMON = {"levels": [4, 90], "prompt_tokens": 128, "output_tokens": 64, "seconds": 120.0, "warmup_s": 10.0, "seed": 889}
+COMMON = {
+    "levels": [4, 90],
+    "prompt_tokens": 128,
+    "output_tokens": 64,
+    "seconds": 120.0,
+    "warmup_s": 10.0,
+    "seed": 889,
+}
 WARM_UP = '"warmup":{"value":10.0,"mode":"duration"}'
 
 
@@ -324,7 +414,11 @@ WARM_UP = '"warmup":{"value":10.0,"mode":"duration"}'
         ),
         (
             {
-                **{"profile": "poisson", "prefix_tokens": 2000, "prefix_count": {"tokens": 60_000}},
+                **{
+                    "profile": "poisson",
+                    "prefix_tokens": 2000,
+                    "prefix_count": {"tokens": 60_000},
+                },
                 "output_spread": {"stdev": 20, "min": 8, "max": 200},
             },
             f'{{"kind":"poisson","rate":[1.5],{WARM_UP}}}',
@@ -333,14 +427,21 @@ WARM_UP = '"warmup":{"value":10.0,"mode":"duration"}'
         ),
         (
             {
-                **{"profile": "bursts", "bursts": {"factor": 5.0, "share": 0.1, "mean_s": 20.0}},
+                **{
+                    "profile": "bursts",
+                    "bursts": {"factor": 5.0, "share": 0.1, "mean_s": 20.0},
+                },
                 **{"prefix_tokens": 600, "prefix_count": 8},
             },
             f'{{"kind":"replay","schedule_turn":"timestamp",{WARM_UP}}}',
             '{"kind":"mooncake","source":{"kind":"json_file","path":"/REPORT.trace.jsonl"},"hash_id_block_size":600}',
         ),
         (
-            {"profile": "prefix-length", "warmup_s": 0.0, "prefix_count": {"tokens": 4096}},
+            {
+                "profile": "prefix-length",
+                "warmup_s": 0.0,
+                "prefix_count": {"tokens": 4096},
+            },
             '{"kind":"synchronous"}',
             "kind=synthetic_text,prompt_tokens=128,output_tokens=64,turns=1,prefix_tokens=90,prefix_count=45",
         ),
@@ -351,7 +452,9 @@ def test_the_command_line_of_a_level_is_this_one(workload, profile, data):
     """Pinned: another command line is another load under the same measurement id."""
     load = workload_of(COMMON | workload)
     target = LoadTarget("URL", "MODEL", Path("/TOKENIZER"))
-    assert command("GUIDELLM", load, levels_of(load, 2)[1], target, Path("/REPORT.json")) == [
+    assert command(
+        "GUIDELLM", load, levels_of(load, 2)[1], target, Path("/REPORT.json")
+    ) == [
         *("GUIDELLM", "run"),
         *("--backend", "kind=openai_http,target=URL,model=MODEL"),
         *("--profile", profile),

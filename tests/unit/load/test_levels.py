@@ -41,9 +41,17 @@ def test_the_profile_says_what_a_level_counts(values, streams, rate, unit):
     [
         ({}, "fixed lengths", "without pause"),
         ({"profile": "constant"}, "fixed lengths", "evenly spaced"),
-        ({"profile": "poisson", "prompt_spread": SPREAD}, "drawn at random", "at random, whether or not"),
+        (
+            {"profile": "poisson", "prompt_spread": SPREAD},
+            "drawn at random",
+            "at random, whether or not",
+        ),
         ({"profile": "bursts", "bursts": BURSTS}, "fixed lengths", "in random bursts"),
-        ({"profile": "prefix-length", "prefix_count": 3}, "fixed lengths", "without pause"),
+        (
+            {"profile": "prefix-length", "prefix_count": 3},
+            "fixed lengths",
+            "without pause",
+        ),
     ],
 )
 def test_the_words_for_a_workload_are_those_of_its_profile(values, lengths, arrivals):
@@ -72,8 +80,12 @@ def test_prefixes_may_follow_the_level(values, level, tokens, count):
 
 
 @given(length=st.integers(1, 10_000), tokens=st.integers(10_000, 10**7))
-def test_a_working_set_is_never_larger_than_asked_and_short_by_less_than_a_prefix(length, tokens):
-    load = workload(profile="prefix-length", prefix_count={"tokens": tokens}, levels=[length])
+def test_a_working_set_is_never_larger_than_asked_and_short_by_less_than_a_prefix(
+    length, tokens
+):
+    load = workload(
+        profile="prefix-length", prefix_count={"tokens": tokens}, levels=[length]
+    )
     assert tokens - length < workloads.working_set_tokens_at(load, length) <= tokens
 
 
@@ -81,7 +93,12 @@ def test_results_from_elsewhere_may_say_nothing():
     assert workloads.streams_at(workload_of({}), 8) == 8
     assert workloads.streams_at(workload_of({"profile": "sweep"}), 8) is None
     assert workload_of({"levels": [8.0]}).given_levels == (8,)
-    assert workloads.working_set_tokens_at(workload_of({"prefix_tokens": 10, "prefix_count": None}), 8) == 0
+    assert (
+        workloads.working_set_tokens_at(
+            workload_of({"prefix_tokens": 10, "prefix_count": None}), 8
+        )
+        == 0
+    )
 
 
 def test_a_stored_workload_of_another_kind_is_named():
@@ -96,12 +113,24 @@ def test_a_stored_workload_of_another_kind_is_named():
         ({"bursts": BURSTS}, "bursts"),
         ({"profile": "bursts", "bursts": BURSTS, "turns": 2}, "turns must be 1"),
         ({"profile": "bursts", "bursts": BURSTS | {"share": 0.5}}, "with at most 0.2"),
-        ({"profile": "prefix-length", "prefix_count": 3, "prefix_tokens": 10}, "no prefix_tokens"),
+        (
+            {"profile": "prefix-length", "prefix_count": 3, "prefix_tokens": 10},
+            "no prefix_tokens",
+        ),
         ({"profile": "prefix-length"}, "takes prefix_count"),
-        ({"profile": "prefix-length", "prefix_count": {"tokens": 30}}, "holds no prefix of 60"),
+        (
+            {"profile": "prefix-length", "prefix_count": {"tokens": 30}},
+            "holds no prefix of 60",
+        ),
         ({"profile": "poisson", "levels": []}, "at least one"),
-        ({"prompt_spread": SPREAD | {"min": 65}}, "prompt_tokens 64 is not between 65 and 200"),
-        ({"output_spread": SPREAD | {"max": 31}}, "output_tokens 32 is not between 5 and 31"),
+        (
+            {"prompt_spread": SPREAD | {"min": 65}},
+            "prompt_tokens 64 is not between 65 and 200",
+        ),
+        (
+            {"output_spread": SPREAD | {"max": 31}},
+            "output_tokens 32 is not between 5 and 31",
+        ),
         ({"prefix_tokens": 10}, "go together"),
     ],
 )
@@ -111,19 +140,43 @@ def test_what_makes_no_load_is_refused(values, says):
 
 
 def test_what_is_left_out_is_not_in_the_specification():
-    known = {*PLAIN, "profile", "levels", "warmup_s", "request_timeout_s", "turns", "prefix_tokens", "prefix_count"}
+    known = {
+        *PLAIN,
+        "profile",
+        "levels",
+        "warmup_s",
+        "request_timeout_s",
+        "turns",
+        "prefix_tokens",
+        "prefix_count",
+    }
     assert msgspec.to_builtins(workload()).keys() == known
-    assert msgspec.to_builtins(workload(prompt_spread=SPREAD)).keys() == known | {"prompt_spread"}
+    assert msgspec.to_builtins(workload(prompt_spread=SPREAD)).keys() == known | {
+        "prompt_spread"
+    }
 
 
 def test_the_longest_conversation_counts():
-    load = Workload.model_validate({**PLAIN, "levels": [60], "turns": 3, "prompt_spread": SPREAD})
+    load = Workload.model_validate(
+        {**PLAIN, "levels": [60], "turns": 3, "prompt_spread": SPREAD}
+    )
     assert load.conversation_tokens == 3 * (200 + 32)
-    load = Workload.model_validate({**PLAIN, "levels": [60, 500], "profile": "prefix-length", "prefix_count": 2})
+    load = Workload.model_validate(
+        {**PLAIN, "levels": [60, 500], "profile": "prefix-length", "prefix_count": 2}
+    )
     assert load.conversation_tokens == 500 + 64 + 32
 
 
-@pytest.mark.parametrize(("count", "varies"), [(3, True), ({"tokens": 6000}, False), ({"per_level": 1}, True)], ids=str)
+@pytest.mark.parametrize(
+    ("count", "varies"),
+    [(3, True), ({"tokens": 6000}, False), ({"per_level": 1}, True)],
+    ids=str,
+)
 def test_a_working_set_that_follows_the_level_is_known_to(count, varies):
-    values = {**PLAIN, "levels": [50, 60], "profile": "prefix-length", "prefix_count": count}
+    values = {
+        **PLAIN,
+        "levels": [50, 60],
+        "profile": "prefix-length",
+        "prefix_count": count,
+    }
     assert Workload.model_validate(values).varying_working_set is varies

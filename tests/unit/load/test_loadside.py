@@ -67,12 +67,21 @@ def test_without_its_variables_nothing_is_changed() -> None:
     code = "import sys; print([type(f).__name__ for f in sys.meta_path if type(f).__name__ == 'Holding'])"
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER)}
     for extra, expected in (({}, "[]"), ({"KVEVAL_GO": "/nowhere/go"}, "['Holding']")):
-        done = subprocess.run([sys.executable, "-c", code], env={**env, **extra}, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**env, **extra},
+            capture_output=True,
+            text=True,
+        )
         assert done.stdout.strip() == expected, done.stderr
 
 
 def test_the_probe_shows_that_it_is_imported(tmp_path: Path) -> None:
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FOLDER), "KVEVAL_PROBE": str(tmp_path / "probe")}
+    env = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(FOLDER),
+        "KVEVAL_PROBE": str(tmp_path / "probe"),
+    }
     subprocess.run([sys.executable, "-c", "pass"], env=env, check=True)
     assert (tmp_path / "probe").exists()
 
@@ -81,7 +90,12 @@ def conversations(*prefixes: str) -> Iterator[Any]:
     for prefix in prefixes:
         columns = {"prefix_column": [prefix]} if prefix else {}
         turn = SimpleNamespace(request=SimpleNamespace(columns=columns))
-        yield SimpleNamespace(nodes={"main_0": turn, "main_1": SimpleNamespace(request=SimpleNamespace(columns={}))})
+        yield SimpleNamespace(
+            nodes={
+                "main_0": turn,
+                "main_1": SimpleNamespace(request=SimpleNamespace(columns={})),
+            }
+        )
 
 
 def test_conversations_are_drawn_until_every_prefix_has_come_and_none_is_lost() -> None:
@@ -104,7 +118,15 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = tmp_path / "server.log"
-    argv = [str(ENVIRONMENT / "bin" / "python"), str(GUIDELLM), "mock-server", "--port", str(port), "--model", "tiny"]
+    argv = [
+        str(ENVIRONMENT / "bin" / "python"),
+        str(GUIDELLM),
+        "mock-server",
+        "--port",
+        str(port),
+        "--model",
+        "tiny",
+    ]
     with log.open("wb") as output:
         process = subprocess.Popen(argv, stdout=output, stderr=output)
     url = f"http://127.0.0.1:{port}"
@@ -123,18 +145,41 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not GUIDELLM.exists(), reason="no server environment: bash scripts/setup.sh server")
-def test_guidellm_makes_its_prompts_and_sends_when_it_is_told(server: tuple[str, Path], tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    not GUIDELLM.exists(), reason="no server environment: bash scripts/setup.sh server"
+)
+def test_guidellm_makes_its_prompts_and_sends_when_it_is_told(
+    server: tuple[str, Path], tmp_path: Path
+) -> None:
     url, _ = server
     model = write_served(Geometry.model_validate(GEOMETRY), tmp_path / "model")
     report, go = tmp_path / "report.json", tmp_path / "go"
-    argv = command(str(GUIDELLM), workload_of(WORKLOAD), Level(2, 0, 7), LoadTarget(url, "tiny", model), report)
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(FOLDER)}
-    env |= {"KVEVAL_GO": str(go), "GUIDELLM__MAX_WORKER_PROCESSES": "1", "TMPDIR": str(tmp_path)}
+    argv = command(
+        str(GUIDELLM),
+        workload_of(WORKLOAD),
+        Level(2, 0, 7),
+        LoadTarget(url, "tiny", model),
+        report,
+    )
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(FOLDER),
+    }
+    env |= {
+        "KVEVAL_GO": str(go),
+        "GUIDELLM__MAX_WORKER_PROCESSES": "1",
+        "TMPDIR": str(tmp_path),
+    }
     log = tmp_path / "guidellm.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(ENVIRONMENT / "bin" / "python"), *argv], env=env, cwd=tmp_path, stdout=output, stderr=output
+            [str(ENVIRONMENT / "bin" / "python"), *argv],
+            env=env,
+            cwd=tmp_path,
+            stdout=output,
+            stderr=output,
         )
     deadline = time.monotonic() + 120
     while not sitecustomize.ready_file(go).exists():
@@ -156,8 +201,12 @@ def test_guidellm_makes_its_prompts_and_sends_when_it_is_told(server: tuple[str,
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not GUIDELLM.exists(), reason="no server environment: bash scripts/setup.sh server")
-def test_every_prefix_is_sent_once_before_the_load(server: tuple[str, Path], tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    not GUIDELLM.exists(), reason="no server environment: bash scripts/setup.sh server"
+)
+def test_every_prefix_is_sent_once_before_the_load(
+    server: tuple[str, Path], tmp_path: Path
+) -> None:
     url, _ = server
     model = write_served(Geometry.model_validate(GEOMETRY), tmp_path / "model")
     workload = workload_of({**WORKLOAD, "prime": True})
@@ -175,7 +224,9 @@ def test_every_prefix_is_sent_once_before_the_load(server: tuple[str, Path], tmp
             tmp_path / "guidellm.log",
             limit_s=400,
             sending_limit_s=60,
-            env=env | {"KVEVAL_GO": str(go)} | priming_environment(workload, level, target),
+            env=env
+            | {"KVEVAL_GO": str(go)}
+            | priming_environment(workload, level, target),
             watch=lambda elapsed_s: None,
             sending=lambda: told.append(time.time()),
             go=go,

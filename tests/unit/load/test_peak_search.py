@@ -18,7 +18,9 @@ def with_(**changes):
 
 def peaked(optimum, *, sharpness=1.0):
     """A server whose throughput rises with the streams, and falls when they get in each other's way."""
-    return lambda level: 1000 * math.exp(-sharpness * math.log(level / optimum) ** 2 / 8)
+    return lambda level: (
+        1000 * math.exp(-sharpness * math.log(level / optimum) ** 2 / 8)
+    )
 
 
 def saturating(knee):
@@ -37,7 +39,9 @@ def run(search, server):
 
 
 @given(st.floats(1, 650), st.floats(0.3, 3))
-def test_the_peak_is_within_ten_percent_of_a_fine_grids_with_a_quarter_of_its_levels(optimum, sharpness):
+def test_the_peak_is_within_ten_percent_of_a_fine_grids_with_a_quarter_of_its_levels(
+    optimum, sharpness
+):
     server = peaked(optimum, sharpness=sharpness)
     tried = run(SEARCH, server)
     found = outcome(SEARCH, tried)
@@ -65,7 +69,10 @@ def test_on_a_plateau_the_knee_is_found_not_its_far_end(knee):
 
 
 @given(
-    st.integers(1, 20), st.integers(2, 700), st.integers(3, 15), st.lists(st.floats(0, 1000), min_size=30, max_size=30)
+    st.integers(1, 20),
+    st.integers(2, 700),
+    st.integers(3, 15),
+    st.lists(st.floats(0, 1000), min_size=30, max_size=30),
 )
 def test_any_answers_end_within_the_budget(start, further, budget, answers):
     search = with_(start=start, stop=start + further, budget=budget, noise=0.02)
@@ -104,9 +111,13 @@ def test_few_levels_are_frozen_around_the_peak_and_at_the_ends():
     tried = run(SEARCH, peaked(50))
     found = outcome(SEARCH, tried)
     frozen = levels_to_freeze(SEARCH, tried)
-    assert frozen == tuple(sorted({found.peak, found.below, found.above, min(tried), max(tried)}))
+    assert frozen == tuple(
+        sorted({found.peak, found.below, found.above, min(tried), max(tried)})
+    )
     assert levels_to_freeze(with_(keep=99), tried) == tuple(sorted(tried))
-    assert levels_to_freeze(with_(keep=3), tried) == tuple(sorted({found.peak, found.below, found.above}))
+    assert levels_to_freeze(with_(keep=3), tried) == tuple(
+        sorted({found.peak, found.below, found.above})
+    )
 
 
 def test_levels_between_are_those_that_split_the_widest_ratio():

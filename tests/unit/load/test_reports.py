@@ -14,7 +14,9 @@ REPORT = DATA / "guidellm-0.8.1-0008.json.zst"
 
 
 def content() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(zstandard.ZstdDecompressor().stream_reader(REPORT.read_bytes()).read())
+    document: dict[str, Any] = json.loads(
+        zstandard.ZstdDecompressor().stream_reader(REPORT.read_bytes()).read()
+    )
     return document
 
 
@@ -22,7 +24,13 @@ def test_reads_a_report_of_0_8_1() -> None:
     report = read_report(REPORT)
     assert (report.guidellm_version, len(report.levels)) == ("0.8.1", 1)
     level = report.levels[0]
-    assert (level.strategy, level.streams, level.completed, level.incomplete, level.errored) == (
+    assert (
+        level.strategy,
+        level.streams,
+        level.completed,
+        level.incomplete,
+        level.errored,
+    ) == (
         "concurrent",
         8,
         162,
@@ -36,14 +44,26 @@ def test_reads_a_report_of_0_8_1() -> None:
 
 
 def test_a_request_that_never_got_a_token_has_no_latency() -> None:
-    silent = [request for request in read_report(REPORT).levels[0].requests if request.first_token is None]
+    silent = [
+        request
+        for request in read_report(REPORT).levels[0].requests
+        if request.first_token is None
+    ]
     assert silent
     for request in silent:
-        assert (request.ttft_ms, request.e2e_ms, request.output_tokens) == (None, None, 0)
+        assert (request.ttft_ms, request.e2e_ms, request.output_tokens) == (
+            None,
+            None,
+            0,
+        )
 
 
 def test_a_cut_off_request_keeps_its_partial_output() -> None:
-    partial = [r for r in read_report(REPORT).levels[0].requests if r.status == "incomplete" and r.output_tokens]
+    partial = [
+        r
+        for r in read_report(REPORT).levels[0].requests
+        if r.status == "incomplete" and r.output_tokens
+    ]
     assert len(partial) == 7
     assert all(request.ttft_ms and request.e2e_ms is None for request in partial)
 
@@ -51,9 +71,17 @@ def test_a_cut_off_request_keeps_its_partial_output() -> None:
 def test_stream_events_stand_in_for_a_missing_token_count() -> None:
     document = content()
     request = document["benchmarks"][0]["requests"]["incomplete"][0]
-    request["output_tokens"], events = None, request["info"]["timings"]["token_iterations"]
+    request["output_tokens"], events = (
+        None,
+        request["info"]["timings"]["token_iterations"],
+    )
     report = decode_report(json.dumps(document).encode(), "r.json")
-    assert next(r for r in report.levels[0].requests if r.status == "incomplete").output_tokens == events
+    assert (
+        next(
+            r for r in report.levels[0].requests if r.status == "incomplete"
+        ).output_tokens
+        == events
+    )
 
 
 def test_plain_json_reads_as_compressed(tmp_path: Path) -> None:
@@ -65,7 +93,12 @@ def test_plain_json_reads_as_compressed(tmp_path: Path) -> None:
 def test_says_how_many_requests_were_not_kept() -> None:
     document = content()
     del document["benchmarks"][0]["requests"]["successful"][10:]
-    assert decode_report(json.dumps(document).encode(), "r.json").levels[0].requests_missing == 154
+    assert (
+        decode_report(json.dumps(document).encode(), "r.json")
+        .levels[0]
+        .requests_missing
+        == 154
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,17 +109,39 @@ def test_says_how_many_requests_were_not_kept() -> None:
         (b"[1, 2]", "not_a_report", {}),
         (b'{"results": []}', "no_list_of_benchmarks", {}),
         (b'{"metadata": {"version": 2}, "benchmarks": []}', "no_benchmark", {}),
-        (b'{"metadata": {"version": 1}, "benchmarks": [{}]}', "not_its_schema", {"guidellm": "0.5 or 0.6"}),
-        (b'{"benchmarks": [{"args": {}}]}', "not_its_schema", {"guidellm": "0.3 or older"}),
-        (b'{"benchmarks": [{"scheduler": {}}]}', "not_its_schema", {"guidellm": "0.4 preview"}),
+        (
+            b'{"metadata": {"version": 1}, "benchmarks": [{}]}',
+            "not_its_schema",
+            {"guidellm": "0.5 or 0.6"},
+        ),
+        (
+            b'{"benchmarks": [{"args": {}}]}',
+            "not_its_schema",
+            {"guidellm": "0.3 or older"},
+        ),
+        (
+            b'{"benchmarks": [{"scheduler": {}}]}',
+            "not_its_schema",
+            {"guidellm": "0.4 preview"},
+        ),
         (b'{"benchmarks": [{"config": {}}]}', "not_its_schema", {"guidellm": "0.4"}),
         (b'{"benchmarks": [{"name": "another tool"}]}', "unknown_shape", {}),
         (b'{"benchmarks": [17]}', "not_a_report", {}),
-        (b'{"metadata": {"version": 3}, "benchmarks": [{}]}', "unsupported_version", {"version": 3}),
-        (b'{"metadata": {"version": 2}, "benchmarks": [{"config": {}}]}', "not_its_schema", {"guidellm": "0.7 or 0.8"}),
+        (
+            b'{"metadata": {"version": 3}, "benchmarks": [{}]}',
+            "unsupported_version",
+            {"version": 3},
+        ),
+        (
+            b'{"metadata": {"version": 2}, "benchmarks": [{"config": {}}]}',
+            "not_its_schema",
+            {"guidellm": "0.7 or 0.8"},
+        ),
     ],
 )
-def test_says_what_is_wrong_with_a_file(tmp_path: Path, text: bytes, code: str, facts: dict[str, Any]) -> None:
+def test_says_what_is_wrong_with_a_file(
+    tmp_path: Path, text: bytes, code: str, facts: dict[str, Any]
+) -> None:
     path = tmp_path / "guidellm-0008.json"
     path.write_bytes(text)
     with pytest.raises(ReportFileError) as caught:
@@ -95,7 +150,9 @@ def test_says_what_is_wrong_with_a_file(tmp_path: Path, text: bytes, code: str, 
     assert "guidellm-0008.json" in str(caught.value)
 
 
-def test_a_truncated_compressed_report_is_an_error_at_any_length(tmp_path: Path) -> None:
+def test_a_truncated_compressed_report_is_an_error_at_any_length(
+    tmp_path: Path,
+) -> None:
     whole, path = REPORT.read_bytes(), tmp_path / "r.json.zst"
     for length in (3, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
@@ -104,7 +161,9 @@ def test_a_truncated_compressed_report_is_an_error_at_any_length(tmp_path: Path)
 
 
 @pytest.mark.parametrize("layers", [2, 3])
-def test_a_report_compressed_again_reads_as_compressed_once(tmp_path: Path, layers: int) -> None:
+def test_a_report_compressed_again_reads_as_compressed_once(
+    tmp_path: Path, layers: int
+) -> None:
     path = tmp_path / "r.json.zst.zst"
     whole = REPORT.read_bytes()
     for _ in range(layers - 1):
@@ -113,29 +172,45 @@ def test_a_report_compressed_again_reads_as_compressed_once(tmp_path: Path, laye
     assert read_report(path) == read_report(REPORT)
 
 
-def test_a_truncated_report_compressed_twice_is_an_error_at_any_length(tmp_path: Path) -> None:
+def test_a_truncated_report_compressed_twice_is_an_error_at_any_length(
+    tmp_path: Path,
+) -> None:
     inner, path = REPORT.read_bytes(), tmp_path / "r.json.zst.zst"
     outer = zstandard.compress(inner)
     broken = [outer[:length] for length in (5, 100, len(outer) // 2, len(outer) - 1)]
-    broken += [zstandard.compress(inner[:length]) for length in (0, 3, 100, len(inner) // 2, len(inner) - 1)]
+    broken += [
+        zstandard.compress(inner[:length])
+        for length in (0, 3, 100, len(inner) // 2, len(inner) - 1)
+    ]
     for content_ in broken:
         path.write_bytes(content_)
         with pytest.raises(ReportFileError, match=r"r\.json\.zst\.zst: ") as error:
             read_report(path)
-        assert error.value.code in {"truncated_zstd", "empty", "damaged_zstd", "damaged_json"}
+        assert error.value.code in {
+            "truncated_zstd",
+            "empty",
+            "damaged_zstd",
+            "damaged_json",
+        }
 
 
 def test_frames_one_after_another_are_one_report(tmp_path: Path) -> None:
     plain = json.dumps(content()).encode()
     path = tmp_path / "r.json.zst"
-    path.write_bytes(zstandard.compress(plain[:1000]) + zstandard.compress(plain[1000:]))
+    path.write_bytes(
+        zstandard.compress(plain[:1000]) + zstandard.compress(plain[1000:])
+    )
     assert read_report(path) == read_report(REPORT)
 
 
 def test_numbers_that_json_has_no_word_for_are_missing(tmp_path: Path) -> None:
     document = content()
-    document["benchmarks"][0]["metrics"]["output_tokens_per_second"]["total"]["mean"] = float("nan")
-    document["benchmarks"][0]["requests"]["successful"][0]["inter_token_latency_ms"] = float("inf")
+    document["benchmarks"][0]["metrics"]["output_tokens_per_second"]["total"][
+        "mean"
+    ] = float("nan")
+    document["benchmarks"][0]["requests"]["successful"][0]["inter_token_latency_ms"] = (
+        float("inf")
+    )
     level = decode_report(json.dumps(document).encode(), "r.json").levels[0]
     assert level.requests[0].itl_ms is None
     assert level.aggregate is not None

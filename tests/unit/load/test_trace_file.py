@@ -50,20 +50,37 @@ def test_what_is_wrong_with_a_trace_is_named(tmp_path):
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"x" * 1000)[:20])
     assert code(tmp_path / "cut.gz") == "unreadable"
     assert code(written(tmp_path / "a"), 256) == "inconsistent"
-    swapped = [*ROWS, {"timestamp": 1, "input_length": 1024, "output_length": 1, "hash_ids": [1, 0]}]
+    swapped = [
+        *ROWS,
+        {"timestamp": 1, "input_length": 1024, "output_length": 1, "hash_ids": [1, 0]},
+    ]
     assert code(written(tmp_path / "b", swapped)) == "inconsistent"
-    assert code(written(tmp_path / "c", [dict(ROWS[0], input_length=0, hash_ids=[])])) == "inconsistent"
+    assert (
+        code(written(tmp_path / "c", [dict(ROWS[0], input_length=0, hash_ids=[])]))
+        == "inconsistent"
+    )
 
 
 @pytest.mark.parametrize("ids", [[-3], [0, -3]])
 def test_a_negative_id_is_called_that(tmp_path, ids):
-    row = {"timestamp": 0, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids}
+    row = {
+        "timestamp": 0,
+        "input_length": 512 * len(ids),
+        "output_length": 1,
+        "hash_ids": ids,
+    }
     with pytest.raises(TraceError, match="-3 is negative"):
         read(written(tmp_path / "a", [row]), 512)
 
 
-@given(st.integers(1, 5000), st.sampled_from([1, 7, 32, 512]), st.sampled_from([1, 32, 64, 512]))
-def test_scaling_keeps_the_number_of_blocks_and_which_are_whole(tokens, hash_tokens, to):
+@given(
+    st.integers(1, 5000),
+    st.sampled_from([1, 7, 32, 512]),
+    st.sampled_from([1, 32, 64, 512]),
+)
+def test_scaling_keeps_the_number_of_blocks_and_which_are_whole(
+    tokens, hash_tokens, to
+):
     ids = list(range(-(-tokens // hash_tokens)))
     row = scaled(TraceRow(0.0, tokens, 10, ids), hash_tokens, to)
     assert -(-row.input_length // to) == len(row.hash_ids) == len(ids)
@@ -74,24 +91,49 @@ def test_scaling_keeps_the_number_of_blocks_and_which_are_whole(tokens, hash_tok
 
 
 def workload(path: Path, **changes):
-    trace = TraceSpec(file=str(path), sha256=read(path, 512).sha256, hash_tokens=512, tokens=32, requests=(2, 3))
-    known = {"profile": "trace", "levels": [50, 100], "seconds": 3.0, "prompt_tokens": 60, "seed": 1}
+    trace = TraceSpec(
+        file=str(path),
+        sha256=read(path, 512).sha256,
+        hash_tokens=512,
+        tokens=32,
+        requests=(2, 3),
+    )
+    known = {
+        "profile": "trace",
+        "levels": [50, 100],
+        "seconds": 3.0,
+        "prompt_tokens": 60,
+        "seed": 1,
+    }
     return replace(workload_of(known), trace=trace, **changes)
 
 
-def test_a_level_sends_what_came_in_its_time_at_its_rate_and_one_more_after_its_end(tmp_path):
+def test_a_level_sends_what_came_in_its_time_at_its_rate_and_one_more_after_its_end(
+    tmp_path,
+):
     load = workload(written(tmp_path / "a"))
-    half, whole = ([row.timestamp for row in traces.rows(load, level, 1)] for level in (50, 100))
+    half, whole = (
+        [row.timestamp for row in traces.rows(load, level, 1)] for level in (50, 100)
+    )
     assert (half[:-1], whole[:-1]) == ([0, 2], [0, 1, 2])
     assert min(half[-1], whole[-1]) > load.seconds
     assert [rate_req_s_at(load, level) for level in (50, 100)] == [2 / 3, 1.0]
     first = next(iter(traces.rows(load, 100, 1)))
-    assert (first.input_length, first.output_length, first.hash_ids) == (65, 31, [0, 1, 2])
+    assert (first.input_length, first.output_length, first.hash_ids) == (
+        65,
+        31,
+        [0, 1, 2],
+    )
 
 
 def test_streams_send_all_requests_in_order(tmp_path):
     load = workload(written(tmp_path / "a"), profile="trace-streams")
-    assert [row.hash_ids for row in traces.rows(load, 50, 1)] == [[0, 1, 2], [0, 3], [0, 1], [4]]
+    assert [row.hash_ids for row in traces.rows(load, 50, 1)] == [
+        [0, 1, 2],
+        [0, 3],
+        [0, 1],
+        [4],
+    ]
 
 
 def test_a_start_cuts_off_what_was_before_and_another_file_is_refused(tmp_path):
@@ -104,9 +146,24 @@ def test_a_start_cuts_off_what_was_before_and_another_file_is_refused(tmp_path):
     assert raised.value.code == "other_trace"
 
 
-def converted(tmp_path: Path, form: str, entries: object, tokens: int) -> list[TraceRow]:
+def converted(
+    tmp_path: Path, form: str, entries: object, tokens: int
+) -> list[TraceRow]:
     source, output = written(tmp_path / "in", entries), tmp_path / "out.jsonl.gz"
-    assert trace_forms.main([form, str(source), str(output), "--hash-tokens", str(tokens), "--salt", "s"]) == 0
+    assert (
+        trace_forms.main(
+            [
+                form,
+                str(source),
+                str(output),
+                "--hash-tokens",
+                str(tokens),
+                "--salt",
+                "s",
+            ]
+        )
+        == 0
+    )
     return list(trace_file.read(output, tokens).rows)
 
 
@@ -124,14 +181,27 @@ def test_sessions_of_agents_have_their_subagents_in_them(tmp_path):
         (20_000, 200, 4),
     ]
     assert rows[2].hash_ids[:2] == rows[0].hash_ids
-    twice = [{"id": name, "hash_id_scope": "local", "requests": requests[:1]} for name in "ab"]
+    twice = [
+        {"id": name, "hash_id_scope": "local", "requests": requests[:1]}
+        for name in "ab"
+    ]
     one, other = converted(tmp_path, "weka", twice, 64)
     assert not set(one.hash_ids) & set(other.hash_ids)
 
 
-def test_harvards_sessions_have_whole_blocks_and_subagents_in_their_tool_calls(tmp_path):
-    def request(start_ms: int, tokens: int, answer: int | None, ids: list[int], *calls: object) -> dict[str, object]:
-        counted = {"system": 16, "user": tokens - 16, "assistant": 0, "tool": 0, "tool_definitions": 0}
+def test_harvards_sessions_have_whole_blocks_and_subagents_in_their_tool_calls(
+    tmp_path,
+):
+    def request(
+        start_ms: int, tokens: int, answer: int | None, ids: list[int], *calls: object
+    ) -> dict[str, object]:
+        counted = {
+            "system": 16,
+            "user": tokens - 16,
+            "assistant": 0,
+            "tool": 0,
+            "tool_definitions": 0,
+        }
         said = {"prompt": 2 * tokens, "completion": answer, "cached": 0}
         return {
             "start_ms": start_ms, "role_tokens": counted, "provider_tokens": said, "block_ids": ids,
@@ -141,8 +211,13 @@ def test_harvards_sessions_have_whole_blocks_and_subagents_in_their_tool_calls(t
     inner = {"session_id": "b", "requests": [request(1_778_000_002_000, 33, 5, [9, 8])]}
     first = request(1_778_000_001_000, 32, 7, [9, 8], inner, None)
     last = request(1_778_000_003_500, 50, None, [9, 8, 7])
-    rows = converted(tmp_path, "harvard", [{"session_id": "a", "requests": [first, last]}], 16)
-    assert [(row.timestamp, row.input_length, row.output_length, len(row.hash_ids)) for row in rows] == [
+    rows = converted(
+        tmp_path, "harvard", [{"session_id": "a", "requests": [first, last]}], 16
+    )
+    assert [
+        (row.timestamp, row.input_length, row.output_length, len(row.hash_ids))
+        for row in rows
+    ] == [
         (0, 32, 7, 2),
         (1000, 33, 5, 3),
         (2500, 50, 0, 4),
@@ -150,14 +225,26 @@ def test_harvards_sessions_have_whole_blocks_and_subagents_in_their_tool_calls(t
     assert rows[0].hash_ids == rows[1].hash_ids[:2] == rows[2].hash_ids[:2]
     # What is behind the whole blocks is nobody else's, and ids that do not make up the prompt are refused.
     assert not {*rows[1].hash_ids[2:]} & {*rows[2].hash_ids[2:]}
-    wrong = written(tmp_path / "wrong.jsonl", [{"requests": [request(1, 16, 1, [1, 2])]}])
+    wrong = written(
+        tmp_path / "wrong.jsonl", [{"requests": [request(1, 16, 1, [1, 2])]}]
+    )
     assert trace_forms.main(["harvard", str(wrong), str(tmp_path / "wrong.out")]) == 1
 
 
 def test_hashes_of_any_name_are_numbered(tmp_path):
     entries = [
-        {"timestamp": 5.0, "input_length": 40, "output_length": 1, "hash_ids": ["x", "y", "z"]},
-        {"timestamp": 5.5, "input_length": 48, "output_length": 1, "hash_ids": ["x", "y", "z"]},
+        {
+            "timestamp": 5.0,
+            "input_length": 40,
+            "output_length": 1,
+            "hash_ids": ["x", "y", "z"],
+        },
+        {
+            "timestamp": 5.5,
+            "input_length": 48,
+            "output_length": 1,
+            "hash_ids": ["x", "y", "z"],
+        },
     ]
     one, other = converted(tmp_path, "bailian", entries, 16)
     assert (one.hash_ids[:2], other.timestamp) == (other.hash_ids[:2], 500)
@@ -167,23 +254,55 @@ def test_hashes_of_any_name_are_numbered(tmp_path):
 def test_text_becomes_lengths_and_hashes_and_is_nowhere_in_the_file(tmp_path):
     system = "You are a discreet assistant. " * 20
     entries = [
-        {"timestamp": 0, "prompt": system + "Where is Anna?", "prompt_tokens": 154, "output_length": 5},
-        {"timestamp": 1, "prompt": system + "Where is Bob?", "prompt_tokens": 153, "output_length": 5},
-        {"timestamp": 2, "prompt": "Another beginning. " + system, "prompt_tokens": 155, "output_length": 5},
+        {
+            "timestamp": 0,
+            "prompt": system + "Where is Anna?",
+            "prompt_tokens": 154,
+            "output_length": 5,
+        },
+        {
+            "timestamp": 1,
+            "prompt": system + "Where is Bob?",
+            "prompt_tokens": 153,
+            "output_length": 5,
+        },
+        {
+            "timestamp": 2,
+            "prompt": "Another beginning. " + system,
+            "prompt_tokens": 155,
+            "output_length": 5,
+        },
     ]
     rows = converted(tmp_path, "log", entries, 16)
-    shared = [len([1 for a, b in zip(rows[0].hash_ids, row.hash_ids, strict=False) if a == b]) for row in rows[1:]]
+    shared = [
+        len([1 for a, b in zip(rows[0].hash_ids, row.hash_ids, strict=False) if a == b])
+        for row in rows[1:]
+    ]
     assert shared == [9, 0]
     content = gzip.decompress((tmp_path / "out.jsonl.gz").read_bytes())
-    assert not any(word in content for word in (b"discreet", b"Anna", b"Bob", b"prompt"))
+    assert not any(
+        word in content for word in (b"discreet", b"Anna", b"Bob", b"prompt")
+    )
 
 
 def test_spans_that_failed_or_say_nothing_are_left_out(tmp_path):
     def span(second, **changes):
-        said = {"gen_ai.input.messages": "x" * 400, "gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 7}
-        return {"start_time": f"2026-01-01T00:00:0{second}Z", "attributes": said} | changes
+        said = {
+            "gen_ai.input.messages": "x" * 400,
+            "gen_ai.usage.input_tokens": 100,
+            "gen_ai.usage.output_tokens": 7,
+        }
+        return {
+            "start_time": f"2026-01-01T00:00:0{second}Z",
+            "attributes": said,
+        } | changes
 
-    spans = [span(3), span(1), span(2, status={"code": 2}), span(4, attributes={"gen_ai.operation.name": "embeddings"})]
+    spans = [
+        span(3),
+        span(1),
+        span(2, status={"code": 2}),
+        span(4, attributes={"gen_ai.operation.name": "embeddings"}),
+    ]
     rows = converted(tmp_path, "otel", [{"spans": spans}], 32)
     assert [(row.timestamp, row.output_length) for row in rows] == [(0, 7), (2000, 7)]
     assert rows[0].hash_ids == rows[1].hash_ids

@@ -72,7 +72,9 @@ def test_lengths_stay_within_their_bounds(seed, mean):
 
 
 def test_a_trace_outlasts_its_level_even_when_nothing_comes_for_long():
-    quiet = replace(WORKLOAD, seconds=20.0, bursts=BurstSpec(factor=9.9, share=0.1, mean_s=1.0))
+    quiet = replace(
+        WORKLOAD, seconds=20.0, bursts=BurstSpec(factor=9.9, share=0.1, mean_s=1.0)
+    )
     assert all(list(rows(quiet, 6, seed))[-1].timestamp == 30 for seed in range(50))
 
 
@@ -111,7 +113,13 @@ def test_the_trace_lies_beside_the_report_and_the_command_names_it(tmp_path):
     assert path == trace_file(report) == tmp_path / "guidellm-0060.trace.jsonl"
     last = json.loads(path.read_text().splitlines()[-1])
     assert last["timestamp"] == 610
-    argv = command("guidellm", WORKLOAD, level, LoadTarget("http://127.0.0.1:1", "m", tmp_path), report)
+    argv = command(
+        "guidellm",
+        WORKLOAD,
+        level,
+        LoadTarget("http://127.0.0.1:1", "m", tmp_path),
+        report,
+    )
     data = json.loads(argv[argv.index("--data") + 1])
     assert data == {
         "kind": "mooncake",

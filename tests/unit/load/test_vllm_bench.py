@@ -18,7 +18,9 @@ LATENCY_S = 0.2 + 36 * 0.05
 
 
 def levels(*results: dict[str, Any]) -> tuple[LevelReport, ...]:
-    report = decode_report("\n".join(json.dumps(entry) for entry in results).encode(), "a result")
+    report = decode_report(
+        "\n".join(json.dumps(entry) for entry in results).encode(), "a result"
+    )
     assert report.guidellm_version == VLLM_BENCH
     return report.levels
 
@@ -28,32 +30,59 @@ def level(**options: Any) -> LevelReport:
     return found
 
 
-def test_the_records_of_requests_lie_in_the_window_that_ends_when_the_result_was_written() -> None:
+def test_the_records_of_requests_lie_in_the_window_that_ends_when_the_result_was_written() -> (
+    None
+):
     found = level(failed=2)
-    assert (found.strategy, found.streams, found.closed_loop, found.model) == ("concurrent", 4, True, "Qwen/Qwen3-0.6B")
-    assert (found.completed, found.incomplete, found.errored, found.requests_missing) == (80, 0, 2, 0)
+    assert (found.strategy, found.streams, found.closed_loop, found.model) == (
+        "concurrent",
+        4,
+        True,
+        "Qwen/Qwen3-0.6B",
+    )
+    assert (
+        found.completed,
+        found.incomplete,
+        found.errored,
+        found.requests_missing,
+    ) == (80, 0, 2, 0)
     assert found.end == START
     assert found.end - found.start == pytest.approx(20 * LATENCY_S + 0.01)
     done = [request for request in found.requests if request.status == "completed"]
     assert (len(done), len(found.requests)) == (80, 82)
-    starts, ends = [request.start or 0.0 for request in done], [request.end or 0.0 for request in done]
+    starts, ends = (
+        [request.start or 0.0 for request in done],
+        [request.end or 0.0 for request in done],
+    )
     assert found.start < min(starts) < found.start + 0.01
     assert found.end - 0.01 < max(ends) < found.end
     request = done[4]
     assert (request.start, request.first_token, request.last_token) == pytest.approx(
-        (found.end - 1e-3 - 19 * LATENCY_S, found.end - 1e-3 - 19 * LATENCY_S + 0.2, found.end - 1e-3 - 18 * LATENCY_S)
+        (
+            found.end - 1e-3 - 19 * LATENCY_S,
+            found.end - 1e-3 - 19 * LATENCY_S + 0.2,
+            found.end - 1e-3 - 18 * LATENCY_S,
+        )
     )
     assert (request.prompt_tokens, request.output_tokens, request.turn) == (64, 37, 0)
     # Of the time per token the first one is part here, of the gap between tokens it is not.
     expected = (200.0, 1000 * LATENCY_S / 37, 50.0, 1000 * LATENCY_S)
-    assert (request.ttft_ms, request.tpot_ms, request.itl_ms, request.e2e_ms) == pytest.approx(expected)
+    assert (
+        request.ttft_ms,
+        request.tpot_ms,
+        request.itl_ms,
+        request.e2e_ms,
+    ) == pytest.approx(expected)
 
 
 def test_a_request_that_failed_has_no_latency() -> None:
-    failed = [request for request in level(failed=1).requests if request.status == "errored"]
-    assert [(request.ttft_ms, request.e2e_ms, request.first_token, request.output_tokens) for request in failed] == [
-        (None, None, None, 0)
+    failed = [
+        request for request in level(failed=1).requests if request.status == "errored"
     ]
+    assert [
+        (request.ttft_ms, request.e2e_ms, request.first_token, request.output_tokens)
+        for request in failed
+    ] == [(None, None, None, 0)]
 
 
 def test_a_run_in_which_every_request_failed_completed_none() -> None:
@@ -63,7 +92,11 @@ def test_a_run_in_which_every_request_failed_completed_none() -> None:
 
 def test_without_start_times_the_records_are_summed_up() -> None:
     found = level(timed=False, failed=2)
-    assert (found.requests, found.requests_missing, found.latencies_kept) == ((), 82, True)
+    assert (found.requests, found.requests_missing, found.latencies_kept) == (
+        (),
+        82,
+        True,
+    )
     summed = found.aggregate
     assert summed is not None
     for values, expected in (
@@ -75,7 +108,11 @@ def test_without_start_times_the_records_are_summed_up() -> None:
         (summed.output_tokens, 37.0),
     ):
         assert values.completed is not None
-        assert (values.completed.mean, values.completed.p50, values.completed.p99) == pytest.approx([expected] * 3)
+        assert (
+            values.completed.mean,
+            values.completed.p50,
+            values.completed.p99,
+        ) == pytest.approx([expected] * 3)
         assert values.completed.count == 80
     assert summed.delivered_tokens == 80 * 37
     assert summed.concurrency.everything is not None
@@ -84,12 +121,20 @@ def test_without_start_times_the_records_are_summed_up() -> None:
 
 def test_a_result_without_records_has_the_statistics_it_names() -> None:
     found = level(detailed=False)
-    assert (found.requests, found.requests_missing, found.latencies_kept) == ((), 80, False)
+    assert (found.requests, found.requests_missing, found.latencies_kept) == (
+        (),
+        80,
+        False,
+    )
     summed = found.aggregate
     assert summed is not None
     assert summed.delivered_tokens == 80 * 37
     assert summed.ttft_ms.completed is not None
-    assert (summed.ttft_ms.completed.p50, summed.ttft_ms.completed.p90, summed.ttft_ms.completed.p99) == (
+    assert (
+        summed.ttft_ms.completed.p50,
+        summed.ttft_ms.completed.p90,
+        summed.ttft_ms.completed.p99,
+    ) == (
         200.0,
         None,
         200.0,
@@ -100,9 +145,16 @@ def test_a_result_without_records_has_the_statistics_it_names() -> None:
     assert summed.tpot_ms.completed is not None
     assert summed.tpot_ms.completed.mean == pytest.approx(1000 * LATENCY_S / 37)
     assert summed.tpot_ms.completed.p50 is None
-    without = level(detailed=False, **{f"{kind}_e2el_ms": None for kind in ("mean", "median", "p99")}).aggregate
+    without = level(
+        detailed=False,
+        **{f"{kind}_e2el_ms": None for kind in ("mean", "median", "p99")},
+    ).aggregate
     assert without is not None
-    assert (without.tpot_ms.completed, without.e2e_ms.completed, without.concurrency.everything) == (None, None, None)
+    assert (
+        without.tpot_ms.completed,
+        without.e2e_ms.completed,
+        without.concurrency.everything,
+    ) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -116,14 +168,23 @@ def test_a_result_without_records_has_the_statistics_it_names() -> None:
         ({"rate": math.inf}, "concurrent", 4, None),
     ],
 )
-def test_how_requests_were_sent(options: dict[str, Any], strategy: str, streams: int | None, rate: float) -> None:
+def test_how_requests_were_sent(
+    options: dict[str, Any], strategy: str, streams: int | None, rate: float
+) -> None:
     found = level(**options)
-    assert (found.strategy, found.streams, found.rate_req_s) == (strategy, streams, rate)
+    assert (found.strategy, found.streams, found.rate_req_s) == (
+        strategy,
+        streams,
+        rate,
+    )
 
 
 def test_results_one_after_another_are_levels_of_one_file() -> None:
     found = levels(result(streams=1), result(streams=8, end=START + 600))
-    assert [(entry.streams, entry.end) for entry in found] == [(1, START), (8, START + 600)]
+    assert [(entry.streams, entry.end) for entry in found] == [
+        (1, START),
+        (8, START + 600),
+    ]
 
 
 def test_a_measured_latency_counts_and_not_the_sum_of_its_gaps() -> None:
@@ -148,7 +209,9 @@ def test_what_cannot_be_used_is_refused(changes: dict[str, Any], code: str) -> N
 
 def test_a_pointer_of_git_lfs_is_called_that(tmp_path: Path) -> None:
     path = tmp_path / "guidellm-results.json.zst"
-    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 108388\n")
+    path.write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 108388\n"
+    )
     with pytest.raises(ReportFileError) as error:
         read_report(path)
     assert error.value.code == "lfs_pointer"

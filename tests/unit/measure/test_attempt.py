@@ -22,7 +22,9 @@ class Session:
     def __init__(self, found: Answers, *, dead: bool = False) -> None:
         self.asked: list[Any] = []
         self.found, self.dead = found, dead
-        self.handle = SimpleNamespace(server=self, refresh=lambda restart: self.asked.append(("refresh", restart)))
+        self.handle = SimpleNamespace(
+            server=self, refresh=lambda restart: self.asked.append(("refresh", restart))
+        )
 
     def check_answers(self, *, tier: bool, longest: int) -> Answers:
         self.asked.append(("answers", tier, longest))
@@ -39,7 +41,9 @@ class Session:
 def attempt(folder: Path, cell: Cell) -> Attempt:
     specification = load_config(RAW["config"], CONFIG).specification(cell)
     job = Job(specification, specification.measurement_id, 1, folder, folder)
-    return Attempt(job, folder, None, {}, Progress("run", 60.0, folder / "log"), Redactor.of([]))  # type: ignore[arg-type]
+    return Attempt(
+        job, folder, None, {}, Progress("run", 60.0, folder / "log"), Redactor.of([])
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("cell", "tier"), [(LMCACHE, True), (BASE, False)])
@@ -56,14 +60,26 @@ def test_a_tier_is_asked_of_an_arm_that_has_one_and_caches_are_emptied_after(
 @pytest.mark.parametrize(
     ("found", "word"),
     [
-        (Answers(prompts=4, changed=2, served_from="tier"), "2 of 4 greedy answers changed when the tier served"),
-        (Answers(unchecked="refused; see /secret/log"), "not checked: refused; see {scratch}/log"),
         (
-            Answers(served_from="tier", device=Answers(prompts=4, changed=1, served_from="device")),
+            Answers(prompts=4, changed=2, served_from="tier"),
+            "2 of 4 greedy answers changed when the tier served",
+        ),
+        (
+            Answers(unchecked="refused; see /secret/log"),
+            "not checked: refused; see {scratch}/log",
+        ),
+        (
+            Answers(
+                served_from="tier",
+                device=Answers(prompts=4, changed=1, served_from="device"),
+            ),
             "1 of 4 greedy answers changed when the device served their prompts",
         ),
         # Also of a miniature: the weights were made such that its answers show something.
-        (Answers(prompts=4, unchecked="one answer to all"), "are not checked: one answer to all"),
+        (
+            Answers(prompts=4, unchecked="one answer to all"),
+            "are not checked: one answer to all",
+        ),
     ],
 )
 def test_what_the_answers_do_not_show_or_show_is_said_without_this_hosts_paths(
@@ -76,4 +92,6 @@ def test_what_the_answers_do_not_show_or_show_is_said_without_this_hosts_paths(
 
 def test_a_server_that_died_meanwhile_is_the_failure(tmp_path: Path) -> None:
     with pytest.raises(ServerDied):
-        attempt(tmp_path, LMCACHE)._answers(Session(Answers(unchecked="no answer"), dead=True))  # type: ignore[arg-type]
+        attempt(tmp_path, LMCACHE)._answers(
+            Session(Answers(unchecked="no answer"), dead=True)
+        )  # type: ignore[arg-type]

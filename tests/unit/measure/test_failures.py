@@ -32,22 +32,31 @@ def log_of(path: Path, *texts: str) -> Path:
         ([], None),
     ],
 )  # fmt: skip
-def test_the_cause_is_what_the_job_said_last(tmp_path: Path, texts: list[str], expected: str | None) -> None:
+def test_the_cause_is_what_the_job_said_last(
+    tmp_path: Path, texts: list[str], expected: str | None
+) -> None:
     assert cause(log_of(tmp_path / "run-1.log", *texts)) == expected
 
 
 def test_only_what_was_tried_and_is_not_there_has_a_cause(tmp_path: Path) -> None:
     results, logs = tmp_path / "results", tmp_path / "logs"
-    pointers = [results / "M" / name / "0" / "run-1" / "measurement.json" for name in ("good", "bad", "never")]
+    pointers = [
+        results / "M" / name / "0" / "run-1" / "measurement.json"
+        for name in ("good", "bad", "never")
+    ]
     pointers[0].parent.mkdir(parents=True)
     pointers[0].touch()
     for name in ("good", "bad"):
-        log = log_of(logs / "benchmark" / "M" / name / "0" / "run-1.log", "FAILED: it broke")
+        log = log_of(
+            logs / "benchmark" / "M" / name / "0" / "run-1.log", "FAILED: it broke"
+        )
     assert causes(pointers, results, logs) == {"M/bad/0/run-1": f"it broke [{log}]"}
     assert causes(pointers, results, logs, since=log.stat().st_mtime + 1) == {}
 
 
-def test_a_line_is_said_even_when_the_log_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_is_said_even_when_the_log_cannot_be_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """/dev/full has no room, like a full disk."""
     Progress(LABEL, 60.0, Path("/dev/full")).say("FAILED: two\nlines")
     assert capsys.readouterr().err.endswith("FAILED: two lines\n")

@@ -63,40 +63,70 @@ class SlowSession:
     def anonymous(self, text: str) -> str:
         return text
 
-    def generate(self, level: Level, report: Path, watch: Any, sending: Any) -> LoadResult:
+    def generate(
+        self, level: Level, report: Path, watch: Any, sending: Any
+    ) -> LoadResult:
         target = load.LoadTarget("http://127.0.0.1:1", "tiny", Path("/model"))
         argv = load.command("guidellm", SPECIFICATION.workload, level, target, report)
         lasts = float(re.search(r"max_duration,seconds=([\d.]+)", " ".join(argv))[1])  # type: ignore[index]
         self.lasted_s.append(lasts)
         done = int(lasts / self.answer_s)
-        totals = {"successful": done, "errored": self.errored, "incomplete": level.streams}
-        benchmark = {"start_time": 0.0, "end_time": lasts, "metrics": {"request_totals": totals}}
-        report.write_text(json.dumps({"metadata": {"guidellm_version": "0.8.1"}, "benchmarks": [benchmark]}))
+        totals = {
+            "successful": done,
+            "errored": self.errored,
+            "incomplete": level.streams,
+        }
+        benchmark = {
+            "start_time": 0.0,
+            "end_time": lasts,
+            "metrics": {"request_totals": totals},
+        }
+        report.write_text(
+            json.dumps(
+                {"metadata": {"guidellm_version": "0.8.1"}, "benchmarks": [benchmark]}
+            )
+        )
         return LoadResult(argv, 0.0, time.monotonic(), time.monotonic(), None)
 
 
 def levels(folder: Path, session: SlowSession) -> Levels:
     (folder / "raw").mkdir()
-    job, progress = Job(SPECIFICATION, "", 1, folder, folder), Progress("run", 60.0, folder / "log")
-    return Levels(job, folder, progress, Redactor.of([]), session, session, lambda failure: None)  # type: ignore[arg-type]
+    job, progress = (
+        Job(SPECIFICATION, "", 1, folder, folder),
+        Progress("run", 60.0, folder / "log"),
+    )
+    return Levels(
+        job, folder, progress, Redactor.of([]), session, session, lambda failure: None
+    )  # type: ignore[arg-type]
 
 
-def test_a_level_too_short_for_any_answer_is_repeated_longer_with_empty_caches(tmp_path: Path) -> None:
+def test_a_level_too_short_for_any_answer_is_repeated_longer_with_empty_caches(
+    tmp_path: Path,
+) -> None:
     session = SlowSession(answer_s=10 * SECONDS)
     entry = levels(tmp_path, session)._level(Level(4, 0, 1), "level 1 of 1")
     assert session.lasted_s == [SECONDS, 4 * SECONDS, 16 * SECONDS]
     assert session.emptied == 2
     assert entry["seconds"] == entry["end"] - entry["start"] == 16 * SECONDS
-    assert f"none of 4 requests was answered within {SECONDS:.0f} s; once more" in (tmp_path / "log").read_text()
+    assert (
+        f"none of 4 requests was answered within {SECONDS:.0f} s; once more"
+        in (tmp_path / "log").read_text()
+    )
 
 
-def test_a_level_that_lasts_as_the_workload_says_does_not_say_for_how_long(tmp_path: Path) -> None:
+def test_a_level_that_lasts_as_the_workload_says_does_not_say_for_how_long(
+    tmp_path: Path,
+) -> None:
     session = SlowSession(answer_s=SECONDS / 3)
-    assert "seconds" not in levels(tmp_path, session)._level(Level(4, 0, 1), "level 1 of 1")
+    assert "seconds" not in levels(tmp_path, session)._level(
+        Level(4, 0, 1), "level 1 of 1"
+    )
     assert session.lasted_s == [SECONDS]
 
 
-def test_a_level_whose_requests_fail_is_tried_twice_and_not_longer(tmp_path: Path) -> None:
+def test_a_level_whose_requests_fail_is_tried_twice_and_not_longer(
+    tmp_path: Path,
+) -> None:
     session = SlowSession(answer_s=10 * SECONDS, errored=3)
     with pytest.raises(LoadError) as error:
         levels(tmp_path, session)._level(Level(4, 0, 1), "level 1 of 1")

@@ -14,16 +14,28 @@ WORKLOAD = workload_of({"levels": [1, 4, 8], "seconds": 20})
 
 
 def test_durations_are_read_as_minutes_and_seconds():
-    assert [minutes(seconds) for seconds in (-3, 0, 59.6, 125)] == ["0:00", "0:00", "1:00", "2:05"]
+    assert [minutes(seconds) for seconds in (-3, 0, 59.6, 125)] == [
+        "0:00",
+        "0:00",
+        "1:00",
+        "2:05",
+    ]
 
 
-def test_a_line_names_the_run_its_place_in_the_campaign_and_the_time_left(tmp_path, capsys):
+def test_a_line_names_the_run_its_place_in_the_campaign_and_the_time_left(
+    tmp_path, capsys
+):
     pointers = [tmp_path / f"{number}.json" for number in range(3)]
     pointers[0].write_text("{}")
-    progress = Progress("Qwen3-0.6B/no-offload/0 run 1", 120.0, tmp_path / "log", pointers)
+    progress = Progress(
+        "Qwen3-0.6B/no-offload/0 run 1", 120.0, tmp_path / "log", pointers
+    )
     progress.level("8 streams (level 3 of 3)", 12.0, 20.0)
     line = capsys.readouterr().err
-    assert "[2/3] Qwen3-0.6B/no-offload/0 run 1 · 8 streams (level 3 of 3) · 12 s of about 32 s" in line
+    assert (
+        "[2/3] Qwen3-0.6B/no-offload/0 run 1 · 8 streams (level 3 of 3) · 12 s of about 32 s"
+        in line
+    )
     assert "this run 2:00 left, all 3 in about 4:00" in line
     assert (tmp_path / "log").read_text() == line
 
@@ -37,7 +49,9 @@ def test_a_level_is_reported_at_most_every_ten_seconds(tmp_path, capsys):
 
 def test_the_estimate_comes_from_finished_runs_where_there_are_any(tmp_path):
     (tmp_path / "stored").mkdir()
-    (tmp_path / "stored" / "run.json").write_text(json.dumps({"phases": {"server_start_s": 30.0, "levels_s": 70.0}}))
+    (tmp_path / "stored" / "run.json").write_text(
+        json.dumps({"phases": {"server_start_s": 30.0, "levels_s": 70.0}})
+    )
     (tmp_path / "one.json").write_text(json.dumps({"path": str(tmp_path / "stored")}))
     (tmp_path / "broken.json").write_text("{")
     pointers = [tmp_path / f"{name}.json" for name in ("one", "broken", "missing")]
@@ -52,7 +66,9 @@ def test_without_other_runs_the_workload_gives_the_estimate(tmp_path):
     assert "all" not in progress.left()
 
 
-def test_a_run_is_one_of_those_requested_whatever_else_the_campaign_has(tmp_path, capsys):
+def test_a_run_is_one_of_those_requested_whatever_else_the_campaign_has(
+    tmp_path, capsys
+):
     campaign = [tmp_path / f"{number}.json" for number in range(9)]
     for path in campaign:
         path.write_text("{}")
@@ -63,15 +79,23 @@ def test_a_run_is_one_of_those_requested_whatever_else_the_campaign_has(tmp_path
         os.utime(path, (long_ago, long_ago))
     together = requested_with(campaign[1], file)
     assert together == (requested, file.stat().st_mtime)
-    progress = campaign_progress("run", WORKLOAD, campaign, tmp_path / "log", requested=together)
+    progress = campaign_progress(
+        "run", WORKLOAD, campaign, tmp_path / "log", requested=together
+    )
     progress.say("starts")
     # What was there before snakemake began is measured anew; the first of the three is now done.
     requested[0].write_text("{}")
     os.utime(requested[0], (file.stat().st_mtime + 1,) * 2)
     progress.say("is done")
-    progress = campaign_progress("run", WORKLOAD, campaign, tmp_path / "log", requested=together)
+    progress = campaign_progress(
+        "run", WORKLOAD, campaign, tmp_path / "log", requested=together
+    )
     progress.say("starts")
-    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["[1/3]", "[1/3]", "[2/3]"]
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == [
+        "[1/3]",
+        "[1/3]",
+        "[2/3]",
+    ]
     assert "all 3 in about" in progress.left()
 
 

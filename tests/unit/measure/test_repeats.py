@@ -47,13 +47,21 @@ class StandInEngine:
 def crash(scratch: Path) -> Failure:
     log = scratch / "raw" / "server.log"
     log.write_text(LOG)
-    return ServerDied(f"the server's process 7 (VLLM::EngineCore) died: AssertionError; see {log}", log=log, offset=0)
+    return ServerDied(
+        f"the server's process 7 (VLLM::EngineCore) died: AssertionError; see {log}",
+        log=log,
+        offset=0,
+    )
 
 
 def unknown(scratch: Path) -> Failure:
     log = scratch / "raw" / "server.log"
     log.write_text(LOG.replace("assert req_id", "assert block_id"))
-    return ServerDied(f"the server's process 7 (VLLM::EngineCore) died: AssertionError; see {log}", log=log, offset=0)
+    return ServerDied(
+        f"the server's process 7 (VLLM::EngineCore) died: AssertionError; see {log}",
+        log=log,
+        offset=0,
+    )
 
 
 def hang(scratch: Path) -> Failure:
@@ -72,7 +80,9 @@ class Attempts:
         self.begun += 1
         if self.failures:
             raise self.failures.pop(0)(this.scratch)
-        facts = described(SPECIFICATION.to_json(), 1, HOST, levels=[], **this.repeated())
+        facts = described(
+            SPECIFICATION.to_json(), 1, HOST, levels=[], **this.repeated()
+        )
         (this.scratch / "raw" / "pcp.tar.zst").write_bytes(b"archive")
         (this.scratch / "run.json").write_text(json.dumps(facts))
 
@@ -83,7 +93,10 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     stamps = itertools.count()
     monkeypatch.setattr(transaction, "engine_of", lambda job: StandInEngine())
     # Real attempts are never kept within one second.
-    monkeypatch.setattr("kveval.store.store.time.strftime", lambda *_: f"20260101T0000{next(stamps):02d}Z")
+    monkeypatch.setattr(
+        "kveval.store.store.time.strftime",
+        lambda *_: f"20260101T0000{next(stamps):02d}Z",
+    )
 
     def run(*failures: Any) -> tuple[Path, str, Attempts, MeasurementError | None]:
         attempts = Attempts(*failures)
@@ -92,7 +105,14 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             attempts.perform(this)
 
         monkeypatch.setattr(attempt.Attempt, "perform", perform)
-        job = Job(SPECIFICATION, SPECIFICATION.measurement_id, 1, tmp_path / "store", tmp_path, known_defects=KNOWN)
+        job = Job(
+            SPECIFICATION,
+            SPECIFICATION.measurement_id,
+            1,
+            tmp_path / "store",
+            tmp_path,
+            known_defects=KNOWN,
+        )
         pointer, failure = tmp_path / "measurement.json", None
         try:
             measure(job, pointer, Progress("cell", 60.0, tmp_path / "log"))
@@ -104,7 +124,9 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("crashes", [0, 1, 2])
-def test_a_run_that_a_known_defect_ended_is_measured_again(tried: Any, tmp_path: Path, crashes: int) -> None:
+def test_a_run_that_a_known_defect_ended_is_measured_again(
+    tried: Any, tmp_path: Path, crashes: int
+) -> None:
     pointer, said, attempts, failure = tried(*[crash] * crashes)
     assert failure is None
     assert attempts.begun == crashes + 1
@@ -116,12 +138,16 @@ def test_a_run_that_a_known_defect_ended_is_measured_again(tried: Any, tmp_path:
     assert said.count(KNOWN[NAME].link) == crashes
 
 
-def test_the_third_attempt_is_the_last_and_all_are_named(tried: Any, tmp_path: Path) -> None:
+def test_the_third_attempt_is_the_last_and_all_are_named(
+    tried: Any, tmp_path: Path
+) -> None:
     pointer, _, attempts, failure = tried(*[crash] * 3)
     assert attempts.begun == 3
     assert not pointer.exists()
     assert (failure.code, failure.facts["defect"]) == ("known_defect", NAME)
-    kept = {f"failed/{folder.name}" for folder in (tmp_path / "store" / "failed").glob("*")}
+    kept = {
+        f"failed/{folder.name}" for folder in (tmp_path / "store" / "failed").glob("*")
+    }
     assert set(failure.facts["attempts"]) == kept
     assert len(kept) == 3
     assert all(name in str(failure) for name in kept)

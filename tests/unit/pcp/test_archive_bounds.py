@@ -39,7 +39,11 @@ def test_thousands_of_bad_records_take_no_longer_than_good_ones(tmp_path: Path) 
     writer = Writer(tmp_path)
     writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
     for step in range(20_000):
-        writer.record(writer.start + step * SECOND, {pmid(60, 0, 1): {0xFFFFFFFF: step}}, index=False)
+        writer.record(
+            writer.start + step * SECOND,
+            {pmid(60, 0, 1): {0xFFFFFFFF: step}},
+            index=False,
+        )
     base = writer.close()
     volume = base.with_name("test.0")
     data = bytearray(volume.read_bytes())
@@ -60,12 +64,16 @@ def test_small_records_of_metadata_are_bounded(tmp_path: Path, kind: int) -> Non
     base = archive(tmp_path)
     meta = base.with_name("test.meta")
     body = (
-        struct.pack(">I", kind) + Writer(tmp_path).stamp(1_700_000_000 * SECOND) + struct.pack(">II", indom(60, 1), 0)
+        struct.pack(">I", kind)
+        + Writer(tmp_path).stamp(1_700_000_000 * SECOND)
+        + struct.pack(">II", indom(60, 1), 0)
     )
     packed = zlib.compress(meta.read_bytes() + 500_000 * framed(body), wbits=31)
     meta.unlink()
     base.with_name("test.meta.gz").write_bytes(packed)
-    (problem,) = [problem for problem in all_problems(base) if problem.kind == "too large"]
+    (problem,) = [
+        problem for problem in all_problems(base) if problem.kind == "too large"
+    ]
     assert "more than 300,000 records" in problem.message
     assert rows(base) == 120
 
@@ -77,8 +85,18 @@ FAR = 80 * 365 * 86_400 * SECOND
     ("last", "metrics", "instances", "message"),
     [
         (FAR, 1, 1, "42,048,001 rows, one every 60 s from 2023-11-14"),
-        (60 * SECOND, 500, 500, "more than 200,000 columns. Choose metrics by METRIC or instances by -i"),
-        (60_000 * SECOND * 60, 70, 50, "210,003,500 cells, 60,001 rows of 3,500 columns, for 2 values: more than 200,"),
+        (
+            60 * SECOND,
+            500,
+            500,
+            "more than 200,000 columns. Choose metrics by METRIC or instances by -i",
+        ),
+        (
+            60_000 * SECOND * 60,
+            70,
+            50,
+            "210,003,500 cells, 60,001 rows of 3,500 columns, for 2 values: more than 200,",
+        ),
     ],
     ids=["rows", "columns", "cells"],
 )
@@ -94,7 +112,9 @@ def test_a_wide_table_is_refused_before_it_takes_the_memory(
     disks = indom(60, 1)
     for number in range(metrics):
         writer.metric(Metric(pmid(60, 0, number), (f"a.b{number}",), U32, disks))
-    writer.domain(writer.start, disks, {number: f"i{number}" for number in range(instances)})
+    writer.domain(
+        writer.start, disks, {number: f"i{number}" for number in range(instances)}
+    )
     for moment in (0, last):
         writer.record(writer.start + moment, {pmid(60, 0, 0): {0: 1}})
     base = writer.close()
@@ -111,11 +131,19 @@ def test_a_wide_table_that_is_refused_is_written_in_a_window(tmp_path: Path) -> 
     for moment in (0, 60 * SECOND, 120 * SECOND, FAR):
         writer.record(writer.start + moment, {pmid(60, 0, 1): {0xFFFFFFFF: 1}})
     base = writer.close()
-    for name, option in (("window", ["-T", "2min"]), ("interval", ["-t", "1day"]), ("rows", ["-s", "3"])):
-        assert main(["-a", str(base), "--wide", "-o", str(tmp_path / name), *option]) == 0
+    for name, option in (
+        ("window", ["-T", "2min"]),
+        ("interval", ["-t", "1day"]),
+        ("rows", ["-s", "3"]),
+    ):
+        assert (
+            main(["-a", str(base), "--wide", "-o", str(tmp_path / name), *option]) == 0
+        )
 
 
-def test_the_bound_on_rows_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bound_on_rows_can_be_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(command, "ROWS", 50)
     base = archive(tmp_path / "archive", records=100)
     options = ["-a", str(base), "--wide", "-t", "1", "-o", str(tmp_path / "out")]

@@ -12,7 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from tests.unit.pcp.test_archive_damage import archive
-from tests.unit.pcp.test_archive_writer import NULL, U32, Metric, Writer, all_types, pmid
+from tests.unit.pcp.test_archive_writer import (
+    NULL,
+    U32,
+    Metric,
+    Writer,
+    all_types,
+    pmid,
+)
 
 from kveval.pcp.__main__ import main
 from kveval.pcp.archive.files import opened
@@ -22,7 +29,12 @@ from kveval.pcp.conversion.conversion import Scan, convert, load_all, matcher, s
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND
-COMPRESS = {".xz": lzma.compress, ".gz": gzip.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}
+COMPRESS = {
+    ".xz": lzma.compress,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": zstandard.compress,
+}
 
 
 def rows(source: Path, tmp_path: Path, **selection: object) -> list[dict]:
@@ -36,7 +48,9 @@ def test_members_may_be_compressed(tmp_path: Path, version: int, suffix: str) ->
     base = all_types(tmp_path / "a", version).close()
     plain = rows(base, tmp_path)
     for path in list(base.parent.iterdir()):
-        path.with_name(path.name + suffix).write_bytes(COMPRESS[suffix](path.read_bytes()))
+        path.with_name(path.name + suffix).write_bytes(
+            COMPRESS[suffix](path.read_bytes())
+        )
         path.unlink()
     assert rows(base, tmp_path) == plain
     assert len(plain) == 5 * 7 * 4
@@ -47,20 +61,35 @@ def test_every_way_to_name_an_archive(tmp_path: Path) -> None:
     expected = rows(base, tmp_path)
     with tarfile.open(tmp_path / "plain.tar", "w") as tar:
         tar.add(base.parent, arcname="some/folder")
-    (tmp_path / "packed.tar.zst").write_bytes(zstandard.compress((tmp_path / "plain.tar").read_bytes()))
+    (tmp_path / "packed.tar.zst").write_bytes(
+        zstandard.compress((tmp_path / "plain.tar").read_bytes())
+    )
     with tarfile.open(tmp_path / "packed.tgz", "w:gz") as tar:
         tar.add(base.parent, arcname=".")
     names = [base.parent, base.with_name("test.0"), base.with_name("test.meta")]
-    for name in [*names, tmp_path / "plain.tar", tmp_path / "packed.tar.zst", tmp_path / "packed.tgz"]:
+    for name in [
+        *names,
+        tmp_path / "plain.tar",
+        tmp_path / "packed.tar.zst",
+        tmp_path / "packed.tgz",
+    ]:
         assert rows(name, tmp_path) == expected, name
 
 
 def test_several_archives_of_both_versions(tmp_path: Path) -> None:
     for number, version in enumerate((3, 2, 3)):
-        writer = Writer(tmp_path / "all", f"part{number}", version, start=START + 100 * number * SECOND)
+        writer = Writer(
+            tmp_path / "all",
+            f"part{number}",
+            version,
+            start=START + 100 * number * SECOND,
+        )
         writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
         for second in range(3):
-            writer.record(writer.start + second * SECOND, {pmid(60, 0, 1): {NULL: 10 * number + second}})
+            writer.record(
+                writer.start + second * SECOND,
+                {pmid(60, 0, 1): {NULL: 10 * number + second}},
+            )
         writer.close()
     summary = convert(tmp_path / "all", tmp_path / "out.parquet")
     table = pq.read_table(tmp_path / "out.parquet")
@@ -73,7 +102,9 @@ def test_several_archives_of_both_versions(tmp_path: Path) -> None:
 
 def test_a_changed_descriptor_is_said(tmp_path: Path) -> None:
     for number, kind in enumerate((U32, 1 + U32)):
-        writer = Writer(tmp_path / "all", f"part{number}", start=START + number * SECOND)
+        writer = Writer(
+            tmp_path / "all", f"part{number}", start=START + number * SECOND
+        )
         writer.metric(Metric(pmid(60, 0, 1), ("a.b",), kind))
         writer.record(writer.start, {pmid(60, 0, 1): {NULL: 1}})
         writer.close()
@@ -84,7 +115,13 @@ def test_a_changed_descriptor_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("patterns", "names"),
     [
-        (["disk"], {f"disk.{kind}" for kind in ("i32", "u32", "i64", "u64", "float", "double", "string")}),
+        (
+            ["disk"],
+            {
+                f"disk.{kind}"
+                for kind in ("i32", "u32", "i64", "u64", "float", "double", "string")
+            },
+        ),
         (["alias.u32", "one.string"], {"disk.u32", "one.string"}),
         (["*.u??"], {"one.u32", "one.u64", "disk.u32", "disk.u64"}),
         (["nothing"], set()),
@@ -113,28 +150,52 @@ def test_sorted_by_metric_instance_and_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_window_reads_only_its_part_of_the_volumes(tmp_path: Path, version: int) -> None:
+def test_a_window_reads_only_its_part_of_the_volumes(
+    tmp_path: Path, version: int
+) -> None:
     base = archive(tmp_path, version, records=400)
     problems, offsets = ProblemLog(), []
     with opened(base, problems) as found:
         archives = load_all(found, base, problems)
         window = (START + 205 * SECOND, START + 214 * SECOND)
-        scan = Scan(problems, matcher(None), *window, watcher=lambda block, where: offsets.append(block))
+        scan = Scan(
+            problems,
+            matcher(None),
+            *window,
+            watcher=lambda block, where: offsets.append(block),
+        )
         scan.run(archives)
     assert scan.metrics["disk.read"].samples == 30
     (block,) = offsets
-    assert (block.times.min(), block.times.max()) == (START + 200 * SECOND, START + 219 * SECOND)
+    assert (block.times.min(), block.times.max()) == (
+        START + 200 * SECOND,
+        START + 219 * SECOND,
+    )
 
 
 LIES = {
     "reversed": lambda entries: entries[::-1],
-    "offsets too late": lambda entries: [(*entry[:5], entry[5] + 9000) for entry in entries],
-    "offsets too early": lambda entries: [(*entry[:5], max(808, entry[5] - 500)) for entry in entries],
-    "between records": lambda entries: [(*entry[:5], entry[5] + 4) for entry in entries],
-    "beyond the file": lambda entries: [(*entry[:5], entry[5] + (1 << 63)) for entry in entries],
-    "another volume": lambda entries: [(*entry[:3], 7, *entry[4:]) for entry in entries],
-    "times too late": lambda entries: [(entry[0] + 20, *entry[1:]) for entry in entries],
-    "times too early": lambda entries: [(entry[0] - 20, *entry[1:]) for entry in entries],
+    "offsets too late": lambda entries: [
+        (*entry[:5], entry[5] + 9000) for entry in entries
+    ],
+    "offsets too early": lambda entries: [
+        (*entry[:5], max(808, entry[5] - 500)) for entry in entries
+    ],
+    "between records": lambda entries: [
+        (*entry[:5], entry[5] + 4) for entry in entries
+    ],
+    "beyond the file": lambda entries: [
+        (*entry[:5], entry[5] + (1 << 63)) for entry in entries
+    ],
+    "another volume": lambda entries: [
+        (*entry[:3], 7, *entry[4:]) for entry in entries
+    ],
+    "times too late": lambda entries: [
+        (entry[0] + 20, *entry[1:]) for entry in entries
+    ],
+    "times too early": lambda entries: [
+        (entry[0] - 20, *entry[1:]) for entry in entries
+    ],
 }
 
 
@@ -147,14 +208,18 @@ def test_an_index_that_lies_loses_nothing(tmp_path: Path, lie: str) -> None:
     data = base.with_name("test.index").read_bytes()
     entry = INDEX_ENTRY[3]
     entries = LIES[lie](list(entry.iter_unpack(data[808:])))
-    base.with_name("test.index").write_bytes(data[:808] + b"".join(entry.pack(*fields) for fields in entries))
+    base.with_name("test.index").write_bytes(
+        data[:808] + b"".join(entry.pack(*fields) for fields in entries)
+    )
     assert rows(base, tmp_path, **window) == expected
 
 
 def test_marks_are_kept(tmp_path: Path) -> None:
     writer = all_types(tmp_path, 3)
     writer.record(writer.start + 10 * SECOND, {})
-    assert convert(writer.close(), tmp_path / "out.parquet").info.marks_ns == [START + 10 * SECOND]
+    assert convert(writer.close(), tmp_path / "out.parquet").info.marks_ns == [
+        START + 10 * SECOND
+    ]
 
 
 def test_a_survey_counts_what_a_conversion_writes(tmp_path: Path) -> None:
@@ -162,7 +227,9 @@ def test_a_survey_counts_what_a_conversion_writes(tmp_path: Path) -> None:
     assert survey(base).metrics == convert(base, tmp_path / "out.parquet").metrics
 
 
-def test_a_failed_conversion_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_conversion_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = archive(tmp_path)
 
     def stop(*_: object) -> None:
@@ -171,12 +238,27 @@ def test_a_failed_conversion_leaves_no_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Scan, "run", stop)
     with pytest.raises(KeyboardInterrupt):
         convert(base, tmp_path / "out.parquet")
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".0", ".index", ".meta"]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [
+        ".0",
+        ".index",
+        ".meta",
+    ]
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = archive(tmp_path)
-    assert main([str(base), "-o", str(tmp_path / "out.parquet"), "--start", "2023-11-14T22:13:25Z"]) == 0
+    assert (
+        main(
+            [
+                str(base),
+                "-o",
+                str(tmp_path / "out.parquet"),
+                "--start",
+                "2023-11-14T22:13:25Z",
+            ]
+        )
+        == 0
+    )
     assert pq.read_metadata(tmp_path / "out.parquet").num_rows == 3 * 35
     assert main([str(base), "--list"]) == 0
     assert "disk.read\tU32\tcounter\t-\t120\n" in capsys.readouterr().out
@@ -192,9 +274,13 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_overlapping_archives_interrupt_nothing(tmp_path: Path) -> None:
     for number in range(2):
-        writer = Writer(tmp_path / "all", f"part{number}", start=START + number * SECOND)
+        writer = Writer(
+            tmp_path / "all", f"part{number}", start=START + number * SECOND
+        )
         writer.metric(Metric(pmid(60, number, 1), (f"a.b{number}",), U32))
         for second in range(5):
-            writer.record(writer.start + second * SECOND, {pmid(60, number, 1): {NULL: second}})
+            writer.record(
+                writer.start + second * SECOND, {pmid(60, number, 1): {NULL: second}}
+            )
         writer.close()
     assert convert(tmp_path / "all", tmp_path / "out.parquet").info.marks_ns == []

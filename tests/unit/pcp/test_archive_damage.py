@@ -18,7 +18,14 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.pcp.test_archive_writer import U32, Metric, Writer, all_types, indom, pmid
+from tests.unit.pcp.test_archive_writer import (
+    U32,
+    Metric,
+    Writer,
+    all_types,
+    indom,
+    pmid,
+)
 
 from kveval.pcp.archive import records as records_module
 from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem
@@ -39,7 +46,9 @@ def archive(folder: Path, version: int = 3, records: int = 40) -> Path:
     writer.domain(writer.start, disks, {0: "sda", 1: "sdb", 2: "sdc"})
     for step in range(records):
         values = {number: 100 * step + number for number in range(3)}
-        writer.record(writer.start + step * SECOND, {pmid(60, 0, 1): values}, index=step % 10 == 0)
+        writer.record(
+            writer.start + step * SECOND, {pmid(60, 0, 1): values}, index=step % 10 == 0
+        )
     return writer.close()
 
 
@@ -80,7 +89,10 @@ def test_missing_index_is_no_damage(tmp_path: Path) -> None:
     base.with_name("test.index").unlink()
     (problem,) = all_problems(base)
     assert (problem.kind, problem.damage) == ("no index", False)
-    assert rows(base, start_ns=1_700_000_010 * SECOND, finish_ns=1_700_000_019 * SECOND) == 30
+    assert (
+        rows(base, start_ns=1_700_000_010 * SECOND, finish_ns=1_700_000_019 * SECOND)
+        == 30
+    )
 
 
 def test_missing_meta_is_said(tmp_path: Path) -> None:
@@ -94,12 +106,21 @@ def test_a_missing_volume_is_said(tmp_path: Path) -> None:
     writer = all_types(tmp_path, 3)
     for step in (10, 11, 12):
         writer.volume()
-        writer.record(writer.start + step * SECOND, {pmid(60, 0, 0): {0xFFFFFFFF: step}})
+        writer.record(
+            writer.start + step * SECOND, {pmid(60, 0, 0): {0xFFFFFFFF: step}}
+        )
     base = writer.close()
     base.with_name("test.1").unlink()
     base.with_name("test.3").rename(base.with_name("test.900000000"))
-    messages = [problem.message for problem in all_problems(base) if problem.kind == "missing file"]
-    assert [re.findall(r"\d+", message) for message in messages] == [["1"], ["3", "899999999"]]
+    messages = [
+        problem.message
+        for problem in all_problems(base)
+        if problem.kind == "missing file"
+    ]
+    assert [re.findall(r"\d+", message) for message in messages] == [
+        ["1"],
+        ["3", "899999999"],
+    ]
 
 
 @pytest.mark.parametrize("part", ["0", "meta", "index"])
@@ -140,7 +161,9 @@ def test_absurd_counts(tmp_path: Path) -> None:
     writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
     good = {pmid(60, 0, 1): {0xFFFFFFFF: 1}}
     writer.record(writer.start, good)
-    writer.raw_record(writer.start + SECOND, struct.pack(">III", pmid(60, 0, 1), 0x7FFFFFFF, 0), 1)
+    writer.raw_record(
+        writer.start + SECOND, struct.pack(">III", pmid(60, 0, 1), 0x7FFFFFFF, 0), 1
+    )
     writer.raw_record(writer.start + 2 * SECOND, writer.sets(good), 0xFFFFFFFF)
     writer.record(writer.start + 3 * SECOND, good)
     base = writer.close()
@@ -163,9 +186,14 @@ def test_blocks_that_point_outside(tmp_path: Path) -> None:
 def test_a_pmid_without_descriptor_is_counted(tmp_path: Path) -> None:
     base = archive(tmp_path)
     data = base.with_name("test.0").read_bytes()
-    base.with_name("test.0").write_bytes(data.replace(struct.pack(">I", pmid(60, 0, 1)), struct.pack(">I", 12345)))
+    base.with_name("test.0").write_bytes(
+        data.replace(struct.pack(">I", pmid(60, 0, 1)), struct.pack(">I", 12345))
+    )
     (problem,) = all_problems(base)
-    assert (problem.kind, re.findall(r"[\d.]+", problem.message)) == ("bad metadata", ["0.12.57", "40"])
+    assert (problem.kind, re.findall(r"[\d.]+", problem.message)) == (
+        "bad metadata",
+        ["0.12.57", "40"],
+    )
 
 
 @pytest.mark.parametrize("suffix", [".xz", ".gz", ".zst"])
@@ -173,7 +201,9 @@ def test_truncated_compression_keeps_what_precedes(tmp_path: Path, suffix: str) 
     base = archive(tmp_path, records=5000)
     volume = base.with_name("test.0")
     data = volume.read_bytes()
-    packed = {".xz": lzma.compress, ".gz": gzip.compress, ".zst": zstandard.compress}[suffix](data)
+    packed = {".xz": lzma.compress, ".gz": gzip.compress, ".zst": zstandard.compress}[
+        suffix
+    ](data)
     volume.unlink()
     base.with_name("test.0" + suffix).write_bytes(packed[: len(packed) * 2 // 3])
     summary = convert(base, tmp_path / "out.parquet")
@@ -222,7 +252,10 @@ def test_a_tar_cannot_write_outside(tmp_path: Path) -> None:
         for path in base.parent.iterdir():
             tar.add(path, arcname=f"../../escaped/{path.name}")
     assert rows(tmp_path / "pcp.tar") == 120
-    assert not list(tmp_path.parent.glob("escaped*")) and not (tmp_path / "escaped").exists()
+    assert (
+        not list(tmp_path.parent.glob("escaped*"))
+        and not (tmp_path / "escaped").exists()
+    )
 
 
 @pytest.mark.parametrize("name", ["nothing", "folder/nothing", "log.1"])
@@ -236,17 +269,39 @@ def test_no_archive(tmp_path: Path, name: str) -> None:
 
 # --- fuzzing: any bytes in any file of an archive
 
-WORDS = (0, 1, 2, 3, 7, 8, 12, 255, 4096, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
+WORDS = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    8,
+    12,
+    255,
+    4096,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFE,
+    0xFFFFFFFF,
+)
 position = st.integers(0, 1 << 16)
 mutation = st.one_of(
-    st.tuples(st.just("word"), position, st.one_of(st.sampled_from(WORDS), st.integers(0, 0xFFFFFFFF))),
+    st.tuples(
+        st.just("word"),
+        position,
+        st.one_of(st.sampled_from(WORDS), st.integers(0, 0xFFFFFFFF)),
+    ),
     st.tuples(st.just("byte"), position, st.integers(0, 255)),
     st.tuples(st.just("cut"), position, st.integers(1, 64)),
     st.tuples(st.just("copy"), position, position),
     st.tuples(st.just("insert"), position, st.binary(min_size=1, max_size=40)),
     st.tuples(st.just("end"), position, st.none()),
 )
-mutations = st.lists(st.tuples(st.sampled_from(["0", "1", "meta", "index"]), mutation), min_size=1, max_size=6)
+mutations = st.lists(
+    st.tuples(st.sampled_from(["0", "1", "meta", "index"]), mutation),
+    min_size=1,
+    max_size=6,
+)
 _TEMPLATES: dict[int, dict[str, bytes]] = {}
 
 
@@ -256,12 +311,23 @@ def template(version: int) -> dict[str, bytes]:
             writer = all_types(Path(folder), version)
             writer.volume()
             disks = indom(60, 1)
-            writer.domain(writer.start + 6 * SECOND, disks, {1: "sdc", 7: None} if version == 3 else {1: "sdc"})
-            writer.record(writer.start + 6 * SECOND, {pmid(60, 1, 1): {0: 1, 1: 2}, pmid(60, 0, 6): {0xFFFFFFFF: "x"}})
+            writer.domain(
+                writer.start + 6 * SECOND,
+                disks,
+                {1: "sdc", 7: None} if version == 3 else {1: "sdc"},
+            )
+            writer.record(
+                writer.start + 6 * SECOND,
+                {pmid(60, 1, 1): {0: 1, 1: 2}, pmid(60, 0, 6): {0xFFFFFFFF: "x"}},
+            )
             writer.record(writer.start + 7 * SECOND, {})
-            writer.record(writer.start + 8 * SECOND, {pmid(60, 1, 1): {0: 1, 1: 2, 9: 4}})
+            writer.record(
+                writer.start + 8 * SECOND, {pmid(60, 1, 1): {0: 1, 1: 2, 9: 4}}
+            )
             writer.close()
-            _TEMPLATES[version] = {path.suffix[1:]: path.read_bytes() for path in Path(folder).iterdir()}
+            _TEMPLATES[version] = {
+                path.suffix[1:]: path.read_bytes() for path in Path(folder).iterdir()
+            }
     return _TEMPLATES[version]
 
 
@@ -278,21 +344,36 @@ def mutated(data: bytes, change: tuple) -> bytes:
     if kind == "copy":
         begin = what % (len(data) + 1)
         return data[:at] + data[begin : begin + 64] + data[at:]
-    return data[:at] + (what if kind == "insert" else b"") + (data[at:] if kind == "insert" else b"")
+    return (
+        data[:at]
+        + (what if kind == "insert" else b"")
+        + (data[at:] if kind == "insert" else b"")
+    )
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    database=None,
+)
 @given(version=st.sampled_from([2, 3]), changes=mutations, window=st.booleans())
 def test_fuzz(version: int, changes: list, window: bool) -> None:
     files = dict(template(version))
     for part, change in changes:
         files[part] = mutated(files[part], change)
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    folder = Path(
+        tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    )
     try:
         for part, data in files.items():
             (folder / f"test.{part}").write_bytes(data)
         begin = time.process_time()
-        selection = {"start_ns": 1_700_000_002 * SECOND, "finish_ns": 1_700_000_006 * SECOND} if window else {}
+        selection = (
+            {"start_ns": 1_700_000_002 * SECOND, "finish_ns": 1_700_000_006 * SECOND}
+            if window
+            else {}
+        )
         try:
             summary = convert(folder, folder / "out.parquet", **selection)
         except ArchiveError:
@@ -324,22 +405,33 @@ def test_an_impossible_time_is_said(tmp_path: Path) -> None:
     summary = convert(base, tmp_path / "out.parquet")
     assert summary.rows == 117
     (problem,) = summary.problems
-    assert (problem.kind, problem.offset, re.findall(r"\d+", problem.message)) == ("bad record", 808, ["1"])
+    assert (problem.kind, problem.offset, re.findall(r"\d+", problem.message)) == (
+        "bad record",
+        808,
+        ["1"],
+    )
 
 
 @pytest.mark.parametrize("suffix", ["", ".xz"])
-def test_a_record_larger_than_a_block(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_larger_than_a_block(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(records_module, "BLOCK", 4096)
     writer = Writer(tmp_path)
     wide = indom(60, 1)
     writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32, wide))
     writer.domain(writer.start, wide, {number: f"i{number}" for number in range(5000)})
     for step, size in enumerate((10, 5000, 10, 600, 5000, 1)):
-        writer.record(writer.start + step * SECOND, {pmid(60, 0, 1): dict.fromkeys(range(size), step)})
+        writer.record(
+            writer.start + step * SECOND,
+            {pmid(60, 0, 1): dict.fromkeys(range(size), step)},
+        )
     base = writer.close()
     if suffix:
         volume = base.with_name("test.0")
-        base.with_name("test.0" + suffix).write_bytes(lzma.compress(volume.read_bytes()))
+        base.with_name("test.0" + suffix).write_bytes(
+            lzma.compress(volume.read_bytes())
+        )
         volume.unlink()
     assert rows(base) == 10621
     assert all_problems(base) == []

@@ -45,7 +45,10 @@ def test_units_as_libpcp_writes_them() -> None:
     rng = np.random.default_rng(0)
     # Scales up to those that PCP 6 defines: byte..Ybyte, nanosec..hour.
     cases = [
-        units(*rng.integers(-3, 4, 3).tolist(), (int(rng.integers(9)), int(rng.integers(6)), int(rng.integers(-8, 8))))
+        units(
+            *rng.integers(-3, 4, 3).tolist(),
+            (int(rng.integers(9)), int(rng.integers(6)), int(rng.integers(-8, 8))),
+        )
         | int(rng.integers(-4, 5)) % 32 << 3
         | int(rng.integers(1, 4))
         for _ in range(500)
@@ -64,7 +67,10 @@ for word in map(int, sys.argv[1:]):
     print(pmContext.pmUnitsStr(units))
 """
     run = subprocess.run(
-        [python_with_pcp(), "-c", program, *map(str, cases)], capture_output=True, text=True, check=True
+        [python_with_pcp(), "-c", program, *map(str, cases)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     knows_extra, *texts = run.stdout.split("\n")[:-1]
     expected = list(zip(cases, texts, strict=True))
@@ -77,13 +83,21 @@ for word in map(int, sys.argv[1:]):
 @given(st.integers(0, wire.MAX_SECONDS - 1), st.integers(0, 999_999_999))
 def test_times_of_version_3(seconds: int, nanos: int) -> None:
     words = np.array([[seconds & 0xFFFFFFFF, seconds >> 32, nanos]], dtype=np.uint32)
-    assert wire.record_times(words, 3)[0] == wire.nanoseconds_v3(*words[0].tolist()) == seconds * 10**9 + nanos
+    assert (
+        wire.record_times(words, 3)[0]
+        == wire.nanoseconds_v3(*words[0].tolist())
+        == seconds * 10**9 + nanos
+    )
 
 
 @given(st.lists(st.integers(0, 0xFFFFFFFF), min_size=3, max_size=3))
 def test_no_time_is_beyond_what_int64_holds(words: list[int]) -> None:
     for version in (2, 3):
-        assert -1 <= wire.record_times(np.array([words], dtype=np.uint32), version)[0] < 2**63
+        assert (
+            -1
+            <= wire.record_times(np.array([words], dtype=np.uint32), version)[0]
+            < 2**63
+        )
 
 
 samples = st.lists(
@@ -97,12 +111,19 @@ samples = st.lists(
 
 
 @given(samples, st.randoms(), st.sampled_from([0, 10_000_000]))
-def test_a_chunk_is_its_pieces_sorted(plan: list[tuple[list[int], list[int]]], random, offset: int) -> None:
+def test_a_chunk_is_its_pieces_sorted(
+    plan: list[tuple[list[int], list[int]]], random, offset: int
+) -> None:
     pieces, rows = [], []
     for series, times in plan:
         values = np.array([[random.random() for _ in times] for _ in series])
         present = np.array([[random.random() < 0.8 for _ in times] for _ in series])
-        piece = Piece(np.array(series) + offset, np.array(times), values, present=None if present.all() else present)
+        piece = Piece(
+            np.array(series) + offset,
+            np.array(times),
+            values,
+            present=None if present.all() else present,
+        )
         pieces.append(piece)
         rows += [
             (number + offset, time, values[i, j])
@@ -111,7 +132,14 @@ def test_a_chunk_is_its_pieces_sorted(plan: list[tuple[list[int], list[int]]], r
             if present[i, j]
         ]
     chunk = assemble(pieces)
-    found = list(zip(np.repeat(chunk.series, chunk.counts), chunk.times, chunk.values, strict=True))
+    found = list(
+        zip(
+            np.repeat(chunk.series, chunk.counts),
+            chunk.times,
+            chunk.values,
+            strict=True,
+        )
+    )
     assert [row[:2] for row in found] == sorted(row[:2] for row in rows)
     assert sorted(found) == sorted(rows)
 
@@ -120,4 +148,6 @@ def test_a_chunk_is_its_pieces_sorted(plan: list[tuple[list[int], list[int]]], r
 def test_wide_integers_are_the_numbers(signed: list[int], unsigned: list[int]) -> None:
     for numbers, kind in ((signed, ">i8"), (unsigned, np.uint64)):
         rows = wide_integers(np.array(numbers, dtype=kind))
-        assert [int.from_bytes(row.tobytes(), "little", signed=True) for row in rows] == numbers
+        assert [
+            int.from_bytes(row.tobytes(), "little", signed=True) for row in rows
+        ] == numbers

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 import zstandard
 from tests.unit.pcp.test_archive_damage import SECOND, all_problems, archive, rows
-from tests.unit.pcp.test_archive_writer import DOUBLE, STRING, U32, Metric, Writer, indom, pmid
+from tests.unit.pcp.test_archive_writer import (
+    DOUBLE,
+    STRING,
+    U32,
+    Metric,
+    Writer,
+    indom,
+    pmid,
+)
 
 from kveval.pcp.archive.problems import ArchiveProblem
 from kveval.pcp.conversion.conversion import convert
@@ -41,7 +49,9 @@ def volumes(folder: Path, count: int = 3, **options: object) -> Path:
     for step in range(2 * count):
         if step and step % 2 == 0:
             writer.volume()
-        writer.record(writer.start + step * SECOND, {pmid(60, 0, 1): {0xFFFFFFFF: step}})
+        writer.record(
+            writer.start + step * SECOND, {pmid(60, 0, 1): {0xFFFFFFFF: step}}
+        )
     return writer.close()
 
 
@@ -53,7 +63,10 @@ def test_a_missing_volume_is_named(tmp_path: Path, number: int) -> None:
     base = volumes(tmp_path)
     base.with_name(f"test.{number}").unlink()
     (problem,) = damage(base)
-    assert (problem.kind, problem.message) == ("missing file", f"volume {number} is missing")
+    assert (problem.kind, problem.message) == (
+        "missing file",
+        f"volume {number} is missing",
+    )
     assert rows(base) == 4
 
 
@@ -67,7 +80,11 @@ def test_a_volume_cut_between_two_records_is_named(tmp_path: Path, suffix: str) 
     volume.unlink()
     base.with_name("test.0" + suffix).write_bytes(PACK[suffix](cut) if suffix else cut)
     (problem,) = damage(base)
-    assert (problem.kind, problem.where, problem.offset) == ("truncated", f"test.0{suffix}", len(cut))
+    assert (problem.kind, problem.where, problem.offset) == (
+        "truncated",
+        f"test.0{suffix}",
+        len(cut),
+    )
 
 
 def test_a_volume_of_nothing_but_its_label_is_named(tmp_path: Path) -> None:
@@ -77,7 +94,9 @@ def test_a_volume_of_nothing_but_its_label_is_named(tmp_path: Path) -> None:
     volume.write_bytes(volume.read_bytes()[:808])
     assert found(base) == [("truncated", "test.1")]
     base.with_name("test.2").write_bytes(base.with_name("test.2").read_bytes()[:808])
-    assert ("no data", "test.2") in [(problem.kind, problem.where) for problem in all_problems(base)]
+    assert ("no data", "test.2") in [
+        (problem.kind, problem.where) for problem in all_problems(base)
+    ]
 
 
 def test_a_meta_cut_between_two_records_is_named(tmp_path: Path) -> None:
@@ -96,7 +115,10 @@ def test_a_page_of_zeros_in_a_record_is_named(tmp_path: Path, kind: int) -> None
     wide = indom(60, 1)
     writer.metric(Metric(pmid(60, 0, 1), ("a.b",), kind, wide))
     writer.domain(writer.start, wide, {number: f"i{number}" for number in range(1100)})
-    writer.record(writer.start, {pmid(60, 0, 1): {number: 1000 + number for number in range(1100)}})
+    writer.record(
+        writer.start,
+        {pmid(60, 0, 1): {number: 1000 + number for number in range(1100)}},
+    )
     base = writer.close()
     volume = base.with_name("test.0")
     data = bytearray(volume.read_bytes())
@@ -146,7 +168,8 @@ def test_a_block_that_lies_is_named(tmp_path: Path, change: str) -> None:
     writer.metric(Metric(pmid(60, 0, 2), ("a.c",), STRING))
     for step in range(3):
         writer.record(
-            writer.start + step * SECOND, {pmid(60, 0, n): {0xFFFFFFFF: "abcdef"[: n + step]} for n in (1, 2)}
+            writer.start + step * SECOND,
+            {pmid(60, 0, n): {0xFFFFFFFF: "abcdef"[: n + step]} for n in (1, 2)},
         )
     base = writer.close()
     assert damage(base) == []
@@ -162,29 +185,44 @@ def test_a_block_that_lies_is_named(tmp_path: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [50_000, -10])
-def test_the_time_of_a_single_record_is_damage_and_a_clock_that_was_set_is_not(tmp_path: Path, seconds: int) -> None:
+def test_the_time_of_a_single_record_is_damage_and_a_clock_that_was_set_is_not(
+    tmp_path: Path, seconds: int
+) -> None:
     for name, shifted in (("single", range(10, 11)), ("clock", range(10, 40))):
         writer = Writer(tmp_path / name)
         writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
         for step in range(40):
             at = step + (seconds if step in shifted else 0)
-            writer.record(writer.start + at * SECOND, {pmid(60, 0, 1): {0xFFFFFFFF: step}}, index=step == 0)
+            writer.record(
+                writer.start + at * SECOND,
+                {pmid(60, 0, 1): {0xFFFFFFFF: step}},
+                index=step == 0,
+            )
         problems = convert(writer.close(), tmp_path / "out.parquet").problems
         if name == "single":
             assert [problem.kind for problem in problems] == ["bad record"]
         else:
-            assert [problem.kind for problem in problems] == (["clock step"] if seconds < 0 else [])
+            assert [problem.kind for problem in problems] == (
+                ["clock step"] if seconds < 0 else []
+            )
 
 
 # --- what does not belong
 
 
-@pytest.mark.parametrize("difference", [{"host": "elsewhere"}, {"start": 1_700_000_500 * SECOND}, {"version": 2}])
+@pytest.mark.parametrize(
+    "difference",
+    [{"host": "elsewhere"}, {"start": 1_700_000_500 * SECOND}, {"version": 2}],
+)
 @pytest.mark.parametrize("part", ["1", "meta", "index"])
-def test_a_file_of_another_archive_is_left_out(tmp_path: Path, difference: dict[str, object], part: str) -> None:
+def test_a_file_of_another_archive_is_left_out(
+    tmp_path: Path, difference: dict[str, object], part: str
+) -> None:
     base = volumes(tmp_path / "own")
     other = volumes(tmp_path / "other", **difference)
-    base.with_name(f"test.{part}").write_bytes(other.with_name(f"test.{part}").read_bytes())
+    base.with_name(f"test.{part}").write_bytes(
+        other.with_name(f"test.{part}").read_bytes()
+    )
     assert ("foreign file", f"test.{part}") in found(base)
     assert rows(base) == {"1": 4, "meta": 0, "index": 6}[part]
 
@@ -231,7 +269,10 @@ def test_exchanged_volumes_are_named_and_read(tmp_path: Path) -> None:
         (Metric(pmid(60, 0, 2), ("odd",), U32, indom(61, 1)), "odd metadata"),
         (Metric(pmid(60, 0, 2), ("odd",), U32, units=7 << 28), "odd metadata"),
         (Metric(pmid(60, 0, 2), ("odd",), U32, units=3 << 12), "odd metadata"),
-        (Metric(pmid(60, 0, 2), ("odd",), U32, units=1 << 28 | 9 << 16), "odd metadata"),
+        (
+            Metric(pmid(60, 0, 2), ("odd",), U32, units=1 << 28 | 9 << 16),
+            "odd metadata",
+        ),
     ],
 )
 def test_a_descriptor_that_cannot_be(tmp_path: Path, metric: Metric, kind: str) -> None:
@@ -248,14 +289,19 @@ def test_names_that_are_no_text_are_named(tmp_path: Path) -> None:
     writer.metric(Metric(pmid(60, 0, 1), ("a.b\x01",), U32, indom(60, 1)))
     writer.domain(writer.start, indom(60, 1), {0: "sda", 1: "s\x02b"})
     writer.record(writer.start, {pmid(60, 0, 1): {0: 1, 1: 2}})
-    assert [problem.kind for problem in all_problems(writer.close())] == ["odd metadata", "odd metadata"]
+    assert [problem.kind for problem in all_problems(writer.close())] == [
+        "odd metadata",
+        "odd metadata",
+    ]
 
 
 def test_a_name_shorter_than_its_record_is_damage(tmp_path: Path) -> None:
     base = volumes(tmp_path)
     meta = base.with_name("test.meta")
     data = meta.read_bytes()
-    meta.write_bytes(data.replace(struct.pack(">I", 3) + b"a.b", struct.pack(">I", 2) + b"a.b"))
+    meta.write_bytes(
+        data.replace(struct.pack(">I", 3) + b"a.b", struct.pack(">I", 2) + b"a.b")
+    )
     assert found(base) == [("bad metadata", "test.meta")]
     assert rows(base) == 6
 
@@ -274,7 +320,16 @@ def test_a_domain_out_of_time(tmp_path: Path, times: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [(0, 1), (2, 1 << 31), (3, 900), (3, 1 << 31), (5, 4), (5, 1 << 30), (7, 4), (7, 1 << 30)],
+    [
+        (0, 1),
+        (2, 1 << 31),
+        (3, 900),
+        (3, 1 << 31),
+        (5, 4),
+        (5, 1 << 30),
+        (7, 4),
+        (7, 1 << 30),
+    ],
 )
 def test_an_index_entry_that_cannot_be(tmp_path: Path, field: int, value: int) -> None:
     base = volumes(tmp_path, count=1)
@@ -293,7 +348,10 @@ def test_falls_of_counters_are_named_by_a_check(tmp_path: Path) -> None:
     writer.domain(writer.start, wide, {0: "x", 1: "y"})
     for step, value in enumerate((5, 6, 2, 3, 1, 9)):
         values = {0: value, 1: 100 + step}
-        writer.record(writer.start + step * SECOND, {pmid(60, 0, 1): values, pmid(60, 0, 2): values})
+        writer.record(
+            writer.start + step * SECOND,
+            {pmid(60, 0, 1): values, pmid(60, 0, 2): values},
+        )
     (problem,) = all_problems(writer.close())
     assert (problem.kind, problem.damage) == ("counter fall", False)
     assert problem.message.startswith("a.count is lower than before 2 times")
@@ -312,7 +370,9 @@ def cut_records(base: Path, begin: int, end: int | None, suffix: str) -> None:
     rest = b"" if end is None else data[808 + end * size :]
     data = data[: 808 + begin * size] + rest
     volume.unlink()
-    base.with_name(f"test.0{suffix}").write_bytes(PACK[suffix](data) if suffix else data)
+    base.with_name(f"test.0{suffix}").write_bytes(
+        PACK[suffix](data) if suffix else data
+    )
 
 
 @pytest.mark.parametrize("suffix", PARTS)
@@ -323,11 +383,16 @@ def test_a_volume_cut_to_its_label_is_damaged(tmp_path: Path, suffix: str) -> No
 
 
 @pytest.mark.parametrize("suffix", PARTS)
-def test_a_volume_cut_to_its_label_is_damaged_where_the_index_has_one_record(tmp_path: Path, suffix: str) -> None:
+def test_a_volume_cut_to_its_label_is_damaged_where_the_index_has_one_record(
+    tmp_path: Path, suffix: str
+) -> None:
     base = archive(tmp_path, records=9)
     cut_records(base, 0, None, suffix)
     (problem,) = damage(base)
-    assert (problem.kind, problem.message) == ("truncated", "it holds no record; by the index it had some")
+    assert (problem.kind, problem.message) == (
+        "truncated",
+        "it holds no record; by the index it had some",
+    )
 
 
 @pytest.mark.parametrize("suffix", PARTS)
@@ -339,11 +404,17 @@ def test_the_last_record_is_missed_where_the_index_points_to_it(
     assert main([str(base), "--check"]) == 0
     state, problem = capsys.readouterr().out.splitlines()
     assert state.startswith("perhaps incomplete: 90 values")
-    assert "by the index a record of 2023-11-14T22:13:50.000000000Z begins here; it is lost, or" in problem
+    assert (
+        "by the index a record of 2023-11-14T22:13:50.000000000Z begins here; it is lost, or"
+        in problem
+    )
 
 
 @pytest.mark.parametrize("suffix", PARTS)
-@pytest.mark.parametrize(("begin", "end", "kind"), [(0, 1, "odd index"), (10, 11, "odd index"), (15, 16, "bad record")])
+@pytest.mark.parametrize(
+    ("begin", "end", "kind"),
+    [(0, 1, "odd index"), (10, 11, "odd index"), (15, 16, "bad record")],
+)
 def test_a_record_that_is_missing_before_an_indexed_one_is_missed(
     tmp_path: Path, suffix: str, begin: int, end: int, kind: str
 ) -> None:
@@ -359,7 +430,9 @@ def test_a_missing_record_of_another_length_is_missed_too(tmp_path: Path) -> Non
     writer.domain(writer.start, disks, {number: f"d{number}" for number in range(9)})
     for step in range(9):
         values = dict.fromkeys(range(1 + step), step)
-        writer.record(writer.start + step * SECOND, {pmid(60, 0, 1): values}, index=step in (0, 6))
+        writer.record(
+            writer.start + step * SECOND, {pmid(60, 0, 1): values}, index=step in (0, 6)
+        )
     base = writer.close()
     volume = base.with_name("test.0")
     data = volume.read_bytes()
@@ -368,7 +441,9 @@ def test_a_missing_record_of_another_length_is_missed_too(tmp_path: Path) -> Non
     assert ("bad record", "test.0") in found(base)
 
 
-def test_a_record_whose_time_is_damaged_is_missed_where_the_index_has_it(tmp_path: Path) -> None:
+def test_a_record_whose_time_is_damaged_is_missed_where_the_index_has_it(
+    tmp_path: Path,
+) -> None:
     base = archive(tmp_path)
     volume = base.with_name("test.0")
     data = bytearray(volume.read_bytes())
@@ -386,11 +461,15 @@ def test_the_last_record_of_an_earlier_volume_is_missed(tmp_path: Path) -> None:
     size = struct.unpack_from(">I", data, 808)[0]
     base.with_name("test.1.xz").write_bytes(lzma.compress(data[:-size]))
     volume.unlink()
-    assert [(problem.kind, problem.where) for problem in all_problems(base)] == [("odd index", "test.1.xz")]
+    assert [(problem.kind, problem.where) for problem in all_problems(base)] == [
+        ("odd index", "test.1.xz")
+    ]
 
 
 @pytest.mark.parametrize("entries", ["behind", "last one behind", "last one late"])
-def test_entries_as_sound_programs_write_them_are_no_damage(tmp_path: Path, entries: str) -> None:
+def test_entries_as_sound_programs_write_them_are_no_damage(
+    tmp_path: Path, entries: str
+) -> None:
     # Behind their record: pmlogger of the 1990s; the last one behind: pmlogextract; late: pmlogger at its end.
     writer = Writer(tmp_path)
     writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
@@ -401,13 +480,17 @@ def test_entries_as_sound_programs_write_them_are_no_damage(tmp_path: Path, entr
             writer.index_entry(time + SECOND // 2)
         at_start = step == 0 or (entries != "behind" and step % 5 == 0)
         writer.record(time, {pmid(60, 0, 1): {0xFFFFFFFF: step}}, index=at_start)
-        if (entries == "behind" and step % 5 == 4) or (entries == "last one behind" and step == 19):
+        if (entries == "behind" and step % 5 == 4) or (
+            entries == "last one behind" and step == 19
+        ):
             writer.index_entry(time)
     assert all_problems(writer.close()) == []
 
 
 @pytest.mark.parametrize("left_out", [(0,), (5, 10), (15,), (0, 5, 10, 15)])
-def test_records_that_pmlogrewrite_left_out_are_no_damage(tmp_path: Path, left_out: tuple[int, ...]) -> None:
+def test_records_that_pmlogrewrite_left_out_are_no_damage(
+    tmp_path: Path, left_out: tuple[int, ...]
+) -> None:
     """It writes an entry for each record that it copies, also for one of which it deletes every metric."""
     writer = Writer(tmp_path)
     writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
@@ -419,4 +502,6 @@ def test_records_that_pmlogrewrite_left_out_are_no_damage(tmp_path: Path, left_o
             writer.record(time, {pmid(60, 0, 1): {0xFFFFFFFF: step}}, index=False)
     base = writer.close()
     assert damage(base) == []
-    assert [problem.kind for problem in all_problems(base)] == ["odd index"] * len(left_out)
+    assert [problem.kind for problem in all_problems(base)] == ["odd index"] * len(
+        left_out
+    )

@@ -4,7 +4,17 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.unit.pcp.test_archive_writer import NULL, START, U32, U64, Metric, Writer, framed, indom, pmid
+from tests.unit.pcp.test_archive_writer import (
+    NULL,
+    START,
+    U32,
+    U64,
+    Metric,
+    Writer,
+    framed,
+    indom,
+    pmid,
+)
 
 from kveval.pcp.conversion.conversion import convert, survey
 from kveval.pcp.parquet.reading import LongFile, describe, series
@@ -16,7 +26,13 @@ CONTEXT, DOMAIN, OF_INDOM, CLUSTER, ITEM, INSTANCES = (1 << bit for bit in range
 VALUE = pmid(HIGH, 3, 7)
 
 
-def build(folder: Path, host: str = "testhost", version: int = 3, start: int = START, **options: str) -> Writer:
+def build(
+    folder: Path,
+    host: str = "testhost",
+    version: int = 3,
+    start: int = START,
+    **options: str,
+) -> Writer:
     writer = Writer(folder, host=host, version=version, start=start, **options)
     writer.metric(Metric(VALUE, ("openmetrics.vllm.value",), U32, indom(HIGH, 1)))
     writer.domain(start, indom(HIGH, 1), {0: "a", 1: "b"})
@@ -30,7 +46,9 @@ def converted(writer: Writer) -> tuple[Path, int]:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_the_most_specific_level_wins_in_a_high_domain(tmp_path: Path, version: int) -> None:
+def test_the_most_specific_level_wins_in_a_high_domain(
+    tmp_path: Path, version: int
+) -> None:
     writer = build(tmp_path, version=version)
     levels = [
         (CONTEXT, NULL),
@@ -48,7 +66,9 @@ def test_the_most_specific_level_wins_in_a_high_domain(tmp_path: Path, version: 
     writer.labels(START, CLUSTER, HIGH << 12 | 3, {NULL: {"foreign": 2}})
     writer.record(START, {VALUE: {0: 1, 1: 2}})
     parquet, problems = converted(writer)
-    expected = {f"from{number}": number for number in range(5)} | {f"over{number}": 4 for number in range(5)}
+    expected = {f"from{number}": number for number in range(5)} | {
+        f"over{number}": 4 for number in range(5)
+    }
     assert describe(parquet)["openmetrics.vllm.value"].labels == expected
     assert problems == 0
 
@@ -58,26 +78,43 @@ def test_without_labels_of_the_context_the_host_is_one(tmp_path: Path) -> None:
     writer.labels(START, CLUSTER, pmid(HIGH, 3, 0), {NULL: {"source": "vllm"}})
     writer.record(START, {VALUE: {0: 1, 1: 2}})
     parquet, _ = converted(writer)
-    assert describe(parquet)["openmetrics.vllm.value"].labels == {"hostname": "node7", "source": "vllm"}
+    assert describe(parquet)["openmetrics.vllm.value"].labels == {
+        "hostname": "node7",
+        "source": "vllm",
+    }
 
 
-def test_a_negative_count_of_labels_is_an_error_code_and_no_damage(tmp_path: Path) -> None:
+def test_a_negative_count_of_labels_is_an_error_code_and_no_damage(
+    tmp_path: Path,
+) -> None:
     writer = build(tmp_path)
-    body = struct.pack(">I", 7) + writer.stamp(START) + struct.pack(">III", INSTANCES, indom(HIGH, 1), 2)
-    body += struct.pack(">IIi", 0, 0, -22) + struct.pack(">II", 1, 7) + b'{"a":1}' + struct.pack(">i", 1) + bytes(8)
+    body = (
+        struct.pack(">I", 7)
+        + writer.stamp(START)
+        + struct.pack(">III", INSTANCES, indom(HIGH, 1), 2)
+    )
+    body += (
+        struct.pack(">IIi", 0, 0, -22)
+        + struct.pack(">II", 1, 7)
+        + b'{"a":1}'
+        + struct.pack(">i", 1)
+        + bytes(8)
+    )
     writer._meta += framed(body)
     writer.record(START, {VALUE: {0: 1, 1: 2}})
     parquet, problems = converted(writer)
     assert problems == 0
-    assert LongFile(parquet).instance_labels(describe(parquet)["openmetrics.vllm.value"], "testhost") == {
-        "b": [(START, {"a": 1})]
-    }
+    assert LongFile(parquet).instance_labels(
+        describe(parquet)["openmetrics.vllm.value"], "testhost"
+    ) == {"b": [(START, {"a": 1})]}
 
 
 def test_labels_change_with_time_for_metrics_and_instances(tmp_path: Path) -> None:
     writer = build(tmp_path)
     writer.labels(START, CONTEXT, NULL, {NULL: {"rack": 1}})
-    writer.labels(START, CONTEXT, NULL, {NULL: {"rack": 9}})  # of one time the first counts
+    writer.labels(
+        START, CONTEXT, NULL, {NULL: {"rack": 9}}
+    )  # of one time the first counts
     writer.labels(START + 5 * SECOND, CONTEXT, 0, {NULL: {"rack": 2}})
     writer.labels(START, INSTANCES, indom(HIGH, 1), {0: {"gpu": "x"}})
     writer.labels(START + 3 * SECOND, INSTANCES, indom(HIGH, 1), {1: {"gpu": "y"}})
@@ -86,11 +123,16 @@ def test_labels_change_with_time_for_metrics_and_instances(tmp_path: Path) -> No
     parquet, _ = converted(writer)
 
     def found(**labels: object) -> list[float]:
-        return series(parquet, "openmetrics.vllm.value", labels=labels)["value"].tolist()
+        return series(parquet, "openmetrics.vllm.value", labels=labels)[
+            "value"
+        ].tolist()
 
     info = describe(parquet)["openmetrics.vllm.value"]
     assert info.labels == {"rack": 2}
-    assert info.labels_of("testhost") == [(START, {"rack": 1}), (START + 5 * SECOND, {"rack": 2})]
+    assert info.labels_of("testhost") == [
+        (START, {"rack": 1}),
+        (START + 5 * SECOND, {"rack": 2}),
+    ]
     assert found(rack=1) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
     assert found(rack=9) == []
     # A record of labels replaces the one before it: from 3 s on instance a has none.
@@ -106,23 +148,31 @@ def test_an_instance_that_takes_over_a_number_has_its_labels(tmp_path: Path) -> 
     for step in range(4):
         writer.record(START + step * SECOND, {VALUE: {0: step, 1: 10 + step}})
     parquet, _ = converted(writer)
-    assert series(parquet, "openmetrics.vllm.value", labels={"gpu": "x"})["instance"].tolist() == ["a", "a", "c", "c"]
+    assert series(parquet, "openmetrics.vllm.value", labels={"gpu": "x"})[
+        "instance"
+    ].tolist() == ["a", "a", "c", "c"]
 
 
-def test_instances_without_labels_are_found_by_those_of_the_metric(tmp_path: Path) -> None:
+def test_instances_without_labels_are_found_by_those_of_the_metric(
+    tmp_path: Path,
+) -> None:
     writer = build(tmp_path)
     writer.labels(START, CONTEXT, NULL, {NULL: {"rack": 1}})
     writer.labels(START, INSTANCES, indom(HIGH, 1), {1: {"gpu": "y"}})
     writer.record(START, {VALUE: {0: 1, 1: 2}})
     parquet, _ = converted(writer)
-    assert series(parquet, "openmetrics.vllm.value", labels={"rack": 1})["value"].tolist() == [1, 2]
+    assert series(parquet, "openmetrics.vllm.value", labels={"rack": 1})[
+        "value"
+    ].tolist() == [1, 2]
 
 
 def test_each_host_and_each_archive_keeps_its_labels(tmp_path: Path) -> None:
     for number, (host, start) in enumerate([("one", 0), ("two", 0), ("one", 100)]):
         writer = build(tmp_path / str(number), host, start=START + start * SECOND)
         writer.labels(writer.start, CONTEXT, NULL, {NULL: {"run": number}})
-        writer.labels(writer.start, INSTANCES, indom(HIGH, 1), {0: {"gpu": f"gpu{number}"}})
+        writer.labels(
+            writer.start, INSTANCES, indom(HIGH, 1), {0: {"gpu": f"gpu{number}"}}
+        )
         writer.record(writer.start, {VALUE: {0: number, 1: 10 + number}})
         writer.close()
     out = tmp_path / "out.parquet"
@@ -138,7 +188,9 @@ def test_each_host_and_each_archive_keeps_its_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["symbolic", "hard"])
-def test_links_beside_the_linked_files_are_no_second_archive(tmp_path: Path, kind: str) -> None:
+def test_links_beside_the_linked_files_are_no_second_archive(
+    tmp_path: Path, kind: str
+) -> None:
     writer = build(tmp_path / "archives", name="zz")
     writer.record(START, {VALUE: {0: 1, 1: 2}})
     base = writer.close()
@@ -160,7 +212,10 @@ def test_links_beside_the_linked_files_are_no_second_archive(tmp_path: Path, kin
     writer.record(START + SECOND, {VALUE: {0: 3, 1: 4}})
     base.with_name("latest.1").write_bytes(writer._volumes[1])
     summary = survey(base.parent)
-    assert (summary.rows, [problem.kind for problem in summary.problems]) == (2 + 2 + 2, ["no index"])
+    assert (summary.rows, [problem.kind for problem in summary.problems]) == (
+        2 + 2 + 2,
+        ["no index"],
+    )
 
 
 def test_an_index_out_of_order_is_said_and_is_no_damage(tmp_path: Path) -> None:
@@ -169,5 +224,8 @@ def test_an_index_out_of_order_is_said_and_is_no_damage(tmp_path: Path) -> None:
     for step in (0, 2, 1):
         writer.record(START + step * SECOND, {pmid(1, 0, 0): {NULL: step}})
     summary = survey(writer.close())
-    assert [problem.kind for problem in summary.problems] == ["index order", "clock step"]
+    assert [problem.kind for problem in summary.problems] == [
+        "index order",
+        "clock step",
+    ]
     assert (summary.rows, summary.damaged) == (3, False)

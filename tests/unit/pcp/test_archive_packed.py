@@ -19,7 +19,9 @@ from kveval.pcp.conversion.conversion import convert
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_every_flipped_bit_of_a_compressed_volume_is_named_or_harmless(tmp_path: Path, suffix: str) -> None:
+def test_every_flipped_bit_of_a_compressed_volume_is_named_or_harmless(
+    tmp_path: Path, suffix: str
+) -> None:
     base = archive(tmp_path, records=400)
     volume = base.with_name("test.0")
     packed = PACK[suffix](volume.read_bytes())
@@ -34,17 +36,26 @@ def test_every_flipped_bit_of_a_compressed_volume_is_named_or_harmless(tmp_path:
         data[at // 8] ^= 1 << at % 8
         target.write_bytes(data)
         summary = convert(base, tmp_path / "out.parquet")
-        assert summary.damaged or (tmp_path / "out.parquet").read_bytes() == expected, at
+        assert summary.damaged or (tmp_path / "out.parquet").read_bytes() == expected, (
+            at
+        )
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_the_end_of_a_compressed_volume_is_verified(tmp_path: Path, suffix: str) -> None:
+def test_the_end_of_a_compressed_volume_is_verified(
+    tmp_path: Path, suffix: str
+) -> None:
     base = archive(tmp_path, records=400)
     volume = base.with_name("test.0")
     packed = PACK[suffix](volume.read_bytes())
     volume.unlink()
     target = base.with_name("test.0" + suffix)
-    for data in (packed[:-1], packed[:-5] + b"\0" * 5, packed + b"garbage", packed + packed[:20]):
+    for data in (
+        packed[:-1],
+        packed[:-5] + b"\0" * 5,
+        packed + b"garbage",
+        packed + packed[:20],
+    ):
         target.write_bytes(data)
         assert any(where == target.name for _, where in found(base))
     target.write_bytes(packed + b"\0" * 512)
@@ -52,7 +63,10 @@ def test_the_end_of_a_compressed_volume_is_verified(tmp_path: Path, suffix: str)
 
 
 def packed_tar(
-    base: Path, target: Path, suffix: str = "", more: Callable[[tarfile.TarFile], None] | None = None
+    base: Path,
+    target: Path,
+    suffix: str = "",
+    more: Callable[[tarfile.TarFile], None] | None = None,
 ) -> Path:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
@@ -65,7 +79,9 @@ def packed_tar(
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_every_flipped_bit_of_a_compressed_tar_is_named_or_harmless(tmp_path: Path, suffix: str) -> None:
+def test_every_flipped_bit_of_a_compressed_tar_is_named_or_harmless(
+    tmp_path: Path, suffix: str
+) -> None:
     base = archive(tmp_path / "archive", records=400)
     target = packed_tar(base, tmp_path / f"pcp.tar{suffix}", suffix)
     packed = target.read_bytes()
@@ -79,10 +95,14 @@ def test_every_flipped_bit_of_a_compressed_tar_is_named_or_harmless(tmp_path: Pa
             summary = convert(target, tmp_path / "out.parquet")
         except ArchiveError:
             continue
-        assert summary.damaged or (tmp_path / "out.parquet").read_bytes() == expected, at
+        assert summary.damaged or (tmp_path / "out.parquet").read_bytes() == expected, (
+            at
+        )
 
 
-def test_the_members_of_a_tar_are_given_to_pcps_own_tools_as_files(tmp_path: Path) -> None:
+def test_the_members_of_a_tar_are_given_to_pcps_own_tools_as_files(
+    tmp_path: Path,
+) -> None:
     base = volumes(tmp_path / "archive")
     with opened(packed_tar(base, tmp_path / "pcp.tar"), ProblemLog()) as (files,):
         copied = files.on_disk(tmp_path)
@@ -115,7 +135,9 @@ def test_a_tar_cut_between_two_members_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["data.bin.0", "..data.0"])
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
-def test_links_within_a_tar_are_followed(tmp_path: Path, kind: bytes, name: str) -> None:
+def test_links_within_a_tar_are_followed(
+    tmp_path: Path, kind: bytes, name: str
+) -> None:
     base = volumes(tmp_path / "archive")
     stored = base.with_name(name)
     base.with_name("test.1").rename(stored)
@@ -148,7 +170,11 @@ def test_what_is_no_file_in_a_tar_is_named(tmp_path: Path) -> None:
             entry.type, entry.linkname = kind, target
             tar.addfile(entry)
 
-    named = [where for kind, where in found(packed_tar(base, tmp_path / "pcp.tar", more=odd)) if kind == "unreadable"]
+    named = [
+        where
+        for kind, where in found(packed_tar(base, tmp_path / "pcp.tar", more=odd))
+        if kind == "unreadable"
+    ]
     assert named == ["test.0", "test.1", "test.2", "test.3", "test.4", "test.5"]
 
 
@@ -162,7 +188,11 @@ def test_what_is_no_file_in_a_folder_is_named_and_never_opened(tmp_path: Path) -
     # A folder beside the archive that is none of its files is nobody's concern.
     base.with_name("other.1").mkdir()
     for source in (tmp_path, base):
-        assert [where for kind, where in found(source) if kind == "unreadable"] == ["test.0", "test.1", "test.2"]
+        assert [where for kind, where in found(source) if kind == "unreadable"] == [
+            "test.0",
+            "test.1",
+            "test.2",
+        ]
     with pytest.raises(ArchiveError, match="FIFO"):
         convert(base.with_name("test.0"), tmp_path / "out.parquet")
 

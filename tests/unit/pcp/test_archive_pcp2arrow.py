@@ -72,7 +72,13 @@ def test_the_same_long_form(tmp_path: Path) -> None:
     left_out = [problem for problem in theirs.problems if problem.where == "pcp2arrow"]
     assert {problem.kind for problem in left_out} == {"not converted"}
     assert len(left_out) == 7
-    assert sum(problem.message.startswith("5 of 5 ") and " one.u64 " in problem.message for problem in left_out) == 1
+    assert (
+        sum(
+            problem.message.startswith("5 of 5 ") and " one.u64 " in problem.message
+            for problem in left_out
+        )
+        == 1
+    )
     assert theirs.metrics["disk.u32"].units == "byte"
 
 
@@ -80,7 +86,9 @@ def test_the_same_long_form(tmp_path: Path) -> None:
 def test_of_columns_with_the_same_name_the_last_is_read(tmp_path: Path) -> None:
     for folder in ("once", "twice"):
         from_pcp2arrow(archive(tmp_path / folder), tmp_path / f"{folder}.parquet")
-    assert pq.read_table(tmp_path / "twice.parquet").equals(pq.read_table(tmp_path / "once.parquet"))
+    assert pq.read_table(tmp_path / "twice.parquet").equals(
+        pq.read_table(tmp_path / "once.parquet")
+    )
 
 
 @pytest.mark.usefixtures("tool")
@@ -90,7 +98,9 @@ def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "failed.parquet").exists()
 
 
-def test_a_missing_tool_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tool_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolError, match="not installed"):
         from_pcp2arrow(archive(tmp_path), tmp_path / "out.parquet")

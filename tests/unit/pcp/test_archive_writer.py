@@ -38,9 +38,17 @@ def indom(domain: int, serial: int) -> int:
     return domain << 22 | serial
 
 
-def units(space: int = 0, time: int = 0, count: int = 0, scales: tuple[int, int, int] = (0, 0, 0)) -> int:
+def units(
+    space: int = 0,
+    time: int = 0,
+    count: int = 0,
+    scales: tuple[int, int, int] = (0, 0, 0),
+) -> int:
     parts = (space, time, count, *scales)
-    return sum((part & 15) << shift for part, shift in zip(parts, (28, 24, 20, 16, 12, 8), strict=True))
+    return sum(
+        (part & 15) << shift
+        for part, shift in zip(parts, (28, 24, 20, 16, 12, 8), strict=True)
+    )
 
 
 @dataclass
@@ -66,10 +74,24 @@ class Writer:
     def _label(self, volume: int) -> bytes:
         if self.version == 2:
             body = struct.pack(">III", 0x50052602, 4711, self.start // 10**9)
-            body += struct.pack(">Ii64s40s", self.start % 10**9 // 1000, volume, self.host.encode(), self.zone.encode())
+            body += struct.pack(
+                ">Ii64s40s",
+                self.start % 10**9 // 1000,
+                volume,
+                self.host.encode(),
+                self.zone.encode(),
+            )
         else:
             body = struct.pack(">II", 0x50052603, 4711) + self.stamp(self.start)
-            body += struct.pack(">iII256s256s256s", volume, 0, 0, self.host.encode(), self.zone.encode(), b"")
+            body += struct.pack(
+                ">iII256s256s256s",
+                volume,
+                0,
+                0,
+                self.host.encode(),
+                self.zone.encode(),
+                b"",
+            )
         return framed(body)
 
     def stamp(self, time: int) -> bytes:
@@ -84,32 +106,61 @@ class Writer:
 
     def metric(self, metric: Metric, oneline: str = "", help_text: str = "") -> Metric:
         self.metrics[metric.pmid] = metric
-        body = struct.pack(">IIiIiI", 1, metric.pmid, metric.type, metric.indom, metric.semantics, metric.units)
+        body = struct.pack(
+            ">IIiIiI",
+            1,
+            metric.pmid,
+            metric.type,
+            metric.indom,
+            metric.semantics,
+            metric.units,
+        )
         body += struct.pack(">I", len(metric.names))
         for name in metric.names:
             body += struct.pack(">I", len(name.encode())) + name.encode()
         self._meta += framed(body)
         for kind, text in ((1, oneline), (2, help_text)):
             if text:
-                self._meta += framed(struct.pack(">III", 4, 4 | kind, metric.pmid) + text.encode() + b"\0")
+                self._meta += framed(
+                    struct.pack(">III", 4, 4 | kind, metric.pmid)
+                    + text.encode()
+                    + b"\0"
+                )
         return metric
 
-    def domain(self, time: int, number: int, instances: dict[int, str | None], *, delta: bool = False) -> None:
+    def domain(
+        self,
+        time: int,
+        number: int,
+        instances: dict[int, str | None],
+        *,
+        delta: bool = False,
+    ) -> None:
         kind = 2 if self.version == 2 else 6 if delta else 5
         table, offsets = b"", []
         for name in instances.values():
             offsets.append(NULL if name is None else len(table))
             table += b"" if name is None else name.encode() + b"\0"
-        body = struct.pack(">I", kind) + self.stamp(time) + struct.pack(">II", number, len(instances))
+        body = (
+            struct.pack(">I", kind)
+            + self.stamp(time)
+            + struct.pack(">II", number, len(instances))
+        )
         body += struct.pack(f">{2 * len(instances)}I", *instances, *offsets) + table
         self._meta += framed(body)
 
-    def labels(self, time: int, kind: int, ident: int, sets: dict[int, dict[str, object]]) -> None:
+    def labels(
+        self, time: int, kind: int, ident: int, sets: dict[int, dict[str, object]]
+    ) -> None:
         body = struct.pack(">I", 3 if self.version == 2 else 7) + self.stamp(time)
         body += struct.pack(">III", kind, ident, len(sets))
         for instance, labels in sets.items():
             text = json.dumps(labels, separators=(",", ":")).encode()
-            body += struct.pack(">II", instance, len(text)) + text + struct.pack(">I", len(labels))
+            body += (
+                struct.pack(">II", instance, len(text))
+                + text
+                + struct.pack(">I", len(labels))
+            )
             for name, value in labels.items():
                 at = text.index(json.dumps(name).encode()) + 1
                 shown = json.dumps(value).encode()
@@ -117,18 +168,29 @@ class Writer:
                 body += struct.pack(">HBBHH", at, len(name), 0, begin, len(shown))
         self._meta += framed(body)
 
-    def record(self, time: int, values: dict[int, dict[int, object] | int], *, index: bool = True) -> None:
+    def record(
+        self,
+        time: int,
+        values: dict[int, dict[int, object] | int],
+        *,
+        index: bool = True,
+    ) -> None:
         """One record; an empty dict of values is a mark."""
         self.raw_record(time, self.sets(values), len(values), index=index)
 
     def sets(self, values: dict[int, dict[int, object] | int]) -> bytes:
         """Value sets and their blocks as bytes, for a record that begins with the usual header."""
         head = 16 if self.version == 2 else 20
-        size = sum(8 if isinstance(v, int) or not v else 12 + 8 * len(v) for v in values.values())
+        size = sum(
+            8 if isinstance(v, int) or not v else 12 + 8 * len(v)
+            for v in values.values()
+        )
         sets, blocks = b"", b""
         for number, instances in values.items():
             if isinstance(instances, int) or not instances:
-                sets += struct.pack(">Ii", number, instances if isinstance(instances, int) else 0)
+                sets += struct.pack(
+                    ">Ii", number, instances if isinstance(instances, int) else 0
+                )
                 continue
             kind = self.metrics[number].type
             in_place = kind in (I32, U32)
@@ -140,17 +202,25 @@ class Writer:
                     continue
                 sets += struct.pack(">I", (head + size + len(blocks)) // 4 + 2)
                 data = value_bytes(kind, value)
-                blocks += struct.pack(">I", kind << 24 | len(data) + 4) + data + b"\0" * (-len(data) % 4)
+                blocks += (
+                    struct.pack(">I", kind << 24 | len(data) + 4)
+                    + data
+                    + b"\0" * (-len(data) % 4)
+                )
         return sets + blocks
 
-    def raw_record(self, time: int, body: bytes, count: int, *, index: bool = False) -> None:
+    def raw_record(
+        self, time: int, body: bytes, count: int, *, index: bool = False
+    ) -> None:
         if index:
             self.index_entry(time)
         self._volumes[-1] += framed(self.stamp(time) + struct.pack(">I", count) + body)
 
     def index_entry(self, time: int) -> None:
         number, offset = len(self._volumes) - 1, len(self._volumes[-1])
-        tail = struct.pack(">III" if self.version == 2 else ">IQQ", number, len(self._meta), offset)
+        tail = struct.pack(
+            ">III" if self.version == 2 else ">IQQ", number, len(self._meta), offset
+        )
         self._index += self.stamp(time) + tail
 
     def close(self) -> Path:
@@ -177,25 +247,36 @@ def value_bytes(kind: int, value: object) -> bytes:
     return struct.pack(_FORMATS[kind], value)
 
 
-def packed_sets(version: int, groups: Sequence[tuple[int, int, np.ndarray, np.ndarray]]) -> bytes:
+def packed_sets(
+    version: int, groups: Sequence[tuple[int, int, np.ndarray, np.ndarray]]
+) -> bytes:
     """Value sets of many values at once: (pmid, type, instance numbers, values) each; numbers only."""
     head = 4 if version == 2 else 5
     words = head + sum(3 + 2 * len(instances) for _, _, instances, _ in groups)
     sets, blocks = [], []
     for number, kind, instances, values in groups:
         in_place = kind in (I32, U32)
-        sets.append(np.array([number, len(instances), 0 if in_place else 1], dtype=">u4"))
+        sets.append(
+            np.array([number, len(instances), 0 if in_place else 1], dtype=">u4")
+        )
         pairs = np.empty((len(instances), 2), dtype=">u4")
         pairs[:, 0] = instances
         if in_place:
-            pairs[:, 1] = np.asarray(values).astype(_FORMATS[kind].lower() + "4").view(">u4")
+            pairs[:, 1] = (
+                np.asarray(values).astype(_FORMATS[kind].lower() + "4").view(">u4")
+            )
         else:
             size = 2 if kind == FLOAT else 3
             pairs[:, 1] = words + size * np.arange(len(instances)) + 2
             block = np.empty((len(instances), size), dtype=">u4")
             block[:, 0] = kind << 24 | 4 * size
             wire = {FLOAT: ">f4", DOUBLE: ">f8", I64: ">i8", U64: ">u8"}[kind]
-            block[:, 1:] = np.ascontiguousarray(values).astype(wire).view(">u4").reshape(len(instances), size - 1)
+            block[:, 1:] = (
+                np.ascontiguousarray(values)
+                .astype(wire)
+                .view(">u4")
+                .reshape(len(instances), size - 1)
+            )
             blocks.append(block.reshape(-1))
             words += size * len(instances)
         sets.append(pairs.reshape(-1))
@@ -206,19 +287,48 @@ def all_types(folder: Path, version: int, times: Iterable[int] = range(5)) -> Wr
     """An archive with every type, singular and with instances, an alias, labels, help, an error and a mark."""
     writer = Writer(folder, version=version)
     disks = indom(60, 1)
-    kinds = {"i32": I32, "u32": U32, "i64": I64, "u64": U64, "float": FLOAT, "double": DOUBLE, "string": STRING}
+    kinds = {
+        "i32": I32,
+        "u32": U32,
+        "i64": I64,
+        "u64": U64,
+        "float": FLOAT,
+        "double": DOUBLE,
+        "string": STRING,
+    }
     for item, (name, kind) in enumerate(kinds.items()):
         writer.metric(Metric(pmid(60, 0, item), (f"one.{name}",), kind), f"one {name}")
         writer.metric(
-            Metric(pmid(60, 1, item), (f"disk.{name}", f"alias.{name}"), kind, disks, COUNTER, units(1, 0, 0))
+            Metric(
+                pmid(60, 1, item),
+                (f"disk.{name}", f"alias.{name}"),
+                kind,
+                disks,
+                COUNTER,
+                units(1, 0, 0),
+            )
         )
-    writer.metric(Metric(pmid(60, 2, 0), ("blob",), AGGREGATE), "an aggregate", "that has no column")
+    writer.metric(
+        Metric(pmid(60, 2, 0), ("blob",), AGGREGATE),
+        "an aggregate",
+        "that has no column",
+    )
     writer.domain(writer.start, disks, {0: "sda", 1: "sdb", 7: "nvme0n1"})
     writer.labels(writer.start, 1, NULL, {NULL: {"hostname": "testhost"}})
-    writer.labels(writer.start, 32, disks, {0: {"bus": "sata"}, 1: {"bus": "sata"}, 7: {"bus": "nvme"}})
+    writer.labels(
+        writer.start,
+        32,
+        disks,
+        {0: {"bus": "sata"}, 1: {"bus": "sata"}, 7: {"bus": "nvme"}},
+    )
     for step in times:
         samples = {
-            **{I32: -step, U32: 4_000_000_000 + step, I64: -(2**62) - step, U64: 2**64 - 1 - step},
+            **{
+                I32: -step,
+                U32: 4_000_000_000 + step,
+                I64: -(2**62) - step,
+                U64: 2**64 - 1 - step,
+            },
             **{FLOAT: step / 4, DOUBLE: step / 3, STRING: f"text {step}" * (step % 3)},
         }
         values: dict[int, dict[int, object] | int] = {}

@@ -61,7 +61,9 @@ class Endpoint(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def url() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         yield f"http://127.0.0.1:{server.server_port}/metrics"
         server.shutdown()
 
@@ -70,11 +72,17 @@ def test_an_exporter_s_samples_have_pcp_s_names_instances_and_units() -> None:
     exporter = Exporter("vllm")
     found = {(one.metric, one.instance): one for one in exporter.read(TEXT)}
     assert found[RUNNING, "0 engine:0 model_name:m"].value == 3
-    tokens = found["openmetrics.vllm.vllm.generation_tokens_total", "0 engine:0 model_name:m"]
+    tokens = found[
+        "openmetrics.vllm.vllm.generation_tokens_total", "0 engine:0 model_name:m"
+    ]
     assert (tokens.value, tokens.about.semantics) == (120, "counter")
-    assert found["openmetrics.vllm.vllm.e2e_seconds_bucket", "1 le:+Inf"].about == About("counter", "count", "")
+    assert found[
+        "openmetrics.vllm.vllm.e2e_seconds_bucket", "1 le:+Inf"
+    ].about == About("counter", "count", "")
     assert found["openmetrics.vllm.vllm.e2e_seconds_sum", None].about.units == "sec"
-    assert found["openmetrics.vllm.process_resident_memory_bytes", None].about == About("instant", "byte", "")
+    assert found["openmetrics.vllm.process_resident_memory_bytes", None].about == About(
+        "instant", "byte", ""
+    )
     assert list(exporter.read(TEXT)) == list(found.values())
 
 
@@ -84,39 +92,74 @@ def test_what_is_no_text_of_an_exporter_is_refused() -> None:
 
 
 def test_a_summary_s_count_is_a_number_and_its_sum_has_the_unit() -> None:
-    assert describe("wait_seconds_count", "summary", "Wait.\nMore") == About("counter", "count", "Wait.")
+    assert describe("wait_seconds_count", "summary", "Wait.\nMore") == About(
+        "counter", "count", "Wait."
+    )
     assert describe("wait_seconds_sum", "summary", "").units == "sec"
 
 
 def test_the_host_s_counters_are_those_that_every_run_needs() -> None:
     found = {one.metric: one for one in host_samples([os.getpid(), 2**22 + 1])}
-    assert {"kernel.all.cpu.user", "mem.util.available", "kernel.percpu.cpu.idle", "proc.memory.rss"} <= set(found)
+    assert {
+        "kernel.all.cpu.user",
+        "mem.util.available",
+        "kernel.percpu.cpu.idle",
+        "proc.memory.rss",
+    } <= set(found)
     assert found["kernel.all.cpu.user"].about == About("counter", "millisec")
-    assert 0 < found["mem.util.available"].value <= found["mem.util.used"].value + found["mem.util.free"].value
-    assert found["proc.memory.rss"].instance == f"{os.getpid():06d} {Path('/proc/self/comm').read_text().strip()}"
+    assert (
+        0
+        < found["mem.util.available"].value
+        <= found["mem.util.used"].value + found["mem.util.free"].value
+    )
+    assert (
+        found["proc.memory.rss"].instance
+        == f"{os.getpid():06d} {Path('/proc/self/comm').read_text().strip()}"
+    )
 
 
-def test_a_file_is_the_same_however_often_it_was_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_the_same_however_often_it_was_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     about = About("counter", "byte", "Bytes")
     paths = [tmp_path / "once.parquet", tmp_path / "often.parquet"]
     for path, rows in zip(paths, (10**6, 1), strict=True):
         monkeypatch.setattr(samples, "FLUSH_ROWS", rows)
         file = DirectFile(path, "here")
         for second in range(1, 6):
-            file.add(second * 10**9, [DirectSample("b", "1 x", second, about), DirectSample("a", None, 7, about)])
+            file.add(
+                second * 10**9,
+                [
+                    DirectSample("b", "1 x", second, about),
+                    DirectSample("a", None, 7, about),
+                ],
+            )
         file.close()
     once, often = (series(path, "b") for path in paths)
     assert once["value"].to_list() == often["value"].to_list() == [1, 2, 3, 4, 5]
     assert set(once["instance"]) == {"1 x"}
     info = LongFile(paths[0])
-    assert (info.metric("b").units, info.metric("b").semantics, info.metric("a").indom) == ("byte", "counter", None)
-    assert (info.archive().start_ns, info.archive().end_ns, info.archive().rows) == (10**9, 5 * 10**9, 10)
-    facts = verify_recording(paths[0], start=1, end=5, required=["a", "b"], windows=[(1, 5)])
+    assert (
+        info.metric("b").units,
+        info.metric("b").semantics,
+        info.metric("a").indom,
+    ) == ("byte", "counter", None)
+    assert (info.archive().start_ns, info.archive().end_ns, info.archive().rows) == (
+        10**9,
+        5 * 10**9,
+        10,
+    )
+    facts = verify_recording(
+        paths[0], start=1, end=5, required=["a", "b"], windows=[(1, 5)]
+    )
     assert (facts.metrics, facts.samples) == (2, {"a": 5, "b": 5})
     for wanted, code in (
         ({"start": 1, "end": 60, "required": ["a"]}, "window_not_covered"),
         ({"start": 1, "end": 5, "required": ["c"]}, "metrics_missing"),
-        ({"start": 1, "end": 5, "required": ["a"], "windows": [(1, 60)]}, "too_few_samples"),
+        (
+            {"start": 1, "end": 5, "required": ["a"], "windows": [(1, 60)]},
+            "too_few_samples",
+        ),
     ):
         with pytest.raises(RecordingError) as error:
             verify_recording(paths[0], **wanted)  # type: ignore[arg-type]
@@ -130,7 +173,9 @@ class Stopped:
         raise KeyboardInterrupt
 
 
-def test_a_recorder_that_is_stopped_amid_a_sample_keeps_those_before(tmp_path: Path) -> None:
+def test_a_recorder_that_is_stopped_amid_a_sample_keeps_those_before(
+    tmp_path: Path,
+) -> None:
     about = About("counter", "byte", "Bytes")
     file = DirectFile(tmp_path / "cut.parquet", "here")
     stop = DirectSample("b", None, Stopped(), about)  # type: ignore[arg-type]
@@ -170,11 +215,17 @@ def test_pcp_and_the_exporters_alone_record_the_same(tmp_path: Path, url: str) -
     verify_recording(pcp.archive, required=required, **window)  # type: ignore[arg-type]
     verify_recording(direct.archive, required=required, **window)  # type: ignore[arg-type]
     convert(pcp.archive.parent, tmp_path / "pcp.parquet")
-    theirs, ours = (LongFile(path) for path in (tmp_path / "pcp.parquet", direct.archive))
+    theirs, ours = (
+        LongFile(path) for path in (tmp_path / "pcp.parquet", direct.archive)
+    )
     assert set(ours.metrics()) <= set(theirs.metrics())
     for name in sorted(ours.metrics()):
         one, other = ours.metric(name), theirs.metric(name)
         assert (name, one.semantics, one.units) == (name, other.semantics, other.units)
-    for name in (n for n in ours.metrics() if n.startswith(("openmetrics", "kernel.percpu", "network"))):
+    for name in (
+        n
+        for n in ours.metrics()
+        if n.startswith(("openmetrics", "kernel.percpu", "network"))
+    ):
         known = set(series(tmp_path / "pcp.parquet", name)["instance"].dropna())
         assert set(series(direct.archive, name)["instance"].dropna()) <= known, name

@@ -29,18 +29,31 @@ def moments(*seconds: float, marks: tuple[float, ...] = ()) -> Moments:
     )
 
 
-def at(samples: SeriesSamples, when: Moments, semantics: int, **life: int) -> list[object]:
+def at(
+    samples: SeriesSamples, when: Moments, semantics: int, **life: int
+) -> list[object]:
     values, valid = sampled(samples, when, semantics, **life)
     assert (valid == present(samples, when, semantics, **life)).all()
     assert values.dtype == samples.values.dtype
-    return [value if there else None for value, there in zip(values.tolist(), valid.tolist(), strict=True)]
+    return [
+        value if there else None
+        for value, there in zip(values.tolist(), valid.tolist(), strict=True)
+    ]
 
 
 def test_a_counter_lies_on_the_line_and_is_rounded_to_its_type() -> None:
     # A third of the way from 10 to 20 is 13.33, a half of the way 15, 0.95 of it 19.5: rounded up.
     for kind in (np.uint32, np.int32, np.uint64, np.int64):
         counted = series({0: 10, 3: 20}, kind)
-        assert at(counted, moments(-1, 0, 1, 1.5, 2.85, 3, 4), COUNTER) == [None, 10, 13, 15, 20, 20, None]
+        assert at(counted, moments(-1, 0, 1, 1.5, 2.85, 3, 4), COUNTER) == [
+            None,
+            10,
+            13,
+            15,
+            20,
+            20,
+            None,
+        ]
     assert at(series({0: 1.0, 4: 2.0}, np.float64), moments(1), COUNTER) == [1.25]
     assert at(series({0: 1.0, 4: 2.0}, np.float32), moments(3), COUNTER) == [1.75]
 
@@ -49,7 +62,9 @@ def test_a_counter_that_falls_is_on_the_line_too() -> None:
     for kind in (np.uint32, np.int32, np.uint64, np.int64):
         assert at(series({0: 20, 10: 10}, kind), moments(2.5), COUNTER) == [18]
     # From 2^32 - 6 down to 4, without a wrap: half of the way.
-    assert at(series({0: 2**32 - 6, 2: 4}, np.uint32), moments(1), COUNTER) == [2**31 - 1]
+    assert at(series({0: 2**32 - 6, 2: 4}, np.uint32), moments(1), COUNTER) == [
+        2**31 - 1
+    ]
 
 
 def test_differences_of_large_counters_are_exact() -> None:
@@ -75,7 +90,9 @@ def test_an_interruption_is_no_sample() -> None:
 
 def test_the_life_of_an_instance_bounds_its_values() -> None:
     level = series({2: 10, 4: 20}, np.uint32)
-    assert at(level, moments(1, 2, 3, 4, 9), DISCRETE, born_ns=3 * S, died_ns=8 * S) == [None, None, 10, 20, None]
+    assert at(
+        level, moments(1, 2, 3, 4, 9), DISCRETE, born_ns=3 * S, died_ns=8 * S
+    ) == [None, None, 10, 20, None]
 
 
 def test_no_samples() -> None:
@@ -83,7 +100,9 @@ def test_no_samples() -> None:
 
 
 def test_the_later_of_two_samples_of_one_time_counts() -> None:
-    twice = SeriesSamples(np.array([0, S, S], dtype=np.int64), np.array([1, 2, 3], dtype=np.uint32))
+    twice = SeriesSamples(
+        np.array([0, S, S], dtype=np.int64), np.array([1, 2, 3], dtype=np.uint32)
+    )
     assert at(twice, moments(1), INSTANT) == [3]
 
 
@@ -91,10 +110,14 @@ def test_the_later_of_two_samples_of_one_time_counts() -> None:
     st.lists(st.integers(0, 2**40), min_size=2, max_size=20),
     st.lists(st.floats(0, 25), min_size=1, max_size=10),
 )
-def test_counters_stay_between_their_samples(values: list[int], seconds: list[float]) -> None:
+def test_counters_stay_between_their_samples(
+    values: list[int], seconds: list[float]
+) -> None:
     counted = series(dict(enumerate(sorted(values))), np.uint64)
     when = moments(*sorted(seconds))
-    for second, value in zip(when.at_ns.tolist(), at(counted, when, COUNTER), strict=True):
+    for second, value in zip(
+        when.at_ns.tolist(), at(counted, when, COUNTER), strict=True
+    ):
         if second <= (len(values) - 1) * S:
             low, high = math.floor(second / S), math.ceil(second / S)
             assert sorted(values)[low] <= value <= sorted(values)[high]

@@ -11,7 +11,14 @@ from tests.unit.report.test_report_claims import CAMPAIGNS
 
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
-from kveval.report.answer import FIGURES, MOST_SENTENCES, TTFT, CampaignAnswer, answer_of, times
+from kveval.report.answer import (
+    FIGURES,
+    MOST_SENTENCES,
+    TTFT,
+    CampaignAnswer,
+    answer_of,
+    times,
+)
 from kveval.report.data.campaign import Measured
 from kveval.report.data.comparisons import against_baselines, effect_text, pair
 
@@ -20,7 +27,9 @@ def answer(name: str) -> CampaignAnswer:
     return answer_of(*CAMPAIGNS[name](), FIGURES[1:])
 
 
-def changed(measured: Measured, scenario: str, metric: str, **values: object) -> Measured:
+def changed(
+    measured: Measured, scenario: str, metric: str, **values: object
+) -> Measured:
     """The same with the comparison of an arm in a metric replaced."""
     table = measured.comparison.copy()
     at = (table["scenario"] == scenario) & (table["metric"] == metric)
@@ -38,25 +47,43 @@ def test_an_answer_is_a_question_and_at_most_five_sentences(name: str) -> None:
     found = answer(name)
     assert found.question.endswith("?")
     assert 2 <= len(found.sentences) <= MOST_SENTENCES
-    assert all(sentence.endswith(".") and len(sentence) < 400 for sentence in found.sentences)
+    assert all(
+        sentence.endswith(".") and len(sentence) < 400 for sentence in found.sentences
+    )
     assert len(found.next_steps) <= 4
     assert found.figure == FIGURES[1]
 
 
 def test_the_figure_of_single_runs_comes_first_where_it_is_drawn() -> None:
-    assert answer_of(*CAMPAIGNS["mechanism"](), FIGURES[::-1]).figure == "throughput_by_arm"
+    assert (
+        answer_of(*CAMPAIGNS["mechanism"](), FIGURES[::-1]).figure
+        == "throughput_by_arm"
+    )
     assert answer_of(*CAMPAIGNS["mechanism"]()).figure == ""
 
 
 def test_a_gain_beyond_twice_is_said_in_times() -> None:
     found, (_, measured) = answer("mechanism"), CAMPAIGNS["mechanism"]()
-    cell, base = ("Qwen3-0.6B", "native-offload", 10_000), ("Qwen3-0.6B", "no-offload", 0)
+    cell, base = (
+        ("Qwen3-0.6B", "native-offload", 10_000),
+        ("Qwen3-0.6B", "no-offload", 0),
+    )
     best, latency = pair(measured, cell, base), pair(measured, cell, base, TTFT)
     assert best["verdict"] == words.BETTER
-    assert float(times(best).removesuffix(" times")) == pytest.approx(1 + best["effect_percent"] / 100, rel=0.1)
-    assert f"{times(best)} as much as no-offload, {effect_text(best)}" in found.sentences[0]
-    assert f"{best['value']} against {best['other_value']} output tok/s" in found.sentences[0]
-    assert f"{latency['value']} against {latency['other_value']} ms" in found.sentences[1]
+    assert float(times(best).removesuffix(" times")) == pytest.approx(
+        1 + best["effect_percent"] / 100, rel=0.1
+    )
+    assert (
+        f"{times(best)} as much as no-offload, {effect_text(best)}"
+        in found.sentences[0]
+    )
+    assert (
+        f"{best['value']} against {best['other_value']} output tok/s"
+        in found.sentences[0]
+    )
+    assert (
+        f"{latency['value']} against {latency['other_value']} ms" in found.sentences[1]
+    )
     (hits,) = [sentence for sentence in found.sentences if "prompt tokens" in sentence]
     assert "60 % with native-offload 10K" in hits
     assert "0.4 % with native-offload 500" in hits
@@ -75,7 +102,13 @@ def test_a_gain_beyond_twice_is_said_in_times() -> None:
     ],
 )
 def test_a_verdict_is_said_as_it_is(verdict: str, words_said: str) -> None:
-    facts = changed(small.measured(), "native-offload", "throughput_tok_s", verdict=verdict, reason="why")
+    facts = changed(
+        small.measured(),
+        "native-offload",
+        "throughput_tok_s",
+        verdict=verdict,
+        reason="why",
+    )
     found = said(facts)
     assert words_said in " ".join(found.sentences).lower().replace("10k", "10K")
     assert "times as much" not in found.sentences[0]
@@ -84,7 +117,9 @@ def test_a_verdict_is_said_as_it_is(verdict: str, words_said: str) -> None:
 
 def test_a_bound_is_said_with_the_times_and_with_the_effect() -> None:
     plan, facts = CAMPAIGNS["mechanism"]()
-    first = answer_of(plan, changed(facts, "native-offload", "throughput_tok_s", bound="at least")).sentences[0]
+    first = answer_of(
+        plan, changed(facts, "native-offload", "throughput_tok_s", bound="at least")
+    ).sentences[0]
     assert "delivered at least 8" in first
     assert ", at least +" in first
 
@@ -97,25 +132,56 @@ def test_a_bound_is_said_with_the_times_and_with_the_effect() -> None:
             "native-offload/5000",
             "; it is not shown to differ from the smaller native-offload 5K, +3 % (-7",
         ),
-        (words.PARITY, "native-offload/5000", "; it is at parity with the smaller native-offload 5K, +3 % (-7"),
+        (
+            words.PARITY,
+            "native-offload/5000",
+            "; it is at parity with the smaller native-offload 5K, +3 % (-7",
+        ),
         (words.BETTER, "native-offload/5000", ""),
         (words.INCONCLUSIVE, "native-offload/20000", ""),
         (words.INCONCLUSIVE, "lmcache-local/5000", ""),
     ],
 )
-def test_a_smaller_tier_that_is_as_good_is_named_with_the_best(verdict: str, baseline: str, part: str) -> None:
+def test_a_smaller_tier_that_is_as_good_is_named_with_the_best(
+    verdict: str, baseline: str, part: str
+) -> None:
     plan, facts = CAMPAIGNS["mechanism"]()
-    cell = {"model": plan.cells[0][0], "scenario": "native-offload", "cpu_blocks": 10000}
-    effect = {"effect_percent": 3.0, "low_percent": -7.0, "high_percent": 13.0, "interval_percent": 95.0}
-    row = cell | effect | {"metric": "throughput_tok_s", "verdict": verdict, "baseline": f"{cell['model']}/{baseline}"}
-    first, *_ = answer_of(plan, dataclasses.replace(facts, contrasts=pd.DataFrame([row]))).sentences
+    cell = {
+        "model": plan.cells[0][0],
+        "scenario": "native-offload",
+        "cpu_blocks": 10000,
+    }
+    effect = {
+        "effect_percent": 3.0,
+        "low_percent": -7.0,
+        "high_percent": 13.0,
+        "interval_percent": 95.0,
+    }
+    row = (
+        cell
+        | effect
+        | {
+            "metric": "throughput_tok_s",
+            "verdict": verdict,
+            "baseline": f"{cell['model']}/{baseline}",
+        }
+    )
+    first, *_ = answer_of(
+        plan, dataclasses.replace(facts, contrasts=pd.DataFrame([row]))
+    ).sentences
     assert part in first and ("smaller" in first) == bool(part)
 
 
 def test_without_any_verdict_nothing_is_shown_or_denied() -> None:
     facts = small.measured()
     for scenario in ("native-offload", "lmcache-redis", "idle"):
-        facts = changed(facts, scenario, "throughput_tok_s", verdict=words.SINGLE_RUN, reason="one run")
+        facts = changed(
+            facts,
+            scenario,
+            "throughput_tok_s",
+            verdict=words.SINGLE_RUN,
+            reason="one run",
+        )
     first, *_ = said(facts).sentences
     assert "no verdict" in first
     assert "No arm was shown" not in first
@@ -140,7 +206,9 @@ def test_each_model_with_a_better_arm_is_named() -> None:
     found = answer("contrasts")
     plan, measured = CAMPAIGNS["contrasts"]()
     rows = against_baselines(plan, measured.comparison, "throughput_tok_s")
-    assert {row["model"] for row in rows if row["verdict"] == words.BETTER} == {"Qwen3-14B"}
+    assert {row["model"] for row in rows if row["verdict"] == words.BETTER} == {
+        "Qwen3-14B"
+    }
     assert "Qwen3-14B with lmcache-valkey 20K" in found.sentences[0]
     assert "no arm for Qwen3-8B" in found.sentences[0]
 
@@ -151,31 +219,62 @@ def test_what_is_missing_comes_first_among_the_steps() -> None:
     assert "2 of 12 cells" in found.sentences[-1]
 
 
-def test_an_arm_measured_later_than_its_baseline_is_told_to_measure_that_again() -> None:
+def test_an_arm_measured_later_than_its_baseline_is_told_to_measure_that_again() -> (
+    None
+):
     later = {"verdict": words.INDICATIVE_TIME, "indication": words.BETTER, "reason": ""}
-    found = said(changed(small.measured(), "lmcache-redis", "throughput_tok_s", **later))
-    assert any("lmcache-redis" in step and "`bridges`" in step for step in found.next_steps)
+    found = said(
+        changed(small.measured(), "lmcache-redis", "throughput_tok_s", **later)
+    )
+    assert any(
+        "lmcache-redis" in step and "`bridges`" in step for step in found.next_steps
+    )
     assert not any("()" in sentence for sentence in found.sentences)
 
 
 def test_runs_that_would_decide_are_named_where_they_are_affordable() -> None:
     facts = small.measured()
-    few = changed(facts, "lmcache-redis", "throughput_tok_s", verdict=words.INCONCLUSIVE, runs_to_resolve=9)
-    assert any("`runs: 9`" in step and "lmcache-redis" in step for step in said(few).next_steps)
+    few = changed(
+        facts,
+        "lmcache-redis",
+        "throughput_tok_s",
+        verdict=words.INCONCLUSIVE,
+        runs_to_resolve=9,
+    )
+    assert any(
+        "`runs: 9`" in step and "lmcache-redis" in step for step in said(few).next_steps
+    )
     for needed in (316, math.nan):
-        many = changed(facts, "lmcache-redis", "throughput_tok_s", verdict=words.INCONCLUSIVE, runs_to_resolve=needed)
+        many = changed(
+            facts,
+            "lmcache-redis",
+            "throughput_tok_s",
+            verdict=words.INCONCLUSIVE,
+            runs_to_resolve=needed,
+        )
         assert not any("`runs:" in step for step in said(many).next_steps)
-        assert any("longer levels" in step and "lmcache-redis" in step for step in said(many).next_steps)
+        assert any(
+            "longer levels" in step and "lmcache-redis" in step
+            for step in said(many).next_steps
+        )
 
 
 def test_a_replicate_needs_no_step() -> None:
-    noise = {"verdict": words.NOT_ASSESSED, "replicate": True, "reason": "configured exactly as its baseline"}
-    found = said(changed(small.measured(), "lmcache-redis", "throughput_tok_s", **noise))
+    noise = {
+        "verdict": words.NOT_ASSESSED,
+        "replicate": True,
+        "reason": "configured exactly as its baseline",
+    }
+    found = said(
+        changed(small.measured(), "lmcache-redis", "throughput_tok_s", **noise)
+    )
     assert not any("lmcache-redis" in step for step in found.next_steps)
 
 
 def test_a_campaign_as_large_as_a_published_one_has_an_answer() -> None:
     keys = large.cells()
-    found = answer_of(large.plan(keys), large.measured(large.levels_table(keys, levels=(1, 50, 300))))
+    found = answer_of(
+        large.plan(keys), large.measured(large.levels_table(keys, levels=(1, 50, 300)))
+    )
     assert len(found.sentences) <= MOST_SENTENCES
     assert "4 models" in found.question

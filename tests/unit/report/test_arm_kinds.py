@@ -42,12 +42,19 @@ def test_a_new_kind_is_planned_measured_and_shown(
     specification = config.specification(NATIVE)
     assert specification.argv[-2:] == (FLAG, str(specification.budget.tier_bytes))
     scenarios = plan().scenarios
-    shown = plan(scenarios={**scenarios, "native-offload": {**scenarios["native-offload"], "arm": "pooled"}})
+    shown = plan(
+        scenarios={
+            **scenarios,
+            "native-offload": {**scenarios["native-offload"], "arm": "pooled"},
+        }
+    )
     arms = {row[0] for row in arms_table(shown, measured(), NATIVE.model).rows}
     assert "native-offload 10K" in arms
 
 
-def test_a_scenario_of_a_kind_without_an_entry_is_refused(files: dict[str, object], tmp_path: Path) -> None:
+def test_a_scenario_of_a_kind_without_an_entry_is_refused(
+    files: dict[str, object], tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as error:
         load(tmp_path, files)
     found = {problem.key: problem.message for problem in error.value.problems}
@@ -61,7 +68,10 @@ def test_a_kind_without_arguments_is_refused_when_it_is_planned(
     with pytest.raises(ConfigError) as error:
         load(tmp_path, files)
     (problem,) = error.value.problems
-    assert (problem.key, problem.code) == ("matrix[1].scenarios[0]", "not_of_this_server")
+    assert (problem.key, problem.code) == (
+        "matrix[1].scenarios[0]",
+        "not_of_this_server",
+    )
 
 
 def test_a_kind_has_to_say_where_the_report_shows_it() -> None:
@@ -75,4 +85,6 @@ def test_every_kind_has_arguments_and_every_shipped_arm_its_place() -> None:
     for name, kind in ARM_KINDS.items():
         assert kind.arms
         assert {scenarios[arm].arm for arm in kind.arms} == {name}
-    assert {arm for arm in scenarios if not arm.endswith("-mempress")} == set(KNOWN_ARMS)
+    assert {arm for arm in scenarios if not arm.endswith("-mempress")} == set(
+        KNOWN_ARMS
+    )

@@ -57,10 +57,15 @@ def data(recording: Path) -> FigureData:
 @pytest.fixture(scope="module")
 def small(recording: Path) -> FigureData:
     """One model with three arms: what does not depend on how many there are is told sooner."""
-    return made_of(campaign.cells(MODELS[1:], ("no-offload", "native-offload", "lmcache-redis")), recording)
+    return made_of(
+        campaign.cells(MODELS[1:], ("no-offload", "native-offload", "lmcache-redis")),
+        recording,
+    )
 
 
-def made_of(cells: list[CellKey], recording: Path, levels: Sequence[int] = LEVELS) -> FigureData:
+def made_of(
+    cells: list[CellKey], recording: Path, levels: Sequence[int] = LEVELS
+) -> FigureData:
     table = campaign.levels_table(cells, levels=levels)
     table = table.assign(lmcache_hit_tok_s=table["external_cache_hit_percent"])
     if len(levels) > 1:
@@ -76,7 +81,10 @@ def made_of(cells: list[CellKey], recording: Path, levels: Sequence[int] = LEVEL
         baselines=frozenset({"no-offload"}),
         tiers={run.cell.key: tiers_of(run) for run in measured.runs},
         recordings={(run.cell.key, run.run): recording for run in measured.runs},
-        metrics={**campaign.METRICS, "lmcache_hit_tok_s": {"title": "LMCache hits", "unit": "tok/s"}},
+        metrics={
+            **campaign.METRICS,
+            "lmcache_hit_tok_s": {"title": "LMCache hits", "unit": "tok/s"},
+        },
         server_version="0.32.0",
     )
 
@@ -92,7 +100,9 @@ def texts(figure: Figure) -> set[str]:
     return {text.get_text() for text in figure.findobj(matplotlib.text.Text)}
 
 
-def test_every_figure_has_a_function_and_a_caption_and_every_function_an_entry() -> None:
+def test_every_figure_has_a_function_and_a_caption_and_every_function_an_entry() -> (
+    None
+):
     for family in FAMILIES:
         module = importlib.import_module(f"kveval.report.figures.{family}")
         drawing = {
@@ -119,17 +129,26 @@ def test_a_function_an_entry_and_a_caption_make_a_figure_of_the_report(
     caption = "Every level of every run."
     (tmp_path / "levels_by_run.rst").write_text(f"{caption}\n")
     monkeypatch.setattr(names, "CAPTIONS", tmp_path)
-    monkeypatch.setattr(names, "FIGURES", (names.FigureEntry("levels_by_run", "arms", "system", "Levels by run"),))
+    monkeypatch.setattr(
+        names,
+        "FIGURES",
+        (names.FigureEntry("levels_by_run", "arms", "system", "Levels by run"),),
+    )
     monkeypatch.setattr(arms, "levels_by_run", levels_by_run, raising=False)
     write_family("arms", data, tmp_path)
     assert drawn_figures([tmp_path]) == ([tmp_path / "levels_by_run.png"], {})
     assert (tmp_path / "levels_by_run.png").stat().st_size > 2000
     keys = campaign.cells(MODELS, ARMS)
     write_report(
-        campaign.plan(keys), campaign.measured(data.levels), [tmp_path / "levels_by_run.png"], tmp_path / "REPORT.md"
+        campaign.plan(keys),
+        campaign.measured(data.levels),
+        [tmp_path / "levels_by_run.png"],
+        tmp_path / "REPORT.md",
     )
     shown = (tmp_path / "appendix" / "system.md").read_text(encoding="utf-8")
-    assert f"![Levels by run](../levels_by_run.png)\n\n*Levels by run.* {caption}" in shown
+    assert (
+        f"![Levels by run](../levels_by_run.png)\n\n*Levels by run.* {caption}" in shown
+    )
 
 
 def test_names_with_a_model_stand_for_one_figure_per_model() -> None:
@@ -145,7 +164,9 @@ def test_names_with_a_model_stand_for_one_figure_per_model() -> None:
 
 
 @pytest.mark.parametrize("name", figure_names(MODELS[1:]))
-def test_every_figure_draws_with_its_units_and_its_footer(name: str, data: FigureData, tmp_path: Path) -> None:
+def test_every_figure_draws_with_its_units_and_its_footer(
+    name: str, data: FigureData, tmp_path: Path
+) -> None:
     figure = draw(name, data)
     output = tmp_path / f"{name}.png"
     figure.savefig(output, dpi=DPI)
@@ -156,7 +177,10 @@ def test_every_figure_draws_with_its_units_and_its_footer(name: str, data: Figur
     said = texts(figure)
     assert title_of(name) in said
     assert data.footer in " ".join(said)
-    assert any(re.search(r"tok/s|\bms\b|, s\b|%|GiB|requests|tokens|ln throughput", text) for text in said)
+    assert any(
+        re.search(r"tok/s|\bms\b|, s\b|%|GiB|requests|tokens|ln throughput", text)
+        for text in said
+    )
     assert not any("not recorded" in text for text in said), "the data have everything"
 
 
@@ -169,28 +193,49 @@ def test_every_figure_draws_with_its_units_and_its_footer(name: str, data: Figur
         "hit_rates_by_tier",
     ],
 )
-def test_the_same_data_give_the_same_bytes(name: str, small: FigureData, tmp_path: Path) -> None:
-    one, two = ([tmp_path / f"{number}.{suffix}" for suffix in ("png", "svg")] for number in ("one", "two"))
+def test_the_same_data_give_the_same_bytes(
+    name: str, small: FigureData, tmp_path: Path
+) -> None:
+    one, two = (
+        [tmp_path / f"{number}.{suffix}" for suffix in ("png", "svg")]
+        for number in ("one", "two")
+    )
     for outputs in (one, two):
         write_figure(name, small, outputs)
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
 
 
-def test_an_arm_looks_the_same_in_every_campaign_and_unlike_the_others(data: FigureData) -> None:
+def test_an_arm_looks_the_same_in_every_campaign_and_unlike_the_others(
+    data: FigureData,
+) -> None:
     arms = list(campaign.ARMS)
-    assert len({look_of(arm).colour for arm in arms}) == len({look_of(arm).marker for arm in arms}) == len(arms)
-    fewer = dataclasses.replace(data, levels=data.levels[data.levels["scenario"] == "lmcache-valkey"])
-    assert fewer.look(ArmSize("lmcache-valkey", 10_000)) == data.look(ArmSize("lmcache-valkey", 10_000))
+    assert (
+        len({look_of(arm).colour for arm in arms})
+        == len({look_of(arm).marker for arm in arms})
+        == len(arms)
+    )
+    fewer = dataclasses.replace(
+        data, levels=data.levels[data.levels["scenario"] == "lmcache-valkey"]
+    )
+    assert fewer.look(ArmSize("lmcache-valkey", 10_000)) == data.look(
+        ArmSize("lmcache-valkey", 10_000)
+    )
 
 
-def test_known_arms_differ_in_brightness_or_marker_for_those_who_see_no_colour() -> None:
+def test_known_arms_differ_in_brightness_or_marker_for_those_who_see_no_colour() -> (
+    None
+):
     def brightness(colour: str) -> float:
-        return sum(weight * int(colour[at : at + 2], 16) for weight, at in ((0.299, 1), (0.587, 3), (0.114, 5)))
+        return sum(
+            weight * int(colour[at : at + 2], 16)
+            for weight, at in ((0.299, 1), (0.587, 3), (0.114, 5))
+        )
 
     looks = [look_of(arm) for arm in campaign.ARMS]
     pairs = [(one, other) for one in looks for other in looks if one is not other]
     assert all(
-        one.marker != other.marker or abs(brightness(one.colour) - brightness(other.colour)) > 20
+        one.marker != other.marker
+        or abs(brightness(one.colour) - brightness(other.colour)) > 20
         for one, other in pairs
     )
 
@@ -200,11 +245,20 @@ def test_a_derived_arm_resembles_its_origin_and_differs_from_it() -> None:
     assert derived.marker == origin.marker
     assert derived.colour != origin.colour
     assert look_of("something-else") == look_of("something-else")
-    assert rank_of("native-offload-mempress") < rank_of("lmcache-local") < rank_of("something-else")
+    assert (
+        rank_of("native-offload-mempress")
+        < rank_of("lmcache-local")
+        < rank_of("something-else")
+    )
 
 
-def test_tiers_of_one_arm_share_its_colour_and_differ_in_line_and_filling(data: FigureData) -> None:
-    one, two = data.look(ArmSize("native-offload", 10_000)), data.look(ArmSize("native-offload", 20_000))
+def test_tiers_of_one_arm_share_its_colour_and_differ_in_line_and_filling(
+    data: FigureData,
+) -> None:
+    one, two = (
+        data.look(ArmSize("native-offload", 10_000)),
+        data.look(ArmSize("native-offload", 20_000)),
+    )
     assert (one.colour, one.marker) == (two.colour, two.marker)
     assert one.line != two.line
     assert one.fill != two.fill
@@ -234,7 +288,9 @@ def test_labels(cell: ArmSize, label: str) -> None:
     assert cell.label == label
 
 
-def test_what_was_not_recorded_is_said_and_not_drawn_as_zero(data: FigureData, tmp_path: Path) -> None:
+def test_what_was_not_recorded_is_said_and_not_drawn_as_zero(
+    data: FigureData, tmp_path: Path
+) -> None:
     levels = data.levels.assign(kv_cache_usage_percent=np.nan, server_rss_gib=np.nan)
     levels.loc[levels["model"] == MODELS[0], "requests_waiting"] = np.nan
     bare = dataclasses.replace(data, levels=levels, recordings={}, tiers={}, metrics={})
@@ -249,7 +305,12 @@ def test_what_was_not_recorded_is_said_and_not_drawn_as_zero(data: FigureData, t
     assert lacking["pcp_kv_cache_usage"].endswith("windows: kv_cache_usage_percent")
     assert set(tmp_path.rglob("*.png")) == set(drawn)
     assert {path.stem for path in drawn} == {
-        *("hit_rates_by_tier", "reuse_by_tier_size", "pcp_prefix_cache_hits", "pcp_offload_traffic"),
+        *(
+            "hit_rates_by_tier",
+            "reuse_by_tier_size",
+            "pcp_prefix_cache_hits",
+            "pcp_offload_traffic",
+        ),
     }
     with pytest.raises(NotDrawnError) as error:
         drawn_figure(tmp_path / "caches", "working_set.png")
@@ -264,7 +325,13 @@ def test_where_the_cpu_is_the_device_its_utilisation_is_drawn(data: FigureData) 
 
 def test_one_run_of_one_cell_is_enough_for_every_figure() -> None:
     levels = levels_table(runs=1, effects={"no-offload": 0.0}, levels=(4,))
-    data = FigureData(levels, peaks_table(levels), comparison_table(levels), "", baselines=frozenset({"no-offload"}))
+    data = FigureData(
+        levels,
+        peaks_table(levels),
+        comparison_table(levels),
+        "",
+        baselines=frozenset({"no-offload"}),
+    )
     for name in figure_names(data.models):
         with contextlib.suppress(NothingToDraw):
             assert draw(name, data).axes
@@ -272,29 +339,52 @@ def test_one_run_of_one_cell_is_enough_for_every_figure() -> None:
 
 def test_levels_that_failed_do_not_stop_a_figure(small: FigureData) -> None:
     levels = small.levels.copy()
-    numbers = [name for name in levels if name.endswith(("_tok_s", "_percent", "_gib")) or "_ms_" in name]
+    numbers = [
+        name
+        for name in levels
+        if name.endswith(("_tok_s", "_percent", "_gib")) or "_ms_" in name
+    ]
     levels.loc[levels["scenario"] == "lmcache-redis", numbers] = np.nan
-    levels["window_start"] = levels["window_start"].where(levels["scenario"] != "lmcache-redis")
-    failed = dataclasses.replace(small, levels=levels, peaks=small.peaks[small.peaks["scenario"] != "lmcache-redis"])
+    levels["window_start"] = levels["window_start"].where(
+        levels["scenario"] != "lmcache-redis"
+    )
+    failed = dataclasses.replace(
+        small,
+        levels=levels,
+        peaks=small.peaks[small.peaks["scenario"] != "lmcache-redis"],
+    )
     for name in figure_names(MODELS[1:]):
         assert draw(name, failed).axes
 
 
 @pytest.mark.parametrize(
     ("levels", "models", "families"),
-    [(1, 1, {"arms", "caches", "recordings"}), (2, 4, {*FAMILIES} - {"throughput", "system"}), (8, 4, {*FAMILIES})],
+    [
+        (1, 1, {"arms", "caches", "recordings"}),
+        (2, 4, {*FAMILIES} - {"throughput", "system"}),
+        (8, 4, {*FAMILIES}),
+    ],
 )
-def test_a_plan_leaves_out_families_that_have_no_answer(levels: int, models: int, families: set[str]) -> None:
+def test_a_plan_leaves_out_families_that_have_no_answer(
+    levels: int, models: int, families: set[str]
+) -> None:
     assert set(families_of(Extent(levels, models))) == families
 
 
-def test_a_campaign_of_one_level_has_the_figures_chosen_for_it(recording: Path, tmp_path: Path) -> None:
+def test_a_campaign_of_one_level_has_the_figures_chosen_for_it(
+    recording: Path, tmp_path: Path
+) -> None:
     cells = [("Qwen3-0.6B", "no-offload", 0), ("Qwen3-0.6B", "native-offload", 500)]
     one_level = made_of(cells, recording, levels=(2,))
     for family in FAMILIES:
         write_family(family, one_level, tmp_path / family)
     drawn, lacking = drawn_figures(tmp_path / family for family in FAMILIES)
-    chosen = ["throughput_by_arm", "ttft_by_arm", "hit_rates_by_tier", "reuse_by_tier_size"]
+    chosen = [
+        "throughput_by_arm",
+        "ttft_by_arm",
+        "hit_rates_by_tier",
+        "reuse_by_tier_size",
+    ]
     chosen += ["level_timeline_Qwen3-0.6B"]
     assert ([path.stem for path in drawn], lacking) == (chosen, {})
     assert all(path.with_suffix(".svg").exists() for path in drawn)
@@ -317,12 +407,16 @@ def test_every_run_is_a_dot_beside_the_mean_and_its_interval(recording: Path) ->
 
 
 def test_a_bar_is_the_mean_of_the_runs_that_the_verdict_rests_on() -> None:
-    levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.06}, levels=(32,))
+    levels = levels_table(
+        effects={"no-offload": 0.0, "native-offload": 0.06}, levels=(32,)
+    )
     broken = (levels["scenario"] == "native-offload") & (levels["run"] > 3)
     levels.loc[broken, "throughput_tok_s"] /= 3
     levels.loc[broken, "checks_failed"] = "errors"
     compared = comparison_table(levels)
-    data = FigureData(levels, peaks_table(levels), compared, "", baselines=frozenset({"no-offload"}))
+    data = FigureData(
+        levels, peaks_table(levels), compared, "", baselines=frozenset({"no-offload"})
+    )
     (axes,) = draw("throughput_by_arm", data).axes
     baseline, arm = (bar.get_width() for bar in axes.patches)
     assert arm / baseline - 1 == pytest.approx(compared.iloc[0]["effect_percent"] / 100)
@@ -330,25 +424,44 @@ def test_a_bar_is_the_mean_of_the_runs_that_the_verdict_rests_on() -> None:
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_shares_of_the_tiers_are_of_all_prompt_tokens(data: FigureData, counted: bool) -> None:
+def test_shares_of_the_tiers_are_of_all_prompt_tokens(
+    data: FigureData, counted: bool
+) -> None:
     if not counted:
         # A run whose device's share was not recorded counts for none of the shares.
         device = data.levels["prefix_cache_hit_percent"].mask(data.levels["run"] == 1)
-        data = dataclasses.replace(data, runs=[], levels=data.levels.assign(prefix_cache_hit_percent=device))
-    one = data.levels[(data.levels["model"] == MODELS[1]) & (data.levels["scenario"] == "native-offload")]
+        data = dataclasses.replace(
+            data, runs=[], levels=data.levels.assign(prefix_cache_hit_percent=device)
+        )
+    one = data.levels[
+        (data.levels["model"] == MODELS[1])
+        & (data.levels["scenario"] == "native-offload")
+    ]
     level = data.common_level(MODELS[1])
     one = one[(one["level"] == level) & (one["cpu_blocks"] == 20_000)]
     device, asked = one["prefix_cache_hit_percent"], one["external_cache_hit_percent"]
     axes = draw("hit_rates_by_tier", data).axes[1]
-    place = [cell.label for cell in data.cells_of(MODELS[1])].index("native-offload 20K")
-    widths = [bar.get_width() for bar in axes.patches if round(bar.get_y() + bar.get_height() / 2) == place]
+    place = [cell.label for cell in data.cells_of(MODELS[1])].index(
+        "native-offload 20K"
+    )
+    widths = [
+        bar.get_width()
+        for bar in axes.patches
+        if round(bar.get_y() + bar.get_height() / 2) == place
+    ]
     behind = (asked * (100 - device) / 100).mean()
-    assert widths == pytest.approx([device.mean(), behind, 0, 100 - device.mean() - behind])
+    assert widths == pytest.approx(
+        [device.mean(), behind, 0, 100 - device.mean() - behind]
+    )
     assert "store behind it" not in texts(draw("hit_rates_by_tier", data))
 
 
-def test_comparisons_of_arms_with_each_other_stay_out_of_the_effect_plot(data: FigureData) -> None:
-    contrast = data.comparison.assign(baseline="Qwen3-14B/lmcache-redis/10000", effect_percent=77.0)
+def test_comparisons_of_arms_with_each_other_stay_out_of_the_effect_plot(
+    data: FigureData,
+) -> None:
+    contrast = data.comparison.assign(
+        baseline="Qwen3-14B/lmcache-redis/10000", effect_percent=77.0
+    )
     both = dataclasses.replace(data, comparison=pd.concat([contrast, data.comparison]))
     assert "+77" not in texts(draw("performance_delta_heatmap_all", both))
 

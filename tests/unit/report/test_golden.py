@@ -19,19 +19,31 @@ GOLDEN = Path(__file__).with_name("golden")
 @pytest.mark.parametrize(
     ("file", "campaign"),
     [
-        *(("whole", "contrasts"), ("failing_cells", "failing"), ("single_run", "one run")),
+        *(
+            ("whole", "contrasts"),
+            ("failing_cells", "failing"),
+            ("single_run", "one run"),
+        ),
         *(("miniature", "miniature"), ("mechanism", "mechanism")),
     ],
 )
 def test_a_report_is_what_it_was(file: str, campaign: str, tmp_path: Path) -> None:
     plan, measured = CAMPAIGNS[campaign]()
-    figures = [tmp_path / "figures" / f"{name}.png" for name in figure_names(measured.levels["model"])]
+    figures = [
+        tmp_path / "figures" / f"{name}.png"
+        for name in figure_names(measured.levels["model"])
+    ]
     empty = {"pcp_lmcache": "not recorded: LMCache's counters"}
     write_report(plan, measured, figures, tmp_path / "REPORT.md", empty)
-    written, golden = (tmp_path / "REPORT.md").read_text(encoding="utf-8"), GOLDEN / f"{file}.md"
+    written, golden = (
+        (tmp_path / "REPORT.md").read_text(encoding="utf-8"),
+        GOLDEN / f"{file}.md",
+    )
     if file == "whole":
         appendices = sorted((tmp_path / "appendix").glob("*.md"))
-        written = "\n".join([written, *(path.read_text(encoding="utf-8") for path in appendices)])
+        written = "\n".join(
+            [written, *(path.read_text(encoding="utf-8") for path in appendices)]
+        )
     if os.environ.get("KVEVAL_UPDATE_GOLDEN"):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(written, encoding="utf-8")

@@ -18,7 +18,9 @@ from kveval.report.export import report_json
 from kveval.report.figures.effects import _key
 from kveval.report.tables.not_assessed import gap_table
 
-SCHEMA = json.loads(Path(report_json.__file__).with_name("schemas").joinpath("report.json").read_text())
+SCHEMA = json.loads(
+    Path(report_json.__file__).with_name("schemas").joinpath("report.json").read_text()
+)
 CELLS = [("Qwen3-0.6B", "no-offload", 0), ("Qwen3-0.6B", "idle", 10_000)]
 
 
@@ -30,15 +32,23 @@ def campaign(effect: float, **changes: object) -> tuple[ReportPlan, Measured]:
 
 def of_arm(facts: Measured) -> dict[str, object]:
     """The row of comparison.csv on the throughput of the arm."""
-    rows = facts.comparison[facts.comparison["metric"] == "throughput_tok_s"].to_dict("records")
+    rows = facts.comparison[facts.comparison["metric"] == "throughput_tok_s"].to_dict(
+        "records"
+    )
     return next(row for row in rows if row["scenario"] == "idle")
 
 
 def numbers(plan: ReportPlan, facts: Measured) -> dict[str, object]:
     """The comparison of throughput in report.json, which fits its schema."""
-    report = json.loads(report_json.dump(report_json.build(plan, facts, {}, {}, gap_table(plan, facts, {}))))
+    report = json.loads(
+        report_json.dump(
+            report_json.build(plan, facts, {}, {}, gap_table(plan, facts, {}))
+        )
+    )
     jsonschema.validate(report, SCHEMA)
-    return next(row for row in report["comparisons"] if row["metric"] == "throughput_tok_s")
+    return next(
+        row for row in report["comparisons"] if row["metric"] == "throughput_tok_s"
+    )
 
 
 def test_a_slower_idle_arm_is_said_on_the_first_screen(tmp_path: Path) -> None:
@@ -47,11 +57,16 @@ def test_a_slower_idle_arm_is_said_on_the_first_screen(tmp_path: Path) -> None:
     effect = effect_text(of_arm(facts[1]))
     assert f"- Worse although idle: idle 10K {effect}." in screen
     assert "a larger tier" not in screen
-    assert "For idle 10K: find out what slows it while its tier serves nothing" in screen
+    assert (
+        "For idle 10K: find out what slows it while its tier serves nothing" in screen
+    )
     report = files(*facts)["REPORT.md"]
     assert f"| {effect} | **worse although idle** |" in report
     found = numbers(*facts)
-    assert (found["verdict"], found["family"]) == ("worse although idle", "primary, idle")
+    assert (found["verdict"], found["family"]) == (
+        "worse although idle",
+        "primary, idle",
+    )
     assert found["cost_percent"] == pytest.approx(of_arm(facts[1])["cost_percent"])
     assert judged(tmp_path, *facts) == []
 
@@ -86,7 +101,9 @@ def test_an_idle_arm_that_measured_better_is_no_gain(tmp_path: Path) -> None:
     assert judged(tmp_path, *facts) == []
 
 
-def test_a_single_idle_run_says_what_a_verdict_on_its_cost_takes(tmp_path: Path) -> None:
+def test_a_single_idle_run_says_what_a_verdict_on_its_cost_takes(
+    tmp_path: Path,
+) -> None:
     plan, facts = campaign(-0.5, runs=1)
     screen = first_screen(plan, facts)
     assert "what it costs has no verdict: single run" in screen
@@ -99,7 +116,9 @@ def test_of_several_models_idle_arms_are_named_and_counted(tmp_path: Path) -> No
     level = (levels["model"] == models[1]) & (levels["scenario"] == "idle")
     levels.loc[level, "throughput_tok_s"] *= np.exp(0.49)
     facts = measured(levels)
-    cells = [(model, scenario, blocks) for model in models for _, scenario, blocks in CELLS]
+    cells = [
+        (model, scenario, blocks) for model in models for _, scenario, blocks in CELLS
+    ]
     screen = first_screen(plan(cells=cells), facts)
     assert "- Worse although idle: Qwen3-0.6B with idle 10K -" in screen
     assert "of 2 comparisons with a baseline: 1 idle, costs at most " in screen
@@ -109,18 +128,27 @@ def test_a_gain_that_the_tier_cannot_give_is_said_beside_it(tmp_path: Path) -> N
     levels = levels_table(effects={"no-offload": 0.0, "native-offload": np.log(1.3)})
     levels["prefix_hit_ratio"] = 0.2
     levels.loc[levels["scenario"] == "native-offload", "external_hit_ratio"] = 0.0075
-    facts = plan(cells=[CELLS[0], ("Qwen3-0.6B", "native-offload", 10_000)]), measured(levels)
+    facts = (
+        plan(cells=[CELLS[0], ("Qwen3-0.6B", "native-offload", 10_000)]),
+        measured(levels),
+    )
     said = ", the tier alone cannot be why (it served 0.6 % of the prompt tokens)"
-    first = next(line for line in first_screen(*facts).splitlines() if line.startswith("- "))
+    first = next(
+        line for line in first_screen(*facts).splitlines() if line.startswith("- ")
+    )
     assert first.startswith("- native-offload 10K delivered more than no-offload, +")
     assert said in first
     assert f"**better**{said}" in files(*facts)["REPORT.md"]
     assert numbers(*facts)["qualifier"] == said[2:]
 
 
-def test_the_key_of_the_effects_names_verdicts_on_idle_arms_where_there_are_any() -> None:
+def test_the_key_of_the_effects_names_verdicts_on_idle_arms_where_there_are_any() -> (
+    None
+):
     def labels(verdicts: list[str]) -> list[object]:
-        return [handle.get_label() for handle in _key(pd.DataFrame({"verdict": verdicts}))]
+        return [
+            handle.get_label() for handle in _key(pd.DataFrame({"verdict": verdicts}))
+        ]
 
     assert {words.WORSE_IDLE, words.IDLE} <= set(labels([words.WORSE_IDLE, words.IDLE]))
     assert not {words.WORSE_IDLE, words.IDLE} & set(labels([words.BETTER]))

@@ -23,7 +23,11 @@ from kveval.report.html.evidence import evidence
 from kveval.report.tables.results import arms_table
 
 MODEL = "Qwen3-0.6B"
-BASE, ARM, OTHER = (MODEL, "no-offload", 0), (MODEL, "native-offload", 10_000), (MODEL, "lmcache-redis", 10_000)
+BASE, ARM, OTHER = (
+    (MODEL, "no-offload", 0),
+    (MODEL, "native-offload", 10_000),
+    (MODEL, "lmcache-redis", 10_000),
+)
 TTFT = "ttft_ms_p50"
 
 
@@ -40,12 +44,17 @@ def campaign(left_out: dict[str, tuple[int, ...]], sd: float = 0.01) -> Measured
     return Measured(runs(levels), levels, peaks_table(levels), comparison_table(levels))
 
 
-def row_of(measured: Measured, cell: CellKey, metric: str = THROUGHPUT) -> dict[str, Any]:
+def row_of(
+    measured: Measured, cell: CellKey, metric: str = THROUGHPUT
+) -> dict[str, Any]:
     return pair(measured, cell, BASE, metric)
 
 
 def numbers_in(text: str) -> list[float]:
-    return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
+    return [
+        float(number.replace(",", ""))
+        for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)
+    ]
 
 
 def arm_row(table: Table, arm: str) -> list[str]:
@@ -59,10 +68,16 @@ def first_sentence(measured: Measured) -> str:
 def test_the_first_sentence_has_the_values_whose_ratio_is_the_effect() -> None:
     measured = campaign({"native-offload": (4, 5)})
     row = row_of(measured, ARM)
-    assert (row["verdict"], row["runs_kept"], row["baseline_runs_kept"]) == (words.BETTER, "1;2;3", "1;2;3")
+    assert (row["verdict"], row["runs_kept"], row["baseline_runs_kept"]) == (
+        words.BETTER,
+        "1;2;3",
+        "1;2;3",
+    )
     *_, value, other = numbers_in(first_sentence(measured))
     assert value / other == pytest.approx(1 + row["effect_percent"] / 100, rel=0.01)
-    assert row["mean"] / row["baseline_mean"] == pytest.approx(1 + row["effect_percent"] / 100)
+    assert row["mean"] / row["baseline_mean"] == pytest.approx(
+        1 + row["effect_percent"] / 100
+    )
 
 
 def test_the_answer_counts_the_runs_that_the_verdicts_rest_on_and_all() -> None:
@@ -71,13 +86,19 @@ def test_the_answer_counts_the_runs_that_the_verdicts_rest_on_and_all() -> None:
     some = answer_of(small.plan(), campaign({"native-offload": (4, 5)})).sentences[-1]
     assert some.startswith("The verdicts rest on 3 to 5 of the 5 runs of each arm ")
     both = campaign({"native-offload": (4, 5), "lmcache-redis": (1, 2)})
-    assert answer_of(small.plan(), both).sentences[-1].startswith("The verdicts rest on 3 of the 5 runs of each arm ")
+    assert (
+        answer_of(small.plan(), both)
+        .sentences[-1]
+        .startswith("The verdicts rest on 3 of the 5 runs of each arm ")
+    )
 
 
 def test_values_are_of_the_same_kind_of_mean_as_the_effect() -> None:
     # Runs differ so much between blocks that the two kinds of mean are far apart.
     measured = campaign({})
-    levels = measured.levels.assign(**{THROUGHPUT: measured.levels[THROUGHPUT] * 3.0 ** measured.levels["run"]})
+    levels = measured.levels.assign(
+        **{THROUGHPUT: measured.levels[THROUGHPUT] * 3.0 ** measured.levels["run"]}
+    )
     uneven = replace(measured, levels=levels, comparison=comparison_table(levels))
     row = row_of(uneven, ARM)
     of_arm = levels[levels["scenario"] == "native-offload"][THROUGHPUT]
@@ -95,7 +116,9 @@ def test_the_table_of_arms_has_the_values_of_the_compared_runs() -> None:
     for place, metric in ((2, THROUGHPUT), (5, TTFT)):
         row = row_of(measured, ARM, metric)
         value, against = numbers_in(arm[place])
-        assert value / against == pytest.approx(1 + row["effect_percent"] / 100, rel=0.02)
+        assert value / against == pytest.approx(
+            1 + row["effect_percent"] / 100, rel=0.02
+        )
         # lmcache-redis and the idle arm are compared with all runs of the baseline, which its own row shows.
         assert base[place] == row_of(measured, OTHER, metric)["other_value"]
     assert "against" not in arm_row(table, "lmcache-redis 10K")[2]
@@ -108,7 +131,9 @@ def test_a_run_of_the_baseline_that_is_left_out_is_left_out_of_its_value() -> No
     base, arm = arm_row(table, "no-offload"), arm_row(table, "native-offload 10K")
     assert base[1] == arm[1] == "5 (4 compared)"
     effect = row_of(measured, ARM)["effect_percent"]
-    assert numbers_in(arm[2])[0] / numbers_in(base[2])[0] == pytest.approx(1 + effect / 100, rel=0.01)
+    assert numbers_in(arm[2])[0] / numbers_in(base[2])[0] == pytest.approx(
+        1 + effect / 100, rel=0.01
+    )
     assert "against" not in arm[2]
 
 
@@ -116,11 +141,23 @@ def test_runs_paired_under_other_numbers_are_named_by_side() -> None:
     levels = campaign({}).levels
     later = levels["scenario"] == "native-offload"
     levels = levels.assign(run=levels["run"].where(~later, levels["run"] + 10))
-    row = comparison_table(levels).set_index(["scenario", "metric"]).loc[("native-offload", THROUGHPUT)]
-    assert row["runs_kept"].split(";") == [str(int(run) + 10) for run in row["baseline_runs_kept"].split(";")]
+    row = (
+        comparison_table(levels)
+        .set_index(["scenario", "metric"])
+        .loc[("native-offload", THROUGHPUT)]
+    )
+    assert row["runs_kept"].split(";") == [
+        str(int(run) + 10) for run in row["baseline_runs_kept"].split(";")
+    ]
     values = [
-        levels[(levels["scenario"] == scenario) & levels["run"].isin(map(int, runs_kept.split(";")))][THROUGHPUT]
-        for scenario, runs_kept in (("native-offload", row["runs_kept"]), ("no-offload", row["baseline_runs_kept"]))
+        levels[
+            (levels["scenario"] == scenario)
+            & levels["run"].isin(map(int, runs_kept.split(";")))
+        ][THROUGHPUT]
+        for scenario, runs_kept in (
+            ("native-offload", row["runs_kept"]),
+            ("no-offload", row["baseline_runs_kept"]),
+        )
     ]
     ratio = np.exp(np.log(values[0]).mean() - np.log(values[1]).mean())
     assert ratio == pytest.approx(1 + row["effect_percent"] / 100)
@@ -129,16 +166,23 @@ def test_runs_paired_under_other_numbers_are_named_by_side() -> None:
 def test_two_arms_that_were_not_declared_as_a_contrast_are_described_alike() -> None:
     measured = campaign({}, sd=0.2)
     row = pair(measured, ARM, OTHER)
-    assert row["mean"] / row["baseline_mean"] == pytest.approx(1 + row["effect_percent"] / 100)
+    assert row["mean"] / row["baseline_mean"] == pytest.approx(
+        1 + row["effect_percent"] / 100
+    )
     opposite = pair(replace(measured, contrasts=contrast(measured)), OTHER, ARM)
-    assert (opposite["value"], opposite["other_value"]) == (row["other_value"], row["value"])
+    assert (opposite["value"], opposite["other_value"]) == (
+        row["other_value"],
+        row["value"],
+    )
     assert opposite["verdict"] == words.WORSE
 
 
 def contrast(measured: Measured) -> pd.DataFrame:
     """A declared contrast of the two arms, with a verdict."""
     found = pair(measured, ARM, OTHER)
-    return pd.DataFrame([found | {"verdict": words.BETTER, "low_percent": 1.0, "high_percent": 40.0}])
+    return pd.DataFrame(
+        [found | {"verdict": words.BETTER, "low_percent": 1.0, "high_percent": 40.0}]
+    )
 
 
 def test_the_page_names_the_runs_that_were_left_out(tmp_path: Path) -> None:
@@ -146,18 +190,30 @@ def test_the_page_names_the_runs_that_were_left_out(tmp_path: Path) -> None:
     (of_model,) = evidence(small.plan(), measured, tmp_path).sections
     section = next(part for part in of_model.sections if "native-offload" in part.title)
     (table,) = [block for block in section.blocks if isinstance(block, Table)]
-    own = next(row for row in table.rows if row[0].startswith("Throughput"))[table.header.index("its runs")]
-    assert ["left out" in value for value in own.split(", ")] == [False, False, False, True, True]
+    own = next(row for row in table.rows if row[0].startswith("Throughput"))[
+        table.header.index("its runs")
+    ]
+    assert ["left out" in value for value in own.split(", ")] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_report_json_has_the_values_and_the_runs() -> None:
     measured = campaign({"native-offload": (4, 5)})
     content = build(small.plan(), measured, {}, {}, Table([], []))
     (found,) = [
-        each for each in content["comparisons"] if (each["scenario"], each["metric"]) == ("native-offload", THROUGHPUT)
+        each
+        for each in content["comparisons"]
+        if (each["scenario"], each["metric"]) == ("native-offload", THROUGHPUT)
     ]
     assert found["runs_kept"] == found["baseline_runs_kept"] == [1, 2, 3]
-    assert found["mean"] / found["baseline_mean"] == pytest.approx(1 + found["effect_percent"]["value"] / 100)
+    assert found["mean"] / found["baseline_mean"] == pytest.approx(
+        1 + found["effect_percent"]["value"] / 100
+    )
 
 
 def test_a_token_costs_what_the_runs_behind_the_verdict_say() -> None:
@@ -170,7 +226,9 @@ def test_a_token_costs_what_the_runs_behind_the_verdict_say() -> None:
     comparison = comparison_table(levels)
     kept = kept_runs(comparison, ARM, THROUGHPUT)
     assert kept.runs == (1, 2, 3)
-    table = costs(levels, measured.peaks, comparison, measured.runs, {"host_hour_usd": 3.6})
+    table = costs(
+        levels, measured.peaks, comparison, measured.runs, {"host_hour_usd": 3.6}
+    )
     price = table.set_index("scenario")[TOKENS]["native-offload"]
     assert price == pytest.approx(3.6 / 3600 * 1e6 / kept.mean)
 
@@ -182,4 +240,6 @@ def test_the_runs_survive_the_file(tmp_path: Path) -> None:
     assert list(again["runs_kept"]) == list(one["runs_kept"])
     single = one.assign(runs_kept="3", baseline_runs_kept="3")
     single.to_csv(tmp_path / "comparison.csv", index=False)
-    assert kept_runs(read_table(tmp_path / "comparison.csv"), ARM, THROUGHPUT).runs == (3,)
+    assert kept_runs(read_table(tmp_path / "comparison.csv"), ARM, THROUGHPUT).runs == (
+        3,
+    )

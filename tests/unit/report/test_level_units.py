@@ -16,12 +16,17 @@ from kveval.report.data.level_units import STREAMS, unit_of
         ({"profile": "sweep"}, "at strategy N", "strategy 300 of the sweep"),
     ],
 )
-def test_a_level_is_named_by_what_it_counts(workload: dict[str, str], heading: str, sentence: str) -> None:
+def test_a_level_is_named_by_what_it_counts(
+    workload: dict[str, str], heading: str, sentence: str
+) -> None:
     unit = unit_of([workload_of(workload)] * 2)
     assert (unit.heading, unit.said([300])) == (heading, sentence)
     assert unit.axis
 
 
 def test_levels_that_count_different_things_get_neutral_words() -> None:
-    assert unit_of([workload_of({"profile": "poisson"}), workload_of({})]).at(5) == "level 5"
+    assert (
+        unit_of([workload_of({"profile": "poisson"}), workload_of({})]).at(5)
+        == "level 5"
+    )
     assert unit_of([]) == STREAMS

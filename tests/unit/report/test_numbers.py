@@ -28,7 +28,9 @@ def test_examples_in_the_docstrings() -> None:
         ([], "n/a"),
     ],
 )
-def test_a_mean_has_no_digit_finer_than_its_interval(values: list[float], text: str) -> None:
+def test_a_mean_has_no_digit_finer_than_its_interval(
+    values: list[float], text: str
+) -> None:
     assert numerals.mean_of(values) == text
 
 
@@ -39,7 +41,9 @@ def test_an_effect_without_interval_says_so() -> None:
 
 
 @given(st.floats(-99, 1e12), st.floats(-100, 0), st.floats(1001, 1e300))
-def test_an_interval_that_says_next_to_nothing_says_it_in_few_digits(value: float, low: float, high: float) -> None:
+def test_an_interval_that_says_next_to_nothing_says_it_in_few_digits(
+    value: float, low: float, high: float
+) -> None:
     text = numerals.effect(min(value, high), low, high)
     assert text.endswith(" to more than +1,000)")
     assert len(text.split(" (")[1]) <= len("-100 to more than +1,000)")
@@ -51,11 +55,15 @@ def test_an_interval_wholly_beyond_the_widest_keeps_both_ends() -> None:
 
 @given(st.floats(1, 1e6), st.floats(1, 1e6))
 def test_no_interval_makes_a_value_nothing(value: float, factor: float) -> None:
-    assert not numerals.with_interval(value, value / factor, value * factor).startswith("0 ")
+    assert not numerals.with_interval(value, value / factor, value * factor).startswith(
+        "0 "
+    )
 
 
 @given(st.floats(1e-3, 1e6), st.floats(1e-4, 0.5))
-def test_rounding_moves_a_value_less_than_its_uncertainty(value: float, share: float) -> None:
+def test_rounding_moves_a_value_less_than_its_uncertainty(
+    value: float, share: float
+) -> None:
     half = value * share
     text = numerals.with_interval(value, value - half, value + half).split(" ")[0]
     assert abs(float(text.replace(",", "")) - value) <= half * 0.5 * (1 + 1e-9)
@@ -68,8 +76,13 @@ def test_a_rounded_effect_keeps_its_sign(value: float, half: float) -> None:
 
 
 @given(st.floats(1, 1e4), st.floats(0.01, 0.5))
-def test_the_digits_shown_are_those_of_the_interval_shown(value: float, share: float) -> None:
+def test_the_digits_shown_are_those_of_the_interval_shown(
+    value: float, share: float
+) -> None:
     text = numerals.with_interval(value, value * (1 - share), value * (1 + share))
-    shown, low, high = (part.strip("()").replace(",", "") for part in text.replace(" to ", " ").split(" "))
+    shown, low, high = (
+        part.strip("()").replace(",", "")
+        for part in text.replace(" to ", " ").split(" ")
+    )
     allowed = max(numerals.decimals_for((float(high) - float(low)) / 2), 0)
     assert max(len(part.partition(".")[2]) for part in (shown, low, high)) <= allowed

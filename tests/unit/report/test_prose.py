@@ -49,7 +49,9 @@ def test_a_document_is_taken_apart() -> None:
         ("(95 %)", ["95"]),
     ],
 )
-def test_numbers_are_those_that_stand_by_themselves(text: str, expected: list[str]) -> None:
+def test_numbers_are_those_that_stand_by_themselves(
+    text: str, expected: list[str]
+) -> None:
     assert numbers(text) == expected
 
 
@@ -61,7 +63,9 @@ def test_fixed_words_of_a_template_are_what_is_between_its_data() -> None:
     (left,) = without([rendered], fragments)
     assert numbers(left) == ["5"]
     assert "every" not in left
-    assert without(["every cell"], ["every"]) == ["every cell"], "a single word could stand anywhere"
+    assert without(["every cell"], ["every"]) == ["every cell"], (
+        "a single word could stand anywhere"
+    )
 
 
 @given(st.text(max_size=300))

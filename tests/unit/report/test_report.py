@@ -34,15 +34,29 @@ KINDS = {
     "lmcache-redis": {"arm": "lmcache", "store": "redis"},
     "idle": {"arm": "native", "store": None},
 }
-CELLS = [("Qwen3-0.6B", name, 0 if name == "no-offload" else 10_000) for name in BASELINES]
+CELLS = [
+    ("Qwen3-0.6B", name, 0 if name == "no-offload" else 10_000) for name in BASELINES
+]
 
 
 def plan(**changes: object) -> ReportPlan:
     scenarios = {
-        name: {"title": name, "baseline": baseline, "exercised": required_counters(name), **KINDS[name]}
+        name: {
+            "title": name,
+            "baseline": baseline,
+            "exercised": required_counters(name),
+            **KINDS[name],
+        }
         for name, baseline in BASELINES.items()
     }
-    facts = {"name": "test", "title": "A test", "description": "", "runs": 5, "cells": CELLS, "scenarios": scenarios}
+    facts = {
+        "name": "test",
+        "title": "A test",
+        "description": "",
+        "runs": 5,
+        "cells": CELLS,
+        "scenarios": scenarios,
+    }
     return ReportPlan(**{**facts, "metrics": METRICS, **changes})
 
 
@@ -55,11 +69,15 @@ def tables() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
 def measured(levels: pd.DataFrame | None = None, **changes: object) -> Measured:
     if levels is None:
         return Measured(runs(tables()[0], **changes), *tables())
-    return Measured(runs(levels, **changes), levels, peaks_table(levels), comparison_table(levels))
+    return Measured(
+        runs(levels, **changes), levels, peaks_table(levels), comparison_table(levels)
+    )
 
 
 def files(plan: ReportPlan, measured: Measured) -> dict[str, str]:
-    return render(report_tree(plan, measured, {"effect_plot": "figures/effect_plot.png"}))
+    return render(
+        report_tree(plan, measured, {"effect_plot": "figures/effect_plot.png"})
+    )
 
 
 def appendix(plan: ReportPlan, measured: Measured, name: str) -> str:
@@ -72,29 +90,60 @@ def first_screen(plan: ReportPlan, measured: Measured) -> str:
 
 def test_words_of_equality_only_where_it_was_shown() -> None:
     noisy = levels_table(effects={"no-offload": 0.0, "native-offload": 0.0}, sd=0.08)
-    assert not re.search("parity|identical|no impact|no difference", first_screen(plan(), measured(noisy)))
+    assert not re.search(
+        "parity|identical|no impact|no difference",
+        first_screen(plan(), measured(noisy)),
+    )
     quiet = levels_table(effects={"no-offload": 0.0, "native-offload": 0.0}, sd=0.004)
-    assert re.search(r"parity .* 5 %: native-offload 10K", first_screen(plan(), measured(quiet)))
+    assert re.search(
+        r"parity .* 5 %: native-offload 10K", first_screen(plan(), measured(quiet))
+    )
 
 
 def held(facts: Measured) -> Sequence[str]:
     """The native arm's row of what the caches hold."""
-    return next(row for row in budget_table(plan(), facts).rows if row[1] == "native-offload 10K")
+    return next(
+        row
+        for row in budget_table(plan(), facts).rows
+        if row[1] == "native-offload 10K"
+    )
 
 
 def test_budgets_are_set_against_the_working_set() -> None:
     assert held(measured())[2:7] == ["10,000", "160,000", "0.1526", "17,920", "40,000"]
-    small = measured(budget={"cpu_blocks": 500, "tokens": 8000, "tier_bytes": 8_192_000, "device_tokens": 17920})
+    small = measured(
+        budget={
+            "cpu_blocks": 500,
+            "tokens": 8000,
+            "tier_bytes": 8_192_000,
+            "device_tokens": 17920,
+        }
+    )
     smaller, short = held(small)[-1].split("; ")
     assert "smaller than" in smaller
     assert "not hold" in short
-    roomy = measured(budget={"cpu_blocks": 500, "tokens": 8000, "tier_bytes": 8_192_000, "device_tokens": 50_000})
+    roomy = measured(
+        budget={
+            "cpu_blocks": 500,
+            "tokens": 8000,
+            "tier_bytes": 8_192_000,
+            "device_tokens": 50_000,
+        }
+    )
     assert "fit the device" in held(roomy)[-1]
 
 
 def test_a_working_set_may_grow_with_the_level() -> None:
-    growing = {"prefix_tokens": 10_000, "prefix_count": {"per_level": 2}, "levels": [1, 50, 650]}
-    assert working_set(workload_of(growing)) == {1: 20_000, 50: 1_000_000, 650: 13_000_000}
+    growing = {
+        "prefix_tokens": 10_000,
+        "prefix_count": {"per_level": 2},
+        "levels": [1, 50, 650],
+    }
+    assert working_set(workload_of(growing)) == {
+        1: 20_000,
+        50: 1_000_000,
+        650: 13_000_000,
+    }
     fixed = {"prefix_tokens": 10_000, "prefix_count": 800, "levels": [1, 2]}
     assert working_set(workload_of(fixed)) == {1: 8_000_000, 2: 8_000_000}
 
@@ -109,7 +158,9 @@ def test_failed_checks_are_listed_one_by_one() -> None:
     levels.loc[at, list(found)] = list(found.values())
     facts = measured(levels)
     failed, others = check_tables(facts)
-    assert failed.rows == [["Qwen3-0.6B", "idle 10K", "2", "8", "`steadiness`", message]]
+    assert failed.rows == [
+        ["Qwen3-0.6B", "idle 10K", "2", "8", "`steadiness`", message]
+    ]
     assert others.rows == [["`few_completions`", "note", "60 of 60", "few"]]
     checks = appendix(plan(), facts, "checks")
     (shown,) = by_model(failed)
@@ -140,17 +191,32 @@ def test_runs_of_different_kinds_do_not_mix() -> None:
 
 def test_a_replayed_trace_is_not_called_synthetic() -> None:
     drawn = measured()
-    trace = {"profile": "trace", "trace": {"sha256": "f00d", "hash_tokens": 16, "tokens": 16}}
-    replayed = [msgspec.structs.replace(run, specification={"workload": run.workload | trace}) for run in drawn.runs]
+    trace = {
+        "profile": "trace",
+        "trace": {"sha256": "f00d", "hash_tokens": 16, "tokens": 16},
+    }
+    replayed = [
+        msgspec.structs.replace(run, specification={"workload": run.workload | trace})
+        for run in drawn.runs
+    ]
     for found, said in (drawn.runs, "is synthetic"), (replayed, "replays a trace"):
         text = files(plan(), replace(drawn, runs=found))["REPORT.md"]
-        (line,) = [line for line in text.splitlines() if line.startswith("- The workload ")]
+        (line,) = [
+            line for line in text.splitlines() if line.startswith("- The workload ")
+        ]
         assert line.startswith(f"- The workload {said}")
 
 
 def test_machines_that_differ_are_pointed_out() -> None:
-    one, other = measured(), measured(hardware={"cpu_model": "Another CPU", "cpus": 4, "fingerprint": "beef"})
-    both = Measured([*one.runs[:10], *other.runs[10:]], one.levels, one.peaks, one.comparison)
+    one, other = (
+        measured(),
+        measured(
+            hardware={"cpu_model": "Another CPU", "cpus": 4, "fingerprint": "beef"}
+        ),
+    )
+    both = Measured(
+        [*one.runs[:10], *other.runs[10:]], one.levels, one.peaks, one.comparison
+    )
     assert "different machines" in first_screen(plan(), both)
     lines = appendix(plan(), both, "configuration").splitlines()
     header = next(line for line in lines if line.startswith("| machine |"))
@@ -158,21 +224,39 @@ def test_machines_that_differ_are_pointed_out() -> None:
 
 
 def test_what_is_said_of_runs_from_elsewhere_is_a_list() -> None:
-    shown = first_screen(plan(description="2 results found:\nall good\n- one remark\n- another"), measured())
+    shown = first_screen(
+        plan(description="2 results found:\nall good\n- one remark\n- another"),
+        measured(),
+    )
     assert "2 results found: all good\n\n- one remark\n- another\n" in shown
 
 
 def test_runs_that_were_measured_again_are_counted_by_arm() -> None:
-    crash = {"defect": "vllm-1", "title": "it dies", "link": "https://example.org/1", "effect": "Slow loads are rare."}
-    ends = [msgspec.convert({**crash, "attempt": f"failed/{n}", "ended": ""}, Repeat) for n in range(2)]
+    crash = {
+        "defect": "vllm-1",
+        "title": "it dies",
+        "link": "https://example.org/1",
+        "effect": "Slow loads are rare.",
+    }
+    ends = [
+        msgspec.convert({**crash, "attempt": f"failed/{n}", "ended": ""}, Repeat)
+        for n in range(2)
+    ]
     found = runs(tables()[0])
     assert repeats(found) == []
-    native = [number for number, run in enumerate(found) if run.cell.scenario == "native-offload"]
+    native = [
+        number
+        for number, run in enumerate(found)
+        if run.cell.scenario == "native-offload"
+    ]
     found[native[0]] = msgspec.structs.replace(found[native[0]], repeats=ends)
     found[native[1]] = msgspec.structs.replace(found[native[1]], repeats=ends[:1])
     arms = [f"native-offload: 2 of {len(native)} runs, 3 times in all"]
     (said,) = repeats(found)
-    assert all(words in said for words in (f"[vllm-1]({crash['link']})", arms[0], crash["effect"]))
+    assert all(
+        words in said
+        for words in (f"[vllm-1]({crash['link']})", arms[0], crash["effect"])
+    )
     text = files(plan(), Measured(found, *tables()))["REPORT.md"]
     assert said in text
     assert "vllm-1" not in files(plan(), measured())["REPORT.md"]
@@ -198,12 +282,21 @@ def test_a_bar_in_a_cell_does_not_split_it() -> None:
 def test_figures_are_embedded_relative_to_the_report(tmp_path: Path) -> None:
     output = tmp_path / "campaign" / "REPORT.md"
     output.parent.mkdir()
-    write_report(plan(), measured(), [tmp_path / "campaign" / "figures" / "effect_plot.png"], output)
+    write_report(
+        plan(),
+        measured(),
+        [tmp_path / "campaign" / "figures" / "effect_plot.png"],
+        output,
+    )
     text = output.read_text(encoding="utf-8")
     assert "](figures/effect_plot.png)" in text
-    write_report(plan(), measured(), [output], output, {"effect_plot": "nothing was compared"})
+    write_report(
+        plan(), measured(), [output], output, {"effect_plot": "nothing was compared"}
+    )
     assert "effect_plot.png" not in output.read_text(encoding="utf-8")
-    assert "nothing was compared" in (output.parent / "appendix" / "not-assessed.md").read_text(encoding="utf-8")
+    assert "nothing was compared" in (
+        output.parent / "appendix" / "not-assessed.md"
+    ).read_text(encoding="utf-8")
 
 
 def test_the_footer_names_engine_weights_and_hardware() -> None:

@@ -27,8 +27,17 @@ from kveval.report.sections import Section
 from kveval.store.run_file import Run
 
 MODELS = ("Qwen3-14B", "Qwen3-8B")
-ARMS = ("no-offload", "native-offload", "lmcache-redis", "lmcache-valkey", "llm-d-redis")
-CONTRASTS = [["lmcache-valkey", "lmcache-redis"], ["native-offload/20000", "native-offload/10000"]]
+ARMS = (
+    "no-offload",
+    "native-offload",
+    "lmcache-redis",
+    "lmcache-valkey",
+    "llm-d-redis",
+)
+CONTRASTS = [
+    ["lmcache-valkey", "lmcache-redis"],
+    ["native-offload/20000", "native-offload/10000"],
+]
 
 
 @functools.cache
@@ -42,24 +51,43 @@ def campaign(runs: int = 3, contrasts: bool = False) -> tuple[ReportPlan, Measur
     measured = large.measured(levels)
     settings = Comparison(contrasts=CONTRASTS if contrasts else ())
     tables = verdict_tables(levels, measured.peaks, large.BASELINES, settings)
-    kept = {name: tables[name] for name in ("comparison", "contrasts", "averages", "checks")}
+    kept = {
+        name: tables[name] for name in ("comparison", "contrasts", "averages", "checks")
+    }
     return large.plan(keys, runs=runs), dataclasses.replace(measured, **kept)
 
 
 def failing() -> tuple[ReportPlan, Measured]:
     """A cell that failed, one that was not reached, a run that is missing, and levels that failed checks."""
     plan, measured = campaign()
-    failed, absent = ("Qwen3-14B", "lmcache-redis", 10_000), ("Qwen3-8B", "llm-d-redis", 0)
+    failed, absent = (
+        ("Qwen3-14B", "lmcache-redis", 10_000),
+        ("Qwen3-8B", "llm-d-redis", 0),
+    )
     run = ("Qwen3-8B", "native-offload", 10_000, 3)
     levels = measured.levels
-    keys = list(zip(levels["model"], levels["scenario"], levels["cpu_blocks"], levels["run"], strict=True))
-    levels = levels[[key[:3] not in (failed, absent) and key != run for key in keys]].copy()
+    keys = list(
+        zip(
+            levels["model"],
+            levels["scenario"],
+            levels["cpu_blocks"],
+            levels["run"],
+            strict=True,
+        )
+    )
+    levels = levels[
+        [key[:3] not in (failed, absent) and key != run for key in keys]
+    ].copy()
     broken = (levels["scenario"] == "lmcache-valkey") & (levels["level"] >= 200)
     found = columns([Outcome("steadiness", "fail", "the rate fell by 23 % in 90 s")])
     levels.loc[broken, list(found)] = list(found.values())
     left = large.measured(levels)
-    reason = "failed: 3 of 17 health checks refused the connection on port 8000, all of them"
-    return plan, dataclasses.replace(left, failures={failed: reason, absent: "failed: every GPU is in use"})
+    reason = (
+        "failed: 3 of 17 health checks refused the connection on port 8000, all of them"
+    )
+    return plan, dataclasses.replace(
+        left, failures={failed: reason, absent: "failed: every GPU is in use"}
+    )
 
 
 def mechanism() -> tuple[ReportPlan, Measured]:
@@ -67,31 +95,62 @@ def mechanism() -> tuple[ReportPlan, Measured]:
     effects = {"no-offload": 0.0, "native-offload": 2.1}
     level = {"levels": (2,), "runs": 3, "sd": 0.05}
     large_tier = small.levels_table(effects=effects, **level)
-    low = small.levels_table(effects={"no-offload": 0.0, "native-offload": 0.01}, **level)
-    low = low[low["scenario"] == "native-offload"].assign(cpu_blocks=500, configuration="smaller")
+    low = small.levels_table(
+        effects={"no-offload": 0.0, "native-offload": 0.01}, **level
+    )
+    low = low[low["scenario"] == "native-offload"].assign(
+        cpu_blocks=500, configuration="smaller"
+    )
     levels = pd.concat([large_tier, low], ignore_index=True)
     # Of the smaller tier more than it served.
     computed = levels["cpu_blocks"].map({0: 0.07, 500: 0.12, 10_000: 0.66})
     levels = levels.assign(
-        **{"predicted_device_ratio": 0.07, "predicted_ratio_low": computed, "predicted_ratio_high": computed},
-        **{"predicted_prompt_tokens": 1e5, "predicted_tier_blocks": levels["cpu_blocks"].astype(float)},
+        **{
+            "predicted_device_ratio": 0.07,
+            "predicted_ratio_low": computed,
+            "predicted_ratio_high": computed,
+        },
+        **{
+            "predicted_prompt_tokens": 1e5,
+            "predicted_tier_blocks": levels["cpu_blocks"].astype(float),
+        },
     )
     runs = []
     for size, hits in ((0, 0.0), (500, 400.0), (10_000, 60_000.0)):
-        moved = {"vllm:prefix_cache_queries_total": 1e5, "vllm:prefix_cache_hits_total": 7e3, "vllm:hits_total": hits}
+        moved = {
+            "vllm:prefix_cache_queries_total": 1e5,
+            "vllm:prefix_cache_hits_total": 7e3,
+            "vllm:hits_total": hits,
+        }
         moved |= {"vllm:external_prefix_cache_hits_total": hits} if size else {}
-        counters = {name: {"before": 0.0, "after": delta, "delta": delta} for name, delta in moved.items()}
-        budget = {"cpu_blocks": size, "tokens": 16 * size, "tier_bytes": 16384 * size, "device_tokens": 17_920}
+        counters = {
+            name: {"before": 0.0, "after": delta, "delta": delta}
+            for name, delta in moved.items()
+        }
+        budget = {
+            "cpu_blocks": size,
+            "tokens": 16 * size,
+            "tier_bytes": 16384 * size,
+            "device_tokens": 17_920,
+        }
         part = [{"level": 2, "counters": counters}]
         scenario = "native-offload" if size else "no-offload"
         described = [
-            run_description("Qwen3-0.6B", scenario, size, run, levels=part, budget=budget) for run in (1, 2, 3)
+            run_description(
+                "Qwen3-0.6B", scenario, size, run, levels=part, budget=budget
+            )
+            for run in (1, 2, 3)
         ]
         runs += msgspec.convert(described, list[Run])
-    cells = [("Qwen3-0.6B", "no-offload", 0), *(("Qwen3-0.6B", "native-offload", size) for size in (500, 10_000))]
+    cells = [
+        ("Qwen3-0.6B", "no-offload", 0),
+        *(("Qwen3-0.6B", "native-offload", size) for size in (500, 10_000)),
+    ]
     about = "The workload was chosen to show the mechanism: the working set fits the larger tier, and not the device."
     tables = small.peaks_table(levels), small.comparison_table(levels)
-    return small.plan(cells=cells, runs=3, description=about), Measured(runs, levels, *tables)
+    return small.plan(cells=cells, runs=3, description=about), Measured(
+        runs, levels, *tables
+    )
 
 
 def subset() -> tuple[ReportPlan, Measured]:
@@ -103,7 +162,9 @@ def subset() -> tuple[ReportPlan, Measured]:
 def without_the_system() -> tuple[ReportPlan, Measured]:
     plan, measured = campaign()
     names = [name for name in large.METRICS if name in measured.levels]
-    return plan, large.measured(measured.levels.assign(**dict.fromkeys(names, float("nan"))))
+    return plan, large.measured(
+        measured.levels.assign(**dict.fromkeys(names, float("nan")))
+    )
 
 
 _MAKING: dict[str, Callable[[], tuple[ReportPlan, Measured]]] = {
@@ -118,7 +179,10 @@ _MAKING: dict[str, Callable[[], tuple[ReportPlan, Measured]]] = {
     "noisy": lambda: (small.plan(), small.measured(small.levels_table(sd=0.1))),
     "mechanism": mechanism,
     "quiet": lambda: (small.plan(), small.measured(small.levels_table(sd=0.004))),
-    "baseline alone": lambda: (small.plan(), small.measured(small.levels_table(effects={"no-offload": 0.0}))),
+    "baseline alone": lambda: (
+        small.plan(),
+        small.measured(small.levels_table(effects={"no-offload": 0.0})),
+    ),
 }
 CAMPAIGNS = {name: functools.cache(make) for name, make in _MAKING.items()}
 
@@ -127,13 +191,19 @@ CAMPAIGNS = {name: functools.cache(make) for name, make in _MAKING.items()}
 def tree(name: str) -> Section:
     """The report of a campaign with all its figures, before it is written."""
     plan, measured = CAMPAIGNS[name]()
-    figures = {figure: f"figures/{figure}.png" for figure in figure_names(measured.levels["model"])}
+    figures = {
+        figure: f"figures/{figure}.png"
+        for figure in figure_names(measured.levels["model"])
+    }
     return report.report_tree(plan, measured, figures)
 
 
 def judged(folder: Path, plan: ReportPlan, measured: Measured) -> list[Outcome]:
     """Write a report among the files that the workflow makes beside it; return what its text claims too much."""
-    figures = [folder / "figures" / f"{name}.png" for name in figure_names(measured.levels["model"])]
+    figures = [
+        folder / "figures" / f"{name}.png"
+        for name in figure_names(measured.levels["model"])
+    ]
     named = re.findall(r"`(analysis/\w+\.csv)`", " ".join(row[0] for row in FILES.rows))
     for path in (*figures, *(folder / name for name in named)):
         path.parent.mkdir(exist_ok=True)
@@ -141,14 +211,18 @@ def judged(folder: Path, plan: ReportPlan, measured: Measured) -> list[Outcome]:
     return judge(folder, plan, measured, figures)
 
 
-def judge(folder: Path, plan: ReportPlan, measured: Measured, figures: list[Path]) -> list[Outcome]:
+def judge(
+    folder: Path, plan: ReportPlan, measured: Measured, figures: list[Path]
+) -> list[Outcome]:
     empty = {"pcp_lmcache": "nothing was recorded"}
     root = report.write_report(plan, measured, figures, folder / "REPORT.md", empty)
     return judge_report(plan, measured, root, whole_report(folder), folder)
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
-def test_a_report_claims_no_more_than_its_tables_hold(name: str, tmp_path: Path) -> None:
+def test_a_report_claims_no_more_than_its_tables_hold(
+    name: str, tmp_path: Path
+) -> None:
     assert judged(tmp_path, *CAMPAIGNS[name]()) == []
 
 
@@ -170,12 +244,16 @@ def pair() -> tuple[ReportPlan, Measured]:
 
 
 @pytest.mark.parametrize("check", SLIPS)
-def test_a_slip_is_found(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slip_is_found(
+    check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = body.guidance_table
 
     def slipping(plan: ReportPlan, measured: Measured) -> Table:
         made = table(plan, measured)
-        return Table(made.header, [*made.rows, ["Qwen3-8B", "host memory", SLIPS[check]]])
+        return Table(
+            made.header, [*made.rows, ["Qwen3-8B", "host memory", SLIPS[check]]]
+        )
 
     monkeypatch.setattr(body, "guidance_table", slipping)
     found = judged(tmp_path, *pair())
@@ -184,5 +262,9 @@ def test_a_slip_is_found(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_file_that_is_named_and_not_there_is_found(tmp_path: Path) -> None:
     found = judge(tmp_path, *pair(), [])
-    missing = [outcome.message.split()[-1] for outcome in found if outcome.name == "links_exist"]
+    missing = [
+        outcome.message.split()[-1]
+        for outcome in found
+        if outcome.name == "links_exist"
+    ]
     assert "analysis/comparison.csv" in missing

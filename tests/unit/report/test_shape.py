@@ -32,7 +32,10 @@ def test_a_report_is_short_and_narrow(name: str) -> None:
     assert len(found[MAIN].splitlines()) <= SMALL
     for text in found.values():
         rows = [line for line in text.splitlines() if line.startswith("|")]
-        assert max((len(re.findall(r"(?<!\\)\|", row)) - 1 for row in rows), default=0) <= WIDEST
+        assert (
+            max((len(re.findall(r"(?<!\\)\|", row)) - 1 for row in rows), default=0)
+            <= WIDEST
+        )
         assert not LONG_DECIMAL.search(text)
 
 
@@ -50,12 +53,19 @@ def test_the_first_screen_has_question_answer_and_figure(name: str) -> None:
 def test_an_arm_has_one_name(name: str) -> None:
     """Outside of code, which is how a campaign names it, a cell is called by its label."""
     plan, measured = CAMPAIGNS[name]()
-    text = re.sub(r"`[^`\n]*`|```.*?```|\]\([^)]*\)", "", "\n".join(files(name).values()), flags=re.DOTALL)
+    text = re.sub(
+        r"`[^`\n]*`|```.*?```|\]\([^)]*\)",
+        "",
+        "\n".join(files(name).values()),
+        flags=re.DOTALL,
+    )
     labels = {cell_label(cell) for cell in measured.with_peak(plan.cells)}
     assert all(label in text for label in labels)
     for _, scenario, blocks in plan.cells:
         assert f"{scenario}/{blocks}" not in text
-        assert blocks < 1000 or not re.search(rf"{re.escape(scenario)}[ ,(]+({blocks:,}|{blocks})\b", text)
+        assert blocks < 1000 or not re.search(
+            rf"{re.escape(scenario)}[ ,(]+({blocks:,}|{blocks})\b", text
+        )
 
 
 @given(st.integers(1, 30), st.integers(0, 12), st.integers(1, 3))
@@ -64,13 +74,21 @@ def test_a_wide_table_loses_nothing(width: int, height: int, keys: int) -> None:
     rows = [[f"{row}:{at}" for at in range(width)] for row in range(height)]
     parts = fitted(Table(header, rows, frozenset({width - 1})), keys)
     assert all(len(part.header) <= WIDEST for part in parts)
-    shown = {cell for part in parts for row in (part.header, *part.rows) for cell in row}
-    assert shown == ({*header, *(cell for row in rows for cell in row)} if rows else set())
+    shown = {
+        cell for part in parts for row in (part.header, *part.rows) for cell in row
+    }
+    assert shown == (
+        {*header, *(cell for row in rows for cell in row)} if rows else set()
+    )
     assert all(len(row) == len(part.header) for part in parts for row in part.rows)
 
 
 def test_a_table_by_model_has_no_column_of_models() -> None:
-    table = Table(["model", "arm", "n"], [["a", "x", "1"], ["b", "x", "2"], ["a", "y", "3"]], frozenset({2}))
+    table = Table(
+        ["model", "arm", "n"],
+        [["a", "x", "1"], ["b", "x", "2"], ["a", "y", "3"]],
+        frozenset({2}),
+    )
     one, other = by_model(table)
     assert one == ("a", Table(["arm", "n"], [["x", "1"], ["y", "3"]], frozenset({1})))
     assert other == ("b", Table(["arm", "n"], [["x", "2"]], frozenset({1})))
@@ -84,8 +102,19 @@ def test_links_lead_to_headings_that_are_there() -> None:
             if path.endswith(".png"):
                 assert path.startswith("../") == file.startswith("appendix/")
                 continue
-            other = found[str((Path(file).parent / path).as_posix()).replace("appendix/../", "")] if path else text
-            headings = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in _headings(other)]
+            other = (
+                found[
+                    str((Path(file).parent / path).as_posix()).replace(
+                        "appendix/../", ""
+                    )
+                ]
+                if path
+                else text
+            )
+            headings = [
+                re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+                for title in _headings(other)
+            ]
             assert not anchor or anchor in headings
 
 

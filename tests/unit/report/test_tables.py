@@ -52,7 +52,9 @@ EFFECT = numerals.effect(25.0, 20.0, 30.0)
 
 @pytest.fixture(scope="module")
 def measured() -> Measured:
-    return campaign.measured(campaign.levels_table(campaign.cells(), runs=3, levels=LEVELS))
+    return campaign.measured(
+        campaign.levels_table(campaign.cells(), runs=3, levels=LEVELS)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,30 +73,60 @@ def row(table: Table, *keys: str) -> Sequence[str]:
 
 def of_model(measured: Measured, model: str) -> Measured:
     """What was measured of one model."""
-    tables = {name: getattr(measured, name) for name in ("levels", "peaks", "comparison")}
+    tables = {
+        name: getattr(measured, name) for name in ("levels", "peaks", "comparison")
+    }
     kept = {name: table[table["model"] == model] for name, table in tables.items()}
-    return dataclasses.replace(measured, runs=[run for run in measured.runs if run.cell.model == model], **kept)
+    return dataclasses.replace(
+        measured, runs=[run for run in measured.runs if run.cell.model == model], **kept
+    )
 
 
 def with_contrast(measured: Measured, **changes: object) -> Measured:
     """The same with the contrast of the two tiers declared."""
-    base = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"].iloc[[0]]
+    base = measured.comparison[
+        measured.comparison["metric"] == "throughput_tok_s"
+    ].iloc[[0]]
     facts = {
-        **{"model": ONE[0], "scenario": ONE[1], "cpu_blocks": ONE[2], "baseline": "/".join(map(str, OTHER))},
-        **{"effect_percent": 25.0, "low_percent": 20.0, "high_percent": 30.0, "verdict": words.BETTER, "reason": ""},
+        **{
+            "model": ONE[0],
+            "scenario": ONE[1],
+            "cpu_blocks": ONE[2],
+            "baseline": "/".join(map(str, OTHER)),
+        },
+        **{
+            "effect_percent": 25.0,
+            "low_percent": 20.0,
+            "high_percent": 30.0,
+            "verdict": words.BETTER,
+            "reason": "",
+        },
         **{"level": 300.0, **changes},
     }
     return dataclasses.replace(measured, contrasts=base.assign(**facts))
 
 
-def test_every_table_has_as_many_cells_as_its_header(plan: ReportPlan, measured: Measured) -> None:
+def test_every_table_has_as_many_cells_as_its_header(
+    plan: ReportPlan, measured: Measured
+) -> None:
     tables = [
         *(peak_table(plan, measured, model) for model in campaign.MODELS),
-        *(strategy_table(plan, measured), completed_table(plan, measured), guide_table(plan, measured)),
+        *(
+            strategy_table(plan, measured),
+            completed_table(plan, measured),
+            guide_table(plan, measured),
+        ),
         *(arms_table(plan, measured, model) for model in campaign.MODELS),
         pair_table(plan, measured),
-        *(blocks_table(plan, measured), budget_table(plan, measured), *system_tables(plan, measured).values()),
-        *(guidance_table(plan, measured), gap_table(plan, measured, {"pcp_lmcache": "x"})),
+        *(
+            blocks_table(plan, measured),
+            budget_table(plan, measured),
+            *system_tables(plan, measured).values(),
+        ),
+        *(
+            guidance_table(plan, measured),
+            gap_table(plan, measured, {"pcp_lmcache": "x"}),
+        ),
     ]
     for table in tables:
         assert table.rows
@@ -105,24 +137,36 @@ def test_every_table_has_as_many_cells_as_its_header(plan: ReportPlan, measured:
 def test_models_stand_by_size(plan: ReportPlan, measured: Measured) -> None:
     order = ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ"]
     parts = system_tables(plan, measured).values()
-    for table in (completed_table(plan, measured), budget_table(plan, measured), *parts):
+    for table in (
+        completed_table(plan, measured),
+        budget_table(plan, measured),
+        *parts,
+    ):
         assert list(dict.fromkeys(column(table, "model"))) == order
         assert len(table.rows) == 34
 
 
-def test_a_strategy_comes_from_the_verdicts(plan: ReportPlan, measured: Measured) -> None:
+def test_a_strategy_comes_from_the_verdicts(
+    plan: ReportPlan, measured: Measured
+) -> None:
     table = strategy_table(plan, measured)
     verdicts = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"]
     for model in campaign.MODELS:
         cells = row(table, model)
-        better = verdicts[(verdicts["model"] == model) & (verdicts["verdict"] == words.BETTER)]
+        better = verdicts[
+            (verdicts["model"] == model) & (verdicts["verdict"] == words.BETTER)
+        ]
         assert len([part for part in cells[1].split("; ") if part]) == len(better)
         assert ("arms that" in cells[-1]) == (len(better) > 1)
 
 
-def test_without_a_better_arm_the_baseline_stays(plan: ReportPlan, measured: Measured) -> None:
+def test_without_a_better_arm_the_baseline_stays(
+    plan: ReportPlan, measured: Measured
+) -> None:
     nothing_better = measured.comparison.assign(verdict=words.PARITY)
-    table = strategy_table(plan, dataclasses.replace(measured, comparison=nothing_better))
+    table = strategy_table(
+        plan, dataclasses.replace(measured, comparison=nothing_better)
+    )
     (kept,) = set(column(table, "conclusion"))
     assert kept.startswith("no-offload: ")
     open_ = measured.comparison.assign(verdict=words.INCONCLUSIVE)
@@ -131,7 +175,9 @@ def test_without_a_better_arm_the_baseline_stays(plan: ReportPlan, measured: Mea
     assert undecided.startswith("undecided: no-offload ")
 
 
-def test_a_better_throughput_at_the_cost_of_latency_is_said(plan: ReportPlan, measured: Measured) -> None:
+def test_a_better_throughput_at_the_cost_of_latency_is_said(
+    plan: ReportPlan, measured: Measured
+) -> None:
     comparison = measured.comparison.assign(verdict=words.BETTER)
     comparison.loc[comparison["metric"] == "ttft_ms_p50", "verdict"] = words.WORSE
     table = strategy_table(plan, dataclasses.replace(measured, comparison=comparison))
@@ -139,10 +185,15 @@ def test_a_better_throughput_at_the_cost_of_latency_is_said(plan: ReportPlan, me
     assert all("worse median TTFT" in cell for cell in better)
 
 
-def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(measured: Measured) -> None:
+def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(
+    measured: Measured,
+) -> None:
     found = pair(measured, ONE, OTHER)
     assert (found["verdict"], found["reason"]) == (words.NOT_ASSESSED, UNDECLARED)
-    at = [measured.levels_of(cell, found["level"])["throughput_tok_s"] for cell in (ONE, OTHER)]
+    at = [
+        measured.levels_of(cell, found["level"])["throughput_tok_s"]
+        for cell in (ONE, OTHER)
+    ]
     ratio = np.exp(np.log(at[0].to_numpy()).mean() - np.log(at[1].to_numpy()).mean())
     assert found["effect_percent"] == pytest.approx(100 * (ratio - 1))
     assert "no interval" in effect_text(found)
@@ -151,12 +202,20 @@ def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(
 def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -> None:
     declared = with_contrast(measured, bound="at least")
     forwards, backwards = pair(declared, ONE, OTHER), pair(declared, OTHER, ONE)
-    assert (forwards["effect_percent"], forwards["verdict"], forwards["level"]) == (25.0, words.BETTER, 300)
+    assert (forwards["effect_percent"], forwards["verdict"], forwards["level"]) == (
+        25.0,
+        words.BETTER,
+        300,
+    )
     assert backwards["verdict"] == words.WORSE
     assert (forwards["bound"], backwards["bound"]) == ("at least", "at most")
     assert backwards["effect_percent"] == pytest.approx(-20.0)
     assert backwards["low_percent"] == pytest.approx(100 * (1 / 1.3 - 1))
-    assert backwards["low_percent"] < backwards["effect_percent"] < backwards["high_percent"]
+    assert (
+        backwards["low_percent"]
+        < backwards["effect_percent"]
+        < backwards["high_percent"]
+    )
 
 
 def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baselines(
@@ -166,18 +225,37 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     table = comparison_table(declared, "Qwen3-14B", "throughput_tok_s")
     assert row(table, "lmcache-local 20K", "lmcache-local 10K", EFFECT)
     assert strategy_table(plan, declared).rows == strategy_table(plan, measured).rows
-    assert arms_table(plan, declared, ONE[0]).rows == arms_table(plan, measured, ONE[0]).rows
+    assert (
+        arms_table(plan, declared, ONE[0]).rows
+        == arms_table(plan, measured, ONE[0]).rows
+    )
     assert answer_of(plan, declared) == answer_of(plan, measured)
-    assert row(pair_table(plan, declared), ONE[0], cell_label(ONE), cell_label(OTHER), EFFECT, "**better**")
+    assert row(
+        pair_table(plan, declared),
+        ONE[0],
+        cell_label(ONE),
+        cell_label(OTHER),
+        EFFECT,
+        "**better**",
+    )
 
 
-def test_what_is_only_indicative_says_what_it_points_to(plan: ReportPlan, measured: Measured) -> None:
-    hint = with_contrast(measured, verdict="indicative", indication="better", reason="single runs")
+def test_what_is_only_indicative_says_what_it_points_to(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    hint = with_contrast(
+        measured, verdict="indicative", indication="better", reason="single runs"
+    )
     table = comparison_table(hint, "Qwen3-14B", "throughput_tok_s")
     assert "indicative: better" in row(table, "lmcache-local 20K", "lmcache-local 10K")
     compared = f"{cell_label(ONE)} against {cell_label(OTHER)}"
-    assert row(gap_table(plan, hint, {}), f"Qwen3-14B, {compared}: {METRIC_TITLES['throughput_tok_s']}")
-    late = with_contrast(measured, verdict=words.INDICATIVE_TIME, indication="better", reason="")
+    assert row(
+        gap_table(plan, hint, {}),
+        f"Qwen3-14B, {compared}: {METRIC_TITLES['throughput_tok_s']}",
+    )
+    late = with_contrast(
+        measured, verdict=words.INDICATIVE_TIME, indication="better", reason=""
+    )
     assert row(gap_table(plan, late, {}), "measured at another time than its baseline")
 
 
@@ -185,9 +263,17 @@ def test_averages_over_models_name_the_models(measured: Measured) -> None:
     assert average_table(measured).rows == []
     means = pd.DataFrame(
         {
-            **{"scenario": ["lmcache-local"], "cpu_blocks": [10_000], "metric": ["throughput_tok_s"], "models": [2]},
+            **{
+                "scenario": ["lmcache-local"],
+                "cpu_blocks": [10_000],
+                "metric": ["throughput_tok_s"],
+                "models": [2],
+            },
             **{"effect_percent": [5.2], "low_percent": [1.0], "high_percent": [9.6]},
-            **{"panel": ["Qwen3-8B;Qwen3-14B"], "missing": ["Qwen3-0.6B/lmcache-local/10000"]},
+            **{
+                "panel": ["Qwen3-8B;Qwen3-14B"],
+                "missing": ["Qwen3-0.6B/lmcache-local/10000"],
+            },
         }
     )
     table = average_table(dataclasses.replace(measured, averages=means))
@@ -202,10 +288,28 @@ def test_averages_over_models_name_the_models(measured: Measured) -> None:
 def test_checks_of_the_campaign_as_a_whole_are_listed(measured: Measured) -> None:
     checks = pd.DataFrame(
         [
-            {"model": None, "level": None, "severity": "fail", "check": "rows_once", "message": "twice"},
-            {"model": "Qwen3-8B", "scenario": "no-offload", "cpu_blocks": 0, "level": None, "severity": "note"}
+            {
+                "model": None,
+                "level": None,
+                "severity": "fail",
+                "check": "rows_once",
+                "message": "twice",
+            },
+            {
+                "model": "Qwen3-8B",
+                "scenario": "no-offload",
+                "cpu_blocks": 0,
+                "level": None,
+                "severity": "note",
+            }
             | {"check": "edge", "message": "at the edge"},
-            {"model": "Qwen3-8B", "level": 50, "severity": "fail", "check": "steadiness", "message": "rose"},
+            {
+                "model": "Qwen3-8B",
+                "level": 50,
+                "severity": "fail",
+                "check": "steadiness",
+                "message": "rose",
+            },
         ]
     )
     failed, noted = check_tables(dataclasses.replace(measured, checks=checks))
@@ -215,26 +319,44 @@ def test_checks_of_the_campaign_as_a_whole_are_listed(measured: Measured) -> Non
     assert example == f"Qwen3-8B, no-offload: {checks.loc[1, 'message']}"
 
 
-def test_what_was_found_at_several_levels_of_a_run_is_said_once(measured: Measured) -> None:
+def test_what_was_found_at_several_levels_of_a_run_is_said_once(
+    measured: Measured,
+) -> None:
     levels = measured.levels.copy()
-    at = (levels["model"] == "Qwen3-8B") & (levels["scenario"] == "llm-d-redis") & (levels["run"] == 2)
+    at = (
+        (levels["model"] == "Qwen3-8B")
+        & (levels["scenario"] == "llm-d-redis")
+        & (levels["run"] == 2)
+    )
     message = "every prompt is unique"
     failed = columns([Outcome("no_reuse", "fail", message)])
     levels.loc[at, list(failed)] = list(failed.values())
     failed, _ = check_tables(dataclasses.replace(measured, levels=levels))
     said = ", ".join(map(str, LEVELS))
-    assert list(failed.rows) == [["Qwen3-8B", "llm-d-redis", "2", said, "`no_reuse`", message]]
+    assert list(failed.rows) == [
+        ["Qwen3-8B", "llm-d-redis", "2", said, "`no_reuse`", message]
+    ]
 
 
-def test_what_is_not_recorded_is_not_shown_empty(plan: ReportPlan, measured: Measured) -> None:
-    bare = dataclasses.replace(measured, peaks=measured.peaks.drop(columns=[*campaign.METRICS], errors="ignore"))
+def test_what_is_not_recorded_is_not_shown_empty(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    bare = dataclasses.replace(
+        measured,
+        peaks=measured.peaks.drop(columns=[*campaign.METRICS], errors="ignore"),
+    )
     assert system_tables(plan, bare) == {}
     runs = [msgspec.structs.replace(run, server={}) for run in measured.runs]
     assert command_lines(plan, dataclasses.replace(measured, runs=runs)) == {}
 
 
-def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: ReportPlan, measured: Measured) -> None:
-    beside = [SidecarRecord("redis", "7.0.15", ["redis-server", "--save", ""]), SidecarRecord("epp")]
+def test_what_ran_beside_the_server_is_shown_as_it_ran(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    beside = [
+        SidecarRecord("redis", "7.0.15", ["redis-server", "--save", ""]),
+        SidecarRecord("epp"),
+    ]
     runs = [msgspec.structs.replace(run, companions=beside) for run in measured.runs]
     found = dataclasses.replace(measured, runs=runs)
     assert ["Redis", "7.0.15"] in software_table(found).rows
@@ -244,34 +366,61 @@ def test_what_ran_beside_the_server_is_shown_as_it_ran(plan: ReportPlan, measure
     assert all(lines[1:2] == ["redis-server --save ''"] for lines in shown.values())
 
 
-def test_the_build_of_an_arm_is_named_with_what_tells_it_apart(plan: ReportPlan, measured: Measured) -> None:
-    built = {"kind": "checkout", "key": "1a2b", "title": "vllm of patched at 3c4d with changes"}
+def test_the_build_of_an_arm_is_named_with_what_tells_it_apart(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    built = {
+        "kind": "checkout",
+        "key": "1a2b",
+        "title": "vllm of patched at 3c4d with changes",
+    }
     runs = [msgspec.structs.replace(measured.runs[0], build=built), *measured.runs[1:]]
     rows = software_table(dataclasses.replace(measured, runs=runs)).rows
     named = f"build of `{measured.runs[0].cell.scenario}`"
-    assert [row for row in rows if "build of" in row[0]] == [[named, f"{built['title']} (`1a2b`)"]]
+    assert [row for row in rows if "build of" in row[0]] == [
+        [named, f"{built['title']} (`1a2b`)"]
+    ]
 
 
 def test_a_pair_differs_in_one_thing(plan: ReportPlan, measured: Measured) -> None:
     table = pair_table(plan, measured)
-    stores = [cells for cells in table.rows if cells[1].replace("valkey", "redis") == cells[3]]
-    sizes = [cells for cells in table.rows if cells[1].replace("20K", "10K") == cells[3]]
-    native = [cells for cells in table.rows if cells[1].replace("lmcache-local", "native-offload") == cells[3]]
+    stores = [
+        cells for cells in table.rows if cells[1].replace("valkey", "redis") == cells[3]
+    ]
+    sizes = [
+        cells for cells in table.rows if cells[1].replace("20K", "10K") == cells[3]
+    ]
+    native = [
+        cells
+        for cells in table.rows
+        if cells[1].replace("lmcache-local", "native-offload") == cells[3]
+    ]
     assert (len(stores), len(native), len(sizes)) == (8, 6, 6)
     assert len(table.rows) == 20
     assert {cells[6] for cells in table.rows} == {words.NOT_ASSESSED}
 
 
-def test_blocks_weigh_what_the_geometry_says(plan: ReportPlan, measured: Measured) -> None:
+def test_blocks_weigh_what_the_geometry_says(
+    plan: ReportPlan, measured: Measured
+) -> None:
     """The figures of the published table of blocks, recomputed."""
     table = blocks_table(plan, measured)
-    gib = dict(zip(column(table, "model"), column(table, "10K blocks, GiB"), strict=True))
-    assert gib == {"Qwen3-0.6B": "17.09", "Qwen3-8B": "21.97", "Qwen3-14B": "24.41", "Qwen3-32B-AWQ": "39.06"}
+    gib = dict(
+        zip(column(table, "model"), column(table, "10K blocks, GiB"), strict=True)
+    )
+    assert gib == {
+        "Qwen3-0.6B": "17.09",
+        "Qwen3-8B": "21.97",
+        "Qwen3-14B": "24.41",
+        "Qwen3-32B-AWQ": "39.06",
+    }
     gb = dict(zip(column(table, "model"), column(table, "20K blocks, GB"), strict=True))
     assert (gb["Qwen3-14B"], gb["Qwen3-32B-AWQ"]) == ("52.43", "83.89")
 
 
-def test_latencies_in_the_form_of_the_guide(plan: ReportPlan, measured: Measured) -> None:
+def test_latencies_in_the_form_of_the_guide(
+    plan: ReportPlan, measured: Measured
+) -> None:
     table = guide_table(plan, measured)
     assert table.header[3:] == [
         *("mean TTFT, s", "P90 TTFT, s", "mean E2E latency, s", "P90 E2E latency, s"),
@@ -280,7 +429,9 @@ def test_latencies_in_the_form_of_the_guide(plan: ReportPlan, measured: Measured
     assert all(float(cells[3].replace(",", "")) > 0 for cells in table.rows)
 
 
-def test_completed_requests_stand_beside_what_did_not_complete(plan: ReportPlan, measured: Measured) -> None:
+def test_completed_requests_stand_beside_what_did_not_complete(
+    plan: ReportPlan, measured: Measured
+) -> None:
     table = completed_table(plan, measured)
     for cells in table.rows:
         done, unfinished, failed = (int(cells[at].replace(",", "")) for at in (3, 4, 5))
@@ -288,7 +439,9 @@ def test_completed_requests_stand_beside_what_did_not_complete(plan: ReportPlan,
         assert float(cells[6]) == pytest.approx(share, rel=0.06)
 
 
-def test_guidance_weighs_tiers_against_the_working_set(plan: ReportPlan, measured: Measured) -> None:
+def test_guidance_weighs_tiers_against_the_working_set(
+    plan: ReportPlan, measured: Measured
+) -> None:
     table = guidance_table(plan, measured)
     sizes = [cells[2] for cells in table.rows if cells[1] == "how large a tier"]
     assert all(numbers(text)[:2] == ["1,600,000", "100,000"] for text in sizes)
@@ -296,20 +449,37 @@ def test_guidance_weighs_tiers_against_the_working_set(plan: ReportPlan, measure
     assert (short.partition(" ")[0], short.partition(": ")[2]) == ("too", "10K, 20K")
     assert (below.partition(" ")[0], below.partition(": ")[2]) == ("smaller", "10K")
     memory = [cells[2] for cells in table.rows if cells[1] == "host memory"]
-    assert any(text.startswith("20K blocks: 78.12") and "; at most " in text for text in memory)
+    assert any(
+        text.startswith("20K blocks: 78.12") and "; at most " in text for text in memory
+    )
 
 
-def test_the_numbers_of_the_guidance_are_cells(plan: ReportPlan, measured: Measured) -> None:
+def test_the_numbers_of_the_guidance_are_cells(
+    plan: ReportPlan, measured: Measured
+) -> None:
     table = guidance_numbers(plan, measured)
-    assert row(table, "Qwen3-32B-AWQ", "1,600,000", "100,000", "208,080", "no-offload", "20K", "320,000", "78.12 GiB")
+    assert row(
+        table,
+        "Qwen3-32B-AWQ",
+        "1,600,000",
+        "100,000",
+        "208,080",
+        "no-offload",
+        "20K",
+        "320,000",
+        "78.12 GiB",
+    )
     assert row(table, "Qwen3-0.6B", "10K", "160,000", "17.09 GiB")
     assert len(table.rows) == 6
 
 
 @pytest.mark.parametrize(
-    ("percent", "says"), [(30.0, "below 50 %"), (60.0, "between 50 % and 70 %"), (90.0, "above 70 %")]
+    ("percent", "says"),
+    [(30.0, "below 50 %"), (60.0, "between 50 % and 70 %"), (90.0, "above 70 %")],
 )
-def test_guidance_reads_the_baselines_hit_rate(plan: ReportPlan, measured: Measured, percent: float, says: str) -> None:
+def test_guidance_reads_the_baselines_hit_rate(
+    plan: ReportPlan, measured: Measured, percent: float, says: str
+) -> None:
     levels = measured.levels.assign(prefix_cache_hit_percent=percent)
     table = guidance_table(plan, dataclasses.replace(measured, levels=levels))
     hits = [cells[2] for cells in table.rows if cells[1] == "prefix hits on the device"]
@@ -317,8 +487,12 @@ def test_guidance_reads_the_baselines_hit_rate(plan: ReportPlan, measured: Measu
     assert all(says in text and text.startswith("no-offload") for text in hits)
 
 
-def test_what_is_open_comes_with_what_would_settle_it(plan: ReportPlan, measured: Measured) -> None:
-    single = campaign.measured(campaign.levels_table(campaign.cells(), runs=1, levels=LEVELS))
+def test_what_is_open_comes_with_what_would_settle_it(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    single = campaign.measured(
+        campaign.levels_table(campaign.cells(), runs=1, levels=LEVELS)
+    )
     table = gap_table(plan, single, {"pcp_lmcache": "not recorded"})
     assert any("`runs: 3`" in cells[2] for cells in table.rows)
     figure = find_figure("pcp_lmcache", campaign.MODELS)
@@ -326,13 +500,22 @@ def test_what_is_open_comes_with_what_would_settle_it(plan: ReportPlan, measured
     assert row(table, f"figure: {figure.title}", "not recorded")
     declare = "`contrasts: [[lmcache-valkey, lmcache-redis]]`"
     models = "Qwen3-0.6B, Qwen3-8B, Qwen3-14B, Qwen3-32B-AWQ"
-    assert row(table, f"lmcache-valkey against lmcache-redis: {models}")[2].startswith(declare)
+    assert row(table, f"lmcache-valkey against lmcache-redis: {models}")[2].startswith(
+        declare
+    )
     large_models = "Qwen3-14B, Qwen3-32B-AWQ"
     assert row(table, f"native-offload 20K against native-offload 10K: {large_models}")
-    only = [cell for cell in campaign.cells() if cell[1] in ("no-offload", "native-offload") and cell[2] != 20_000]
+    only = [
+        cell
+        for cell in campaign.cells()
+        if cell[1] in ("no-offload", "native-offload") and cell[2] != 20_000
+    ]
     few = campaign.measured(campaign.levels_table(only, levels=LEVELS))
     open_ = column(gap_table(campaign.plan(only), few, {}), "not assessed")
-    assert all(any(what in subject for subject in open_) for what in ("Valkey", "native offload", "tier's size"))
+    assert all(
+        any(what in subject for subject in open_)
+        for what in ("Valkey", "native offload", "tier's size")
+    )
 
 
 @pytest.mark.parametrize(
@@ -349,10 +532,20 @@ def test_what_is_open_comes_with_what_would_settle_it(plan: ReportPlan, measured
         (THROUGHPUT, {"model": "other"}, "measure its baseline"),
     ],
 )
-def test_a_reason_leads_to_what_removes_it(metric: str, values: dict[str, object], advice: str) -> None:
+def test_a_reason_leads_to_what_removes_it(
+    metric: str, values: dict[str, object], advice: str
+) -> None:
     """Each reason is the one that the comparison gives where an arm's levels have these values."""
-    levels = campaign.levels_table([("Qwen3-8B", arm, 0) for arm in ("no-offload", "llm-d-redis")], levels=(50,))
-    goodput = {GOODPUT: 1.0, f"{GOODPUT}_se": 0.1, "goodput_met": 90, "goodput_settled": 100, "goodput_cut": 0.0}
+    levels = campaign.levels_table(
+        [("Qwen3-8B", arm, 0) for arm in ("no-offload", "llm-d-redis")], levels=(50,)
+    )
+    goodput = {
+        GOODPUT: 1.0,
+        f"{GOODPUT}_se": 0.1,
+        "goodput_met": 90,
+        "goodput_settled": 100,
+        "goodput_cut": 0.0,
+    }
     levels = levels.assign(**goodput, concurrency_shortfall=0.0, activity="shown")
     for name, value in values.items():
         levels.loc[levels["scenario"] == "llm-d-redis", name] = value
@@ -362,11 +555,16 @@ def test_a_reason_leads_to_what_removes_it(metric: str, values: dict[str, object
 
 
 def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None:
-    levels = campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=LEVELS).assign(rate_req_s=1.0)
+    levels = campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=LEVELS).assign(
+        rate_req_s=1.0
+    )
     table = gap_table(plan, campaign.measured(levels), {})
     throughput = [cells for cells in table.rows if OPEN_LOOP in cells[1]]
     assert throughput
-    assert all(cells[0].endswith("Throughput") and cells[2].startswith("nothing: ") for cells in throughput)
+    assert all(
+        cells[0].endswith("Throughput") and cells[2].startswith("nothing: ")
+        for cells in throughput
+    )
 
 
 def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
@@ -375,15 +573,26 @@ def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
     one, other = (first["Qwen3-8B", arm, 0] for arm in ("no-offload", "llm-d-redis"))
     twin = msgspec.structs.replace(other, specification=one.specification)
     (same,) = alike(dataclasses.replace(measured, runs=[one, twin]))
-    assert re.findall(r"[\w.-]+", same) == ["Qwen3-8B", "no-offload", "and", "llm-d-redis"]
+    assert re.findall(r"[\w.-]+", same) == [
+        "Qwen3-8B",
+        "no-offload",
+        "and",
+        "llm-d-redis",
+    ]
 
 
 @pytest.mark.parametrize(
     "keys",
-    [[("Qwen3-8B", "native-offload", 10_000)], [("Qwen3-8B", "no-offload", 0)], campaign.cells()[5:9]],
+    [
+        [("Qwen3-8B", "native-offload", 10_000)],
+        [("Qwen3-8B", "no-offload", 0)],
+        campaign.cells()[5:9],
+    ],
     ids=["an arm", "a baseline", "four"],
 )
-def test_any_subset_of_cells_makes_all_tables(plan: ReportPlan, keys: list[CellKey]) -> None:
+def test_any_subset_of_cells_makes_all_tables(
+    plan: ReportPlan, keys: list[CellKey]
+) -> None:
     facts = campaign.measured(campaign.levels_table(keys, runs=1, levels=(50,)))
     done, gaps = completed_table(plan, facts), gap_table(plan, facts, {})
     named = {(model, cell_label((model, arm, blocks))) for model, arm, blocks in keys}
@@ -391,7 +600,9 @@ def test_any_subset_of_cells_makes_all_tables(plan: ReportPlan, keys: list[CellK
     assert {tuple(cells[:2]) for cells in guide_table(plan, facts).rows} == named
     missing = [cells for cells in gaps.rows if cells[1] == "not measured"]
     assert len(missing) == len(plan.cells) - len(keys)
-    assert set(column(guidance_table(plan, facts), "model")) == {model for model, _, _ in keys}
+    assert set(column(guidance_table(plan, facts), "model")) == {
+        model for model, _, _ in keys
+    }
     # One run of what has no baseline beside it decides nothing.
     decided = [cells[1:4] for cells in strategy_table(plan, facts).rows]
     assert decided == [["", "", ""]] * len(decided)
@@ -399,32 +610,76 @@ def test_any_subset_of_cells_makes_all_tables(plan: ReportPlan, keys: list[CellK
         assert {len(cells) for cells in table.rows} <= {len(table.header)}
 
 
-def test_the_system_is_shown_part_by_part_and_each_gpu_where_there_are_several(measured: Measured) -> None:
+def test_the_system_is_shown_part_by_part_and_each_gpu_where_there_are_several(
+    measured: Measured,
+) -> None:
     cells = campaign.cells(("Qwen3-8B",))
     plan, measured = campaign.plan(cells), of_model(measured, "Qwen3-8B")
-    one = {"gpu_utilisation_percent_by_instance": "gpu0=90;gpu1=40", "gpu_power_w_by_instance": "gpu0=300;gpu1=120"}
+    one = {
+        "gpu_utilisation_percent_by_instance": "gpu0=90;gpu1=40",
+        "gpu_power_w_by_instance": "gpu0=300;gpu1=120",
+    }
     peaks = measured.peaks.assign(epp_scheduling_ms=1.5, network_in_mb_s=12.0)
     levels = measured.levels.assign(**one, epp_scheduling_ms=1.5, network_in_mb_s=12.0)
-    found = system_tables(plan, dataclasses.replace(measured, levels=levels, peaks=peaks))
-    assert {"The server and its caches", "GPUs", "Network and disks", "Routing, index and stores"} < set(found)
-    assert row(found["Each GPU"], "Qwen3-8B", "no-offload", "gpu1")[-2:] == ["40", "120"]
+    found = system_tables(
+        plan, dataclasses.replace(measured, levels=levels, peaks=peaks)
+    )
+    assert {
+        "The server and its caches",
+        "GPUs",
+        "Network and disks",
+        "Routing, index and stores",
+    } < set(found)
+    assert row(found["Each GPU"], "Qwen3-8B", "no-offload", "gpu1")[-2:] == [
+        "40",
+        "120",
+    ]
     assert len(found["Each GPU"].rows) == 2 * len(cells)
-    alone = levels.assign(**{name: text.partition(";")[0] for name, text in one.items()})
-    assert "Each GPU" not in system_tables(plan, dataclasses.replace(measured, levels=alone))
+    alone = levels.assign(
+        **{name: text.partition(";")[0] for name, text in one.items()}
+    )
+    assert "Each GPU" not in system_tables(
+        plan, dataclasses.replace(measured, levels=alone)
+    )
 
 
-def test_an_entry_of_the_catalogue_makes_a_column_and_stands_in_the_report(tmp_path: Path) -> None:
-    added = {"title": "Busiest share", "unit": "percent", "pcp": "kernel.percpu.share", "scale": 100}
-    added |= {"reduction": "max", "instances": "max", "plausible": [0, 100], "table": "Shares"}
-    metrics = yaml.safe_load(yaml.safe_dump({**campaign.METRICS, "busiest_share_percent": added}, sort_keys=False))
+def test_an_entry_of_the_catalogue_makes_a_column_and_stands_in_the_report(
+    tmp_path: Path,
+) -> None:
+    added = {
+        "title": "Busiest share",
+        "unit": "percent",
+        "pcp": "kernel.percpu.share",
+        "scale": 100,
+    }
+    added |= {
+        "reduction": "max",
+        "instances": "max",
+        "plausible": [0, 100],
+        "table": "Shares",
+    }
+    metrics = yaml.safe_load(
+        yaml.safe_dump(
+            {**campaign.METRICS, "busiest_share_percent": added}, sort_keys=False
+        )
+    )
     keys = [("Qwen3-8B", "no-offload", 0), ("Qwen3-8B", "llm-d-redis", 0)]
     levels = campaign.levels_table(keys, runs=1, levels=(1, 50)).drop(
         columns=[*campaign.METRICS, "pcp_samples", "pcp_notes"]
     )
-    levels = with_system_metrics(levels, campaign.recording(tmp_path), metrics, "0.32.0")
+    levels = with_system_metrics(
+        levels, campaign.recording(tmp_path), metrics, "0.32.0"
+    )
     assert levels["busiest_share_percent"].between(50, 100).all()
-    peaks = pd.DataFrame([peak_row(rows, list(metrics)) for _, rows in levels.groupby("scenario", sort=False)])
-    facts = Measured(campaign.runs_of(levels), levels, peaks, campaign.measured(levels).comparison)
+    peaks = pd.DataFrame(
+        [
+            peak_row(rows, list(metrics))
+            for _, rows in levels.groupby("scenario", sort=False)
+        ]
+    )
+    facts = Measured(
+        campaign.runs_of(levels), levels, peaks, campaign.measured(levels).comparison
+    )
     made = system_tables(campaign.plan(keys, metrics=metrics), facts)["Shares"]
     assert made.header[3] == "Busiest share, percent"
     assert [cells[1] for cells in made.rows] == ["no-offload", "llm-d-redis"]

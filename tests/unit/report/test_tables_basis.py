@@ -30,13 +30,21 @@ def test_every_comparison_has_a_row_that_fits_a_page() -> None:
     # The model becomes a title.
     assert len(table.header) - 1 <= WIDEST
     assert len(table.rows) == 6
-    assert of_arm(table, "lmcache-local 10K")[2:4] == ["the same", "active in 5 of 5 runs"]
+    assert of_arm(table, "lmcache-local 10K")[2:4] == [
+        "the same",
+        "active in 5 of 5 runs",
+    ]
 
 
 def test_what_refuses_is_bold_and_what_qualifies_in_italics() -> None:
     other_work = basis_table(*campaign("lmcache-local", request_output_tokens=32.0))
-    assert of_arm(other_work, "lmcache-local 10K")[2] == "**output tokens of a request 32 against 64**"
-    other_build = basis_table(*campaign("lmcache-local", server_build="lmcache/vllm 0.11"))
+    assert (
+        of_arm(other_work, "lmcache-local 10K")[2]
+        == "**output tokens of a request 32 against 64**"
+    )
+    other_build = basis_table(
+        *campaign("lmcache-local", server_build="lmcache/vllm 0.11")
+    )
     assert "*other build*; one machine" in of_arm(other_build, "lmcache-local 10K")[4]
 
 
@@ -45,10 +53,19 @@ def test_a_qualified_verdict_is_never_shown_without_what_qualifies_it() -> None:
     verdict = of_arm(arms_table(*found, MODEL), "native-offload 10K")[4]
     assert verdict.startswith("**worse**, ")
     assert "other build" in verdict
-    said = next(sentence for sentence in answer_of(*found).sentences if "native-offload 10K -" in sentence)
+    said = next(
+        sentence
+        for sentence in answer_of(*found).sentences
+        if "native-offload 10K -" in sentence
+    )
     assert "other build" in said
 
 
-def test_what_keeps_an_arm_from_its_verdict_has_a_step_that_would_do_away_with_it() -> None:
+def test_what_keeps_an_arm_from_its_verdict_has_a_step_that_would_do_away_with_it() -> (
+    None
+):
     gaps = gap_table(*campaign("lmcache-local", request_output_tokens=32.0), {})
-    assert any("lmcache-local 10K" in row[0] and row[2] == "one workload for both" for row in gaps.rows)
+    assert any(
+        "lmcache-local 10K" in row[0] and row[2] == "one workload for both"
+        for row in gaps.rows
+    )

@@ -10,49 +10,84 @@ from kveval.store.run_file import Cell, CopyBandwidth, LevelRun
 
 EMPTY = pd.DataFrame()
 PLAIN, TIERED = ("whole", "no-offload", 0), ("whole", "native-offload", 2000)
-SCENARIOS = {"no-offload": {"baseline": None}, "native-offload": {"baseline": "no-offload"}}
+SCENARIOS = {
+    "no-offload": {"baseline": None},
+    "native-offload": {"baseline": "no-offload"},
+}
 PLAN = ReportPlan("c", "C", "", 1, [PLAIN, TIERED], SCENARIOS, {})
 
 
 def of(run, cell, profile, levels):
-    specification = run.specification | {"workload": {"profile": profile, "levels": levels}}
-    entries = [LevelRun(level=level, counters=run.levels[0].counters) for level in levels]
+    specification = run.specification | {
+        "workload": {"profile": profile, "levels": levels}
+    }
+    entries = [
+        LevelRun(level=level, counters=run.levels[0].counters) for level in levels
+    ]
     copying = CopyBandwidth(host_gb_s=8.0)
-    return replace(run, cell=Cell(*cell), specification=specification, levels=entries, copy_bandwidth=copying)
+    return replace(
+        run,
+        cell=Cell(*cell),
+        specification=specification,
+        levels=entries,
+        copy_bandwidth=copying,
+    )
 
 
 def rows(cell, ttft_ms):
     names = dict(zip(("model", "scenario", "cpu_blocks"), cell, strict=True))
     return [
-        names | {"level": level, "ttft_ms_mean": ms, "request_prompt_tokens": 520.0} for level, ms in ttft_ms.items()
+        names | {"level": level, "ttft_ms_mean": ms, "request_prompt_tokens": 520.0}
+        for level, ms in ttft_ms.items()
     ]
 
 
 def table(profile, plain_ms, tiered_ms):
-    runs = [of(BASELINE, PLAIN, profile, [*plain_ms]), of(ARM, TIERED, profile, [*tiered_ms])]
+    runs = [
+        of(BASELINE, PLAIN, profile, [*plain_ms]),
+        of(ARM, TIERED, profile, [*tiered_ms]),
+    ]
     levels = pd.DataFrame([*rows(PLAIN, plain_ms), *rows(TIERED, tiered_ms)])
     found = ceilings_table(PLAN, Measured(runs, levels, EMPTY, EMPTY), "whole")
     return [dict(zip(found.header, row, strict=True)) for row in found.rows]
 
 
 def test_at_the_longest_prefix_it_says_what_loading_reaches_and_from_where_it_pays():
-    (row,) = table("prefix-length", {8: 100.0, 64: 700.0, 512: 5200.0}, {8: 120.0, 64: 130.0, 512: 275.0})
+    (row,) = table(
+        "prefix-length",
+        {8: 100.0, 64: 700.0, 512: 5200.0},
+        {8: 120.0, 64: 130.0, 512: 275.0},
+    )
     assert [*row.values()][:2] == ["native-offload 2K", "512"]
-    assert (row["tier loads, GB/s"], row["probe copies, GB/s"], row["loads, % of the probe"]) == (
+    assert (
+        row["tier loads, GB/s"],
+        row["probe copies, GB/s"],
+        row["loads, % of the probe"],
+    ) == (
         "2.00",
         "8.00",
         "25.0",
     )
     assert (row["loaded, tokens/s"], row["prefill, tokens/s"]) == ("20,000", "100")
     # 50 ms / (10 ms - 0.05 ms) a token
-    assert (row["other time, ms a request"], row["loading is faster from, tokens"]) == ("50.0", "6")
+    assert (row["other time, ms a request"], row["loading is faster from, tokens"]) == (
+        "50.0",
+        "6",
+    )
     assert row["measured: faster at"] == "64, 512"
 
 
 def test_where_requests_wait_for_each_other_nothing_is_said_of_prefills():
     (row,) = table("concurrent", {4: 5200.0, 8: 9000.0}, {4: 275.0, 8: 500.0})
     assert row["tier loads, GB/s"] == "2.00"
-    assert not {"prefill, tokens/s", "loading is faster from, tokens", "measured: faster at"} & row.keys()
+    assert (
+        not {
+            "prefill, tokens/s",
+            "loading is faster from, tokens",
+            "measured: faster at",
+        }
+        & row.keys()
+    )
 
 
 def test_one_stream_is_as_good_as_one_length():
@@ -61,7 +96,10 @@ def test_one_stream_is_as_good_as_one_length():
 
 
 def test_an_arm_whose_loads_nobody_counts_has_no_row():
-    runs = [of(BASELINE, PLAIN, "concurrent", [4]), of(BASELINE, TIERED, "concurrent", [4])]
+    runs = [
+        of(BASELINE, PLAIN, "concurrent", [4]),
+        of(BASELINE, TIERED, "concurrent", [4]),
+    ]
     levels = pd.DataFrame([*rows(PLAIN, {4: 1.0}), *rows(TIERED, {4: 1.0})])
     assert not ceilings_table(PLAN, Measured(runs, levels, EMPTY, EMPTY), "whole").rows
     assert not ceilings_table(PLAN, Measured([], EMPTY, EMPTY, EMPTY), "whole").rows

@@ -7,32 +7,72 @@ from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.tables.reuse import enough, predicted_table
 
 BASE, TIERED = ("m", "no-offload", 0), ("m", "native-offload", 5000)
-SCENARIOS = {"no-offload": {"baseline": None}, "native-offload": {"baseline": "no-offload"}}
+SCENARIOS = {
+    "no-offload": {"baseline": None},
+    "native-offload": {"baseline": "no-offload"},
+}
 PLAN = ReportPlan("c", "C", "", 3, [BASE, TIERED], SCENARIOS, {})
 CELL = dict(zip(("model", "scenario", "cpu_blocks"), TIERED, strict=True))
 PREDICTED = pd.DataFrame(
-    [(*TIERED, 2, 3, 200.0, 150.0, 250.0, 210.0, 175.0, 245.0, 60.0, 40.0, 80.0, 90.0, False, 4100.0, 0.0626)],
+    [
+        (
+            *TIERED,
+            2,
+            3,
+            200.0,
+            150.0,
+            250.0,
+            210.0,
+            175.0,
+            245.0,
+            60.0,
+            40.0,
+            80.0,
+            90.0,
+            False,
+            4100.0,
+            0.0626,
+        )
+    ],
     columns=COLUMNS,
 )
-LEVELS = pd.DataFrame([CELL | {"level": 2, "run": run, "ttft_ms_mean": 70.0 + run} for run in (1, 2, 3)])
+LEVELS = pd.DataFrame(
+    [CELL | {"level": 2, "run": run, "ttft_ms_mean": 70.0 + run} for run in (1, 2, 3)]
+)
 COMPARED = pd.DataFrame(
     [
         CELL
-        | {"metric": "throughput_tok_s", "baseline": "m/no-offload/0", "effect_percent": 215.0}
-        | {"low_percent": 180.0, "high_percent": 250.0, "interval_percent": 95.0, "bound": "", "level": 2}
+        | {
+            "metric": "throughput_tok_s",
+            "baseline": "m/no-offload/0",
+            "effect_percent": 215.0,
+        }
+        | {
+            "low_percent": 180.0,
+            "high_percent": 250.0,
+            "interval_percent": 95.0,
+            "bound": "",
+            "level": 2,
+        }
     ]
 )
 EMPTY = pd.DataFrame(columns=["model", "scenario", "cpu_blocks", "level", "metric"])
 
 
-def measured(levels: pd.DataFrame = LEVELS, compared: pd.DataFrame = COMPARED) -> Measured:
+def measured(
+    levels: pd.DataFrame = LEVELS, compared: pd.DataFrame = COMPARED
+) -> Measured:
     return Measured([], levels, EMPTY, compared, predicted=PREDICTED)
 
 
 def test_a_row_has_the_predicted_and_the_measured_change() -> None:
     table = predicted_table(PLAN, measured())
     [row] = table.rows
-    assert row[1:4] == ["native-offload 5K", "+200 % (+150 to +250)", "+215 % (+180 to +250)"]
+    assert row[1:4] == [
+        "native-offload 5K",
+        "+200 % (+150 to +250)",
+        "+215 % (+180 to +250)",
+    ]
     assert row[4:] == ["60 (40 to 80)", "72.0"]
 
 

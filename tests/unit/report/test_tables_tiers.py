@@ -14,7 +14,9 @@ EMPTY = pd.DataFrame()
 
 
 def plan(*scenarios):
-    return ReportPlan("c", "C", "", 1, [("tiny", name, 2000) for name in scenarios], {}, {})
+    return ReportPlan(
+        "c", "C", "", 1, [("tiny", name, 2000) for name in scenarios], {}, {}
+    )
 
 
 def measured(*runs):
@@ -25,8 +27,18 @@ def test_every_cell_and_level_has_its_means_and_only_columns_that_say_something(
     hits = {"vllm:external_prefix_cache_hits_total": 20_000.0}
     runs = [
         run("no-offload", **DEVICE),
-        run("native-offload", **DEVICE, **hits, **{"vllm:kv_offload_load_bytes_total": 20e6}),
-        run("native-offload", **DEVICE, **hits, **{"vllm:kv_offload_load_bytes_total": 30e6}),
+        run(
+            "native-offload",
+            **DEVICE,
+            **hits,
+            **{"vllm:kv_offload_load_bytes_total": 20e6},
+        ),
+        run(
+            "native-offload",
+            **DEVICE,
+            **hits,
+            **{"vllm:kv_offload_load_bytes_total": 30e6},
+        ),
     ]
     table = tiers_table(plan("no-offload", "native-offload"), measured(*runs))
     assert list(table.header[3:]) == [
@@ -34,25 +46,39 @@ def test_every_cell_and_level_has_its_means_and_only_columns_that_say_something(
         "found behind it, %",
         "tier to device, MB",
     ]
-    assert [list(row[2:]) for row in table.rows] == [["4", "65", "", ""], ["4", "65", "10", "25"]]
+    assert [list(row[2:]) for row in table.rows] == [
+        ["4", "65", "", ""],
+        ["4", "65", "10", "25"],
+    ]
 
 
 def test_without_a_tier_there_is_no_table():
-    assert not tiers_table(plan("no-offload"), measured(run("no-offload", **DEVICE))).rows
+    assert not tiers_table(
+        plan("no-offload"), measured(run("no-offload", **DEVICE))
+    ).rows
     assert not tiers_table(plan("no-offload"), measured()).rows
 
 
 def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():
     keys = [("Qwen3-8B", "no-offload", 0), ("Qwen3-8B", "native-offload", 10_000)]
-    measured = large.with_reuse(large.measured(large.levels_table(keys, levels=(1, 50))))
+    measured = large.with_reuse(
+        large.measured(large.levels_table(keys, levels=(1, 50)))
+    )
     every = reuse_table(large.plan(keys), measured, compared=False)
     assert [row[1:3] for row in every.rows] == [
-        *(["no-offload", "1"], ["no-offload", "50"], ["native-offload 10K", "1"], ["native-offload 10K", "50"])
+        *(
+            ["no-offload", "1"],
+            ["no-offload", "50"],
+            ["native-offload 10K", "1"],
+            ["native-offload 10K", "50"],
+        )
     ]
     assert every.rows[0][-2] == "" and " to " in every.rows[-1][-3]
     # The most of the range is what was found.
     assert every.rows[-1][-1] == "0.0"
     promised = measured.levels.assign(predicted_ratio_low=0.9, predicted_ratio_high=0.9)
-    at = reuse_table(large.plan(keys), dataclasses.replace(measured, levels=promised), compared=True)
+    at = reuse_table(
+        large.plan(keys), dataclasses.replace(measured, levels=promised), compared=True
+    )
     assert len(at.rows) == 2 and len(at.header) == len(every.header)
     assert at.rows[1][-2].startswith("-") and at.rows[1][-1]

@@ -25,7 +25,13 @@ from kveval.report.figures.names import FAMILIES, Extent, families_of
 from kveval.report.html.page import write_page
 from kveval.report.report import report_tree, write_report
 from kveval.report.sections import Section
-from kveval.report.tables.value import NEVER, NONE_MET, UNKNOWN, cost_table, goodput_table
+from kveval.report.tables.value import (
+    NEVER,
+    NONE_MET,
+    UNKNOWN,
+    cost_table,
+    goodput_table,
+)
 
 MODEL = "Qwen3-32B-AWQ"
 KEYS = large.cells((MODEL,))
@@ -33,21 +39,34 @@ KNEES = {"no-offload": 100, "native-offload": 60, "lmcache-local": 220}
 
 
 def share(scenario: str, level: int) -> float:
-    return 0.0 if scenario == "llm-d-valkey" else 1 / (1 + (level / KNEES.get(scenario, 100)) ** 6)
+    return (
+        0.0
+        if scenario == "llm-d-valkey"
+        else 1 / (1 + (level / KNEES.get(scenario, 100)) ** 6)
+    )
 
 
 def of_levels(levels: pd.DataFrame) -> Measured:
     groups = levels.groupby(["model", "scenario", "cpu_blocks"], sort=False)
     peaks = pd.DataFrame([peak_row(rows, list(large.METRICS)) for _, rows in groups])
     tables = verdict_tables(levels, peaks, large.BASELINES, Comparison())
-    beside = {name: tables[name] for name in ("contrasts", "averages", "checks", "peak_comparison")}
-    return Measured(large.runs_of(levels), levels, peaks, tables["comparison"], **beside)
+    beside = {
+        name: tables[name]
+        for name in ("contrasts", "averages", "checks", "peak_comparison")
+    }
+    return Measured(
+        large.runs_of(levels), levels, peaks, tables["comparison"], **beside
+    )
 
 
 @cache
-def campaign(change: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table) -> tuple[ReportPlan, Measured]:
+def campaign(
+    change: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table,
+) -> tuple[ReportPlan, Measured]:
     levels = change(with_goodput(large.levels_table(KEYS), share))
-    plan = large.plan(KEYS, goodput=LIMITS, prices={"gpu_hour_usd": 2.5, "host_gib_hour_usd": 0.004})
+    plan = large.plan(
+        KEYS, goodput=LIMITS, prices={"gpu_hour_usd": 2.5, "host_gib_hour_usd": 0.004}
+    )
     return plan, of_levels(levels)
 
 
@@ -76,7 +95,9 @@ def test_where_nothing_is_declared_nothing_is_said() -> None:
 def test_every_arm_has_its_goodput_at_one_level_and_at_its_best() -> None:
     table = goodput_table(*campaign(), MODEL)
     assert len(table.header) == 8
-    assert [row[0] for row in table.rows] == [f"{arm}" for arm in dict.fromkeys(row[0] for row in table.rows)]
+    assert [row[0] for row in table.rows] == [
+        f"{arm}" for arm in dict.fromkeys(row[0] for row in table.rows)
+    ]
     best = row_of(table, "lmcache-local 20K")
     assert best[-1] == "**better**"
     assert "100 concurrent" in best[5]
@@ -91,7 +112,11 @@ def test_none_that_met_the_limits_is_said_in_words_and_has_a_verdict() -> None:
 
 
 def unknown_of_one(levels: pd.DataFrame) -> pd.DataFrame:
-    columns = [name for name in levels if name.startswith("goodput") and name != "goodput_limits"]
+    columns = [
+        name
+        for name in levels
+        if name.startswith("goodput") and name != "goodput_limits"
+    ]
     levels = levels.astype(dict.fromkeys(columns, float))
     levels.loc[levels["scenario"] == "lmcache-redis", columns] = np.nan
     return levels
@@ -105,7 +130,9 @@ def test_what_no_report_tells_is_not_known() -> None:
 
 def test_the_first_screen_says_who_serves_most_within_the_limits() -> None:
     answer = answer_of(*campaign())
-    said = [sentence for sentence in answer.sentences if "TTFT up to 500 ms" in sentence]
+    said = [
+        sentence for sentence in answer.sentences if "TTFT up to 500 ms" in sentence
+    ]
     assert len(said) == 1
     assert "lmcache-local 20K" in said[0]
     assert len(answer.sentences) <= 5
@@ -130,7 +157,9 @@ def test_costs_stand_with_their_intervals_and_where_the_tier_pays() -> None:
 
 def test_open_loops_say_that_all_arms_were_sent_the_same() -> None:
     plan, measured = campaign()
-    runs = [run.workload.update(profile="poisson", levels=[60]) for run in measured.runs]
+    runs = [
+        run.workload.update(profile="poisson", levels=[60]) for run in measured.runs
+    ]
     assert runs
     try:
         root = report_tree(plan, measured, {})
@@ -144,13 +173,18 @@ def test_open_loops_say_that_all_arms_were_sent_the_same() -> None:
 def test_the_figure_is_drawn_where_limits_are_declared(tmp_path: Path) -> None:
     data = figure_data(*campaign())
     drawn = draw("goodput", data)
-    assert [axes.get_ylabel() for axes in drawn.axes] == ["goodput, requests a second", "met the limits, %"]
+    assert [axes.get_ylabel() for axes in drawn.axes] == [
+        "goodput, requests a second",
+        "met the limits, %",
+    ]
     assert families_of(Extent(1, 1, limits=True)) == [
         name for name in FAMILIES if name in {*families_of(Extent(1, 1)), "throughput"}
     ]
     with pytest.raises(NothingToDraw):
         draw("goodput", replace(data, levels=data.levels.assign(**{GOODPUT: np.nan})))
-    plain = figure_data(large.plan(KEYS), large.measured(large.levels_table(KEYS, levels=(1,))))
+    plain = figure_data(
+        large.plan(KEYS), large.measured(large.levels_table(KEYS, levels=(1,)))
+    )
     write_family("throughput", plain, tmp_path)
     assert not (tmp_path / "goodput.png").exists()
     assert '"goodput"' in (tmp_path / "figures.json").read_text().split("left_out")[1]

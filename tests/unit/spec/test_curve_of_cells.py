@@ -9,7 +9,13 @@ from tests.support.paths import REPOSITORY
 
 from kveval.load import traces
 from kveval.spec.config import Config
-from kveval.spec.curve.of_cells import curves_of, needed_sizes, prompts_of, serving_of, worst_order_is_assumed
+from kveval.spec.curve.of_cells import (
+    curves_of,
+    needed_sizes,
+    prompts_of,
+    serving_of,
+    worst_order_is_assumed,
+)
 from kveval.spec.loading import load_config
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
@@ -54,27 +60,45 @@ def test_a_cache_that_evicts_early_serves_a_range(laptop):
 
 
 def test_a_traces_requests_are_those_that_are_sent(replayed):
-    specification = of(replayed, "native-offload", 12_000).with_workload(levels=(300,), seconds=120.0)
+    specification = of(replayed, "native-offload", 12_000).with_workload(
+        levels=(300,), seconds=120.0
+    )
     prompts = prompts_of(specification.workload, 300, 1, specification.block_size)
-    sent = [row for row in traces.rows(specification.workload, 300, 1) if row.timestamp < 120]
+    sent = [
+        row
+        for row in traces.rows(specification.workload, 300, 1)
+        if row.timestamp < 120
+    ]
     assert prompts.input_tokens.tolist() == [row.input_length for row in sent]
     found = curves_of(specification, 300, requests=585)
     # Measured: 3.6 % on the device, 12.7 % with the tier.
-    assert (100 * found.alone, 100 * found.served[0]) == pytest.approx((3.6, 12.7), abs=0.3)
+    assert (100 * found.alone, 100 * found.served[0]) == pytest.approx(
+        (3.6, 12.7), abs=0.3
+    )
     assert specification.to_json()["workload"]["trace"].keys() >= {"sha256", "tokens"}
     assert "file" not in specification.to_json()["workload"]["trace"]
-    assert Specification.from_json(specification.to_json()).measurement_id == specification.measurement_id
+    assert (
+        Specification.from_json(specification.to_json()).measurement_id
+        == specification.measurement_id
+    )
 
 
 def test_turns_find_what_earlier_ones_had(laptop):
     load = of(laptop, "native-offload", 10_000)
     turns = load.with_workload(
-        prefix_tokens=0, prefix_count=0, turns=4, prime=False, prompt_tokens=320, output_tokens=64
+        prefix_tokens=0,
+        prefix_count=0,
+        turns=4,
+        prime=False,
+        prompt_tokens=320,
+        output_tokens=64,
     )
     prompts = prompts_of(turns.workload, 2, 1, 32)
     assert sorted(set(prompts.input_tokens.tolist())) == [320, 704, 1088, 1472]
     ceiling = curves_of(turns, 2).device.ceiling
-    assert ceiling == pytest.approx((384 + 768 + 1152) / (320 + 704 + 1088 + 1472), abs=0.01)
+    assert ceiling == pytest.approx(
+        (384 + 768 + 1152) / (320 + 704 + 1088 + 1472), abs=0.01
+    )
 
 
 @pytest.mark.parametrize("name", ["laptop", "replayed"])
@@ -87,7 +111,13 @@ def test_what_the_target_says_and_draws(name, request, tmp_path: Path):
     assert max(adds) > 10 and min(adds) >= 0
     text = list(curve_lines(config, curves))
     assert (
-        sum(f"{row.arm}/{row.cpu_blocks}" in line for line in text for row in rows if row.cpu_blocks) >= len(rows) - 1
+        sum(
+            f"{row.arm}/{row.cpu_blocks}" in line
+            for line in text
+            for row in rows
+            if row.cpu_blocks
+        )
+        >= len(rows) - 1
     )
     panel = curve_panel(config, curves[0])
     sizes = [size for _, size in needed_sizes(panel.curve)]
@@ -102,9 +132,14 @@ def test_what_the_target_says_and_draws(name, request, tmp_path: Path):
         ("service", "llm-d-0.8.0", "service", False),
     ],
 )
-def test_a_router_sends_prompts_by_prefix_with_and_without_a_gateway(address, release, route, by_prefix, tmp_path):
+def test_a_router_sends_prompts_by_prefix_with_and_without_a_gateway(
+    address, release, route, by_prefix, tmp_path
+):
     site = {"address": address}
-    config = load(tmp_path, on_cluster(release, [(["Qwen3-14B"], ["native-offload"], [10_000])], site=site))
+    config = load(
+        tmp_path,
+        on_cluster(release, [(["Qwen3-14B"], ["native-offload"], [10_000])], site=site),
+    )
     specification = config.specification(config.cells[0])
     assert specification.on_cluster.route == route
     assert serving_of(specification).by_prefix == by_prefix
@@ -120,12 +155,14 @@ def test_conversations_of_a_closed_loop_are_marked_as_approximate(laptop):
 def test_the_target_says_that_the_order_of_turns_is_assumed():
     config = load_config(CONFIG / "campaigns" / "cpu-blocks-ladder.yaml", CONFIG)
     assert any(
-        "Approximate: assumes that the conversations of a closed loop" in line for line in curve_lines(config, [])
+        "Approximate: assumes that the conversations of a closed loop" in line
+        for line in curve_lines(config, [])
     )
 
 
 @pytest.mark.xfail(
-    strict=True, reason="shares are printed to 0.1 points without their error, from one draw of the load"
+    strict=True,
+    reason="shares are printed to 0.1 points without their error, from one draw of the load",
 )
 def test_a_printed_share_holds_for_another_draw_of_the_load(laptop, tmp_path):
     curves = list(level_curves(laptop, StoreIndex.read(tmp_path)))

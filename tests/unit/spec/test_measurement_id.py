@@ -44,7 +44,9 @@ def shuffled(value, order):
         keys = list(value)
         order.shuffle(keys)
         return {key: shuffled(value[key], order) for key in keys}
-    return [shuffled(item, order) for item in value] if isinstance(value, list) else value
+    return (
+        [shuffled(item, order) for item in value] if isinstance(value, list) else value
+    )
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +56,17 @@ def original(default):
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(), flow=st.booleans(), width=st.integers(20, 200))
-def test_layout_of_the_files_does_not_change_the_id(folder, original, seed, flow, width):
+def test_layout_of_the_files_does_not_change_the_id(
+    folder, original, seed, flow, width
+):
     order = random.Random(seed)
     for name, content in RAW.items():
         text = yaml.dump(
-            shuffled(content, order), Dumper=yaml.CSafeDumper, sort_keys=False, default_flow_style=flow, width=width
+            shuffled(content, order),
+            Dumper=yaml.CSafeDumper,
+            sort_keys=False,
+            default_flow_style=flow,
+            width=width,
         )
         (folder / f"{name}.yaml").write_text(f"# seed {seed}\n{text}\n# end\n")
     assert ids(load_config(folder / "config.yaml", folder)) == original
@@ -78,11 +86,23 @@ def test_layout_of_the_files_does_not_change_the_id(folder, original, seed, flow
             (("config", "stall_limit_s"), 300.0),
             (("config", "secrets"), ["HF_TOKEN", "REGISTRY_PASSWORD"]),
             (("config", "comparison"), {"margin": 0.2, "alpha": 0.01, "level": 8}),
-            (("config", "matrix"), [{"models": ["Qwen3-8B"], "scenarios": ["lmcache-local"], "cpu_blocks": [320]}]),
+            (
+                ("config", "matrix"),
+                [
+                    {
+                        "models": ["Qwen3-8B"],
+                        "scenarios": ["lmcache-local"],
+                        "cpu_blocks": [320],
+                    }
+                ],
+            ),
             (("scenarios", "native-offload", "title"), "other"),
             (("scenarios", "native-offload", "baseline"), "no-offload-mempress"),
             (("workloads", "laptop", "title"), "other"),
-            (("workloads", "laptop", "seconds"), float(RAW["workloads"]["laptop"]["seconds"])),
+            (
+                ("workloads", "laptop", "seconds"),
+                float(RAW["workloads"]["laptop"]["seconds"]),
+            ),
             (("workloads", "published", "turns"), 6),
             (("models", "Qwen3-14B", "max_model_len"), 30_000),
             (("models", "Qwen3-0.6B", "gpu_memory_utilization"), 0.5),
@@ -90,7 +110,9 @@ def test_layout_of_the_files_does_not_change_the_id(folder, original, seed, flow
         ]
     )
 )
-def test_what_does_not_define_a_measurement_does_not_change_the_id(folder, original, change):
+def test_what_does_not_define_a_measurement_does_not_change_the_id(
+    folder, original, change
+):
     assert ids(load(folder, changed(*change))) == original
 
 
@@ -114,12 +136,18 @@ def test_what_does_not_define_a_measurement_does_not_change_the_id(folder, origi
         (("models", "Qwen3-8B", "geometry", "layers"), 50, (OTHER,)),
         (("scenarios", "native-offload", "args"), ["--seed", "3"], (NATIVE, OTHER)),
         (("scenarios", "native-offload", "env"), {"A": "b"}, (NATIVE, OTHER)),
-        (("scenarios", "native-offload", "connector_config"), {"eviction_policy": "arc"}, (NATIVE, OTHER)),
+        (
+            ("scenarios", "native-offload", "connector_config"),
+            {"eviction_policy": "arc"},
+            (NATIVE, OTHER),
+        ),
         (("scenarios", "lmcache-local", "store"), "redis", (LMCACHE,)),
         (("scenarios", "no-offload", "args"), ["--seed", "3"], (BASE,)),
     ],
 )
-def test_what_defines_a_measurement_changes_exactly_the_cells_concerned(tmp_path, original, path, value, concerned):
+def test_what_defines_a_measurement_changes_exactly_the_cells_concerned(
+    tmp_path, original, path, value, concerned
+):
     after = ids(load(tmp_path, changed(path, value)))
     assert {cell for cell in CELLS if after[cell] != original[cell]} == set(concerned)
 
@@ -130,7 +158,9 @@ def test_the_protocol_number_changes_every_id(monkeypatch, original):
     assert not set(after.values()) & set(original.values())
 
 
-def test_ids_are_16_hex_digits_of_the_specification_and_differ_between_cells(default, original):
+def test_ids_are_16_hex_digits_of_the_specification_and_differ_between_cells(
+    default, original
+):
     assert len(set(original.values())) == len(CELLS)
     for cell, identity in original.items():
         specification = default.specification(cell)
@@ -146,22 +176,46 @@ def test_a_changed_way_of_writing_a_specification_does_not_go_unnoticed(tmp_path
     """Pinned: another id disowns every stored measurement. If that is meant, raise PROTOCOL and pin anew."""
     entry = {"models": ["Qwen3-14B"], "scenarios": ["offload"], "cpu_blocks": [10_000]}
     files = {
-        "config": {"name": "pinned", "workload": "load", "matrix": [entry], "server": GPU_SERVER},
+        "config": {
+            "name": "pinned",
+            "workload": "load",
+            "matrix": [entry],
+            "server": GPU_SERVER,
+        },
         "models": {
             "Qwen3-14B": RAW["models"]["Qwen3-0.6B"]
-            | {"hf_id": "Qwen/Qwen3-14B", "max_model_len": 32_768, "tensor_parallel_size": 2}
+            | {
+                "hf_id": "Qwen/Qwen3-14B",
+                "max_model_len": 32_768,
+                "tensor_parallel_size": 2,
+            }
         },
         "scenarios": {
             "offload": {
                 "title": "pinned",
                 "arm": "native",
                 "cpu_tier": True,
-                "exercised": [{"name": "vllm:external_prefix_cache_hits_total", "unit": "tokens"}],
+                "exercised": [
+                    {"name": "vllm:external_prefix_cache_hits_total", "unit": "tokens"}
+                ],
             }
         },
-        "workloads": {"load": {"levels": [8], "seconds": 60, "prompt_tokens": 64, "output_tokens": 32, "seed": 1}},
+        "workloads": {
+            "load": {
+                "levels": [8],
+                "seconds": 60,
+                "prompt_tokens": 64,
+                "output_tokens": 32,
+                "seed": 1,
+            }
+        },
         "metrics": {
-            "cpu_percent": {"title": "CPU", "unit": "percent", "pcp": "kernel.all.cpu.user", "reduction": "rate"}
+            "cpu_percent": {
+                "title": "CPU",
+                "unit": "percent",
+                "pcp": "kernel.all.cpu.user",
+                "reduction": "rate",
+            }
         },
         "releases": {},
         "known_defects": {},

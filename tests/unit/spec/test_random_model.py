@@ -22,7 +22,10 @@ from kveval.spec.sizing import kv_bytes_per_token
 
 MODELS = load_config(CONFIG / "config.yaml", CONFIG).catalogue.models
 TOKENIZER = tokenizer()
-RANKS = {tuple(merge.split(" ")): rank for rank, merge in enumerate(TOKENIZER["model"]["merges"])}
+RANKS = {
+    tuple(merge.split(" ")): rank
+    for rank, merge in enumerate(TOKENIZER["model"]["merges"])
+}
 SYMBOLS = byte_symbols()
 
 
@@ -39,7 +42,14 @@ def tokens_of(text):
 
 @pytest.mark.parametrize(
     ("name", "layers"),
-    [("Qwen3-0.6B", 2), ("Qwen3-8B", 3), ("Qwen3-14B", 3), ("Qwen3-32B", 4), ("Qwen3-32B-AWQ", 4), ("Llama-3.1-8B", 2)],
+    [
+        ("Qwen3-0.6B", 2),
+        ("Qwen3-8B", 3),
+        ("Qwen3-14B", 3),
+        ("Qwen3-32B", 4),
+        ("Qwen3-32B-AWQ", 4),
+        ("Llama-3.1-8B", 2),
+    ],
 )
 def test_a_miniature_keeps_the_architecture_and_its_order_of_depth(name, layers):
     geometry = miniature_geometry(MODELS[name])
@@ -49,7 +59,9 @@ def test_a_miniature_keeps_the_architecture_and_its_order_of_depth(name, layers)
     assert geometry.tie_word_embeddings
 
 
-@pytest.mark.parametrize(("name", "kind"), [("Qwen3-0.6B", "qwen3"), ("Llama-3.1-8B", "llama")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("Qwen3-0.6B", "qwen3"), ("Llama-3.1-8B", "llama")]
+)
 def test_config_json_is_what_transformers_reads(tmp_path, name, kind):
     write_served(miniature_geometry(MODELS[name]), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -70,18 +82,26 @@ def test_the_chat_endpoint_finds_a_template(tmp_path):
 def test_the_same_bytes_every_time_and_from_a_specification(tmp_path):
     model = MODELS["Qwen3-14B"]
     write_served(miniature_geometry(model), tmp_path / "one")
-    write_served(Geometry.model_validate_json(miniature_geometry(model).model_dump_json()), tmp_path / "two")
+    write_served(
+        Geometry.model_validate_json(miniature_geometry(model).model_dump_json()),
+        tmp_path / "two",
+    )
     names = {"config.json", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in (tmp_path / "one").iterdir()} == names
     for name in names:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+        assert (tmp_path / "one" / name).read_bytes() == (
+            tmp_path / "two" / name
+        ).read_bytes()
 
 
 def test_the_tokenizer_is_whole():
     vocabulary = TOKENIZER["model"]["vocab"]
     assert sorted(vocabulary.values()) == list(range(4096))
     assert [entry["content"] for entry in TOKENIZER["added_tokens"]] == ["<s>", "</s>"]
-    assert all(vocabulary[entry["content"]] == entry["id"] for entry in TOKENIZER["added_tokens"])
+    assert all(
+        vocabulary[entry["content"]] == entry["id"]
+        for entry in TOKENIZER["added_tokens"]
+    )
     assert set(SYMBOLS) <= vocabulary.keys()
     assert len(RANKS) == len(TOKENIZER["model"]["merges"])
     for left, right in RANKS:
@@ -95,7 +115,9 @@ def test_every_byte_has_its_own_printable_symbol():
     assert SYMBOLS[ord(" ")] == "Ġ"
 
 
-@pytest.mark.parametrize("word", [" the", " people", " government", " international", " yourself"])
+@pytest.mark.parametrize(
+    "word", [" the", " people", " government", " international", " yourself"]
+)
 def test_common_words_are_one_token(word):
     assert tokens_of(word) == [word.replace(" ", "Ġ")]
 
@@ -130,11 +152,18 @@ def whole_tokenizer():
     return tokenizer(MODELS["Qwen3-0.6B"].geometry.vocab_size)["model"]
 
 
-def test_a_whole_vocabulary_has_every_number_once_and_begins_like_the_small_one(whole_tokenizer):
+def test_a_whole_vocabulary_has_every_number_once_and_begins_like_the_small_one(
+    whole_tokenizer,
+):
     vocabulary = whole_tokenizer["vocab"]
     assert sorted(vocabulary.values()) == list(range(151_936))
-    merged = [(left + right, left, right) for left, right in (merge.split(" ") for merge in whole_tokenizer["merges"])]
-    assert all({token, left, right} <= vocabulary.keys() for token, left, right in merged)
+    merged = [
+        (left + right, left, right)
+        for left, right in (merge.split(" ") for merge in whole_tokenizer["merges"])
+    ]
+    assert all(
+        {token, left, right} <= vocabulary.keys() for token, left, right in merged
+    )
     # A token without a merge of its own could never come out of a text.
     assert {token for token, *_ in merged} == set(list(vocabulary)[2 + 256 :])
 
@@ -147,11 +176,15 @@ def test_a_whole_vocabulary_loses_nothing(text):
     assert bytes(back[symbol] for symbol in joined).decode() == text
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("Qwen3-0.6B", "bfloat16"), ("Qwen3-32B-AWQ", "float16")])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("Qwen3-0.6B", "bfloat16"), ("Qwen3-32B-AWQ", "float16")]
+)
 def test_the_whole_geometry_is_that_of_the_catalogue(name, dtype):
     model = MODELS[name]
     config = model_config(model.geometry, model.dtype, model.quantization)
     assert config["num_hidden_layers"] == model.geometry.layers
     assert config["vocab_size"] == model.geometry.vocab_size
     assert config["torch_dtype"] == dtype
-    assert config.get("quantization_config", {}).get("quant_method") == model.quantization
+    assert (
+        config.get("quantization_config", {}).get("quant_method") == model.quantization
+    )

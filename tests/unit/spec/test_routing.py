@@ -18,13 +18,21 @@ def config(release, routing="prefix", tier_tokens=0, index=None):
 
 
 def plugins(release, **given):
-    return {plugin.get("name", plugin["type"]): plugin for plugin in config(release, **given)["plugins"]}
+    return {
+        plugin.get("name", plugin["type"]): plugin
+        for plugin in config(release, **given)["plugins"]
+    }
 
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize(
     "given",
-    [{}, {"routing": "tiered-prefix"}, {"routing": "tiered-prefix", "tier_tokens": 160_000}, {"index": INDEX}],
+    [
+        {},
+        {"routing": "tiered-prefix"},
+        {"routing": "tiered-prefix", "tier_tokens": 160_000},
+        {"index": INDEX},
+    ],
     ids=str,
 )
 def test_every_plugin_that_is_used_is_declared_once(release, given):
@@ -34,7 +42,10 @@ def test_every_plugin_that_is_used_is_declared_once(release, given):
     (profile,) = found["schedulingProfiles"]
     used = [entry["pluginRef"] for entry in profile["plugins"]]
     for source in found.get("dataLayer", {}).get("sources", []):
-        used += [source["pluginRef"], *(extractor["pluginRef"] for extractor in source["extractors"])]
+        used += [
+            source["pluginRef"],
+            *(extractor["pluginRef"] for extractor in source["extractors"]),
+        ]
     assert set(used) <= set(declared)
     producers = {
         plugin["parameters"]["prefixMatchInfoProducerName"]
@@ -56,17 +67,26 @@ def test_every_plugin_that_is_used_is_declared_once(release, given):
 def test_the_tier_in_host_memory_is_remembered_to_its_size(release, where, entries):
     """10,000 blocks of 16 tokens; an entry is 16 tokens in the older generation and 64 in the newer."""
     found = plugins(release, routing="tiered-prefix", tier_tokens=160_000)
-    assert found[where]["parameters"] == {"autoTune": False, "lruCapacityPerServer": entries}
+    assert found[where]["parameters"] == {
+        "autoTune": False,
+        "lruCapacityPerServer": entries,
+    }
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_without_a_tier_there_is_one_scorer_of_prefixes(release):
-    assert not [name for name in plugins(release, routing="tiered-prefix") if name.startswith("cpu-")]
+    assert not [
+        name
+        for name in plugins(release, routing="tiered-prefix")
+        if name.startswith("cpu-")
+    ]
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_two_tiers_weigh_as_in_the_guide(release):
-    (profile,) = config(release, routing="tiered-prefix", tier_tokens=160_000)["schedulingProfiles"]
+    (profile,) = config(release, routing="tiered-prefix", tier_tokens=160_000)[
+        "schedulingProfiles"
+    ]
     weights = {entry["pluginRef"]: entry["weight"] for entry in profile["plugins"]}
     assert weights == {
         "queue-scorer": 2,
@@ -83,10 +103,16 @@ def test_the_older_index_is_configured_inside_its_scorer(store):
     assert "prefix-cache-scorer" not in found
     parameters = found["precise-prefix-cache-scorer"]["parameters"]
     index = parameters["indexerConfig"]["kvBlockIndexConfig"]
-    assert index.pop(f"{store}Config")["address"] == f"redis://{{{store}_host}}:{{{store}_port}}"
+    assert (
+        index.pop(f"{store}Config")["address"]
+        == f"redis://{{{store}_host}}:{{{store}_port}}"
+    )
     # Left out, the default in memory would stay and win.
     assert index == {"inMemoryConfig": None, "enableMetrics": True}
-    assert parameters["indexerConfig"]["tokenProcessorConfig"] == {"blockSize": 64, "hashSeed": "0"}
+    assert parameters["indexerConfig"]["tokenProcessorConfig"] == {
+        "blockSize": 64,
+        "hashSeed": "0",
+    }
     assert parameters["kvEventsConfig"]["zmqEndpoint"] == "tcp://*:{events_port}"
 
 
@@ -97,7 +123,9 @@ def test_the_newer_index_is_a_producer_with_tokens_and_the_replicas_it_is_notifi
     assert index["redisConfig"] == {"address": "redis://{valkey_host}:{valkey_port}"}
     assert index["inMemoryConfig"] is None
     assert parameters["tokenProcessorConfig"]["blockSize"] == 64
-    assert parameters["kvEventsConfig"]["podDiscoveryConfig"] == {"socketPort": "{events_port}"}
+    assert parameters["kvEventsConfig"]["podDiscoveryConfig"] == {
+        "socketPort": "{events_port}"
+    }
     assert found["token-producer"]["parameters"]["modelName"] == "Qwen/Qwen3-14B"
     assert found["prefix-cache-scorer"]["parameters"] == {
         "prefixMatchInfoProducerName": "precise-prefix-cache-producer"
@@ -106,7 +134,9 @@ def test_the_newer_index_is_a_producer_with_tokens_and_the_replicas_it_is_notifi
         source["pluginRef"]: source["extractors"]
         for source in config("llm-d-0.8.0", index=INDEX)["dataLayer"]["sources"]
     }
-    assert sources["endpoint-notification-source"] == [{"pluginRef": "precise-prefix-cache-producer"}]
+    assert sources["endpoint-notification-source"] == [
+        {"pluginRef": "precise-prefix-cache-producer"}
+    ]
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -116,5 +146,7 @@ def test_the_configuration_is_small(release):
 
 @pytest.mark.parametrize("index", [None, INDEX])
 def test_a_routing_that_is_not_known_is_refused(index):
-    with pytest.raises(ValueError, match="routing least-loaded: known are prefix, tiered-prefix"):
+    with pytest.raises(
+        ValueError, match="routing least-loaded: known are prefix, tiered-prefix"
+    ):
         config(RELEASES[0], routing="least-loaded", index=index)

@@ -27,10 +27,15 @@ def test_what_serves_is_told_by_the_declared_versions() -> None:
     assert server_version({}, "unknown") == "unknown"
     with pytest.raises(UnknownServer) as error:
         software_of({"guidellm": "0.8.1"})
-    assert (error.value.code, error.value.facts) == ("unknown_server", {"versions": ["guidellm"], "known": ["vllm"]})
+    assert (error.value.code, error.value.facts) == (
+        "unknown_server",
+        {"versions": ["guidellm"], "known": ["vllm"]},
+    )
 
 
-def test_a_server_that_has_no_program_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_has_no_program_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delitem(programs.PROGRAMS, "vllm")
     with pytest.raises(UnknownServer) as error:
         programs.program_of({"vllm": "0.32.0"})
@@ -40,15 +45,26 @@ def test_a_server_that_has_no_program_says_what_is_missing(monkeypatch: pytest.M
 def test_names_change_with_the_release() -> None:
     assert VLLM.on_wire("offload_load_bytes", "0.15.0") is None
     assert VLLM.on_wire("offload_load_bytes", "0.16.0") == BY_RELEASE
-    assert VLLM.on_wire("offload_load_bytes", "0.32.0+cpu") == "vllm:kv_offload_load_bytes_total"
-    assert list(names_on_wire("offload_load_bytes")) == ["vllm:kv_offload_load_bytes_total", BY_RELEASE]
+    assert (
+        VLLM.on_wire("offload_load_bytes", "0.32.0+cpu")
+        == "vllm:kv_offload_load_bytes_total"
+    )
+    assert list(names_on_wire("offload_load_bytes")) == [
+        "vllm:kv_offload_load_bytes_total",
+        BY_RELEASE,
+    ]
     assert list(names_on_wire("nothing")) == []
 
 
 def test_a_term_of_the_catalogue_is_read_as_the_server_names_it() -> None:
     both = ["server.requests_running + server.requests_waiting", "kernel.all.load"]
-    running, waiting = ("openmetrics.vllm.vllm.num_requests_running", "openmetrics.vllm.vllm.num_requests_waiting")
-    assert list(recorded_as(both, "0.32.0")) == [[(running, waiting), ("kernel.all.load",)]]
+    running, waiting = (
+        "openmetrics.vllm.vllm.num_requests_running",
+        "openmetrics.vllm.vllm.num_requests_waiting",
+    )
+    assert list(recorded_as(both, "0.32.0")) == [
+        [(running, waiting), ("kernel.all.load",)]
+    ]
     # A label's metric is read by an entry of its own, which selects by the label.
     assert list(recorded_as(["server.offload_load_bytes"], "0.16.0")) == []
     # Of a release that is unknown, what was recorded decides.
@@ -64,14 +80,21 @@ def test_a_term_of_the_catalogue_is_read_as_the_server_names_it() -> None:
         ({"program": "toy", "version": "1.0"}, "vllm_foreign"),
         ({"version": "1.0"}, "version_foreign"),
         ({"build": "toy-cpu"}, "other_build"),
-        ({"vllm": None, "program": "toy", "version": "1.0", "build": "toy-cpu"}, "unknown_name"),
+        (
+            {"vllm": None, "program": "toy", "version": "1.0", "build": "toy-cpu"},
+            "unknown_name",
+        ),
         ({"vllm": None}, "vllm_missing"),
     ],
 )
-def test_mistakes_in_naming_the_server_are_told(server: dict[str, Any], code: str, tmp_path: Path) -> None:
+def test_mistakes_in_naming_the_server_are_told(
+    server: dict[str, Any], code: str, tmp_path: Path
+) -> None:
     files = copy.deepcopy(RAW)
     given = files["config"]["server"] | server
-    files["config"]["server"] = {key: value for key, value in given.items() if value is not None}
+    files["config"]["server"] = {
+        key: value for key, value in given.items() if value is not None
+    }
     with pytest.raises(ConfigError) as error:
         load(tmp_path, files)
     assert code in [problem.code for problem in error.value.problems]

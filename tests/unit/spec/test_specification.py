@@ -44,20 +44,30 @@ def of(kind: Any, **known: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     kinds: dict[Any, st.SearchStrategy[Any]] = {
         **{int: COUNTS, float: SHARES, bool: st.booleans(), str: TEXTS},
         **{str | None: st.none() | TEXTS, int | None: st.none() | COUNTS},
-        **{float | None: st.none() | SHARES, tuple[str, ...]: WORDS, tuple[str, ...] | None: st.none() | WORDS},
+        **{
+            float | None: st.none() | SHARES,
+            tuple[str, ...]: WORDS,
+            tuple[str, ...] | None: st.none() | WORDS,
+        },
     }
     fields = msgspec.structs.fields(kind)
     return st.builds(
-        kind, **{field.name: known[field.name] if field.name in known else kinds[field.type] for field in fields}
+        kind,
+        **{
+            field.name: known[field.name] if field.name in known else kinds[field.type]
+            for field in fields
+        },
     )
 
 
 SPREADS = st.none() | of(SpreadSpec)
 WORKLOADS = of(
     WorkloadSpec,
-    levels=st.lists(COUNTS, max_size=4).map(tuple) | st.builds(SearchedLevels, of(SearchSpec)),
+    levels=st.lists(COUNTS, max_size=4).map(tuple)
+    | st.builds(SearchedLevels, of(SearchSpec)),
     bursts=st.none() | of(BurstSpec),
-    trace=st.none() | of(TraceSpec, file=st.just(""), requests=st.lists(COUNTS, max_size=3).map(tuple)),
+    trace=st.none()
+    | of(TraceSpec, file=st.just(""), requests=st.lists(COUNTS, max_size=3).map(tuple)),
     prompt_spread=SPREADS,
     output_spread=SPREADS,
     prefix_count=COUNTS | of(PrefixCount),
@@ -75,7 +85,9 @@ GEOMETRIES = st.builds(
     max_position_embeddings=st.integers(1, 10**6),
     tie_word_embeddings=st.booleans(),
 )
-PICKERS = st.none() | st.dictionaries(TEXTS, TEXTS | COUNTS | st.lists(TEXTS, max_size=2) | st.none(), max_size=3)
+PICKERS = st.none() | st.dictionaries(
+    TEXTS, TEXTS | COUNTS | st.lists(TEXTS, max_size=2) | st.none(), max_size=3
+)
 SPECIFICATIONS = of(
     Specification,
     cell=st.builds(Cell, TEXTS, TEXTS, COUNTS),
@@ -89,7 +101,12 @@ SPECIFICATIONS = of(
     fs_dir=st.just(msgspec.UNSET) | st.none() | TEXTS,
     workload=WORKLOADS,
     deployment=st.none()
-    | of(DeploymentSpec, server_labels=ENVIRONMENTS, picker=PICKERS, router=st.just(msgspec.UNSET) | TEXTS),
+    | of(
+        DeploymentSpec,
+        server_labels=ENVIRONMENTS,
+        picker=PICKERS,
+        router=st.just(msgspec.UNSET) | TEXTS,
+    ),
 )
 
 
@@ -104,14 +121,21 @@ def test_what_is_encoded_is_decoded_to_the_same(specification: Specification) ->
 def _anywhere(specification: Specification) -> Specification:
     """A specification without the place of its trace, which defines nothing."""
     trace = specification.workload.trace
-    return specification if trace is None else specification.with_workload(trace=replace(trace, file=""))
+    return (
+        specification
+        if trace is None
+        else specification.with_workload(trace=replace(trace, file=""))
+    )
 
 
 @pytest.mark.parametrize("path", CAMPAIGNS, ids=lambda path: path.stem)
 def test_every_shipped_specification_comes_back_byte_for_byte(path: Any) -> None:
     config = load_config(path, CONFIG)
     for cell in config.cells:
-        for specification in (config.specification(cell), config.pilot_specification(cell)):
+        for specification in (
+            config.specification(cell),
+            config.pilot_specification(cell),
+        ):
             text = json.dumps(specification.to_json())
             again = Specification.from_json(json.loads(text))
             assert again == _anywhere(specification)
@@ -130,7 +154,11 @@ def content() -> dict[str, Any]:
     [
         ({"protocol": "1"}, "form", "$.protocol"),
         ({"model": {}}, "form", "$.model"),
-        ({"workload": {"profile": "concurrent", "levels": "all"}}, "form", "$.workload.levels"),
+        (
+            {"workload": {"profile": "concurrent", "levels": "all"}},
+            "form",
+            "$.workload.levels",
+        ),
         ({"added": 1}, "other_version", ""),
         ({"deployment": None}, "other_version", ""),
     ],
@@ -146,5 +174,8 @@ def test_what_would_not_be_hashed_to_the_same_id_is_refused(
 def test_what_only_some_arms_have_is_absent_elsewhere(content: dict[str, Any]) -> None:
     assert not {"fs_dir", "images", "deployment"} & content.keys()
     assert not {"staging_bytes", "split"} & content["budget"].keys()
-    assert not {"bursts", "sweep_size", "prompt_spread", "output_spread"} & content["workload"].keys()
+    assert (
+        not {"bursts", "sweep_size", "prompt_spread", "output_spread"}
+        & content["workload"].keys()
+    )
     assert content["model"]["gpu_memory_utilization"] is None

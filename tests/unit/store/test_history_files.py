@@ -11,7 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.synthetic_history import history
 
-from kveval.store.history import COLUMNS, SCHEMA, HistoryError, add_to_history, read_history
+from kveval.store.history import (
+    COLUMNS,
+    SCHEMA,
+    HistoryError,
+    add_to_history,
+    read_history,
+)
 
 
 def add(folder: Path, seed: int) -> None:
@@ -23,7 +29,9 @@ def test_rows_come_back_and_the_file_names_its_schema(tmp_path: Path) -> None:
     path = add_to_history(tmp_path, rows)
     assert path is not None
     pd.testing.assert_frame_equal(read_history([tmp_path]), rows[COLUMNS.names])
-    assert json.loads(pq.read_schema(path).metadata[b"kveval.history"])["schema"] == SCHEMA
+    assert (
+        json.loads(pq.read_schema(path).metadata[b"kveval.history"])["schema"] == SCHEMA
+    )
 
 
 def test_the_same_rows_are_added_once(tmp_path: Path) -> None:
@@ -32,7 +40,9 @@ def test_the_same_rows_are_added_once(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_folders_join_and_a_run_that_is_in_several_counts_once_as_written_last(tmp_path: Path) -> None:
+def test_folders_join_and_a_run_that_is_in_several_counts_once_as_written_last(
+    tmp_path: Path,
+) -> None:
     early, late = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC)
     rows = history([100, 90])
     again = rows.assign(value=rows["value"] * 2, level=16)
@@ -46,7 +56,9 @@ def test_folders_join_and_a_run_that_is_in_several_counts_once_as_written_last(t
 
 def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=add, args=(tmp_path, seed)) for seed in (1, 1, 2, 3)]
+    writers = [
+        context.Process(target=add, args=(tmp_path, seed)) for seed in (1, 1, 2, 3)
+    ]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -70,9 +82,22 @@ def test_what_is_no_history_is_refused_by_name(tmp_path: Path) -> None:
     table = pq.read_table(path)
     for code, write in (
         ("damaged", lambda: path.write_bytes(whole[:-20])),
-        ("other_schema", lambda: pq.write_table(table.replace_schema_metadata({}), path)),
-        ("other_schema", lambda: pq.write_table(_said(table, {"schema": SCHEMA + 1, "written": ""}), path)),
-        ("damaged", lambda: pq.write_table(_said(table, {"schema": SCHEMA, "written": ""}).drop(["value"]), path)),
+        (
+            "other_schema",
+            lambda: pq.write_table(table.replace_schema_metadata({}), path),
+        ),
+        (
+            "other_schema",
+            lambda: pq.write_table(
+                _said(table, {"schema": SCHEMA + 1, "written": ""}), path
+            ),
+        ),
+        (
+            "damaged",
+            lambda: pq.write_table(
+                _said(table, {"schema": SCHEMA, "written": ""}).drop(["value"]), path
+            ),
+        ),
     ):
         write()
         with pytest.raises(HistoryError) as wrong:
@@ -81,4 +106,6 @@ def test_what_is_no_history_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def _said(table: pa.Table, about: dict[str, object]) -> pa.Table:
-    return table.replace_schema_metadata({b"kveval.history": json.dumps(about).encode()})
+    return table.replace_schema_metadata(
+        {b"kveval.history": json.dumps(about).encode()}
+    )

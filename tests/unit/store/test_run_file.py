@@ -7,14 +7,26 @@ import msgspec
 import pytest
 from tests.support.stored_runs import CELL, measured, pointed
 
-from kveval.store.run_file import RunFileError, collect_runs, collected_runs, pointed_run, stored_run
+from kveval.store.run_file import (
+    RunFileError,
+    collect_runs,
+    collected_runs,
+    pointed_run,
+    stored_run,
+)
 from kveval.store.store import Store
 
 
 def pointers(folder: Path) -> list[Path]:
-    store, specification = Store(folder / "store"), {"cell": CELL, "workload": {"levels": [2]}}
+    store, specification = (
+        Store(folder / "store"),
+        {"cell": CELL, "workload": {"levels": [2]}},
+    )
     places = [measured(store, specification, run) for run in (1, 2)]
-    return [pointed(folder / "results", place, specification, run) for run, place in enumerate(places, start=1)]
+    return [
+        pointed(folder / "results", place, specification, run)
+        for run, place in enumerate(places, start=1)
+    ]
 
 
 def test_runs_come_back_in_their_order_and_whole(tmp_path: Path) -> None:
@@ -24,18 +36,26 @@ def test_runs_come_back_in_their_order_and_whole(tmp_path: Path) -> None:
     assert [msgspec.structs.replace(run, place="") for run in found] == [
         pointed_run(pointer) for pointer in given[::-1]
     ]
-    assert [Path(run.place) for run in found] == [stored_run(pointer) for pointer in given[::-1]]
+    assert [Path(run.place) for run in found] == [
+        stored_run(pointer) for pointer in given[::-1]
+    ]
     assert [run.run for run in found] == [2, 1]
 
 
 def test_a_run_goes_by_the_name_that_its_pointer_gives_it(tmp_path: Path) -> None:
     first, *_ = pointers(tmp_path)
-    first.write_text(json.dumps({**json.loads(first.read_text()), "scenario": "baseline-of-june"}))
+    first.write_text(
+        json.dumps({**json.loads(first.read_text()), "scenario": "baseline-of-june"})
+    )
     collect_runs([first], tmp_path / "runs.jsonl.zst")
-    assert [run.cell.scenario for run in collected_runs(tmp_path / "runs.jsonl.zst")] == ["baseline-of-june"]
+    assert [
+        run.cell.scenario for run in collected_runs(tmp_path / "runs.jsonl.zst")
+    ] == ["baseline-of-june"]
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[:-20], lambda content: b"{}", None])
+@pytest.mark.parametrize(
+    "damage", [lambda content: content[:-20], lambda content: b"{}", None]
+)
 def test_a_damaged_or_missing_file_is_named(tmp_path: Path, damage) -> None:
     path = tmp_path / "runs.jsonl.zst"
     collect_runs(pointers(tmp_path), path)

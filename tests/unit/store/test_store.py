@@ -38,16 +38,26 @@ def test_checksums_are_in_the_form_sha256sum_reads(store: Store) -> None:
 
 
 DAMAGE = [
-    (lambda place: (place / "raw" / "pcp.tar.zst").write_bytes(b"archivE"), "differs", "pcp.tar.zst"),
+    (
+        lambda place: (place / "raw" / "pcp.tar.zst").write_bytes(b"archivE"),
+        "differs",
+        "pcp.tar.zst",
+    ),
     (lambda place: (place / "raw" / "pcp.tar.zst").unlink(), "missing", "pcp.tar.zst"),
     (lambda place: (place / "SHA256SUMS").write_text(""), "run_unlisted", "SHA256SUMS"),
-    (lambda place: (place / "SHA256SUMS").write_bytes(b"\xff\xfe"), "no_checksums", "SHA256SUMS"),
+    (
+        lambda place: (place / "SHA256SUMS").write_bytes(b"\xff\xfe"),
+        "no_checksums",
+        "SHA256SUMS",
+    ),
     (lambda place: (place / "run.json").write_text("{}"), "differs", "run.json"),
 ]
 
 
 @pytest.mark.parametrize(("damage", "code", "file"), DAMAGE)
-def test_a_damaged_run_is_set_aside_with_its_reason(store: Store, damage, code: str, file: str) -> None:
+def test_a_damaged_run_is_set_aside_with_its_reason(
+    store: Store, damage, code: str, file: str
+) -> None:
     place = store.commit(finished(store), KEY)
     damage(place)
     with pytest.raises(StoreError) as error:
@@ -61,7 +71,9 @@ def test_a_damaged_run_is_set_aside_with_its_reason(store: Store, damage, code: 
 
 
 @pytest.mark.parametrize("damage", [damage for damage, *_ in DAMAGE])
-def test_a_run_that_changed_a_moment_ago_may_be_arriving_and_is_left_alone(tmp_path: Path, damage) -> None:
+def test_a_run_that_changed_a_moment_ago_may_be_arriving_and_is_left_alone(
+    tmp_path: Path, damage
+) -> None:
     store = Store(tmp_path / "measurements")
     place = store.commit(finished(store), KEY)
     damage(place)
@@ -103,7 +115,9 @@ def test_other_hardware_gets_a_place_of_its_own_and_both_stay(store: Store) -> N
 def test_an_unsound_run_is_refused_at_commit_and_kept_as_failed(store: Store) -> None:
     scratch = finished(store)
     (scratch / "run.json").write_text(
-        json.dumps({"measurement": "other", "run": 2, "hardware": {"fingerprint": "aaaa"}})
+        json.dumps(
+            {"measurement": "other", "run": 2, "hardware": {"fingerprint": "aaaa"}}
+        )
     )
     with pytest.raises(StoreError):
         store.commit(scratch, KEY)
@@ -130,9 +144,14 @@ def test_what_this_user_cannot_read_is_said_instead_of_measured_again(
 # Who was first
 
 
-def test_of_two_writers_the_first_wins_and_the_second_is_kept_beside(store: Store) -> None:
+def test_of_two_writers_the_first_wins_and_the_second_is_kept_beside(
+    store: Store,
+) -> None:
     one, two = Store(store.root), Store(store.root)
-    first, second = finished(one, payload=b"first"), finished_elsewhere(two, payload=b"second")
+    first, second = (
+        finished(one, payload=b"first"),
+        finished_elsewhere(two, payload=b"second"),
+    )
     assert one.commit(first, KEY) == two.commit(second, KEY)
     folder = store.root / KEY.measurement
     assert (folder / "run-2" / "raw" / "pcp.tar.zst").read_bytes() == b"first"
@@ -145,7 +164,9 @@ def test_of_two_writers_the_first_wins_and_the_second_is_kept_beside(store: Stor
 def test_the_second_stands_in_for_a_first_that_is_damaged(store: Store) -> None:
     store.commit(finished(store, payload=b"first"), KEY)
     store.commit(finished(store, payload=b"second"), KEY)
-    (store.root / KEY.measurement / "run-2" / "raw" / "pcp.tar.zst").write_bytes(b"f1rst")
+    (store.root / KEY.measurement / "run-2" / "raw" / "pcp.tar.zst").write_bytes(
+        b"f1rst"
+    )
     found = store.find(KEY)
     assert found is not None
     assert found.name == "run-2@aaaa"
@@ -156,7 +177,9 @@ def test_an_equal_run_of_two_writers_is_adopted_as_equal(store: Store) -> None:
     assert [path.name for path in (store.root / KEY.measurement).iterdir()] == ["run-2"]
 
 
-def test_a_rename_that_comes_too_late_finds_the_next_place(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_that_comes_too_late_finds_the_next_place(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the look and the rename another host's run arrives."""
     scratch = finished(store, payload=b"second")
     rename = Path.rename
@@ -170,11 +193,18 @@ def test_a_rename_that_comes_too_late_finds_the_next_place(store: Store, monkeyp
 
     monkeypatch.setattr(Path, "rename", beaten)
     place = store.commit(scratch, KEY)
-    assert (place.name, (place / "raw" / "pcp.tar.zst").read_bytes()) == ("run-2", b"first")
-    assert (place.with_name("run-2@aaaa") / "raw" / "pcp.tar.zst").read_bytes() == b"second"
+    assert (place.name, (place / "raw" / "pcp.tar.zst").read_bytes()) == (
+        "run-2",
+        b"first",
+    )
+    assert (
+        place.with_name("run-2@aaaa") / "raw" / "pcp.tar.zst"
+    ).read_bytes() == b"second"
 
 
-def test_a_rename_that_a_file_server_answers_twice_is_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_that_a_file_server_answers_twice_is_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer is lost, the request repeated, and then there is nothing to rename any more."""
     scratch = finished(store)
     rename = Path.rename
@@ -187,7 +217,9 @@ def test_a_rename_that_a_file_server_answers_twice_is_one(store: Store, monkeypa
     assert store.commit(scratch, KEY).name == "run-2"
 
 
-def test_an_id_whose_folder_is_deleted_meanwhile_gets_another(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_whose_folder_is_deleted_meanwhile_gets_another(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scratch = finished(store)
     rename = Path.rename
 
@@ -223,7 +255,10 @@ def left_by_a_killed_process(root: Path, *, sealed: bool) -> Path:
     repository = REPOSITORY
     environment = {**os.environ, "PYTHONPATH": f"{repository}:{repository}/scripts"}
     done = subprocess.run(
-        [sys.executable, "-c", program, str(root)], stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", program, str(root)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
     assert done.returncode == -9
     return Path(done.stdout.strip())
@@ -236,7 +271,9 @@ def test_what_a_killed_process_left_unfinished_is_listed(store: Store) -> None:
     assert left.exists()
 
 
-def test_a_run_that_was_sealed_when_its_process_was_killed_is_not_lost(store: Store) -> None:
+def test_a_run_that_was_sealed_when_its_process_was_killed_is_not_lost(
+    store: Store,
+) -> None:
     left = left_by_a_killed_process(store.root, sealed=True)
     assert (left / "SHA256SUMS").exists()
     place = store.find(KEY)
@@ -251,7 +288,9 @@ def test_a_sealed_run_that_is_not_whole_is_not_taken(store: Store) -> None:
     assert store.partial() == [left]
 
 
-def test_a_process_number_that_was_given_out_again_is_not_the_owner(store: Store) -> None:
+def test_a_process_number_that_was_given_out_again_is_not_the_owner(
+    store: Store,
+) -> None:
     scratch = store.scratch(KEY)
     name, _, _ = scratch.name.rpartition("-")
     (scratch.parent / f"{name}-1").mkdir()
@@ -259,7 +298,11 @@ def test_a_process_number_that_was_given_out_again_is_not_the_owner(store: Store
 
 
 def test_a_lock_shows_an_owner_whose_process_cannot_be_seen(store: Store) -> None:
-    folder = store.root / "partial" / f"{KEY.measurement}-run-2-{store_lock.owner().rpartition('-')[0]}-1"
+    folder = (
+        store.root
+        / "partial"
+        / f"{KEY.measurement}-run-2-{store_lock.owner().rpartition('-')[0]}-1"
+    )
     folder.mkdir(parents=True)
     held = store_lock.hold(folder)
     assert store.partial() == []
@@ -270,8 +313,12 @@ def test_a_lock_shows_an_owner_whose_process_cannot_be_seen(store: Store) -> Non
 # Sharing
 
 
-@pytest.mark.parametrize(("mode", "file_mode"), [(0o2775, 0o664), (0o755, 0o644), (0o700, 0o600)])
-def test_whom_the_store_is_open_to_its_runs_are_open_to(tmp_path: Path, mode: int, file_mode: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "file_mode"), [(0o2775, 0o664), (0o755, 0o644), (0o700, 0o600)]
+)
+def test_whom_the_store_is_open_to_its_runs_are_open_to(
+    tmp_path: Path, mode: int, file_mode: int
+) -> None:
     store = Store(tmp_path / "measurements")
     store.root.mkdir()
     store.root.chmod(mode)
@@ -281,9 +328,21 @@ def test_whom_the_store_is_open_to_its_runs_are_open_to(tmp_path: Path, mode: in
         kept = store.keep_failed(finished(store), KEY)
     finally:
         os.umask(before)
-    for folder in (place.parent, place, place / "raw", kept.parent, kept, store.root / "partial"):
+    for folder in (
+        place.parent,
+        place,
+        place / "raw",
+        kept.parent,
+        kept,
+        store.root / "partial",
+    ):
         assert stat.S_IMODE(folder.stat().st_mode) == mode, folder
-    for path in (place / "run.json", place / "SHA256SUMS", place / "raw" / "pcp.tar.zst", kept / "run.json"):
+    for path in (
+        place / "run.json",
+        place / "SHA256SUMS",
+        place / "raw" / "pcp.tar.zst",
+        kept / "run.json",
+    ):
         assert stat.S_IMODE(path.stat().st_mode) == file_mode, path
 
 

@@ -21,7 +21,9 @@ NEW = {"cell": CELL, "engine": "local", "seconds": 61}
 OLD = {"cell": CELL, "engine": "local", "seconds": 62}
 KEY = Key(measurement_id(NEW), 1, HOST["fingerprint"])
 RESULTS = Path("results")
-WANTED = References({(measurement_id(each), 1): ["a campaign"] for each in (EARLIER, NEW)})
+WANTED = References(
+    {(measurement_id(each), 1): ["a campaign"] for each in (EARLIER, NEW)}
+)
 
 
 def store() -> Store:
@@ -56,7 +58,9 @@ def arrived() -> None:
     other = Store(Path("other"))
     measured(other, NEW)
     shutil.copytree(
-        other.root, store().root / "incoming", ignore=lambda _, names: {"partial", "failed", ".lock"} & set(names)
+        other.root,
+        store().root / "incoming",
+        ignore=lambda _, names: {"partial", "failed", ".lock"} & set(names),
     )
 
 
@@ -74,7 +78,9 @@ def unwanted() -> None:
 def checksums(specification: dict[str, object]) -> dict[str, str]:
     place = store().root / measurement_id(specification) / "run-1"
     return {
-        path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(place).as_posix(): hashlib.sha256(
+            path.read_bytes()
+        ).hexdigest()
         for path in place.rglob("*")
         if path.is_file()
     }
@@ -91,7 +97,14 @@ def checksums(specification: dict[str, object]) -> dict[str, str]:
         (arrived, take_in),
         (unwanted, tidy),
     ],
-    ids=["measure", "fail", "measure in place of damaged", "verify damaged", "take in", "prune"],
+    ids=[
+        "measure",
+        "fail",
+        "measure in place of damaged",
+        "verify damaged",
+        "take in",
+        "prune",
+    ],
 )
 def test_at_every_change_nothing_is_lost(
     tmp_path: Path,

@@ -14,11 +14,22 @@ from kveval.store.store import Key, Store
 from kveval.workflow.upkeep.references import References
 from kveval.workflow.upkeep.verify import Checked, verify_store
 
-SPECIFICATIONS = [{"cell": CELL, "engine": "local", "seconds": seconds} for seconds in (60, 61, 62)]
+SPECIFICATIONS = [
+    {"cell": CELL, "engine": "local", "seconds": seconds} for seconds in (60, 61, 62)
+]
 KEYS = [Key(measurement_id(each), 1, HOST["fingerprint"]) for each in SPECIFICATIONS]
 # As docs/store.md has it.
-RSYNC = ["rsync", "-a", "--modify-window=-1", "--compare-dest=..", "--include=/????????????????/***", "--exclude=*"]
-needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
+RSYNC = [
+    "rsync",
+    "-a",
+    "--modify-window=-1",
+    "--compare-dest=..",
+    "--include=/????????????????/***",
+    "--exclude=*",
+]
+needs_rsync = pytest.mark.skipif(
+    shutil.which("rsync") is None, reason="rsync is not installed"
+)
 
 
 @pytest.fixture
@@ -42,9 +53,13 @@ def checked(store: Store) -> Checked:
     return verify_store(store, store.root.parent / "workflow", References(), threads=1)
 
 
-def steps(source: Path, target: Path, order: Callable[[list[Path]], list[Path]]) -> Iterator[None]:
+def steps(
+    source: Path, target: Path, order: Callable[[list[Path]], list[Path]]
+) -> Iterator[None]:
     """Copy a folder file by file, each in two pieces, as cp and others do; yield after every piece."""
-    names = order(sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file()))
+    names = order(
+        sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file())
+    )
     for name in names:
         content = (source / name).read_bytes()
         (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -64,12 +79,19 @@ def sound(store: Store) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    "order", [sorted, last, lambda names: names[::-1]], ids=["by name", "checksums last", "by name, backwards"]
+    "order",
+    [sorted, last, lambda names: names[::-1]],
+    ids=["by name", "checksums last", "by name, backwards"],
 )
-def test_while_a_run_arrives_it_is_neither_adopted_nor_damaged(there: Store, here: Store, order) -> None:
+def test_while_a_run_arrives_it_is_neither_adopted_nor_damaged(
+    there: Store, here: Store, order
+) -> None:
     """Copied straight into the store, whatever the order."""
     key = KEYS[0]
-    source, target = there.root / key.measurement / "run-1", here.root / key.measurement / "run-1"
+    source, target = (
+        there.root / key.measurement / "run-1",
+        here.root / key.measurement / "run-1",
+    )
     pieces = list(steps(source, target, order))
     shutil.rmtree(target)
     for number, _ in enumerate(steps(source, target, order), start=1):
@@ -83,7 +105,9 @@ def test_while_a_run_arrives_it_is_neither_adopted_nor_damaged(there: Store, her
 
 
 @pytest.mark.parametrize("order", [sorted, last], ids=["by name", "checksums last"])
-def test_what_arrives_beside_the_store_is_taken_in_once_it_is_whole(there: Store, here: Store, order) -> None:
+def test_what_arrives_beside_the_store_is_taken_in_once_it_is_whole(
+    there: Store, here: Store, order
+) -> None:
     key = KEYS[0]
     arriving = here.root / "incoming" / key.measurement / "run-1"
     for _ in steps(there.root / key.measurement / "run-1", arriving, order):
@@ -94,7 +118,9 @@ def test_what_arrives_beside_the_store_is_taken_in_once_it_is_whole(there: Store
     assert here.find(key) == here.root / key.measurement / "run-1"
 
 
-def test_what_arrives_beside_the_store_in_pieces_waits(there: Store, here: Store) -> None:
+def test_what_arrives_beside_the_store_in_pieces_waits(
+    there: Store, here: Store
+) -> None:
     key = KEYS[0]
     arriving = here.root / "incoming" / key.measurement / "run-1"
     for _ in steps(there.root / key.measurement / "run-1", arriving, last):
@@ -107,10 +133,14 @@ def test_what_arrives_beside_the_store_in_pieces_waits(there: Store, here: Store
             assert arriving.exists()
 
 
-def test_a_run_that_both_machines_measured_is_kept_twice(there: Store, here: Store) -> None:
+def test_a_run_that_both_machines_measured_is_kept_twice(
+    there: Store, here: Store
+) -> None:
     ours = measured(here, SPECIFICATIONS[0], payload=b"ours")
     before = (ours / "SHA256SUMS").read_bytes()
-    shutil.copytree(there.root / KEYS[0].measurement, here.root / "incoming" / KEYS[0].measurement)
+    shutil.copytree(
+        there.root / KEYS[0].measurement, here.root / "incoming" / KEYS[0].measurement
+    )
     assert checked(here).sound
     assert here.find(KEYS[0]) == ours
     assert (ours / "SHA256SUMS").read_bytes() == before
@@ -120,7 +150,9 @@ def test_a_run_that_both_machines_measured_is_kept_twice(there: Store, here: Sto
 
 
 @needs_rsync
-def test_the_documented_command_brings_what_is_new_and_no_more(there: Store, here: Store) -> None:
+def test_the_documented_command_brings_what_is_new_and_no_more(
+    there: Store, here: Store
+) -> None:
     measured(here, SPECIFICATIONS[0], payload=b"ours")
     copy = [*RSYNC, f"{there.root}/", f"{here.root}/incoming/"]
     subprocess.run(copy, check=True)
@@ -149,12 +181,19 @@ def test_an_interrupted_rsync_is_resumed(there: Store, here: Store) -> None:
     subprocess.run(copy, check=True)
     assert checked(here).sound
     for specification in (*SPECIFICATIONS, large):
-        assert here.find(Key(measurement_id(specification), 1, HOST["fingerprint"])) is not None
+        assert (
+            here.find(Key(measurement_id(specification), 1, HOST["fingerprint"]))
+            is not None
+        )
 
 
 @needs_rsync
-def test_rsync_straight_into_a_store_keeps_what_is_there(there: Store, here: Store) -> None:
+def test_rsync_straight_into_a_store_keeps_what_is_there(
+    there: Store, here: Store
+) -> None:
     """A mirror: nothing is measured into it."""
-    subprocess.run(["rsync", "-a", *RSYNC[4:], f"{there.root}/", f"{here.root}/"], check=True)
+    subprocess.run(
+        ["rsync", "-a", *RSYNC[4:], f"{there.root}/", f"{here.root}/"], check=True
+    )
     assert sound(here) == (3, 3)
     assert all(here.find(key) for key in KEYS)

@@ -32,12 +32,18 @@ def test_before_any_measurement_it_says_what_it_would_take(config, tmp_path):
     assert line.endswith("snakemake --cores 4 results/Qwen3-0.6B/no-offload/0/peak.csv")
 
 
-def test_from_a_measurement_without_a_tier_it_predicts_each_size(config, tmp_path, monkeypatch):
+def test_from_a_measurement_without_a_tier_it_predicts_each_size(
+    config, tmp_path, monkeypatch
+):
     monkeypatch.setattr(analysis, "_DRAWS", 4)
     monkeypatch.setattr(analysis, "_SEQUENCES", 2)
-    specifications = {cell: config.specification(cell).to_json() for cell in config.cells}
+    specifications = {
+        cell: config.specification(cell).to_json() for cell in config.cells
+    }
     payload = files.report(np.random.default_rng(1), 0, 2, 40.0)
-    unreadable = measured(Store(tmp_path), specifications[config.cells[0]], host={"fingerprint": "0000"})
+    unreadable = measured(
+        Store(tmp_path), specifications[config.cells[0]], host={"fingerprint": "0000"}
+    )
     (unreadable / "run.json").write_text("{")
     for run in (1, 2):
         measured(Store(tmp_path), specifications[config.cells[0]], run, payload=payload)
@@ -49,8 +55,14 @@ def test_from_a_measurement_without_a_tier_it_predicts_each_size(config, tmp_pat
     assert bought.basis.runs == [1, 2]
     assert set(bought.cells) == {cell for cell in config.cells if cell.cpu_blocks}
     assert set(bought.measured) == {TIER}
-    assert bought.cells[TIER].throughput_percent.value > 0 == bought.cells[config.cells[1]].throughput_percent.value
+    assert (
+        bought.cells[TIER].throughput_percent.value
+        > 0
+        == bought.cells[config.cells[1]].throughput_percent.value
+    )
     text = "\n".join(benefit_lines(config, curves[0], bought))
     # Measured: twice the tokens of what was measured without.
-    assert "measured +100 %" in text and f"({-(-bought.knee[0] // 16):,} blocks)" in text
+    assert (
+        "measured +100 %" in text and f"({-(-bought.knee[0] // 16):,} blocks)" in text
+    )
     assert "no time for copies" in text and "runs 1 to 2" in text

@@ -29,7 +29,9 @@ VALUES = RAW["config"]
 
 
 @given(st.integers(2, 200), st.data())
-def test_the_first_bad_build_is_found_in_as_few_steps_as_halving_needs(builds: int, data: st.DataObject) -> None:
+def test_the_first_bad_build_is_found_in_as_few_steps_as_halving_needs(
+    builds: int, data: st.DataObject
+) -> None:
     first = data.draw(st.integers(1, builds - 1))
     asked: list[int] = []
 
@@ -44,7 +46,9 @@ def test_the_first_bad_build_is_found_in_as_few_steps_as_halving_needs(builds: i
 
 
 @given(st.integers(2, 60), st.data())
-def test_builds_that_stay_open_are_passed_over_and_left_between_the_ends(builds: int, data: st.DataObject) -> None:
+def test_builds_that_stay_open_are_passed_over_and_left_between_the_ends(
+    builds: int, data: st.DataObject
+) -> None:
     first = data.draw(st.integers(1, builds - 1))
     never = data.draw(st.sets(st.integers(1, builds - 2))) if builds > 2 else set()
     tried: list[int] = []
@@ -75,20 +79,34 @@ def tree(tmp_path: Path) -> Path:
     """Make commits 0 to 4, of which 2 touches nothing of the package."""
     folder = source_tree(tmp_path / "tree")
     for number in range(1, 5):
-        (folder / ("README.md" if number == 2 else CONNECTOR)).write_text(f"DELAY = {number}\n")
+        (folder / ("README.md" if number == 2 else CONNECTOR)).write_text(
+            f"DELAY = {number}\n"
+        )
         git(folder, "commit", "-qam", f"change {number}")
     return folder
 
 
 def test_commits_between_that_change_the_package_are_the_builds(tree: Path) -> None:
     found = candidates({"good": f"{tree}@HEAD~4", "bad": f"{tree}@HEAD"}, "vllm")
-    assert [one.title.split(" ", 1)[1] for one in found] == ["first", "change 1", "change 3", "change 4"]
-    assert [one.build for one in found] == [f"{tree}@{git(tree, 'rev-parse', f'HEAD~{n}')}" for n in (4, 3, 1, 0)]
-    every = candidates({"good": f"{tree}@HEAD~4", "bad": f"{tree}@HEAD", "build_command": "make"}, "vllm")
+    assert [one.title.split(" ", 1)[1] for one in found] == [
+        "first",
+        "change 1",
+        "change 3",
+        "change 4",
+    ]
+    assert [one.build for one in found] == [
+        f"{tree}@{git(tree, 'rev-parse', f'HEAD~{n}')}" for n in (4, 3, 1, 0)
+    ]
+    every = candidates(
+        {"good": f"{tree}@HEAD~4", "bad": f"{tree}@HEAD", "build_command": "make"},
+        "vllm",
+    )
     assert len(every) == 5
 
 
-def test_a_working_tree_with_changes_is_the_last_build_and_a_clean_one_is_its_commit(tree: Path) -> None:
+def test_a_working_tree_with_changes_is_the_last_build_and_a_clean_one_is_its_commit(
+    tree: Path,
+) -> None:
     options = {"good": f"{tree}@HEAD~1", "bad": str(tree)}
     assert len(candidates(options, "vllm")) == 2
     (tree / CONNECTOR).write_text("DELAY = 9\n")
@@ -97,7 +115,10 @@ def test_a_working_tree_with_changes_is_the_last_build_and_a_clean_one_is_its_co
 
 def test_builds_may_be_listed(tree: Path) -> None:
     found = candidates({"builds": ["vllm==0.31.0", str(tree)]}, "vllm")
-    assert found == [BisectBuild("vllm==0.31.0", "vllm==0.31.0"), BisectBuild(str(tree), str(tree))]
+    assert found == [
+        BisectBuild("vllm==0.31.0", "vllm==0.31.0"),
+        BisectBuild(str(tree), str(tree)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -112,8 +133,13 @@ def test_builds_may_be_listed(tree: Path) -> None:
         ({"good": "TREE@HEAD", "bad": "TREE"}, "nothing_between"),
     ],
 )
-def test_what_is_no_range_of_builds_is_refused(tree: Path, options: Mapping[str, Any], code: str) -> None:
-    asked = {name: one.replace("TREE", str(tree)) if isinstance(one, str) else one for name, one in options.items()}
+def test_what_is_no_range_of_builds_is_refused(
+    tree: Path, options: Mapping[str, Any], code: str
+) -> None:
+    asked = {
+        name: one.replace("TREE", str(tree)) if isinstance(one, str) else one
+        for name, one in options.items()
+    }
     with pytest.raises(CheckError) as error:
         candidates(asked, "vllm")
     assert error.value.code == code
@@ -131,7 +157,9 @@ def test_two_checkouts_are_no_range(tree: Path, tmp_path: Path) -> None:
 COMMAND = "echo run >> {log}; cp vllm/connector.py $WHEELS/vllm-1.0-py3-none-any.whl"
 
 
-def test_a_commit_is_built_once_in_a_clone_of_its_own(tree: Path, tmp_path: Path) -> None:
+def test_a_commit_is_built_once_in_a_clone_of_its_own(
+    tree: Path, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     one = candidates({"good": f"{tree}@HEAD~4", "bad": f"{tree}@HEAD"}, "vllm")[1]
     made = {built(one, COMMAND.format(log=log), tmp_path / "keep") for _ in range(2)}
@@ -141,8 +169,12 @@ def test_a_commit_is_built_once_in_a_clone_of_its_own(tree: Path, tmp_path: Path
     assert git(tree, "rev-parse", "--abbrev-ref", "HEAD") == "main"
 
 
-@pytest.mark.parametrize("command", ["exit 3", "true", "touch $WHEELS/a.whl $WHEELS/b.whl"])
-def test_a_build_that_fails_is_named_and_made_again(tree: Path, tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize(
+    "command", ["exit 3", "true", "touch $WHEELS/a.whl $WHEELS/b.whl"]
+)
+def test_a_build_that_fails_is_named_and_made_again(
+    tree: Path, tmp_path: Path, command: str
+) -> None:
     one = candidates({"good": f"{tree}@HEAD~1", "bad": f"{tree}@HEAD"}, "vllm")[1]
     for _ in range(2):
         with pytest.raises(BuildError) as error:
@@ -182,23 +214,37 @@ def bisected(tree: Path, tmp_path: Path, monkeypatch: Any) -> Bisected:
             measured.append(delay)
             if delay in lost:
                 return {}, ["died of something"]
-            slowed = np.exp(effect) if delay >= first and re.fullmatch(f".*/{slow}", cell.path) else 1.0
+            slowed = (
+                np.exp(effect)
+                if delay >= first and re.fullmatch(f".*/{slow}", cell.path)
+                else 1.0
+            )
             noise = np.exp(generator.normal(0, sd, 4))
             names = ("throughput_tok_s", COLD, "ttft_ms_p50", "e2e_ms_p50")
             rates = (100 * slowed, 2.0, 300 / slowed, 900 / slowed)
-            return {(cell, 2, name): rate * one for name, rate, one in zip(names, rates, noise, strict=True)}, []
+            return {
+                (cell, 2, name): rate * one
+                for name, rate, one in zip(names, rates, noise, strict=True)
+            }, []
 
         monkeypatch.setattr(check, "values_of", values)
         monkeypatch.setattr(check, "measure_block", lambda *given: {})
         options = {"good": f"{tree}@HEAD~7", "bad": f"{tree}@HEAD", **more}
-        found, text = run_bisect(VALUES, options, [], Places(tree, CONFIG, tmp_path, tmp_path / ".server-venv"))
+        found, text = run_bisect(
+            VALUES,
+            options,
+            [],
+            Places(tree, CONFIG, tmp_path, tmp_path / ".server-venv"),
+        )
         return found, text, sorted(set(measured))
 
     return run
 
 
 @pytest.mark.parametrize("first", [1, 4, 7])
-def test_the_planted_commit_is_named_by_few_builds(bisected: Bisected, first: int) -> None:
+def test_the_planted_commit_is_named_by_few_builds(
+    bisected: Bisected, first: int
+) -> None:
     found, text, measured = bisected(first)
     assert found
     assert text.splitlines()[0].startswith("## First slower build:")
@@ -209,7 +255,9 @@ def test_the_planted_commit_is_named_by_few_builds(bisected: Bisected, first: in
     linked = re.findall(r"\((.*COMMENT\.md)\)", text)
     assert len(linked) == len(measured) - 1
     comments = [(written.parent / link).read_text() for link in linked]
-    assert all("check_blocks=20" in comment for comment in comments), "of as many blocks as it was decided in"
+    assert all("check_blocks=20" in comment for comment in comments), (
+        "of as many blocks as it was decided in"
+    )
 
 
 def test_of_two_sizes_of_a_tier_the_slower_one_is_followed(bisected: Bisected) -> None:
@@ -219,7 +267,9 @@ def test_of_two_sizes_of_a_tier_the_slower_one_is_followed(bisected: Bisected) -
     assert text.splitlines()[0].endswith("change 4")
 
 
-def test_a_bad_build_that_is_not_slower_leaves_nothing_to_bisect(bisected: Bisected) -> None:
+def test_a_bad_build_that_is_not_slower_leaves_nothing_to_bisect(
+    bisected: Bisected,
+) -> None:
     found, text, measured = bisected(1, effect=0.0)
     assert not found
     assert text.startswith("## Nothing to bisect")
@@ -234,11 +284,17 @@ def test_commits_that_cannot_run_are_passed_over_and_named(bisected: Bisected) -
     assert all(f"change {number}" in text for number in (3, 4, 5))
 
 
-def test_a_commit_that_does_not_build_is_passed_over(bisected: Bisected, monkeypatch: Any) -> None:
+def test_a_commit_that_does_not_build_is_passed_over(
+    bisected: Bisected, monkeypatch: Any
+) -> None:
     real = bisect.check_plan
 
     def refusing(values: Any, base: str, candidate: str, *more: Any) -> Any:
-        if git(Path(candidate.rpartition("@")[0]), "show", f"{candidate.rpartition('@')[2]}:{CONNECTOR}").endswith("4"):
+        if git(
+            Path(candidate.rpartition("@")[0]),
+            "show",
+            f"{candidate.rpartition('@')[2]}:{CONNECTOR}",
+        ).endswith("4"):
             raise BuildError("no compiler", code="build_failed")
         return real(values, base, candidate, *more)
 

@@ -26,8 +26,15 @@ def read(file: Path) -> dict[str, Any]:
 
 def test_nothing_given_means_the_default_campaign() -> None:
     assert campaign_source({}, [], DEFAULT) == DEFAULT
-    assert campaign_source({"prune": "delete", "prune_days": 30}, [], DEFAULT) == DEFAULT
-    assert campaign_source({"history": "/shared/history", "history_of": "lmcache"}, [], DEFAULT) == DEFAULT
+    assert (
+        campaign_source({"prune": "delete", "prune_days": 30}, [], DEFAULT) == DEFAULT
+    )
+    assert (
+        campaign_source(
+            {"history": "/shared/history", "history_of": "lmcache"}, [], DEFAULT
+        )
+        == DEFAULT
+    )
 
 
 @pytest.mark.parametrize("file", [FILE, EXTENDING])
@@ -45,14 +52,19 @@ def test_values_alone_go_over_those_of_the_default_campaign() -> None:
     given = {"comparison": {"margin": 0.1}}
     found = campaign_source(given, [], DEFAULT)
     assert isinstance(found, dict)
-    assert found == {**read(DEFAULT), "comparison": {**read(DEFAULT)["comparison"], "margin": 0.1}}
+    assert found == {
+        **read(DEFAULT),
+        "comparison": {**read(DEFAULT)["comparison"], "margin": 0.1},
+    }
     assert given == {"comparison": {"margin": 0.1}}
 
 
 def test_of_two_files_the_second_goes_over_the_first(tmp_path: Path) -> None:
     over = tmp_path / "over.yaml"
     over.write_text("runs: 7\n")
-    assert campaign_source(read(FILE) | {"runs": 7}, [FILE, over], DEFAULT) == read(FILE) | {"runs": 7}
+    assert campaign_source(read(FILE) | {"runs": 7}, [FILE, over], DEFAULT) == read(
+        FILE
+    ) | {"runs": 7}
 
 
 def test_another_workflow_gives_a_whole_campaign_of_its_own(tmp_path: Path) -> None:
@@ -64,29 +76,47 @@ def test_another_workflow_gives_a_whole_campaign_of_its_own(tmp_path: Path) -> N
     assert campaign_source(campaign, [], DEFAULT) == campaign
 
 
-def test_a_sites_own_file_goes_over_the_cluster_and_changes_no_id(tmp_path: Path) -> None:
+def test_a_sites_own_file_goes_over_the_cluster_and_changes_no_id(
+    tmp_path: Path,
+) -> None:
     site = tmp_path / "ours.yaml"
     site.write_text("namespace: ours\ntolerations: [{key: nvidia.com/gpu}]\n")
     found = campaign_source(read(FILE) | {"site": str(site)}, [FILE], DEFAULT)
     assert isinstance(found, dict)
     cluster = complete_values(FILE)["cluster"]
-    assert found["cluster"] == {**cluster, "namespace": "ours", "tolerations": [{"key": "nvidia.com/gpu"}]}
+    assert found["cluster"] == {
+        **cluster,
+        "namespace": "ours",
+        "tolerations": [{"key": "nvidia.com/gpu"}],
+    }
     assert "site" not in found
-    here, there = load_config(FILE, CAMPAIGNS.parent), load_config(found, CAMPAIGNS.parent)
-    assert [there.measurement_id(cell) for cell in there.cells] == [here.measurement_id(cell) for cell in here.cells]
+    here, there = (
+        load_config(FILE, CAMPAIGNS.parent),
+        load_config(found, CAMPAIGNS.parent),
+    )
+    assert [there.measurement_id(cell) for cell in there.cells] == [
+        here.measurement_id(cell) for cell in here.cells
+    ]
 
 
 def test_a_site_is_nothing_to_a_campaign_on_this_machine(tmp_path: Path) -> None:
-    assert campaign_source({"site": str(tmp_path / "none.yaml")}, [], DEFAULT) == read(DEFAULT)
+    assert campaign_source({"site": str(tmp_path / "none.yaml")}, [], DEFAULT) == read(
+        DEFAULT
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "code"), [(None, "no_file"), ("namespaze: ours\n", "unknown_name"), ("[]", "no_mapping")]
+    ("text", "code"),
+    [(None, "no_file"), ("namespaze: ours\n", "unknown_name"), ("[]", "no_mapping")],
 )
-def test_a_site_file_that_is_wrong_is_named(tmp_path: Path, text: str | None, code: str) -> None:
+def test_a_site_file_that_is_wrong_is_named(
+    tmp_path: Path, text: str | None, code: str
+) -> None:
     site = tmp_path / "ours.yaml"
     if text is not None:
         site.write_text(text)
     with pytest.raises(ConfigError) as error:
         campaign_source(read(FILE) | {"site": str(site)}, [FILE], DEFAULT)
-    assert [(problem.file, problem.code) for problem in error.value.problems] == [(site.as_posix(), code)]
+    assert [(problem.file, problem.code) for problem in error.value.problems] == [
+        (site.as_posix(), code)
+    ]

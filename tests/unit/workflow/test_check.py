@@ -18,7 +18,14 @@ from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.store.run_file import Cell
 from kveval.workflow.check import check, measuring
-from kveval.workflow.check.campaign import ARMS, BLOCKS, CheckError, CheckPlan, check_plan, source_of
+from kveval.workflow.check.campaign import (
+    ARMS,
+    BLOCKS,
+    CheckError,
+    CheckPlan,
+    check_plan,
+    source_of,
+)
 from kveval.workflow.check.check import command_of, until_clear, write_check
 from kveval.workflow.check.judging import FAILING, claims_of, design_of
 from kveval.workflow.check.measuring import COLD, IDLE, Places, Values, values_of
@@ -40,7 +47,12 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("rate", "said"), [(0.0, "delivered nothing"), (np.inf, "with an infinite value"), (np.nan, "without a value")]
+    ("rate", "said"),
+    [
+        (0.0, "delivered nothing"),
+        (np.inf, "with an infinite value"),
+        (np.nan, "without a value"),
+    ],
 )
 def test_a_run_without_a_rate_is_named(
     rate: float, said: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -52,7 +64,9 @@ def test_a_run_without_a_rate_is_named(
     level = level_row(*cell.key[:2], 1, 2, 100.0) | {"throughput_tok_s": rate}
     monkeypatch.setattr(measuring, "campaign_pointer", lambda *of: pointer)
     monkeypatch.setattr(measuring, "stored_run", lambda pointer: tmp_path)
-    monkeypatch.setattr(measuring, "run_tables", lambda *of: (pd.DataFrame([level]), None))
+    monkeypatch.setattr(
+        measuring, "run_tables", lambda *of: (pd.DataFrame([level]), None)
+    )
     monkeypatch.setattr(measuring, "read_run", lambda place: SimpleNamespace(levels=()))
     values, reasons = measuring.values_of(config, cell, 1)
     assert (cell, 2, "throughput_tok_s") not in values
@@ -74,7 +88,9 @@ def test_a_build_is_told_by_its_form(text: str, source: Any) -> None:
     assert source_of(text) == source
 
 
-def test_a_folder_is_an_environment_or_a_checkout_even_with_an_at(tmp_path: Path) -> None:
+def test_a_folder_is_an_environment_or_a_checkout_even_with_an_at(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a@b" / "bin").mkdir(parents=True)
     assert source_of(str(tmp_path / "a@b")) == {"checkout": str(tmp_path / "a@b")}
     (tmp_path / "a@b" / "bin" / "python").touch()
@@ -83,42 +99,63 @@ def test_a_folder_is_an_environment_or_a_checkout_even_with_an_at(tmp_path: Path
         source_of("torch==2.13.0")
 
 
-def test_every_arm_is_there_twice_and_the_candidate_is_compared_with_the_base(tree: Path) -> None:
+def test_every_arm_is_there_twice_and_the_candidate_is_compared_with_the_base(
+    tree: Path,
+) -> None:
     plan, config = planned(tree)
     assert list(plan.arms) == list(ARMS)
     assert len(config.cells) == 2 * len(ARMS)
     for base, candidate in plan.arms.values():
-        blocks = next(cell.cpu_blocks for cell in config.cells if cell.scenario == candidate)
+        blocks = next(
+            cell.cpu_blocks for cell in config.cells if cell.scenario == candidate
+        )
         cell = Cell("Qwen3-0.6B", candidate, blocks)
         assert config.baseline(cell) == Cell("Qwen3-0.6B", base, blocks)
         assert config.build(cell) is not None
         assert config.build(Cell("Qwen3-0.6B", base, blocks)) is None
 
 
-def test_another_candidate_has_a_base_of_its_own_and_the_same_one_goes_on(tree: Path) -> None:
+def test_another_candidate_has_a_base_of_its_own_and_the_same_one_goes_on(
+    tree: Path,
+) -> None:
     first, again = planned(tree)[1], planned(tree)[1]
     (tree / CONNECTOR).write_text("DELAY = 1\n")
     other = planned(tree)[1]
-    ids = [{config.measurement_id(cell) for cell in config.cells} for config in (first, again, other)]
+    ids = [
+        {config.measurement_id(cell) for cell in config.cells}
+        for config in (first, again, other)
+    ]
     assert ids[0] == ids[1]
     assert not ids[0] & ids[2]
 
 
-def test_arms_that_a_build_does_not_concern_or_the_server_has_not_are_left_out(tree: Path) -> None:
+def test_arms_that_a_build_does_not_concern_or_the_server_has_not_are_left_out(
+    tree: Path,
+) -> None:
     assert list(check_plan(VALUES, "installed", "lmcache==0.5.5").arms) == [ARMS[1]]
-    without = {**VALUES, "server": {key: one for key, one in VALUES["server"].items() if key != "lmcache"}}
+    without = {
+        **VALUES,
+        "server": {
+            key: one for key, one in VALUES["server"].items() if key != "lmcache"
+        },
+    }
     assert list(check_plan(without, "installed", str(tree)).arms) == [ARMS[0]]
 
 
 def test_what_cannot_be_checked_is_refused(tree: Path) -> None:
-    for values, more in (({**VALUES, "engine": "kubernetes"}, {}), (VALUES, {"arms": ["native-offload"]})):
+    for values, more in (
+        ({**VALUES, "engine": "kubernetes"}, {}),
+        (VALUES, {"arms": ["native-offload"]}),
+    ):
         with pytest.raises(CheckError):
             check_plan(values, "installed", str(tree), **more)
     with pytest.raises(CheckError):
         check.run_check(VALUES, {}, [], Places(tree, CONFIG, tree, tree))
 
 
-def test_the_installed_release_against_itself_is_identical_and_another_build_is_not(tree: Path) -> None:
+def test_the_installed_release_against_itself_is_identical_and_another_build_is_not(
+    tree: Path,
+) -> None:
     assert check_plan(VALUES, "installed", "vllm==0.32.0").identical
     assert not check_plan(VALUES, "installed", "vllm==0.31.0").identical
     assert not check_plan(VALUES, "vllm==0.32.0", str(tree)).identical
@@ -142,9 +179,13 @@ def checked(tree: Path, tmp_path: Path, monkeypatch: Any) -> Checked:
         plan, config = planned(tree)
         generator, measured = np.random.default_rng(3), []
 
-        def measure(config: Config, values: Any, block: int, places: Places) -> dict[str, str]:
+        def measure(
+            config: Config, values: Any, block: int, places: Places
+        ) -> dict[str, str]:
             measured.append(block)
-            return {"cell": "run 1: died of something"} if missing and block == 1 else {}
+            return (
+                {"cell": "run 1: died of something"} if missing and block == 1 else {}
+            )
 
         def values(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
             if missing and missing(cell, run):
@@ -153,21 +194,33 @@ def checked(tree: Path, tmp_path: Path, monkeypatch: Any) -> Checked:
             noise = np.exp(generator.normal(0, sd, 4))
             names = ("throughput_tok_s", COLD, "ttft_ms_p50", "e2e_ms_p50")
             rates = (100 * slowed, 2 * slowed, 300 / slowed, 900 / slowed)
-            found = {(cell, 2, name): rate * one for name, rate, one in zip(names, rates, noise, strict=True)}
+            found = {
+                (cell, 2, name): rate * one
+                for name, rate, one in zip(names, rates, noise, strict=True)
+            }
             return found | ({(cell, 2, IDLE): 1.0} if idle(cell, run) else {}), []
 
         monkeypatch.setattr(check, "measure_block", measure)
         monkeypatch.setattr(check, "values_of", values)
         claims = claims_of(config, plan.arms)
         places = Places(tree, CONFIG, tree, tree)
-        done = until_clear(plan, config, claims, design_of(config, claims), places, ["snakemake", "check"])
+        done = until_clear(
+            plan,
+            config,
+            claims,
+            design_of(config, claims),
+            places,
+            ["snakemake", "check"],
+        )
         write_check(done, Path(config.campaign.results))
         return done.verdict, len(measured), Path(config.campaign.results)
 
     return run
 
 
-def test_a_slowed_build_is_a_regression_found_before_the_budget_is_spent(checked: Checked) -> None:
+def test_a_slowed_build_is_a_regression_found_before_the_budget_is_spent(
+    checked: Checked,
+) -> None:
     verdict, blocks, folder = checked(float(np.log(0.9)))
     assert (verdict, verdict in FAILING) == ("regression", True)
     assert blocks < BLOCKS
@@ -180,7 +233,9 @@ def test_a_slowed_build_is_a_regression_found_before_the_budget_is_spent(checked
     assert "snakemake check" in text
 
 
-def test_an_identical_build_makes_no_difference_and_a_faster_one_an_improvement(checked: Checked) -> None:
+def test_an_identical_build_makes_no_difference_and_a_faster_one_an_improvement(
+    checked: Checked,
+) -> None:
     assert checked(0.0)[0] == "no difference that matters"
     assert checked(float(np.log(1.2)))[0] == "improvement"
 
@@ -200,10 +255,14 @@ def test_the_far_end_of_a_very_wide_interval_is_cut_off(checked: Checked) -> Non
     assert re.search(r"\de\+\d|\d{5}\.", text) is None
 
 
-def test_an_open_check_says_how_many_blocks_would_show_equality(checked: Checked) -> None:
+def test_an_open_check_says_how_many_blocks_would_show_equality(
+    checked: Checked,
+) -> None:
     verdict, _, folder = checked(0.0, sd=0.025)
     assert verdict == "not enough"
-    assert int(re.search(r"check_blocks=(\d+)", (folder / "COMMENT.md").read_text())[1]) in range(7, 25)
+    assert int(
+        re.search(r"check_blocks=(\d+)", (folder / "COMMENT.md").read_text())[1]
+    ) in range(7, 25)
 
 
 def test_a_run_that_fails_costs_its_block_and_is_named(checked: Checked) -> None:
@@ -215,8 +274,12 @@ def test_a_run_that_fails_costs_its_block_and_is_named(checked: Checked) -> None
     assert "died of something" in (folder / "COMMENT.md").read_text()
 
 
-def test_a_candidate_that_never_gives_a_result_fails_at_the_first_look(checked: Checked) -> None:
-    verdict, blocks, folder = checked(0.0, missing=lambda cell, run: ".candidate." in cell.scenario)
+def test_a_candidate_that_never_gives_a_result_fails_at_the_first_look(
+    checked: Checked,
+) -> None:
+    verdict, blocks, folder = checked(
+        0.0, missing=lambda cell, run: ".candidate." in cell.scenario
+    )
     assert (verdict, blocks, verdict in FAILING) == ("candidate fails", 3, True)
     text = (folder / "COMMENT.md").read_text()
     assert text.startswith("## The candidate fails")
@@ -235,8 +298,12 @@ def test_nothing_measured_at_all_is_no_success(checked: Checked) -> None:
     assert (verdict, blocks, verdict in FAILING) == ("nothing measured", 3, True)
 
 
-def test_a_base_that_never_gives_a_result_does_not_blame_the_candidate(checked: Checked) -> None:
-    verdict, blocks, _ = checked(0.0, missing=lambda cell, run: ".base." in cell.scenario)
+def test_a_base_that_never_gives_a_result_does_not_blame_the_candidate(
+    checked: Checked,
+) -> None:
+    verdict, blocks, _ = checked(
+        0.0, missing=lambda cell, run: ".base." in cell.scenario
+    )
     assert (verdict, blocks) == ("not enough", BLOCKS)
 
 
@@ -247,49 +314,83 @@ def of_native(cell: Cell, run: int) -> bool:
 
 def answers(folder: Path) -> dict[str, str]:
     """What the comment's table says of throughput, by arm."""
-    rows = [line.strip("| ").split(" | ") for line in (folder / "COMMENT.md").read_text().splitlines()]
-    return {row[0].partition("/")[0]: row[-1] for row in rows if len(row) == 6 and row[1] == "Throughput"}
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in (folder / "COMMENT.md").read_text().splitlines()
+    ]
+    return {
+        row[0].partition("/")[0]: row[-1]
+        for row in rows
+        if len(row) == 6 and row[1] == "Throughput"
+    }
 
 
-def test_a_slower_build_is_a_regression_although_its_arm_is_idle(checked: Checked) -> None:
+def test_a_slower_build_is_a_regression_although_its_arm_is_idle(
+    checked: Checked,
+) -> None:
     verdict, blocks, folder = checked(float(np.log(0.61)), idle=of_native)
     assert (verdict, blocks) == ("regression", 3)
-    assert answers(folder) == {"native-offload": "**worse although idle**", "lmcache-local": "**worse**"}
+    assert answers(folder) == {
+        "native-offload": "**worse although idle**",
+        "lmcache-local": "**worse**",
+    }
     text = (folder / "COMMENT.md").read_text()
-    assert re.search(r"hroughput of native-offload/3000 -39\.\d % \[[^]]*\], although idle", text)
+    assert re.search(
+        r"hroughput of native-offload/3000 -39\.\d % \[[^]]*\], although idle", text
+    )
     assert "served next to nothing on either build (native-offload/3000)" in text
     claims = json.loads((folder / "verdict.json").read_text())["claims"]
-    assert {claim["arm"] for claim in claims if claim["idle"]} == {"native-offload/3000", "native-offload"}
+    assert {claim["arm"] for claim in claims if claim["idle"]} == {
+        "native-offload/3000",
+        "native-offload",
+    }
 
 
-def test_an_equal_build_of_an_idle_arm_costs_at_most_the_end_of_the_interval(checked: Checked) -> None:
+def test_an_equal_build_of_an_idle_arm_costs_at_most_the_end_of_the_interval(
+    checked: Checked,
+) -> None:
     verdict, _, folder = checked(0.0, idle=of_native)
     assert verdict == "no difference that matters"
     claims = json.loads((folder / "verdict.json").read_text())["claims"]
     low = next(claim["low"] for claim in claims if claim["idle"] and claim["decides"])
-    said = {"native-offload": f"idle, costs at most {-low:.1f} %", "lmcache-local": "within the margin"}
+    said = {
+        "native-offload": f"idle, costs at most {-low:.1f} %",
+        "lmcache-local": "within the margin",
+    }
     assert answers(folder) == said
 
 
-def test_a_faster_build_of_idle_arms_is_no_improvement_by_their_tier(checked: Checked) -> None:
+def test_a_faster_build_of_idle_arms_is_no_improvement_by_their_tier(
+    checked: Checked,
+) -> None:
     verdict, _, folder = checked(float(np.log(1.2)), idle=lambda cell, run: True)
     assert verdict == "not enough"
     assert answers(folder)["native-offload"] == "idle: the tier cannot be why"
-    assert "Its tier served nothing and cannot be why." in (folder / "COMMENT.md").read_text()
+    assert (
+        "Its tier served nothing and cannot be why."
+        in (folder / "COMMENT.md").read_text()
+    )
     # The arms that were active decide.
     assert checked(float(np.log(1.2)), idle=of_native)[0] == "improvement"
 
 
-def test_an_arm_that_is_idle_on_the_candidate_only_fails_there(checked: Checked) -> None:
+def test_an_arm_that_is_idle_on_the_candidate_only_fails_there(
+    checked: Checked,
+) -> None:
     def idle(cell: Cell, run: int) -> bool:
         return of_native(cell, run) and ".candidate." in cell.scenario
 
     assert checked(0.0, idle=idle)[:2] == ("candidate fails", 3)
     # One idle run costs its pair.
-    assert checked(0.0, idle=lambda cell, run: run == 1 and idle(cell, run))[0] == "no difference that matters"
+    assert (
+        checked(0.0, idle=lambda cell, run: run == 1 and idle(cell, run))[0]
+        == "no difference that matters"
+    )
 
 
-def test_a_run_of_an_idle_arm_has_values_and_is_marked(tree: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_of_an_idle_arm_has_values_and_is_marked(
+    tree: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
     _, config = planned(tree)
     row = levels_table().iloc[0].to_dict() | {"level": 2, "exercised": False}
     pointer = tmp_path / "pointer.json"
@@ -297,7 +398,9 @@ def test_a_run_of_an_idle_arm_has_values_and_is_marked(tree: Path, tmp_path: Pat
     run = SimpleNamespace(levels=[])
     monkeypatch.setattr(measuring, "campaign_pointer", lambda *of: pointer)
     monkeypatch.setattr(measuring, "stored_run", lambda pointer: tmp_path)
-    monkeypatch.setattr(measuring, "run_tables", lambda place, required: (pd.DataFrame([row]), None))
+    monkeypatch.setattr(
+        measuring, "run_tables", lambda place, required: (pd.DataFrame([row]), None)
+    )
     monkeypatch.setattr(measuring, "read_run", lambda place: run)
     cell = config.cells[0]
     found, reasons = values_of(config, cell, 1)
@@ -307,7 +410,11 @@ def test_a_run_of_an_idle_arm_has_values_and_is_marked(tree: Path, tmp_path: Pat
 
 
 def test_the_command_that_repeats_a_check_names_the_campaign_it_is_of() -> None:
-    words = command_of("check", {"candidate": "x", "check_arms": ["a/1", "b/2"], "base": None}, ["mine.yaml"])
+    words = command_of(
+        "check",
+        {"candidate": "x", "check_arms": ["a/1", "b/2"], "base": None},
+        ["mine.yaml"],
+    )
     assert words == [
         *("snakemake", "--cores", "4", "check", "--configfile", "mine.yaml"),
         *("--config", "candidate=x", "check_arms=[a/1,b/2]"),
@@ -319,4 +426,7 @@ def test_errors_are_divided_among_what_decides(tree: Path) -> None:
     claims = claims_of(config, plan.arms)
     assert sum(claim.decides for claim in claims) == 4
     assert design_of(config, claims).comparisons == 4
-    assert {claim.arm for claim in claims if claim.quantity == COLD} == {"native-offload", "lmcache-local"}
+    assert {claim.arm for claim in claims if claim.quantity == COLD} == {
+        "native-offload",
+        "lmcache-local",
+    }

@@ -21,21 +21,33 @@ SCRIPTED = sorted(
     set(
         re.findall(
             r'code_behind\(\s*"(\w+)"',
-            "".join(file.read_text(encoding="utf-8") for file in (SCRIPTS.parent / "rules").glob("*.smk")),
+            "".join(
+                file.read_text(encoding="utf-8")
+                for file in (SCRIPTS.parent / "rules").glob("*.smk")
+            ),
         )
     )
 )
 
 
 def names(script: str, *modules: str) -> set[str]:
-    return {path.relative_to(SCRIPTS).as_posix() for path in files_behind(SCRIPTS / f"{script}.py", *modules)}
+    return {
+        path.relative_to(SCRIPTS).as_posix()
+        for path in files_behind(SCRIPTS / f"{script}.py", *modules)
+    }
 
 
 def test_what_a_script_imports_directly_or_not_is_behind_it() -> None:
     load = names("extract_peak")
     # What a hand-kept list forgot, and made stale tables of.
-    assert {"extract_peak.py", "kveval/load/levels.py", "kveval/analysis/levels/outcomes.py"} <= load
-    assert not any(name.startswith(("kveval/report/", "kveval/engines/")) for name in load)
+    assert {
+        "extract_peak.py",
+        "kveval/load/levels.py",
+        "kveval/analysis/levels/outcomes.py",
+    } <= load
+    assert not any(
+        name.startswith(("kveval/report/", "kveval/engines/")) for name in load
+    )
 
 
 def test_a_module_that_is_imported_by_a_name_made_at_run_time_is_named() -> None:
@@ -45,7 +57,10 @@ def test_a_module_that_is_imported_by_a_name_made_at_run_time_is_named() -> None
 
 
 def test_files_beside_the_modules_count() -> None:
-    written, drawn = names("write_report"), names("plot_family", "kveval.report.figures.throughput")
+    written, drawn = (
+        names("write_report"),
+        names("plot_family", "kveval.report.figures.throughput"),
+    )
     said = {"kveval/report/captions/level_timeline.rst"}
     assert said <= written
     assert "kveval/report/figures/style.mplstyle" in drawn
@@ -61,11 +76,17 @@ def loaded_by(script: str, listed: Path) -> list[str]:
     """
     child = os.fork()
     if child == 0:
-        for name in [name for name in sys.modules if name.split(".")[0] in ("kveval", *SCRIPTED)]:
+        for name in [
+            name for name in sys.modules if name.split(".")[0] in ("kveval", *SCRIPTED)
+        ]:
             del sys.modules[name]
         with contextlib.suppress(BaseException):
             importlib.import_module(script)
-            found = [m.__file__ for name, m in sys.modules.items() if name.startswith("kveval.") and m.__file__]
+            found = [
+                m.__file__
+                for name, m in sys.modules.items()
+                if name.startswith("kveval.") and m.__file__
+            ]
             listed.write_text("\n".join(found), encoding="utf-8")
         os._exit(0)
     os.waitpid(child, 0)
@@ -73,15 +94,25 @@ def loaded_by(script: str, listed: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("script", SCRIPTED)
-def test_every_edit_of_a_module_that_a_script_loads_changes_its_digest(script: str, tmp_path: Path) -> None:
+def test_every_edit_of_a_module_that_a_script_loads_changes_its_digest(
+    script: str, tmp_path: Path
+) -> None:
     """What Python really loads for a script is a part of what is hashed, and each file of it counts."""
-    wanted = {Path(file) for file in loaded_by(script, tmp_path / "files") if Path(file).stat().st_size}
+    wanted = {
+        Path(file)
+        for file in loaded_by(script, tmp_path / "files")
+        if Path(file).stat().st_size
+    }
     found = files_behind(SCRIPTS / f"{script}.py")
     assert wanted <= {*found}
     before, real = digest(found), imports._text_digest
     for path in found:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(imports, "_text_digest", lambda file, edited=path: "edited" if file == edited else real(file))
+            patch.setattr(
+                imports,
+                "_text_digest",
+                lambda file, edited=path: "edited" if file == edited else real(file),
+            )
             assert digest(found) != before, path
 
 
@@ -90,11 +121,20 @@ def test_the_text_tells_of_the_same_imports_as_the_syntax_tree() -> None:
         found = set()
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.Import):
-                assert not any(alias.name.split(".")[0] == "kveval" for alias in node.names), path
+                assert not any(
+                    alias.name.split(".")[0] == "kveval" for alias in node.names
+                ), path
             elif isinstance(node, ast.ImportFrom):
                 assert not node.level, path
-                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        own = {name.removeprefix("kveval") for name in found if name.split(".")[0] == "kveval"}
+                found |= {
+                    node.module,
+                    *(f"{node.module}.{alias.name}" for alias in node.names),
+                }
+        own = {
+            name.removeprefix("kveval")
+            for name in found
+            if name.split(".")[0] == "kveval"
+        }
         files = {file for name in own if (file := imports._file(name))}
         found = set(imports._imported(path))
         assert files <= found, path

@@ -14,7 +14,13 @@ from tests.support.config_files import CONFIG, RAW
 from tests.support.paths import REPOSITORY
 
 from kveval.workflow.campaign_plan import WorkflowPlan
-from kveval.workflow.console import after_failures, after_stop, after_success, before, no_target
+from kveval.workflow.console import (
+    after_failures,
+    after_stop,
+    after_success,
+    before,
+    no_target,
+)
 from kveval.workflow.invocation import Asked
 
 NOTHING = Asked((), (), (), ())
@@ -27,21 +33,37 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkflowPlan:
     workload = RAW["workloads"]["laptop"] | {"prefix_count": 2}
     campaign = RAW["config"] | {"workload": "own", "workloads": {"own": workload}}
     Path("campaign.yaml").write_text(yaml.safe_dump(campaign))
-    return WorkflowPlan.of(Path("campaign.yaml"), CONFIG, Path("imports"), jobs_share_folder=True)
+    return WorkflowPlan.of(
+        Path("campaign.yaml"), CONFIG, Path("imports"), jobs_share_folder=True
+    )
 
 
-def job(rule: str, output: str = "", log: str = "", **wildcards: str) -> SimpleNamespace:
+def job(
+    rule: str, output: str = "", log: str = "", **wildcards: str
+) -> SimpleNamespace:
     outputs, logs = [output] if output else [], [log] if log else []
     return SimpleNamespace(
-        rule=SimpleNamespace(name=rule), output=outputs, log=logs, wildcards=SimpleNamespace(**wildcards)
+        rule=SimpleNamespace(name=rule),
+        output=outputs,
+        log=logs,
+        wildcards=SimpleNamespace(**wildcards),
     )
 
 
 class Graph:
     """Snakemake's graph of jobs, as far as it is asked."""
 
-    def __init__(self, needed: list[Any], others: tuple[Any, ...] = (), files: tuple[str, ...] = ()) -> None:
-        self.needed, self.jobs, self.targetfiles = needed, [*needed, *others], set(files)
+    def __init__(
+        self,
+        needed: list[Any],
+        others: tuple[Any, ...] = (),
+        files: tuple[str, ...] = (),
+    ) -> None:
+        self.needed, self.jobs, self.targetfiles = (
+            needed,
+            [*needed, *others],
+            set(files),
+        )
 
     def needrun_jobs(self, exclude_finished: bool) -> list[Any]:
         assert not exclude_finished
@@ -52,7 +74,12 @@ class Graph:
 
 
 def workflow(graph: Graph | None, **changes: Any) -> SimpleNamespace:
-    values = {"is_main_process": True, "executor_plugin": object(), "dryrun": False, "dag": graph}
+    values = {
+        "is_main_process": True,
+        "executor_plugin": object(),
+        "dryrun": False,
+        "dag": graph,
+    }
     return SimpleNamespace(**values | changes)
 
 
@@ -62,9 +89,20 @@ def test_what_was_asked_for_is_read_off_the_jobs() -> None:
         job("pilot", "pilot/measurement.json"),
         job("extract_peak", "x"),
     ]
-    asked = Asked.of(workflow(Graph([*jobs, job("plan", log="plan.log")], (job("write_report", so_far=""),), ("x",))))
+    asked = Asked.of(
+        workflow(
+            Graph(
+                [*jobs, job("plan", log="plan.log")],
+                (job("write_report", so_far=""),),
+                ("x",),
+            )
+        )
+    )
     assert asked == Asked(
-        (Path("run-1/measurement.json"), Path("pilot/measurement.json")), (Path("plan.log"),), ("",), (Path("x"),)
+        (Path("run-1/measurement.json"), Path("pilot/measurement.json")),
+        (Path("plan.log"),),
+        ("",),
+        (Path("x"),),
     )
 
 
@@ -81,24 +119,36 @@ def test_nothing_to_be_done_is_told_from_all_else() -> None:
         assert Asked.idle(other) is None
 
 
-def test_what_the_campaign_cannot_show_is_said_where_something_is_measured(plan: WorkflowPlan) -> None:
+def test_what_the_campaign_cannot_show_is_said_where_something_is_measured(
+    plan: WorkflowPlan,
+) -> None:
     said: list[str] = []
     before(plan, NOTHING, said.append)
     assert said == []
     before(plan, Asked((Path(plan.pointers[0]),), (), (), ()), said.append)
     (warning,) = said
-    assert warning.startswith("this campaign cannot show a difference between native-offload and no-offload")
-    assert json.loads(Path("logs/laptop/requested.json").read_text()) == [plan.pointers[0]]
+    assert warning.startswith(
+        "this campaign cannot show a difference between native-offload and no-offload"
+    )
+    assert json.loads(Path("logs/laptop/requested.json").read_text()) == [
+        plan.pointers[0]
+    ]
 
 
-def test_of_plan_doctor_and_the_like_their_log_is_the_last_word(plan: WorkflowPlan) -> None:
+def test_of_plan_doctor_and_the_like_their_log_is_the_last_word(
+    plan: WorkflowPlan,
+) -> None:
     began = time.time()
     log = Path("doctor.log")
     asked = Asked((), (log,), (), ())
     assert list(after_success(plan, asked, began - 1)) == []
     log.write_text("ok  device  the CPU\n\n0 errors\n")
-    assert list(after_success(plan, asked, began - 1)) == ["ok  device  the CPU\n\n0 errors"]
-    assert list(after_failures(plan, asked, [], began - 1, pytest.fail)) == ["ok  device  the CPU\n\n0 errors"]
+    assert list(after_success(plan, asked, began - 1)) == [
+        "ok  device  the CPU\n\n0 errors"
+    ]
+    assert list(after_failures(plan, asked, [], began - 1, pytest.fail)) == [
+        "ok  device  the CPU\n\n0 errors"
+    ]
     # An earlier one's: this job said nothing.
     assert list(after_success(plan, asked, time.time() + 60)) == []
 
@@ -111,7 +161,9 @@ def test_a_report_is_named_and_what_was_asked_for_by_path(plan: WorkflowPlan) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert list(after_success(plan, asked, 0.0)) == [f"Report: {report}"]
-    assert list(after_success(plan, Asked((), (), (), (peak, Path("gone.csv"))), 0.0)) == [str(peak)]
+    assert list(
+        after_success(plan, Asked((), (), (), (peak, Path("gone.csv"))), 0.0)
+    ) == [str(peak)]
 
 
 @pytest.mark.parametrize(
@@ -119,39 +171,69 @@ def test_a_report_is_named_and_what_was_asked_for_by_path(plan: WorkflowPlan) ->
     [
         ("reprot", "There is no target reprot: did you mean report?"),
         ("zzz", "There is no target zzz: known: plan, report"),
-        ("results/Qwen3-8/no-offload/0/peak.csv", "there is no model Qwen3-8; did you mean Qwen3-8B"),
-        ("results/so-far/Qwen3-8B/no-ofload/0/peak.csv", "there is no scenario no-ofload; did you mean no-offload"),
-        ("results/Qwen3-8B/no-ofload/0/run-1/pcp.parquet", "there is no scenario no-ofload; did you mean no-offload"),
+        (
+            "results/Qwen3-8/no-offload/0/peak.csv",
+            "there is no model Qwen3-8; did you mean Qwen3-8B",
+        ),
+        (
+            "results/so-far/Qwen3-8B/no-ofload/0/peak.csv",
+            "there is no scenario no-ofload; did you mean no-offload",
+        ),
+        (
+            "results/Qwen3-8B/no-ofload/0/run-1/pcp.parquet",
+            "there is no scenario no-ofload; did you mean no-offload",
+        ),
         ("results/Qwen3-8B/no-offload/0/paek.csv", "0/paek.csv: did you mean peak.csv"),
         ("result/Qwen3-8B/no-offload/0/peak.csv", "0/peak.csv: no such folder"),
     ],
 )
-def test_a_target_that_nothing_makes_is_named_with_what_is_nearest(plan: WorkflowPlan, target: str, said: str) -> None:
-    files = ["results/{model}/{scenario}/{cpu_blocks}/peak.csv", "results/{so_far}analysis/comparison.csv"]
+def test_a_target_that_nothing_makes_is_named_with_what_is_nearest(
+    plan: WorkflowPlan, target: str, said: str
+) -> None:
+    files = [
+        "results/{model}/{scenario}/{cpu_blocks}/peak.csv",
+        "results/{so_far}analysis/comparison.csv",
+    ]
     assert said in no_target(target, plan, ["report", "plan"], files)
 
 
-def test_a_job_that_was_stopped_is_listed_apart_from_those_that_failed(plan: WorkflowPlan) -> None:
-    for pointer, words in zip(plan.attempted, ("FAILED: no memory", "stopped by SIGTERM; all is gone"), strict=False):
-        log = Path(plan.logs, "benchmark", pointer.parent.relative_to(plan.results)).with_suffix(".log")
+def test_a_job_that_was_stopped_is_listed_apart_from_those_that_failed(
+    plan: WorkflowPlan,
+) -> None:
+    for pointer, words in zip(
+        plan.attempted,
+        ("FAILED: no memory", "stopped by SIGTERM; all is gone"),
+        strict=False,
+    ):
+        log = Path(
+            plan.logs, "benchmark", pointer.parent.relative_to(plan.results)
+        ).with_suffix(".log")
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(f"12:00:00 {words}\n")
     said = list(after_failures(plan, NOTHING, [], 0.0, pytest.fail))
     heads = [line for line in said if not line.startswith("  ")]
     assert heads[0].startswith("Some measurements failed. ")
     assert heads[1] == "Some measurements were stopped. The same command measures them:"
-    assert [line.partition(": ")[2].partition(" [")[0] for line in said if line.startswith("  ")] == [
+    assert [
+        line.partition(": ")[2].partition(" [")[0]
+        for line in said
+        if line.startswith("  ")
+    ] == [
         "no memory",
         "stopped by SIGTERM; all is gone",
     ]
 
 
-def test_after_a_stop_the_measurements_that_are_kept_are_counted(plan: WorkflowPlan) -> None:
+def test_after_a_stop_the_measurements_that_are_kept_are_counted(
+    plan: WorkflowPlan,
+) -> None:
     done = Path(plan.pointers[0])
     done.parent.mkdir(parents=True, exist_ok=True)
     done.touch()
     asked = Asked(tuple(map(Path, plan.pointers[:3])), (), (), ())
-    said = list(after_stop(plan, asked, [], 0.0, "Stopped (SIGINT): all is gone.", pytest.fail))
+    said = list(
+        after_stop(plan, asked, [], 0.0, "Stopped (SIGINT): all is gone.", pytest.fail)
+    )
     assert said[:2] == [
         "Stopped (SIGINT): all is gone.",
         "Kept: 1 of 3 measurements. The same command goes on with the rest.",
@@ -163,10 +245,10 @@ def test_after_failures_there_is_a_way_to_a_report(plan: WorkflowPlan) -> None:
     assert said.endswith("report_so_far --configfile campaign.yaml")
 
 
-def test_the_last_words_come_after_everything_that_is_printed_later(tmp_path: Path) -> None:
-    program = (
-        "from kveval.workflow.console import print_last; print_last(['one', 'two']); print_last([]); print('more')"
-    )
+def test_the_last_words_come_after_everything_that_is_printed_later(
+    tmp_path: Path,
+) -> None:
+    program = "from kveval.workflow.console import print_last; print_last(['one', 'two']); print_last([]); print('more')"
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=REPOSITORY / "scripts",

@@ -12,14 +12,23 @@ from kveval.engines.kubernetes.api.transport import Reply
 from kveval.host.findings import aligned
 from kveval.load.workload import BurstSpec
 from kveval.spec.loading import load_config
-from kveval.workflow.deploy_one import PodStory, TrialError, demand, deploy_one, note, trial_of
+from kveval.workflow.deploy_one import (
+    PodStory,
+    TrialError,
+    demand,
+    deploy_one,
+    note,
+    trial_of,
+)
 
 SPECIFICATION = cells(RELEASES[1])[0]["Qwen3-0.6B/native-offload/10000"]
 MADE = "2026-01-01T00:00:00Z"
 
 
 def test_a_trial_is_the_same_cell_under_a_load_of_seconds() -> None:
-    heavy = SPECIFICATION.with_workload(profile="bursts", bursts=BurstSpec(4.0, 0.1, 5.0), prime=True)
+    heavy = SPECIFICATION.with_workload(
+        profile="bursts", bursts=BurstSpec(4.0, 0.1, 5.0), prime=True
+    )
     for specification in (SPECIFICATION, heavy):
         trial = trial_of(specification)
         assert (trial.cell, trial.argv, trial.deployment) == (
@@ -29,18 +38,27 @@ def test_a_trial_is_the_same_cell_under_a_load_of_seconds() -> None:
         )
         assert trial.measurement_id != specification.measurement_id
         load = trial.workload
-        assert (load.profile, load.levels, load.bursts, load.prime) == ("concurrent", (1,), None, False)
+        assert (load.profile, load.levels, load.bursts, load.prime) == (
+            "concurrent",
+            (1,),
+            None,
+            False,
+        )
         assert load.seconds <= 10
 
 
 @pytest.mark.parametrize(("cell", "code"), [("", "no_cluster")])
-def test_what_is_no_campaign_on_a_cluster_is_refused(cell: str, code: str, tmp_path: Any) -> None:
+def test_what_is_no_campaign_on_a_cluster_is_refused(
+    cell: str, code: str, tmp_path: Any
+) -> None:
     with pytest.raises(TrialError) as error:
         deploy_one(load_config(RAW["config"], CONFIG), cell, tmp_path, tmp_path)
     assert error.value.code == code
 
 
-def test_a_cell_that_is_none_is_refused_before_anything_is_removed(tmp_path: Any) -> None:
+def test_a_cell_that_is_none_is_refused_before_anything_is_removed(
+    tmp_path: Any,
+) -> None:
     (tmp_path / "kept").touch()
     campaign = load_config(CONFIG / "campaigns" / "cluster-first.yaml", CONFIG)
     with pytest.raises(TrialError) as error:
@@ -51,36 +69,69 @@ def test_a_cell_that_is_none_is_refused_before_anything_is_removed(tmp_path: Any
 
 def test_the_cell_that_asks_for_most_is_tried() -> None:
     campaign = load_config(CONFIG / "campaigns" / "cluster-first.yaml", CONFIG)
-    demands = {cell.scenario: demand(campaign.specification(cell)) for cell in campaign.cells}
+    demands = {
+        cell.scenario: demand(campaign.specification(cell)) for cell in campaign.cells
+    }
     assert max(demands, key=demands.__getitem__) == "native-offload"
 
 
 def pod(phase: str, node: str = "", **changes: Any) -> dict[str, Any]:
     times = {"PodScheduled": "2026-01-01T00:00:03Z", "Ready": "2026-01-01T00:00:42Z"}
-    conditions = [{"type": kind, "status": "True", "lastTransitionTime": at} for kind, at in times.items()]
-    found = made("Pod", "server-0", {"kveval.dev/component": "model-server"}, spec={"nodeName": node} if node else {})
+    conditions = [
+        {"type": kind, "status": "True", "lastTransitionTime": at}
+        for kind, at in times.items()
+    ]
+    found = made(
+        "Pod",
+        "server-0",
+        {"kveval.dev/component": "model-server"},
+        spec={"nodeName": node} if node else {},
+    )
     found["status"] = {"phase": phase, "conditions": conditions if node else []}
     found["metadata"] |= {"creationTimestamp": MADE, **changes}
     return found
 
 
 def test_what_a_pod_waits_for_is_said_once_and_its_times_are_kept() -> None:
-    event = {"reason": "FailedScheduling", "message": "0/3 nodes are available", "metadata": {}}
+    event = {
+        "reason": "FailedScheduling",
+        "message": "0/3 nodes are available",
+        "metadata": {},
+    }
 
     def answer(call: Call) -> Reply:
         return ok({"items": [event], "metadata": {}})
 
-    api, seen, said = Api(FakeTransport(answer), outage_s=0), dict[str, PodStory](), list[str]()
+    api, seen, said = (
+        Api(FakeTransport(answer), outage_s=0),
+        dict[str, PodStory](),
+        list[str](),
+    )
     for one in (pod("Pending"), pod("Pending")):
         note(api, one, seen, said.append)
     assert said == ["model-server waits: FailedScheduling: 0/3 nodes are available"]
     (story,) = seen.values()
-    assert story.row()[2:] == ("", "", "", "Pending FailedScheduling: 0/3 nodes are available")
+    assert story.row()[2:] == (
+        "",
+        "",
+        "",
+        "Pending FailedScheduling: 0/3 nodes are available",
+    )
     note(api, pod("Running", "gpu-0"), seen, said.append)
     # What it was is told, not how it goes.
     note(api, pod("Failed", "", deletionTimestamp=MADE), seen, said.append)
-    assert story.row() == ("server-0", "model-server", "gpu-0", "3 s", "42 s", "Running")
+    assert story.row() == (
+        "server-0",
+        "model-server",
+        "gpu-0",
+        "3 s",
+        "42 s",
+        "Running",
+    )
 
 
 def test_columns_begin_below_each_other() -> None:
-    assert aligned([("pod", "node"), ("server-0", "a")]) == ["pod       node", "server-0  a"]
+    assert aligned([("pod", "node"), ("server-0", "a")]) == [
+        "pod       node",
+        "server-0  a",
+    ]

@@ -21,12 +21,18 @@ def installed(tmp_path_factory: Any) -> Path:
 
 def campaign(tmp_path: Path, **server: str) -> Config:
     own = {"extends": "native-offload", "baseline": "native-offload", "server": server}
-    entry = {"models": ["Qwen3-0.6B"], "scenarios": ["native-offload", "own"], "cpu_blocks": [500, 10_000]}
+    entry = {
+        "models": ["Qwen3-0.6B"],
+        "scenarios": ["native-offload", "own"],
+        "cpu_blocks": [500, 10_000],
+    }
     files = changed(("config", "scenarios"), {"own": own})
     return load(tmp_path / "config", changed(("config", "matrix"), [entry], files))
 
 
-def test_an_environment_to_be_made_and_one_that_is_there_are_no_complaint(tmp_path: Path, installed: Path) -> None:
+def test_an_environment_to_be_made_and_one_that_is_there_are_no_complaint(
+    tmp_path: Path, installed: Path
+) -> None:
     config = campaign(tmp_path, checkout=str(source_tree(tmp_path / "tree")))
     (before,) = build_findings(config, installed)
     build = config.build(config.cells[-1])
@@ -42,7 +48,9 @@ def test_a_release_to_be_installed_is_said(tmp_path: Path, installed: Path) -> N
     assert (found.level, found.facts["to_be_made"]) == ("ok", True)
 
 
-def test_changed_sources_that_would_have_to_be_compiled_are_a_warning(tmp_path: Path, installed: Path) -> None:
+def test_changed_sources_that_would_have_to_be_compiled_are_a_warning(
+    tmp_path: Path, installed: Path
+) -> None:
     tree = source_tree(tmp_path / "tree")
     (tree / "csrc").mkdir()
     (tree / "csrc" / "kernel.cpp").write_text("int x;")
@@ -52,16 +60,24 @@ def test_changed_sources_that_would_have_to_be_compiled_are_a_warning(tmp_path: 
     assert [found.level for found in build_findings(config, installed)] == ["ok"]
     git(tree, "tag", "v0.32.0", "HEAD~1")
     told = [found for found in build_findings(config, installed) if found.level != "ok"]
-    assert [(found.code, found.facts["changed"]) for found in told] == [("not_built", ["csrc"])]
+    assert [(found.code, found.facts["changed"]) for found in told] == [
+        ("not_built", ["csrc"])
+    ]
     pinned = campaign(tmp_path, checkout=str(tree), commit="v0.32.0")
     assert [found.level for found in build_findings(pinned, installed)] == ["ok"]
 
 
-@pytest.mark.parametrize(("there", "code"), [(False, "none_there"), (True, "no_answer")])
-def test_an_environment_that_cannot_be_asked_is_said_once(tmp_path: Path, there: bool, code: str) -> None:
+@pytest.mark.parametrize(
+    ("there", "code"), [(False, "none_there"), (True, "no_answer")]
+)
+def test_an_environment_that_cannot_be_asked_is_said_once(
+    tmp_path: Path, there: bool, code: str
+) -> None:
     environment, config = tmp_path / ".server-venv", campaign(tmp_path, vllm="0.31.0")
     if there:
         failing_python(environment, "exit 1")
     places = {"store": tmp_path / "store", "server_environment": environment}
     found = diagnose(config, "own.yaml", at_once=1, say=lambda text: None, **places)
-    assert [one.code for one in found if "build" in one.check or "environment" in one.check] == [code]
+    assert [
+        one.code for one in found if "build" in one.check or "environment" in one.check
+    ] == [code]

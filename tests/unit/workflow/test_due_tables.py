@@ -16,16 +16,28 @@ PLANNED: dict[Cell, Sequence[str | None]] = {ONE: ["aaaa", "aaaa"], OTHER: ["bbb
 
 def write_report(folder: Path, runs: dict[Cell, Sequence[str]]) -> None:
     cells = [
-        {"model": cell.model, "scenario": cell.scenario, "cpu_blocks": cell.cpu_blocks, "runs": names, "peak": None}
+        {
+            "model": cell.model,
+            "scenario": cell.scenario,
+            "cpu_blocks": cell.cpu_blocks,
+            "runs": names,
+            "peak": None,
+        }
         for cell, names in runs.items()
     ]
-    (folder / "report.json").write_text(json.dumps({"report_schema": 1, "cells": cells}))
+    (folder / "report.json").write_text(
+        json.dumps({"report_schema": 1, "cells": cells})
+    )
 
 
 def write_levels(folder: Path, cell: Cell, *runs: str) -> None:
     place = folder / cell.path
     place.mkdir(parents=True)
-    rows = [f"{number},{measurement},{level}" for number, measurement in enumerate(runs, 1) for level in (1, 50)]
+    rows = [
+        f"{number},{measurement},{level}"
+        for number, measurement in enumerate(runs, 1)
+        for level in (1, 50)
+    ]
     (place / "levels.csv").write_text("\n".join(["run,measurement,level", *rows, ""]))
 
 
@@ -47,11 +59,18 @@ def test_nothing_while_the_report_is_of_the_planned_runs(results: Path) -> None:
     [["cccc"], ["bbbb", "bbbb"], [None]],
     ids=["another measurement", "another run", "not known yet"],
 )
-def test_the_peak_of_a_cell_whose_table_is_of_other_runs(results: Path, ids: Sequence[str | None]) -> None:
-    assert due_tables(str(results), PLANNED | {OTHER: ids}, ALL) == [ALL, f"{results}/{OTHER.path}/peak.csv"]
+def test_the_peak_of_a_cell_whose_table_is_of_other_runs(
+    results: Path, ids: Sequence[str | None]
+) -> None:
+    assert due_tables(str(results), PLANNED | {OTHER: ids}, ALL) == [
+        ALL,
+        f"{results}/{OTHER.path}/peak.csv",
+    ]
 
 
-def test_only_the_table_of_all_runs_where_the_cells_own_is_right_or_absent(results: Path) -> None:
+def test_only_the_table_of_all_runs_where_the_cells_own_is_right_or_absent(
+    results: Path,
+) -> None:
     write_report(results, {ONE: ["aaaa/run-1", "aaaa/run-2"], OTHER: []})
     new = Cell("Qwen3-8B", "native-offload", 1000)
     assert due_tables(str(results), PLANNED | {new: ["dddd"]}, ALL) == [ALL]
@@ -62,7 +81,9 @@ def test_a_cell_that_is_no_longer_planned_leaves_the_report(results: Path) -> No
 
 
 @pytest.mark.parametrize("content", [None, "", '{"cells": [{"model"'])
-def test_a_report_that_cannot_be_read_is_of_nothing(results: Path, content: str | None) -> None:
+def test_a_report_that_cannot_be_read_is_of_nothing(
+    results: Path, content: str | None
+) -> None:
     (results / "report.json").unlink()
     if content is not None:
         (results / "report.json").write_text(content)

@@ -15,7 +15,9 @@ from kveval.workflow.history import show_history, update_history
 def test_a_change_is_said_listed_and_drawn(tmp_path: Path) -> None:
     add_to_history(tmp_path / "old", history([100] * 10, seed=1))
     add_to_history(tmp_path / "all", history([100] * 10 + [90] * 10))
-    said = "\n".join(show_history([tmp_path / "all", tmp_path / "old"], None, tmp_path / "out"))
+    said = "\n".join(
+        show_history([tmp_path / "all", tmp_path / "old"], None, tmp_path / "out")
+    )
     assert nightly(9) in said
     assert nightly(10) in said
     table = pd.read_csv(tmp_path / "out" / "changes.csv")
@@ -26,7 +28,9 @@ def test_a_change_is_said_listed_and_drawn(tmp_path: Path) -> None:
 def test_without_changes_the_table_has_its_columns(tmp_path: Path) -> None:
     add_to_history(tmp_path, history([100, 101]))
     list(show_history([tmp_path], None, tmp_path / "out"))
-    assert list(pd.read_csv(tmp_path / "out" / "changes.csv").columns) == list(BuildChange._fields)
+    assert list(pd.read_csv(tmp_path / "out" / "changes.csv").columns) == list(
+        BuildChange._fields
+    )
 
 
 def test_a_campaign_that_is_not_measured_adds_nothing(tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ class Cluster:
         if method == "POST":
             image = body["spec"]["containers"][0]["image"]
             if image in self.refuse:
-                return Reply(403, headers, json.dumps({"message": "exceeded quota"}).encode())
+                return Reply(
+                    403, headers, json.dumps({"message": "exceeded quota"}).encode()
+                )
             name = f"{body['metadata']['generateName']}{len(self.made)}"
             pod = {**body, "metadata": {**body["metadata"], "name": name}}
             self.pods[name] = pod
@@ -49,7 +51,9 @@ class Cluster:
         for pod in self.pods.values():
             seen = self.states[pod["spec"]["containers"][0]["image"]]
             pod.update(seen.pop(0) if len(seen) > 1 else seen[0])
-        return Reply(200, headers, json.dumps({"items": list(self.pods.values())}).encode())
+        return Reply(
+            200, headers, json.dumps({"items": list(self.pods.values())}).encode()
+        )
 
 
 def state(**container):
@@ -60,8 +64,17 @@ def waiting(reason, message=""):
     return state(waiting={"reason": reason, "message": message})
 
 
-PLACED = {"spec": {"nodeName": "n1", "containers": [{"image": "side:1"}]}, **waiting("ContainerCreating")}
-UNPLACED = {"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}}
+PLACED = {
+    "spec": {"nodeName": "n1", "containers": [{"image": "side:1"}]},
+    **waiting("ContainerCreating"),
+}
+UNPLACED = {
+    "status": {
+        "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        ]
+    }
+}
 
 
 @pytest.fixture(autouse=True)
@@ -71,13 +84,18 @@ def _fast(monkeypatch):
 
 def tried(cluster, limit_s=0.3):
     made = plan(("M/a/0", {"weights": "full"}, (deployment(),)))
-    return {trial.image: trial for trial in try_images(Asking(Api(cluster)), made, limit_s)}
+    return {
+        trial.image: trial for trial in try_images(Asking(Api(cluster)), made, limit_s)
+    }
 
 
 def test_every_image_gets_its_outcome_and_no_pod_stays():
     states = {
         "vllm:1": [waiting("ContainerCreating"), state(terminated={"exitCode": 0})],
-        "busybox": [waiting("ErrImagePull", "manifest unknown"), waiting("ImagePullBackOff")],
+        "busybox": [
+            waiting("ErrImagePull", "manifest unknown"),
+            waiting("ImagePullBackOff"),
+        ],
         "side:1": [PLACED],
     }
     cluster = Cluster(states, refuse=["pcp:1"])
@@ -95,7 +113,9 @@ def test_every_image_gets_its_outcome_and_no_pod_stays():
 
 
 def test_a_pod_that_no_node_takes():
-    states = {key: [state(running={})] for key in ["vllm:1", "busybox", "pcp:1"]} | {"side:1": [UNPLACED]}
+    states = {key: [state(running={})] for key in ["vllm:1", "busybox", "pcp:1"]} | {
+        "side:1": [UNPLACED]
+    }
     assert tried(Cluster(states))["side:1"].outcome == "unplaced"
 
 
@@ -109,7 +129,9 @@ def test_pods_are_removed_when_the_doctor_is_stopped():
 
         asked = False
 
-    cluster = Stopped({key: [state(running={})] for key in ["vllm:1", "busybox", "pcp:1", "side:1"]})
+    cluster = Stopped(
+        {key: [state(running={})] for key in ["vllm:1", "busybox", "pcp:1", "side:1"]}
+    )
     with pytest.raises(KeyboardInterrupt):
         tried(cluster)
     assert cluster.made
@@ -118,7 +140,9 @@ def test_pods_are_removed_when_the_doctor_is_stopped():
 
 def test_the_trials_pod_is_harmless():
     made = plan(site={"user_id": 1234})
-    (need,) = pod_needs([deployment(nodeSelector={"gpu": "h100"}, tolerations=[{"operator": "Exists"}])])
+    (need,) = pod_needs(
+        [deployment(nodeSelector={"gpu": "h100"}, tolerations=[{"operator": "Exists"}])]
+    )
     pod = image_trials.trial_pod("vllm:1", need, made, 60)
     (container,) = pod["spec"]["containers"]
     assert "nvidia.com/gpu" not in json.dumps(container["resources"])
@@ -156,7 +180,10 @@ def test_states(pod, outcome):
 def test_the_nodes_clock_is_bounded_by_what_was_seen(ahead, creation, start, seen, at):
     created = 1_700_000_000.0 + at
     started = created + creation + start
-    pod = {"metadata": {"creationTimestamp": _whole(created)}, "status": {"startTime": _whole(started + ahead)}}
+    pod = {
+        "metadata": {"creationTimestamp": _whole(created)},
+        "status": {"startTime": _whole(started + ahead)},
+    }
     bounds = node_ahead(pod, started + seen)
     assert bounds.low <= ahead + 1e-6
     assert ahead <= bounds.high + 1e-6
@@ -169,7 +196,9 @@ def _whole(seconds):
 def test_the_servers_clock_is_narrowed_by_every_answer(monkeypatch):
     cluster = Cluster({})
     clock = iter([1000.9, 1001.0, 1001.3, 1001.35])
-    monkeypatch.setattr("kveval.engines.kubernetes.api.probe.time.time", lambda: next(clock))
+    monkeypatch.setattr(
+        "kveval.engines.kubernetes.api.probe.time.time", lambda: next(clock)
+    )
     asking = Asking(Api(cluster))
     # The server is 0.5 s behind: it answered at 1000.45 and 1000.82, by its own clock.
     cluster.now = 1000.0

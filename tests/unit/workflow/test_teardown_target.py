@@ -27,7 +27,9 @@ def said(monkeypatch, tmp_path):
 
 
 def test_what_a_killed_measurement_noted_is_ended(said, tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    )
     Registry(tmp_path / "processes.json").add(Session.led_by(process.pid, "server"))
     tear_down(LOCAL, said.append)
     assert said == [f"removed server (session {process.pid})"]
@@ -41,7 +43,9 @@ def test_what_a_killed_measurement_noted_is_ended(said, tmp_path):
 def test_a_measurement_that_runs_is_left_alone(said, tmp_path):
     lock = tmp_path / "lock"
     lock.write_text("process 7: somebody's run 2\n")
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    )
     try:
         Registry(tmp_path / "processes.json").add(Session.led_by(process.pid, "server"))
         with lock.open() as held:

@@ -41,7 +41,9 @@ class ChangePoint:
     difference: Contrast
 
 
-def change_points(values: Array, seed: int = 0, significance: float = SIGNIFICANCE) -> list[ChangePoint]:
+def change_points(
+    values: Array, seed: int = 0, significance: float = SIGNIFICANCE
+) -> list[ChangePoint]:
     """Return the changes of the mean of a series, in its order; `seed` is that of the permutations.
 
     Two changes that cancel are not significant in a test over both: so many candidates are split first, and then each
@@ -49,7 +51,9 @@ def change_points(values: Array, seed: int = 0, significance: float = SIGNIFICAN
     `significance` is at least 0.001, the resolution of 999 permutations. Raises ValueError for non-finite values.
     """
     if not np.isfinite(values).all():
-        raise ValueError("a series with values that are not finite has no change points")
+        raise ValueError(
+            "a series with values that are not finite has no change points"
+        )
     random = np.random.default_rng(seed)
     bounds = [0, *_splits(values, random), len(values)]
     weakest = np.inf, 0
@@ -59,10 +63,15 @@ def change_points(values: Array, seed: int = 0, significance: float = SIGNIFICAN
             # Each split is moved to the best place between its neighbours.
             stretch = values[bounds[place - 1] : bounds[place + 1]]
             bounds[place] = bounds[place - 1] + _best_split(stretch)[0]
-            weakest = max(weakest, (_chance(stretch, random, significance, _PERMUTATIONS), place))
+            weakest = max(
+                weakest, (_chance(stretch, random, significance, _PERMUTATIONS), place)
+            )
         if weakest[0] > significance:
             del bounds[weakest[1]]
-    return [_described(values, *bounds[place : place + 3]) for place in range(len(bounds) - 2)]
+    return [
+        _described(values, *bounds[place : place + 3])
+        for place in range(len(bounds) - 2)
+    ]
 
 
 def _splits(values: Array, random: np.random.Generator, unlikely: int = 1) -> list[int]:
@@ -96,7 +105,12 @@ def _best_split(values: Array) -> tuple[int, float]:
     at = np.arange(_FEWEST, count - _FEWEST + 1)
     n, m = at.astype(float), (count - at).astype(float)
     left, between, right = left[at - 1], between[at - 1], right[at - 1]
-    energy = n * m / (n + m) * (2 * between / (n * m) - 2 * left / (n * (n - 1)) - 2 * right / (m * (m - 1)))
+    energy = (
+        n
+        * m
+        / (n + m)
+        * (2 * between / (n * m) - 2 * left / (n * (n - 1)) - 2 * right / (m * (m - 1)))
+    )
     best = int(np.argmax(energy))
     return int(at[best]), float(energy[best])
 
@@ -107,7 +121,9 @@ def _earlier(count: int) -> Array:
     return np.tri(count, k=-1)
 
 
-def _chance(values: Array, random: np.random.Generator, significance: float, permutations: int) -> float:
+def _chance(
+    values: Array, random: np.random.Generator, significance: float, permutations: int
+) -> float:
     """Return the p value of the best split: the share of permuted series whose best split is as good.
 
     Stops once the p value is above `significance`, and returns the share until then (Besag and Clifford 1991).
@@ -124,7 +140,9 @@ def _chance(values: Array, random: np.random.Generator, significance: float, per
 def _described(values: Array, start: int, at: int, end: int) -> ChangePoint:
     before, after = values[start:at], values[at:end]
     places = start + _likely_places(values[start:end])
-    return ChangePoint(at, min(at, int(places.min())), max(at, int(places.max())), welch(after, before))
+    return ChangePoint(
+        at, min(at, int(places.min())), max(at, int(places.max())), welch(after, before)
+    )
 
 
 def _likely_places(values: Array) -> npt.NDArray[np.int64]:

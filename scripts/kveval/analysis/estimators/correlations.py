@@ -11,9 +11,23 @@ from scipy.special import ndtri
 
 MIN_POINTS = 10
 CORRELATED = (
-    *("kv_cache_usage_percent", "prefix_cache_hit_percent", "external_cache_hit_percent"),
-    *("requests_running", "requests_waiting", "offload_load_mb_s", "offload_store_mb_s"),
-    *("cpu_utilisation_percent", "gpu_utilisation_percent", "gpu_power_w", "memory_used_gib"),
+    *(
+        "kv_cache_usage_percent",
+        "prefix_cache_hit_percent",
+        "external_cache_hit_percent",
+    ),
+    *(
+        "requests_running",
+        "requests_waiting",
+        "offload_load_mb_s",
+        "offload_store_mb_s",
+    ),
+    *(
+        "cpu_utilisation_percent",
+        "gpu_utilisation_percent",
+        "gpu_power_w",
+        "memory_used_gib",
+    ),
 )
 """The system metrics that are correlated with throughput."""
 COLUMNS = ("model", "x", "y", "n", "r", "low", "high")
@@ -57,7 +71,9 @@ def within_level(levels: pd.DataFrame, metric: str, target: str) -> Correlation:
     return Correlation(r, float(low), float(high), count)
 
 
-def within_models(levels: pd.DataFrame, metrics: Sequence[str], target: str) -> pd.DataFrame:
+def within_models(
+    levels: pd.DataFrame, metrics: Sequence[str], target: str
+) -> pd.DataFrame:
     """Return a row of COLUMNS for each metric and model that have a correlation with `target`, see `within_level`."""
     rows = []
     for name in recorded(levels, metrics):

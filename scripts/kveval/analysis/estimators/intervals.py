@@ -32,7 +32,9 @@ def half_width(values: Array, confidence: float = 0.95) -> float:
     count = len(values)
     if count < 2:
         return np.nan
-    return t_quantile((1 + confidence) / 2, count - 1) * float(np.std(values, ddof=1) / np.sqrt(count))
+    return t_quantile((1 + confidence) / 2, count - 1) * float(
+        np.std(values, ddof=1) / np.sqrt(count)
+    )
 
 
 def mean_interval(logs: Array, confidence: float = 0.95) -> tuple[float, float]:
@@ -62,7 +64,10 @@ class Contrast:
     def interval(self, confidence: float) -> tuple[float, float]:
         """Return Student's t interval on the ln scale, no narrower than the normal one of `floor`, plus the biases."""
         quantile = (1 + confidence) / 2
-        half = max(t_quantile(quantile, self.df) * self.se, float(special.ndtri(quantile)) * self.floor)
+        half = max(
+            t_quantile(quantile, self.df) * self.se,
+            float(special.ndtri(quantile)) * self.floor,
+        )
         return self.theta - half - self.below, self.theta + half + self.above
 
     def p_difference(self) -> float:
@@ -86,14 +91,21 @@ class Contrast:
             return self
         error = float(np.hypot(self.se, systematic))
         df = min(_MANY, self.df / max((self.se / error) ** 4, 1 / _MANY))
-        return replace(self, se=error, df=df, floor=float(np.hypot(self.floor, systematic)))
+        return replace(
+            self, se=error, df=df, floor=float(np.hypot(self.floor, systematic))
+        )
 
     def _tail(self, distance: float) -> float:
         """The probability that chance exceeds a distance, by the standard error or `floor`, whichever gives more."""
         if self.se == 0 and self.floor == 0:
             return 0.0 if distance > 0 else 1.0
-        by_runs = float(special.stdtr(self.df, -distance / self.se)) if self.se > 0 else 0.0
-        return max(by_runs, float(special.ndtr(-distance / self.floor)) if self.floor > 0 else 0.0)
+        by_runs = (
+            float(special.stdtr(self.df, -distance / self.se)) if self.se > 0 else 0.0
+        )
+        return max(
+            by_runs,
+            float(special.ndtr(-distance / self.floor)) if self.floor > 0 else 0.0,
+        )
 
 
 # Degrees of freedom at which Student's t is as good as normal.
@@ -101,7 +113,9 @@ _MANY = 1e6
 Pairs = Sequence[tuple[int, int]]
 
 
-def contrasts(logs: Array, pairs: Pairs | None = None, method: str = "blocks") -> list[Contrast]:
+def contrasts(
+    logs: Array, pairs: Pairs | None = None, method: str = "blocks"
+) -> list[Contrast]:
     """Return differences between cells from a complete table of ln values, runs x cells.
 
     `pairs`: columns as (arm, reference); by default every other column against the first. Randomised complete blocks:
@@ -114,23 +128,34 @@ def contrasts(logs: Array, pairs: Pairs | None = None, method: str = "blocks") -
     """
     runs, cells = logs.shape
     if runs < 2 or cells < 2:
-        raise ValueError(f"{runs} runs of {cells} cells cannot be compared; at least two of each are needed")
+        raise ValueError(
+            f"{runs} runs of {cells} cells cannot be compared; at least two of each are needed"
+        )
     pairs = pairs or [(cell, 0) for cell in range(1, cells)]
     means = logs.mean(axis=0)
-    spreads = Spreads(logs, Counter(reference for _, reference in pairs).most_common(1)[0][0])
+    spreads = Spreads(
+        logs, Counter(reference for _, reference in pairs).most_common(1)[0][0]
+    )
     name = "paired" if method == "paired" or unequal(logs) else "blocks"
     found = []
     for arm, reference in pairs:
         variance = (spreads.paired if name == "paired" else spreads.of)(arm, reference)
         error = float(np.sqrt(variance.value / runs))
-        found.append(Contrast(float(means[arm] - means[reference]), error, variance.df, name))
+        found.append(
+            Contrast(float(means[arm] - means[reference]), error, variance.df, name)
+        )
     return found
 
 
 def welch(arm: Array, reference: Array) -> Contrast:
     """Return the difference of two independent samples of ln values (Welch 1947); at least two values each."""
     theta = float(np.mean(arm) - np.mean(reference))
-    variance = total(*(Variance(float(np.var(one, ddof=1)) / len(one), len(one) - 1) for one in (arm, reference)))
+    variance = total(
+        *(
+            Variance(float(np.var(one, ddof=1)) / len(one), len(one) - 1)
+            for one in (arm, reference)
+        )
+    )
     df = variance.df if variance.value else len(arm) + len(reference) - 2
     return Contrast(theta, float(np.sqrt(variance.value)), float(df), "independent")
 
@@ -139,7 +164,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Return Holm's step-down adjusted p values, in the order given."""
     order = np.argsort(p_values, kind="stable")
     count = len(p_values)
-    stepped = [min(1.0, (count - rank) * p_values[index]) for rank, index in enumerate(order)]
+    stepped = [
+        min(1.0, (count - rank) * p_values[index]) for rank, index in enumerate(order)
+    ]
     adjusted = np.empty(count)
     adjusted[order] = np.maximum.accumulate(stepped) if count else []
     return [float(value) for value in adjusted]

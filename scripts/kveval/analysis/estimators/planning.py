@@ -23,11 +23,18 @@ def degrees(runs: int, cells: int) -> float:
     With few runs, those for a baseline with a spread of its own, and a third of the arms with their own.
     """
     all_of_them = (runs - 1) * (max(cells, 2) - 1)
-    return all_of_them if runs >= TESTABLE_RUNS else 4 * all_of_them / (max(cells, 2) + 2)
+    return (
+        all_of_them if runs >= TESTABLE_RUNS else 4 * all_of_them / (max(cells, 2) + 2)
+    )
 
 
 def runs_to_resolve(
-    sd: float, margin: float, cells: int = 3, alpha: float = 0.05, comparisons: int = 1, power: float = 0.8
+    sd: float,
+    margin: float,
+    cells: int = 3,
+    alpha: float = 0.05,
+    comparisons: int = 1,
+    power: float = 0.8,
 ) -> int | None:
     """Return the runs per arm that find a difference of `margin` with the given power; `sd` is on the ln scale.
 
@@ -41,14 +48,21 @@ def runs_to_resolve(
     def sufficient(runs: int) -> bool:
         freedom = degrees(runs, cells)
         shift = np.log1p(margin) / (sd * np.sqrt(2 / runs))
-        return bool(1 - special.nctdtr(freedom, shift, t_quantile(level, freedom)) >= power)
+        return bool(
+            1 - special.nctdtr(freedom, shift, t_quantile(level, freedom)) >= power
+        )
 
     # One by one from below: far beyond the answer the noncentral t cannot be computed.
     return next((runs for runs in range(2, 1001) if sufficient(runs)), None)
 
 
 def parity_power(
-    sd: float, margin: float, runs: int, cells: int = 2, alpha: float = 0.05, comparisons: int = 1
+    sd: float,
+    margin: float,
+    runs: int,
+    cells: int = 2,
+    alpha: float = 0.05,
+    comparisons: int = 1,
 ) -> float:
     """Return the probability that two one-sided tests show an arm at parity, if no arm of the family differs at all.
 
@@ -58,7 +72,9 @@ def parity_power(
     if sd == 0:
         return 1.0
     bound = np.log1p(margin) / (sd * np.sqrt(2 / runs))
-    return float((_bounds_needed(degrees(runs, cells), alpha, comparisons) <= bound).mean())
+    return float(
+        (_bounds_needed(degrees(runs, cells), alpha, comparisons) <= bound).mean()
+    )
 
 
 @cache
@@ -66,9 +82,16 @@ def _bounds_needed(freedom: float, alpha: float, comparisons: int) -> Array:
     """The smallest margin, in standard errors, at which each arm of each simulated campaign is shown at parity."""
     distances, shares = _campaigns(comparisons)
     estimated = np.sqrt(special.chdtri(freedom, shares) / freedom)
-    limits = np.array([t_quantile(1 - alpha / (comparisons - rank), freedom) for rank in range(comparisons)])
+    limits = np.array(
+        [
+            t_quantile(1 - alpha / (comparisons - rank), freedom)
+            for rank in range(comparisons)
+        ]
+    )
     # An arm is tested once all that are nearer have been shown.
-    needed: Array = np.maximum.accumulate(distances + estimated[:, None] * limits, axis=1)
+    needed: Array = np.maximum.accumulate(
+        distances + estimated[:, None] * limits, axis=1
+    )
     return needed
 
 

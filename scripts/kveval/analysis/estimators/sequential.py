@@ -49,8 +49,12 @@ def nominal_levels(first: int, budget: int, alpha: float) -> dict[int, float]:
         step = np.sqrt(fraction - before)
         mass, wanted = density * weights, spent(fraction, alpha) - so_far
 
-        def leaving(bound: float, step: float = step, mass: Array = mass, places: Array = places) -> float:
-            away = special.ndtr((places - bound) / step) + special.ndtr((-bound - places) / step)
+        def leaving(
+            bound: float, step: float = step, mass: Array = mass, places: Array = places
+        ) -> float:
+            away = special.ndtr((places - bound) / step) + special.ndtr(
+                (-bound - places) / step
+            )
             return float(mass @ away)
 
         farthest = _FARTHEST * np.sqrt(fraction)
@@ -79,11 +83,15 @@ class Design:
 
     def difference_level(self, blocks: int) -> float:
         """Return the two-sided p value below which a look after so many blocks answers that there is a difference."""
-        return nominal_levels(self.first, self.budget, self.alpha / self.comparisons).get(blocks, 0.0)
+        return nominal_levels(
+            self.first, self.budget, self.alpha / self.comparisons
+        ).get(blocks, 0.0)
 
     def equality_level(self, blocks: int) -> float:
         """Return the p value of two one-sided tests below which a look answers that the difference is within margin."""
-        return nominal_levels(self.first, self.budget, 2 * self.alpha).get(blocks, 0.0) / 2
+        return (
+            nominal_levels(self.first, self.budget, 2 * self.alpha).get(blocks, 0.0) / 2
+        )
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,9 @@ class Look:
     sd: float = np.nan
 
 
-def look(base: Array, candidate: Array, design: Design, *, more_is_better: bool = True) -> Look:
+def look(
+    base: Array, candidate: Array, design: Design, *, more_is_better: bool = True
+) -> Look:
     """Return the result after some blocks, from the paired ln values of two builds, one pair per block.
 
     "better" or "worse" needs a significant difference whose estimate exceeds the margin; "equal" one within the margin.
@@ -118,7 +128,16 @@ def look(base: Array, candidate: Array, design: Design, *, more_is_better: bool 
     answer = _answer(found, design, blocks, more_is_better=more_is_better)
     p_equality = found.p_equivalence(design.margin)
     sd = found.se * float(np.sqrt(blocks))
-    return Look(blocks, answer, percent(found.theta), low, high, found.p_difference(), p_equality, sd)
+    return Look(
+        blocks,
+        answer,
+        percent(found.theta),
+        low,
+        high,
+        found.p_difference(),
+        p_equality,
+        sd,
+    )
 
 
 def blocks_for_equality(sd: float, design: Design) -> int | None:
@@ -132,10 +151,14 @@ def blocks_for_equality(sd: float, design: Design) -> int | None:
     return int(enough[0]) if len(enough) else None
 
 
-def _answer(found: Contrast, design: Design, blocks: int, *, more_is_better: bool) -> Answer:
+def _answer(
+    found: Contrast, design: Design, blocks: int, *, more_is_better: bool
+) -> Answer:
     if found.p_equivalence(design.margin) < design.equality_level(blocks):
         return "equal"
-    beyond = found.theta > np.log1p(design.margin) or found.theta < np.log1p(-design.margin)
+    beyond = found.theta > np.log1p(design.margin) or found.theta < np.log1p(
+        -design.margin
+    )
     if found.p_difference() < design.difference_level(blocks) and beyond:
         return "better" if (found.theta > 0) == more_is_better else "worse"
     return "open"

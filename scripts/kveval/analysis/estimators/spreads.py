@@ -31,7 +31,9 @@ def total(*parts: Variance) -> Variance:
     """Return the sum of independent estimates; degrees of freedom after Satterthwaite (1946)."""
     value = sum(part.value for part in parts)
     weights = sum(part.value**2 / part.df for part in parts)
-    return Variance(value, value**2 / weights if weights else min(part.df for part in parts))
+    return Variance(
+        value, value**2 / weights if weights else min(part.df for part in parts)
+    )
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,21 @@ class Spreads:
         noisy = [cell for cell in (arm, reference) if self._noisy(cell)]
         with_baseline = self.baseline in (arm, reference)
         if not noisy:
-            return self._with_baseline if with_baseline else Variance(2 * self._among, self._free * (self._arms - 1))
+            return (
+                self._with_baseline
+                if with_baseline
+                else Variance(2 * self._among, self._free * (self._arms - 1))
+            )
         if with_baseline and self._arms > 2:
             return self._of_noisy(noisy[0])
         return self.paired(arm, reference)
 
     def paired(self, arm: int, reference: int) -> Variance:
         """Return the variance of the differences of two columns, from these alone."""
-        return Variance(float(np.var(self.logs[:, arm] - self.logs[:, reference], ddof=1)), self._free)
+        return Variance(
+            float(np.var(self.logs[:, arm] - self.logs[:, reference], ddof=1)),
+            self._free,
+        )
 
     @property
     def _free(self) -> int:
@@ -83,7 +92,11 @@ class Spreads:
     def _apart(self) -> float:
         """The variance of the baseline's distance from the mean of the arms."""
         return float(
-            np.var(self.logs[:, self.baseline] - np.delete(self.logs, self.baseline, axis=1).mean(axis=1), ddof=1)
+            np.var(
+                self.logs[:, self.baseline]
+                - np.delete(self.logs, self.baseline, axis=1).mean(axis=1),
+                ddof=1,
+            )
         )
 
     @cached_property
@@ -105,7 +118,9 @@ class Spreads:
         if self._baseline_alike:
             df = self._free * self._arms
             return Variance(2 * float((residuals(self.logs) ** 2).sum()) / df, df)
-        ours = Variance(self._among * (self._arms - 1) / self._arms, self._free * (self._arms - 1))
+        ours = Variance(
+            self._among * (self._arms - 1) / self._arms, self._free * (self._arms - 1)
+        )
         return total(ours, Variance(self._apart, self._free))
 
     def _noisy(self, cell: int) -> bool:
@@ -119,7 +134,11 @@ class Spreads:
             return _exceeds(found, rest, 0.4 if few else 0.2)
         alone, others = self._alone(cell)
         limit = (0.4 if self._arms == 3 else 0.3) if few else 0.4 / self._arms
-        return _exceeds(Variance(alone.value * (self._arms - 1) / self._arms, alone.df), others, limit)
+        return _exceeds(
+            Variance(alone.value * (self._arms - 1) / self._arms, alone.df),
+            others,
+            limit,
+        )
 
     def _alone(self, cell: int) -> tuple[Variance, Variance]:
         """The variance of an arm's distance from the mean of the other arms, and that of one run of the others."""
@@ -137,7 +156,10 @@ class Spreads:
         if self._baseline_alike:
             return total(alone, Variance(others.value * (count - 1) / count, others.df))
         rest = np.delete(self.logs, [self.baseline, cell], axis=1)
-        base = Variance(float(np.var(self.logs[:, self.baseline] - rest.mean(axis=1), ddof=1)), self._free)
+        base = Variance(
+            float(np.var(self.logs[:, self.baseline] - rest.mean(axis=1), ddof=1)),
+            self._free,
+        )
         both = total(alone, base)
         return Variance(max(both.value - 2 * others.value / count, 0.0), both.df)
 
@@ -150,7 +172,9 @@ def _exceeds(one: Variance, other: Variance, chance: float) -> bool:
 
 def residuals(logs: Array) -> Array:
     """Return the residuals of a table of ln values, runs x cells, after the means of cells and of blocks."""
-    centred: Array = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
+    centred: Array = (
+        logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
+    )
     return centred
 
 
@@ -181,4 +205,6 @@ def bartlett(variances: Array, df: int) -> float:
     """
     count = len(variances)
     statistic = count * df * (np.log(variances.mean()) - np.log(variances).mean())
-    return float(special.chdtrc(count - 1, statistic / (1 + (count + 1) / (3 * count * df))))
+    return float(
+        special.chdtrc(count - 1, statistic / (1 + (count + 1) / (3 * count * df)))
+    )

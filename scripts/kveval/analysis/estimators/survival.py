@@ -68,7 +68,9 @@ def risk_sets(observed: Observed) -> RiskSets:
     left = np.searchsorted(np.sort(observed.exit), times, side="left")
     at_risk, to_come = entered - left, len(observed.entry) - entered
     counted = at_risk > _SMALLEST_RISK_SET * to_come
-    return RiskSets(times, deaths.astype(np.float64), np.where(counted, at_risk, np.inf))
+    return RiskSets(
+        times, deaths.astype(np.float64), np.where(counted, at_risk, np.inf)
+    )
 
 
 def quantiles(observed: Observed, shares: Sequence[float]) -> list[float]:
@@ -78,7 +80,10 @@ def quantiles(observed: Observed, shares: Sequence[float]) -> list[float]:
     """
     sets = risk_sets(observed)
     reached = (_reached(sets.surviving, share) for share in shares)
-    return [float(sets.times[step]) if step < len(sets.times) else np.nan for step in reached]
+    return [
+        float(sets.times[step]) if step < len(sets.times) else np.nan
+        for step in reached
+    ]
 
 
 def _reached(surviving: Array, share: float) -> int:
@@ -103,17 +108,28 @@ def effective_count(observed: Observed, share: float) -> float:
     survivors = float(surviving[last])
     if not 0 < survivors < 1:
         return float(observed.events)
-    times, deaths, at_risk = (each[: last + 1] for each in (sets.times, sets.deaths, sets.at_risk))
+    times, deaths, at_risk = (
+        each[: last + 1] for each in (sets.times, sets.deaths, sets.at_risk)
+    )
     hazard = np.concatenate([[0.0], np.cumsum(deaths / at_risk / (at_risk - deaths))])
-    until_exit, until_entry = (np.searchsorted(times, each, "right") for each in (observed.exit, observed.entry))
+    until_exit, until_entry = (
+        np.searchsorted(times, each, "right")
+        for each in (observed.exit, observed.entry)
+    )
     ended = observed.event & (observed.exit <= times[-1])
     influence = hazard[until_entry] - hazard[until_exit]
-    influence[ended] += 1 / (at_risk - deaths)[np.searchsorted(times, observed.exit[ended])]
+    influence[ended] += (
+        1 / (at_risk - deaths)[np.searchsorted(times, observed.exit[ended])]
+    )
     if observed.unit is not None:
-        influence = np.bincount(observed.unit, weights=influence)[np.unique(observed.unit)]
+        influence = np.bincount(observed.unit, weights=influence)[
+            np.unique(observed.unit)
+        ]
     if len(influence) < 2:
         return np.nan
     spread = float((influence**2).sum())
     # Units that are all alike have no spread: only their number is known.
-    count = (1 - survivors) / survivors / spread if spread > 0 else float(len(influence))
+    count = (
+        (1 - survivors) / survivors / spread if spread > 0 else float(len(influence))
+    )
     return min(count, float(len(observed.entry)))

@@ -23,8 +23,13 @@ def measured(report: LevelReport, unknown: Collection[str] = ()) -> dict[str, An
     """
     aggregate, seconds = report.aggregate, report.end - report.start
     total = report.completed + report.incomplete + report.errored
-    delivered = np.nan if aggregate.delivered_tokens is None else aggregate.delivered_tokens
-    finished, prompts = _sum(aggregate.output_tokens.completed), _sum(aggregate.prompt_tokens.everything)
+    delivered = (
+        np.nan if aggregate.delivered_tokens is None else aggregate.delivered_tokens
+    )
+    finished, prompts = (
+        _sum(aggregate.output_tokens.completed),
+        _sum(aggregate.prompt_tokens.everything),
+    )
     concurrency = aggregate.concurrency.everything
     row: dict[str, Any] = {
         "requests_completed": report.completed,
@@ -42,7 +47,11 @@ def measured(report: LevelReport, unknown: Collection[str] = ()) -> dict[str, An
     }
     row |= _latency("ttft", aggregate.ttft_ms) | _time_per_output_token(aggregate)
     row |= _latency("itl", aggregate.itl_ms) | _latency("e2e", aggregate.e2e_ms)
-    nothing = {name: np.nan for name in row if "_ms_" in name and name.partition("_ms_")[0] in unknown}
+    nothing = {
+        name: np.nan
+        for name in row
+        if "_ms_" in name and name.partition("_ms_")[0] in unknown
+    }
     first = None if "ttft" in unknown else aggregate.ttft_ms.completed
     return {**row, **nothing, "ttft_count": 0 if first is None else first.count}
 
@@ -61,8 +70,14 @@ def _time_per_output_token(aggregate: Aggregate) -> dict[str, float]:
     row = _latency("tpot", aggregate.tpot_ms)
     if aggregate.tpot_includes_first_token:
         return row
-    tokens, first = _sum(aggregate.output_tokens.completed), _sum(aggregate.ttft_ms.completed)
-    return {**dict.fromkeys(row, np.nan), "tpot_ms_mean": row["tpot_ms_mean"] + first / tokens if tokens else np.nan}
+    tokens, first = (
+        _sum(aggregate.output_tokens.completed),
+        _sum(aggregate.ttft_ms.completed),
+    )
+    return {
+        **dict.fromkeys(row, np.nan),
+        "tpot_ms_mean": row["tpot_ms_mean"] + first / tokens if tokens else np.nan,
+    }
 
 
 def _latency(name: str, values: ByStatus) -> dict[str, float]:
@@ -70,7 +85,10 @@ def _latency(name: str, values: ByStatus) -> dict[str, float]:
     quantiles = {"p50": found.p50, "p90": found.p90, "p99": found.p99}
     return {
         f"{name}_ms_mean": found.mean,
-        **{f"{name}_ms_{label}": np.nan if value is None else value for label, value in quantiles.items()},
+        **{
+            f"{name}_ms_{label}": np.nan if value is None else value
+            for label, value in quantiles.items()
+        },
     }
 
 
@@ -85,7 +103,9 @@ def request_tokens(report: LevelReport, turns: int) -> dict[str, float]:
     """
     aggregate = report.aggregate
     prompts = aggregate.prompt_tokens.completed if turns == 1 else None
-    return token_columns(_mean_with_error(prompts), _mean_with_error(aggregate.output_tokens.completed))
+    return token_columns(
+        _mean_with_error(prompts), _mean_with_error(aggregate.output_tokens.completed)
+    )
 
 
 def _mean_with_error(values: Statistics | None) -> tuple[float, float]:
@@ -94,4 +114,6 @@ def _mean_with_error(values: Statistics | None) -> tuple[float, float]:
         return np.nan, np.nan
     if values.p50 is None or values.p90 is None or not values.count:
         return values.mean, np.nan
-    return values.mean, (values.p90 - values.p50) / _P90 / values.mean / values.count**0.5
+    return values.mean, (
+        values.p90 - values.p50
+    ) / _P90 / values.mean / values.count**0.5

@@ -55,7 +55,9 @@ class JudgedLevel:
         """The concurrency asked for; None in an open loop."""
         asked = streams_at(self.workload, self.entry.level)
         # Only the report of a sweep says what each of its levels is.
-        return self.report.streams if asked is None and self.report.closed_loop else asked
+        return (
+            self.report.streams if asked is None and self.report.closed_loop else asked
+        )
 
     @property
     def rate_req_s(self) -> float | None:
@@ -65,14 +67,18 @@ class JudgedLevel:
     @property
     def in_flight(self) -> float:
         """The concurrency asked for; in an open loop the mean concurrency, at least 1."""
-        return self.streams or max(1.0, float(np.nan_to_num(self.row["concurrency_mean"])))
+        return self.streams or max(
+            1.0, float(np.nan_to_num(self.row["concurrency_mean"]))
+        )
 
 
 @check("R20")
 def completed(level: JudgedLevel) -> Iterator[Outcome]:
     """Some request finished inside the window."""
     if not level.row["requests_completed"] > 0:
-        yield fail("no request was completed inside the window: use longer levels or shorter requests")
+        yield fail(
+            "no request was completed inside the window: use longer levels or shorter requests"
+        )
 
 
 @check("R20")
@@ -91,33 +97,56 @@ def window(level: JudgedLevel) -> Iterator[Outcome]:
     """The report's window is the one recorded in run.json, so that system metrics are taken from the same times."""
     if level.entry.start is None or level.entry.end is None:
         return
-    apart = max(abs(level.entry.start - level.report.start), abs(level.entry.end - level.report.end))
+    apart = max(
+        abs(level.entry.start - level.report.start),
+        abs(level.entry.end - level.report.end),
+    )
     if apart > 1.0:
-        yield fail(f"the report's window is {apart:.1f} s off the one in run.json: measure the run again")
+        yield fail(
+            f"the report's window is {apart:.1f} s off the one in run.json: measure the run again"
+        )
 
 
 @check("R8")
 def warmup(level: JudgedLevel) -> Iterator[Outcome]:
     """The generator cut off the warm-up that was asked for; imported runs do not say what was asked for."""
     asked, cut = float(level.run.workload.get("warmup_s", 0.0)), level.report.warmup_s
-    if (level.run.engine != IMPORTED or asked) and abs(asked - cut) > max(0.5, 0.1 * asked):
-        how = "the analysis cut off the rest" if cut < asked else "the window is shorter by the difference"
-        yield warn(f"a warm-up of {asked:g} s was asked for, GuideLLM cut off {max(0.0, cut):.1f} s; {how}")
+    if (level.run.engine != IMPORTED or asked) and abs(asked - cut) > max(
+        0.5, 0.1 * asked
+    ):
+        how = (
+            "the analysis cut off the rest"
+            if cut < asked
+            else "the window is shorter by the difference"
+        )
+        yield warn(
+            f"a warm-up of {asked:g} s was asked for, GuideLLM cut off {max(0.0, cut):.1f} s; {how}"
+        )
 
 
 @check("R20")
 def totals(level: JudgedLevel) -> Iterator[Outcome]:
     """Our count of completed requests equals the generator's, except for requests at the window's edges."""
     ours, theirs = level.row["requests_completed"], level.report.completed
-    if abs(ours - theirs) > level.in_flight and level.row["warmup_s"] <= level.report.warmup_s + 0.5:
-        yield warn(f"{ours} requests completed by their records, {theirs} by the report")
+    if (
+        abs(ours - theirs) > level.in_flight
+        and level.row["warmup_s"] <= level.report.warmup_s + 0.5
+    ):
+        yield warn(
+            f"{ours} requests completed by their records, {theirs} by the report"
+        )
 
 
 @check("R2")
 def streams(level: JudgedLevel) -> Iterator[Outcome]:
     """The report belongs to the level that was asked for."""
-    if level.report.streams is not None and level.streams not in (None, level.report.streams):
-        yield fail(f"the report has {level.report.streams} streams, the level {level.streams}: measure it again")
+    if level.report.streams is not None and level.streams not in (
+        None,
+        level.report.streams,
+    ):
+        yield fail(
+            f"the report has {level.report.streams} streams, the level {level.streams}: measure it again"
+        )
 
 
 @check("R8")
@@ -130,17 +159,23 @@ def steadiness(level: JudgedLevel) -> Iterator[Outcome]:
     change, error = drift(level.requests, *level.window, level.streams)
     said = f"the last third delivered tokens {100 * change:+.0f} % against the first"
     if uneven(change, error) and abs(change) > max(_TWO_STATES, 3 * error):
-        yield fail(f"{said}: not one steady state; use a longer warm-up, primed prefixes or longer levels")
+        yield fail(
+            f"{said}: not one steady state; use a longer warm-up, primed prefixes or longer levels"
+        )
     elif uneven(change, error):
         limit = 100 * max(0.05, 2 * error)
-        yield warn(f"{said} (limit {limit:.0f} %): where arms differ in this, intervals are wider")
+        yield warn(
+            f"{said} (limit {limit:.0f} %): where arms differ in this, intervals are wider"
+        )
 
 
 @check("R8")
 def few_tokens(level: JudgedLevel) -> Iterator[Outcome]:
     """Enough tokens that the noise of the throughput within the run is small."""
     if not level.row["output_tokens"] >= MIN_TOKENS:
-        yield note(f"{level.row['output_tokens']:.0f} output tokens delivered (enough: {MIN_TOKENS})")
+        yield note(
+            f"{level.row['output_tokens']:.0f} output tokens delivered (enough: {MIN_TOKENS})"
+        )
 
 
 @check("R8")
@@ -150,14 +185,18 @@ def few_completions(level: JudgedLevel) -> Iterator[Outcome]:
     wanted, seconds = max(200, round(5 * level.in_flight)), level.row["duration_s"]
     if done < wanted or seconds < 10 * latency_s:
         median = "" if np.isnan(latency_s) else f", median latency {latency_s:.2g} s"
-        yield note(f"{done} requests completed (enough: {wanted}) in {seconds:.0f} s{median}")
+        yield note(
+            f"{done} requests completed (enough: {wanted}) in {seconds:.0f} s{median}"
+        )
 
 
 @check("R8")
 def few_latencies(level: JudgedLevel) -> Iterator[Outcome]:
     """Enough observed values for each quantile that is reported."""
     seen = min(level.row["requests_completed"], level.row["ttft_count"])
-    if short := [f"{name} ({needed})" for name, needed in SUFFICIENT.items() if seen < needed]:
+    if short := [
+        f"{name} ({needed})" for name, needed in SUFFICIENT.items() if seen < needed
+    ]:
         yield note(f"{seen} latencies observed, few for {', '.join(short)}")
 
 
@@ -166,7 +205,9 @@ def closed_loop(level: JudgedLevel) -> Iterator[Outcome]:
     """The generator kept as many requests in flight as asked for; fewer bias throughput and latencies downwards."""
     achieved = level.row["concurrency_mean"]
     if level.report.closed_loop and achieved < (1 - STARVED) * level.in_flight:
-        yield warn(f"{achieved:.2f} requests in flight on average, {level.streams} asked for: verdicts allow for that")
+        yield warn(
+            f"{achieved:.2f} requests in flight on average, {level.streams} asked for: verdicts allow for that"
+        )
 
 
 @check("R4")
@@ -175,7 +216,10 @@ def littles_law(level: JudgedLevel) -> Iterator[Outcome]:
 
     These are the requests actually in flight; `closed_loop` checks whether they were as many as asked for.
     """
-    expected, in_flight = level.row["throughput_req_s"] * level.row["e2e_ms_mean"] / 1000, level.row["concurrency_mean"]
+    expected, in_flight = (
+        level.row["throughput_req_s"] * level.row["e2e_ms_mean"] / 1000,
+        level.row["concurrency_mean"],
+    )
     if not level.report.closed_loop or not in_flight > 0:
         return
     apart = abs(in_flight - expected) / in_flight
@@ -210,18 +254,26 @@ def schedule(level: JudgedLevel) -> Iterator[Outcome]:
 def percentiles(level: JudgedLevel) -> Outcome | None:
     """Higher quantiles are not smaller than lower ones, and none is zero or negative."""
     for latency in LATENCIES:
-        p50, p90, p99 = values = [level.row[f"{latency}_ms_{quantile}"] for quantile in QUANTILES]
+        p50, p90, p99 = values = [
+            level.row[f"{latency}_ms_{quantile}"] for quantile in QUANTILES
+        ]
         if any(value <= 0 for value in values):
             return fail(f"{latency} has a quantile that is not positive: {values}")
         if p50 > p90 or p90 > p99:
-            return fail(f"a higher quantile of {latency} is smaller than a lower one: {values}")
+            return fail(
+                f"a higher quantile of {latency} is smaller than a lower one: {values}"
+            )
     return None
 
 
 @check("R20")
 def mean_above_p90(level: JudgedLevel) -> Iterator[Outcome]:
     """The mean is not above the 90th percentile; else a few requests dominate it, often those that met cold caches."""
-    if odd := [latency for latency in LATENCIES if level.row[f"{latency}_ms_mean"] > level.row[f"{latency}_ms_p90"]]:
+    if odd := [
+        latency
+        for latency in LATENCIES
+        if level.row[f"{latency}_ms_mean"] > level.row[f"{latency}_ms_p90"]
+    ]:
         yield note(f"the mean of {', '.join(odd)} exceeds its 90th percentile")
 
 
@@ -241,13 +293,17 @@ def turns(level: JudgedLevel) -> Iterator[Outcome]:
     # A level too slow to reach the last turn is only limited; turns that were never sent are another workload.
     reachable = level.row["requests_completed"] >= 2 * asked * level.in_flight
     if seen < asked:
-        yield (fail if reachable else note)(f"conversations reached {seen} of {asked} turns")
+        yield (fail if reachable else note)(
+            f"conversations reached {seen} of {asked} turns"
+        )
 
 
 @check("R7")
 def unobserved_is_missing(level: JudgedLevel) -> Iterator[Outcome]:
     """A request without a first token has no TTFT: 0 in its place would be the best of all latencies."""
-    silent, timed = (np.isnan(level.requests.column(name)) for name in ("first_token", "ttft_ms"))
+    silent, timed = (
+        np.isnan(level.requests.column(name)) for name in ("first_token", "ttft_ms")
+    )
     if filled := int((silent & ~timed).sum()):
         yield fail(f"{filled} requests without a first token have a TTFT")
 
@@ -269,13 +325,18 @@ def not_reached(level: JudgedLevel) -> Iterator[Outcome]:
         if name in names
     )
     if names:
-        yield note(f"{names.replace(';', ', ')} are beyond the longest time observed (cut off: {cut})")
+        yield note(
+            f"{names.replace(';', ', ')} are beyond the longest time observed (cut off: {cut})"
+        )
 
 
 @check("R13")
 def first_visits(level: JudgedLevel) -> Iterator[Outcome]:
     """Most of the window's prompt tokens were sent before, so that a cache can serve them."""
-    visits, unshared = level.row.get("first_visit_share", np.nan), level.row.get("unshared_share", np.nan)
+    visits, unshared = (
+        level.row.get("first_visit_share", np.nan),
+        level.row.get("unshared_share", np.nan),
+    )
     if visits + unshared > _MOSTLY:
         yield note(
             f"{100 * visits:.0f} % of the window's prompt tokens are first visits of prefixes, {100 * unshared:.0f} % "
@@ -290,4 +351,6 @@ def warmup_scaled(level: JudgedLevel) -> Iterator[Outcome]:
     seconds = cut + level.row["duration_s"]
     # Warm-ups end with a request, not exactly on the second.
     if cut < 0.98 * wanted:
-        yield note(f"{wanted:.0f} s of warm-up were needed, the level of {seconds:.0f} s had room for {cut:.1f} s")
+        yield note(
+            f"{wanted:.0f} s of warm-up were needed, the level of {seconds:.0f} s had room for {cut:.1f} s"
+        )

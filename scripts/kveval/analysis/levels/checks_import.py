@@ -34,7 +34,10 @@ def _missing(level: JudgedLevel, sent_req_s: float) -> bool:
     answered, due = level.row["throughput_req_s"] * seconds, sent_req_s * seconds
     # The count in a window varies by one at constant intervals; at random ones by two standard deviations (95 %).
     chance = 1.0 if level.report.strategy == "constant" else 2 * math.sqrt(due)
-    return bool(answered < _KEEPS_UP * due - chance or answered < _KEEPS_UP * _begun(level) - 1.0)
+    return bool(
+        answered < _KEEPS_UP * due - chance
+        or answered < _KEEPS_UP * _begun(level) - 1.0
+    )
 
 
 def _declared(level: JudgedLevel) -> bool:
@@ -51,9 +54,15 @@ def aggregate_only(level: JudgedLevel) -> Iterator[Outcome]:
     kept = max(0, finished - level.report.requests_missing)
     edges = "requests at the window's edges count whole"
     if level.report.latencies_kept:
-        yield warn(f"the report has no start times of requests: steadiness and warm-up were not checked; {edges}")
+        yield warn(
+            f"the report has no start times of requests: steadiness and warm-up were not checked; {edges}"
+        )
         return
-    later = f"; the first {level.row['warmup_s']:.0f} s are a warm-up" if level.row["warmup_s"] else ""
+    later = (
+        f"; the first {level.row['warmup_s']:.0f} s are a warm-up"
+        if level.row["warmup_s"]
+        else ""
+    )
     yield warn(
         f"the report keeps {kept} of {finished} finished requests: steadiness, warm-up and turns were not checked;"
         f" {edges}{later}"
@@ -77,13 +86,19 @@ def incomplete_share(level: JudgedLevel) -> Iterator[Outcome]:
     # Unfinished at the end: in a closed loop one request per stream; in an open one those sent within one latency.
     weight = note if level.report.closed_loop or _declared(level) else fail
     if share > _MANY_UNFINISHED:
-        yield weight(f"{100 * share:.0f} % of {total} requests were unfinished when the level ended")
+        yield weight(
+            f"{100 * share:.0f} % of {total} requests were unfinished when the level ended"
+        )
 
 
 @check()
 def saturated_open_loop(level: JudgedLevel) -> Iterator[Outcome]:
     """The requests of an open loop were answered at the rate they were sent; else the queue grows during the level."""
-    answered, sent, in_flight = level.row["throughput_req_s"], level.rate_req_s, level.row["concurrency_mean"]
+    answered, sent, in_flight = (
+        level.row["throughput_req_s"],
+        level.rate_req_s,
+        level.row["concurrency_mean"],
+    )
     strategy = f"strategy {level.report.strategy}"
     if level.report.closed_loop or (sent is not None and not _missing(level, sent)):
         return
@@ -95,7 +110,9 @@ def saturated_open_loop(level: JudgedLevel) -> Iterator[Outcome]:
     said = f"{strategy} sends everything at once{known}"
     if sent is not None:
         said = f"{sent:.2f} requests/s were sent, {answered:.2f} answered"
-    yield fail(f"{said}: saturated open loop, whose latencies depend on the growing queue and the level's length")
+    yield fail(
+        f"{said}: saturated open loop, whose latencies depend on the growing queue and the level's length"
+    )
 
 
 @check()
@@ -108,7 +125,9 @@ def open_loop(level: JudgedLevel) -> Iterator[Outcome]:
     if _declared(level):
         yield note(f"{said}, arms can differ in latencies only")
     else:
-        yield warn(f"{said}, and a sweep derives its rates from each server's own speed, so arms get different loads")
+        yield warn(
+            f"{said}, and a sweep derives its rates from each server's own speed, so arms get different loads"
+        )
 
 
 @check()

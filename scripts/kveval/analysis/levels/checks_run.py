@@ -13,7 +13,13 @@ from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.config.types import BLOCK_TOKENS, on_cpu
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.spec import sizing
-from kveval.spec.servers.registry import IMPORTED, SERVERS, served_by, server_version, wrong_answers
+from kveval.spec.servers.registry import (
+    IMPORTED,
+    SERVERS,
+    served_by,
+    server_version,
+    wrong_answers,
+)
 from kveval.store.run_file import Answers, Run
 
 _TOLERANCE = 0.02
@@ -36,7 +42,9 @@ def tier_below_device(level: JudgedLevel) -> Iterator[Outcome]:
     """The CPU tier holds more than the device: an inclusive tier smaller than the device adds no capacity."""
     tier, device = level.row["tier_tokens"], level.row["device_tokens"]
     if 0 < tier < device:
-        yield note(f"the tier's {tier:,.0f} tokens are fewer than the device's {device:,.0f}")
+        yield note(
+            f"the tier's {tier:,.0f} tokens are fewer than the device's {device:,.0f}"
+        )
 
 
 @check("R13")
@@ -44,21 +52,27 @@ def tier_below_prefixes(level: JudgedLevel) -> Iterator[Outcome]:
     """The CPU tier holds all prefixes."""
     tier, working = level.row["tier_tokens"], level.row["working_set_tokens"]
     if 0 < tier < working:
-        yield note(f"the tier's {tier:,.0f} tokens do not hold the {working:,.0f} of all prefixes")
+        yield note(
+            f"the tier's {tier:,.0f} tokens do not hold the {working:,.0f} of all prefixes"
+        )
 
 
 @check("R13")
 def workload_varies(level: JudgedLevel) -> Iterator[Outcome]:
     """Levels differ in concurrency only."""
     if not isinstance(level.run.workload.get("prefix_count"), int | float | None):
-        yield note("the number of prefixes grows with the level: levels differ in it and in concurrency")
+        yield note(
+            "the number of prefixes grows with the level: levels differ in it and in concurrency"
+        )
 
 
 @check("R13")
 def not_exercised(level: JudgedLevel) -> Iterator[Outcome]:
     """The counters that prove the arm active rose during the level, by at least 0.5 % of the prompt tokens."""
     if level.row.get("exercised") is False:
-        yield warn("by its own counters the arm served nothing, or less than 0.5 % of the prompt tokens")
+        yield warn(
+            "by its own counters the arm served nothing, or less than 0.5 % of the prompt tokens"
+        )
 
 
 @check("R13")
@@ -73,7 +87,9 @@ def answers(level: JudgedLevel) -> Iterator[Outcome]:
         if found.wrong:
             yield fail(_changed_answers(served_by, found))
         elif found.unchecked:
-            yield note(f"not checked whether {served_by} changes answers: {found.unchecked}")
+            yield note(
+                f"not checked whether {served_by} changes answers: {found.unchecked}"
+            )
 
 
 def _changed_answers(served_by: str, found: Answers) -> str:
@@ -81,7 +97,11 @@ def _changed_answers(served_by: str, found: Answers) -> str:
     first = found.first_difference
     if first is None:
         return said
-    margin = "more than the likeliest few" if first.margin_nats is None else f"{first.margin_nats:.2f} nats"
+    margin = (
+        "more than the likeliest few"
+        if first.margin_nats is None
+        else f"{first.margin_nats:.2f} nats"
+    )
     return f"{said}: at token {first.token + 1}, {margin} apart ({found.tolerance_nats:g} are numerics)"
 
 
@@ -99,7 +119,8 @@ def provenance(level: JudgedLevel) -> Iterator[Outcome]:
     known = {
         "the server's arguments": run.server.get("argv"),
         f"the version of {_server_title(run)}": server_version(run.versions),
-        "the version of GuideLLM": run.versions.get("guidellm") or run.versions.get("load generator"),
+        "the version of GuideLLM": run.versions.get("guidellm")
+        or run.versions.get("load generator"),
     }
     other = [
         f"{tool} {run.versions[tool]} ran, {version} was declared"
@@ -114,7 +135,11 @@ def provenance(level: JudgedLevel) -> Iterator[Outcome]:
 
 def _server_title(run: Run) -> str:
     """Name the server software as far as the run records it; imported runs may not."""
-    return (served_by(run.versions) or served_by(run.specification.get("versions", {})) or IMPORTED).title
+    return (
+        served_by(run.versions)
+        or served_by(run.specification.get("versions", {}))
+        or IMPORTED
+    ).title
 
 
 @check("R16")
@@ -135,9 +160,14 @@ def kv_bytes(level: JudgedLevel) -> Iterator[Outcome]:
     expected = _bytes_per_token(model, geometry)
     size, tokens = budget.get("tier_bytes"), budget.get("tokens")
     if declared != expected:
-        yield fail(f"{declared} bytes per token declared, the geometry gives {expected}")
+        yield fail(
+            f"{declared} bytes per token declared, the geometry gives {expected}"
+        )
     elif level.run.cell.cpu_blocks and size is not None and tokens is not None:
-        needed, block = tokens * expected, int(level.run.specification.get("block_size", BLOCK_TOKENS)) * expected
+        needed, block = (
+            tokens * expected,
+            int(level.run.specification.get("block_size", BLOCK_TOKENS)) * expected,
+        )
         if abs(size - needed) >= max(block, _TOLERANCE * needed):
             yield fail(
                 f"the tier has {size / 1e9:.3g} GB ({sizing.gib(size):.3g} GiB), its {tokens:,} tokens need "
@@ -149,7 +179,10 @@ def _bytes_per_token(model: dict[str, Any], geometry: dict[str, Any]) -> int:
     per_head = 2 * geometry["layers"] * geometry["head_dim"]
     ranks = int(model.get("tensor_parallel_size", 1))
     heads = max(1, geometry["kv_heads"] // ranks) * ranks
-    kv_dtype, dtype = model.get("kv_cache_dtype", "auto"), model.get("dtype", "bfloat16")
+    kv_dtype, dtype = (
+        model.get("kv_cache_dtype", "auto"),
+        model.get("dtype", "bfloat16"),
+    )
     return int(per_head * heads * sizing.element_bytes(kv_dtype, dtype))
 
 
@@ -159,10 +192,15 @@ def kv_capacity(level: JudgedLevel) -> Outcome | None:
     facts, run = level.run.server.get("facts", {}), level.run
     said, concurrency = facts.get("kv_cache_tokens"), facts.get("max_concurrency") or 0
     longest = run.specification.get("model", {}).get("max_model_len") or 0
-    sizes = {"the budget": run.budget.get("device_tokens"), "its maximum concurrency": longest * concurrency}
+    sizes = {
+        "the budget": run.budget.get("device_tokens"),
+        "its maximum concurrency": longest * concurrency,
+    }
     for what, tokens in sizes.items():
         if said is not None and tokens and abs(said / tokens - 1) > _TOLERANCE:
-            return fail(f"the server's cache holds {said:,.0f} tokens, but by {what} {tokens:,.0f}")
+            return fail(
+                f"the server's cache holds {said:,.0f} tokens, but by {what} {tokens:,.0f}"
+            )
     return None
 
 
@@ -176,10 +214,15 @@ def tier_capacity(level: JudgedLevel) -> Outcome | None:
     asked, held = run.cell.cpu_blocks * BLOCK_TOKENS, budget.get("tier_bytes") or 0
     if not asked:
         return None
-    sizes = {"its budget is": budget.get("tokens"), "the server reported": budget.get("reported_tokens")}
+    sizes = {
+        "its budget is": budget.get("tokens"),
+        "the server reported": budget.get("reported_tokens"),
+    }
     if run.kv_bytes_per_token and held:
         sizes["its bytes are those of"] = held // run.kv_bytes_per_token
-    allowed = max(_TOLERANCE * asked, int(run.specification.get("block_size", BLOCK_TOKENS)))
+    allowed = max(
+        _TOLERANCE * asked, int(run.specification.get("block_size", BLOCK_TOKENS))
+    )
     for says, tokens in sizes.items():
         if tokens is not None and abs(tokens - asked) > allowed:
             return fail(
@@ -195,12 +238,20 @@ def tier_capacity(level: JudgedLevel) -> Outcome | None:
 def hardware_probed(level: JudgedLevel) -> Iterator[Outcome]:
     """The hardware was probed, and its GPUs can hold the cache that the server reported."""
     facts, run = level.run.hardware, level.run
-    lacking = [name for name in ("cpu_model", "cpus", "memory_bytes") if not facts.get(name)]
+    lacking = [
+        name for name in ("cpu_model", "cpus", "memory_bytes") if not facts.get(name)
+    ]
     gpus, build = facts.get("gpus") or [], run.specification.get("build")
     if build and not on_cpu(build) and not gpus:
         lacking.append("gpus")
-    lacking += [f"{name} of a GPU" for name in ("name", "memory_bytes") if any(not gpu.get(name) for gpu in gpus)]
-    cache = (run.server.get("facts", {}).get("kv_cache_tokens") or 0) * (run.kv_bytes_per_token or 0)
+    lacking += [
+        f"{name} of a GPU"
+        for name in ("name", "memory_bytes")
+        if any(not gpu.get(name) for gpu in gpus)
+    ]
+    cache = (run.server.get("facts", {}).get("kv_cache_tokens") or 0) * (
+        run.kv_bytes_per_token or 0
+    )
     memory = sum(gpu.get("memory_bytes") or 0 for gpu in gpus)
     if lacking:
         yield warn(f"not probed: {', '.join(lacking)}")
@@ -212,14 +263,25 @@ def hardware_probed(level: JudgedLevel) -> Iterator[Outcome]:
 @check("R19")
 def counter_names(level: JudgedLevel) -> Iterator[Outcome]:
     """The counters that prove the arm active have names that this server can have."""
-    required = [str(entry.get("counter", "")) for entry in level.run.exercised.get("required", ())]
+    required = [
+        str(entry.get("counter", ""))
+        for entry in level.run.exercised.get("required", ())
+    ]
     names = {name: name.partition("{")[0] for name in required}
-    invented = frozenset().union(*(software.invented_counters for software in SERVERS.values()))
-    wrong = sorted(name for name, plain in names.items() if {plain, plain.removesuffix("_total")} & invented)
+    invented = frozenset().union(
+        *(software.invented_counters for software in SERVERS.values())
+    )
+    wrong = sorted(
+        name
+        for name, plain in names.items()
+        if {plain, plain.removesuffix("_total")} & invented
+    )
     if wrong:
         yield fail(f"no version of {_server_title(level.run)} has {', '.join(wrong)}")
     elif required and not level.entry.counters:
-        yield warn("none of the server's counters were read, so nothing proves the arm active")
+        yield warn(
+            "none of the server's counters were read, so nothing proves the arm active"
+        )
 
 
 @check("R19")
@@ -230,12 +292,18 @@ def tpot_definition(level: JudgedLevel) -> Iterator[Outcome]:
         # Reports of another program are converted to this definition.
         Version("0" if version == VLLM_BENCH else version)
     except InvalidVersion:
-        yield warn(f"GuideLLM {version or 'of unknown version'}: its definition of TPOT is not known")
+        yield warn(
+            f"GuideLLM {version or 'of unknown version'}: its definition of TPOT is not known"
+        )
         return
     requests, tokens = level.requests, level.requests.column("output_tokens")
     waited = 1000 * (requests.column("last_token") - requests.column("start"))
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratios = (requests.column("tpot_ms") * tokens / waited)[requests.status("completed") & (tokens > 0)]
+        ratios = (requests.column("tpot_ms") * tokens / waited)[
+            requests.status("completed") & (tokens > 0)
+        ]
     known = ratios[np.isfinite(ratios)]
     if len(known) and abs(float(np.median(known)) - 1) > _TOLERANCE:
-        yield fail(f"TPOT x output tokens is {np.median(known):.2f} of the time to the last token")
+        yield fail(
+            f"TPOT x output tokens is {np.median(known):.2f} of the time to the last token"
+        )

@@ -19,7 +19,17 @@ from kveval.spec.servers.registry import SERVERS, server_version
 from kveval.store.run_file import IMPORTED, Run
 
 # The fields of a specification that say what ran; the cell's name and its declared size do not.
-_FACTS = ("engine", "weights", "model", "versions", "build", "block_size", "companions", "workload", "reset_caches")
+_FACTS = (
+    "engine",
+    "weights",
+    "model",
+    "versions",
+    "build",
+    "block_size",
+    "companions",
+    "workload",
+    "reset_caches",
+)
 # The facts that identify the build only.
 _OF_BUILD = ("versions", "build", "source", "images")
 
@@ -58,7 +68,9 @@ def _ran(run: Run) -> dict[str, Any]:
         "hardware": run.hardware.get("fingerprint"),
     }
     if not argv and not env:
-        facts["budget"] = run.budget.get("tier_bytes", run.budget.get("requested_bytes"))
+        facts["budget"] = run.budget.get(
+            "tier_bytes", run.budget.get("requested_bytes")
+        )
     if "source" in specification:
         facts["source"] = specification["source"]
     return facts
@@ -70,7 +82,10 @@ def machine(run: Run) -> str:
     There the fingerprint is made of the node's labels, which need not name the GPUs.
     """
     cards = run.hardware.get("gpus") or () if run.engine == "kubernetes" else ()
-    kinds = {f"{card.get('name')} {round((card.get('memory_bytes') or 0) / 2**30)} GiB" for card in cards}
+    kinds = {
+        f"{card.get('name')} {round((card.get('memory_bytes') or 0) / 2**30)} GiB"
+        for card in cards
+    }
     return ", ".join([str(run.hardware.get("fingerprint", "")), *sorted(kinds)])
 
 
@@ -80,7 +95,12 @@ def server_build(run: Run) -> str:
     """
     images = run.server.get("images") or run.specification.get("images") or {}
     image = images.get("server", "") if isinstance(images, Mapping) else ""
-    parts = [image, run.specification.get("build"), server_version(run.versions), run.specification.get("source")]
+    parts = [
+        image,
+        run.specification.get("build"),
+        server_version(run.versions),
+        run.specification.get("source"),
+    ]
     # The release of a program beside the server, such as LMCache, if the arm's build is one of that program.
     key = str(run.build.get("key", ""))
     parts.append(key if key.startswith(f"{BESIDE}-") else "")
@@ -106,7 +126,9 @@ def declared_work(run: Run, report: LevelReport, level: int) -> str:
     }
     if run.engine == IMPORTED:
         said |= _imported_work(report, said)
-    return ";".join(f"{name}={value:g}" for name, value in said.items() if value is not None)
+    return ";".join(
+        f"{name}={value:g}" for name, value in said.items() if value is not None
+    )
 
 
 def _imported_work(report: LevelReport, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,9 +136,18 @@ def _imported_work(report: LevelReport, said: Mapping[str, Any]) -> dict[str, An
     data = report.data
     if data is not None:
         spreads = {"prompt_stdev": data.prompt_stdev, "output_stdev": data.output_stdev}
-        return {"prompt_tokens": data.prompt_tokens, "output_tokens": data.output_tokens, **spreads, "primed": None}
-    unsaid = dict.fromkeys(("prompt_tokens", "output_tokens", "prompt_stdev", "output_stdev", "primed"))
-    unsaid |= {name: None for name in ("prefix_tokens", "prefix_count") if not said[name]}
+        return {
+            "prompt_tokens": data.prompt_tokens,
+            "output_tokens": data.output_tokens,
+            **spreads,
+            "primed": None,
+        }
+    unsaid = dict.fromkeys(
+        ("prompt_tokens", "output_tokens", "prompt_stdev", "output_stdev", "primed")
+    )
+    unsaid |= {
+        name: None for name in ("prefix_tokens", "prefix_count") if not said[name]
+    }
     return unsaid | ({"turns": None} if said["turns"] == 1 else {})
 
 
@@ -128,12 +159,18 @@ def gpu_conditions(run: Run) -> dict[str, Any]:
     found = run.gpu_conditions
     gpus = run.hardware.get("gpus")
     return {
-        "gpus": float(len(gpus)) if gpus is not None and run.engine != IMPORTED else math.nan,
+        "gpus": float(len(gpus))
+        if gpus is not None and run.engine != IMPORTED
+        else math.nan,
         **{
-            f"gpu_{name}": _mean([value for gpu in found if (value := getattr(gpu, source)) is not None])
+            f"gpu_{name}": _mean(
+                [value for gpu in found if (value := getattr(gpu, source)) is not None]
+            )
             for name, source in _GPU_CONDITIONS.items()
         },
-        "gpu_throttled": ";".join(sorted({reason for gpu in found for reason in gpu.throttle_reasons})),
+        "gpu_throttled": ";".join(
+            sorted({reason for gpu in found for reason in gpu.throttle_reasons})
+        ),
     }
 
 
@@ -143,7 +180,9 @@ def _mean(values: Sequence[float]) -> float:
 
 def _steady(argv: Sequence[str]) -> list[str]:
     """Return the arguments without those that differ from start to start; JSON values with their keys sorted."""
-    per_start = {flag for software in SERVERS.values() for flag in software.flags_per_start}
+    per_start = {
+        flag for software in SERVERS.values() for flag in software.flags_per_start
+    }
     kept: list[str] = []
     skip = False
     for argument in argv:

@@ -36,7 +36,11 @@ def in_words(limits: Mapping[str, Any]) -> str:
     >>> in_words({"ttft_ms": 500.0, "itl_ms": 50.0, "of": "sessions"})
     'TTFT up to 500 ms, ITL up to 50 ms in every turn'
     """
-    said = ", ".join(f"{title} up to {limits[name]:,g} ms" for name, title in TITLES.items() if name in limits)
+    said = ", ".join(
+        f"{title} up to {limits[name]:,g} ms"
+        for name, title in TITLES.items()
+        if name in limits
+    )
     return f"{said} in every turn" if limits.get("of") == "sessions" else said
 
 
@@ -49,7 +53,11 @@ class Settled:
 
 
 def goodput(
-    requests: Requests, window: tuple[float, float], limits: Mapping[str, Any], turns: int, streams: float | None
+    requests: Requests,
+    window: tuple[float, float],
+    limits: Mapping[str, Any],
+    turns: int,
+    streams: float | None,
 ) -> dict[str, Any]:
     """Return a level's columns of goodput, per second.
 
@@ -61,7 +69,11 @@ def goodput(
     settled = settle(requests, limits, end)
     unknown = _unknown(requests, limits)
     done = requests.status("completed")
-    units = settled if limits.get("of") != "sessions" else _sessions(requests, settled, turns)
+    units = (
+        settled
+        if limits.get("of") != "sessions"
+        else _sessions(requests, settled, turns)
+    )
     inside = (units.at >= start) & (units.at <= end)
     count, met = int(inside.sum()), int((inside & units.met).sum())
     if not count or not len(done) or (done.any() and (unknown | ~done).all()):
@@ -79,7 +91,9 @@ def goodput(
         GOODPUT: met / (end - start),
         "goodput_per_s_se": error,
         # At each end of the window a stream is anywhere within a request: variance 1/12 each; see `noise.cut_error`.
-        "goodput_cut": math.sqrt(streams * share / 6) / met if closed and streams and met else np.nan,
+        "goodput_cut": math.sqrt(streams * share / 6) / met
+        if closed and streams and met
+        else np.nan,
         "goodput_met": met,
         "goodput_settled": count,
         "goodput_share": share,
@@ -89,7 +103,14 @@ def goodput(
 
 def unmeasured(limits: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a level whose requests cannot be compared with the limits."""
-    numbers = (GOODPUT, "goodput_per_s_se", "goodput_cut", "goodput_met", "goodput_settled", "goodput_share")
+    numbers = (
+        GOODPUT,
+        "goodput_per_s_se",
+        "goodput_cut",
+        "goodput_met",
+        "goodput_settled",
+        "goodput_share",
+    )
     return {**dict.fromkeys(numbers, np.nan), "goodput_limits": in_words(limits)}
 
 
@@ -100,9 +121,15 @@ def settle(requests: Requests, limits: Mapping[str, Any], end: float) -> Settled
     missed = np.full(len(begin), np.inf)
     for name in _BY_AGE:
         if name in limits:
-            value = requests.column(name) if name == "ttft_ms" else np.where(done, requests.column(name), np.nan)
+            value = (
+                requests.column(name)
+                if name == "ttft_ms"
+                else np.where(done, requests.column(name), np.nan)
+            )
             over = (value > limits[name]) | (np.isnan(value) & ~done)
-            missed = np.where(over, np.minimum(missed, begin + limits[name] / 1000), missed)
+            missed = np.where(
+                over, np.minimum(missed, begin + limits[name] / 1000), missed
+            )
     for name in _AT_THE_END:
         if name in limits:
             over = done & (requests.column(name) > limits[name])
@@ -121,7 +148,11 @@ def _unknown(requests: Requests, limits: Mapping[str, Any]) -> Mask:
     for name in TITLES:
         if name in limits:
             absent = np.isnan(requests.column(name))
-            lacking |= absent & (requests.column("output_tokens") > 1) if name == "itl_ms" else absent
+            lacking |= (
+                absent & (requests.column("output_tokens") > 1)
+                if name == "itl_ms"
+                else absent
+            )
     return lacking & requests.status("completed")
 
 
@@ -133,11 +164,23 @@ def _sessions(requests: Requests, settled: Settled, turns: int) -> Settled:
     unit = requests.conversations
     count = int(unit.max(initial=-1)) + 1
     turn = np.nan_to_num(requests.column("turn"))
-    missed, met_at, first = np.full(count, np.inf), np.full(count, -np.inf), np.full(count, np.inf)
+    missed, met_at, first = (
+        np.full(count, np.inf),
+        np.full(count, -np.inf),
+        np.full(count, np.inf),
+    )
     np.minimum.at(missed, unit, np.where(settled.met, np.inf, settled.at))
     np.maximum.at(met_at, unit, np.where(settled.met, settled.at, -np.inf))
     np.minimum.at(first, unit, turn)
-    named = np.bincount(unit, weights=[record.conversation is not None for record in requests.records]) > 0
+    named = (
+        np.bincount(
+            unit,
+            weights=[record.conversation is not None for record in requests.records],
+        )
+        > 0
+    )
     complete = np.bincount(unit, weights=settled.met) >= np.where(named, turns, 1)
     met = complete & np.isinf(missed)
-    return Settled(np.where(first > 0, np.inf, np.where(met, met_at, missed)), met & (first == 0))
+    return Settled(
+        np.where(first > 0, np.inf, np.where(met, met_at, missed)), met & (first == 0)
+    )

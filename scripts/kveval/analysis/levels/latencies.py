@@ -31,7 +31,11 @@ _UNITS = {1e-3: "seconds", 1e3: "microseconds", 1e6: "nanoseconds"}
 def unknown_latencies(report: LevelReport) -> dict[str, str]:
     """Return the latencies of a level that were not observed, and why; `ttft`, `tpot`, `itl` or `e2e`."""
     found = dict(_of_requests(Requests(report.requests)))
-    return found if not report.requests_missing else dict(_of_statistics(report.aggregate)) | found
+    return (
+        found
+        if not report.requests_missing
+        else dict(_of_statistics(report.aggregate)) | found
+    )
 
 
 def column_text(unknown: Mapping[str, str]) -> str:
@@ -48,7 +52,9 @@ def reasons_in(text: object) -> dict[str, str]:
 def _of_requests(requests: Requests) -> Iterator[tuple[str, str]]:
     """Yield the latencies of completed requests that are 0, or contradict the requests' own times."""
     done, tokens = requests.status("completed"), requests.column("output_tokens")
-    start, first, last, end = (requests.column(name) for name in ("start", "first_token", "last_token", "end"))
+    start, first, last, end = (
+        requests.column(name) for name in ("start", "first_token", "last_token", "end")
+    )
     several = np.where(tokens > 1, tokens - 1, np.nan)
     own = {"ttft": first - start, "itl": (last - first) / several, "e2e": end - start}
     for name in TITLES:
@@ -66,7 +72,9 @@ def _of_requests(requests: Requests) -> Iterator[tuple[str, str]]:
 def _contradiction(reported: Array, own: Array) -> str:
     """Why a latency, in ms, is not the one between the requests' own times; "" if it is."""
     both = np.isfinite(reported) & np.isfinite(own)
-    apart = np.abs(reported - own)[both] > np.maximum(_APART * np.abs(own[both]), _ROUNDED_MS)
+    apart = np.abs(reported - own)[both] > np.maximum(
+        _APART * np.abs(own[both]), _ROUNDED_MS
+    )
     if not apart.sum() > _FEW * both.sum():
         return ""
     ours, theirs = (float(np.median(values[both][apart])) for values in (reported, own))
@@ -77,7 +85,11 @@ def _likely(reported: float, right: float) -> str:
     """The unit in which a latency seems to be, "" if none explains it."""
     if not (reported > 0 and right > 0):
         return ""
-    units = (unit for factor, unit in _UNITS.items() if abs(math.log(reported / right / factor)) < math.log(2))
+    units = (
+        unit
+        for factor, unit in _UNITS.items()
+        if abs(math.log(reported / right / factor)) < math.log(2)
+    )
     unit = next(units, "")
     return f": likely in {unit}" if unit else ""
 
@@ -89,7 +101,11 @@ def _of_statistics(aggregate: Aggregate) -> Iterator[tuple[str, str]]:
         found = getattr(aggregate, f"{name}_ms").completed
         if found is None:
             continue
-        lowest = min(value for value in (found.mean, found.p50, found.p90, found.p99) if value is not None)
+        lowest = min(
+            value
+            for value in (found.mean, found.p50, found.p90, found.p99)
+            if value is not None
+        )
         if lowest <= 0:
             yield name, "0 ms or less in the report's statistics"
         else:
@@ -98,14 +114,22 @@ def _of_statistics(aggregate: Aggregate) -> Iterator[tuple[str, str]]:
     if tokens is None or "e2e" not in means:
         return
     if {"ttft", "itl"} <= means.keys() and tokens.mean > 1:
-        yield from _not_adding_up(means["ttft"], means["itl"], tokens.mean - 1, means["e2e"])
+        yield from _not_adding_up(
+            means["ttft"], means["itl"], tokens.mean - 1, means["e2e"]
+        )
     each = means["e2e"] / tokens.mean
-    if "tpot" in means and aggregate.tpot_includes_first_token and abs(math.log(means["tpot"] / each)) > _APART:
+    if (
+        "tpot" in means
+        and aggregate.tpot_includes_first_token
+        and abs(math.log(means["tpot"] / each)) > _APART
+    ):
         said = f"{means['tpot']:,.3g} ms, though E2E over its tokens is {each:,.3g} ms"
         yield "tpot", f"{said}{_likely(means['tpot'], each)}"
 
 
-def _not_adding_up(ttft: float, itl: float, gaps: float, e2e: float) -> Iterator[tuple[str, str]]:
+def _not_adding_up(
+    ttft: float, itl: float, gaps: float, e2e: float
+) -> Iterator[tuple[str, str]]:
     """Yield what is unknown if TTFT plus the gaps between tokens is not E2E: the one whose unit explains it, or all."""
     off = abs(math.log((ttft + itl * gaps) / e2e))
     if off <= _WEIGHTS:
@@ -115,13 +139,23 @@ def _not_adding_up(ttft: float, itl: float, gaps: float, e2e: float) -> Iterator
         explained["ttft", unit] = ttft / factor + itl * gaps
         explained["itl", unit] = ttft + itl / factor * gaps
         explained["", unit] = (ttft + itl * gaps) / factor
-    name, unit = min(explained, key=lambda change: abs(math.log(explained[change] / e2e)))
+    name, unit = min(
+        explained, key=lambda change: abs(math.log(explained[change] / e2e))
+    )
     fits = abs(math.log(explained[name, unit] / e2e)) <= max(_WEIGHTS, _APART * off)
     if fits and name == "ttft":
-        yield name, f"{ttft:,.3g} ms, though E2E and ITL leave {e2e - itl * gaps:,.3g} ms: likely in {unit}"
+        yield (
+            name,
+            f"{ttft:,.3g} ms, though E2E and ITL leave {e2e - itl * gaps:,.3g} ms: likely in {unit}",
+        )
     elif fits and name == "itl":
-        yield name, f"{itl:,.3g} ms, though E2E and TTFT leave {(e2e - ttft) / gaps:,.3g} ms: likely in {unit}"
+        yield (
+            name,
+            f"{itl:,.3g} ms, though E2E and TTFT leave {(e2e - ttft) / gaps:,.3g} ms: likely in {unit}",
+        )
     elif fits or off > _NEVER:
-        likely = f": likely TTFT and ITL in {unit}, or E2E in another unit" if fits else ""
+        likely = (
+            f": likely TTFT and ITL in {unit}, or E2E in another unit" if fits else ""
+        )
         said = f"TTFT and the gaps between tokens add up to {ttft + itl * gaps:,.4g} ms, E2E is {e2e:,.4g} ms{likely}"
         yield from ((each, said) for each in ("ttft", "itl", "e2e"))

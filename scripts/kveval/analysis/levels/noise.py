@@ -63,7 +63,11 @@ def cut_error(requests: Requests, start: float, end: float, streams: float) -> f
     start alike are cut alike, so that this error does not average out over runs.
     """
     done = requests.completed(start, end)
-    silent = (requests.column("ttft_ms") / requests.column("e2e_ms") * requests.column("output_tokens"))[done]
+    silent = (
+        requests.column("ttft_ms")
+        / requests.column("e2e_ms")
+        * requests.column("output_tokens")
+    )[done]
     known = silent[np.isfinite(silent)]
     delivered = float(requests.delivered(start, end).sum())
     if not len(known) or not delivered > 0:
@@ -71,7 +75,9 @@ def cut_error(requests: Requests, start: float, end: float, streams: float) -> f
     return math.sqrt(streams * float((known**2).mean()) / 6) / delivered
 
 
-def drift(requests: Requests, start: float, end: float, streams: float | None) -> tuple[float, float]:
+def drift(
+    requests: Requests, start: float, end: float, streams: float | None
+) -> tuple[float, float]:
     """Return the relative change of the token rate from the first to the last third, and its standard error.
 
     Both relative to the mean of the two thirds. The error is the larger of two estimates: from the scatter of batches
@@ -82,12 +88,17 @@ def drift(requests: Requests, start: float, end: float, streams: float | None) -
     middle = (thirds[0] + thirds[2]) / 2
     if not middle > 0:
         return np.nan, np.nan
-    batches = requests.delivered_in_parts(start, end, batch_count(end - start, requests.mean_latency_s(start, end)))
+    batches = requests.delivered_in_parts(
+        start, end, batch_count(end - start, requests.mean_latency_s(start, end))
+    )
     if streams is None:
         amounts = requests.delivered(start, end)
         own = math.sqrt(6 * float((amounts**2).sum())) / float(amounts.sum())
     else:
-        counted, cut = counting_error(requests, start, end), cut_error(requests, start, end, streams)
+        counted, cut = (
+            counting_error(requests, start, end),
+            cut_error(requests, start, end, streams),
+        )
         # A third of the window has a third of the requests and tokens, but two ends as the whole window has.
         own = math.hypot(math.sqrt(6) * counted, 3 * math.sqrt(2) * cut)
     error = change_error(batches) * len(batches) / 3 / middle
@@ -100,7 +111,9 @@ def batch_count(seconds: float, latency_s: float) -> int:
     Batches shorter than the fluctuations of the rate are correlated, and make it look steadier than it is (Law and
     Kelton 2000, 9.5.3).
     """
-    wanted = seconds / (_BATCH_LATENCIES * latency_s) if latency_s > 0 else _MOST_BATCHES
+    wanted = (
+        seconds / (_BATCH_LATENCIES * latency_s) if latency_s > 0 else _MOST_BATCHES
+    )
     return int(np.clip(wanted, _FEWEST_BATCHES, _MOST_BATCHES))
 
 
@@ -136,7 +149,9 @@ def quantile_error(observed: Observed, share: float) -> float:
     return float(np.log(high / low)) / 2 if low > 0 else np.nan
 
 
-def quantile_interval(observed: Observed, share: float, confidence: float = 0.95) -> tuple[float, float]:
+def quantile_interval(
+    observed: Observed, share: float, confidence: float = 0.95
+) -> tuple[float, float]:
     """Return an interval of a quantile, from the binomial distribution of the number of values below it.
 
     For complete samples the interval of order statistics (David and Nagaraja 2003, 7.1), else with `effective_count` as
@@ -147,7 +162,10 @@ def quantile_interval(observed: Observed, share: float, confidence: float = 0.95
         return np.nan, np.nan
     # The tolerance is for complete samples, where the count is an integer up to rounding.
     size = math.floor(count + 1e-6)
-    least, most = (_binomial_quantile(at, size, share) for at in ((1 - confidence) / 2, (1 + confidence) / 2))
+    least, most = (
+        _binomial_quantile(at, size, share)
+        for at in ((1 - confidence) / 2, (1 + confidence) / 2)
+    )
     low, high = quantiles(observed, [least / size, (most + 1) / size])
     return (low if least else np.nan), high
 
@@ -161,4 +179,6 @@ def _binomial_quantile(probability: float, size: int, share: float) -> int:
 
 def whole(values: Array, unit: npt.NDArray[np.intp] | None = None) -> Observed:
     """Return `Observed` for latencies that were all observed completely; `unit` as there."""
-    return Observed(np.zeros(len(values)), values, np.ones(len(values), dtype=np.bool_), unit)
+    return Observed(
+        np.zeros(len(values)), values, np.ones(len(values), dtype=np.bool_), unit
+    )

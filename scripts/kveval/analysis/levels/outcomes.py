@@ -12,7 +12,11 @@ import msgspec
 import pandas as pd
 
 Severity = Literal["note", "warn", "fail"]
-COLUMNS: Mapping[Severity, str] = {"fail": "checks_failed", "warn": "checks_warned", "note": "checks_noted"}
+COLUMNS: Mapping[Severity, str] = {
+    "fail": "checks_failed",
+    "warn": "checks_warned",
+    "note": "checks_noted",
+}
 """The columns with the names of a level's outcomes, `;`-joined."""
 MESSAGES = "checks_messages"
 """The column with the outcomes themselves, as JSON."""
@@ -36,7 +40,11 @@ class Outcome:
 
 
 # `Check` adds the name.
-fail, warn, note = partial(Outcome, "", "fail"), partial(Outcome, "", "warn"), partial(Outcome, "", "note")
+fail, warn, note = (
+    partial(Outcome, "", "fail"),
+    partial(Outcome, "", "warn"),
+    partial(Outcome, "", "note"),
+)
 
 
 @dataclass(frozen=True)
@@ -54,17 +62,27 @@ class Check:
     def __call__(self, subject: Any) -> list[Outcome]:
         """Return what the check finds in its subject, nothing if all is well."""
         found = self.look(subject) or ()
-        return [replace(each, name=self.name) for each in ([found] if isinstance(found, Outcome) else found)]
+        return [
+            replace(each, name=self.name)
+            for each in ([found] if isinstance(found, Outcome) else found)
+        ]
 
 
-def check(*rules: str) -> Callable[[Callable[[Any], Outcome | Iterable[Outcome] | None]], Check]:
+def check(
+    *rules: str,
+) -> Callable[[Callable[[Any], Outcome | Iterable[Outcome] | None]], Check]:
     """Mark a function as a check that enforces these rules."""
     return lambda look: Check(look, rules)
 
 
 def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
     """Return the checks that modules define, in their order."""
-    return tuple(found for module in modules for found in vars(module).values() if isinstance(found, Check))
+    return tuple(
+        found
+        for module in modules
+        for found in vars(module).values()
+        if isinstance(found, Check)
+    )
 
 
 def judge(checks: Iterable[Check], subject: Any) -> list[Outcome]:
@@ -75,16 +93,25 @@ def judge(checks: Iterable[Check], subject: Any) -> list[Outcome]:
 def columns(outcomes: Sequence[Outcome]) -> dict[str, str]:
     """Return the outcomes as columns: the names by severity, and all of them as JSON; "" for none."""
     names = {
-        column: ";".join(outcome.name for outcome in outcomes if outcome.severity == severity)
+        column: ";".join(
+            outcome.name for outcome in outcomes if outcome.severity == severity
+        )
         for severity, column in COLUMNS.items()
     }
-    return {**names, MESSAGES: msgspec.json.encode(outcomes).decode() if outcomes else ""}
+    return {
+        **names,
+        MESSAGES: msgspec.json.encode(outcomes).decode() if outcomes else "",
+    }
 
 
 def outcomes_of(row: Mapping[Any, Any]) -> list[Outcome]:
     """Return the outcomes in a level's row. Raises msgspec.DecodeError for a row that `columns` did not make."""
     text = row.get(MESSAGES)
-    return msgspec.json.decode(text, type=list[Outcome]) if isinstance(text, str) and text else []
+    return (
+        msgspec.json.decode(text, type=list[Outcome])
+        if isinstance(text, str) and text
+        else []
+    )
 
 
 def failed_checks(row: Mapping[Any, Any], of_throughput: bool) -> list[str]:
@@ -96,8 +123,12 @@ def failed_checks(row: Mapping[Any, Any], of_throughput: bool) -> list[str]:
     return [name for name in names if of_throughput or name not in _OF_THROUGHPUT]
 
 
-def add_outcomes(table: pd.DataFrame, outcomes: Sequence[Sequence[Outcome]]) -> pd.DataFrame:
+def add_outcomes(
+    table: pd.DataFrame, outcomes: Sequence[Sequence[Outcome]]
+) -> pd.DataFrame:
     """Return a table of levels with each row's further outcomes added to its columns of checks."""
     rows = zip(table.to_dict("records"), outcomes, strict=True)
-    joined = pd.DataFrame([columns([*outcomes_of(row), *added]) for row, added in rows], index=table.index)
+    joined = pd.DataFrame(
+        [columns([*outcomes_of(row), *added]) for row, added in rows], index=table.index
+    )
     return table.assign(**{str(name): joined[name] for name in joined})

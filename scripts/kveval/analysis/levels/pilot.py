@@ -53,7 +53,12 @@ def freeze(pointer: Path, output: Path) -> None:
             "measurement": run.measurement,
             "settings": msgspec.to_builtins(search),
             "tried": list(tried.items()),
-            **{"peak": found.peak, "below": found.below, "above": found.above, "ending": found.ending},
+            **{
+                "peak": found.peak,
+                "below": found.below,
+                "above": found.above,
+                "ending": found.ending,
+            },
             "levels": list(levels_to_freeze(search, tried)),
         },
     )
@@ -63,7 +68,10 @@ def read_pilot(path: Path) -> Pilot:
     """Read what `freeze` wrote. Raises FileNotFoundError when it was not written yet, PilotError when it is damaged."""
     try:
         content = json.loads(path.read_text())
-        tried = [(int(level), float(throughput)) for level, throughput in content.pop("tried")]
+        tried = [
+            (int(level), float(throughput))
+            for level, throughput in content.pop("tried")
+        ]
         return Pilot(tried=tried, **content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         message = f"{path}: not a pilot's file ({error}); delete it, and the next run of the workflow makes it again"

@@ -25,7 +25,9 @@ def convert_recording(directory: Path, output: Path, converter: str = "kveval") 
     if "sources" not in facts:
         archive = directory / facts.get("archive", _MEASURED)
         # Recorded from exporters only, it is Parquet already.
-        (shutil.copyfile if archive.suffix == ".parquet" else CONVERTERS[converter])(archive, output)
+        (shutil.copyfile if archive.suffix == ".parquet" else CONVERTERS[converter])(
+            archive, output
+        )
         return
     start_ns, finish_ns = (round(edge * 1e9) for edge in facts["window"])
     sources = [directory / name for name in facts["sources"]]
@@ -43,5 +45,7 @@ def _facts(path: Path) -> dict[str, Any]:
         return json.loads(path.read_text()).get("recording") or {}
     except (OSError, ValueError) as error:
         raise RunFileError(
-            f"{path}: not the description of a run ({error})", code="no_description", path=path
+            f"{path}: not the description of a run ({error})",
+            code="no_description",
+            path=path,
         ) from error

@@ -12,7 +12,12 @@ import numpy as np
 
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.estimators.survival import Observed, quantiles
-from kveval.analysis.levels.noise import QUANTILES, quantile_error, quantile_interval, whole
+from kveval.analysis.levels.noise import (
+    QUANTILES,
+    quantile_error,
+    quantile_interval,
+    whole,
+)
 from kveval.analysis.levels.requests import Requests
 from kveval.load.levels import prefix_count_at, prefix_tokens_at
 from kveval.load.workload import workload_of
@@ -20,7 +25,14 @@ from kveval.spec.reuse import visited
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 # The statistics by which latencies are compared; the others need no error.
-_WITH_ERROR = ("ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "itl_ms_p50", "e2e_ms_p50", "e2e_ms_p90")
+_WITH_ERROR = (
+    "ttft_ms_p50",
+    "ttft_ms_p90",
+    "tpot_ms_p50",
+    "itl_ms_p50",
+    "e2e_ms_p50",
+    "e2e_ms_p90",
+)
 
 
 def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
@@ -63,12 +75,24 @@ def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
     for name in LATENCIES:
         values = _observed(requests, name)
         known = (began_output if name == "ttft" else completed) & ~np.isnan(values)
-        row |= _statistics(name, values[known], times.get(name) or whole(values[known], requests.conversations[known]))
+        row |= _statistics(
+            name,
+            values[known],
+            times.get(name) or whole(values[known], requests.conversations[known]),
+        )
     for name, observed in times.items():
         row |= {f"{name}_count": observed.events, f"{name}_censored": observed.censored}
     # Quantiles that were not observed because too many requests were cut off.
-    names = (f"{name}_ms_{label}" for name, observed in times.items() if observed.events for label in QUANTILES)
-    return {**row, "not_reached": ";".join(name for name in names if np.isnan(row[name]))}
+    names = (
+        f"{name}_ms_{label}"
+        for name, observed in times.items()
+        if observed.events
+        for label in QUANTILES
+    )
+    return {
+        **row,
+        "not_reached": ";".join(name for name in names if np.isnan(row[name])),
+    }
 
 
 def _observed(requests: Requests, name: str) -> Array:
@@ -80,7 +104,9 @@ def _observed(requests: Requests, name: str) -> Array:
     return values if name == "itl" else np.where(values > 0, values, np.nan)
 
 
-def _seen(requests: Requests, when: Array, age_ms: Array, start: float, end: float) -> Observed:
+def _seen(
+    requests: Requests, when: Array, age_ms: Array, start: float, end: float
+) -> Observed:
     """Return the part of each request's wait, in ms, that was observed; without errored requests and those never sent.
 
     `when` and `age_ms` say when the wait ended.
@@ -94,10 +120,14 @@ def _seen(requests: Requests, when: Array, age_ms: Array, start: float, end: flo
     watched &= ~(requests.column("end") < start)
     event = watched & (when <= end) & ~np.isnan(age_ms)
     entry = 1000 * np.maximum(start - begin, 0)
-    left = np.where(event, age_ms, 1000 * (np.fmin(end, requests.column("end")) - begin))
+    left = np.where(
+        event, age_ms, 1000 * (np.fmin(end, requests.column("end")) - begin)
+    )
     # Rounding may put the generator's own figure below the age at which the request was first observed.
     leave = np.maximum(left, np.nextafter(entry, np.inf))
-    return Observed(entry[watched], leave[watched], event[watched], requests.conversations[watched])
+    return Observed(
+        entry[watched], leave[watched], event[watched], requests.conversations[watched]
+    )
 
 
 def _statistics(name: str, values: Array, times: Observed) -> dict[str, float]:
@@ -107,12 +137,18 @@ def _statistics(name: str, values: Array, times: Observed) -> dict[str, float]:
     columns = [f"{name}_ms_{label}" for label in QUANTILES]
     row |= dict(zip(columns, found, strict=True))
     shares = zip(columns, QUANTILES.values(), strict=True)
-    row |= {f"{column}_se": quantile_error(times, share) for column, share in shares if column in _WITH_ERROR}
+    row |= {
+        f"{column}_se": quantile_error(times, share)
+        for column, share in shares
+        if column in _WITH_ERROR
+    }
     low, high = quantile_interval(times, QUANTILES["p99"])
     return row | {f"{name}_ms_p99_low": low, f"{name}_ms_p99_high": high}
 
 
-def request_tokens(requests: Requests, start: float, end: float, turns: int) -> dict[str, float]:
+def request_tokens(
+    requests: Requests, start: float, end: float, turns: int
+) -> dict[str, float]:
     """Return the mean tokens of a completed request's prompt and answer, and their relative standard errors.
 
     Later turns of a conversation repeat what came before, and a faster server reaches more of them: so prompts are
@@ -122,13 +158,23 @@ def request_tokens(requests: Requests, start: float, end: float, turns: int) -> 
     within = done & (finish >= start) & (finish < end)
     turn = requests.column("turn")
     first = (turn == 0) if turns > 1 else np.isnan(turn) | (turn == 0)
-    prompts, outputs = requests.column("prompt_tokens")[done & first], requests.column("output_tokens")[within]
+    prompts, outputs = (
+        requests.column("prompt_tokens")[done & first],
+        requests.column("output_tokens")[within],
+    )
     return token_columns(_mean_with_error(prompts), _mean_with_error(outputs))
 
 
-def token_columns(prompt: tuple[float, float], output: tuple[float, float]) -> dict[str, float]:
+def token_columns(
+    prompt: tuple[float, float], output: tuple[float, float]
+) -> dict[str, float]:
     """Return the columns of a request's tokens from the mean and its relative standard error, of prompt and answer."""
-    names = ("request_prompt_tokens", "request_prompt_tokens_se", "request_output_tokens", "request_output_tokens_se")
+    names = (
+        "request_prompt_tokens",
+        "request_prompt_tokens_se",
+        "request_output_tokens",
+        "request_output_tokens_se",
+    )
     return dict(zip(names, (*prompt, *output), strict=True))
 
 
@@ -137,11 +183,16 @@ def _mean_with_error(tokens: Array) -> tuple[float, float]:
     if not len(values) or not values.mean() > 0:
         return np.nan, np.nan
     mean = float(values.mean())
-    return mean, float(values.std(ddof=1)) / mean / len(values) ** 0.5 if len(values) > 1 else np.nan
+    return mean, float(values.std(ddof=1)) / mean / len(values) ** 0.5 if len(
+        values
+    ) > 1 else np.nan
 
 
 def prompt_shares(
-    workload: Mapping[str, Any], level: int, requests: Requests, window: tuple[float, float]
+    workload: Mapping[str, Any],
+    level: int,
+    requests: Requests,
+    window: tuple[float, float],
 ) -> tuple[float, float]:
     """Return two shares of the window's prompt tokens: first visits of prefixes, and prompts new in each turn.
 
@@ -153,12 +204,21 @@ def prompt_shares(
     first = requests.column("first_token")
     inside = (first >= start) & (first < end) & ~requests.status("errored")
     total = float(np.nansum(requests.column("prompt_tokens")[inside]))
-    if workload.get("prefix_count") is None or workload.get("prefix_tokens") is None or not total > 0:
+    if (
+        workload.get("prefix_count") is None
+        or workload.get("prefix_tokens") is None
+        or not total > 0
+    ):
         return np.nan, np.nan
     spec = workload_of(workload)
     opening = np.nan_to_num(requests.column("turn"), nan=0.0) == 0
-    before, within = int(np.count_nonzero(opening & (first < start))), int(np.count_nonzero(opening & inside))
+    before, within = (
+        int(np.count_nonzero(opening & (first < start))),
+        int(np.count_nonzero(opening & inside)),
+    )
     count, tokens = prefix_count_at(spec, level), prefix_tokens_at(spec, level)
-    visits = 0.0 if spec.prime else visited(count, before + within) - visited(count, before)
+    visits = (
+        0.0 if spec.prime else visited(count, before + within) - visited(count, before)
+    )
     unshared = float(inside.sum()) * spec.prompt_tokens
     return min(1.0, visits * tokens / total), min(1.0, unshared / total)

@@ -24,13 +24,17 @@ class Requests:
     records: Sequence[RequestRecord]
     unknown: frozenset[str] = frozenset()
     # Cached, because many checks use the same columns.
-    _columns: dict[str, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _columns: dict[str, Array] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def column(self, name: str) -> Array:
         """Return a numeric field of every record, None as NaN; read-only."""
         if name not in self._columns:
             # numpy converts None to NaN.
-            values = np.array(list(map(attrgetter(name), self.records)), dtype=np.float64)
+            values = np.array(
+                list(map(attrgetter(name), self.records)), dtype=np.float64
+            )
             values = np.full_like(values, np.nan) if name in self.unknown else values
             values.flags.writeable = False
             self._columns[name] = values
@@ -38,7 +42,9 @@ class Requests:
 
     def status(self, name: str) -> npt.NDArray[np.bool_]:
         """Return which records ended as `name`."""
-        return np.array([record.status == name for record in self.records], dtype=np.bool_)
+        return np.array(
+            [record.status == name for record in self.records], dtype=np.bool_
+        )
 
     def completed(self, start: float, end: float) -> npt.NDArray[np.bool_]:
         """Return which records were completed in [start, end]; windows may end with their last request."""
@@ -54,29 +60,47 @@ class Requests:
     @cached_property
     def conversations(self) -> npt.NDArray[np.intp]:
         """Return the number of each record's conversation; a record without one is a conversation of its own."""
-        names = [record.conversation or str(number) for number, record in enumerate(self.records)]
+        names = [
+            record.conversation or str(number)
+            for number, record in enumerate(self.records)
+        ]
         return np.unique(np.array(names, dtype=str), return_inverse=True)[1]
 
     def delivered(self, start: float, end: float) -> Array:
         """Return the output tokens each request delivered in [start, end), see `delivered_tokens`."""
         return delivered_tokens(
-            self.column("first_token"), self.column("last_token"), self.column("output_tokens"), start, end
+            self.column("first_token"),
+            self.column("last_token"),
+            self.column("output_tokens"),
+            start,
+            end,
         )
 
     def delivered_in_parts(self, start: float, end: float, parts: int) -> Array:
         """Return the output tokens delivered in each of `parts` equal parts of [start, end)."""
-        columns = (self.column("first_token"), self.column("last_token"), self.column("output_tokens"))
-        before = [float(_delivered_before(*columns, edge).sum()) for edge in np.linspace(start, end, parts + 1)]
+        columns = (
+            self.column("first_token"),
+            self.column("last_token"),
+            self.column("output_tokens"),
+        )
+        before = [
+            float(_delivered_before(*columns, edge).sum())
+            for edge in np.linspace(start, end, parts + 1)
+        ]
         return np.diff(before)
 
 
-def delivered_tokens(first: Array, last: Array, tokens: Array, start: float, end: float) -> Array:
+def delivered_tokens(
+    first: Array, last: Array, tokens: Array, start: float, end: float
+) -> Array:
     """Return how many output tokens each request delivered in [start, end); times in seconds.
 
     Tokens are taken to arrive evenly from the first to the last. A request without a first token delivered none. The
     count is additive over adjoining windows and is `tokens` for a window that holds the request.
     """
-    return _delivered_before(first, last, tokens, end) - _delivered_before(first, last, tokens, start)
+    return _delivered_before(first, last, tokens, end) - _delivered_before(
+        first, last, tokens, start
+    )
 
 
 def _delivered_before(first: Array, last: Array, tokens: Array, time: float) -> Array:

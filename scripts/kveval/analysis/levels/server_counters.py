@@ -12,4 +12,7 @@ def server_delta(counters: Mapping[str, Change], metric: str) -> float:
 
     If the name depends on the server's release, the newest of those that were read counts.
     """
-    return next((counters[name].delta for name in names_on_wire(metric) if name in counters), math.nan)
+    return next(
+        (counters[name].delta for name in names_on_wire(metric) if name in counters),
+        math.nan,
+    )

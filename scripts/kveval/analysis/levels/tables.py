@@ -9,7 +9,13 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.cells import KEYS
-from kveval.analysis.levels import aggregates, checks, checks_import, checks_run, records
+from kveval.analysis.levels import (
+    aggregates,
+    checks,
+    checks_import,
+    checks_run,
+    records,
+)
 from kveval.analysis.levels.checks import JudgedLevel
 from kveval.analysis.levels.configuration import (
     arm_settings,
@@ -22,7 +28,13 @@ from kveval.analysis.levels.configuration import (
 from kveval.analysis.levels.goodput import goodput, unmeasured
 from kveval.analysis.levels.latencies import column_text, unknown_latencies
 from kveval.analysis.levels.noise import counting_error, cut_error, drift
-from kveval.analysis.levels.outcomes import LEVEL_FAILED, Outcome, checks_in, columns, judge
+from kveval.analysis.levels.outcomes import (
+    LEVEL_FAILED,
+    Outcome,
+    checks_in,
+    columns,
+    judge,
+)
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.host.errors import Failure
@@ -70,15 +82,23 @@ def run_tables(
             continue
         report = read(directory / level.report)
         benchmark = _benchmark(report, level)
-        rows.append(level_row(run, level, benchmark, report.guidellm_version, required, limits))
+        rows.append(
+            level_row(run, level, benchmark, report.guidellm_version, required, limits)
+        )
         requests.append(request_rows(level.level, benchmark))
     if not rows:
         raise LevelsError(f"{directory}: the run has no level")
     table = pd.DataFrame(rows)
     for name in ("window_start", "window_end"):
-        table[name] = pd.to_datetime(table[name], unit="s", utc=True).astype("datetime64[ns, UTC]")
+        table[name] = pd.to_datetime(table[name], unit="s", utc=True).astype(
+            "datetime64[ns, UTC]"
+        )
     table["exercised"] = table["exercised"].astype("boolean")
-    frames = pd.concat(requests, ignore_index=True) if requests else request_rows(0, _NO_REQUESTS)
+    frames = (
+        pd.concat(requests, ignore_index=True)
+        if requests
+        else request_rows(0, _NO_REQUESTS)
+    )
     frames.insert(0, "run", run.run)
     return table, frames
 
@@ -89,7 +109,9 @@ def _benchmark(report: LoadReport, level: LevelRun) -> LevelReport:
         return report.levels[level.benchmark]
     if level.benchmark is None and len(report.levels) == 1:
         return report.levels[0]
-    wanted = "the one" if level.benchmark is None else f"number {level.benchmark} as that"
+    wanted = (
+        "the one" if level.benchmark is None else f"number {level.benchmark} as that"
+    )
     raise LevelsError(
         f"{level.report}: holds {len(report.levels)} benchmarks, expected {wanted} of level {level.level}"
     )
@@ -124,13 +146,21 @@ def level_row(
     turns = judged.workload.turns
     if report.requests_missing:
         # A sample of requests does not give the window's throughput; the report's statistics cover all of them.
-        measured, received = aggregates.measured(report, unknown) | aggregates.request_tokens(report, turns), np.nan
+        measured, received = (
+            aggregates.measured(report, unknown)
+            | aggregates.request_tokens(report, turns),
+            np.nan,
+        )
     else:
-        measured = records.measured(requests, *window) | records.request_tokens(requests, *window, turns)
+        measured = records.measured(requests, *window) | records.request_tokens(
+            requests, *window, turns
+        )
         received = float(np.nansum(requests.column("output_tokens")))
     streams = judged.streams if report.closed_loop else None
     change, error = drift(requests, *window, streams)
-    visits, unshared = records.prompt_shares(run.workload, level.level, requests, window)
+    visits, unshared = records.prompt_shares(
+        run.workload, level.level, requests, window
+    )
     exercised = _exercised(run, required, level.counters)
     row |= {
         **_identity(run, level),
@@ -146,7 +176,9 @@ def level_row(
         **measured,
         "latencies_unknown": column_text(unknown),
         # At least 0 where it is known.
-        "concurrency_shortfall": float(np.maximum(0, 1 - measured["concurrency_mean"] / streams))
+        "concurrency_shortfall": float(
+            np.maximum(0, 1 - measured["concurrency_mean"] / streams)
+        )
         if streams
         else np.nan,
         "throughput_se": counting_error(requests, *window) if streams else np.nan,
@@ -181,9 +213,14 @@ def failed_row(run: Run, level: LevelRun) -> dict[str, Any]:
 def request_rows(level: int, report: LevelReport) -> pd.DataFrame:
     """Return the requests of a level as rows of requests.parquet; times are nanosecond timestamps in UTC."""
     requests = Requests(report.requests)
-    table: dict[str, Any] = {"level": level, "status": [record.status for record in report.requests]}
+    table: dict[str, Any] = {
+        "level": level,
+        "status": [record.status for record in report.requests],
+    }
     for name in ("start", "first_token", "last_token", "end"):
-        table[name] = pd.to_datetime(pd.Series(requests.column(name)), unit="s", utc=True).astype("datetime64[ns, UTC]")
+        table[name] = pd.to_datetime(
+            pd.Series(requests.column(name)), unit="s", utc=True
+        ).astype("datetime64[ns, UTC]")
     for name in ("prompt_tokens", "output_tokens"):
         table[name] = pd.Series(requests.column(name)).astype("Int64")
     for name in records.LATENCIES:
@@ -196,7 +233,9 @@ def request_rows(level: int, report: LevelReport) -> pd.DataFrame:
 def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
     """The level, and its conditions: time, software and hardware, cache sizes, and what the load could reuse."""
     workload = run.workload
-    device = run.budget.get("device_tokens") or run.server.get("facts", {}).get("kv_cache_tokens")
+    device = run.budget.get("device_tokens") or run.server.get("facts", {}).get(
+        "kv_cache_tokens"
+    )
     return {
         **dict(zip(KEYS, run.cell.key, strict=True)),
         "run": run.run,
@@ -213,11 +252,15 @@ def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
         **gpu_conditions(run),
         "clock_offset_s": run.clock_offset_s,
         "device_tokens": _known(device),
-        "tier_tokens": float(run.budget.get("tokens", np.nan)) if run.cell.cpu_blocks else 0.0,
+        "tier_tokens": float(run.budget.get("tokens", np.nan))
+        if run.cell.cpu_blocks
+        else 0.0,
         "tier_reported_tokens": _known(run.budget.get("reported_tokens")),
         "working_set_tokens": working_set_tokens(workload, level.level),
         # NaN if the workload does not declare shared prefixes.
-        "prefix_tokens": float(workloads.prefix_tokens_at(workload_of(workload), level.level))
+        "prefix_tokens": float(
+            workloads.prefix_tokens_at(workload_of(workload), level.level)
+        )
         if "prefix_tokens" in workload
         else np.nan,
         "turn_prompt_tokens": float(workload.get("prompt_tokens", np.nan)),
@@ -253,7 +296,9 @@ def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, f
         return report.start, report.end
     begin = report.start - report.warmup_s
     asked = float(run.workload.get("warmup_s", 0.0))
-    warmup = max(asked, min(_settling_s(run, requests), WARMUP_SHARE * (report.end - begin)))
+    warmup = max(
+        asked, min(_settling_s(run, requests), WARMUP_SHARE * (report.end - begin))
+    )
     missing = warmup - report.warmup_s
     start = report.start + (missing if missing > _WARMUP_TOLERANCE_S else 0.0)
     if not start < report.end:
@@ -272,7 +317,9 @@ def _goodput(level: JudgedLevel, limits: Mapping[str, Any]) -> dict[str, Any]:
     return goodput(level.requests, level.window, limits, level.workload.turns, streams)
 
 
-def _server_side(counters: Mapping[str, Change], received: float, token_bytes: float) -> dict[str, float]:
+def _server_side(
+    counters: Mapping[str, Change], received: float, token_bytes: float
+) -> dict[str, float]:
     """The columns from the server's own counters, over the whole level from its first request, warm-up included.
 
     `received`: output tokens that the generator counted in the same time; `token_bytes`: KV cache of a token.
@@ -282,15 +329,25 @@ def _server_side(counters: Mapping[str, Change], received: float, token_bytes: f
     return {
         "server_generation_tokens": generated,
         # Both counts are over the whole level, because the counters were read before and after it.
-        "throughput_server_difference": received / generated - 1 if generated > 0 else np.nan,
-        "prefix_hit_ratio": _ratio(counters, "prefix_cache_hits", "prefix_cache_queries"),
-        "external_hit_ratio": _ratio(counters, "external_prefix_cache_hits", "external_prefix_cache_queries"),
+        "throughput_server_difference": received / generated - 1
+        if generated > 0
+        else np.nan,
+        "prefix_hit_ratio": _ratio(
+            counters, "prefix_cache_hits", "prefix_cache_queries"
+        ),
+        "external_hit_ratio": _ratio(
+            counters, "external_prefix_cache_hits", "external_prefix_cache_queries"
+        ),
         "external_hit_tokens": server_delta(counters, "external_prefix_cache_hits"),
         "offload_load_bytes": server_delta(counters, "offload_load_bytes"),
         "offload_store_bytes": server_delta(counters, "offload_store_bytes"),
         "requests_preempted": server_delta(counters, "requests_preempted"),
         # What is loaded again for a preempted request is not counted as a hit of its prompt.
-        "reloaded_tokens": float(np.maximum(0, loaded_tokens - server_delta(counters, "external_prefix_cache_hits"))),
+        "reloaded_tokens": float(
+            np.maximum(
+                0, loaded_tokens - server_delta(counters, "external_prefix_cache_hits")
+            )
+        ),
     }
 
 
@@ -299,18 +356,23 @@ def _ratio(counters: Mapping[str, Change], part: str, whole: str) -> float:
     return server_delta(counters, part) / denominator if denominator > 0 else np.nan
 
 
-def _exercised(run: Run, required: Sequence[Mapping[str, Any]], counters: Mapping[str, Change]) -> bool | None:
+def _exercised(
+    run: Run, required: Sequence[Mapping[str, Any]], counters: Mapping[str, Change]
+) -> bool | None:
     """Return whether every counter that proves the arm active rose enough in this level; None without such counters.
 
     Counters of tokens, and of their bytes, must rise by at least 0.5 % of the prompt tokens.
     """
     if not required:
         return None
-    tokens = _SERVED * float(np.nan_to_num(server_delta(counters, "prefix_cache_queries")))
+    tokens = _SERVED * float(
+        np.nan_to_num(server_delta(counters, "prefix_cache_queries"))
+    )
     least = {"tokens": tokens, "bytes": tokens * (run.kv_bytes_per_token or 0)}
     return all(
         entry["counter"] in counters
-        and counters[entry["counter"]].delta >= max(entry.get("at_least", 1), least.get(entry.get("unit", ""), 0))
+        and counters[entry["counter"]].delta
+        >= max(entry.get("at_least", 1), least.get(entry.get("unit", ""), 0))
         for entry in required
     )
 

@@ -12,7 +12,16 @@ import pandas as pd
 from kveval.analysis.estimators.intervals import mean_interval, percent
 
 ARM = ("scenario", "cpu_blocks")
-_COLUMNS = [*ARM, "metric", "effect_percent", "low_percent", "high_percent", "models", "panel", "missing"]
+_COLUMNS = [
+    *ARM,
+    "metric",
+    "effect_percent",
+    "low_percent",
+    "high_percent",
+    "models",
+    "panel",
+    "missing",
+]
 
 
 def averages(comparison: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
@@ -55,7 +64,9 @@ def _effects(table: pd.DataFrame) -> pd.DataFrame:
     usable = (table["verdict"] != "not assessed") | table["replicate"]
     twice = table[table.duplicated(["model", *ARM])]
     if len(twice):
-        raise ValueError(f"cells are compared twice: {sorted(set(twice['model'] + '/' + twice['scenario']))}")
+        raise ValueError(
+            f"cells are compared twice: {sorted(set(twice['model'] + '/' + twice['scenario']))}"
+        )
     logs = table.assign(log=np.log1p(table["effect_percent"].where(usable) / 100))
     arms, models = table[list(ARM)].drop_duplicates(), table["model"].unique()
     return logs.pivot(index=list(ARM), columns="model", values="log").reindex(

@@ -42,8 +42,18 @@ from kveval.analysis.statistics.estimates import (
 )
 from kveval.analysis.statistics.evidence import NAMES, Sides
 from kveval.analysis.statistics.inputs import COLUMNS as INPUT_COLUMNS
-from kveval.analysis.statistics.level_selection import OwnPeak, common_level, falls_with_load, own_peak
-from kveval.analysis.statistics.pairing import Pairing, absent_runs, pair_runs, run_spans
+from kveval.analysis.statistics.level_selection import (
+    OwnPeak,
+    common_level,
+    falls_with_load,
+    own_peak,
+)
+from kveval.analysis.statistics.pairing import (
+    Pairing,
+    absent_runs,
+    pair_runs,
+    run_spans,
+)
 from kveval.analysis.statistics.run_times import pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import IDLE_FAMILY, judge, overview
@@ -106,41 +116,104 @@ def compare_all(
     for model in campaign.models:
         questions, copies = campaign.questions(model), campaign.copies(model)
         for metric, own_peaks in (*everywhere, *at_peaks):
-            asked = [question for question in questions if not own_peaks or question[2] == "baseline"]
-            entries = [campaign.compared(question, metric, own_peaks) for question in asked]
+            asked = [
+                question
+                for question in questions
+                if not own_peaks or question[2] == "baseline"
+            ]
+            entries = [
+                campaign.compared(question, metric, own_peaks) for question in asked
+            ]
             # Together with cells that ran the same configuration.
-            estimated = [*entries, *(campaign.compared(pair, metric, own_peaks) for pair in copies)]
-            estimate(estimated, settings.margin, settings.alpha, settings.method, campaign.pauses)
+            estimated = [
+                *entries,
+                *(campaign.compared(pair, metric, own_peaks) for pair in copies),
+            ]
+            estimate(
+                estimated,
+                settings.margin,
+                settings.alpha,
+                settings.method,
+                campaign.pauses,
+            )
             claim_beyond_copies(estimated, settings.margin, settings.alpha)
             _borrow_spread(entries, campaign, metric)
             primary = metric == settings.primary and not own_peaks
             for entry in entries:
-                families.setdefault((metric, "" if primary else model, own_peaks, entry.idle), []).append(entry)
+                families.setdefault(
+                    (metric, "" if primary else model, own_peaks, entry.idle), []
+                ).append(entry)
             (peaks if own_peaks else common).extend(entries)
     for (_, model, _, idle), members in families.items():
         name = "exploratory" if model else "primary"
-        judge(members, metrics, f"{name}{IDLE_FAMILY if idle else ''}", settings.margin, settings.alpha)
+        judge(
+            members,
+            metrics,
+            f"{name}{IDLE_FAMILY if idle else ''}",
+            settings.margin,
+            settings.alpha,
+        )
     against_baseline = [entry for entry in common if entry.kind == "baseline"]
     overview(against_baseline, settings.q)
     overview(peaks, settings.q)
     return Comparisons(
-        _table(against_baseline), _table([entry for entry in common if entry.kind == "contrast"]), _table(peaks)
+        _table(against_baseline),
+        _table([entry for entry in common if entry.kind == "contrast"]),
+        _table(peaks),
     )
 
 
 _COLUMNS = [
-    *(*KEYS, "metric", "level", "baseline", "effect_percent", "low_percent", "high_percent"),
+    *(
+        *KEYS,
+        "metric",
+        "level",
+        "baseline",
+        "effect_percent",
+        "low_percent",
+        "high_percent",
+    ),
     *("interval_percent", "bound", "cost_percent"),
-    *("p_value", "p_parity", "family", "p_holm", "p_parity_holm", "q_value", "discovery"),
+    *(
+        "p_value",
+        "p_parity",
+        "family",
+        "p_holm",
+        "p_parity_holm",
+        "q_value",
+        "discovery",
+    ),
     *("verdict", "qualifier", "indication", "reason"),
     *("runs", "runs_kept", "baseline_runs_kept", "mean", "baseline_mean"),
-    *("sd_percent", "runs_to_resolve", "parity_power_percent", "margin_percent", "method"),
+    *(
+        "sd_percent",
+        "runs_to_resolve",
+        "parity_power_percent",
+        "margin_percent",
+        "method",
+    ),
     *("levels_compared", "replicate", "method_hash"),
     *(f"basis_{name}" for name in NAMES),
 ]
 _NEEDED = (
-    *(*KEYS, "run", "level", THROUGHPUT, "exercised", "checks_failed", "output_tokens", "ttft_count"),
-    *("requests_completed", "rate_req_s", "configuration", "hardware", "run_started", "run_finished"),
+    *(
+        *KEYS,
+        "run",
+        "level",
+        THROUGHPUT,
+        "exercised",
+        "checks_failed",
+        "output_tokens",
+        "ttft_count",
+    ),
+    *(
+        "requests_completed",
+        "rate_req_s",
+        "configuration",
+        "hardware",
+        "run_started",
+        "run_finished",
+    ),
     *("engine", "not_reached", MESSAGES),
     *(*COLUMNS, *INPUT_COLUMNS, *limits_met.COLUMNS),
 )
@@ -170,21 +243,31 @@ class _Campaign:
         wanted = {*_NEEDED, *metrics, *(f"{name}_se" for name in metrics)}
         needed = complete[[name for name in complete if name in wanted]].astype(object)
         self._tables: dict[CellKey, pd.DataFrame] = {
-            cell_of(dict(zip(KEYS, key, strict=True))): table for key, table in needed.groupby(list(KEYS), sort=False)
+            cell_of(dict(zip(KEYS, key, strict=True))): table
+            for key, table in needed.groupby(list(KEYS), sort=False)
         }
-        self.rows: dict[CellKey, CellRows] = {cell: _by_run_and_level(table) for cell, table in self._tables.items()}
+        self.rows: dict[CellKey, CellRows] = {
+            cell: _by_run_and_level(table) for cell, table in self._tables.items()
+        }
         self.models = list(dict.fromkeys(cell[0] for cell in self._tables))
-        self._spans = {cell: run_spans(rows.values()) for cell, rows in self.rows.items()}
-        self.pauses = pauses(span for spans in self._spans.values() for span in spans.values())
+        self._spans = {
+            cell: run_spans(rows.values()) for cell, rows in self.rows.items()
+        }
+        self.pauses = pauses(
+            span for spans in self._spans.values() for span in spans.values()
+        )
         self._peaks = {
             (cell, metric): own_peak(table, metric)
             for cell, table in self._tables.items()
             for metric in (THROUGHPUT, GOODPUT)
             # No level is the best for goodput where nothing met the limits.
-            if metric == THROUGHPUT or (metric in table and (table["goodput_met"] > 0).any())
+            if metric == THROUGHPUT
+            or (metric in table and (table["goodput_met"] > 0).any())
         }
         self._levels: dict[tuple[CellKey, str], int | None] = {}
-        self._pairing = cache(lambda arm, reference: pair_runs(self._spans[arm], self._spans[reference]))
+        self._pairing = cache(
+            lambda arm, reference: pair_runs(self._spans[arm], self._spans[reference])
+        )
         self._configurations = configurations(self.rows)
         self.replicates = replicate_groups(self.rows)
 
@@ -192,33 +275,63 @@ class _Campaign:
         """Return the comparisons of a model: every cell with its baseline, and the declared contrasts."""
         cells = [cell for cell in self._tables if cell[0] == model]
         asked: list[Question] = [
-            (cell, self._baseline(cell), "baseline") for cell in cells if self._baselines.get(cell[1]) is not None
+            (cell, self._baseline(cell), "baseline")
+            for cell in cells
+            if self._baselines.get(cell[1]) is not None
         ]
         for one, other in self.settings.contrasts:
-            asked += [(arm, reference, "contrast") for arm, reference in contrast_cells(cells, one, other)]
+            asked += [
+                (arm, reference, "contrast")
+                for arm, reference in contrast_cells(cells, one, other)
+            ]
         return asked
 
     def copies(self, model: str) -> list[Question]:
         """Return the pairs of a model's cells that ran the same configuration and are not in `questions`."""
-        asked = {frozenset((arm, reference)) for arm, reference, _ in self.questions(model)}
-        pairs = (pair for group in self.replicates if group[0][0] == model for pair in combinations(group, 2))
-        return [(arm, reference, "copies") for reference, arm in pairs if {arm, reference} not in asked]
+        asked = {
+            frozenset((arm, reference)) for arm, reference, _ in self.questions(model)
+        }
+        pairs = (
+            pair
+            for group in self.replicates
+            if group[0][0] == model
+            for pair in combinations(group, 2)
+        )
+        return [
+            (arm, reference, "copies")
+            for reference, arm in pairs
+            if {arm, reference} not in asked
+        ]
 
     def _baseline(self, cell: CellKey) -> CellKey | None:
         """Return the baseline of a cell, None if it is missing or not unique."""
         name = self._baselines.get(cell[1])
-        return partner(cell, [other for other in self._tables if other[0] == cell[0] and other[1] == name])
+        return partner(
+            cell,
+            [
+                other
+                for other in self._tables
+                if other[0] == cell[0] and other[1] == name
+            ],
+        )
 
     def _common_level(self, cell: CellKey, metric: str = THROUGHPUT) -> int | None:
         """The level of all comparisons with `cell` as the reference: the declared one, or its baseline's peak.
 
         Goodput is compared where the baseline's goodput is best, everything else at the peak of its throughput.
         """
-        base, of = self._baseline(cell) or cell, GOODPUT if metric == GOODPUT else THROUGHPUT
+        base, of = (
+            self._baseline(cell) or cell,
+            GOODPUT if metric == GOODPUT else THROUGHPUT,
+        )
         if isinstance(self.settings.level, int):
             return self.settings.level
         if (base, of) not in self._levels:
-            others = [table for other, table in self._tables.items() if self._baseline(other) == base]
+            others = [
+                table
+                for other, table in self._tables.items()
+                if self._baseline(other) == base
+            ]
             self._levels[base, of] = common_level(self._tables[base], others, of)
         return self._levels[base, of]
 
@@ -231,7 +344,9 @@ class _Campaign:
         ]
         return max(levels, key=levels.count) if levels else None
 
-    def compared(self, question: Question, metric: str, own_peaks: bool) -> ComparedCell:
+    def compared(
+        self, question: Question, metric: str, own_peaks: bool
+    ) -> ComparedCell:
         """Return a comparison at the level of the baseline's peak, or the declared one; or at each cell's own peak.
 
         At its own peak, each run is compared at the level chosen by the other half of the cell's runs.
@@ -242,13 +357,19 @@ class _Campaign:
             return entry
         pairing = self._pairing(arm, reference)
         if own_peaks:
-            ours, theirs = self._peak(arm, reference, metric), self._peak(reference, arm, metric)
+            ours, theirs = (
+                self._peak(arm, reference, metric),
+                self._peak(reference, arm, metric),
+            )
             level, levels = ours.level, (ours.by_run, theirs.by_run)
         else:
             level = self._common_level(reference, metric)
             # Without a level that all could be compared at, the runs say at the highest one what they lack.
             at = level or max(at for _, at in self.rows[reference])
-            levels = (dict.fromkeys(self._spans[arm], at), dict.fromkeys(self._spans[reference], at))
+            levels = (
+                dict.fromkeys(self._spans[arm], at),
+                dict.fromkeys(self._spans[reference], at),
+            )
         entry.row["level"] = level
         rows = self.rows[arm], self.rows[reference]
         fill(entry, pairing, levels, rows, self._absent(arm, reference, pairing))
@@ -259,7 +380,11 @@ class _Campaign:
             apart = f"run{'s' * (len(pairing.apart) > 1)} {runs}: measured at another time than those of its baseline"
             entry.left_out = "; ".join(filter(None, (entry.left_out, apart)))
         if own_peaks:
-            used = {levels[side].get(run, 0) for pair in pairing.pairs for side, run in enumerate(pair)}
+            used = {
+                levels[side].get(run, 0)
+                for pair in pairing.pairs
+                for side, run in enumerate(pair)
+            }
             entry.row["levels_compared"] = ";".join(map(str, sorted(used)))
             entry.group = (entry.group[0], reference, *entry.group[2:4])
         else:
@@ -268,10 +393,14 @@ class _Campaign:
             limits_met.require_comparable(entry)
         return entry
 
-    def _absent(self, arm: CellKey, reference: CellKey, pairing: Pairing) -> tuple[set[int], set[int]]:
+    def _absent(
+        self, arm: CellKey, reference: CellKey, pairing: Pairing
+    ) -> tuple[set[int], set[int]]:
         known = arm in self._planned and reference in self._planned
         planned = (self._planned[arm], self._planned[reference]) if known else None
-        return absent_runs(pairing, self._spans[arm], self._spans[reference], planned, self.pauses)
+        return absent_runs(
+            pairing, self._spans[arm], self._spans[reference], planned, self.pauses
+        )
 
     def _peak(self, cell: CellKey, other: CellKey, metric: str) -> OwnPeak:
         """A cell's own peak; the other cell's peak for a cell in which nothing met the limits at any level."""
@@ -287,7 +416,11 @@ class _Campaign:
         if not held or entry.obstacle or level is None:
             return
         for cell, share in ((entry.arm, held.arm), (entry.reference, held.reference)):
-            if cell and share > STARVED and falls_with_load(self._tables[cell], int(level), THROUGHPUT):
+            if (
+                cell
+                and share > STARVED
+                and falls_with_load(self._tables[cell], int(level), THROUGHPUT)
+            ):
                 entry.obstacle = PAST_THE_PEAK
 
     def _entry(self, question: Question, metric: str) -> ComparedCell:
@@ -317,7 +450,9 @@ class _Campaign:
 def _kept(sides: Sides) -> dict[str, Any]:
     """The runs that a comparison rests on, and the geometric means over them, whose ratio is the effect."""
     found: dict[str, Any] = {}
-    for side, rows, logs in zip(("baseline_", ""), (sides.reference, sides.arm), sides.logs, strict=True):
+    for side, rows, logs in zip(
+        ("baseline_", ""), (sides.reference, sides.arm), sides.logs, strict=True
+    ):
         found[f"{side}runs_kept"] = ";".join(str(row["run"]) for row in rows)
         found[f"{side}mean"] = float(np.exp(logs.mean())) if len(rows) else np.nan
     return found
@@ -325,11 +460,14 @@ def _kept(sides: Sides) -> dict[str, Any]:
 
 def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, Any]]:
     return {
-        (int(row["run"]), int(row["level"])): {str(k): v for k, v in row.items()} for row in table.to_dict("records")
+        (int(row["run"]), int(row["level"])): {str(k): v for k, v in row.items()}
+        for row in table.to_dict("records")
     }
 
 
-def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric: str) -> None:
+def _borrow_spread(
+    entries: Sequence[ComparedCell], campaign: _Campaign, metric: str
+) -> None:
     """Use the spread of the campaign's replicates for single runs: of the model's if it has any, else of all."""
     single = [entry for entry in entries if entry.obstacle == SINGLE]
     if not single or not campaign.replicates:
@@ -337,7 +475,10 @@ def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric:
     model = single[0].arm[0]
     own = [group for group in campaign.replicates if group[0][0] == model]
     levels = {name: campaign.level_of_model(name) for name in campaign.models}
-    spreads = (pooled_spread(campaign.rows, groups, metric, levels) for groups in (own, campaign.replicates))
+    spreads = (
+        pooled_spread(campaign.rows, groups, metric, levels)
+        for groups in (own, campaign.replicates)
+    )
     sd, df = next(filter(None, spreads), (None, 0))
     if sd is None:
         return
@@ -346,4 +487,7 @@ def _borrow_spread(entries: Sequence[ComparedCell], campaign: _Campaign, metric:
         entry.cells = cells
         contrast = Contrast(entry.sides.difference, sd * 2**0.5, df, "replicates")
         describe(entry, contrast, sd, campaign.settings.margin, campaign.settings.alpha)
-        entry.obstacle, entry.indicative = "", f"one run; spread from replicates ({df} degrees of freedom)"
+        entry.obstacle, entry.indicative = (
+            "",
+            f"one run; spread from replicates ({df} degrees of freedom)",
+        )

@@ -16,9 +16,19 @@ from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks import STARVED, completed, errors
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import needed_for
-from kveval.analysis.levels.outcomes import LEVEL_FAILED, MESSAGES, failed_checks, outcomes_of
+from kveval.analysis.levels.outcomes import (
+    LEVEL_FAILED,
+    MESSAGES,
+    failed_checks,
+    outcomes_of,
+)
 from kveval.analysis.statistics.evidence import Evidence, Sides, number
-from kveval.analysis.statistics.inputs import MEASURED, of_levels, unknown_latency, wrong_answers
+from kveval.analysis.statistics.inputs import (
+    MEASURED,
+    of_levels,
+    unknown_latency,
+    wrong_answers,
+)
 from kveval.analysis.statistics.pairing import Pairing
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT, Starvation, starvation
 from kveval.load.enough import MIN_RUNS, MOST_FAILED
@@ -119,10 +129,17 @@ class ComparedCell:
     def judged(self) -> bool:
         """Whether the comparison can have a verdict."""
         inactive = self.exercised is False and not self.idle
-        return self.contrast is not None and not self.obstacle and not self.replicate and not inactive
+        return (
+            self.contrast is not None
+            and not self.obstacle
+            and not self.replicate
+            and not inactive
+        )
 
 
-def contrast_cells(cells: Sequence[CellKey], one: str, other: str) -> list[tuple[CellKey, CellKey]]:
+def contrast_cells(
+    cells: Sequence[CellKey], one: str, other: str
+) -> list[tuple[CellKey, CellKey]]:
     """Return the pairs of a model's cells that a declared contrast means: SCENARIO/CPU_BLOCKS names one cell; SCENARIO
     alone names all sizes, each paired with the same size of the other side, or with its only cell.
     """
@@ -130,27 +147,45 @@ def contrast_cells(cells: Sequence[CellKey], one: str, other: str) -> list[tuple
     for arm in _named(cells, one):
         references = _named(cells, other)
         same = [cell for cell in references if cell[2] == arm[2]]
-        chosen = references if "/" in other else same or (references if len(references) == 1 else [])
+        chosen = (
+            references
+            if "/" in other
+            else same or (references if len(references) == 1 else [])
+        )
         found += [(arm, reference) for reference in chosen if reference != arm]
     return found
 
 
 def _named(cells: Sequence[CellKey], name: str) -> list[CellKey]:
     scenario, _, blocks = name.partition("/")
-    return [cell for cell in cells if cell[1] == scenario and (not blocks or cell[2] == int(blocks))]
+    return [
+        cell
+        for cell in cells
+        if cell[1] == scenario and (not blocks or cell[2] == int(blocks))
+    ]
 
 
 def no_value(row: Mapping[str, Any], metric: str) -> str:
     """Return why a level has no value of a metric that can be compared, "" if it has one: finite and above 0."""
     if LEVEL_FAILED in failed_checks(row, True):
-        messages = [outcome.message for outcome in outcomes_of({MESSAGES: "", **row}) if outcome.name == LEVEL_FAILED]
+        messages = [
+            outcome.message
+            for outcome in outcomes_of({MESSAGES: "", **row})
+            if outcome.name == LEVEL_FAILED
+        ]
         return f"{FAILED} at this level{''.join(f' ({shorten(said, _CUT_MESSAGE)})' for said in messages)}"
     value = number(row, metric)
     # A level that delivered nothing has a goodput: nothing met the limits.
     if value == 0 or (metric != GOODPUT and number(row, THROUGHPUT) == 0):
-        return DELIVERED_NOTHING if number(row, THROUGHPUT) == 0 else "with a value of 0"
+        return (
+            DELIVERED_NOTHING if number(row, THROUGHPUT) == 0 else "with a value of 0"
+        )
     if np.isnan(value):
-        return NOT_REACHED if metric in str(row.get("not_reached")).split(";") else NO_VALUE
+        return (
+            NOT_REACHED
+            if metric in str(row.get("not_reached")).split(";")
+            else NO_VALUE
+        )
     if np.isinf(value):
         return "with an infinite value"
     return "with a negative value" if value < 0 else ""
@@ -163,7 +198,9 @@ def unfit(row: Mapping[str, Any], metric: str) -> str:
     if metric == THROUGHPUT:
         return OPEN_LOOP if row.get("rate_req_s", np.nan) > 0 else ""
     if metric != GOODPUT:
-        counted = row["ttft_count" if metric.startswith("ttft") else "requests_completed"]
+        counted = row[
+            "ttft_count" if metric.startswith("ttft") else "requests_completed"
+        ]
         needed, few = needed_for(metric.rsplit("_", 1)[1]), FEW_LATENCIES
     elif row["concurrency_shortfall"] > STARVED:
         # Under too little load, limits are easier to meet.
@@ -182,7 +219,9 @@ class _PairedRuns:
     `arm_was_active`: whether counters show the arm active in any run.
     """
 
-    rows: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = field(default_factory=dict)
+    rows: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = field(
+        default_factory=dict
+    )
     states: dict[int, tuple[bool | None, bool | None]] = field(default_factory=dict)
     unusable: set[int] = field(default_factory=set)
     inactive: dict[tuple[Side, int], Exclusion] = field(default_factory=dict)
@@ -192,7 +231,9 @@ class _PairedRuns:
     @property
     def never_active(self) -> bool:
         """Whether counters show the arm idle wherever they were read, against a reference without an active tier."""
-        idle = all(arm is False and not reference for arm, reference in self.states.values())
+        idle = all(
+            arm is False and not reference for arm, reference in self.states.values()
+        )
         return bool(self.states) and idle and not self.arm_was_active
 
 
@@ -211,7 +252,10 @@ def _gather(
         gathered.reasons |= {(side, run): missing for run in numbers}
     originals: dict[tuple[float | None, ...], tuple[Side, int]] = {}
     for arm_run, run in pairing.pairs:
-        ours, theirs = (cells[n].get((at, levels[n].get(at, 0))) for n, at in enumerate((arm_run, run)))
+        ours, theirs = (
+            cells[n].get((at, levels[n].get(at, 0)))
+            for n, at in enumerate((arm_run, run))
+        )
         state = _is_active(ours), _is_active(theirs)
         gathered.arm_was_active |= bool(state[0])
         gaps = _gaps((arm_run, run), (ours, theirs), metric, missing)
@@ -258,40 +302,61 @@ def fill(
         # Only runs that are known to be idle show what an idle arm costs.
         aside = rows.keys() - idle
         unknown = Exclusion("activity not known")
-        activity = {("arm", arm_run): unknown for arm_run, run in pairing.pairs if run in aside}
+        activity = {
+            ("arm", arm_run): unknown for arm_run, run in pairing.pairs if run in aside
+        }
     reasons = entry.runs_left_out = activity | gathered.reasons
     usable = sorted(rows.keys() - unusable - aside)
     enough = len(usable) >= MIN_RUNS
     kept = usable if enough else sorted(rows.keys() - aside) or sorted(rows)
     # Inactive arms are the reason for no verdict if their runs would otherwise have been enough.
-    otherwise_enough = len(usable) + len(idle - unusable) >= MIN_RUNS or not rows.keys() - idle
+    otherwise_enough = (
+        len(usable) + len(idle - unusable) >= MIN_RUNS or not rows.keys() - idle
+    )
     too_idle = entry.idle or (bool(idle) and not enough and otherwise_enough)
     entry.exercised = not too_idle if states else None
     # The runs of a bridge have other numbers on the other side.
     numbered = set() if pairing.kind == "bridge" else rows.keys()
     entry.left_out = in_words(entry, reasons, of_both=numbered)
-    entry.sides = Sides(metric, [rows[run][1] for run in kept], [rows[run][0] for run in kept])
+    entry.sides = Sides(
+        metric, [rows[run][1] for run in kept], [rows[run][0] for run in kept]
+    )
     entry.other_time = pairing.kind == "other time"
     blocks = len(pairing.pairs) + len(pairing.apart) + len({*absent[0], *absent[1]})
-    entry.obstacle = obstacle = "" if enough else _obstacle(entry, blocks, len(usable), len(rows))
+    entry.obstacle = obstacle = (
+        "" if enough else _obstacle(entry, blocks, len(usable), len(rows))
+    )
     entry.rest_on(*_hardware(rows, len(usable)))
     if entry.idle:
         entry.rest_on(Evidence("activity", "not active"))
     elif states:
         arm_idle = any(arm is False for arm, _ in states.values())
         whose = "the arm" if arm_idle else "the cell it is compared with"
-        entry.rest_on(_activity(len(states) - len(idle), len(states), whose, enough=not too_idle))
+        entry.rest_on(
+            _activity(len(states) - len(idle), len(states), whose, enough=not too_idle)
+        )
     entry.rest_on(_BLOCKS[pairing.kind], *of_levels(entry.sides), *_runs(entry, blocks))
-    paired = (cells[n].get((at, levels[n].get(at, 0))) for pair in pairing.pairs for n, at in enumerate(pair))
+    paired = (
+        cells[n].get((at, levels[n].get(at, 0)))
+        for pair in pairing.pairs
+        for n, at in enumerate(pair)
+    )
     changed = wrong_answers([row for row in paired if row is not None])
     if changed is not None:
         entry.rest_on(changed)
     if obstacle not in ("", SINGLE):
         # The obstacle lists all; if it is another one now, what failed is still named.
         failed = {key: run for key, run in reasons.items() if run.failed}
-        entry.left_out = in_words(entry, failed, of_both=numbered) if entry.obstacle != obstacle else ""
+        entry.left_out = (
+            in_words(entry, failed, of_both=numbered)
+            if entry.obstacle != obstacle
+            else ""
+        )
     compared = [levels[1].get(run, 0) for run in kept]
-    entry.row |= {"runs": len(kept), "levels_compared": ";".join(map(str, sorted(set(compared))))}
+    entry.row |= {
+        "runs": len(kept),
+        "levels_compared": ";".join(map(str, sorted(set(compared)))),
+    }
     # Cells are estimated together, with a shared residual, if they were measured in the same blocks.
     entry.group = (
         pairing.kind,
@@ -322,13 +387,22 @@ def refuse_unknown(
     sides = ("the arm", "the cell it is compared with")
     found: dict[tuple[int, int], str] = {}
     for pair in pairing.pairs:
-        for side, of_runs, of_level, run in zip(sides, cells, levels, pair, strict=True):
+        for side, of_runs, of_level, run in zip(
+            sides, cells, levels, pair, strict=True
+        ):
             row = of_runs.get((run, of_level.get(run, 0)))
             if row is not None and (why := unknown_latency(row, entry.row["metric"])):
                 found.setdefault(pair, f"in {side}, {why}")
     if found and len(pairing.pairs) - len(found) < MIN_RUNS:
         many = f"{len(found)} of {len(pairing.pairs)} runs"
-        entry.rest_on(Evidence("latencies", "not known", "refuses", f"{next(iter(found.values()))} ({many})"))
+        entry.rest_on(
+            Evidence(
+                "latencies",
+                "not known",
+                "refuses",
+                f"{next(iter(found.values()))} ({many})",
+            )
+        )
         entry.left_out = ""
 
 
@@ -354,15 +428,25 @@ def _obstacle(entry: ComparedCell, blocks: int, fit: int, known: int) -> str:
     """The reason why too few of the `blocks` are fit for a verdict; `known`: how many have a value on both sides."""
     reasons = entry.runs_left_out.values()
     if not known:
-        return f"no run has a value in both cells: {entry.left_out}" if any(run.said for run in reasons) else NO_LEVEL
+        return (
+            f"no run has a value in both cells: {entry.left_out}"
+            if any(run.said for run in reasons)
+            else NO_LEVEL
+        )
     if fit == 1 and all(run.why == NOT_MEASURED for run in reasons):
         return SINGLE
-    return f"{fit} of {blocks} runs usable in {FEW_RUNS}: {entry.left_out}" if reasons else f"{fit} runs of {FEW_RUNS}"
+    return (
+        f"{fit} of {blocks} runs usable in {FEW_RUNS}: {entry.left_out}"
+        if reasons
+        else f"{fit} runs of {FEW_RUNS}"
+    )
 
 
 def _missing(cells: tuple[CellRows, CellRows]) -> Exclusion:
     """The reason of a run that was not measured; nobody knows how many imported runs there should have been."""
-    imported = any(row.get("engine") == IMPORTED for rows in cells for row in rows.values())
+    imported = any(
+        row.get("engine") == IMPORTED for rows in cells for row in rows.values()
+    )
     return Exclusion(NOT_MEASURED, NOT_MEASURED, failed=not imported)
 
 
@@ -391,7 +475,9 @@ def _gaps(
             found[side, run] = Exclusion(unknown or why, why.partition(" (")[0], failed)
     whys = {each.why for each in found.values()}
     lacks_alike = whys in ({NO_ROW}, {NO_VALUE})
-    if len(found) == len(SIDES) and (lacks_alike or not any(each.failed for each in found.values())):
+    if len(found) == len(SIDES) and (
+        lacks_alike or not any(each.failed for each in found.values())
+    ):
         # What neither side has is no finding about one of them.
         return {key: Exclusion(each.why) for key, each in found.items()}
     return found
@@ -406,16 +492,23 @@ def _copies(
     """The runs of a pair that repeat one of `originals` to the digit, as only a copy does; others are added to it."""
     found: dict[tuple[Side, int], Exclusion] = {}
     for side, run, row in zip(SIDES, runs, pair, strict=True):
-        values = tuple(None if np.isnan(number(row, name)) else number(row, name) for name in MEASURED)
+        values = tuple(
+            None if np.isnan(number(row, name)) else number(row, name)
+            for name in MEASURED
+        )
         first = originals.setdefault(values, (side, run))
         if first != (side, run):
             other = f" of {_label(entry, first[0])}" if first[0] != side else ""
-            found[side, run] = Exclusion(f"equal to run {first[1]}{other} to the digit", "copied")
+            found[side, run] = Exclusion(
+                f"equal to run {first[1]}{other} to the digit", "copied"
+            )
     return found
 
 
 def _defects(
-    runs: tuple[int, int], pair: tuple[Mapping[str, Any], Mapping[str, Any]], metric: str
+    runs: tuple[int, int],
+    pair: tuple[Mapping[str, Any], Mapping[str, Any]],
+    metric: str,
 ) -> dict[tuple[Side, int], Exclusion]:
     """The reasons why values of a pair, of arm and reference, may enter no verdict, by side and run; {} if they may."""
     found: dict[tuple[Side, int], Exclusion] = {}
@@ -425,12 +518,18 @@ def _defects(
         if why := unfit(row, metric):
             failed = failed_checks(row, metric == THROUGHPUT)
             # The whole campaign is an open loop, and no run of it is to blame.
-            said = "failed a check" if failed else "" if why == OPEN_LOOP else "left out"
-            found[side, run] = Exclusion(why, said, failed=any(name in _OF_SERVER for name in failed))
+            said = (
+                "failed a check" if failed else "" if why == OPEN_LOOP else "left out"
+            )
+            found[side, run] = Exclusion(
+                why, said, failed=any(name in _OF_SERVER for name in failed)
+            )
     return found
 
 
-def _hardware(rows: Mapping[int, Sequence[Mapping[str, Any]]], usable: int) -> list[Evidence]:
+def _hardware(
+    rows: Mapping[int, Sequence[Mapping[str, Any]]], usable: int
+) -> list[Evidence]:
     """The evidence from the machines of the pairs of each run, of which so many are `usable`; none without a pair."""
     pairs = [[_machine(row) for row in pair] for pair in rows.values()]
     if not pairs:
@@ -438,38 +537,62 @@ def _hardware(rows: Mapping[int, Sequence[Mapping[str, Any]]], usable: int) -> l
     unlike = sum(ours != theirs for ours, theirs in pairs)
     where = f" in {unlike} of {len(pairs)} runs" if unlike < len(pairs) else ""
     if unlike and (not where or usable < MIN_RUNS <= usable + unlike):
-        return [Evidence("hardware", "other hardware", "refuses", f"{OTHER_HARDWARE}{where}")]
+        return [
+            Evidence(
+                "hardware", "other hardware", "refuses", f"{OTHER_HARDWARE}{where}"
+            )
+        ]
     if unlike:
         return [Evidence("hardware", f"other hardware{where}", "qualifies")]
     machines = {name for pair in pairs for name in pair}
     if "" in machines:
         return [Evidence("hardware", "machine not recorded", "unknown")]
-    return [Evidence("hardware", "one machine" if len(machines) < 2 else "one machine in each run")]
+    return [
+        Evidence(
+            "hardware",
+            "one machine" if len(machines) < 2 else "one machine in each run",
+        )
+    ]
 
 
 def _runs(entry: ComparedCell, blocks: int) -> list[Evidence]:
     """The evidence from the runs that are left out; none if no run is, or if it says nothing of either cell."""
-    counts = Counter((side, run.said) for (side, _), run in entry.runs_left_out.items() if run.said)
+    counts = Counter(
+        (side, run.said) for (side, _), run in entry.runs_left_out.items() if run.said
+    )
     if not counts:
         return []
     said = ", ".join(
-        f"{count} of {blocks} runs of {_label(entry, side)} {what}" for (side, what), count in counts.items()
+        f"{count} of {blocks} runs of {_label(entry, side)} {what}"
+        for (side, what), count in counts.items()
     )
-    failed = Counter(side for (side, _), run in entry.runs_left_out.items() if run.failed)
+    failed = Counter(
+        side for (side, _), run in entry.runs_left_out.items() if run.failed
+    )
     many = tuple(side for side in SIDES if failed[side] > MOST_FAILED * blocks)
     return [Evidence("runs", said, "qualifies", against=many)]
 
 
-def in_words(entry: ComparedCell, runs: Mapping[tuple[Side, int], Exclusion], of_both: Collection[int] = ()) -> str:
+def in_words(
+    entry: ComparedCell,
+    runs: Mapping[tuple[Side, int], Exclusion],
+    of_both: Collection[int] = (),
+) -> str:
     """Return which runs are left out and why; those `of_both` have a value in both cells, and name none."""
-    both = {(run, found.why): None for (_, run), found in sorted(runs.items()) if run in of_both}
+    both = {
+        (run, found.why): None
+        for (_, run), found in sorted(runs.items())
+        if run in of_both
+    }
     sided: dict[tuple[Side, str], list[str]] = {}
     for (side, run), found in sorted(runs.items()):
         if run not in of_both:
             sided.setdefault((side, found.why), []).append(str(run))
     said = [f"run {run}: {why}" for run, why in sorted(both)]
     for (side, why), numbers in sided.items():
-        said.append(f"run{'s' * (len(numbers) > 1)} {', '.join(numbers)} of {_label(entry, side)}: {why}")
+        said.append(
+            f"run{'s' * (len(numbers) > 1)} {', '.join(numbers)} of {_label(entry, side)}: {why}"
+        )
     return "; ".join(said)
 
 

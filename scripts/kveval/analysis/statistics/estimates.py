@@ -9,14 +9,30 @@ from typing import Any
 import numpy as np
 
 from kveval.analysis.cells import CellKey
-from kveval.analysis.estimators.intervals import Contrast, contrasts, holm, percent, welch
+from kveval.analysis.estimators.intervals import (
+    Contrast,
+    contrasts,
+    holm,
+    percent,
+    welch,
+)
 from kveval.analysis.estimators.planning import parity_power, runs_to_resolve
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.statistics.comparison import CellRows, ComparedCell, no_value, unfit
+from kveval.analysis.statistics.comparison import (
+    CellRows,
+    ComparedCell,
+    no_value,
+    unfit,
+)
 from kveval.analysis.statistics.evidence import Evidence
 from kveval.analysis.statistics.inputs import failed_requests_bounds
 from kveval.analysis.statistics.pairing import seconds
-from kveval.analysis.statistics.run_times import constant_offset, drift, session_effect, sessions
+from kveval.analysis.statistics.run_times import (
+    constant_offset,
+    drift,
+    session_effect,
+    sessions,
+)
 from kveval.analysis.statistics.uncertainty import allowing_for
 
 # Each half of the runs is evaluated at the level chosen by the other half. If levels are alike, both halves are high
@@ -26,7 +42,11 @@ _CROSS_FITTED = 1.36
 
 
 def estimate(
-    entries: Sequence[ComparedCell], margin: float, alpha: float, method: str, parted: Sequence[float] = ()
+    entries: Sequence[ComparedCell],
+    margin: float,
+    alpha: float,
+    method: str,
+    parted: Sequence[float] = (),
 ) -> None:
     """Fill in effects, and with two or more runs their errors, for all cells of the same blocks together.
 
@@ -39,7 +59,13 @@ def estimate(
         entry.row["effect_percent"] = percent(entry.sides.difference)
         if len(entry.sides) >= 2 and entry.other_time:
             contrast = welch(*entry.sides.logs[::-1])
-            describe(entry, contrast, float(contrast.se * np.sqrt(len(entry.sides) / 2)), margin, alpha)
+            describe(
+                entry,
+                contrast,
+                float(contrast.se * np.sqrt(len(entry.sides) / 2)),
+                margin,
+                alpha,
+            )
         elif len(entry.sides) >= 2:
             groups.setdefault(entry.group, []).append(entry)
     for members in groups.values():
@@ -47,7 +73,11 @@ def estimate(
 
 
 def _of_blocks(
-    members: Sequence[ComparedCell], margin: float, alpha: float, method: str, parted: Sequence[float]
+    members: Sequence[ComparedCell],
+    margin: float,
+    alpha: float,
+    method: str,
+    parted: Sequence[float],
 ) -> None:
     """Estimate the comparisons of cells that were measured in the same blocks."""
     columns: dict[CellKey, tuple[Array, Array]] = {}
@@ -55,31 +85,58 @@ def _of_blocks(
         assert entry.reference is not None
         of_both = (entry.reference, entry.sides.reference), (entry.arm, entry.sides.arm)
         for (cell, rows), logs in zip(of_both, entry.sides.logs, strict=True):
-            starts = np.array([seconds(row.get("run_started")) for row in rows], dtype=np.float64)
+            starts = np.array(
+                [seconds(row.get("run_started")) for row in rows], dtype=np.float64
+            )
             columns.setdefault(cell, (logs, starts))
     place = {cell: number for number, cell in enumerate(columns)}
-    table, starts = (np.column_stack([column[which] for column in columns.values()]) for which in (0, 1))
-    pairs = [(place[entry.arm], place[entry.reference]) for entry in members if entry.reference is not None]
+    table, starts = (
+        np.column_stack([column[which] for column in columns.values()])
+        for which in (0, 1)
+    )
+    pairs = [
+        (place[entry.arm], place[entry.reference])
+        for entry in members
+        if entry.reference is not None
+    ]
     groups = sessions(starts, parted)
     alike = session_effect(table, groups)
     trend = drift(table, starts)
-    for entry, contrast, (arm, reference) in zip(members, contrasts(table, pairs, method), pairs, strict=True):
+    for entry, contrast, (arm, reference) in zip(
+        members, contrasts(table, pairs, method), pairs, strict=True
+    ):
         entry.cells = len(columns)
         sd = float(contrast.se * np.sqrt(len(table) / 2))
-        found = replace(contrast, se=contrast.se * float(np.sqrt(_CROSS_FITTED if entry.kind == "peak" else 1.0)))
+        found = replace(
+            contrast,
+            se=contrast.se
+            * float(np.sqrt(_CROSS_FITTED if entry.kind == "peak" else 1.0)),
+        )
         if alike:
             error = found.se * float(np.sqrt(alike.variance))
-            found = replace(found, se=error, df=min(found.df, alike.df), method="sessions")
+            found = replace(
+                found, se=error, df=min(found.df, alike.df), method="sessions"
+            )
         if alike and alike.clear:
             reason = (
                 f"the {len(table)} runs were measured in {len(groups)} sessions and differ less within a session than "
                 "between them; the interval allows for that, and runs in further sessions would narrow it"
             )
-            entry.rest_on(Evidence("blocks", f"{len(groups)} sessions", "qualifies", reason))
-        describe(entry, _after_drift(entry, found, trend, constant_offset(starts, arm, reference)), sd, margin, alpha)
+            entry.rest_on(
+                Evidence("blocks", f"{len(groups)} sessions", "qualifies", reason)
+            )
+        describe(
+            entry,
+            _after_drift(entry, found, trend, constant_offset(starts, arm, reference)),
+            sd,
+            margin,
+            alpha,
+        )
 
 
-def _after_drift(entry: ComparedCell, contrast: Contrast, trend: float | None, offset: float | None) -> Contrast:
+def _after_drift(
+    entry: ComparedCell, contrast: Contrast, trend: float | None, offset: float | None
+) -> Contrast:
     """Return a contrast with the error that a drift of the machine may have caused if the order never changed."""
     if offset is None:
         entry.rest_on(Evidence("order", "not known", "unknown"))
@@ -96,7 +153,9 @@ def _after_drift(entry: ComparedCell, contrast: Contrast, trend: float | None, o
     return contrast.with_error(error)
 
 
-def describe(entry: ComparedCell, contrast: Contrast, sd: float, margin: float, alpha: float) -> None:
+def describe(
+    entry: ComparedCell, contrast: Contrast, sd: float, margin: float, alpha: float
+) -> None:
     """Write a contrast into an entry, widened by the noise within its runs and by biases.
 
     `sd` is the spread of one run on the ln scale.
@@ -105,10 +164,17 @@ def describe(entry: ComparedCell, contrast: Contrast, sd: float, margin: float, 
     sides = entry.sides
     known = allowing_for(contrast, sides.reference, sides.arm, sides.metric)
     below, above = failed_requests_bounds(sides)
-    _write(entry, replace(known, below=known.below + below, above=known.above + above), margin, alpha)
+    _write(
+        entry,
+        replace(known, below=known.below + below, above=known.above + above),
+        margin,
+        alpha,
+    )
 
 
-def _write(entry: ComparedCell, contrast: Contrast, margin: float, alpha: float) -> None:
+def _write(
+    entry: ComparedCell, contrast: Contrast, margin: float, alpha: float
+) -> None:
     entry.contrast = contrast
     entry.row |= {
         "effect_percent": percent(contrast.theta),
@@ -123,30 +189,44 @@ def show_interval(entry: ComparedCell, confidence: float) -> None:
     """Write the interval with a given confidence into an estimated entry."""
     assert entry.contrast is not None
     low, high = entry.contrast.interval(confidence)
-    entry.row |= {"low_percent": percent(low), "high_percent": percent(high), "interval_percent": 100 * confidence}
+    entry.row |= {
+        "low_percent": percent(low),
+        "high_percent": percent(high),
+        "interval_percent": 100 * confidence,
+    }
 
 
-def claim_beyond_copies(entries: Sequence[ComparedCell], margin: float, alpha: float) -> None:
+def claim_beyond_copies(
+    entries: Sequence[ComparedCell], margin: float, alpha: float
+) -> None:
     """Widen comparisons by the difference between cells that ran the same configuration, if it is significant.
 
     `entries`: all of one model and metric, including those of copies with each other. A difference between copies is a
     bias that the spread of runs does not show, and any other difference may contain it as well.
     """
-    copies = [entry for entry in entries if entry.replicate and entry.contrast is not None]
+    copies = [
+        entry for entry in entries if entry.replicate and entry.contrast is not None
+    ]
     adjusted = holm([entry.row["p_value"] for entry in copies])
-    beyond = [abs(each.contrast.theta) for each, p in zip(copies, adjusted, strict=True) if each.contrast and p < alpha]
+    beyond = [
+        abs(each.contrast.theta)
+        for each, p in zip(copies, adjusted, strict=True)
+        if each.contrast and p < alpha
+    ]
     bias = max(beyond, default=0.0)
     found = Evidence("replicates", "copies alike")
     if beyond:
         said = f"differ by {percent(bias):.1f} %"
-        reason = (
-            f"cells that ran the same configuration {said}, more than by chance, so smaller differences get no verdict"
-        )
+        reason = f"cells that ran the same configuration {said}, more than by chance, so smaller differences get no verdict"
         found = Evidence("replicates", f"replicates {said}", "qualifies", reason)
     for entry in entries if copies else ():
         if not entry.replicate and entry.contrast is not None:
             entry.rest_on(found)
-            widened = replace(entry.contrast, below=entry.contrast.below + bias, above=entry.contrast.above + bias)
+            widened = replace(
+                entry.contrast,
+                below=entry.contrast.below + bias,
+                above=entry.contrast.above + bias,
+            )
             _write(entry, widened, margin, alpha)
 
 
@@ -196,7 +276,9 @@ def pooled_spread(
     return (float(np.sqrt(squares / freedom)), freedom) if freedom else None
 
 
-def plan_runs(entry: ComparedCell, margin: float, alpha: float, comparisons: int) -> None:
+def plan_runs(
+    entry: ComparedCell, margin: float, alpha: float, comparisons: int
+) -> None:
     """Write the runs needed for a verdict, and the power of these runs, adjusted for the family's `comparisons`."""
     if entry.contrast is None:
         return
@@ -204,5 +286,6 @@ def plan_runs(entry: ComparedCell, margin: float, alpha: float, comparisons: int
     count = max(comparisons, 1)
     entry.row |= {
         "runs_to_resolve": runs_to_resolve(sd, margin, entry.cells, alpha, count),
-        "parity_power_percent": 100 * parity_power(sd, margin, runs, entry.cells, alpha, count),
+        "parity_power_percent": 100
+        * parity_power(sd, margin, runs, entry.cells, alpha, count),
     }

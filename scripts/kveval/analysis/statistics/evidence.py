@@ -18,11 +18,27 @@ from kveval.analysis.estimators.spreads import Array
 
 Rows = Sequence[Mapping[str, Any]]
 Severity = Literal["sound", "unknown", "qualifies", "indicates", "refuses"]
-SEVERITIES: tuple[Severity, ...] = ("sound", "unknown", "qualifies", "indicates", "refuses")
+SEVERITIES: tuple[Severity, ...] = (
+    "sound",
+    "unknown",
+    "qualifies",
+    "indicates",
+    "refuses",
+)
 """From least to most severe: fine; not known; stated with the verdict; makes it only indicative; prevents a verdict."""
 NAMES = (
     *("work", "activity", "build", "hardware", "clocks", "tier"),
-    *("runs", "blocks", "order", "errors", "replicates", "load", "visits", "latencies", "answers"),
+    *(
+        "runs",
+        "blocks",
+        "order",
+        "errors",
+        "replicates",
+        "load",
+        "visits",
+        "latencies",
+        "answers",
+    ),
 )
 """The values of `Evidence.name`. The column of each in comparison.csv is `basis_NAME`."""
 
@@ -49,7 +65,9 @@ class Evidence:
         return SEVERITIES.index(self.severity)
 
     def __str__(self) -> str:
-        return self.says if self.severity == "sound" else f"{self.severity}: {self.says}"
+        return (
+            self.says if self.severity == "sound" else f"{self.severity}: {self.says}"
+        )
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,9 @@ class Sides:
     @cached_property
     def logs(self) -> tuple[Array, Array]:
         """ln of the metric by run, in reference and arm."""
-        return np.log(numbers(self.reference, self.metric)), np.log(numbers(self.arm, self.metric))
+        return np.log(numbers(self.reference, self.metric)), np.log(
+            numbers(self.arm, self.metric)
+        )
 
     @property
     def difference(self) -> float:
@@ -89,5 +109,11 @@ def numbers(rows: Rows, column: str) -> Array:
 def columns(found: Iterable[Evidence]) -> dict[str, str]:
     """Return the inputs as columns of comparison.csv: `basis_NAME`, and `qualifier`, the words beside the verdict."""
     by_name = {evidence.name: evidence for evidence in found}
-    said = [evidence.says for evidence in by_name.values() if evidence.severity == "qualifies"]
-    return {f"basis_{name}": str(by_name.get(name, "")) for name in NAMES} | {"qualifier": "; ".join(said)}
+    said = [
+        evidence.says
+        for evidence in by_name.values()
+        if evidence.severity == "qualifies"
+    ]
+    return {f"basis_{name}": str(by_name.get(name, "")) for name in NAMES} | {
+        "qualifier": "; ".join(said)
+    }

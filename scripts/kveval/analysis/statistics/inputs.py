@@ -21,19 +21,46 @@ from kveval.load.reports.vllm_bench import VLLM_BENCH
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
 COLUMNS = (
     *("workload", "strategy", "guidellm_version", "incomplete_share"),
-    *("request_prompt_tokens", "request_prompt_tokens_se", "request_output_tokens", "request_output_tokens_se"),
+    *(
+        "request_prompt_tokens",
+        "request_prompt_tokens_se",
+        "request_output_tokens",
+        "request_output_tokens_se",
+    ),
     *_COUNTS,
     *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES),
-    *("server_build", "arm_settings", "tier_tokens", "tier_reported_tokens", "activity"),
-    *("first_visit_share", "throughput_req_s", "duration_s", "latencies_unknown", "not_reached"),
+    *(
+        "server_build",
+        "arm_settings",
+        "tier_tokens",
+        "tier_reported_tokens",
+        "activity",
+    ),
+    *(
+        "first_visit_share",
+        "throughput_req_s",
+        "duration_s",
+        "latencies_unknown",
+        "not_reached",
+    ),
     "checks_warned",
-    *("gpus", "gpu_power_limit_w", "gpu_clock_limit_mhz", "gpu_clock_mhz", "gpu_throttled"),
+    *(
+        "gpus",
+        "gpu_power_limit_w",
+        "gpu_clock_limit_mhz",
+        "gpu_clock_mhz",
+        "gpu_throttled",
+    ),
     *("prefix_hit_ratio", "external_hit_ratio", "offload_load_bytes"),
     *("requests_preempted", "reloaded_tokens", "preemptions"),
     *("checks_failed", MESSAGES),
 )
 """Columns of a level that the inputs are read from."""
-MEASURED = (THROUGHPUT, *_COUNTS, *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES))
+MEASURED = (
+    THROUGHPUT,
+    *_COUNTS,
+    *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES),
+)
 """Columns of a level that two measurements never have in common to the digit."""
 # The check that fails if a tier does not have the cell's size.
 TIER_CHECK = "tier_capacity"
@@ -44,7 +71,10 @@ UNKNOWN_WORK = (
 # The check that fails if a cache changes answers.
 ANSWERS_CHECK = "answers"
 NO_COUNTER = "no counter of the server was recorded that shows the arm active: record the server's metrics"
-_LIMITS = {"gpu_power_limit_w": ("power limits", "W"), "gpu_clock_limit_mhz": ("clock limits", "MHz")}
+_LIMITS = {
+    "gpu_power_limit_w": ("power limits", "W"),
+    "gpu_clock_limit_mhz": ("clock limits", "MHz"),
+}
 # Limits are set; clocks move a little with temperature and load.
 _SAME_LIMIT = 0.01
 _SAME_CLOCK = 0.05
@@ -93,7 +123,10 @@ def of_levels(sides: Sides) -> list[Evidence]:
 
 def build(sides: Sides) -> Evidence:
     """Return whether both sides ran the same build of the server, or differ in nothing but the build."""
-    ours, theirs = _texts(sides.arm, "server_build"), _texts(sides.reference, "server_build")
+    ours, theirs = (
+        _texts(sides.arm, "server_build"),
+        _texts(sides.reference, "server_build"),
+    )
     if not ours or not theirs:
         return Evidence("build", "build not recorded", "unknown")
     if ours == theirs:
@@ -102,7 +135,12 @@ def build(sides: Sides) -> Evidence:
     if len(settings) == 1 and settings == _texts(sides.reference, "arm_settings"):
         return Evidence("build", "builds compared")
     ran = f"{' and '.join(ours)}, against {' and '.join(theirs)}"
-    return Evidence("build", "other build", "qualifies", f"the effect is that of arm and build together: it ran {ran}")
+    return Evidence(
+        "build",
+        "other build",
+        "qualifies",
+        f"the effect is that of arm and build together: it ran {ran}",
+    )
 
 
 def _texts(rows: Rows, column: str) -> list[str]:
@@ -124,7 +162,9 @@ def tier(sides: Sides) -> Evidence:
         if TIER_CHECK in str(row.get("checks_failed") or "").split(";"):
             asked = f"{number(row, 'tier_tokens'):,.0f} tokens"
             has = number(row, "tier_reported_tokens")
-            said = f"{has:,.0f} tokens for {asked}" if has > 0 else "other than asked for"
+            said = (
+                f"{has:,.0f} tokens for {asked}" if has > 0 else "other than asked for"
+            )
             reason = f"a tier of another size ({said}): see the check, and measure with a tier of the size asked for"
             return Evidence("tier", said, "refuses", reason)
     sizes = numbers(sides.arm, "tier_tokens")
@@ -136,14 +176,23 @@ def tier(sides: Sides) -> Evidence:
 def undeclared_tier(sides: Sides) -> Evidence | None:
     """Return a problem if the server's counters show a tier at work in a baseline that has none; None otherwise."""
     rows = sides.reference
-    without = [row for row in rows if not number(row, "cpu_blocks") > 0 and str(row.get("activity") or "") == ""]
+    without = [
+        row
+        for row in rows
+        if not number(row, "cpu_blocks") > 0 and str(row.get("activity") or "") == ""
+    ]
     served = [number(row, "external_hit_ratio") for row in without]
     active = sum(share > _SERVED for share in served)
     if not active:
         return None
     said = "a tier at work in the cell it is compared with"
     most = f"up to {100 * np.nanmax(served):.2g} % of the lookups behind the device were hits"
-    return Evidence("tier", said, "refuses", f"{said}, which has none: {most}, in {active} of {len(rows)} runs")
+    return Evidence(
+        "tier",
+        said,
+        "refuses",
+        f"{said}, which has none: {most}, in {active} of {len(rows)} runs",
+    )
 
 
 def definitions(sides: Sides) -> Evidence | None:
@@ -153,8 +202,13 @@ def definitions(sides: Sides) -> Evidence | None:
     """
     rows = (*sides.arm, *sides.reference)
     both = (sides.arm, sides.reference)
-    named = [{_generation(str(row.get("guidellm_version") or "")) for row in side} for side in both]
-    if named[0] == named[1] or not any("aggregate_only" in str(row.get("checks_warned") or "") for row in rows):
+    named = [
+        {_generation(str(row.get("guidellm_version") or "")) for row in side}
+        for side in both
+    ]
+    if named[0] == named[1] or not any(
+        "aggregate_only" in str(row.get("checks_warned") or "") for row in rows
+    ):
         return None
     said = " against ".join(" and ".join(sorted(names)) for names in named)
     reason = f"statistics of {said}, which define them differently: compare reports that keep all requests"
@@ -178,8 +232,15 @@ def wrong_answers(rows: Rows) -> Evidence | None:
     """
     for row in rows:
         if ANSWERS_CHECK in str(row.get("checks_failed") or "").split(";"):
-            failed = [one for one in outcomes_of(row) if (one.name, one.severity) == (ANSWERS_CHECK, "fail")]
-            said = "; ".join(one.message for one in failed) or "its caches changed greedy answers"
+            failed = [
+                one
+                for one in outcomes_of(row)
+                if (one.name, one.severity) == (ANSWERS_CHECK, "fail")
+            ]
+            said = (
+                "; ".join(one.message for one in failed)
+                or "its caches changed greedy answers"
+            )
             run = f"{row.get('scenario')}, run {row.get('run')}"
             reason = f"wrong answers, whose speed is no result: {run}: {said}"
             return Evidence("answers", "wrong answers", "refuses", reason)
@@ -200,9 +261,21 @@ def clocks(sides: Sides) -> Evidence:
         return Evidence("clocks", "other GPU clocks", "qualifies", reason)
     ours, theirs = _held_back(sides.arm), _held_back(sides.reference)
     if ours != theirs:
-        only = {"in the arm only": ours - theirs, "in the cell it is compared with only": theirs - ours}
-        said = "; ".join(f"{', '.join(sorted(reasons))} {where}" for where, reasons in only.items() if reasons)
-        return Evidence("clocks", "GPU throttled on one side", "qualifies", f"GPUs throttled: {said}")
+        only = {
+            "in the arm only": ours - theirs,
+            "in the cell it is compared with only": theirs - ours,
+        }
+        said = "; ".join(
+            f"{', '.join(sorted(reasons))} {where}"
+            for where, reasons in only.items()
+            if reasons
+        )
+        return Evidence(
+            "clocks",
+            "GPU throttled on one side",
+            "qualifies",
+            f"GPUs throttled: {said}",
+        )
     if all(math.isnan(number(row, "gpu_power_limit_w")) for row in everything):
         return Evidence("clocks", "clocks not recorded", "unknown")
     return Evidence("clocks", "equal clocks")
@@ -218,19 +291,30 @@ def _limits(sides: Sides) -> Iterator[str]:
 
 def _clock(sides: Sides, limit: float) -> Iterator[str]:
     """Clocks that differ although the slower side is not known to have been throttled: it was set lower."""
-    ours, theirs = _known(sides.arm, "gpu_clock_mhz"), _known(sides.reference, "gpu_clock_mhz")
+    ours, theirs = (
+        _known(sides.arm, "gpu_clock_mhz"),
+        _known(sides.reference, "gpu_clock_mhz"),
+    )
     if not ours or not theirs:
         return
     one, other = float(np.mean(ours)), float(np.mean(theirs))
     slower = sides.arm if one < other else sides.reference
-    if abs(math.log(one / other)) > limit and not _held_back(slower) - {"applications_clocks_setting"}:
+    if abs(math.log(one / other)) > limit and not _held_back(slower) - {
+        "applications_clocks_setting"
+    }:
         yield f"clocks: {one:,.0f} against {other:,.0f} MHz"
 
 
 def _held_back(rows: Rows) -> set[str]:
     """The reasons for which GPUs were throttled in any of the runs."""
     texts = [row.get("gpu_throttled") for row in rows]
-    return {reason for text in texts if isinstance(text, str) for reason in text.split(";") if reason}
+    return {
+        reason
+        for text in texts
+        if isinstance(text, str)
+        for reason in text.split(";")
+        if reason
+    }
 
 
 def _known(rows: Rows, column: str) -> list[float]:
@@ -261,7 +345,9 @@ def same_work(sides: Sides) -> Evidence:
 
 def _known_on_both(sides: Sides, name: str) -> bool:
     """Whether both sides declare the tokens of an answer (`name` output) or prompt, or counted them well enough."""
-    if all(f"{name}_tokens" in _workload(row) for row in (*sides.arm, *sides.reference)):
+    if all(
+        f"{name}_tokens" in _workload(row) for row in (*sides.arm, *sides.reference)
+    ):
         return True
     apart, limit = _apart(sides, name)
     return apart <= math.log1p(_MARGIN) or limit <= math.log1p(_VAGUE)
@@ -274,19 +360,31 @@ def _declared(sides: Sides) -> Iterator[str]:
         at_one_level = theirs.get("level") == ours.get("level")
         for name, words in _WORDS.items():
             one, other = given.get(name), wanted.get(name)
-            if None not in (one, other) and one != other and (at_one_level or name not in _OF_LEVEL):
+            if (
+                None not in (one, other)
+                and one != other
+                and (at_one_level or name not in _OF_LEVEL)
+            ):
                 yield f"{words} {one} against {other}"
         loads = [str(row.get("strategy") or "") for row in (ours, theirs)]
         if all(loads) and loads[0] != loads[1]:
             yield f"load {loads[0]} against {loads[1]}"
         rates = [number(row, "rate_req_s") for row in (ours, theirs)]
-        if at_one_level and min(rates) > 0 and abs(math.log(rates[0] / rates[1])) > _RATE_MARGIN:
+        if (
+            at_one_level
+            and min(rates) > 0
+            and abs(math.log(rates[0] / rates[1])) > _RATE_MARGIN
+        ):
             yield f"requests/s sent {rates[0]:.3g} against {rates[1]:.3g}"
 
 
 def _workload(row: Mapping[str, Any]) -> dict[str, str]:
     text = row.get("workload")
-    return dict(part.split("=", 1) for part in text.split(";")) if isinstance(text, str) and text else {}
+    return (
+        dict(part.split("=", 1) for part in text.split(";"))
+        if isinstance(text, str) and text
+        else {}
+    )
 
 
 def _observed(sides: Sides) -> Iterator[str]:
@@ -296,13 +394,24 @@ def _observed(sides: Sides) -> Iterator[str]:
     most SD sqrt(f / (1 - f)) (Cauchy and Schwarz). Prompts are compared only if one version of GuideLLM counted both.
     """
     names = {"output": "output tokens"}
-    one_level = all(a.get("level") == b.get("level") for a, b in zip(sides.arm, sides.reference, strict=True))
-    if one_level and len({str(row.get("guidellm_version")) for row in (*sides.arm, *sides.reference)}) == 1:
+    one_level = all(
+        a.get("level") == b.get("level")
+        for a, b in zip(sides.arm, sides.reference, strict=True)
+    )
+    if (
+        one_level
+        and len(
+            {str(row.get("guidellm_version")) for row in (*sides.arm, *sides.reference)}
+        )
+        == 1
+    ):
         names["prompt"] = "prompt tokens"
     for name, words in names.items():
         apart, limit = _apart(sides, name)
         if apart > limit:
-            ours, theirs = (_counted(rows, name)[0] for rows in (sides.arm, sides.reference))
+            ours, theirs = (
+                _counted(rows, name)[0] for rows in (sides.arm, sides.reference)
+            )
             yield f"{words} of a request {ours:,.4g} against {theirs:,.4g}"
 
 
@@ -311,7 +420,12 @@ def _apart(sides: Sides, name: str) -> tuple[float, float]:
     (ours, our_error, our_loss), (theirs, their_error, their_loss) = (
         _counted(rows, name) for rows in (sides.arm, sides.reference)
     )
-    limit = math.log1p(_MARGIN) + _ERRORS * math.hypot(our_error, their_error) + our_loss + their_loss
+    limit = (
+        math.log1p(_MARGIN)
+        + _ERRORS * math.hypot(our_error, their_error)
+        + our_loss
+        + their_loss
+    )
     return abs(math.log(ours / theirs)), limit
 
 
@@ -332,7 +446,11 @@ def _counted(rows: Rows, name: str) -> tuple[float, float, float]:
     error = np.where(np.isfinite(errors[used]), errors[used], 0.0)
     share = np.clip(np.nan_to_num(cut[used]), 0, _MOST_CUT)
     lost = error * np.sqrt(np.nan_to_num(counts[used]) * share / (1 - share))
-    return float(means[used].mean()), float(np.sqrt((error**2).sum())) / len(error), float(lost.mean())
+    return (
+        float(means[used].mean()),
+        float(np.sqrt((error**2).sum())) / len(error),
+        float(lost.mean()),
+    )
 
 
 def tier_gain(sides: Sides) -> tuple[float, float] | None:
@@ -343,7 +461,10 @@ def tier_gain(sides: Sides) -> tuple[float, float] | None:
     preempted requests compute, or load, their tokens once more. None for latencies, whose quantiles may jump with few
     hits, between two levels, for a tier that served much, and where the counters do not tell.
     """
-    at_one_level = all(a.get("level") == b.get("level") for a, b in zip(sides.arm, sides.reference, strict=True))
+    at_one_level = all(
+        a.get("level") == b.get("level")
+        for a, b in zip(sides.arm, sides.reference, strict=True)
+    )
     if sides.metric != THROUGHPUT or not sides.arm or not at_one_level:
         return None
     device = numbers(sides.arm, "prefix_hit_ratio")
@@ -351,7 +472,9 @@ def tier_gain(sides: Sides) -> tuple[float, float] | None:
     computed = 1 - float(device.mean()) - served
     # A reference without such counters has no tier that serves tokens.
     behind = np.nan_to_num(numbers(sides.reference, "external_hit_ratio"))
-    computed_there = float(((1 - numbers(sides.reference, "prefix_hit_ratio")) * (1 - behind)).mean())
+    computed_there = float(
+        ((1 - numbers(sides.reference, "prefix_hit_ratio")) * (1 - behind)).mean()
+    )
     repeated = float(np.max([_repeated(sides.arm), _repeated(sides.reference)]))
     saved = max(served, computed_there - computed) + repeated
     if not computed > 0 or served > _SMALL_SHARE or math.isnan(computed_there + saved):
@@ -364,13 +487,18 @@ def _repeated(rows: Rows) -> float:
 
     0 where neither preempted requests nor loaded bytes were counted; NaN where only bytes were.
     """
-    preempted = np.fmax(numbers(rows, "requests_preempted"), numbers(rows, "preemptions"))
+    preempted = np.fmax(
+        numbers(rows, "requests_preempted"), numbers(rows, "preemptions")
+    )
     if np.isnan(preempted).any() and (numbers(rows, "offload_load_bytes") > 0).any():
         return math.nan
     reloaded = numbers(rows, "reloaded_tokens")
     if not np.nansum(preempted) and not np.nansum(reloaded):
         return 0.0
-    prompt, output = numbers(rows, "request_prompt_tokens"), numbers(rows, "request_output_tokens")
+    prompt, output = (
+        numbers(rows, "request_prompt_tokens"),
+        numbers(rows, "request_output_tokens"),
+    )
     tokens = np.fmax(preempted * (prompt + output), reloaded)
     return float(tokens.sum() / (numbers(rows, "requests_completed") * prompt).sum())
 
@@ -378,7 +506,10 @@ def _repeated(rows: Rows) -> float:
 def load(sides: Sides) -> Evidence | None:
     """Return whether open loops had the same rates of requests, on which latencies depend; None for other loads."""
     both = sides.arm, sides.reference
-    if sides.metric in (THROUGHPUT, GOODPUT) or not (numbers((*sides.arm, *sides.reference), "rate_req_s") > 0).all():
+    if (
+        sides.metric in (THROUGHPUT, GOODPUT)
+        or not (numbers((*sides.arm, *sides.reference), "rate_req_s") > 0).all()
+    ):
         return None
     for column, words in (("rate_req_s", "sent"), ("throughput_req_s", "answered")):
         ours, theirs = (float(numbers(rows, column).mean()) for rows in both)
@@ -391,7 +522,10 @@ def load(sides: Sides) -> Evidence | None:
 
 def first_visits(sides: Sides) -> Evidence | None:
     """Return whether as large a part of the prompts was visited for the first time; None where it is not known."""
-    ours, theirs = (float(np.mean(numbers(rows, "first_visit_share"))) for rows in (sides.arm, sides.reference))
+    ours, theirs = (
+        float(np.mean(numbers(rows, "first_visit_share")))
+        for rows in (sides.arm, sides.reference)
+    )
     if math.isnan(ours) or math.isnan(theirs):
         return None
     if abs(ours - theirs) <= _SAME_VISITS:
@@ -418,10 +552,16 @@ def unknown_latency(row: Mapping[str, Any], metric: str) -> str:
 
 def failed_requests(sides: Sides) -> Evidence:
     """Return how many requests failed on each side, and whether more did on one (Fisher's exact test)."""
-    (failed, total), (failed_there, total_there) = _counts(sides.arm), _counts(sides.reference)
+    (failed, total), (failed_there, total_there) = (
+        _counts(sides.arm),
+        _counts(sides.reference),
+    )
     if not failed and not failed_there:
         return Evidence("errors", "none")
-    here, there = (f"{100 * part:.2g} %" if part else "none" for part in (failed / total, failed_there / total_there))
+    here, there = (
+        f"{100 * part:.2g} %" if part else "none"
+        for part in (failed / total, failed_there / total_there)
+    )
     said = f"{here} of requests failed against {there}"
     # Imported here because it is slow, and requests rarely fail.
     from scipy.stats import fisher_exact  # noqa: PLC0415
@@ -444,14 +584,19 @@ def failed_requests_bounds(sides: Sides) -> tuple[float, float]:
     quantile q of the others is the quantile q (1 - share) of all; ln latency is interpolated between known quantiles.
     Goodput: not at all, as failed requests are among those that it counts as missing the limits.
     """
-    (failed, total), (failed_there, total_there) = _counts(sides.arm), _counts(sides.reference)
+    (failed, total), (failed_there, total_there) = (
+        _counts(sides.arm),
+        _counts(sides.reference),
+    )
     if sides.metric == GOODPUT or (not failed and not failed_there):
         return 0.0, 0.0
     ours, theirs = failed / total, failed_there / total_there
     if sides.metric == THROUGHPUT:
         either = -math.log1p(-ours) - math.log1p(-theirs)
         return either, either
-    return _rise_if_failed(sides.reference, sides.metric, theirs), _rise_if_failed(sides.arm, sides.metric, ours)
+    return _rise_if_failed(sides.reference, sides.metric, theirs), _rise_if_failed(
+        sides.arm, sides.metric, ours
+    )
 
 
 def _rise_if_failed(rows: Rows, metric: str, share: float) -> float:

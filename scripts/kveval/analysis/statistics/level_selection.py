@@ -39,11 +39,15 @@ def log_table(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     table = np.full((len(runs), len(levels)), np.nan)
     table[at_run, at_level] = np.log(measured[metric].to_numpy(dtype=np.float64))
     lacking = np.isnan(table)
-    known = lacking.mean(axis=0) <= MOST_FAILED if len(runs) else np.zeros(0, dtype=bool)
+    known = (
+        lacking.mean(axis=0) <= MOST_FAILED if len(runs) else np.zeros(0, dtype=bool)
+    )
     whole = ~lacking[:, known].any(axis=1)
     if whole.sum() < (1 - MOST_FAILED) * len(runs):
         known, whole = ~lacking.any(axis=0), np.ones(len(runs), dtype=bool)
-    return pd.DataFrame(table[whole][:, known], index=runs[whole], columns=levels[known])
+    return pd.DataFrame(
+        table[whole][:, known], index=runs[whole], columns=levels[known]
+    )
 
 
 def highest(logs: pd.DataFrame) -> int:
@@ -62,7 +66,12 @@ def plateau(logs: pd.DataFrame, alpha: float = 0.05) -> list[int]:
     if runs < 2 or count < 2:
         return [best]
     freedom = (runs - 1) * (count - 1)
-    error = np.sqrt(2 * float((residuals(logs.to_numpy(dtype=np.float64)) ** 2).sum()) / freedom / runs)
+    error = np.sqrt(
+        2
+        * float((residuals(logs.to_numpy(dtype=np.float64)) ** 2).sum())
+        / freedom
+        / runs
+    )
     limit = t_quantile(1 - alpha / (count - 1), freedom) * error
     return [int(level) for level in logs.columns if means[best] - means[level] <= limit]
 
@@ -75,7 +84,9 @@ def cross_fit(logs: pd.DataFrame) -> float:
     if len(logs) < 2:
         return np.nan
     halves = logs.iloc[0::2], logs.iloc[1::2]
-    estimates = [float(half[highest(other)].mean()) for half, other in (halves, halves[::-1])]
+    estimates = [
+        float(half[highest(other)].mean()) for half, other in (halves, halves[::-1])
+    ]
     return float(np.exp(np.mean(estimates)))
 
 
@@ -97,7 +108,9 @@ def own_peak(rows: pd.DataFrame, metric: str) -> OwnPeak:
     return OwnPeak(best, by_run)
 
 
-def common_level(baseline: pd.DataFrame, others: Iterable[pd.DataFrame], metric: str) -> int | None:
+def common_level(
+    baseline: pd.DataFrame, others: Iterable[pd.DataFrame], metric: str
+) -> int | None:
     """Return the level at which cells are compared with a baseline: its peak.
 
     Of several levels as good as the peak (its plateau), those that passed their checks in enough runs for a verdict are
@@ -115,10 +128,14 @@ def common_level(baseline: pd.DataFrame, others: Iterable[pd.DataFrame], metric:
     return int(means.index[int(np.argmax(means.to_numpy()))])
 
 
-def falls_with_load(rows: pd.DataFrame, level: int, metric: str, margin: float = 0.05) -> bool:
+def falls_with_load(
+    rows: pd.DataFrame, level: int, metric: str, margin: float = 0.05
+) -> bool:
     """Whether a cell delivers less at a level than at a lower one, by more than `margin`, in the mean over its runs."""
     means = log_table(rows, metric).mean()
-    return level in means.index and bool((means[means.index < level] > means[level] + np.log1p(margin)).any())
+    return level in means.index and bool(
+        (means[means.index < level] > means[level] + np.log1p(margin)).any()
+    )
 
 
 def _sound(rows: pd.DataFrame, levels: list[int]) -> list[int]:

@@ -54,14 +54,28 @@ def require_comparable(entry: ComparedCell) -> None:
 
 def none_met(entry: ComparedCell) -> str:
     """Return in how many of the compared runs nothing met the limits, by side; "" if there is no such run."""
-    sides = {"the arm": entry.sides.arm, "the cell it is compared with": entry.sides.reference}
-    said = [f"{who} in {_without(rows)} of {len(rows)} runs" for who, rows in sides.items() if _without(rows)]
-    return f"nothing met the limits in {' and in '.join(said)}, which counts as half a request" if said else ""
+    sides = {
+        "the arm": entry.sides.arm,
+        "the cell it is compared with": entry.sides.reference,
+    }
+    said = [
+        f"{who} in {_without(rows)} of {len(rows)} runs"
+        for who, rows in sides.items()
+        if _without(rows)
+    ]
+    return (
+        f"nothing met the limits in {' and in '.join(said)}, which counts as half a request"
+        if said
+        else ""
+    )
 
 
 def one_side_only(entry: ComparedCell) -> bool:
     """Whether nothing met the limits in any run of one side: the difference is then at least as large as estimated."""
-    return any(rows and _without(rows) == len(rows) for rows in (entry.sides.arm, entry.sides.reference))
+    return any(
+        rows and _without(rows) == len(rows)
+        for rows in (entry.sides.arm, entry.sides.reference)
+    )
 
 
 def _without(rows: Rows) -> int:

@@ -36,7 +36,13 @@ class Pairing:
 
 def run_spans(rows: Iterable[Mapping[str, Any]]) -> dict[int, Span]:
     """Return when each run of a cell was measured, from run_started and run_finished; NaN where that is not known."""
-    return {int(row["run"]): (seconds(row.get("run_started")), seconds(row.get("run_finished"))) for row in rows}
+    return {
+        int(row["run"]): (
+            seconds(row.get("run_started")),
+            seconds(row.get("run_finished")),
+        )
+        for row in rows
+    }
 
 
 def seconds(text: object) -> float:
@@ -61,7 +67,9 @@ def pair_runs(arm: Spans, reference: Spans) -> Pairing:
     if len(common) == 1 or (common and held == numbered):
         return Pairing(numbered, "blocks")
     if len(held) >= _ENOUGH:
-        return Pairing(held, "blocks", tuple(pair for pair in numbered if pair not in held))
+        return Pairing(
+            held, "blocks", tuple(pair for pair in numbered if pair not in held)
+        )
     bridge = _nearest(arm, reference)
     if len(bridge) >= 2 and all(_together(*pair, arm, reference) for pair in bridge):
         return Pairing(bridge, "bridge")
@@ -71,7 +79,11 @@ def pair_runs(arm: Spans, reference: Spans) -> Pairing:
 
 
 def absent_runs(
-    pairing: Pairing, arm: Spans, reference: Spans, planned: tuple[int, int] | None, parted: Sequence[float]
+    pairing: Pairing,
+    arm: Spans,
+    reference: Spans,
+    planned: tuple[int, int] | None,
+    parted: Sequence[float],
 ) -> tuple[set[int], set[int]]:
     """Return the runs that the arm and the reference lack, each: asked for, or measured of the other cell alone.
 
@@ -97,7 +109,9 @@ def _in_session_of(runs: Spans, span: Span, parted: Sequence[float]) -> bool:
     starts = np.array([begin for begin, _ in runs.values()])
     if not np.isfinite([*starts, span[0]]).all():
         return True
-    return bool((np.searchsorted(parted, starts) == np.searchsorted(parted, span[0])).any())
+    return bool(
+        (np.searchsorted(parted, starts) == np.searchsorted(parted, span[0])).any()
+    )
 
 
 def _together(arm_run: int, reference_run: int, arm: Spans, reference: Spans) -> bool:
@@ -107,7 +121,10 @@ def _together(arm_run: int, reference_run: int, arm: Spans, reference: Spans) ->
         return True
     begin, end = min(ours[1], theirs[1]), max(ours[0], theirs[0])
     others = [
-        span for runs, own in ((arm, arm_run), (reference, reference_run)) for run, span in runs.items() if run != own
+        span
+        for runs, own in ((arm, arm_run), (reference, reference_run))
+        for run, span in runs.items()
+        if run != own
     ]
     return not any(begin <= first and last <= end for first, last in others)
 
@@ -125,11 +142,17 @@ def _nearest(arm: Spans, reference: Spans) -> Pairs:
     ]
 
     def distance(window: tuple[list[int], list[int]]) -> float:
-        return sum(abs(arm[one][0] - reference[other][0]) for one, other in zip(*window, strict=True))
+        return sum(
+            abs(arm[one][0] - reference[other][0])
+            for one, other in zip(*window, strict=True)
+        )
 
     best = min(windows, key=distance)
     return tuple(zip(*best, strict=True))
 
 
 def _by_time(spans: Spans) -> list[int]:
-    return sorted((run for run, (begin, _) in spans.items() if np.isfinite(begin)), key=lambda run: spans[run][0])
+    return sorted(
+        (run for run, (begin, _) in spans.items() if np.isfinite(begin)),
+        key=lambda run: spans[run][0],
+    )

@@ -58,7 +58,11 @@ def constant_offset(starts: Array, arm: int, reference: int) -> float | None:
 def pauses(spans: Iterable[Span]) -> list[float]:
     """Return when a campaign paused: the middle of each gap without a run that is longer than three runs take."""
     known = sorted(span for span in spans if np.isfinite(span).all())
-    longest = _PAUSE * float(np.median([end - begin for begin, end in known])) if known else 0.0
+    longest = (
+        _PAUSE * float(np.median([end - begin for begin, end in known]))
+        if known
+        else 0.0
+    )
     found, busy = [], known[0][1] if known else 0.0
     for begin, end in known:
         if begin - busy > longest:
@@ -92,12 +96,20 @@ def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None
     four degrees of freedom; with fewer only if it is significant (F test, p < 0.1).
     """
     runs, cells = logs.shape
-    between, within = (len(groups) - 1) * (cells - 1), (runs - len(groups)) * (cells - 1)
+    between, within = (
+        (len(groups) - 1) * (cells - 1),
+        (runs - len(groups)) * (cells - 1),
+    )
     if between < 1 or within < 1:
         return None
     left = residuals(logs)
     sizes = np.array([len(group) for group in groups])
-    among = float((sizes[:, None] * np.array([left[group].mean(axis=0) for group in groups]) ** 2).sum())
+    among = float(
+        (
+            sizes[:, None]
+            * np.array([left[group].mean(axis=0) for group in groups]) ** 2
+        ).sum()
+    )
     whole = float((left**2).sum())
     if not whole > 0:
         return None
@@ -106,6 +118,14 @@ def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None
     unequal *= (len(groups) - 1) / (runs - unequal)
     found = unequal * (among / between) / (whole / (between + within))
     inside = whole - among
-    chance = float(special.fdtrc(between, within, (among / between) / (inside / within))) if inside > 0 else 0.0
+    chance = (
+        float(special.fdtrc(between, within, (among / between) / (inside / within)))
+        if inside > 0
+        else 0.0
+    )
     clear = chance < _ALIKE
-    return SessionEffect(found, between, clear) if found > 1 and (clear or between >= _TELLING) else None
+    return (
+        SessionEffect(found, between, clear)
+        if found > 1 and (clear or between >= _TELLING)
+        else None
+    )

@@ -20,7 +20,13 @@ from kveval.analysis.levels.noise import uneven
 from kveval.analysis.statistics.evidence import Rows, number, numbers
 
 COLUMNS = (
-    *("throughput_se", "throughput_cut", "throughput_drift", "throughput_drift_se", "concurrency_shortfall"),
+    *(
+        "throughput_se",
+        "throughput_cut",
+        "throughput_drift",
+        "throughput_drift_se",
+        "concurrency_shortfall",
+    ),
     *("concurrency_mean", "e2e_ms_mean"),
 )
 """Columns of a level that these errors are computed from, besides `METRIC_se` of each latency."""
@@ -58,31 +64,47 @@ class Starvation:
     def text(self) -> str:
         """Return by how much which side fell short, as a reason for a table; "" if none did."""
         held = {"the arm": self.arm, "the cell it is compared with": self.reference}
-        said = [f"{100 * share:.0f} % in {who}" for who, share in held.items() if share > STARVED]
+        said = [
+            f"{100 * share:.0f} % in {who}"
+            for who, share in held.items()
+            if share > STARVED
+        ]
         return f"fewer requests {IN_FLIGHT}, by {' and '.join(said)}" if said else ""
 
 
 def starvation(reference: Rows, arm: Rows) -> Starvation:
     """Return by how much the load generator fell short of a closed loop's streams, on both sides."""
-    return Starvation(_mean(reference, "concurrency_shortfall"), _mean(arm, "concurrency_shortfall"))
+    return Starvation(
+        _mean(reference, "concurrency_shortfall"), _mean(arm, "concurrency_shortfall")
+    )
 
 
-def allowing_for(contrast: Contrast, reference: Rows, arm: Rows, metric: str) -> Contrast:
+def allowing_for(
+    contrast: Contrast, reference: Rows, arm: Rows, metric: str
+) -> Contrast:
     """Return a contrast widened by the noise and biases within its levels; `reference` and `arm`: one row per run."""
     error = "throughput_se" if metric == THROUGHPUT else f"{metric}_se"
-    floor = FLOOR * float(np.hypot(_error_of_mean(reference, error), _error_of_mean(arm, error)))
+    floor = FLOOR * float(
+        np.hypot(_error_of_mean(reference, error), _error_of_mean(arm, error))
+    )
     cut = _CUT.get(metric)
-    cut_of_both = float(np.hypot(_mean(reference, cut), _mean(arm, cut))) if cut else 0.0
+    cut_of_both = (
+        float(np.hypot(_mean(reference, cut), _mean(arm, cut))) if cut else 0.0
+    )
     systematic = float(np.hypot(cut_of_both, _drift(reference, arm)))
     below = above = 0.0
     if starvation(reference, arm):
         below, above = _bias(reference, metric), _bias(arm, metric)
-    return replace(contrast, floor=floor, below=below, above=above).with_error(systematic)
+    return replace(contrast, floor=floor, below=below, above=above).with_error(
+        systematic
+    )
 
 
 def _error_of_mean(rows: Rows, column: str) -> float:
     """The standard error of the mean over runs from that of each."""
-    return float(np.linalg.norm(np.nan_to_num(numbers(rows, column)))) / max(len(rows), 1)
+    return float(np.linalg.norm(np.nan_to_num(numbers(rows, column)))) / max(
+        len(rows), 1
+    )
 
 
 def _drift(reference: Rows, arm: Rows) -> float:
@@ -91,7 +113,9 @@ def _drift(reference: Rows, arm: Rows) -> float:
     If both sides change alike, the effect stays the same. In a closed loop latencies change inversely to throughput.
     """
     change = _mean(arm, "throughput_drift") - _mean(reference, "throughput_drift")
-    error = math.hypot(*(_error_of_mean(rows, "throughput_drift_se") for rows in (reference, arm)))
+    error = math.hypot(
+        *(_error_of_mean(rows, "throughput_drift_se") for rows in (reference, arm))
+    )
     return float(_EVENLY * abs(change)) if uneven(change, error) else 0.0
 
 

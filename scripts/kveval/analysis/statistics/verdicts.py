@@ -26,11 +26,22 @@ DECIDED = (BETTER, WORSE, PARITY, WORSE_IDLE, IDLE)
 VERDICTS = (*DECIDED, INCONCLUSIVE)
 INDICATIVE, INDICATIVE_TIME = "indicative", "indicative (measured at another time)"
 INDICATIVE_ACTIVITY = "indicative (activity not shown)"
-SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED = "not assessed (single run)", "not assessed", "not exercised"
+SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED = (
+    "not assessed (single run)",
+    "not assessed",
+    "not exercised",
+)
 REPLICATE = "same configuration as the cell it is compared with: a replicate, its difference is noise"
 MANY_FAILED = f"more than {100 * MOST_FAILED:g} % of the runs failed, and the others speak too well of their cell"
 NO_COST = "what it costs has no verdict"
-WITHOUT_VERDICT = (INDICATIVE, INDICATIVE_TIME, INDICATIVE_ACTIVITY, SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED)
+WITHOUT_VERDICT = (
+    INDICATIVE,
+    INDICATIVE_TIME,
+    INDICATIVE_ACTIVITY,
+    SINGLE_RUN,
+    NOT_ASSESSED,
+    NOT_EXERCISED,
+)
 
 
 def of_idle_arm(row: Mapping[Any, Any]) -> bool:
@@ -38,7 +49,9 @@ def of_idle_arm(row: Mapping[Any, Any]) -> bool:
     return str(row.get("family")).endswith(IDLE_FAMILY)
 
 
-def verdict(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
+def verdict(
+    entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
+) -> tuple[str, str]:
     """Return the verdict of an estimated comparison, and its reason, "" where it needs none.
 
     A comparison that is only indicative is labelled so, and the word it indicates becomes the row's `indication`. The
@@ -54,8 +67,16 @@ def verdict(entry: ComparedCell, more_is_better: bool, alpha: float, margin: flo
     if word in (BETTER, WORSE, WORSE_IDLE):
         side = entry.starvation.bound * (1 if entry.row["effect_percent"] > 0 else -1)
         entry.row["bound"] = {1: "at least", -1: "at most"}.get(side, "")
-    weighty = [found for found in entry.evidence.values() if found.severity in ("qualifies", "indicates")]
-    why = "; ".join(part for part in (entry.indicative, *(found.reason for found in weighty), reason) if part)
+    weighty = [
+        found
+        for found in entry.evidence.values()
+        if found.severity in ("qualifies", "indicates")
+    ]
+    why = "; ".join(
+        part
+        for part in (entry.indicative, *(found.reason for found in weighty), reason)
+        if part
+    )
     only = ", ".join(found.says for found in weighty if found.severity == "indicates")
     if not (entry.indicative or only):
         return word, why
@@ -75,7 +96,9 @@ def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
     return (NOT_ASSESSED, entry.obstacle) if entry.obstacle else None
 
 
-def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
+def _word(
+    entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
+) -> tuple[str, str]:
     """Test equivalence first, then difference; else inconclusive, with the runs that a verdict would take."""
     row = entry.row
     barred = [found.name for found in entry.evidence.values() if found.bars_parity]
@@ -83,11 +106,18 @@ def _word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
     if row["p_parity_holm"] < alpha and against:
         return INCONCLUSIVE, f"equality is not shown: {MANY_FAILED}"
     if row["p_parity_holm"] < alpha and barred:
-        return INCONCLUSIVE, f"equality is not shown where {' and '.join(barred)} differ"
+        return (
+            INCONCLUSIVE,
+            f"equality is not shown where {' and '.join(barred)} differ",
+        )
     if row["p_parity_holm"] < alpha:
         return PARITY, f"within +-{100 * margin:g} % (TOST)"
     if row["p_holm"] < alpha:
-        word, in_favour = (BETTER, "arm") if (row["effect_percent"] > 0) == more_is_better else (WORSE, "reference")
+        word, in_favour = (
+            (BETTER, "arm")
+            if (row["effect_percent"] > 0) == more_is_better
+            else (WORSE, "reference")
+        )
         if in_favour in against:
             return INCONCLUSIVE, f"{word} is not shown: {MANY_FAILED}"
         return word, ""
@@ -110,18 +140,27 @@ def _undecided(entry: ComparedCell, margin: float) -> tuple[str, str]:
     return INCONCLUSIVE, reason
 
 
-def _idle_word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> tuple[str, str]:
+def _idle_word(
+    entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
+) -> tuple[str, str]:
     """Say what an idle arm costs: less than the margin, more than nothing, or undecided; better is no verdict."""
     row, idle = entry.row, next_to_nothing()
     better = (row["effect_percent"] > 0) == more_is_better
     differs = row["p_holm"] < alpha
     within = entry.contrast is not None and entry.contrast.p_equivalence(margin) < alpha
     if differs and better and not within:
-        return NOT_EXERCISED, f"{idle}; it measured better, but the tier cannot be why: see what else differs"
+        return (
+            NOT_EXERCISED,
+            f"{idle}; it measured better, but the tier cannot be why: see what else differs",
+        )
     barred = any(evidence.bars_parity for evidence in entry.evidence.values())
     failing = _too_many_failed(entry)
     if row["p_parity_holm"] < alpha and not barred:
-        return (INCONCLUSIVE, f"{idle}; {NO_COST}: {MANY_FAILED}") if failing else (IDLE, idle)
+        return (
+            (INCONCLUSIVE, f"{idle}; {NO_COST}: {MANY_FAILED}")
+            if failing
+            else (IDLE, idle)
+        )
     if differs and not better and "reference" in failing:
         return INCONCLUSIVE, f"{idle}; {WORSE_IDLE} is not shown: {MANY_FAILED}"
     if differs and not better:
@@ -130,7 +169,9 @@ def _idle_word(entry: ComparedCell, more_is_better: bool, alpha: float, margin: 
     return INCONCLUSIVE, f"{idle}; {reason}"
 
 
-def _ask_for_the_cost(entry: ComparedCell, more_is_better: bool, alpha: float, margin: float) -> None:
+def _ask_for_the_cost(
+    entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
+) -> None:
     """Replace the test of equality by the one-sided test that an idle arm costs less than the margin."""
     assert entry.contrast is not None
     low, high = entry.contrast.interval(1 - 2 * alpha)
@@ -140,7 +181,9 @@ def _ask_for_the_cost(entry: ComparedCell, more_is_better: bool, alpha: float, m
     }
 
 
-def _beyond_the_tier(entry: ComparedCell, alpha: float, margin: float) -> Iterator[Evidence]:
+def _beyond_the_tier(
+    entry: ComparedCell, alpha: float, margin: float
+) -> Iterator[Evidence]:
     """Yield a qualifier if the arm is ahead by clearly more than the prompt tokens that its tier served can save."""
     if entry.idle or not entry.judged or not entry.row["p_holm"] < alpha:
         return
@@ -152,11 +195,20 @@ def _beyond_the_tier(entry: ComparedCell, alpha: float, margin: float) -> Iterat
     if low > most + np.log1p(margin):
         share = f"{100 * served:.2g} % of the prompt tokens"
         reason = f"its tier served {share}, which cannot gain more than {percent(most):.2g} %: see what else differs"
-        yield Evidence("activity", f"the tier alone cannot be why (it served {share})", "qualifies", reason)
+        yield Evidence(
+            "activity",
+            f"the tier alone cannot be why (it served {share})",
+            "qualifies",
+            reason,
+        )
 
 
 def judge(
-    entries: Sequence[ComparedCell], metrics: Mapping[str, bool], family: str, margin: float, alpha: float
+    entries: Sequence[ComparedCell],
+    metrics: Mapping[str, bool],
+    family: str,
+    margin: float,
+    alpha: float,
 ) -> None:
     """Adjust the comparisons of a family for each other, and give each its verdict.
 
@@ -167,7 +219,9 @@ def judge(
         if entry.idle:
             _ask_for_the_cost(entry, metrics[entry.row["metric"]], alpha, margin)
     for source, target in (("p_value", "p_holm"), ("p_parity", "p_parity_holm")):
-        for entry, adjusted in zip(judged, holm([entry.row[source] for entry in judged]), strict=True):
+        for entry, adjusted in zip(
+            judged, holm([entry.row[source] for entry in judged]), strict=True
+        ):
             entry.row[target] = adjusted
     for entry in entries:
         entry.rest_on(*_beyond_the_tier(entry, alpha, margin))
@@ -179,14 +233,20 @@ def judge(
         entry.row["verdict"], reason = verdict(entry, more_is_better, alpha, margin)
         stated = (entry.row["verdict"], entry.row["indication"])
         if entry.idle and INCONCLUSIVE in stated:
-            entry.row["qualifier"] = "; ".join(filter(None, ("idle", entry.row["qualifier"])))
+            entry.row["qualifier"] = "; ".join(
+                filter(None, ("idle", entry.row["qualifier"]))
+            )
         if PARITY in stated or IDLE in stated:
             # The interval that corresponds to one-sided tests at alpha has confidence 1 - 2 alpha.
             show_interval(entry, 1 - 2 * alpha)
         remarks = [entry.starvation.text() if entry.judged else ""]
         if entry.row["metric"] == GOODPUT and entry.judged:
             remarks.append(limits_met.none_met(entry))
-            if limits_met.one_side_only(entry) and entry.row["verdict"] in (BETTER, WORSE, WORSE_IDLE):
+            if limits_met.one_side_only(entry) and entry.row["verdict"] in (
+                BETTER,
+                WORSE,
+                WORSE_IDLE,
+            ):
                 entry.row["bound"] = "at least"
         remarks.append(f"without {entry.left_out}" if entry.left_out else "")
         entry.row["reason"] = "; ".join(part for part in (reason, *remarks) if part)
@@ -201,7 +261,15 @@ def overview(entries: Sequence[ComparedCell], q: float) -> None:
 
     families = dict.fromkeys((entry.row["metric"], entry.idle) for entry in entries)
     for family in families:
-        judged = [entry for entry in entries if (entry.row["metric"], entry.idle) == family and entry.judged]
-        adjusted = false_discovery_control([entry.row["p_value"] for entry in judged]) if judged else []
+        judged = [
+            entry
+            for entry in entries
+            if (entry.row["metric"], entry.idle) == family and entry.judged
+        ]
+        adjusted = (
+            false_discovery_control([entry.row["p_value"] for entry in judged])
+            if judged
+            else []
+        )
         for entry, value in zip(judged, map(float, adjusted), strict=True):
             entry.row |= {"q_value": value, "discovery": value < q}

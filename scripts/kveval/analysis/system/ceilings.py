@@ -48,17 +48,27 @@ def served(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> Served:
 
     The counters are divided among requests by their prompts' share of the tokens looked up in the device's cache.
     """
-    counted = [entry.counters for run in runs for entry in run.levels if entry.level == level]
-    sums = {name: sum(server_delta(counters, name) for counters in counted) for name in _COUNTERS}
+    counted = [
+        entry.counters for run in runs for entry in run.levels if entry.level == level
+    ]
+    sums = {
+        name: sum(server_delta(counters, name) for counters in counted)
+        for name in _COUNTERS
+    }
     asked, external = sums["prefix_cache_queries"], sums["external_prefix_cache_hits"]
     found = sums["prefix_cache_hits"] + (0.0 if math.isnan(external) else external)
     per_token = float(runs[0].kv_bytes_per_token or math.nan) if runs else math.nan
-    prompt_tokens, ttft_ms = (_mean(rows, name) for name in ("request_prompt_tokens", "ttft_ms_mean"))
+    prompt_tokens, ttft_ms = (
+        _mean(rows, name) for name in ("request_prompt_tokens", "ttft_ms_mean")
+    )
     return Served(
         ttft_s=ttft_ms / 1000,
         computed_tokens=prompt_tokens * _ratio(asked - found, asked),
-        loaded_tokens=prompt_tokens * _ratio(sums["offload_load_bytes"] / per_token, asked),
-        load_gb_s=_ratio(sums["offload_load_bytes"] / 1e9, sums["offload_load_seconds"]),
+        loaded_tokens=prompt_tokens
+        * _ratio(sums["offload_load_bytes"] / per_token, asked),
+        load_gb_s=_ratio(
+            sums["offload_load_bytes"] / 1e9, sums["offload_load_seconds"]
+        ),
         kv_bytes_per_token=per_token,
     )
 
@@ -73,7 +83,9 @@ def copy_gb_s(runs: Sequence[Run]) -> float:
     From pinned host memory to the GPU, or within host memory where the CPU is the device.
     """
     found = (
-        probed.host_gb_s if on_cpu(str(run.specification.get("build", ""))) else probed.host_to_device_gb_s
+        probed.host_gb_s
+        if on_cpu(str(run.specification.get("build", "")))
+        else probed.host_to_device_gb_s
         for run in runs
         if (probed := run.copy_bandwidth) is not None
     )
@@ -87,11 +99,17 @@ def overhead_s(arm: Served, baseline: Served) -> float:
     Computing is assumed to be as fast as in the baseline. Both sides must be levels with one request at a time.
     """
     # max() would return 0 for a missing value.
-    left = arm.ttft_s - arm.computed_tokens / baseline.prefill_tok_s - arm.loaded_tokens / arm.load_tok_s
+    left = (
+        arm.ttft_s
+        - arm.computed_tokens / baseline.prefill_tok_s
+        - arm.loaded_tokens / arm.load_tok_s
+    )
     return left if math.isnan(left) else max(0.0, left)
 
 
-def break_even_tokens(prefill_tok_s: float, load_tok_s: float, overhead: float) -> float:
+def break_even_tokens(
+    prefill_tok_s: float, load_tok_s: float, overhead: float
+) -> float:
     """Return the length in tokens from which loading a prefix is faster than computing it; infinite if it never is.
 
     The n at which n / prefill_tok_s = overhead + n / load_tok_s; `overhead` in seconds.

@@ -58,7 +58,11 @@ class Sampled:
     @property
     def streams(self) -> float:
         """The concurrency asked for; NaN in an open loop."""
-        return self.value("streams_asked") if "streams_asked" in self.row else self.value("level")
+        return (
+            self.value("streams_asked")
+            if "streams_asked" in self.row
+            else self.value("level")
+        )
 
     def impossible(self) -> tuple[str, ...]:
         """Return the columns whose value is impossible."""
@@ -76,7 +80,9 @@ def plausible(sampled: Sampled) -> Iterator[Outcome]:
 def fraction_scaled(sampled: Sampled) -> Iterator[Outcome]:
     """A metric recorded as a fraction and shown in per cent is multiplied by 100."""
     if sampled.found.unscaled:
-        yield warn(f"fractions not scaled to per cent: {', '.join(sampled.found.unscaled)}")
+        yield warn(
+            f"fractions not scaled to per cent: {', '.join(sampled.found.unscaled)}"
+        )
 
 
 @check("R1")
@@ -85,9 +91,16 @@ def kv_usage_physical(sampled: Sampled) -> Iterator[Outcome]:
 
     It is not if a fraction was read as per cent. Prompts count without their shared prefix, which counts once.
     """
-    usage, device = sampled.value("kv_cache_usage_percent"), sampled.value("device_tokens")
+    usage, device = (
+        sampled.value("kv_cache_usage_percent"),
+        sampled.value("device_tokens"),
+    )
     running, streams = sampled.value("requests_running"), sampled.streams
-    prefix = min(1.0, running / streams) * sampled.value("prefix_tokens") if streams > 0 else 0.0
+    prefix = (
+        min(1.0, running / streams) * sampled.value("prefix_tokens")
+        if streams > 0
+        else 0.0
+    )
     needed = running * sampled.value("turn_prompt_tokens") + prefix
     if usage / 100 * device < _PARTLY * needed:
         said = f"cannot hold the {needed:,.0f} tokens of {running:.1f} running requests"
@@ -98,7 +111,9 @@ def kv_usage_physical(sampled: Sampled) -> Iterator[Outcome]:
 def samples(sampled: Sampled) -> Iterator[Outcome]:
     """The window holds enough samples of the recording."""
     if sampled.found.samples < sampled.least:
-        yield note(f"{sampled.found.samples} samples of the recording in the window, {sampled.least} needed")
+        yield note(
+            f"{sampled.found.samples} samples of the recording in the window, {sampled.least} needed"
+        )
 
 
 @check("R3")
@@ -108,7 +123,9 @@ def clock_offset(sampled: Sampled) -> Iterator[Outcome]:
     if np.isnan(offset):
         yield warn("the offset of the recording's clock was not measured")
     elif abs(offset) > 1.0:
-        yield note(f"the recording's clock is {offset:+.1f} s off; the window was shifted by that")
+        yield note(
+            f"the recording's clock is {offset:+.1f} s off; the window was shifted by that"
+        )
 
 
 @check("R8")
@@ -128,9 +145,17 @@ def caches_filled(sampled: Sampled) -> Iterator[Outcome]:
 @check("R4")
 def queues(sampled: Sampled) -> Iterator[Outcome]:
     """The server had no more requests than were sent: else the samples are of another time or another server."""
-    inside, sent = sampled.value("requests_running") + sampled.value("requests_waiting"), sampled.streams
-    if sampled.row.get("strategy", "concurrent") in CLOSED_LOOP and inside > 1.05 * sent:
-        yield fail(f"{inside:.1f} requests running and waiting on average, only {sent:g} were in flight")
+    inside, sent = (
+        sampled.value("requests_running") + sampled.value("requests_waiting"),
+        sampled.streams,
+    )
+    if (
+        sampled.row.get("strategy", "concurrent") in CLOSED_LOOP
+        and inside > 1.05 * sent
+    ):
+        yield fail(
+            f"{inside:.1f} requests running and waiting on average, only {sent:g} were in flight"
+        )
 
 
 @check("R7")
@@ -139,7 +164,10 @@ def server_rate(sampled: Sampled) -> Iterator[Outcome]:
 
     The counter is sampled, so its value at the window's edges is uncertain by one interval; the limits allow for that.
     """
-    said, received = sampled.value("server_generation_tok_s"), sampled.value("throughput_tok_s")
+    said, received = (
+        sampled.value("server_generation_tok_s"),
+        sampled.value("throughput_tok_s"),
+    )
     apart = received / said - 1 if said > 0 else 0.0
     sampling = 1 / max(sampled.found.samples, 1)
     if abs(apart) > 0.02 + sampling:
@@ -169,9 +197,16 @@ def hit_ratio_drift(
         return np.array([_hit_ratio(percent, part) for part in pairwise(edges)])
 
     thirds = parts(3)
-    batches = parts(batch_count((window[1] - window[0]) / 1e9, float(level.get("e2e_ms_mean", np.nan)) / 1000))
+    batches = parts(
+        batch_count(
+            (window[1] - window[0]) / 1e9,
+            float(level.get("e2e_ms_mean", np.nan)) / 1000,
+        )
+    )
     error = change_error(batches) if not np.isnan(batches).any() else np.nan
-    return dict(zip(HIT_RATIO_DRIFT, (float(thirds[2] - thirds[0]), error), strict=True))
+    return dict(
+        zip(HIT_RATIO_DRIFT, (float(thirds[2] - thirds[0]), error), strict=True)
+    )
 
 
 def _hit_ratio(percent: Callable[[str, Window], float], part: Window) -> float:

@@ -93,18 +93,31 @@ def parse_metrics(catalogue: Mapping[str, Any]) -> dict[str, Metric]:
 class SystemRecording:
     """The metrics of one run's pcp.parquet, read once for all levels. Raises ValueError if it is not a recording."""
 
-    def __init__(self, parquet: Path, metrics: Mapping[str, Metric], version: str) -> None:
+    def __init__(
+        self, parquet: Path, metrics: Mapping[str, Metric], version: str
+    ) -> None:
         """Read the PCP metrics that `metrics` name for this `version` of the server."""
         self._metrics = metrics
-        self._sources = {key: _sources(metric, version) for key, metric in metrics.items()}
-        wanted = {name for found in self._sources.values() for source in found for name in source.all_names}
+        self._sources = {
+            key: _sources(metric, version) for key, metric in metrics.items()
+        }
+        wanted = {
+            name
+            for found in self._sources.values()
+            for source in found
+            for name in source.all_names
+        }
         self.samples, self._archive = samples_of(parquet, wanted)
         self._counters: dict[tuple[str, str | None, str | None], CounterSeries] = {}
 
     def reduce(self, window: Window, least: int = MIN_SAMPLES) -> Reduced:
         """Reduce every metric over a closed window (ns since 1970, UTC); NaN with fewer than `least` samples of it."""
         values: dict[str, float] = dict.fromkeys(self._metrics, np.nan)
-        breakdown = {f"{key}{BY_INSTANCE}": "" for key, metric in self._metrics.items() if metric.breakdown}
+        breakdown = {
+            f"{key}{BY_INSTANCE}": ""
+            for key, metric in self._metrics.items()
+            if metric.breakdown
+        }
         found: dict[str, list[str]] = {"absent": [], "refused": [], "unscaled": []}
         counts, notes, short = [0], [], []
         for key, metric in self._metrics.items():
@@ -126,18 +139,28 @@ class SystemRecording:
                 notes.append(f"{key}: {reason}")
                 continue
             counts.append(samples)
-            bounds = zip(metric.plausible or (None, None), (-np.inf, np.inf), strict=True)
-            low, high = (default if bound is None else bound for bound, default in bounds)
+            bounds = zip(
+                metric.plausible or (None, None), (-np.inf, np.inf), strict=True
+            )
+            low, high = (
+                default if bound is None else bound for bound, default in bounds
+            )
             if not low - _ROUNDING * abs(low) <= value <= high + _ROUNDING * abs(high):
                 found["refused"].append(key)
-                notes.append(f"{key}: {value:g} {metric.unit} refused, outside the plausible {low:g}..{high:g}")
+                notes.append(
+                    f"{key}: {value:g} {metric.unit} refused, outside the plausible {low:g}..{high:g}"
+                )
                 continue
             values[key] = value
             if metric.breakdown:
                 each = reader.per_instance()
-                breakdown[f"{key}{BY_INSTANCE}"] = ";".join(f"{name}={number:.4g}" for name, number in each.items())
+                breakdown[f"{key}{BY_INSTANCE}"] = ";".join(
+                    f"{name}={number:.4g}" for name, number in each.items()
+                )
         if short:
-            notes.insert(0, f"fewer than {least} samples in the window: {', '.join(short)}")
+            notes.insert(
+                0, f"fewer than {least} samples in the window: {', '.join(short)}"
+            )
         if found["absent"]:
             notes.insert(0, f"not recorded: {', '.join(found['absent'])}")
         lists = {name: tuple(keys) for name, keys in found.items()}
@@ -145,7 +168,9 @@ class SystemRecording:
 
     def value(self, key: str, window: Window) -> float:
         """Return a metric over a part of a window, from at least two samples; NaN where it has no value."""
-        reader = self._reader(key, window, _FEWEST_SAMPLES) if key in self._metrics else None
+        reader = (
+            self._reader(key, window, _FEWEST_SAMPLES) if key in self._metrics else None
+        )
         try:
             return reader.value()[0] if reader else np.nan
         except _Unavailable:
@@ -156,20 +181,36 @@ class SystemRecording:
 
         Sources with values are preferred: an agent without its library records a metric but never a value.
         """
-        recorded = [one for one in self._sources[key] if all(name in self.samples for name in one.all_names)]
-        told = (one for one in recorded if all(len(self.samples[name].times) for name in one.all_names))
+        recorded = [
+            one
+            for one in self._sources[key]
+            if all(name in self.samples for name in one.all_names)
+        ]
+        told = (
+            one
+            for one in recorded
+            if all(len(self.samples[name].times) for name in one.all_names)
+        )
         source = next(told, recorded[0] if recorded else None)
-        return None if source is None else _Reader(self, self._metrics[key], source, window, least)
+        return (
+            None
+            if source is None
+            else _Reader(self, self._metrics[key], source, window, least)
+        )
 
     def counter(self, name: str, source: _Source) -> CounterSeries:
         """Return a metric as a counter, prepared once."""
         samples = self.samples[name]
         if samples.info.semantics != "counter":
-            raise _Unavailable(f"{name} is {samples.info.semantics}, not a counter: it has no rate")
+            raise _Unavailable(
+                f"{name} is {samples.info.semantics}, not a counter: it has no rate"
+            )
         key = (name, source.entry.select, source.entry.omit)
         if key not in self._counters:
             keep = selected(samples.names, source.entry.select, source.entry.omit)
-            self._counters[key] = CounterSeries(samples, keep, self._archive.start_ns or 0, self._archive.marks_ns)
+            self._counters[key] = CounterSeries(
+                samples, keep, self._archive.start_ns or 0, self._archive.marks_ns
+            )
         return self._counters[key]
 
 
@@ -189,11 +230,22 @@ class _Source:
 def _sources(metric: Metric, version: str) -> list[_Source]:
     found = []
     for entry in (metric, *metric.alternatives):
-        expressions = [name_for(names or {}, version) for names in (entry.pcp or entry.numerator, entry.denominator)]
-        if expressions[0] is None or (metric.reduction == "ratio" and expressions[1] is None):
+        expressions = [
+            name_for(names or {}, version)
+            for names in (entry.pcp or entry.numerator, entry.denominator)
+        ]
+        if expressions[0] is None or (
+            metric.reduction == "ratio" and expressions[1] is None
+        ):
             continue
-        for written in recorded_as([expression or "" for expression in expressions], version):
-            found.append(_Source(entry, written[0], written[1] if metric.reduction == "ratio" else ()))
+        for written in recorded_as(
+            [expression or "" for expression in expressions], version
+        ):
+            found.append(
+                _Source(
+                    entry, written[0], written[1] if metric.reduction == "ratio" else ()
+                )
+            )
     return found
 
 
@@ -218,11 +270,16 @@ class _Reader:
 
     def unscaled(self) -> bool:
         """Whether the recording is a fraction, by its name or help text, but the column's per cent are not scaled."""
-        if self.metric.unit != "percent" or self.metric.reduction == "ratio" or self.source.entry.scale == 100:
+        if (
+            self.metric.unit != "percent"
+            or self.metric.reduction == "ratio"
+            or self.source.entry.scale == 100
+        ):
             return False
         infos = [self.recording.samples[name].info for name in self.source.names]
         return any(
-            info.units in _UNITLESS and (info.name.endswith("_perc") or "1 means 100 percent" in info.help)
+            info.units in _UNITLESS
+            and (info.name.endswith("_perc") or "1 means 100 percent" in info.help)
             for info in infos
         )
 
@@ -235,7 +292,9 @@ class _Reader:
             return self._gained()[0]
         over_time = _OVER_TIME[self.metric.reduction]
         each = self._as_gauge(name).per_instance(self.window)
-        return {label: self._factor() * over_time(values) for label, values in each.items()}
+        return {
+            label: self._factor() * over_time(values) for label, values in each.items()
+        }
 
     @property
     def _seconds(self) -> float:
@@ -244,21 +303,34 @@ class _Reader:
     def _gained(self) -> tuple[dict[str, float], int]:
         """Return a counter's increase, or rate, in the metric's unit by instance, and the number of samples."""
         gained, samples = self._increase(self.source.names)
-        factor = self._factor() / (self._seconds if self.metric.reduction == "rate" else 1.0)
+        factor = self._factor() / (
+            self._seconds if self.metric.reduction == "rate" else 1.0
+        )
         return {label: factor * value for label, value in gained.items()}, samples
 
     def _as_gauge(self, name: str) -> Gauge:
         samples = self.recording.samples[name]
-        return Gauge(samples, selected(samples.names, self.source.entry.select, self.source.entry.omit))
+        return Gauge(
+            samples,
+            selected(samples.names, self.source.entry.select, self.source.entry.omit),
+        )
 
     def _gauge(self) -> tuple[float, int]:
         how = self.metric.instances
-        parts = [self._as_gauge(name).at_moments(self.window, how) for name in self.source.names]
+        parts = [
+            self._as_gauge(name).at_moments(self.window, how)
+            for name in self.source.names
+        ]
         per_host: list[float] = []
         counts = [0]
         for host in [host for host in parts[0] if all(host in part for part in parts)]:
             # The sum at the moments at which all of them were sampled.
-            values = pd.concat([part[host] for part in parts], axis=1).dropna().sum(axis=1).to_numpy(dtype=np.float64)
+            values = (
+                pd.concat([part[host] for part in parts], axis=1)
+                .dropna()
+                .sum(axis=1)
+                .to_numpy(dtype=np.float64)
+            )
             if len(values):
                 counts.append(len(values))
                 per_host.append(_OVER_TIME[self.metric.reduction](values))
@@ -271,13 +343,19 @@ class _Reader:
         wholes, _ = self._increase(self.source.over)
         if self.metric.instances in ("sum", "mean"):
             parts, wholes = {"": sum(parts.values())}, {"": sum(wholes.values())}
-        ratios = [over * parts.get(name, 0.0) / whole for name, whole in wholes.items() if whole > 0]
+        ratios = [
+            over * parts.get(name, 0.0) / whole
+            for name, whole in wholes.items()
+            if whole > 0
+        ]
         if not ratios:
             raise _Unavailable("its denominator did not move")
         if self.metric.instances == "share_above":
             limit = self.metric.above or 0.0
             return 100 * sum(ratio > limit for ratio in ratios) / len(ratios), samples
-        return _COMBINED["mean" if self.metric.instances == "sum" else self.metric.instances](ratios), samples
+        return _COMBINED[
+            "mean" if self.metric.instances == "sum" else self.metric.instances
+        ](ratios), samples
 
     def _increase(self, names: Sequence[str]) -> tuple[dict[str, float], int]:
         """Return the increase of counters in the window, by instance, summed over names; and the number of samples.
@@ -290,9 +368,13 @@ class _Reader:
             found = self.recording.counter(name, self.source).increase(self.window)
             self._require(found.samples)
             if found.seconds < 0.5 * self._seconds:
-                raise _Unavailable(f"its samples cover {found.seconds:.0f} s of the window's {self._seconds:.0f} s")
+                raise _Unavailable(
+                    f"its samples cover {found.seconds:.0f} s of the window's {self._seconds:.0f} s"
+                )
             for label, gained in found.gained.items():
-                total[label] = total.get(label, 0.0) + gained * self._seconds / found.seconds
+                total[label] = (
+                    total.get(label, 0.0) + gained * self._seconds / found.seconds
+                )
             counts.append(found.samples)
         return total, min(counts)
 
@@ -301,14 +383,20 @@ class _Reader:
         factors = set()
         for name in names or self.source.names:
             unit = self.recording.samples[name].info.units
-            if unit in _UNITLESS or (over and unit == self.recording.samples[over[0]].info.units):
+            if unit in _UNITLESS or (
+                over and unit == self.recording.samples[over[0]].info.units
+            ):
                 factors.add(self.source.entry.scale)
             elif (unit, self.metric.unit) in UNIT_FACTORS:
                 factors.add(UNIT_FACTORS[unit, self.metric.unit])
             else:
-                raise _Unavailable(f"recorded in {unit}, which cannot be turned into {self.metric.unit}")
+                raise _Unavailable(
+                    f"recorded in {unit}, which cannot be turned into {self.metric.unit}"
+                )
         if len(factors) != 1:
-            raise _Unavailable(f"adds up metrics of different units: {', '.join(names or self.source.names)}")
+            raise _Unavailable(
+                f"adds up metrics of different units: {', '.join(names or self.source.names)}"
+            )
         return factors.pop()
 
     def _require(self, samples: int) -> None:
@@ -336,20 +424,37 @@ def with_system_metrics(
     for record in levels.to_dict("records"):
         level = {str(name): value for name, value in record.items()}
         if pd.isna(level["window_start"]):
-            breakdown = {f"{key}{BY_INSTANCE}": "" for key, metric in metrics.items() if metric.breakdown}
+            breakdown = {
+                f"{key}{BY_INSTANCE}": ""
+                for key, metric in metrics.items()
+                if metric.breakdown
+            }
             reduced = Reduced(dict.fromkeys(metrics, np.nan), 0, [NO_WINDOW], breakdown)
             drift = dict.fromkeys(checks.HIT_RATIO_DRIFT, np.nan)
             outcomes.append([])
         else:
             offset = level.get("clock_offset_s", 0.0)
             shift = 0 if pd.isna(offset) else round(1e9 * offset)
-            window = level["window_start"].value + shift, level["window_end"].value + shift
+            window = (
+                level["window_start"].value + shift,
+                level["window_end"].value + shift,
+            )
             reduced = opened.reduce(window, min_samples)
             drift = checks.hit_ratio_drift(opened.value, window, level)
-            sampled = checks.Sampled({**level, **reduced.values, **drift}, reduced, min_samples)
+            sampled = checks.Sampled(
+                {**level, **reduced.values, **drift}, reduced, min_samples
+            )
             outcomes.append(judge(SYSTEM_CHECKS, sampled))
             reduced.values.update(dict.fromkeys(sampled.impossible(), np.nan))
         notes = " | ".join(reduced.notes)
-        rows.append({**drift, **reduced.values, **reduced.breakdown, SAMPLES: reduced.samples, NOTES: notes})
+        rows.append(
+            {
+                **drift,
+                **reduced.values,
+                **reduced.breakdown,
+                SAMPLES: reduced.samples,
+                NOTES: notes,
+            }
+        )
     added = pd.DataFrame(rows, index=levels.index)
     return add_outcomes(pd.concat([levels, added], axis=1), outcomes)

@@ -41,7 +41,12 @@ def tier_activity(runs: Sequence[Run]) -> pd.DataFrame:
     A value is NaN where the software does not count it.
     """
     rows = [
-        {**dict(zip(KEYS, run.cell.key, strict=True)), "run": run.run, "level": level.level, **_row(level, run)}
+        {
+            **dict(zip(KEYS, run.cell.key, strict=True)),
+            "run": run.run,
+            "level": level.level,
+            **_row(level, run),
+        }
         for run in runs
         for level in run.levels
         if level.counters
@@ -61,19 +66,28 @@ def _row(level: LevelRun, run: Run) -> dict[str, float]:
     )
     loaded_tokens = served("offload_load_bytes") / per_token
     store_read = [change.get(f"{name}_sent_bytes_total", np.nan) for name in _STORES]
-    store_written = [change.get(f"{name}_received_bytes_total", np.nan) for name in _STORES]
+    store_written = [
+        change.get(f"{name}_received_bytes_total", np.nan) for name in _STORES
+    ]
     return {
         "prompt_tokens": asked,
         "device_hit_percent": _share(served("prefix_cache_hits"), asked),
         "external_hit_percent": _share(served("external_prefix_cache_hits"), asked),
         "store_hit_percent": _share(store_hits, asked),
-        "loaded_mb": _first(served("offload_load_bytes") / 1e6, chunks_loaded * chunk_mb),
-        "stored_mb": _first(served("offload_store_bytes") / 1e6, chunks_stored * chunk_mb),
+        "loaded_mb": _first(
+            served("offload_load_bytes") / 1e6, chunks_loaded * chunk_mb
+        ),
+        "stored_mb": _first(
+            served("offload_store_bytes") / 1e6, chunks_stored * chunk_mb
+        ),
         "requests_preempted": served("requests_preempted"),
         # What the server loads again for a preempted request is not counted as a hit of its prompt.
-        "reloaded_tokens": float(np.maximum(0, loaded_tokens - served("external_prefix_cache_hits"))),
+        "reloaded_tokens": float(
+            np.maximum(0, loaded_tokens - served("external_prefix_cache_hits"))
+        ),
         "second_read_mb": _first(served("file_tier_read_bytes"), *store_read) / 1e6,
-        "second_written_mb": _first(served("file_tier_written_bytes"), *store_written) / 1e6,
+        "second_written_mb": _first(served("file_tier_written_bytes"), *store_written)
+        / 1e6,
         "second_entries": _first(*(after.get(name, np.nan) for name in _ENTRIES)),
     }
 

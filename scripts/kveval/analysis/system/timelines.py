@@ -34,11 +34,15 @@ def timeline(
         return _ratio(parquet, entry, version, start_ns, end_ns)
     for source in (entry, *entry.get("alternatives", ())):
         names = source.get("pcp", {})
-        expression = name_for({"*": names} if isinstance(names, str) else names, version)
+        expression = name_for(
+            {"*": names} if isinstance(names, str) else names, version
+        )
         for (metrics,) in recorded_as([expression or ""], version):
             values = _read(parquet, {**entry, **source}, metrics, start_ns, end_ns)
             if values is not None:
-                seconds = (pd.DatetimeIndex(values.index).as_unit("ns").asi8 - start_ns) / 1e9
+                seconds = (
+                    pd.DatetimeIndex(values.index).as_unit("ns").asi8 - start_ns
+                ) / 1e9
                 return pd.Series(values.to_numpy(), index=seconds)
     return None
 
@@ -64,7 +68,11 @@ def _rates(parquet: Path, name: str, *, start_ns: int, finish_ns: int) -> pd.Dat
 
 
 def _read(
-    parquet: Path, source: Mapping[str, Any], metrics: Sequence[str], start_ns: int, end_ns: int
+    parquet: Path,
+    source: Mapping[str, Any],
+    metrics: Sequence[str],
+    start_ns: int,
+    end_ns: int,
 ) -> pd.Series[float] | None:
     """The sum of a source's metrics over instances, by time; None unless all were recorded and have its unit.
 
@@ -77,15 +85,24 @@ def _read(
             return None
         unit = known[name].units
         anything = unit in ("", "count") or source["unit"] is None
-        factor = source.get("scale", 1.0) if anything else UNIT_FACTORS.get((unit, source["unit"]))
+        factor = (
+            source.get("scale", 1.0)
+            if anything
+            else UNIT_FACTORS.get((unit, source["unit"]))
+        )
         if factor is None:
             return None
         read = _rates if known[name].semantics == "counter" else series
         table = read(parquet, name, start_ns=start_ns, finish_ns=end_ns)
         for key, wanted in (("select", True), ("omit", False)):
             if source.get(key):
-                table = table[table["instance"].astype(str).str.contains(source[key], regex=True) == wanted]
-        values: pd.Series[float] = factor * _together(table, source.get("instances", "sum"))
+                table = table[
+                    table["instance"].astype(str).str.contains(source[key], regex=True)
+                    == wanted
+                ]
+        values: pd.Series[float] = factor * _together(
+            table, source.get("instances", "sum")
+        )
         total = values if total is None else total + values
     return None if total is None or total.empty else total
 
@@ -97,7 +114,13 @@ def _together(table: pd.DataFrame, how: str) -> pd.Series[float]:
     """
     if table.empty or "host" not in table:
         return table.groupby("timestamp")["value"].agg(how)
-    hosts = [part.groupby("timestamp")["value"].agg(how) for _, part in table.groupby("host", observed=True)]
-    near = [host.reindex(hosts[0].index, method="nearest", tolerance=HOSTS_APART) for host in hosts]
+    hosts = [
+        part.groupby("timestamp")["value"].agg(how)
+        for _, part in table.groupby("host", observed=True)
+    ]
+    near = [
+        host.reindex(hosts[0].index, method="nearest", tolerance=HOSTS_APART)
+        for host in hosts
+    ]
     together: pd.Series[float] = pd.concat(near, axis=1).dropna().agg(how, axis=1)
     return together

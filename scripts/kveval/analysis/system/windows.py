@@ -24,11 +24,16 @@ _BITS = {"32": 32, "U32": 32}
 _NS = 1e9
 
 
-def selected(names: Sequence[tuple[str, str]], select: str | None, omit: str | None) -> npt.NDArray[np.bool_]:
+def selected(
+    names: Sequence[tuple[str, str]], select: str | None, omit: str | None
+) -> npt.NDArray[np.bool_]:
     """Return for each series whether its instance matches `select` (all if None) and does not match `omit`."""
     # The pattern (?!) matches nothing.
     wanted, unwanted = re.compile(select or ""), re.compile(omit or "(?!)")
-    return np.array([bool(wanted.search(name) and not unwanted.search(name)) for _, name in names], dtype=np.bool_)
+    return np.array(
+        [bool(wanted.search(name) and not unwanted.search(name)) for _, name in names],
+        dtype=np.bool_,
+    )
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,14 @@ class Gauge:
     def at_moments(self, window: Window, how: str) -> dict[str, pd.Series[float]]:
         """Return host -> values in the window by time, instances aggregated by sum, mean, max or min."""
         rows = self._inside(window) & self.keep[self.samples.series]
-        hosts = np.array([host for host, _ in self.samples.names], dtype=object)[self.samples.series[rows]]
+        hosts = np.array([host for host, _ in self.samples.names], dtype=object)[
+            self.samples.series[rows]
+        ]
         values = pd.Series(self.samples.values[rows], self.samples.times[rows])
         return {
-            host: values[hosts == host].groupby(level=0).agg(how if how in ("mean", "max", "min") else "sum")
+            host: values[hosts == host]
+            .groupby(level=0)
+            .agg(how if how in ("mean", "max", "min") else "sum")
             for host in dict.fromkeys(hosts.tolist())
         }
 
@@ -74,7 +83,13 @@ class Increase:
 class CounterSeries:
     """A counter, series by series."""
 
-    def __init__(self, samples: Samples, keep: npt.NDArray[np.bool_], began: int, marks: Sequence[int]) -> None:
+    def __init__(
+        self,
+        samples: Samples,
+        keep: npt.NDArray[np.bool_],
+        began: int,
+        marks: Sequence[int],
+    ) -> None:
         """Prepare those series of `samples` for which `keep` is true.
 
         `began`: start of the recording, ns. A counter of a metrics endpoint that appears later was 0 before: clients
@@ -92,15 +107,29 @@ class CounterSeries:
         appears = samples.info.name.startswith("openmetrics.")
         bits = _BITS.get(samples.info.type)
         self._tables = [
-            _accumulated(times, names, np.array(values), began if appears else None, interruptions, bits)
+            _accumulated(
+                times,
+                names,
+                np.array(values),
+                began if appears else None,
+                interruptions,
+                bits,
+            )
             for times, names, values in tables.values()
         ]
 
     def increase(self, window: Window) -> Increase:
         """Return the counter's increase in the window."""
-        found = [Increase({}, 0.0, 0), *(table.increase(window) for table in self._tables)]
+        found = [
+            Increase({}, 0.0, 0),
+            *(table.increase(window) for table in self._tables),
+        ]
         gained = {name: value for each in found for name, value in each.gained.items()}
-        return Increase(gained, max(each.seconds for each in found), max(each.samples for each in found))
+        return Increase(
+            gained,
+            max(each.seconds for each in found),
+            max(each.samples for each in found),
+        )
 
 
 @dataclass(frozen=True)
@@ -115,7 +144,10 @@ class _Table:
     born: bool
 
     def increase(self, window: Window) -> Increase:
-        inside = int(np.searchsorted(self.times, window[1], "right") - np.searchsorted(self.times, window[0], "left"))
+        inside = int(
+            np.searchsorted(self.times, window[1], "right")
+            - np.searchsorted(self.times, window[0], "left")
+        )
         watched = np.interp(window, self.times, self.watched)
         seconds = float(watched[1] - watched[0])
         if self.born:
@@ -123,15 +155,27 @@ class _Table:
             before = max(0.0, (min(window[1], int(self.times[0])) - window[0]) / _NS)
             seconds, inside = seconds + before, inside + round(before / self.interval)
         begin, end = (self._gained_until(edge) for edge in window)
-        return Increase(dict(zip(self.names, (end - begin).tolist(), strict=True)), seconds, inside)
+        return Increase(
+            dict(zip(self.names, (end - begin).tolist(), strict=True)), seconds, inside
+        )
 
     def _gained_until(self, moment: int) -> Array:
         """Return each instance's increase until a moment, interpolated between the samples before and after it."""
-        after = int(np.clip(np.searchsorted(self.times, moment), 1, len(self.times) - 1)) if len(self.times) > 1 else 0
+        after = (
+            int(np.clip(np.searchsorted(self.times, moment), 1, len(self.times) - 1))
+            if len(self.times) > 1
+            else 0
+        )
         before = max(after - 1, 0)
         span = int(self.times[after] - self.times[before])
-        share = float(np.clip((moment - int(self.times[before])) / span, 0, 1)) if span else 0.0
-        gained: Array = self.gained[:, before] * (1 - share) + self.gained[:, after] * share
+        share = (
+            float(np.clip((moment - int(self.times[before])) / span, 0, 1))
+            if span
+            else 0.0
+        )
+        gained: Array = (
+            self.gained[:, before] * (1 - share) + self.gained[:, after] * share
+        )
         return gained
 
 
@@ -145,7 +189,12 @@ def _of_series(samples: Samples, number: int) -> tuple[Times, Array]:
 
 
 def _accumulated(
-    times: Times, names: list[str], values: Array, began: int | None, marks: Times, bits: int | None
+    times: Times,
+    names: list[str],
+    values: Array,
+    began: int | None,
+    marks: Times,
+    bits: int | None,
 ) -> _Table:
     """Return counters as their increase since the first sample, or since `began` if they appeared later."""
     steps = np.diff(values, axis=1)
@@ -153,16 +202,22 @@ def _accumulated(
         steps = np.where(steps < -(2.0 ** (bits - 1)), steps + 2.0**bits, steps)
     steps = np.where(steps < 0, values[:, 1:], steps)
     seconds = np.diff(times) / _NS
-    marked = np.searchsorted(marks, times[1:], "right") > np.searchsorted(marks, times[:-1], "right")
+    marked = np.searchsorted(marks, times[1:], "right") > np.searchsorted(
+        marks, times[:-1], "right"
+    )
     steps, seconds = np.where(marked, 0.0, steps), np.where(marked, 0.0, seconds)
     interval = max(float(np.median(seconds)), 1e-3) if len(seconds) else 1.0
-    gained = np.concatenate([np.zeros((len(names), 1)), np.cumsum(steps, axis=1)], axis=1)
+    gained = np.concatenate(
+        [np.zeros((len(names), 1)), np.cumsum(steps, axis=1)], axis=1
+    )
     watched = np.concatenate([[0.0], np.cumsum(seconds)])
     born = began is not None and bool((times[0] - began) / _NS > 2 * interval + 1)
     if born:
         # It was first used within the sampling interval before its first sample.
         times = np.concatenate([[times[0] - round(interval * _NS)], times])
-        gained = np.concatenate([np.zeros((len(names), 1)), gained + values[:, :1]], axis=1)
+        gained = np.concatenate(
+            [np.zeros((len(names), 1)), gained + values[:, :1]], axis=1
+        )
         watched = np.concatenate([[0.0], watched + interval])
     return _Table(times, names, gained, watched, interval, born)
 

@@ -6,18 +6,44 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kveval.engines.kubernetes.api.errors import NO_ANSWER, NO_ANSWER_WORDS, ClusterError
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DEPLOYMENT, JOB, POD, SERVICE, Document, kind_of
+from kveval.engines.kubernetes.api.errors import (
+    NO_ANSWER,
+    NO_ANSWER_WORDS,
+    ClusterError,
+)
+from kveval.engines.kubernetes.api.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    JOB,
+    POD,
+    SERVICE,
+    Document,
+    kind_of,
+)
 from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
 from kveval.engines.kubernetes.leases import Held
 from kveval.engines.kubernetes.lifetime import EXPIRY_S
-from kveval.engines.kubernetes.manifests.context import FILES_FOLDER, RunContext, component_of
+from kveval.engines.kubernetes.manifests.context import (
+    FILES_FOLDER,
+    RunContext,
+    component_of,
+)
 from kveval.engines.kubernetes.manifests.rendering import download_job, serving, storage
-from kveval.engines.kubernetes.pods import PodPicker, command_line, container_of, fetch_from_pod, store_in
+from kveval.engines.kubernetes.pods import (
+    PodPicker,
+    command_line,
+    container_of,
+    fetch_from_pod,
+    store_in,
+)
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
 from kveval.engines.kubernetes.teardown import remove
-from kveval.engines.kubernetes.wait.rollout import RolloutError, wait_for_deployment, wait_for_job
+from kveval.engines.kubernetes.wait.rollout import (
+    RolloutError,
+    wait_for_deployment,
+    wait_for_job,
+)
 from kveval.engines.protocol import Say
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.lmcache import LMCacheServer
@@ -44,7 +70,9 @@ class ClusterServerHandle:
         self._lease = lease
         self._serving = serving(place)
         # Sidecars first, in the order in which they are applied.
-        self._deployments = [document for document in self._serving if kind_of(document) == DEPLOYMENT]
+        self._deployments = [
+            document for document in self._serving if kind_of(document) == DEPLOYMENT
+        ]
         self._logs = logs
         self._say = say
         self._server: ClusterServer | None = None
@@ -82,12 +110,21 @@ class ClusterServerHandle:
         self._restarts += 1
         self._stop_following()
         for document in self._deployments:
-            name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
-            marked: dict[str, Any] = {"metadata": {"annotations": {RESTARTED: str(self._restarts)}}}
+            name, namespace = (
+                document["metadata"]["name"],
+                document["metadata"]["namespace"],
+            )
+            marked: dict[str, Any] = {
+                "metadata": {"annotations": {RESTARTED: str(self._restarts)}}
+            }
             if component_of(document) == "model-server":
                 # All levels of a run must be served, and recorded, on the same nodes.
-                marked["spec"] = on_nodes_of([replica.pod for replica in self.server.replicas])
-            self._place.api.patch(DEPLOYMENT, name, namespace, {"spec": {"template": marked}})
+                marked["spec"] = on_nodes_of(
+                    [replica.pod for replica in self.server.replicas]
+                )
+            self._place.api.patch(
+                DEPLOYMENT, name, namespace, {"spec": {"template": marked}}
+            )
         server = self._ready(begin)
         if self.on_restart is not None:
             self.on_restart(server)
@@ -126,7 +163,14 @@ class ClusterServerHandle:
         document = download_job(place)
         name = document["metadata"]["name"]
         place.api.apply([document])
-        wait_for_job(place.api, place.namespace, name, place.start_seconds, self._say, place.patience)
+        wait_for_job(
+            place.api,
+            place.namespace,
+            name,
+            place.start_seconds,
+            self._say,
+            place.patience,
+        )
         place.api.delete(JOB, name, place.namespace)
 
     def _ready(self, begin: float) -> ClusterServer:
@@ -136,7 +180,9 @@ class ClusterServerHandle:
             name = document["metadata"]["name"]
             left = max(1.0, begin + place.start_seconds - time.monotonic())
             try:
-                pods += wait_for_deployment(place.api, place.namespace, name, left, self._say, place.patience)
+                pods += wait_for_deployment(
+                    place.api, place.namespace, name, left, self._say, place.patience
+                )
             except RolloutError as error:
                 raise self._explained(error) from error
         models = [pod for pod in pods if component_of(pod) == "model-server"]
@@ -144,9 +190,13 @@ class ClusterServerHandle:
             raise ClusterError("no rendered document has the component model-server")
         replicas = [
             self._replica(pod, number)
-            for number, pod in enumerate(sorted(models, key=lambda pod: str(pod["metadata"]["name"])))
+            for number, pod in enumerate(
+                sorted(models, key=lambda pod: str(pod["metadata"]["name"]))
+            )
         ]
-        sidecars = [sidecar for pod in pods if (sidecar := self._sidecar(pod)) is not None]
+        sidecars = [
+            sidecar for pod in pods if (sidecar := self._sidecar(pod)) is not None
+        ]
         files = FILES_FOLDER if place.specification.file_tier else None
         server = ClusterServer(place, replicas, sidecars, pods, files, self._followers)
         server.startup_s = time.monotonic() - begin
@@ -157,10 +207,18 @@ class ClusterServerHandle:
         return server
 
     def _replica(self, pod: Document, number: int) -> Replica:
-        follower = self._follow(pod, SERVER, "server" if number == 0 else f"server-{number}")
+        follower = self._follow(
+            pod, SERVER, "server" if number == 0 else f"server-{number}"
+        )
         fetch = fetch_from_pod(self._place, pod, self._place.ports["port"])
         served_model = self._place.specification.model.served_name
-        return Replica(pod, Endpoint(self._place.program, served_model, fetch, follower.log, number=number), follower)
+        return Replica(
+            pod,
+            Endpoint(
+                self._place.program, served_model, fetch, follower.log, number=number
+            ),
+            follower,
+        )
 
     def _sidecar(self, pod: Document) -> Sidecar | None:
         place, name = self._place, component_of(pod)
@@ -179,7 +237,9 @@ class ClusterServerHandle:
         """Return an error that says in one line, with the decisive log line, why pods do not run; save all evidence."""
         component = ""
         with contextlib.suppress(ClusterError):
-            if error.pod and (pod := self._place.api.read(POD, error.pod, self._place.namespace)):
+            if error.pod and (
+                pod := self._place.api.read(POD, error.pod, self._place.namespace)
+            ):
                 component = component_of(pod)
                 keep_logs(self._place.api, pod, self._logs)
         usual = component if component in (*_STORES, "epp") else SERVER
@@ -203,11 +263,15 @@ class ClusterServerHandle:
 def remove_run(place: RunContext, say: Callable[[str], None]) -> list[str]:
     """Remove every object of this run except its Lease, and wait until they are gone; return what was removed."""
     kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, serving(place))])
-    result = remove(place.api, place.selector(), [place.namespace], kinds=kinds, say=say)
+    result = remove(
+        place.api, place.selector(), [place.namespace], kinds=kinds, say=say
+    )
     if result.unlisted:
         # The account could list them when it created them.
         lacking = ", ".join(sorted({kind.plural for kind, _ in result.unlisted}))
-        message = f"the account may no longer list {lacking} in namespace {place.namespace}"
+        message = (
+            f"the account may no longer list {lacking} in namespace {place.namespace}"
+        )
         raise ClusterError(message, code="right_missing", resources=lacking)
     return result.removed
 
@@ -215,7 +279,16 @@ def remove_run(place: RunContext, say: Callable[[str], None]) -> list[str]:
 def on_nodes_of(pods: Sequence[Document]) -> dict[str, Any]:
     """Return the part of a pod's specification that restricts it to the nodes of `pods`."""
     nodes = sorted({str(pod["spec"]["nodeName"]) for pod in pods})
-    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in nodes]
+    terms = [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+        for node in nodes
+    ]
     return {
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": terms
+                }
+            }
+        }
     }

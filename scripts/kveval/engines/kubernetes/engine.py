@@ -10,15 +10,32 @@ from kveval.engines.kubernetes import leases, lifetime, neighbours, recordings
 from kveval.engines.kubernetes import nodes as machines
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import DAEMON_SET, NAMESPACE, NODE, Document, described, kind_of
+from kveval.engines.kubernetes.api.kinds import (
+    DAEMON_SET,
+    NAMESPACE,
+    NODE,
+    Document,
+    described,
+    kind_of,
+)
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.deployment import ClusterServerHandle, remove_run
 from kveval.engines.kubernetes.load_jobs import LoadJobs
 from kveval.engines.kubernetes.manifests.context import LOAD_FOLDER, RunContext
-from kveval.engines.kubernetes.manifests.recorder import recorder_labels, recorder_name, recording_documents
+from kveval.engines.kubernetes.manifests.recorder import (
+    recorder_labels,
+    recorder_name,
+    recording_documents,
+)
 from kveval.engines.kubernetes.manifests.rendering import PORTS, target_url
 from kveval.engines.kubernetes.replicas import ClusterServer
-from kveval.engines.kubernetes.routes import exporters_of, gateway_url, require_routed, sources_of, with_controller
+from kveval.engines.kubernetes.routes import (
+    exporters_of,
+    gateway_url,
+    require_routed,
+    sources_of,
+    with_controller,
+)
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.protocol import Event, LoadResult, Say, Watch
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, Check, require_free
@@ -42,19 +59,33 @@ class ClusterEngine:
 
     def __init__(self, job: Job) -> None:
         if job.site is None:
-            raise MeasurementError("engine kubernetes needs the campaign's key cluster, which describes the cluster")
+            raise MeasurementError(
+                "engine kubernetes needs the campaign's key cluster, which describes the cluster"
+            )
         self._api = Api.connect(job.site.kubeconfig, job.site.context)
         self._job, self._site = job, with_controller(self._api, job.site)
         ports = own_ports() if job.site.shared_network else PORTS
         self._place = RunContext(
-            job.specification, self._site, job.run, job.campaign, ports, job.measurement, api=self._api
+            job.specification,
+            self._site,
+            job.run,
+            job.campaign,
+            ports,
+            job.measurement,
+            api=self._api,
         )
 
     def hardware(self) -> Mapping[str, Any]:
         """Return the fingerprints of all nodes that the servers may run on; the actual ones are known after the run."""
         deployment = self._job.specification.on_cluster
-        nodes = machines.fitting(self._api.list(NODE), self._site, gpus=deployment.gpus > 0)
-        return {"fingerprints": machines.adoptable(nodes, self._site.gpu_resource, deployment.replicas)}
+        nodes = machines.fitting(
+            self._api.list(NODE), self._site, gpus=deployment.gpus > 0
+        )
+        return {
+            "fingerprints": machines.adoptable(
+                nodes, self._site.gpu_resource, deployment.replicas
+            )
+        }
 
     @contextlib.contextmanager
     def alone(self, say: Say) -> Iterator[None]:
@@ -74,21 +105,27 @@ class ClusterEngine:
             # This run's own pointer is written later.
             to_come = sum(not pointer.exists() for pointer in self._job.pointers) > 1
             if over or not to_come:
-                recordings.release_recorder(self._site, self._job.campaign, say, self._api)
+                recordings.release_recorder(
+                    self._site, self._job.campaign, say, self._api
+                )
 
     def remove_leftovers(self, say: Say) -> None:
         """Remove what killed jobs left: this run's objects, found by label, and recordings."""
         for name in remove_run(self._place, say):
             say(f"removed an object that a killed run left: {name}")
         found = leases.living(self._api, self._site.namespace, self._job.campaign)
-        recordings.remove_stale(self._place, [leases.mark_of(lease) for lease in found], say)
+        recordings.remove_stale(
+            self._place, [leases.mark_of(lease) for lease in found], say
+        )
 
     def require_possible(self, store: Store) -> None:
         """Raise a Failure, before anything starts, if the run cannot be measured here or lacks room for it."""
         require_pcp()
         specification = self._job.specification
         if self._site.shared_network and specification.on_cluster.replicas > 1:
-            raise MeasurementError("each replica needs its own address; on a shared network there can be only one")
+            raise MeasurementError(
+                "each replica needs its own address; on a shared network there can be only one"
+            )
         store.root.mkdir(parents=True, exist_ok=True)
         needed = disk_bytes(specification.workload, self._site.load.as_host_cpus)
         require_free(store.root, needed, "a run of this workload")
@@ -117,17 +154,33 @@ class ClusterSession:
     _generator: LoadJobs
     _recording: recordings.ClusterRecording
 
-    def __init__(self, job: Job, place: RunContext, lease: leases.Held, scratch: Path, say: Say) -> None:
-        self._job, self._place, self._lease, self._scratch, self._say = job, place, lease, scratch, say
+    def __init__(
+        self, job: Job, place: RunContext, lease: leases.Held, scratch: Path, say: Say
+    ) -> None:
+        self._job, self._place, self._lease, self._scratch, self._say = (
+            job,
+            place,
+            lease,
+            scratch,
+            say,
+        )
         self.handle = ClusterServerHandle(place, lease, scratch / "raw", say)
         self.pcp_version = ""
         self._nodes: dict[str, Document] = {}
         self._told_gpus: list[dict[str, Any]] = []
         self._neighbours = neighbours.Neighbours(place, ())
-        self._gpus = GpuWatch(lambda asked: self.handle.server.in_every(["nvidia-smi", *asked]))
+        self._gpus = GpuWatch(
+            lambda asked: self.handle.server.in_every(["nvidia-smi", *asked])
+        )
         # Kubernetes removes what is applied from now on when this job no longer prolongs its lifetime.
-        api, name, labels = place.api, place.name(lifetime.COMPONENT), place.labels(lifetime.COMPONENT)
-        lease.keep_alive(lifetime.begin(api, place.namespace, name, labels, lease.document))
+        api, name, labels = (
+            place.api,
+            place.name(lifetime.COMPONENT),
+            place.labels(lifetime.COMPONENT),
+        )
+        lease.keep_alive(
+            lifetime.begin(api, place.namespace, name, labels, lease.document)
+        )
         recorder = recording_documents(job.campaign, place.site)
         api.apply(document for document in recorder if kind_of(document) == NAMESPACE)
         name, labels = recorder_name(job.campaign), recorder_labels(job.campaign)
@@ -138,7 +191,11 @@ class ClusterSession:
     @property
     def checks(self) -> Sequence[Check]:
         """Check that this process still holds the run's Lease, and sample the GPUs."""
-        watches = [(self._gpus.sample, INTERVAL_S)] if self._job.specification.on_cluster.gpus else []
+        watches = (
+            [(self._gpus.sample, INTERVAL_S)]
+            if self._job.specification.on_cluster.gpus
+            else []
+        )
         return [(self._lease.check, _LEASE_CHECK_S), *watches]
 
     @contextlib.contextmanager
@@ -146,14 +203,20 @@ class ClusterSession:
         """Record the servers' nodes and the metrics of all servers."""
         server, place = self.handle.server, self._place
         self._note_nodes(server)
-        with neighbours.announced(place, nodes_of(server.watched), self._say) as self._neighbours:
+        with neighbours.announced(
+            place, nodes_of(server.watched), self._say
+        ) as self._neighbours:
             # Only these nodes must have a ready recorder; others do not matter.
             pods = recordings.deploy(place, list(self._nodes), self._say)
             self.pcp_version = recordings.version(place, pods[0])
             beside = exporters_of(place, self._nodes, str(pods[0]["metadata"]["name"]))
             sources = sources_of(place, server) | beside
-            self._recording = recorder = recordings.begin(place, pods, self._scratch / "pcp", sources, server.watched)
-            self.handle.on_restart = lambda started: recorder.nodes[0].tell(sources_of(place, started) | beside)
+            self._recording = recorder = recordings.begin(
+                place, pods, self._scratch / "pcp", sources, server.watched
+            )
+            self.handle.on_restart = lambda started: recorder.nodes[0].tell(
+                sources_of(place, started) | beside
+            )
             try:
                 yield recorder
             finally:
@@ -168,10 +231,14 @@ class ClusterSession:
         """Wait until requests reach a server, and create the pod of the first level."""
         target = target_url(self._place) or gateway_url(self._place)
         require_routed(self._place, self.handle.server, target)
-        self._generator = LoadJobs(self._place, target, self._place.site.load.as_host_cpus, self._say)
+        self._generator = LoadJobs(
+            self._place, target, self._place.site.load.as_host_cpus, self._say
+        )
         self._generator.expect(levels)
 
-    def generate(self, level: load.Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
+    def generate(
+        self, level: load.Level, report: Path, watch: Watch, sending: Event
+    ) -> LoadResult:
         """Run GuideLLM in its pod."""
         return self._generator.generate(level, report, watch, sending)
 
@@ -181,17 +248,25 @@ class ClusterSession:
 
     def anonymous(self, text: str) -> str:
         """Return `text` for publication: without this host's paths and this run's folder."""
-        return text.replace(LOAD_FOLDER, "{results}").replace(str(self._scratch), "{scratch}")
+        return text.replace(LOAD_FOLDER, "{results}").replace(
+            str(self._scratch), "{scratch}"
+        )
 
     def facts(self) -> dict[str, Any]:
         """Return a cluster's entries of run.json: images as pulled, nodes, its version, the clocks' difference."""
         server, recorder = self.handle.server, self._recording
-        pods = [*server.watched, *(node.pod for node in recorder.nodes), *self._generator.pods]
+        pods = [
+            *server.watched,
+            *(node.pod for node in recorder.nodes),
+            *self._generator.pods,
+        ]
         gpus = self._gpus.conditions()
         return {
             "hardware": self._hardware(),
             "cluster": {
-                "kubernetes": str(self._place.api.get("/version").get("gitVersion", "")),
+                "kubernetes": str(
+                    self._place.api.get("/version").get("gitVersion", "")
+                ),
                 "images": images_of(pods),
                 "nodes": nodes_of(server.watched),
                 "replicas": len(server.replicas),
@@ -210,7 +285,9 @@ class ClusterSession:
         place = self._place
         try:
             # Once: a cluster that does not answer was waited for already.
-            found = place.api.once("GET", NAMESPACE.path("", place.namespace), timeout_s=_NAMESPACE_S).json()
+            found = place.api.once(
+                "GET", NAMESPACE.path("", place.namespace), timeout_s=_NAMESPACE_S
+            ).json()
             if not found["metadata"].get("deletionTimestamp"):
                 return ""
         except ClusterError as error:
@@ -218,26 +295,36 @@ class ClusterSession:
                 return ""
         said = f"namespace {place.namespace} was deleted, and with it the servers and the load of this run"
         with contextlib.suppress(ClusterError):
-            kept = place.api.list(DAEMON_SET, place.site.pcp_namespace, selector(place.campaign))
+            kept = place.api.list(
+                DAEMON_SET, place.site.pcp_namespace, selector(place.campaign)
+            )
             if kept:
-                said += (
-                    f"; {', '.join(map(described, kept))} remains until the campaign's last run, or snakemake teardown"
-                )
+                said += f"; {', '.join(map(described, kept))} remains until the campaign's last run, or snakemake teardown"
         return said
 
     def _note_nodes(self, server: ClusterServer) -> None:
         """Store the nodes that the servers run on, in the order of the servers, and their GPUs."""
-        found = {str(node["metadata"]["name"]): node for node in self._place.api.list(NODE)}
+        found = {
+            str(node["metadata"]["name"]): node for node in self._place.api.list(NODE)
+        }
         names = (str(replica.pod["spec"]["nodeName"]) for replica in server.replicas)
         self._nodes = {name: found[name] for name in names}
         if self._job.specification.on_cluster.gpus:
-            self._told_gpus = gpus_told(server.in_every(["nvidia-smi", *GPU_QUERY]) or "")
+            self._told_gpus = gpus_told(
+                server.in_every(["nvidia-smi", *GPU_QUERY]) or ""
+            )
 
     def _hardware(self) -> dict[str, Any]:
         """Describe the nodes that the servers ran on, and the servers' GPUs."""
-        server, resource, nodes = self.handle.server, self._place.site.gpu_resource, list(self._nodes.values())
+        server, resource, nodes = (
+            self.handle.server,
+            self._place.site.gpu_resource,
+            list(self._nodes.values()),
+        )
         each = self._job.specification.on_cluster.gpus
-        labelled = [machines.labelled_gpu(nodes[0], resource)] * each * len(server.replicas)
+        labelled = (
+            [machines.labelled_gpu(nodes[0], resource)] * each * len(server.replicas)
+        )
         return machines.describe(nodes, resource, self._told_gpus or labelled)
 
 

@@ -44,7 +44,10 @@ class Held:
 
     def __init__(self, api: Api, lease: Document) -> None:
         self._api, self.document, self._holder = api, lease, holder_of(lease)
-        self._namespace, self._name = lease["metadata"]["namespace"], lease["metadata"]["name"]
+        self._namespace, self._name = (
+            lease["metadata"]["namespace"],
+            lease["metadata"]["name"],
+        )
         self._over = threading.Event()
         self._lost: LeaseLost | None = None
         self._lifetimes: list[Document] = []
@@ -65,11 +68,15 @@ class Held:
         self._over.set()
         self._thread.join()
         try:
-            self._api.delete(LEASE, self._name, self._namespace, uid=self.read()["metadata"]["uid"])
+            self._api.delete(
+                LEASE, self._name, self._namespace, uid=self.read()["metadata"]["uid"]
+            )
         except LeaseLost:
             return
         except ClusterError as error:
-            say(f"Lease {self._namespace}/{self._name} could not be deleted and expires by itself ({error})")
+            say(
+                f"Lease {self._namespace}/{self._name} could not be deleted and expires by itself ({error})"
+            )
 
     def read(self) -> Document:
         """Return the Lease as it is now. Raises LeaseLost if this process no longer holds it."""
@@ -93,7 +100,12 @@ class Held:
         prolonged, refused_at = time.monotonic(), float("inf")
         while not self._over.wait(_RENEW_S):
             try:
-                body = {"metadata": {"resourceVersion": self.read()["metadata"]["resourceVersion"]}, "spec": renewed()}
+                body = {
+                    "metadata": {
+                        "resourceVersion": self.read()["metadata"]["resourceVersion"]
+                    },
+                    "spec": renewed(),
+                }
                 self._api.patch(LEASE, self._name, self._namespace, body)
                 refused_at = float("inf")
                 if time.monotonic() - prolonged >= _PROLONG_S:
@@ -134,22 +146,36 @@ def held(
 
     `told`: annotations, such as the mark of the run's recording, which other processes must not remove meanwhile.
     """
-    metadata: Document = {"name": place.name(component), "namespace": namespace or place.namespace}
+    metadata: Document = {
+        "name": place.name(component),
+        "namespace": namespace or place.namespace,
+    }
     metadata |= {"labels": place.labels(component), "annotations": dict(told)}
-    with hold(place.api, metadata, "this run: {holder} is measuring it", say, duration_s) as lease:
+    with hold(
+        place.api, metadata, "this run: {holder} is measuring it", say, duration_s
+    ) as lease:
         yield lease
 
 
 @contextlib.contextmanager
 def hold(
-    api: Api, metadata: Document, awaited: str, say: Callable[[str], None], duration_s: float = DURATION_S
+    api: Api,
+    metadata: Document,
+    awaited: str,
+    say: Callable[[str], None],
+    duration_s: float = DURATION_S,
 ) -> Iterator[Held]:
     """Hold the Lease with this metadata while the body runs; while another process holds it, wait.
 
     `awaited`: what is waited for, and what {holder} does with it, for the message to `say`.
     """
     spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s)}
-    wanted = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
+    wanted = {
+        "apiVersion": LEASE.api_version,
+        "kind": LEASE.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
     lease = Held(api, _acquire(api, wanted, awaited, say, duration_s))
     try:
         yield lease
@@ -157,11 +183,17 @@ def hold(
         lease.end(say)
 
 
-def living(api: Api, namespace: str, campaign: str | None, component: str = COMPONENT) -> list[Document]:
+def living(
+    api: Api, namespace: str, campaign: str | None, component: str = COMPONENT
+) -> list[Document]:
     """Return a campaign's Leases whose holders live: renewed lately, and not held by an ended process of this host."""
     since = (api.now() - timedelta(seconds=LIVING_S)).strftime(_TIME)
     found = api.list(LEASE, namespace, selector(campaign, component=component))
-    return [one for one in found if not gone(holder_of(one)) and str(one["spec"].get("renewTime") or "") > since]
+    return [
+        one
+        for one in found
+        if not gone(holder_of(one)) and str(one["spec"].get("renewTime") or "") > since
+    ]
 
 
 def mark_of(lease: Mapping[str, Any]) -> str:
@@ -184,7 +216,13 @@ def renewed() -> dict[str, str]:
     return {"renewTime": datetime.now(UTC).strftime(_TIME)}
 
 
-def _acquire(api: Api, document: Document, awaited: str, say: Callable[[str], None], duration_s: float) -> Document:
+def _acquire(
+    api: Api,
+    document: Document,
+    awaited: str,
+    say: Callable[[str], None],
+    duration_s: float,
+) -> Document:
     holder = holder_of(document)
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
     seen, unchanged_s, reminded = "", 0.0, float("-inf")
@@ -203,15 +241,25 @@ def _acquire(api: Api, document: Document, awaited: str, say: Callable[[str], No
             if found["metadata"]["resourceVersion"] != seen:
                 seen, unchanged_s = found["metadata"]["resourceVersion"], 0.0
             if gone(other) or unchanged_s > duration_s:
-                metadata = {"resourceVersion": seen, "annotations": document["metadata"].get("annotations") or {}}
+                metadata = {
+                    "resourceVersion": seen,
+                    "annotations": document["metadata"].get("annotations") or {},
+                }
                 try:
-                    return api.patch(LEASE, name, namespace, {"metadata": metadata, "spec": document["spec"]})
+                    return api.patch(
+                        LEASE,
+                        name,
+                        namespace,
+                        {"metadata": metadata, "spec": document["spec"]},
+                    )
                 except Refused as error:
                     # It was changed or deleted meanwhile.
                     if error.status not in (404, 409):
                         raise
             elif time.monotonic() - reminded >= _REMIND_S:
-                say(f"waiting for {awaited.format(holder=other)}, or was until {duration_s:.0f} s ago")
+                say(
+                    f"waiting for {awaited.format(holder=other)}, or was until {duration_s:.0f} s ago"
+                )
                 reminded = time.monotonic()
         time.sleep(_POLL_S)
         # Not by the clock: while the API server is away, no holder can renew its Lease.

@@ -40,9 +40,15 @@ def begin(
     while True:
         found = api.read(JOB, name, namespace)
         if found is None:
-            metadata: Document = {"name": name, "namespace": namespace, "labels": dict(labels)}
+            metadata: Document = {
+                "name": name,
+                "namespace": namespace,
+                "labels": dict(labels),
+            }
             metadata |= {"ownerReferences": [reference_to(owner)]} if owner else {}
-            [found] = api.apply(documents("lifetime.yaml.j2", metadata=metadata, expiry_s=expiry_s))
+            [found] = api.apply(
+                documents("lifetime.yaml.j2", metadata=metadata, expiry_s=expiry_s)
+            )
         if not _over(found):
             try:
                 prolong(api, found, expiry_s)
@@ -55,18 +61,25 @@ def begin(
         # It has ended: delete it, then create another one.
         api.delete(JOB, name, namespace, uid=found["metadata"]["uid"])
         if time.monotonic() > deadline:
-            raise ClusterError(f"Job {namespace}/{name} has ended but cannot be deleted", code="lifetime_stays")
+            raise ClusterError(
+                f"Job {namespace}/{name} has ended but cannot be deleted",
+                code="lifetime_stays",
+            )
         time.sleep(_POLL_S)
 
 
 def prolong(api: Api, job: Document, expiry_s: int = EXPIRY_S) -> None:
     """Set the end of a lifetime to `expiry_s` seconds from now. Raises ClusterError if it no longer exists."""
     metadata = job["metadata"]
-    active_s = (api.now() - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds()
+    active_s = (
+        api.now() - datetime.fromisoformat(metadata["creationTimestamp"])
+    ).total_seconds()
     body = {"spec": {"activeDeadlineSeconds": round(active_s) + expiry_s}}
     api.patch(JOB, metadata["name"], metadata["namespace"], body)
 
 
 def _over(job: Document) -> bool:
-    ended = any(condition(job, kind).get("status") == "True" for kind in ("Failed", "Complete"))
+    ended = any(
+        condition(job, kind).get("status") == "True" for kind in ("Failed", "Complete")
+    )
     return ended or bool(job["metadata"].get("deletionTimestamp"))

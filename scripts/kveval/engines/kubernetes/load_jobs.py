@@ -19,8 +19,16 @@ from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, JOB, POD, Document
 from kveval.engines.kubernetes.api.pod_logs import Follower
-from kveval.engines.kubernetes.manifests.context import LOAD_FILES, LOAD_FOLDER, RunContext
-from kveval.engines.kubernetes.manifests.rendering import load_command, load_job, load_target
+from kveval.engines.kubernetes.manifests.context import (
+    LOAD_FILES,
+    LOAD_FOLDER,
+    RunContext,
+)
+from kveval.engines.kubernetes.manifests.rendering import (
+    load_command,
+    load_job,
+    load_target,
+)
 from kveval.engines.kubernetes.recordings import NodeRecording, epoch_seconds
 from kveval.engines.kubernetes.wait.diagnosis import alive, exit_of
 from kveval.engines.kubernetes.wait.rollout import WaitState, WaitTarget, wait
@@ -107,7 +115,9 @@ class LoadJobs:
         self._known = specification.versions["guidellm"].startswith(_RELEASE)
         # Whether pods make their prompts ahead; not if the server may be restarting then, because requests would fail.
         endpoint = specification.reset_caches == "endpoint"
-        self._ahead = place.site.prompts_ahead and self._known and endpoint and not self._primes
+        self._ahead = (
+            place.site.prompts_ahead and self._known and endpoint and not self._primes
+        )
         # Whether GuideLLM itself waits, instead of the shell that starts it.
         self._held = self._ahead or self._primes
 
@@ -116,10 +126,14 @@ class LoadJobs:
         self._levels = levels
         if self._primes and not self._known:
             version = self._place.specification.versions["guidellm"]
-            raise LoadError(f"the workload primes the caches, which needs GuideLLM {_RELEASE}x, not {version}")
+            raise LoadError(
+                f"the workload primes the caches, which needs GuideLLM {_RELEASE}x, not {version}"
+            )
         self._prepare(levels[0])
 
-    def generate(self, level: Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
+    def generate(
+        self, level: Level, report: Path, watch: Watch, sending: Event
+    ) -> LoadResult:
         """Run the level's generator and copy its report and its log here. Raises LoadError."""
         self._prepare(level)
         prepared = self._prepared.pop(level.index)
@@ -131,7 +145,11 @@ class LoadJobs:
         follower = Follower(self._place.api, pod, CONTAINER, log)
         try:
             primed: load.Primed | None = None
-            began, begin = (self._tell(pod, _PRIME), time.monotonic()) if self._primes else (0.0, 0.0)
+            began, begin = (
+                (self._tell(pod, _PRIME), time.monotonic())
+                if self._primes
+                else (0.0, 0.0)
+            )
             self._until_ready(pod, level, watch)
             if self._primes:
                 primed = load.primed_facts(self._in_pod(pod, _SAID))
@@ -139,7 +157,9 @@ class LoadJobs:
             there, told = self._tell(pod, _TELL), time.monotonic()
             if not self._primes:
                 began, begin = there, told
-            for later in [entry for entry in self._levels if entry.index > level.index][:1]:
+            for later in [entry for entry in self._levels if entry.index > level.index][
+                :1
+            ]:
                 self._prepare(later)
             ended = self._until_ended(pod, level, told, watch, follower)
             end = time.monotonic()
@@ -153,19 +173,27 @@ class LoadJobs:
         self._fetch(ended, report)
         for kind in (JOB, CONFIG_MAP):
             self._place.api.delete(kind, prepared.job, self._place.namespace)
-        return LoadResult(load_command(self._place, level, self._target), began, begin, end, primed)
+        return LoadResult(
+            load_command(self._place, level, self._target), began, begin, end, primed
+        )
 
     def _prepare(self, level: Level) -> None:
         """Create a level's Job unless it exists, after deleting an older one; `_running` waits for its pod."""
         if level.index in self._prepared:
             return
         place = self._place
-        script = _BEGIN + (_PRIMING if self._primes else f"{_HOLD if self._ahead else ''}{_WAIT}")
+        script = _BEGIN + (
+            _PRIMING if self._primes else f"{_HOLD if self._ahead else ''}{_WAIT}"
+        )
         argv = ["sh", "-c", script, _GO, *load_command(place, level, self._target)]
         files, deadline_s = self._files(level), self._deadline_s(level)
-        documents = load_job(place, level.index, argv, self._environment(level), files, deadline_s)
+        documents = load_job(
+            place, level.index, argv, self._environment(level), files, deadline_s
+        )
         name = documents[-1]["metadata"]["name"]
-        if place.api.delete(JOB, name, place.namespace, propagation="Foreground", grace_s=0):
+        if place.api.delete(
+            JOB, name, place.namespace, propagation="Foreground", grace_s=0
+        ):
             self._until_gone(name)
         place.api.apply(documents)
         self._prepared[level.index] = Prepared(name, time.monotonic())
@@ -173,18 +201,35 @@ class LoadJobs:
     def _files(self, level: Level) -> dict[str, str]:
         """Return a level's input files, compressed and in base64, for a ConfigMap. Raises LoadError."""
         with tempfile.TemporaryDirectory() as folder:
-            data = load.write_data(self._workload, level, Path(folder, level.report_name))
-            paths = [*([Path(sitecustomize.__file__)] if self._held else []), *([data] if data else [])]
-            packed = {f"{path.name}.gz": gzip.compress(path.read_bytes(), mtime=0) for path in paths}
+            data = load.write_data(
+                self._workload, level, Path(folder, level.report_name)
+            )
+            paths = [
+                *([Path(sitecustomize.__file__)] if self._held else []),
+                *([data] if data else []),
+            ]
+            packed = {
+                f"{path.name}.gz": gzip.compress(path.read_bytes(), mtime=0)
+                for path in paths
+            }
         size = sum(map(len, packed.values()))
         if size > _FILES_BYTES:
             said = f"the trace of level {level.streams} takes {size} bytes compressed, a ConfigMap holds {_FILES_BYTES}"
-            raise LoadError(f"{said}: declare fewer seconds or requests", code="trace_too_large", bytes=size)
-        return {name: base64.b64encode(content).decode() for name, content in packed.items()}
+            raise LoadError(
+                f"{said}: declare fewer seconds or requests",
+                code="trace_too_large",
+                bytes=size,
+            )
+        return {
+            name: base64.b64encode(content).decode() for name, content in packed.items()
+        }
 
     def _deadline_s(self, level: Level) -> float:
         """Return the seconds after which the cluster ends a level's Job, including its wait for the previous level."""
-        limits = (load.time_limit_s(load.lasting(self._workload, one), one.streams) for one in (*self._levels, level))
+        limits = (
+            load.time_limit_s(load.lasting(self._workload, one), one.streams)
+            for one in (*self._levels, level)
+        )
         return 2 * (max(limits) + _FETCH_S + self._place.start_seconds)
 
     def _running(self, prepared: Prepared, log: Path) -> Document:
@@ -192,7 +237,11 @@ class LoadJobs:
         place, name = self._place, prepared.job
         # While a level runs, the pod of the next one may have no room, because the level's own pod takes it.
         usual, waited_s = place.patience, time.monotonic() - prepared.made
-        patience = replace(usual, unschedulable_s=usual.unschedulable_s + waited_s, unseen_s=usual.unseen_s + waited_s)
+        patience = replace(
+            usual,
+            unschedulable_s=usual.unschedulable_s + waited_s,
+            unseen_s=usual.unseen_s + waited_s,
+        )
         target = WaitTarget(place.api, JOB, place.namespace, name, patience)
 
         def look() -> WaitState:
@@ -200,10 +249,20 @@ class LoadJobs:
             for pod in pods:
                 if (code := exit_code(pod)) is not None:
                     with contextlib.suppress(ClusterError):
-                        log.write_text(place.api.logs(place.namespace, pod["metadata"]["name"], CONTAINER))
-                    ended = f"GuideLLM ended ({exit_of(code)}) before it had sent anything"
-                    raise LoadError(f"{ended}{last_words(log, only_line=True)}; see {log}")
-            if running := [pod for pod in pods if pod["status"].get("phase") == "Running"]:
+                        log.write_text(
+                            place.api.logs(
+                                place.namespace, pod["metadata"]["name"], CONTAINER
+                            )
+                        )
+                    ended = (
+                        f"GuideLLM ended ({exit_of(code)}) before it had sent anything"
+                    )
+                    raise LoadError(
+                        f"{ended}{last_words(log, only_line=True)}; see {log}"
+                    )
+            if running := [
+                pod for pod in pods if pod["status"].get("phase") == "Running"
+            ]:
                 return WaitState(True, "its pod runs", running)
             found = target.read()
             if not pods and found is not None:
@@ -223,12 +282,16 @@ class LoadJobs:
                     return
             elapsed_s = time.monotonic() - begin
             if elapsed_s > limit_s:
-                raise LoadError(f"the load generator in pod {name} was not ready to send after {limit_s:.0f} s")
+                raise LoadError(
+                    f"the load generator in pod {name} was not ready to send after {limit_s:.0f} s"
+                )
             watch(elapsed_s)
             time.sleep(_POLL_S)
 
     def _run(self, pod: str, script: str) -> Executed:
-        return self._place.api.exec(self._place.namespace, pod, CONTAINER, ["sh", "-c", script, _GO])
+        return self._place.api.exec(
+            self._place.namespace, pod, CONTAINER, ["sh", "-c", script, _GO]
+        )
 
     def _in_pod(self, pod: Document, script: str) -> str:
         """Run a script, which may safely run twice, in a generator's pod; return what it prints. Raises LoadError."""
@@ -241,7 +304,9 @@ class LoadJobs:
                 if not left:
                     raise
         if done.returncode:
-            raise LoadError(f"the load generator in pod {name} cannot be started: {done.said}")
+            raise LoadError(
+                f"the load generator in pod {name} cannot be started: {done.said}"
+            )
         return done.text
 
     def _tell(self, pod: Document, script: str) -> float:
@@ -262,20 +327,39 @@ class LoadJobs:
         offset_s = there - asked - spent_s / 2 - ahead_s
         return round(offset_s, 3) if abs(offset_s) > doubt_s + spent_s / 2 else 0.0
 
-    def _until_ended(self, pod: Document, level: Level, begin: float, watch: Watch, follower: Follower) -> Document:
+    def _until_ended(
+        self,
+        pod: Document,
+        level: Level,
+        begin: float,
+        watch: Watch,
+        follower: Follower,
+    ) -> Document:
         workload = load.lasting(self._workload, level)
-        limit_s = load.sending_limit_s(workload) if self._held else load.time_limit_s(workload, level.streams)
+        limit_s = (
+            load.sending_limit_s(workload)
+            if self._held
+            else load.time_limit_s(workload, level.streams)
+        )
         name, uid, log = pod["metadata"]["name"], pod["metadata"]["uid"], follower.log
         while True:
             found = self._place.api.read(POD, name, self._place.namespace)
-            if found is None or found["metadata"]["uid"] != uid or found["metadata"].get("deletionTimestamp"):
-                raise LoadError(f"the load generator's pod {name} was deleted while it ran; see {log}")
+            if (
+                found is None
+                or found["metadata"]["uid"] != uid
+                or found["metadata"].get("deletionTimestamp")
+            ):
+                raise LoadError(
+                    f"the load generator's pod {name} was deleted while it ran; see {log}"
+                )
             if exit_code(found) is not None:
                 return found
             elapsed_s = time.monotonic() - begin
             if elapsed_s > limit_s:
                 words = last_words(log, follower.offset)
-                raise LoadError(f"GuideLLM was still running after {limit_s:.0f} s{words}; see {log}")
+                raise LoadError(
+                    f"GuideLLM was still running after {limit_s:.0f} s{words}; see {log}"
+                )
             watch(elapsed_s)
             time.sleep(_POLL_S)
 
@@ -283,9 +367,19 @@ class LoadJobs:
         """Copy the complete report of a generator that has ended. Raises LoadError."""
         place, name = self._place, pod["metadata"]["name"]
         try:
-            collect(place.api, place.namespace, name, KEEPER, f"{LOAD_FOLDER}/{report.name}", report, say=self._say)
+            collect(
+                place.api,
+                place.namespace,
+                name,
+                KEEPER,
+                f"{LOAD_FOLDER}/{report.name}",
+                report,
+                say=self._say,
+            )
         except ClusterError as error:
-            raise LoadError(f"GuideLLM's report {report.name} cannot be copied: {error}") from error
+            raise LoadError(
+                f"GuideLLM's report {report.name} cannot be copied: {error}"
+            ) from error
 
     def _environment(self, level: Level) -> dict[str, str]:
         found = load.environment(self._cpus, self._workload)
@@ -294,8 +388,12 @@ class LoadJobs:
             found.pop("HF_HUB_OFFLINE", None)
         if self._held:
             found["PYTHONPATH"] = LOAD_FOLDER
-            found |= load.priming_environment(self._workload, level, load_target(self._place, self._target))
-        return {name: value for name, value in found.items() if name not in _OF_THE_IMAGE}
+            found |= load.priming_environment(
+                self._workload, level, load_target(self._place, self._target)
+            )
+        return {
+            name: value for name, value in found.items() if name not in _OF_THE_IMAGE
+        }
 
     def _until_gone(self, job: str) -> None:
         deadline = time.monotonic() + _GONE_S
@@ -308,7 +406,13 @@ class LoadJobs:
 def exit_code(pod: Mapping[str, Any]) -> int | None:
     """Return the exit code of a pod's load generator, None while it runs; the report's container may still run then."""
     states = [
-        one.get("state") or {} for one in pod["status"].get("containerStatuses") or [] if one["name"] == CONTAINER
+        one.get("state") or {}
+        for one in pod["status"].get("containerStatuses") or []
+        if one["name"] == CONTAINER
     ]
     ended = states[0].get("terminated") if states else None
-    return int(ended["exitCode"]) if ended else {"Succeeded": 0, "Failed": 1}.get(pod["status"].get("phase", ""))
+    return (
+        int(ended["exitCode"])
+        if ended
+        else {"Succeeded": 0, "Failed": 1}.get(pod["status"].get("phase", ""))
+    )

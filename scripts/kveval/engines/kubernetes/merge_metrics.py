@@ -29,7 +29,11 @@ def merged(pages: Sequence[str]) -> str:
                 own = f'replica="{number}"' + (f",{labels}" if labels else "")
                 samples.setdefault(_family(name), []).append(f"{name}{{{own}}} {value}")
         heads = own_heads | heads
-    lines = [line for family, found in samples.items() for line in (*heads.get(family, []), *found)]
+    lines = [
+        line
+        for family, found in samples.items()
+        for line in (*heads.get(family, []), *found)
+    ]
     return "\n".join([*lines, ""])
 
 

@@ -49,24 +49,37 @@ class Neighbours:
             own = place.pod_labels("").items() - {(f"{names.PREFIX}/component", "")}
             for pod in pods:
                 metadata = pod["metadata"]
-                if not own <= (metadata.get("labels") or {}).items() and is_busy(pod, resource):
-                    self._seen.add(f"{node}: {metadata['namespace']}/{metadata['name']}")
+                if not own <= (metadata.get("labels") or {}).items() and is_busy(
+                    pod, resource
+                ):
+                    self._seen.add(
+                        f"{node}: {metadata['namespace']}/{metadata['name']}"
+                    )
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of run.json: the pods, and whether those of all namespaces could be seen."""
-        return {"neighbours": sorted(self._seen), "neighbours_of": "cluster" if self._all_seen else "namespace"}
+        return {
+            "neighbours": sorted(self._seen),
+            "neighbours_of": "cluster" if self._all_seen else "namespace",
+        }
 
 
 @contextlib.contextmanager
-def announced(place: RunContext, nodes: Sequence[str], say: Say) -> Iterator[Neighbours]:
+def announced(
+    place: RunContext, nodes: Sequence[str], say: Say
+) -> Iterator[Neighbours]:
     """Announce a measurement on `nodes`, wait for earlier campaigns there, and note foreign pods before and after."""
     found = Neighbours(place, nodes)
     with contextlib.ExitStack() as stack:
         try:
             about = {NODES_ANNOTATION: ",".join(nodes)}
-            lease = stack.enter_context(leases.held(place, say, about, COMPONENT, place.site.pcp_namespace))
+            lease = stack.enter_context(
+                leases.held(place, say, about, COMPONENT, place.site.pcp_namespace)
+            )
         except Refused as error:
-            say(f"other campaigns cannot be told that this run measures on {', '.join(nodes)} ({error})")
+            say(
+                f"other campaigns cannot be told that this run measures on {', '.join(nodes)} ({error})"
+            )
         else:
             _wait_for_turn(place, lease.document, nodes, say)
         found.look()
@@ -77,37 +90,59 @@ def announced(place: RunContext, nodes: Sequence[str], say: Say) -> Iterator[Nei
                 found.look()
 
 
-def _wait_for_turn(place: RunContext, own: Document, nodes: Sequence[str], say: Say) -> None:
+def _wait_for_turn(
+    place: RunContext, own: Document, nodes: Sequence[str], say: Say
+) -> None:
     """Wait until no other campaign's run that came earlier measures on one of the nodes."""
     time.sleep(_SETTLE_S)
     reminded = float("-inf")
-    while before := earlier(leases.living(place.api, place.site.pcp_namespace, None, COMPONENT), own, nodes):
+    while before := earlier(
+        leases.living(place.api, place.site.pcp_namespace, None, COMPONENT), own, nodes
+    ):
         text = f"{_campaign(before[0])} ({leases.holder_of(before[0])})"
         if place.site.share_nodes:
             say(f"campaign {text} also measures on {', '.join(nodes)}")
             return
         if time.monotonic() - reminded >= _REMIND_S:
-            say(f"waiting: campaign {text} measures on {', '.join(nodes)}; set cluster.share_nodes not to wait")
+            say(
+                f"waiting: campaign {text} measures on {', '.join(nodes)}; set cluster.share_nodes not to wait"
+            )
             reminded = time.monotonic()
         time.sleep(_POLL_S)
 
 
-def earlier(others: Sequence[Document], own: Mapping[str, Any], nodes: Sequence[str]) -> list[Document]:
+def earlier(
+    others: Sequence[Document], own: Mapping[str, Any], nodes: Sequence[str]
+) -> list[Document]:
     """Return the Leases of other campaigns, made before `own`, for one of the nodes."""
 
     def announces(metadata: Mapping[str, Any]) -> set[str]:
-        return set((metadata.get("annotations") or {}).get(NODES_ANNOTATION, "").split(","))
+        return set(
+            (metadata.get("annotations") or {}).get(NODES_ANNOTATION, "").split(",")
+        )
 
-    found = [lease for lease in others if _campaign(lease) != _campaign(own) and _age(lease) < _age(own)]
+    found = [
+        lease
+        for lease in others
+        if _campaign(lease) != _campaign(own) and _age(lease) < _age(own)
+    ]
     return [lease for lease in found if announces(lease["metadata"]) & set(nodes)]
 
 
 def is_busy(pod: Mapping[str, Any], gpu_resource: str) -> bool:
     """Tell whether a pod may disturb a measurement: it requests a GPU or a whole CPU and is not from a DaemonSet."""
-    if any(owner.get("kind") == "DaemonSet" for owner in pod["metadata"].get("ownerReferences") or []):
+    if any(
+        owner.get("kind") == "DaemonSet"
+        for owner in pod["metadata"].get("ownerReferences") or []
+    ):
         return False
-    asked = [(entry.get("resources") or {}).get("requests") or {} for entry in pod["spec"]["containers"]]
-    gpus, cpus = (sum(quantity(one.get(name)) for one in asked) for name in (gpu_resource, "cpu"))
+    asked = [
+        (entry.get("resources") or {}).get("requests") or {}
+        for entry in pod["spec"]["containers"]
+    ]
+    gpus, cpus = (
+        sum(quantity(one.get(name)) for one in asked) for name in (gpu_resource, "cpu")
+    )
     return gpus > 0 or cpus >= _BUSY_CPUS
 
 
@@ -116,4 +151,6 @@ def _campaign(lease: Mapping[str, Any]) -> str:
 
 
 def _age(lease: Mapping[str, Any]) -> tuple[str, str]:
-    return str(lease["metadata"].get("creationTimestamp")), str(lease["metadata"].get("uid"))
+    return str(lease["metadata"].get("creationTimestamp")), str(
+        lease["metadata"].get("uid")
+    )

@@ -13,10 +13,17 @@ from kveval.engines.kubernetes.manifests.requirements import quantity
 Gpu = Mapping[str, Any]
 """One GPU: name, memory_bytes, driver."""
 _MACHINE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
-_GPU_PRODUCT = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "amd.com/gpu.product-name")
+_GPU_PRODUCT = (
+    "nvidia.com/gpu.product",
+    "cloud.google.com/gke-accelerator",
+    "amd.com/gpu.product-name",
+)
 _GPU_MEMORY_MIB = "nvidia.com/gpu.memory"
 _GPU_DRIVER = "nvidia.com/cuda.driver-version.full"
-_CPU_MODEL = ("feature.node.kubernetes.io/cpu-model.name", "cpu-feature.node.kubevirt.io/model")
+_CPU_MODEL = (
+    "feature.node.kubernetes.io/cpu-model.name",
+    "cpu-feature.node.kubevirt.io/model",
+)
 
 
 def fitting(nodes: Iterable[Document], site: Cluster, *, gpus: bool) -> list[Document]:
@@ -26,14 +33,23 @@ def fitting(nodes: Iterable[Document], site: Cluster, *, gpus: bool) -> list[Doc
         node
         for node in nodes
         if wanted <= (node["metadata"].get("labels") or {}).items()
-        and (not gpus or quantity(node["status"].get("capacity", {}).get(site.gpu_resource)) >= 1)
+        and (
+            not gpus
+            or quantity(node["status"].get("capacity", {}).get(site.gpu_resource)) >= 1
+        )
     ]
 
 
-def adoptable(nodes: Sequence[Mapping[str, Any]], gpu_resource: str, servers: int) -> list[str]:
+def adoptable(
+    nodes: Sequence[Mapping[str, Any]], gpu_resource: str, servers: int
+) -> list[str]:
     """Return the fingerprints that a run with `servers` servers may get on these nodes, of one or several kinds."""
     kinds = {fingerprint([node], gpu_resource): node for node in nodes}
-    mixed = (chosen for count in range(1, servers + 1) for chosen in itertools.combinations(kinds.values(), count))
+    mixed = (
+        chosen
+        for count in range(1, servers + 1)
+        for chosen in itertools.combinations(kinds.values(), count)
+    )
     return list(dict.fromkeys(fingerprint(chosen, gpu_resource) for chosen in mixed))
 
 
@@ -43,7 +59,9 @@ def fingerprint(nodes: Sequence[Mapping[str, Any]], gpu_resource: str) -> str:
     return hashlib.sha256("\n".join(sorted(kinds)).encode()).hexdigest()[:12]
 
 
-def describe(nodes: Sequence[Mapping[str, Any]], gpu_resource: str, gpus: Sequence[Gpu]) -> dict[str, Any]:
+def describe(
+    nodes: Sequence[Mapping[str, Any]], gpu_resource: str, gpus: Sequence[Gpu]
+) -> dict[str, Any]:
     """Describe the servers' nodes as kveval.host.hardware describes a host; CPU and memory are those of the first node.
 
     `gpus`: the servers' GPUs, as nvidia-smi in their pods reports them.
@@ -51,7 +69,9 @@ def describe(nodes: Sequence[Mapping[str, Any]], gpu_resource: str, gpus: Sequen
     first = min(nodes, key=lambda node: str(node["metadata"]["name"]))
     labels, form = first["metadata"].get("labels") or {}, stable(first, gpu_resource)
     return {
-        "cpu_model": _first(labels, _CPU_MODEL) or form["machine"] or form["architecture"],
+        "cpu_model": _first(labels, _CPU_MODEL)
+        or form["machine"]
+        or form["architecture"],
         "cpus": int(form["cpus"]),
         "memory_bytes": int(quantity(first["status"]["capacity"]["memory"])),
         "gpus": list(gpus),
@@ -75,7 +95,10 @@ def labelled_gpu(node: Mapping[str, Any], gpu_resource: str) -> Gpu:
 
 def stable(node: Mapping[str, Any], gpu_resource: str) -> dict[str, Any]:
     """Return the properties of a node that affect measurements and do not change by restarts and updates."""
-    capacity, labels = node["status"].get("capacity", {}), node["metadata"].get("labels") or {}
+    capacity, labels = (
+        node["status"].get("capacity", {}),
+        node["metadata"].get("labels") or {},
+    )
     return {
         "architecture": node["status"].get("nodeInfo", {}).get("architecture", ""),
         "cpus": round(quantity(capacity.get("cpu"))),
@@ -83,7 +106,11 @@ def stable(node: Mapping[str, Any], gpu_resource: str) -> dict[str, Any]:
         "gpus": round(quantity(capacity.get(gpu_resource))),
         "gpu": _first(labels, _GPU_PRODUCT),
         "machine": _first(labels, _MACHINE),
-        **({"gpu_memory_mib": labels[_GPU_MEMORY_MIB]} if _GPU_MEMORY_MIB in labels else {}),
+        **(
+            {"gpu_memory_mib": labels[_GPU_MEMORY_MIB]}
+            if _GPU_MEMORY_MIB in labels
+            else {}
+        ),
     }
 
 

@@ -28,7 +28,9 @@ def fetch_from_pod(place: RunContext, pod: Mapping[str, Any], port: int) -> Fetc
     api, namespace, name = place.api, place.namespace, str(pod["metadata"]["name"])
     target = f"{POD.path(namespace, f'{name}:{port}')}/proxy"
 
-    def fetched(path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
+    def fetched(
+        path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0
+    ) -> bytes:
         path, _, query = path.partition("?")
         pairs = dict(parse_qsl(query))
         try:
@@ -36,13 +38,17 @@ def fetch_from_pod(place: RunContext, pod: Mapping[str, Any], port: int) -> Fetc
             answer = api.of_pod(
                 namespace,
                 name,
-                lambda: api.once(method, target + path, query=pairs, body=body, timeout_s=timeout_s),
+                lambda: api.once(
+                    method, target + path, query=pairs, body=body, timeout_s=timeout_s
+                ),
                 final=AWAY,
             )
         except ClusterError as error:
             # Without a status nothing is known about the pod: the API server, or the pod's node, does not answer.
             code = WAY_LOST if error.status is None else ""
-            raise HttpError(f"{method} {path} of pod {name} failed: {error}", code=code, pod=name) from error
+            raise HttpError(
+                f"{method} {path} of pod {name} failed: {error}", code=code, pod=name
+            ) from error
         return answer.body
 
     return fetched
@@ -56,13 +62,17 @@ def direct_url(place: RunContext, port: int) -> str | None:
     return filled_url(site.address, place, port)
 
 
-def store_in(place: RunContext, pod: Mapping[str, Any], name: str, log: object) -> KeyValueStore:
+def store_in(
+    place: RunContext, pod: Mapping[str, Any], name: str, log: object
+) -> KeyValueStore:
     """Return the store of a pod, queried with the store's client in the pod: its port need not be reachable."""
 
     def send(command: str) -> str:
         argv = [f"{name}-cli", "-p", str(place.ports[f"{name}_port"]), *command.split()]
         try:
-            done = place.api.exec(place.namespace, pod["metadata"]["name"], name, argv, timeout_s=15.0)
+            done = place.api.exec(
+                place.namespace, pod["metadata"]["name"], name, argv, timeout_s=15.0
+            )
         except ClusterError as error:
             raise ValueError(str(error)) from error
         if done.returncode:
@@ -84,15 +94,25 @@ class PodPicker(Sidecar):
     def counters(self) -> dict[str, float]:
         """Return its counters of scheduling and of the index. Raises SidecarError."""
         try:
-            found = parse_counters(self._fetch("/metrics", timeout_s=10.0).decode(), prefix="")
+            found = parse_counters(
+                self._fetch("/metrics", timeout_s=10.0).decode(), prefix=""
+            )
         except (CounterError, HttpError) as error:
-            raise SidecarError(f"the endpoint picker: {error}; see {self.log}") from error
-        return {name: value for name, value in found.items() if name.startswith(_PICKER_COUNTERS)}
+            raise SidecarError(
+                f"the endpoint picker: {error}; see {self.log}"
+            ) from error
+        return {
+            name: value
+            for name, value in found.items()
+            if name.startswith(_PICKER_COUNTERS)
+        }
 
 
 def container_of(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a container of a pod's specification, {} if it has none of this name."""
-    return next((entry for entry in pod["spec"]["containers"] if entry["name"] == name), {})
+    return next(
+        (entry for entry in pod["spec"]["containers"] if entry["name"] == name), {}
+    )
 
 
 def command_line(pod: Mapping[str, Any], container: str) -> list[str]:
@@ -103,7 +123,10 @@ def command_line(pod: Mapping[str, Any], container: str) -> list[str]:
 
 def environment(pod: Mapping[str, Any], container: str) -> dict[str, str]:
     """Return a container's environment; for a value from a Secret or the like, only its source is named."""
-    return {entry["name"]: _value(entry) for entry in container_of(pod, container).get("env") or []}
+    return {
+        entry["name"]: _value(entry)
+        for entry in container_of(pod, container).get("env") or []
+    }
 
 
 def _value(entry: Mapping[str, Any]) -> str:

@@ -16,9 +16,20 @@ from kveval.engines.kubernetes import leases, merge_metrics
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import collect
-from kveval.engines.kubernetes.api.errors import NO_ANSWER, ClusterError, NodeNotReady, Refused
+from kveval.engines.kubernetes.api.errors import (
+    NO_ANSWER,
+    ClusterError,
+    NodeNotReady,
+    Refused,
+)
 from kveval.engines.kubernetes.api.exec import Executed
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, DAEMON_SET, JOB, POD, Document
+from kveval.engines.kubernetes.api.kinds import (
+    CONFIG_MAP,
+    DAEMON_SET,
+    JOB,
+    POD,
+    Document,
+)
 from kveval.engines.kubernetes.api.names import labels, object_name, selector
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
@@ -31,7 +42,11 @@ from kveval.engines.kubernetes.manifests.recorder import (
 )
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import is_ready
-from kveval.engines.kubernetes.wait.rollout import RolloutError, require_unchanged, wait_for_daemonset
+from kveval.engines.kubernetes.wait.rollout import (
+    RolloutError,
+    require_unchanged,
+    wait_for_daemonset,
+)
 from kveval.engines.protocol import Say
 from kveval.host.processes import signals_deferred
 from kveval.pcp.archive_tools import archive_files, rewrite_archive
@@ -57,9 +72,14 @@ class NodeRecording:
     recording was collected.
     """
 
-    def __init__(self, place: RunContext, pod: Document, mark: str, directory: Path = Path()) -> None:
+    def __init__(
+        self, place: RunContext, pod: Document, mark: str, directory: Path = Path()
+    ) -> None:
         self.place, self.pod, self.mark = place, pod, mark
-        self.name, self.node = str(pod["metadata"]["name"]), str(pod["spec"]["nodeName"])
+        self.name, self.node = (
+            str(pod["metadata"]["name"]),
+            str(pod["spec"]["nodeName"]),
+        )
         self.folder = f"{ROOT}/{mark}"
         self.archive = directory / self.node / "pcp"
         self.sources: Mapping[str, str] = {}
@@ -68,9 +88,13 @@ class NodeRecording:
     def tell(self, sources: Mapping[str, str]) -> None:
         """Set these endpoints; they replace those with the same names. Raises RecordingError."""
         self.sources = sources
-        pairs = [word for name, url in sources.items() for word in (self._own(name), url)]
+        pairs = [
+            word for name, url in sources.items() for word in (self._own(name), url)
+        ]
         program = Path(merge_metrics.__file__).read_text(encoding="utf-8")
-        self._require(self.run(scripts.SOURCES, program, *pairs), "cannot set its sources")
+        self._require(
+            self.run(scripts.SOURCES, program, *pairs), "cannot set its sources"
+        )
 
     def start(self, processes: Sequence[int]) -> None:
         """Start pmlogger once every endpoint can be read; return once values are logged. Raises RecordingError."""
@@ -80,10 +104,18 @@ class NodeRecording:
         while missing := self.run(scripts.MISSING, *own).text.split():
             # pmlogger never logs an endpoint that does not answer when it starts.
             if time.monotonic() > deadline:
-                urls = ", ".join(f"{name} ({url})" for name, url in self.sources.items() if self._own(name) in missing)
-                raise RecordingError(f"the recorder's pod {self.name} has no metrics within {_READY_S:.0f} s: {urls}")
+                urls = ", ".join(
+                    f"{name} ({url})"
+                    for name, url in self.sources.items()
+                    if self._own(name) in missing
+                )
+                raise RecordingError(
+                    f"the recorder's pod {self.name} has no metrics within {_READY_S:.0f} s: {urls}"
+                )
             time.sleep(_POLL_S)
-        groups = {self._own(name): name for name in self.sources} | {name: name for name in self.shared}
+        groups = {self._own(name): name for name in self.sources} | {
+            name: name for name in self.shared
+        }
         logged = [word for pair in groups.items() for word in pair]
         interval = f"{self.place.site.recorder.interval_s * 1000:.0f}"
         argv = [CONFIGURATION, process_block(processes), interval, *logged]
@@ -92,13 +124,17 @@ class NodeRecording:
             if begun.returncode == _ENDED:
                 self._require(begun, "records nothing")
             if time.monotonic() > deadline:
-                raise RecordingError(f"pmlogger in pod {self.name} logged nothing within {_READY_S:.0f} s")
+                raise RecordingError(
+                    f"pmlogger in pod {self.name} logged nothing within {_READY_S:.0f} s"
+                )
             time.sleep(_POLL_S)
 
     def alive(self) -> None:
         """Raise RecordingError unless pmlogger, pmcd and every agent run."""
         found = self.run(scripts.ALIVE)
-        self._require(found, "does not answer: pmcd, or an agent that it waits for, is silent")
+        self._require(
+            found, "does not answer: pmcd, or an agent that it waits for, is silent"
+        )
         for name in dead_agents(found.text):
             raise RecordingError(f"PCP's {name} agent died in pod {self.name}")
 
@@ -111,12 +147,17 @@ class NodeRecording:
         brought = self.archive.parent / "brought"
         try:
             namespace = self.place.site.pcp_namespace
-            collect(self.place.api, namespace, self.name, CONTAINER, self.folder, brought)
+            collect(
+                self.place.api, namespace, self.name, CONTAINER, self.folder, brought
+            )
         except ClusterError as error:
             raise RecordingError(f"the archive cannot be copied: {error}") from error
         if not archive_files(brought / "archive" / "pcp"):
             raise RecordingError(f"pmlogger in pod {self.name} left no archive")
-        renamed = {f"openmetrics.{self._own(name)}": f"openmetrics.{name}" for name in self.sources}
+        renamed = {
+            f"openmetrics.{self._own(name)}": f"openmetrics.{name}"
+            for name in self.sources
+        }
         rewrite_archive(brought / "archive" / "pcp", self.archive, renamed, self.node)
         self.release()
 
@@ -134,7 +175,9 @@ class NodeRecording:
         """Run a script in the pod and return its result, whatever its exit code. Raises RecordingError."""
         argv = ["sh", "-c", script, self.folder, *arguments]
         try:
-            return self.place.api.exec(self.place.site.pcp_namespace, self.name, CONTAINER, argv)
+            return self.place.api.exec(
+                self.place.site.pcp_namespace, self.name, CONTAINER, argv
+            )
         except ClusterError as error:
             said = f"the recorder's pod {self.name} cannot be asked: {error}"
             # Those errors name the cause already.
@@ -158,7 +201,9 @@ class NodeRecording:
 
     def _require(self, done: Executed, what: str) -> None:
         if done.returncode == _ENDED:
-            raise RecordingError(f"pmlogger ended in pod {self.name}: {' '.join(done.text.split())}")
+            raise RecordingError(
+                f"pmlogger ended in pod {self.name}: {' '.join(done.text.split())}"
+            )
         if done.returncode:
             said = done.said or f"exit code {done.returncode}"
             raise RecordingError(f"the recorder's pod {self.name} {what}: {said}")
@@ -210,7 +255,9 @@ def deploy(place: RunContext, nodes: Sequence[str], say: Say) -> list[Document]:
     """Start the campaign's recorder unless it runs; return its ready pods on `nodes`, in the order of `nodes`."""
     place.api.apply(recording_documents(place.campaign, place.site))
     namespace, name = place.site.pcp_namespace, recorder_name(place.campaign)
-    pods = wait_for_daemonset(place.api, namespace, name, nodes, _START_S, say, place.patience)
+    pods = wait_for_daemonset(
+        place.api, namespace, name, nodes, _START_S, say, place.patience
+    )
     return sorted(pods, key=lambda pod: nodes.index(pod["spec"]["nodeName"]))
 
 
@@ -220,13 +267,19 @@ def mark_of(place: RunContext) -> str:
 
 
 def begin(
-    place: RunContext, pods: Sequence[Document], directory: Path, sources: Mapping[str, str], beside: Sequence[Document]
+    place: RunContext,
+    pods: Sequence[Document],
+    directory: Path,
+    sources: Mapping[str, str],
+    beside: Sequence[Document],
 ) -> ClusterRecording:
     """Start recording in the recorder's pods `pods`; the first reads the endpoints `sources`. Raises RecordingError.
 
     `beside`: pods whose processes are recorded as well.
     """
-    found = ClusterRecording([NodeRecording(place, pod, mark_of(place), directory) for pod in pods])
+    found = ClusterRecording(
+        [NodeRecording(place, pod, mark_of(place), directory) for pod in pods]
+    )
     found.release()
     first = found.nodes[0]
     first.sources = sources
@@ -234,9 +287,17 @@ def begin(
         for node in found.nodes:
             # An endpoint with one address for all nodes is recorded on one of them.
             urls = place.site.recorder.sources.items()
-            node.shared = [name for name, url in urls if node is first or "{host}" in url]
-            uids = [str(pod["metadata"]["uid"]) for pod in beside if pod["spec"].get("nodeName") == node.node]
-            node.start([int(word) for word in node.run(scripts.PROCESSES, *uids).text.split()])
+            node.shared = [
+                name for name, url in urls if node is first or "{host}" in url
+            ]
+            uids = [
+                str(pod["metadata"]["uid"])
+                for pod in beside
+                if pod["spec"].get("nodeName") == node.node
+            ]
+            node.start(
+                [int(word) for word in node.run(scripts.PROCESSES, *uids).text.split()]
+            )
     except BaseException:
         found.release()
         raise
@@ -256,10 +317,14 @@ def remove_stale(place: RunContext, living: Sequence[str], say: Say) -> None:
         for mark in NodeRecording(place, pod, "none").run(scripts.LIST).text.split():
             if mark not in living:
                 NodeRecording(place, pod, mark).release()
-                say(f"ended the recording {mark} that a killed run left in pod {pod['metadata']['name']}")
+                say(
+                    f"ended the recording {mark} that a killed run left in pod {pod['metadata']['name']}"
+                )
 
 
-def release_recorder(site: Cluster, campaign: str, say: Say, api: Api | None = None) -> None:
+def release_recorder(
+    site: Cluster, campaign: str, say: Say, api: Api | None = None
+) -> None:
     """Remove the campaign's recorder, which its runs share, unless one of them is being measured.
 
     The model cache stays, because it takes hours to fill. A failure is reported, not raised, because the measured data
@@ -271,7 +336,9 @@ def release_recorder(site: Cluster, campaign: str, say: Say, api: Api | None = N
             if not leases.living(api, site.namespace, campaign):
                 _remove_recorder(api, site, campaign, say)
     except ClusterError as error:
-        say(f"the campaign's recorder was not removed ({error}); snakemake teardown removes it")
+        say(
+            f"the campaign's recorder was not removed ({error}); snakemake teardown removes it"
+        )
 
 
 def await_removal(place: RunContext, say: Say) -> None:
@@ -290,7 +357,10 @@ def await_removal(place: RunContext, say: Say) -> None:
 @contextlib.contextmanager
 def _removal_alone(api: Api, site: Cluster, campaign: str, say: Say) -> Iterator[None]:
     """Hold the Lease of whoever looks for the campaign's living runs and removes their recorder if there are none."""
-    metadata: Document = {"name": object_name("", None, _REMOVAL, campaign), "namespace": site.pcp_namespace}
+    metadata: Document = {
+        "name": object_name("", None, _REMOVAL, campaign),
+        "namespace": site.pcp_namespace,
+    }
     metadata |= {"labels": labels(campaign, "", None, "", _REMOVAL)}
     awaited = "the campaign's recorder: {holder} is removing it"
     with contextlib.ExitStack() as stack:
@@ -305,4 +375,11 @@ def _removal_alone(api: Api, site: Cluster, campaign: str, say: Say) -> Iterator
 
 def _remove_recorder(api: Api, site: Cluster, campaign: str, say: Say) -> None:
     chosen = selector(campaign, component=COMPONENT)
-    remove(api, chosen, [site.pcp_namespace], kinds=_RECORDER_KINDS, timeout_s=_REMOVAL_S, say=say)
+    remove(
+        api,
+        chosen,
+        [site.pcp_namespace],
+        kinds=_RECORDER_KINDS,
+        timeout_s=_REMOVAL_S,
+        say=say,
+    )

@@ -29,7 +29,11 @@ _LMCACHE = "from importlib.metadata import version; print(version('lmcache'))"
 _FILES = 'find "$0" -name "*.bin" -printf "%s\\n" | awk \'{n++; s+=$1} END {print n+0, s+0}\''
 
 
-_TITLES = {"epp": "the endpoint picker", "envoy-proxy": "the router's proxy", "vllm-render": "the router's tokenizer"}
+_TITLES = {
+    "epp": "the endpoint picker",
+    "envoy-proxy": "the router's proxy",
+    "vllm-render": "the router's tokenizer",
+}
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,15 @@ class ClusterServer(Server):
     ) -> None:
         pod = replicas[0].pod
         endpoints = [replica.endpoint for replica in replicas]
-        super().__init__(endpoints, sidecars, command_line(pod, SERVER), environment(pod, SERVER))
-        self.place, self.replicas, self.watched, self.file_tier = place, replicas, watched, file_tier
+        super().__init__(
+            endpoints, sidecars, command_line(pod, SERVER), environment(pod, SERVER)
+        )
+        self.place, self.replicas, self.watched, self.file_tier = (
+            place,
+            replicas,
+            watched,
+            file_tier,
+        )
         self.followers = followers
         self._looked_at = float("-inf")
         self._lock = threading.Lock()
@@ -76,7 +87,9 @@ class ClusterServer(Server):
 
     def startup_log(self, endpoint: Endpoint) -> str:
         """Return a server's whole log; the copy on this host may not have all of it yet."""
-        return self.place.api.logs(self.place.namespace, self.replicas[endpoint.number].name, SERVER)
+        return self.place.api.logs(
+            self.place.namespace, self.replicas[endpoint.number].name, SERVER
+        )
 
     def require_alive(self) -> None:
         """Raise ServerDied or SidecarError if a pod is gone, restarted, or cannot continue.
@@ -99,7 +112,9 @@ class ClusterServer(Server):
             found = self._run(self.replicas[0], ["python3", "-c", _LMCACHE]).strip()
             if not same_release(found, wanted):
                 said = f"the server's image has LMCache {found}, the campaign declares {wanted}: correct server.lmcache"
-                raise DeploymentError(said, code="other_version", found=found, declared=wanted)
+                raise DeploymentError(
+                    said, code="other_version", found=found, declared=wanted
+                )
         for sidecar in self.sidecars:
             sidecar.identify(specification.versions)
         super().require_declared(specification)
@@ -111,7 +126,10 @@ class ClusterServer(Server):
         # On a shared volume, any replica sees the files of all.
         shared = self.place.site.file_volume.access == "ReadWriteMany"
         asked = self.replicas[:1] if shared else self.replicas
-        found = [self._run(replica, ["sh", "-c", _FILES, self.file_tier]).split() for replica in asked]
+        found = [
+            self._run(replica, ["sh", "-c", _FILES, self.file_tier]).split()
+            for replica in asked
+        ]
         return {
             "file_tier_files": float(sum(int(files) for files, _ in found)),
             "file_tier_bytes": float(sum(int(size) for _, size in found)),
@@ -126,7 +144,9 @@ class ClusterServer(Server):
     def in_every(self, argv: Sequence[str]) -> str | None:
         """Run a command in every replica's container and return their output, None if it fails in one of them."""
         try:
-            return "\n".join(every(self.replicas, lambda replica: self._run(replica, argv)))
+            return "\n".join(
+                every(self.replicas, lambda replica: self._run(replica, argv))
+            )
         except (ClusterError, DeploymentError):
             return None
 
@@ -138,21 +158,39 @@ class ClusterServer(Server):
         if replica is not None and container in ("", SERVER):
             log, offset = _log(error, replica.follower)
             words = f"{last_words(log, offset, form=self.program.log_form)}; see {log}"
-            return ServerDied(f"the server died: {keep_evidence(error, folder, words)}", log=log, offset=offset)
-        components = {str(pod["metadata"]["name"]): component_of(pod) for pod in self.watched}
+            return ServerDied(
+                f"the server died: {keep_evidence(error, folder, words)}",
+                log=log,
+                offset=offset,
+            )
+        components = {
+            str(pod["metadata"]["name"]): component_of(pod) for pod in self.watched
+        }
         name = container or components[error.pod]
-        follower = next((one for one in self.followers if (one.pod, one.container) == (error.pod, name)), None)
+        follower = next(
+            (
+                one
+                for one in self.followers
+                if (one.pod, one.container) == (error.pod, name)
+            ),
+            None,
+        )
         words, facts = "", {"program": name}
         if follower is not None:
             log, offset = _log(error, follower)
-            words, facts = f"{last_words(log, offset)}; see {log}", {**facts, "log": str(log)}
+            words, facts = (
+                f"{last_words(log, offset)}; see {log}",
+                {**facts, "log": str(log)},
+            )
         said = f"{_TITLES.get(name, name)} died: {keep_evidence(error, folder, words)}"
         return SidecarError(said, code="died", **facts)
 
     def _run(self, replica: Replica, argv: Sequence[str]) -> str:
         done = self.place.api.exec(self.place.namespace, replica.name, SERVER, argv)
         if done.returncode:
-            raise DeploymentError(f"{argv[0]} failed in pod {replica.name}: {done.said}; see {replica.follower.log}")
+            raise DeploymentError(
+                f"{argv[0]} failed in pod {replica.name}: {done.said}; see {replica.follower.log}"
+            )
         return done.text
 
 

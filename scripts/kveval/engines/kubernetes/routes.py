@@ -12,14 +12,25 @@ from typing import Any
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import GATEWAY, GATEWAY_CLASS, POD, POOL, ROUTE, Document, Kind
+from kveval.engines.kubernetes.api.kinds import (
+    GATEWAY,
+    GATEWAY_CLASS,
+    POD,
+    POOL,
+    ROUTE,
+    Document,
+    Kind,
+)
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import CONTAINER
 from kveval.engines.kubernetes.pods import container_of, direct_url
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer
 
 # Labels set by NVIDIA's GPU operator, and by the exporter's own chart and manifest, also in the variant of GKE.
-_DCGM = ("app=nvidia-dcgm-exporter", "app.kubernetes.io/name in (dcgm-exporter,gke-managed-dcgm-exporter)")
+_DCGM = (
+    "app=nvidia-dcgm-exporter",
+    "app.kubernetes.io/name in (dcgm-exporter,gke-managed-dcgm-exporter)",
+)
 _DCGM_PORT = "9400"
 # On the pods of a Gateway: https://gateway-api.sigs.k8s.io/geps/gep-1762/
 _OF_GATEWAY = "gateway.networking.k8s.io/gateway-name"
@@ -47,8 +58,16 @@ def with_controller(api: Api, site: Cluster) -> Cluster:
     if gateway is None or gateway.controller is not None:
         return site
     try:
-        found = None if gateway.create else api.read(GATEWAY, gateway.name, gateway.namespace or site.namespace)
-        name = gateway.class_name if found is None else str(found["spec"].get("gatewayClassName"))
+        found = (
+            None
+            if gateway.create
+            else api.read(GATEWAY, gateway.name, gateway.namespace or site.namespace)
+        )
+        name = (
+            gateway.class_name
+            if found is None
+            else str(found["spec"].get("gatewayClassName"))
+        )
         named = None if name is None else api.read(GATEWAY_CLASS, name, "")
     except ClusterError:
         named, name = None, gateway.class_name
@@ -65,20 +84,31 @@ def gateway_url(place: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
     def url() -> tuple[str, str]:
         found = place.api.read(GATEWAY, name, namespace)
         if found is None:
-            raise ClusterError(f"there is no Gateway {namespace}/{name}: correct cluster.gateway, or have one created")
+            raise ClusterError(
+                f"there is no Gateway {namespace}/{name}: correct cluster.gateway, or have one created"
+            )
         addresses = (found.get("status") or {}).get("addresses") or []
-        listeners = [entry for entry in found["spec"].get("listeners") or [] if entry.get("protocol") == "HTTP"]
+        listeners = [
+            entry
+            for entry in found["spec"].get("listeners") or []
+            if entry.get("protocol") == "HTTP"
+        ]
         if not listeners:
             said = f"Gateway {namespace}/{name} has no HTTP listener: declare another, or set cluster.gateway.url"
             raise ClusterError(said)
         if not addresses:
-            return "", f"Gateway {namespace}/{name} has no address: is it programmed? or set cluster.gateway.url"
+            return (
+                "",
+                f"Gateway {namespace}/{name} has no address: is it programmed? or set cluster.gateway.url",
+            )
         return f"http://{addresses[0]['value']}:{listeners[0]['port']}", ""
 
     return _awaited(url, limit_s)
 
 
-def require_routed(place: RunContext, server: ClusterServer, url: str, limit_s: float = _PROGRAMMED_S) -> None:
+def require_routed(
+    place: RunContext, server: ClusterServer, url: str, limit_s: float = _PROGRAMMED_S
+) -> None:
     """Wait until the Gateway has accepted the route and the pool, and a request to `url` was answered by a server.
 
     Raises ClusterError after `limit_s` seconds, with the refusal or with the last answer.
@@ -89,13 +119,30 @@ def require_routed(place: RunContext, server: ClusterServer, url: str, limit_s: 
     if place.deployment.route == "gateway":
         _awaited(lambda: _accepted(place, ROUTE), deadline - time.monotonic())
         _awaited(lambda: _accepted(place, POOL), deadline - time.monotonic())
-    body = {"model": place.specification.model.served_name, "prompt": "Hello", "max_tokens": 1}
-    argv = ["python3", "-c", _ASK, f"{url}/v1/completions", json.dumps(body), str(_ANSWER_S)]
+    body = {
+        "model": place.specification.model.served_name,
+        "prompt": "Hello",
+        "max_tokens": 1,
+    }
+    argv = [
+        "python3",
+        "-c",
+        _ASK,
+        f"{url}/v1/completions",
+        json.dumps(body),
+        str(_ANSWER_S),
+    ]
     asker = server.replicas[0].name
 
     def asked() -> tuple[str, str]:
-        done = place.api.exec(place.namespace, asker, SERVER, argv, timeout_s=_ANSWER_S + 15.0)
-        return ("", f"no request reached a server through {url}: {done.said}") if done.returncode else (url, "")
+        done = place.api.exec(
+            place.namespace, asker, SERVER, argv, timeout_s=_ANSWER_S + 15.0
+        )
+        return (
+            ("", f"no request reached a server through {url}: {done.said}")
+            if done.returncode
+            else (url, "")
+        )
 
     _awaited(asked, deadline - time.monotonic())
 
@@ -105,13 +152,25 @@ def _accepted(place: RunContext, kind: Kind) -> tuple[str, str]:
     name = place.name("routing")
     found = place.api.read(kind, name, place.namespace) or {}
     parents: list[dict[str, Any]] = (found.get("status") or {}).get("parents") or []
-    conditions = [condition for parent in parents for condition in parent.get("conditions") or []]
-    refusing = [one for one in conditions if one["type"] in ("Accepted", "ResolvedRefs") and one["status"] != "True"]
+    conditions = [
+        condition for parent in parents for condition in parent.get("conditions") or []
+    ]
+    refusing = [
+        one
+        for one in conditions
+        if one["type"] in ("Accepted", "ResolvedRefs") and one["status"] != "True"
+    ]
     if refusing:
         why = f"{refusing[0].get('reason', '')}: {refusing[0].get('message', '')}"
-        return "", f"{kind.kind} {name} is not {refusing[0]['type']} by Gateway {place.gateway_name}: {why}"
+        return (
+            "",
+            f"{kind.kind} {name} is not {refusing[0]['type']} by Gateway {place.gateway_name}: {why}",
+        )
     if not any(one["type"] == "Accepted" for one in conditions):
-        return "", f"no Gateway has accepted {kind.kind} {name}: does {place.gateway_name} serve this kind?"
+        return (
+            "",
+            f"no Gateway has accepted {kind.kind} {name}: does {place.gateway_name} serve this kind?",
+        )
     return name, ""
 
 
@@ -131,9 +190,15 @@ def sources_of(place: RunContext, server: ClusterServer) -> dict[str, str]:
     """Return the metrics URLs of a run by name, as its nodes see them; those of replicas are separated by spaces."""
     ports = place.ports
     program = server.program
-    urls = [f"{_base(place, replica.pod, ports['port'])}{program.metrics_path}" for replica in server.replicas]
+    urls = [
+        f"{_base(place, replica.pod, ports['port'])}{program.metrics_path}"
+        for replica in server.replicas
+    ]
     found = {program.software.name: " ".join(urls)}
-    for sidecar, port in (("lmcache", "lmcache_http_port"), ("epp", "epp_metrics_port")):
+    for sidecar, port in (
+        ("lmcache", "lmcache_http_port"),
+        ("epp", "epp_metrics_port"),
+    ):
         for pod in server.watched:
             if container_of(pod, sidecar):
                 found.setdefault(sidecar, f"{_base(place, pod, ports[port])}/metrics")
@@ -150,15 +215,21 @@ def _host(pod: Document) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def exporters_of(place: RunContext, nodes: Collection[str], recorder: str) -> dict[str, str]:
+def exporters_of(
+    place: RunContext, nodes: Collection[str], recorder: str
+) -> dict[str, str]:
     """Return the cluster's own metrics URLs, by name, that the site does not declare and pod `recorder` can read."""
     found = {"dcgm": dcgm_urls(place.api, nodes)}
     if place.deployment.route == "gateway":
-        found["gateway"] = gateway_urls(place.api, place.gateway_namespace, place.gateway_name)
+        found["gateway"] = gateway_urls(
+            place.api, place.gateway_namespace, place.gateway_name
+        )
     return {
         source: " ".join(urls)
         for source, urls in found.items()
-        if urls and source not in place.site.recorder.sources and reached(place, recorder, urls)
+        if urls
+        and source not in place.site.recorder.sources
+        and reached(place, recorder, urls)
     }
 
 
@@ -171,14 +242,25 @@ def dcgm_urls(api: Api, nodes: Collection[str]) -> list[str]:
 def gateway_urls(api: Api, namespace: str, name: str) -> list[str]:
     """Return the metrics URLs of a Gateway's pods that have the annotation prometheus.io/port, as Istio's do."""
     pods = _pods(api, namespace, f"{_OF_GATEWAY}={name}")
-    return list(_urls(pod for pod in pods if "prometheus.io/port" in (pod["metadata"].get("annotations") or {})))
+    return list(
+        _urls(
+            pod
+            for pod in pods
+            if "prometheus.io/port" in (pod["metadata"].get("annotations") or {})
+        )
+    )
 
 
 def reached(place: RunContext, recorder: str, urls: Sequence[str]) -> bool:
     """Tell whether a recorder's pod, whose image must have Python, can read all of these URLs."""
     argv = ["python3", "-c", _READ, *urls]
     try:
-        return place.api.exec(place.site.pcp_namespace, recorder, CONTAINER, argv).returncode == 0
+        return (
+            place.api.exec(
+                place.site.pcp_namespace, recorder, CONTAINER, argv
+            ).returncode
+            == 0
+        )
     except ClusterError:
         return False
 
@@ -194,5 +276,8 @@ def _urls(pods: Iterable[Document]) -> Iterator[str]:
     for pod in pods:
         said = pod["metadata"].get("annotations") or {}
         if host := _host(pod):
-            port, path = said.get("prometheus.io/port", _DCGM_PORT), said.get("prometheus.io/path", "/metrics")
+            port, path = (
+                said.get("prometheus.io/port", _DCGM_PORT),
+                said.get("prometheus.io/path", "/metrics"),
+            )
             yield f"http://{host}:{port}{path}"

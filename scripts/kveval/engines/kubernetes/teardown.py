@@ -37,7 +37,10 @@ KINDS = (
     *(*_OWNERS, POD, ROUTE, POOL, GATEWAY, SERVICE, CONFIG_MAP, LEASE, SERVICE_ACCOUNT),
     *(Kind("rbac.authorization.k8s.io/v1", kind) for kind in ("RoleBinding", "Role")),
     Kind("networking.istio.io/v1beta1", "DestinationRule"),
-    *(Kind("networking.gke.io/v1", kind) for kind in ("HealthCheckPolicy", "GCPBackendPolicy")),
+    *(
+        Kind("networking.gke.io/v1", kind)
+        for kind in ("HealthCheckPolicy", "GCPBackendPolicy")
+    ),
     VOLUME_CLAIM,
 )
 """Every kind that this program makes, in the order of removal: workloads, what routes to them, what they need."""
@@ -76,7 +79,9 @@ def remove(
     gone in time.
     """
     selector, result = ours(selector), Removed()
-    places = everywhere = [(kind, namespace) for kind in kinds for namespace in namespaces]
+    places = everywhere = [
+        (kind, namespace) for kind in kinds for namespace in namespaces
+    ]
     asked: set[str] = set()
     seen: dict[str, str] = {}
     begin = said_at = time.monotonic()
@@ -90,8 +95,15 @@ def remove(
         for document in left:
             _delete(api, document, seen=there, asked=asked)
         seen, now = there, time.monotonic()
-        if places is everywhere and now - begin >= _NODE_S and (nodes := _awaited(api, left)):
-            result.kept += [f"{name} (removed once node {nodes} is back, or is deleted)" for name in there.values()]
+        if (
+            places is everywhere
+            and now - begin >= _NODE_S
+            and (nodes := _awaited(api, left))
+        ):
+            result.kept += [
+                f"{name} (removed once node {nodes} is back, or is deleted)"
+                for name in there.values()
+            ]
             if say is not None:
                 say("; ".join(result.kept))
             return result
@@ -99,10 +111,15 @@ def remove(
             raise TeardownError(
                 f"cluster {api.server}: {len(left)} object(s) were not removed in {timeout_s:.0f} s: "
                 + "; ".join(_why(document) for document in left[:5]),
-                finalizers={described(one): one["metadata"].get("finalizers") or [] for one in left},
+                finalizers={
+                    described(one): one["metadata"].get("finalizers") or []
+                    for one in left
+                },
             )
         if say is not None and now - said_at >= _REPEAT_S:
-            say(f"waiting for the removal of {len(left)} object(s): {', '.join(map(described, left[:3]))}")
+            say(
+                f"waiting for the removal of {len(left)} object(s): {', '.join(map(described, left[:3]))}"
+            )
             said_at = now
         # Meanwhile an object may have been created elsewhere: the last look is at every place again.
         occupied = [place for place, found in present.items() if found]
@@ -113,10 +130,16 @@ def remove(
 def ours(selector: str) -> str:
     """Restrict a selector to objects of this program; the empty selector means all of them."""
     own = f"{MANAGED_BY}={MANAGER}"
-    return selector if own in selector.split(",") else ",".join(part for part in (own, selector) if part)
+    return (
+        selector
+        if own in selector.split(",")
+        else ",".join(part for part in (own, selector) if part)
+    )
 
 
-def _present(api: Api, selector: str, kind: Kind, namespace: str, result: Removed) -> list[Document]:
+def _present(
+    api: Api, selector: str, kind: Kind, namespace: str, result: Removed
+) -> list[Document]:
     """List the objects to delete; a kind that may not be listed is noted once."""
     if (kind, namespace) in result.unlisted:
         return []
@@ -132,8 +155,16 @@ def _present(api: Api, selector: str, kind: Kind, namespace: str, result: Remove
 
 def _awaited(api: Api, left: Sequence[Document]) -> str:
     """Return the nodes that are not ready if all objects left are being deleted and only wait for their pods, or ""."""
-    nodes = sorted({str(found["spec"].get("nodeName") or "") for found in left if found["kind"] == POD.kind})
-    if not all(nodes) or not all(document["metadata"].get("deletionTimestamp") for document in left):
+    nodes = sorted(
+        {
+            str(found["spec"].get("nodeName") or "")
+            for found in left
+            if found["kind"] == POD.kind
+        }
+    )
+    if not all(nodes) or not all(
+        document["metadata"].get("deletionTimestamp") for document in left
+    ):
         return ""
     with contextlib.suppress(ClusterError):
         if all((found := api.read(NODE, node)) and unready(found) for node in nodes):
@@ -141,12 +172,17 @@ def _awaited(api: Api, left: Sequence[Document]) -> str:
     return ""
 
 
-def _delete(api: Api, document: Document, *, seen: Collection[str], asked: set[str]) -> None:
+def _delete(
+    api: Api, document: Document, *, seen: Collection[str], asked: set[str]
+) -> None:
     metadata = document["metadata"]
     if metadata["uid"] in asked or metadata.get("deletionTimestamp"):
         return
     # An object that a controller made is removed with it; if it were deleted first, it would be created again.
-    if any(owner.get("controller") and owner["uid"] in seen for owner in metadata.get("ownerReferences") or []):
+    if any(
+        owner.get("controller") and owner["uid"] in seen
+        for owner in metadata.get("ownerReferences") or []
+    ):
         return
     # With foreground deletion, an owner stays until all that it owns is gone.
     propagation = "Foreground" if kind_of(document) in _OWNERS else "Background"
@@ -164,4 +200,8 @@ def _why(document: Mapping[str, Any]) -> str:
     if document["kind"] == "Pod":
         node = (document.get("spec") or {}).get("nodeName", "its node")
         return f"{name} (its end is not confirmed: is {node} up? `kubectl delete --force` does not wait for that)"
-    return f"{name} (does something else create it again?)" if not metadata.get("deletionTimestamp") else name
+    return (
+        f"{name} (does something else create it again?)"
+        if not metadata.get("deletionTimestamp")
+        else name
+    )

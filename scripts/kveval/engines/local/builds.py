@@ -47,7 +47,9 @@ class BuildFailed(Failure):
     """An environment could not be made; the message quotes the decisive line of the log and names the log."""
 
 
-def environment_of(build: ArmBuild, installed: Path, distribution: str, say: Say) -> Path:
+def environment_of(
+    build: ArmBuild, installed: Path, distribution: str, say: Say
+) -> Path:
     """Return the environment of a build; make it if it does not exist.
 
     `installed`: the environment with all other packages; `distribution`: the name under which the server is published.
@@ -71,13 +73,17 @@ def place_of(build: ArmBuild, installed: Path) -> Path:
     """Return the folder for the environment of a build; it differs between installed environments."""
     found = _site(installed)
     names = sorted(path.name for place in found for path in place.glob("*.dist-info"))
-    mark = content_hash([str(installed.resolve()), asked_of(installed, _PLACES)["python"], names], 8)
+    mark = content_hash(
+        [str(installed.resolve()), asked_of(installed, _PLACES)["python"], names], 8
+    )
     return installed.parent / FOLDER / f"{build.name}-{mark}"
 
 
 def is_made(build: ArmBuild, installed: Path, distribution: str) -> bool:
     """Whether the environment of a build exists."""
-    if build.kind == "environment" or (build.kind == "release" and _is_installed(build, installed, distribution)):
+    if build.kind == "environment" or (
+        build.kind == "release" and _is_installed(build, installed, distribution)
+    ):
         return True
     return (place_of(build, installed) / READY).exists()
 
@@ -91,15 +97,22 @@ def build_facts(build: ArmBuild, environment: Path) -> dict[str, Any]:
 
 
 def _site(environment: Path) -> list[Path]:
-    return sorted({path.resolve() for path in environment.glob("lib*/python3*/site-packages")})
+    return sorted(
+        {path.resolve() for path in environment.glob("lib*/python3*/site-packages")}
+    )
 
 
 def _is_installed(build: ArmBuild, installed: Path, distribution: str) -> bool:
     (program, version), *_ = build.versions.items()
-    wanted = {canonicalize_name(name) for name in ((BESIDE,) if program == BESIDE else (distribution, program))}
+    wanted = {
+        canonicalize_name(name)
+        for name in ((BESIDE,) if program == BESIDE else (distribution, program))
+    }
     found = distributions(path=[str(path) for path in _site(installed)])
     return any(
-        canonicalize_name(one.metadata["Name"]) in wanted and same_release(one.version, version) for one in found
+        canonicalize_name(one.metadata["Name"]) in wanted
+        and same_release(one.version, version)
+        for one in found
     )
 
 
@@ -112,14 +125,20 @@ def _alone(folder: Path) -> Iterator[int]:
         yield lock.fileno()
 
 
-def _make(build: ArmBuild, folder: Path, installed: Path, distribution: str, lock: int) -> None:
+def _make(
+    build: ArmBuild, folder: Path, installed: Path, distribution: str, lock: int
+) -> None:
     """Make an environment; the file READY is written last, so that an interrupted one lacks it."""
     log = folder.parent / f"{folder.name}.log"
     log.unlink(missing_ok=True)
-    _run([installed / "bin" / "python", "-m", "venv", "--without-pip", folder], log, lock)
+    _run(
+        [installed / "bin" / "python", "-m", "venv", "--without-pip", folder], log, lock
+    )
     packages = asked_of(installed, _PLACES, *build.packages)["packages"]
     own = Path(asked_of(folder, _PLACES)["site"][0])
-    seen = "".join(f"import site; site.addsitedir({str(path)!r})\n" for path in _site(installed))
+    seen = "".join(
+        f"import site; site.addsitedir({str(path)!r})\n" for path in _site(installed)
+    )
     (own / "kveval_installed.pth").write_text(seen)
     if build.kind == "checkout":
         _lay_over(build, own, {name: Path(*found) for name, found in packages.items()})
@@ -128,7 +147,10 @@ def _make(build: ArmBuild, folder: Path, installed: Path, distribution: str, loc
     for script in sorted((installed / "bin").iterdir()):
         if not (folder / "bin" / script.name).exists() and script.is_file():
             (folder / "bin" / script.name).symlink_to(script.resolve())
-    added = sorted(f"{one.metadata['Name']}=={one.version}" for one in distributions(path=[str(own)]))
+    added = sorted(
+        f"{one.metadata['Name']}=={one.version}"
+        for one in distributions(path=[str(own)])
+    )
     write_json(folder / READY, {**build.facts, "installed": added})
 
 
@@ -167,16 +189,37 @@ def _sources(build: ArmBuild, scratch: Path) -> Path:
     git(build.place, "read-tree", str(build.commit), env=index)
     names = "\0".join(build.files).encode(errors="surrogateescape")
     out = scratch / "files"
-    git(build.place, "checkout-index", "-z", "--stdin", f"--prefix={out}/", env=index, given=names)
+    git(
+        build.place,
+        "checkout-index",
+        "-z",
+        "--stdin",
+        f"--prefix={out}/",
+        env=index,
+        given=names,
+    )
     return out
 
 
-def _install(build: ArmBuild, folder: Path, installed: Path, distribution: str, log: Path, lock: int) -> None:
+def _install(
+    build: ArmBuild,
+    folder: Path,
+    installed: Path,
+    distribution: str,
+    log: Path,
+    lock: int,
+) -> None:
     """Install a release or a wheel, and those of its requirements that the installed versions do not meet."""
     (program, version), *_ = build.versions.items()
     name = BESIDE if program == BESIDE else distribution
     wanted = [f"{name}=={version}"] if build.place is None else [str(build.place)]
-    pip: list[str | Path] = [installed / "bin" / "python", "-m", "pip", "--python", folder / "bin" / "python"]
+    pip: list[str | Path] = [
+        installed / "bin" / "python",
+        "-m",
+        "pip",
+        "--python",
+        folder / "bin" / "python",
+    ]
     pip += ["--disable-pip-version-check", "--no-input", "install"]
     # Otherwise pip would count packages of the installed environment as installed here.
     pip += ["--no-deps", "--ignore-installed"]
@@ -188,10 +231,14 @@ def _install(build: ArmBuild, folder: Path, installed: Path, distribution: str, 
         wanted = [str(one) for one in _unmet(folder)]
         if not wanted:
             return
-        torch = [one for one in wanted if canonicalize_name(Requirement(one).name) == "torch"]
+        torch = [
+            one for one in wanted if canonicalize_name(Requirement(one).name) == "torch"
+        ]
         if torch:
             said = f"{build.title} needs {torch[0]}, and another one is installed: make an environment that has both"
-            raise BuildFailed(f"{said}, and name it by `environment`", code="other_torch")
+            raise BuildFailed(
+                f"{said}, and name it by `environment`", code="other_torch"
+            )
     said = f"{build.title}: its requirements contradict each other: {', '.join(wanted)}; see {log}"
     raise BuildFailed(said, code="unmet")
 
@@ -200,7 +247,11 @@ def _unmet(folder: Path) -> list[Requirement]:
     """Return the requirements of an environment's own packages that neither it nor the installed one meets."""
     places: dict[str, Any] = asked_of(folder, _PLACES)
     python = str(places["python"])
-    markers = {"extra": "", "python_version": ".".join(python.split(".")[:2]), "python_full_version": python}
+    markers = {
+        "extra": "",
+        "python_version": ".".join(python.split(".")[:2]),
+        "python_full_version": python,
+    }
     there: dict[str, Distribution] = {}
     for one in distributions(path=places["path"]):
         there.setdefault(canonicalize_name(one.metadata["Name"]), one)
@@ -209,9 +260,13 @@ def _unmet(folder: Path) -> list[Requirement]:
         for text in own.requires or ():
             requirement = Requirement(text)
             name = canonicalize_name(requirement.name)
-            if name in _LEFT_OUT or (requirement.marker and not requirement.marker.evaluate(markers)):
+            if name in _LEFT_OUT or (
+                requirement.marker and not requirement.marker.evaluate(markers)
+            ):
                 continue
-            met = name in there and requirement.specifier.contains(there[name].version, prereleases=True)
+            met = name in there and requirement.specifier.contains(
+                there[name].version, prereleases=True
+            )
             if not met:
                 requirement.extras, requirement.marker = set(), None
                 found[name] = requirement
@@ -226,7 +281,9 @@ def _run(command: Sequence[str | Path], log: Path, lock: int) -> None:
     with log.open("a") as output:
         output.write(f"$ {' '.join(map(str, command))}\n")
         output.flush()
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment = {
+            name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+        }
         try:
             done = subprocess.run(
                 [str(part) for part in command],
@@ -238,8 +295,14 @@ def _run(command: Sequence[str | Path], log: Path, lock: int) -> None:
                 pass_fds=[lock],
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise BuildFailed(f"the environment of a build could not be made ({error}); see {log}") from None
+            raise BuildFailed(
+                f"the environment of a build could not be made ({error}); see {log}"
+            ) from None
     if done.returncode:
         lines = log.read_text(errors="replace").strip().splitlines()
-        telling = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1])
-        raise BuildFailed(f"the environment of a build could not be made: {telling.strip()}; see {log}")
+        telling = next(
+            (line for line in reversed(lines) if "error" in line.lower()), lines[-1]
+        )
+        raise BuildFailed(
+            f"the environment of a build could not be made: {telling.strip()}; see {log}"
+        )

@@ -26,7 +26,11 @@ from kveval.host.registry import registry_path, remove_leftovers
 from kveval.host.sessions import Session
 from kveval.load import guidellm as load
 from kveval.load.loadside import sitecustomize
-from kveval.pcp.direct.recorder import EXPORTERS_ALONE, DirectRecording, direct_recording
+from kveval.pcp.direct.recorder import (
+    EXPORTERS_ALONE,
+    DirectRecording,
+    direct_recording,
+)
 from kveval.pcp.installation import installed_pcp
 from kveval.pcp.recording import Recording, RecordingSettings, recording
 from kveval.spec.random_model import write_served
@@ -63,24 +67,39 @@ class HostEngine:
 
     def require_possible(self, store: Store) -> None:
         """Raise a Failure, before anything starts, if this engine or host cannot measure the run; make its build."""
-        specification, server_environment = self._job.specification, self._job.server_environment
+        specification, server_environment = (
+            self._job.specification,
+            self._job.server_environment,
+        )
         if specification.workload.profile == "sweep":
-            raise MeasurementError("a sweep sends every server a different load: declare levels, or import its results")
-        if not specification.miniature and not specification.on_cpu and not hardware.gpus():
+            raise MeasurementError(
+                "a sweep sends every server a different load: declare levels, or import its results"
+            )
+        if (
+            not specification.miniature
+            and not specification.on_cpu
+            and not hardware.gpus()
+        ):
             raise MeasurementError(
                 f"build {specification.build} needs a GPU, and this host has none that answers; use build"
                 f" {specification.build}-cpu, with weights: miniature where it is too slow for the whole model"
             )
         require_checkpoint(specification.model)
         if not (server_environment / "bin" / "python").exists():
-            raise MeasurementError(f"no server environment at {server_environment}: run scripts/setup.sh")
+            raise MeasurementError(
+                f"no server environment at {server_environment}: run scripts/setup.sh"
+            )
         if self._job.build is not None:
-            self._environment = environment_of(self._job.build, server_environment, specification.build, self._say)
+            self._environment = environment_of(
+                self._job.build, server_environment, specification.build, self._say
+            )
         for sidecar in specification.sidecars:
             find_program(sidecar.argv[0], self._environment, server_environment)
         folder = specification.fs_dir
         if folder and not os.access(folder, os.W_OK | os.X_OK):
-            raise MeasurementError(f"server.fs_dir {folder} is not a folder that this user can write to")
+            raise MeasurementError(
+                f"server.fs_dir {folder} is not a folder that this user can write to"
+            )
         require_room(specification, store.root, self._host["cpus"])
 
     @contextlib.contextmanager
@@ -89,7 +108,15 @@ class HostEngine:
         cores = divided(usable())
         # For load generator, recording and this process; the server is started on its own cores.
         with on_cores(cores.beside), supervisor(registry_path()) as processes:
-            yield HostSession(self._job, self._environment, scratch, processes, self._host["cpus"], cores, say)
+            yield HostSession(
+                self._job,
+                self._environment,
+                scratch,
+                processes,
+                self._host["cpus"],
+                cores,
+                say,
+            )
 
 
 class HostSession:
@@ -98,7 +125,14 @@ class HostSession:
     own_clock = True
 
     def __init__(
-        self, job: Job, environment: Path, scratch: Path, processes: Supervisor, cpus: int, cores: Cores, say: Say
+        self,
+        job: Job,
+        environment: Path,
+        scratch: Path,
+        processes: Supervisor,
+        cpus: int,
+        cores: Cores,
+        say: Say,
     ) -> None:
         self._job = job
         self._environment = environment
@@ -126,12 +160,24 @@ class HostSession:
         with contextlib.ExitStack() as stack:
             endpoints = dict(self.handle.server.metrics_urls)
             if not self._job.specification.on_cpu:
-                python, env = self._job.server_environment / "bin" / "python", dict(os.environ)
-                exporter = gpu_exporter(self._processes, python, self._scratch / "raw", visible_gpus(), env, self._say)
+                python, env = (
+                    self._job.server_environment / "bin" / "python",
+                    dict(os.environ),
+                )
+                exporter = gpu_exporter(
+                    self._processes,
+                    python,
+                    self._scratch / "raw",
+                    visible_gpus(),
+                    env,
+                    self._say,
+                )
                 endpoints |= stack.enter_context(exporter)
             place, settings = self._scratch / "pcp", self._recording_settings(endpoints)
             if self.pcp_version == EXPORTERS_ALONE:
-                yield stack.enter_context(direct_recording(place, settings, self._processes))
+                yield stack.enter_context(
+                    direct_recording(place, settings, self._processes)
+                )
             else:
                 yield stack.enter_context(recording(place, settings, self._processes))
 
@@ -139,8 +185,14 @@ class HostSession:
         """Do nothing: preparing a level would disturb the level in progress."""
 
     def _target(self) -> load.LoadTarget:
-        model, url, folder = self._job.specification.model, self.handle.server.url, self._model_dir
-        return load.LoadTarget(url, model.served_name, model.hf_id if folder is None else folder)
+        model, url, folder = (
+            self._job.specification.model,
+            self.handle.server.url,
+            self._model_dir,
+        )
+        return load.LoadTarget(
+            url, model.served_name, model.hf_id if folder is None else folder
+        )
 
     @property
     def _model_dir(self) -> Path | None:
@@ -148,20 +200,35 @@ class HostSession:
         specification = self._job.specification
         if specification.random_weights:
             return self._scratch / "model"
-        return None if specification.model.folder is UNSET else Path(specification.model.folder)
+        return (
+            None
+            if specification.model.folder is UNSET
+            else Path(specification.model.folder)
+        )
 
-    def generate(self, level: load.Level, report: Path, watch: Watch, sending: Event) -> LoadResult:
+    def generate(
+        self, level: load.Level, report: Path, watch: Watch, sending: Event
+    ) -> LoadResult:
         """Run GuideLLM as a process of this host."""
         workload = load.lasting(self._job.specification.workload, level)
         load.write_data(workload, level, report)
         guidellm = self._job.server_environment / "bin" / "guidellm"
-        argv = load.command(str(guidellm), self._job.specification.workload, level, self._target(), report)
+        argv = load.command(
+            str(guidellm),
+            self._job.specification.workload,
+            level,
+            self._target(),
+            report,
+        )
         env = load.environment(self._cpus, workload)
         with self._processes.temporary_folder() as folder:
             go = folder / "go" if workload.prime else None
             if go is not None:
                 env |= load.priming_environment(workload, level, self._target())
-                env |= {"KVEVAL_GO": str(go), "PYTHONPATH": str(Path(sitecustomize.__file__).parent)}
+                env |= {
+                    "KVEVAL_GO": str(go),
+                    "PYTHONPATH": str(Path(sitecustomize.__file__).parent),
+                }
             began, started = time.time(), time.monotonic()
             wall_s, primed = load.run_level(
                 self._processes,
@@ -189,7 +256,9 @@ class HostSession:
         folder = self._job.specification.model.folder
         places = {self._scratch: "{scratch}", self._environment: "{server_environment}"}
         places[self._job.server_environment] = "{server_environment}"
-        for place, name in (places if folder is UNSET else {**places, Path(folder): "{model_dir}"}).items():
+        for place, name in (
+            places if folder is UNSET else {**places, Path(folder): "{model_dir}"}
+        ).items():
             text = text.replace(str(place), name)
         return text
 
@@ -197,15 +266,24 @@ class HostSession:
         """Return the local engine's entries of run.json: the server's cores and those of load and recording, the arm's
         build, the GPUs' conditions, the copy bandwidth.
         """
-        cores = {"server": sorted(self._cores.server), "beside": sorted(self._cores.beside)}
+        cores = {
+            "server": sorted(self._cores.server),
+            "beside": sorted(self._cores.beside),
+        }
         found = [] if self._gpus is None else self._gpus.conditions()
         # The server has ended by now, so nothing is disturbed and the GPU's memory is free.
         with on_cores(self._cores.server):
-            copying = copy_bandwidth.probe(self._job.server_environment / "bin" / "python")
+            copying = copy_bandwidth.probe(
+                self._job.server_environment / "bin" / "python"
+            )
         build = self._job.build
         return {
             "cores": cores,
-            **({} if build is None else {"build": build_facts(build, self._environment)}),
+            **(
+                {}
+                if build is None
+                else {"build": build_facts(build, self._environment)}
+            ),
             **({"gpu_conditions": found} if found else {}),
             **({"copy_bandwidth": copying} if copying else {}),
         }
@@ -215,8 +293,17 @@ class HostSession:
         """Deploy the cell's server, warmed up and with empty caches."""
         specification = self._job.specification
         model, model_dir = specification.model, self._model_dir
-        if specification.random_weights and model_dir is not None and not model_dir.exists():
-            write_served(model.geometry, model_dir, dtype=model.dtype, quantization=model.quantization)
+        if (
+            specification.random_weights
+            and model_dir is not None
+            and not model_dir.exists()
+        ):
+            write_served(
+                model.geometry,
+                model_dir,
+                dtype=model.dtype,
+                quantization=model.quantization,
+            )
         starting = local.deployed(
             self._processes,
             specification,
@@ -239,5 +326,11 @@ class HostSession:
         server = self.handle.server
         leaders = {server.program.software.name: server.process.pid}
         leaders |= {program.name: program.process.pid for program in server.programs}
-        members = [member for name, pid in leaders.items() for member in Session.led_by(pid, name).members()]
-        return RecordingSettings(openmetrics=endpoints, processes=[member.pid for member in members])
+        members = [
+            member
+            for name, pid in leaders.items()
+            for member in Session.led_by(pid, name).members()
+        ]
+        return RecordingSettings(
+            openmetrics=endpoints, processes=[member.pid for member in members]
+        )

@@ -18,7 +18,12 @@ _POLL_S = 0.1
 
 @contextlib.contextmanager
 def gpu_exporter(
-    supervisor: Supervisor, python: Path, logs: Path, chosen: str, env: Mapping[str, str], say: Say
+    supervisor: Supervisor,
+    python: Path,
+    logs: Path,
+    chosen: str,
+    env: Mapping[str, str],
+    say: Say,
 ) -> Iterator[dict[str, str]]:
     """Serve the GPUs' metrics while the body runs; yields {source: URL}, or {} if they cannot be served.
 
@@ -26,7 +31,12 @@ def gpu_exporter(
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}/metrics"
-    argv = [str(python), str(Path(exporter.__file__).resolve()), str(port), *([chosen] if chosen else [])]
+    argv = [
+        str(python),
+        str(Path(exporter.__file__).resolve()),
+        str(port),
+        *([chosen] if chosen else []),
+    ]
     log, found = logs / "gpu-exporter.log", dict[str, str]()
     with supervisor.supervised("gpu-exporter", argv, env=env, log=log) as process:
         deadline = time.monotonic() + _READY_S
@@ -37,5 +47,7 @@ def gpu_exporter(
             time.sleep(_POLL_S)
         if not found:
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-            say(f"no metrics of the GPUs: {lines[-1] if lines else 'their exporter does not answer'}")
+            say(
+                f"no metrics of the GPUs: {lines[-1] if lines else 'their exporter does not answer'}"
+            )
         yield found

@@ -72,20 +72,30 @@ class Deployment(Server):
             raise error(message, exit_code=code, log=self.log, offset=self.offset)
         for title, part in self.parts:
             if not lives(part):
-                words = self.last_words(secondary=False) or " without a message (killed?)"
+                words = (
+                    self.last_words(secondary=False) or " without a message (killed?)"
+                )
                 message = f"the server's process {part.pid} ({title}) died{words}; see {self.log}"
                 facts = {"pid": part.pid, "log": self.log, "offset": self.offset}
                 raise ServerDied(message, code="server_process_died", **facts)
 
     def last_words(self, *, secondary: bool = True) -> str:
         """Return the line of its log that says why it failed, see kveval.host.logs."""
-        return last_words(self.log, self.offset, secondary=secondary, form=self.program.log_form)
+        return last_words(
+            self.log, self.offset, secondary=secondary, form=self.program.log_form
+        )
 
     @property
     def metrics_urls(self) -> dict[str, str]:
         """Every Prometheus endpoint of the deployment, by program."""
-        others = {program.name: program.metrics_url for program in self.programs if program.metrics_url is not None}
-        return {self.program.software.name: f"{self.url}{self.program.metrics_path}"} | others
+        others = {
+            program.name: program.metrics_url
+            for program in self.programs
+            if program.metrics_url is not None
+        }
+        return {
+            self.program.software.name: f"{self.url}{self.program.metrics_path}"
+        } | others
 
     def startup_log(self, endpoint: Endpoint) -> str:
         """Return this deployment's part of the log."""
@@ -96,7 +106,10 @@ class Deployment(Server):
         if self.files is None:
             return {}
         sizes = [path.stat().st_size for path in self.files.rglob("*.bin")]
-        return {"file_tier_files": float(len(sizes)), "file_tier_bytes": float(sum(sizes))}
+        return {
+            "file_tier_files": float(len(sizes)),
+            "file_tier_bytes": float(sum(sizes)),
+        }
 
     def empty_files(self) -> None:
         """Empty the arm's file tier, if it has one."""
@@ -105,14 +118,26 @@ class Deployment(Server):
 
 
 def server_environment(
-    extra: Mapping[str, str], temporary: Path, *, plugins: Path | None = None, secrets: Sequence[str] = ()
+    extra: Mapping[str, str],
+    temporary: Path,
+    *,
+    plugins: Path | None = None,
+    secrets: Sequence[str] = (),
 ) -> dict[str, str]:
     """Return the server's environment with only what it needs, so that the caller's shell cannot affect a run.
 
     `temporary`: folder for its sockets and temporary files, which it may leave behind; `plugins`: folder of modules for
     its Python; `secrets`: names of variables that are passed on but never written to a file.
     """
-    kept = ("PATH", "HOME", "USER", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "HF_HOME", "XDG_CACHE_HOME")
+    kept = (
+        "PATH",
+        "HOME",
+        "USER",
+        "LD_LIBRARY_PATH",
+        "CUDA_VISIBLE_DEVICES",
+        "HF_HOME",
+        "XDG_CACHE_HOME",
+    )
     env = {name: os.environ[name] for name in kept if name in os.environ}
     env |= {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **DIRECT_LOOPBACK}
     env |= {} if plugins is None else {"PYTHONPATH": str(plugins)}
@@ -162,27 +187,51 @@ def deployed(
                 ports=ports,
             )
         )
-        files = stack.enter_context(supervisor.temporary_folder(files_in)) if specification.file_tier else None
+        files = (
+            stack.enter_context(supervisor.temporary_folder(files_in))
+            if specification.file_tier
+            else None
+        )
         folders = {"model_dir": model_dir, "fs_dir": files}
         argv = program.command(environments[0])
-        argv += [fill(argument, {**ports, **folders}) for argument in specification.argv]
-        env = {name: fill(value, {**ports, **folders}) for name, value in specification.env.items()}
+        argv += [
+            fill(argument, {**ports, **folders}) for argument in specification.argv
+        ]
+        env = {
+            name: fill(value, {**ports, **folders})
+            for name, value in specification.env.items()
+        }
         process = stack.enter_context(
             supervisor.supervised(
                 program.software.name,
                 argv,
-                env=server_environment(env, temporary, plugins=program.plugins, secrets=_needed(secrets, env)),
+                env=server_environment(
+                    env,
+                    temporary,
+                    plugins=program.plugins,
+                    secrets=_needed(secrets, env),
+                ),
                 log=log,
                 cwd=log.parent,
             )
         )
         url = f"http://127.0.0.1:{port}"
-        endpoint = Endpoint(program, specification.model.served_name, fetch_from(url), log)
-        deployment = Deployment(endpoint, url, argv, env, process, beside, files, offset)
+        endpoint = Endpoint(
+            program, specification.model.served_name, fetch_from(url), log
+        )
+        deployment = Deployment(
+            endpoint, url, argv, env, process, beside, files, offset
+        )
         _wait_until_healthy(deployment, begin + start_timeout_s)
         members = Session.led_by(process.pid, program.software.name).members()
-        require_own_port(port, [member.pid for member in members], PortTaken, "the server", log)
-        deployment.parts = [(title, member) for member in members if program.is_part(title := title_of(member))]
+        require_own_port(
+            port, [member.pid for member in members], PortTaken, "the server", log
+        )
+        deployment.parts = [
+            (title, member)
+            for member in members
+            if program.is_part(title := title_of(member))
+        ]
         deployment.startup_s = time.monotonic() - begin
         deployment.require_declared(specification)
         yield deployment
@@ -242,14 +291,21 @@ class LocalServerHandle:
 
 def _needed(secrets: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Return `secrets`, without the Hugging Face token if the server must not use the hub."""
-    return [name for name in secrets if name != "HF_TOKEN" or env.get("HF_HUB_OFFLINE") != "1"]
+    return [
+        name
+        for name in secrets
+        if name != "HF_TOKEN" or env.get("HF_HUB_OFFLINE") != "1"
+    ]
 
 
 def _wait_until_healthy(deployment: Deployment, deadline: float) -> None:
     while True:
         deployment.require_alive()
         try:
-            request(f"{deployment.url}{deployment.program.health_path}", timeout_s=_HEALTH_ANSWER_S)
+            request(
+                f"{deployment.url}{deployment.program.health_path}",
+                timeout_s=_HEALTH_ANSWER_S,
+            )
             return
         except HttpError:
             if time.monotonic() > deadline:

@@ -13,7 +13,14 @@ from pathlib import Path
 
 from kveval.engines.servers.keyvalue import KeyValueStore, sent
 from kveval.engines.servers.lmcache import LMCacheServer
-from kveval.engines.servers.program import HOST, POLL_S, Program, Sidecar, SidecarError, SidecarPortTaken
+from kveval.engines.servers.program import (
+    HOST,
+    POLL_S,
+    Program,
+    Sidecar,
+    SidecarError,
+    SidecarPortTaken,
+)
 from kveval.host.http import fetch_from, free_port
 from kveval.host.logs import last_words
 from kveval.host.ports import require_own_port
@@ -52,18 +59,30 @@ def sidecars(
     with contextlib.ExitStack() as stack:
         for entry in wanted:
             name = entry.name
-            own = {place: ports.setdefault(place, free_port()) for place in _places(name, entry.argv)}
+            own = {
+                place: ports.setdefault(place, free_port())
+                for place in _places(name, entry.argv)
+            }
             argv = [fill(argument, ports) for argument in entry.argv]
             argv = [*find_program(argv[0], *environments), *argv[1:]]
             log = logs / f"{name}.log"
             process = stack.enter_context(
-                supervisor.supervised(name, argv, env={**base_env, **entry.env}, log=log, cwd=logs)
+                supervisor.supervised(
+                    name, argv, env={**base_env, **entry.env}, log=log, cwd=logs
+                )
             )
-            program, sidecar = Program(name, process, log), _sidecar(name, argv, log, own)
+            program, sidecar = (
+                Program(name, process, log),
+                _sidecar(name, argv, log, own),
+            )
             if isinstance(sidecar, LMCacheServer):
-                program.metrics_url = f"http://{HOST}:{own['lmcache_http_port']}/metrics"
+                program.metrics_url = (
+                    f"http://{HOST}:{own['lmcache_http_port']}/metrics"
+                )
             _wait_until_ready(program, sidecar, timeout_s)
-            own_pids = [member.pid for member in Session.led_by(process.pid, name).members()]
+            own_pids = [
+                member.pid for member in Session.led_by(process.pid, name).members()
+            ]
             for port in own.values():
                 require_own_port(port, own_pids, SidecarPortTaken, name, log)
             sidecar.identify(versions)
@@ -71,10 +90,16 @@ def sidecars(
         yield running
 
 
-def _sidecar(name: str, argv: list[str], log: Path, ports: Mapping[str, int]) -> Sidecar:
+def _sidecar(
+    name: str, argv: list[str], log: Path, ports: Mapping[str, int]
+) -> Sidecar:
     if name == "lmcache":
-        return LMCacheServer(argv, log, fetch_from(f"http://{HOST}:{ports['lmcache_http_port']}"))
-    return KeyValueStore(name, argv, log, functools.partial(sent, ports[f"{name}_port"]))
+        return LMCacheServer(
+            argv, log, fetch_from(f"http://{HOST}:{ports['lmcache_http_port']}")
+        )
+    return KeyValueStore(
+        name, argv, log, functools.partial(sent, ports[f"{name}_port"])
+    )
 
 
 def fill(text: str, places: Mapping[str, object]) -> str:
@@ -99,7 +124,9 @@ def find_program(name: str, *environments: Path) -> list[str]:
     if found:
         return [found]
     for environment in environments:
-        bundled = sorted(environment.glob(f"lib/python3*/site-packages/*/_binaries/*/{name}"))
+        bundled = sorted(
+            environment.glob(f"lib/python3*/site-packages/*/_binaries/*/{name}")
+        )
         if bundled:
             return [str(bundled[0])]
     message = f"this host has no {name}: {_ADVICE.get(name, 'install it')}"
@@ -117,5 +144,7 @@ def _wait_until_ready(program: Program, sidecar: Sidecar, limit_s: float) -> Non
         program.require_alive()
         if time.monotonic() > deadline:
             log = program.log
-            raise SidecarError(f"{program.name} was not ready within {limit_s:.0f} s{last_words(log)}; see {log}")
+            raise SidecarError(
+                f"{program.name} was not ready within {limit_s:.0f} s{last_words(log)}; see {log}"
+            )
         time.sleep(POLL_S)

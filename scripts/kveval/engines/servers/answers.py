@@ -50,28 +50,44 @@ class Repeated:
 def prompts(longest: int, seed: int) -> list[str]:
     """Return texts with equal ends of some 800 tokens each, fewer if `longest`, tokens of a conversation, is less."""
     room = max(4, (longest - _REST_TOKENS) // _LINE_TOKENS)
-    names = [f"{colour} {thing}" for thing, colour in itertools.product(_THINGS, _COLOURS)][:room]
+    names = [
+        f"{colour} {thing}" for thing, colour in itertools.product(_THINGS, _COLOURS)
+    ][:room]
     chosen = random.Random(seed)
     texts = []
     for _ in range(PROMPTS):
-        lines = [f" The number of the {name} is {chosen.randrange(10_000, 100_000)}." for name in names]
+        lines = [
+            f" The number of the {name} is {chosen.randrange(10_000, 100_000)}."
+            for name in names
+        ]
         texts.append("".join(lines).lstrip() + _ASKED)
     return texts
 
 
-def _answers(server: Endpoint, texts: Sequence[str], likeliest: int = 0) -> list[Completion]:
+def _answers(
+    server: Endpoint, texts: Sequence[str], likeliest: int = 0
+) -> list[Completion]:
     """Return the answers, requested one at a time: other requests in a batch change the order of additions."""
-    asked = (server.program.completed(server.ask, server.served_model, text, TOKENS, likeliest) for text in texts)
+    asked = (
+        server.program.completed(
+            server.ask, server.served_model, text, TOKENS, likeliest
+        )
+        for text in texts
+    )
     told = [completion for completion in asked if completion is not None]
     if len(told) < len(texts):
-        raise DeploymentError("the server does not return the tokens of its answers", code="no_tokens")
+        raise DeploymentError(
+            "the server does not return the tokens of its answers", code="no_tokens"
+        )
     return told
 
 
 def _reader(server: Endpoint, *, tier: bool) -> Callable[[], float]:
     """Return what reads how many prompt tokens the tier, or the device's cache, has served. Raises DeploymentError."""
     software = server.program.software
-    name = software.on_wire("external_prefix_cache_hits" if tier else "prefix_cache_hits", server.version)
+    name = software.on_wire(
+        "external_prefix_cache_hits" if tier else "prefix_cache_hits", server.version
+    )
     if name is None:
         said = f"{software.title} {server.version} does not count the tokens that its caches serve"
         raise DeploymentError(said, code="no_counter")
@@ -87,7 +103,9 @@ def _served(read: Callable[[], float], before: float, wanted: float) -> int:
     return int(served)
 
 
-def _from_device(server: Endpoint, texts: Sequence[str]) -> tuple[list[Completion], Repeated]:
+def _from_device(
+    server: Endpoint, texts: Sequence[str]
+) -> tuple[list[Completion], Repeated]:
     """Return cold answers, and those from the device's cache.
 
     Each prompt is repeated at once, because a small device holds one prompt and no more.
@@ -134,11 +152,24 @@ def check(server: Endpoint, *, tier: bool, longest: int) -> Answers:
         if tier:
             repeated["tier"] = _from_tier(server, texts, _wanted(cold))
         pairs = [zip(cold, each.answers, strict=True) for each in repeated.values()]
-        parted = sorted({number for of_one in pairs for number, pair in enumerate(of_one) if _place(*pair) is not None})
+        parted = sorted(
+            {
+                number
+                for of_one in pairs
+                for number, pair in enumerate(of_one)
+                if _place(*pair) is not None
+            }
+        )
         if parted:
             server.reset_caches()
         # Only now, because at the first request for log-probabilities the server compiles for up to 15 s.
-        judged = dict(zip(parted, _answers(server, [texts[number] for number in parted], _LIKELIEST), strict=True))
+        judged = dict(
+            zip(
+                parted,
+                _answers(server, [texts[number] for number in parted], _LIKELIEST),
+                strict=True,
+            )
+        )
     except (HttpError, CounterError, DeploymentError) as error:
         # A server that has ended is detected by other checks.
         return Answers(unchecked=str(error))
@@ -146,7 +177,10 @@ def check(server: Endpoint, *, tier: bool, longest: int) -> Answers:
     if not tier:
         return of_device
     behind = repeated["tier"]
-    return replace(compared(cold, behind.answers, judged, behind.served, tier=True), device=of_device)
+    return replace(
+        compared(cold, behind.answers, judged, behind.served, tier=True),
+        device=of_device,
+    )
 
 
 def compared(
@@ -162,8 +196,13 @@ def compared(
     `judged`: for each prompt, by number, whose answers differ here or in another comparison, a third answer with the
     likeliest tokens; `served`: prompt tokens that the cache served.
     """
-    parted = [number for number in judged if _place(cold[number], again[number]) is not None]
-    differences = [_difference(number, cold[number], again[number], judged[number]) for number in parted]
+    parted = [
+        number for number in judged if _place(cold[number], again[number]) is not None
+    ]
+    differences = [
+        _difference(number, cold[number], again[number], judged[number])
+        for number in parted
+    ]
     changed = [found for found in differences if not found.near_tie]
     asked = sum(completion.prompt_tokens for completion in cold)
     source = "tier" if tier else "device"
@@ -186,16 +225,27 @@ def together(found: Sequence[Answers]) -> Answers:
     """Return the comparisons of several servers as one; `unchecked` if one of them is."""
     sums = {
         name: sum(getattr(each, name) for each in found)
-        for name in ("prompts", "same", "near_ties", "changed", "prompt_tokens", "served_tokens")
+        for name in (
+            "prompts",
+            "same",
+            "near_ties",
+            "changed",
+            "prompt_tokens",
+            "served_tokens",
+        )
     }
     told = sorted(found, key=lambda each: each.changed, reverse=True)
     devices = [each.device for each in found if each.device is not None]
     return Answers(
         **sums,
         tokens=found[0].tokens,
-        served_from=found[0].served_from if len({each.served_from for each in found}) == 1 else "none",
+        served_from=found[0].served_from
+        if len({each.served_from for each in found}) == 1
+        else "none",
         tolerance_nats=TOLERANCE_NATS,
-        first_difference=next((each.first_difference for each in told if each.first_difference), None),
+        first_difference=next(
+            (each.first_difference for each in told if each.first_difference), None
+        ),
         unchecked=next((each.unchecked for each in found if each.unchecked), ""),
         device=together(devices) if devices else None,
     )
@@ -204,10 +254,14 @@ def together(found: Sequence[Answers]) -> Answers:
 def _place(cold: Completion, again: Completion) -> int | None:
     """Return the index of the first token at which two answers to one prompt differ, None if they do not."""
     pairs = itertools.zip_longest(cold.tokens, again.tokens)
-    return next((place for place, (first, second) in enumerate(pairs) if first != second), None)
+    return next(
+        (place for place, (first, second) in enumerate(pairs) if first != second), None
+    )
 
 
-def _difference(number: int, cold: Completion, again: Completion, judged: Completion) -> AnswerDifference:
+def _difference(
+    number: int, cold: Completion, again: Completion, judged: Completion
+) -> AnswerDifference:
     """Judge the first difference of two answers to one prompt; after it they continue different texts.
 
     Uses the log-probabilities of a third answer that is equal up to there, cold or, if a tier cannot be emptied, not:
@@ -215,11 +269,20 @@ def _difference(number: int, cold: Completion, again: Completion, judged: Comple
     """
     place = _place(cold, again) or 0
     first, second = ("".join(each.tokens[place : place + 1]) for each in (cold, again))
-    same = cold.tokens[:place] == judged.tokens[:place] and place < len(judged.likeliest)
+    same = cold.tokens[:place] == judged.tokens[:place] and place < len(
+        judged.likeliest
+    )
     likeliest = judged.likeliest[place] if same else {}
     known = first in likeliest and second in likeliest
     margin = abs(likeliest[first] - likeliest[second]) if known else None
-    return AnswerDifference(number, place, first, second, margin, margin is not None and margin <= TOLERANCE_NATS)
+    return AnswerDifference(
+        number,
+        place,
+        first,
+        second,
+        margin,
+        margin is not None and margin <= TOLERANCE_NATS,
+    )
 
 
 def _all_alike(answers: Sequence[Completion]) -> bool:
@@ -227,11 +290,18 @@ def _all_alike(answers: Sequence[Completion]) -> bool:
     return len({tuple(completion.tokens) for completion in answers}) == 1
 
 
-def _unchecked(cold: Sequence[Completion], differences: Sequence[AnswerDifference], served: int, source: str) -> str:
+def _unchecked(
+    cold: Sequence[Completion],
+    differences: Sequence[AnswerDifference],
+    served: int,
+    source: str,
+) -> str:
     """Return why the comparison proves nothing; "" if it proves something."""
     asked = sum(completion.prompt_tokens for completion in cold)
     if _all_alike(cold):
-        return "the answers do not depend on what is cached: every prompt got the same one"
+        return (
+            "the answers do not depend on what is cached: every prompt got the same one"
+        )
     if served < _SERVED_SHARE * asked:
         return f"the {source} served {served:,} of the prompts' {asked:,} tokens"
     if len(differences) == len(cold) and all(found.near_tie for found in differences):

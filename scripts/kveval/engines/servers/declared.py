@@ -46,7 +46,11 @@ def require_tier(reported: int | None, wanted: int, log: object) -> None:
 
 
 def check_tiers(
-    facts: dict[str, Any], beside: Sequence[int], wanted: int, split: Mapping[str, int], log: object
+    facts: dict[str, Any],
+    beside: Sequence[int],
+    wanted: int,
+    split: Mapping[str, int],
+    log: object,
 ) -> None:
     """Check the tiers in host memory against their budget, and store their bytes in `facts`.
 

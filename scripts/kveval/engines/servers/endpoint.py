@@ -26,13 +26,21 @@ class Endpoint:
     version: str = ""
     number: int = 0
 
-    def ask(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
+    def ask(
+        self,
+        path: str,
+        method: str = "GET",
+        body: object = None,
+        timeout_s: float = 30.0,
+    ) -> Any:
         """Send one request and return the decoded JSON, None for other answers. Raises HttpError."""
         return decoded(self.fetch(path, method, body, timeout_s))
 
     def page(self, timeout_s: float = 10.0) -> str:
         """Return its page of metrics. Raises HttpError."""
-        return self.fetch(self.program.metrics_path, "GET", None, timeout_s).decode(errors="replace")
+        return self.fetch(self.program.metrics_path, "GET", None, timeout_s).decode(
+            errors="replace"
+        )
 
     def counters(self) -> dict[str, float]:
         """Return its counters. Raises CounterError."""
@@ -63,7 +71,12 @@ class Endpoint:
         The first request triggers lazy initialisation, and a healthy server may be unable to generate: DeploymentError.
         """
         for length in (prompt_tokens, 16):
-            if self.program.generated(self.ask, self.served_model, length, _GENERATED_S) < 1:
+            if (
+                self.program.generated(
+                    self.ask, self.served_model, length, _GENERATED_S
+                )
+                < 1
+            ):
                 message = f"the server is healthy but generates nothing; see {self.log}"
                 raise DeploymentError(message, code="generates_nothing")
 
@@ -74,8 +87,14 @@ class Endpoint:
         if not same_release(self.version, declared):
             found = f"{software.title} {self.version or 'of unknown version'}"
             message = f"the server is {found}, the campaign declares {declared}"
-            raise DeploymentError(message, code="other_version", found=self.version, declared=declared)
+            raise DeploymentError(
+                message, code="other_version", found=self.version, declared=declared
+            )
         names = self.program.models(self.ask)
         if self.served_model not in names:
-            message = f"the server serves {names}, the campaign declares {self.served_model}"
-            raise DeploymentError(message, code="other_model", found=names, declared=self.served_model)
+            message = (
+                f"the server serves {names}, the campaign declares {self.served_model}"
+            )
+            raise DeploymentError(
+                message, code="other_model", found=names, declared=self.served_model
+            )

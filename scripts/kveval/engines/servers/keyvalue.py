@@ -16,7 +16,9 @@ class KeyValueStore(Sidecar):
     ValueError or OSError if there is none.
     """
 
-    def __init__(self, name: str, argv: list[str], log: object, send: Callable[[str], str]) -> None:
+    def __init__(
+        self, name: str, argv: list[str], log: object, send: Callable[[str], str]
+    ) -> None:
         super().__init__(name, argv, log)
         self._send = send
 
@@ -27,7 +29,12 @@ class KeyValueStore(Sidecar):
         except (OSError, ValueError) as error:
             word, said = command.split(maxsplit=1)[0], str(error)
             message = f"{self.name} does not answer {word}: {said}; see {self.log}"
-            facts = {"program": self.name, "command": word, "said": said, "log": self.log}
+            facts = {
+                "program": self.name,
+                "command": word,
+                "said": said,
+                "log": self.log,
+            }
             raise SidecarError(message, code="no_answer", **facts) from error
 
     def ready(self) -> bool:
@@ -42,8 +49,12 @@ class KeyValueStore(Sidecar):
         info = self._info("server")
         found = "valkey" if "valkey_version" in info else "redis"
         if found != self.name:
-            message = f"the server on the port of {self.name} is {found}; see {self.log}"
-            raise SidecarError(message, code="other_program", found=found, declared=self.name)
+            message = (
+                f"the server on the port of {self.name} is {found}; see {self.log}"
+            )
+            raise SidecarError(
+                message, code="other_program", found=found, declared=self.name
+            )
         self.version = info[f"{found}_version"]
 
     def counters(self) -> dict[str, float]:
@@ -67,10 +78,14 @@ class KeyValueStore(Sidecar):
             if self.ask("DBSIZE") == "0":
                 return
             if time.monotonic() > deadline:
-                raise SidecarError(f"{self.name} still holds keys after {timeout_s:.0f} s of deleting them")
+                raise SidecarError(
+                    f"{self.name} still holds keys after {timeout_s:.0f} s of deleting them"
+                )
 
     def _info(self, section: str) -> dict[str, str]:
-        lines = (line.partition(":") for line in self.ask(f"INFO {section}").splitlines())
+        lines = (
+            line.partition(":") for line in self.ask(f"INFO {section}").splitlines()
+        )
         return {name: value for name, colon, value in lines if colon}
 
 

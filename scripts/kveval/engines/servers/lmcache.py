@@ -34,7 +34,11 @@ class LMCacheServer(Sidecar):
     def identify(self, versions: Mapping[str, str]) -> None:
         """Read the version. Raises SidecarError if it is not the declared one."""
         answer = self._ask("/version")
-        self.version = str(answer.get("version", answer)) if isinstance(answer, dict) else str(answer)
+        self.version = (
+            str(answer.get("version", answer))
+            if isinstance(answer, dict)
+            else str(answer)
+        )
         declared = versions.get("lmcache", "")
         if not same_release(self.version, declared):
             raise SidecarError(
@@ -47,16 +51,28 @@ class LMCacheServer(Sidecar):
 
     def reported_bytes(self) -> int | None:
         """Return the configured bytes of its tier in host memory; None if it does not report them."""
-        sizes = [tier.get("memory_configured_bytes") for tier in self._storage()["l1_managers"].values()]
-        return sum(sizes) if sizes and all(isinstance(size, int) for size in sizes) else None
+        sizes = [
+            tier.get("memory_configured_bytes")
+            for tier in self._storage()["l1_managers"].values()
+        ]
+        return (
+            sum(sizes)
+            if sizes and all(isinstance(size, int) for size in sizes)
+            else None
+        )
 
     def counters(self) -> dict[str, float]:
         """Return its counters, and the bytes that its tier holds now. Raises SidecarError."""
         try:
-            found = parse_counters(self._fetch("/metrics", timeout_s=_ANSWER_S).decode(), prefix="lmcache")
+            found = parse_counters(
+                self._fetch("/metrics", timeout_s=_ANSWER_S).decode(), prefix="lmcache"
+            )
         except (CounterError, HttpError) as error:
             raise SidecarError(str(error)) from error
-        held = sum(tier["memory_used_bytes"] for tier in self._storage()["l1_managers"].values())
+        held = sum(
+            tier["memory_used_bytes"]
+            for tier in self._storage()["l1_managers"].values()
+        )
         return {**found, "lmcache_l1_memory_bytes": float(held)}
 
     def reset(self, timeout_s: float) -> None:
@@ -91,8 +107,13 @@ class LMCacheServer(Sidecar):
         """Return the tiers' part of /status. Raises SidecarError if it lacks what is read here."""
         answer = self._ask("/status")
         storage = answer.get("storage_manager") if isinstance(answer, dict) else None
-        if not isinstance(storage, dict) or not {"l1_managers", "store_controllers"} <= storage.keys():
-            raise SidecarError(f"LMCache's /status has no l1_managers and store_controllers; see {self.log}")
+        if (
+            not isinstance(storage, dict)
+            or not {"l1_managers", "store_controllers"} <= storage.keys()
+        ):
+            raise SidecarError(
+                f"LMCache's /status has no l1_managers and store_controllers; see {self.log}"
+            )
         return storage
 
     def _ask(self, path: str, method: str = "GET", body: object = None) -> Any:
@@ -113,11 +134,17 @@ def _read_locked(storage: Mapping[str, Any]) -> int:
 
 def _moving(storage: Mapping[str, Any]) -> bool:
     """Tell whether a transfer is in progress: from vLLM, to the store, or from it."""
-    tiers, stores = storage["l1_managers"].values(), storage["store_controllers"].values()
+    tiers, stores = (
+        storage["l1_managers"].values(),
+        storage["store_controllers"].values(),
+    )
     return any(
         [
             *(tier["write_locked_count"] for tier in tiers),
-            *(store["in_flight_task_count"] + store["pending_keys_count"] for store in stores),
+            *(
+                store["in_flight_task_count"] + store["pending_keys_count"]
+                for store in stores
+            ),
             storage.get("prefetch_controller", {}).get("in_flight_request_count", 0),
         ]
     )

@@ -33,10 +33,14 @@ class Program:
         """Raise SidecarError, with the decisive line of its log, if the process has ended."""
         if self.process.poll() is not None:
             words = last_words(self.log)
-            error = SidecarPortTaken if "ddress already in use" in words else SidecarError
+            error = (
+                SidecarPortTaken if "ddress already in use" in words else SidecarError
+            )
             code = self.process.returncode
             message = f"{self.name} died ({exit_words(code)}){words}; see {self.log}"
-            raise error(message, code="died", program=self.name, exit_code=code, log=self.log)
+            raise error(
+                message, code="died", program=self.name, exit_code=code, log=self.log
+            )
 
 
 class Sidecar:

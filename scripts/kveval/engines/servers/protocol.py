@@ -25,14 +25,26 @@ class ServerDied(DeploymentError):
 class Fetch(Protocol):
     """Sends a request to one server and returns the body of a 2xx answer. Raises HttpError."""
 
-    def __call__(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> bytes:
+    def __call__(
+        self,
+        path: str,
+        method: str = "GET",
+        body: object = None,
+        timeout_s: float = 30.0,
+    ) -> bytes:
         """Send the request."""
 
 
 class Ask(Protocol):
     """Sends a request to one server and returns the decoded JSON, None for other answers. Raises HttpError."""
 
-    def __call__(self, path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0) -> Any:
+    def __call__(
+        self,
+        path: str,
+        method: str = "GET",
+        body: object = None,
+        timeout_s: float = 30.0,
+    ) -> Any:
         """Send the request."""
 
 
@@ -88,10 +100,14 @@ class ServerProgram(Protocol):
     def models(self, ask: Ask) -> list[str]:
         """Return the names of the models that it serves."""
 
-    def generated(self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float) -> int:
+    def generated(
+        self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float
+    ) -> int:
         """Request a few tokens for a prompt of `prompt_tokens` tokens; return how many it generated."""
 
-    def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, likeliest: int) -> Completion | None:
+    def completed(
+        self, ask: Ask, served_model: str, prompt: str, tokens: int, likeliest: int
+    ) -> Completion | None:
         """Request the greedy continuation of a text by `tokens` tokens, with the `likeliest` most likely at each place.
 
         Returns None if the answer lacks its tokens.

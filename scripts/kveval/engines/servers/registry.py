@@ -7,7 +7,9 @@ from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.servers.vllm import VllmProgram
 from kveval.spec.servers.registry import UnknownServer, software_of
 
-PROGRAMS: dict[str, ServerProgram] = {program.software.name: program for program in (VllmProgram(),)}
+PROGRAMS: dict[str, ServerProgram] = {
+    program.software.name: program for program in (VllmProgram(),)
+}
 
 
 def program_of(versions: Mapping[str, Any]) -> ServerProgram:

@@ -28,7 +28,11 @@ class Server(ABC):
     startup_s = 0.0
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], sidecars: Sequence[Sidecar], argv: list[str], env: dict[str, str]
+        self,
+        endpoints: Sequence[Endpoint],
+        sidecars: Sequence[Sidecar],
+        argv: list[str],
+        env: dict[str, str],
     ) -> None:
         self.endpoints, self.sidecars = endpoints, sidecars
         self.argv, self.env = argv, env
@@ -47,7 +51,10 @@ class Server(ABC):
     @property
     def sidecar_facts(self) -> list[SidecarRecord]:
         """The sidecars, as run.json describes them."""
-        return [SidecarRecord(found.name, found.version, found.argv) for found in self.sidecars]
+        return [
+            SidecarRecord(found.name, found.version, found.argv)
+            for found in self.sidecars
+        ]
 
     @abstractmethod
     def require_alive(self) -> None:
@@ -101,7 +108,9 @@ class Server(ABC):
         On a cluster the requests go to the pods directly: a router might send a prompt and its repetition to two
         replicas. Each has its own prompts, because a shared tier must not have them from another replica.
         """
-        found = self.each(lambda endpoint: answers.check(endpoint, tier=tier, longest=longest))
+        found = self.each(
+            lambda endpoint: answers.check(endpoint, tier=tier, longest=longest)
+        )
         return found[0] if len(found) == 1 else answers.together(found)
 
     def require_declared(self, specification: Specification) -> None:
@@ -110,23 +119,41 @@ class Server(ABC):
         for endpoint in self.endpoints:
             endpoint.require_declared(versions)
             facts = self.program.software.startup_facts(self.startup_log(endpoint))
-            require_device_cache(facts.get("kv_cache_tokens"), budget.device_tokens, endpoint.log)
+            require_device_cache(
+                facts.get("kv_cache_tokens"), budget.device_tokens, endpoint.log
+            )
             self.facts = self.facts or facts
-        sizes = [reported for sidecar in self.sidecars if (reported := sidecar.reported_bytes()) is not None]
-        check_tiers(self.facts, sizes, budget.host_bytes, budget.split, self.endpoints[0].log)
+        sizes = [
+            reported
+            for sidecar in self.sidecars
+            if (reported := sidecar.reported_bytes()) is not None
+        ]
+        check_tiers(
+            self.facts, sizes, budget.host_bytes, budget.split, self.endpoints[0].log
+        )
 
-    def stall_checks(self, limit_s: float, idle_s: float, loaded_s: float) -> list[Check]:
+    def stall_checks(
+        self, limit_s: float, idle_s: float, loaded_s: float
+    ) -> list[Check]:
         """Return the checks that detect a hanging server, or that no server gets requests; see StallWatch.
 
         One of several replicas may rightly get no requests; if none gets any, the load generator has failed.
         """
         alone = len(self.endpoints) == 1
         own = (idle_s, loaded_s) if alone else (math.inf, 0.0)
-        watches = [StallWatch(one.work, limit_s, own[0], one.log, own[1]) for one in self.endpoints]
+        watches = [
+            StallWatch(one.work, limit_s, own[0], one.log, own[1])
+            for one in self.endpoints
+        ]
 
         def all_work(timeout_s: float) -> Work:
-            return Work(sum(work.tokens for work in self.each(lambda one: one.work(timeout_s))), requests=0)
+            return Work(
+                sum(work.tokens for work in self.each(lambda one: one.work(timeout_s))),
+                requests=0,
+            )
 
         if not alone:
-            watches.append(StallWatch(all_work, limit_s, idle_s, self.endpoints[0].log, loaded_s))
+            watches.append(
+                StallWatch(all_work, limit_s, idle_s, self.endpoints[0].log, loaded_s)
+            )
         return [(watch.check, watch.interval_s) for watch in watches]

@@ -42,7 +42,11 @@ class VllmProgram:
 
     def command(self, environment: Path) -> list[str]:
         """Return Python with the module of the API server."""
-        return [str(environment / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
+        return [
+            str(environment / "bin" / "python"),
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+        ]
 
     def container_command(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return `vllm serve`, which takes the model without --model."""
@@ -66,11 +70,21 @@ class VllmProgram:
         model, budget = specification.model, specification.budget
         ranks, on_cpu = model.tensor_parallel_size, specification.on_cpu
         # A single GPU's worker lives in the engine's process.
-        queues = _QUEUE_TO_WORKERS_BYTES + ranks * _QUEUE_FROM_WORKER_BYTES if on_cpu or ranks > 1 else 0
-        shared = shares_native_tier(specification.argv, specification.versions[VLLM.name], on_cpu=on_cpu)
+        queues = (
+            _QUEUE_TO_WORKERS_BYTES + ranks * _QUEUE_FROM_WORKER_BYTES
+            if on_cpu or ranks > 1
+            else 0
+        )
+        shared = shares_native_tier(
+            specification.argv, specification.versions[VLLM.name], on_cpu=on_cpu
+        )
         # LMCache's server reads and writes a CPU device's cache in place.
-        in_place = on_cpu and any("LMCacheMPConnector" in argument for argument in specification.argv)
-        device = (budget.device_tokens or 0) * model.kv_bytes_per_token if in_place else 0
+        in_place = on_cpu and any(
+            "LMCacheMPConnector" in argument for argument in specification.argv
+        )
+        device = (
+            (budget.device_tokens or 0) * model.kv_bytes_per_token if in_place else 0
+        )
         return queues + (budget.host_bytes if shared else 0) + device
 
     def version(self, ask: Ask) -> str:
@@ -81,30 +95,66 @@ class VllmProgram:
     def models(self, ask: Ask) -> list[str]:
         """Return the names from /v1/models."""
         answer = ask(self.model_path)
-        return [entry.get("id") for entry in answer.get("data", [])] if isinstance(answer, dict) else []
+        return (
+            [entry.get("id") for entry in answer.get("data", [])]
+            if isinstance(answer, dict)
+            else []
+        )
 
-    def generated(self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float) -> int:
+    def generated(
+        self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float
+    ) -> int:
         """Request a completion of one repeated token; return the number of generated tokens."""
-        body = {"model": served_model, "prompt": [7] * prompt_tokens, "max_tokens": 4, "ignore_eos": True}
+        body = {
+            "model": served_model,
+            "prompt": [7] * prompt_tokens,
+            "max_tokens": 4,
+            "ignore_eos": True,
+        }
         answer = ask("/v1/completions", method="POST", body=body, timeout_s=timeout_s)
-        return int(answer.get("usage", {}).get("completion_tokens", 0)) if isinstance(answer, dict) else 0
+        return (
+            int(answer.get("usage", {}).get("completion_tokens", 0))
+            if isinstance(answer, dict)
+            else 0
+        )
 
-    def completed(self, ask: Ask, served_model: str, prompt: str, tokens: int, likeliest: int) -> Completion | None:
+    def completed(
+        self, ask: Ask, served_model: str, prompt: str, tokens: int, likeliest: int
+    ) -> Completion | None:
         """Request a greedy completion; tokens are returned as their ids."""
-        body = {"model": served_model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
+        body = {
+            "model": served_model,
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+        }
         body |= {"temperature": 0, "seed": 0, "return_token_ids": True}
-        body |= {"logprobs": likeliest, "return_tokens_as_token_ids": True} if likeliest else {}
+        body |= (
+            {"logprobs": likeliest, "return_tokens_as_token_ids": True}
+            if likeliest
+            else {}
+        )
         answer = ask("/v1/completions", method="POST", body=body, timeout_s=_GREEDY_S)
         try:
             choice = answer["choices"][0]
             places = choice["logprobs"]["top_logprobs"] if likeliest else []
-            told = [{name.removeprefix("token_id:"): value for name, value in place.items()} for place in places]
-            return Completion(int(answer["usage"]["prompt_tokens"]), [str(one) for one in choice["token_ids"]], told)
+            told = [
+                {name.removeprefix("token_id:"): value for name, value in place.items()}
+                for place in places
+            ]
+            return Completion(
+                int(answer["usage"]["prompt_tokens"]),
+                [str(one) for one in choice["token_ids"]],
+                told,
+            )
         except (LookupError, TypeError):
             return None
 
     def emptied(self, ask: Ask, *, tiers: bool = True) -> bool:
         """Use the development endpoint (VLLM_SERVER_DEV_MODE=1); it refuses while transfers are in flight."""
-        answer = ask(f"/reset_prefix_cache{'?reset_external=true' if tiers else ''}", method="POST")
+        answer = ask(
+            f"/reset_prefix_cache{'?reset_external=true' if tiers else ''}",
+            method="POST",
+        )
         # Before 0.14 it answers 200 with an empty body; later releases report success or failure.
         return not isinstance(answer, dict) or bool(answer.get("success", True))

@@ -46,7 +46,8 @@ def gpu_details(pci: Path = _PCI) -> list[dict[str, Any]]:
     shared = {} if cuda is None else {"cuda": cuda}
     nodes = [numa_node(str(gpu.get("pci_bus", "")), pci) for gpu in found]
     return [
-        gpu | shared | ({} if node is None else {"numa_node": node}) for gpu, node in zip(found, nodes, strict=True)
+        gpu | shared | ({} if node is None else {"numa_node": node})
+        for gpu, node in zip(found, nodes, strict=True)
     ]
 
 
@@ -60,7 +61,9 @@ def parse(text: str) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(told: Iterable[tuple[tuple[str, Callable[[str], Any]], str]]) -> Iterator[tuple[str, Any]]:
+def _facts(
+    told: Iterable[tuple[tuple[str, Callable[[str], Any]], str]],
+) -> Iterator[tuple[str, Any]]:
     for (name, read), text in told:
         if not _UNTOLD.match(text):
             with contextlib.suppress(ValueError):
@@ -87,6 +90,12 @@ def numa_node(bus: str, pci: Path = _PCI) -> int | None:
 def nvidia_smi(arguments: Sequence[str]) -> str | None:
     """Return nvidia-smi's output on this host; None if it is not installed or fails."""
     try:
-        return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=30, check=True).stdout
+        return subprocess.run(
+            ["nvidia-smi", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout
     except (subprocess.SubprocessError, OSError):
         return None

@@ -13,28 +13,52 @@ from typing import Any
 
 # Name, help, and the NVML call; units are those of PCP's agent, converted to base units. Counters end in _total.
 _METRICS: Sequence[tuple[str, str, Callable[[Any, Any], float]]] = (
-    ("gpu_active_percent", "Time in which a kernel ran", lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu),
+    (
+        "gpu_active_percent",
+        "Time in which a kernel ran",
+        lambda n, h: n.nvmlDeviceGetUtilizationRates(h).gpu,
+    ),
     (
         "gpu_memory_active_percent",
         "Time in which GPU memory was read or written",
         lambda n, h: n.nvmlDeviceGetUtilizationRates(h).memory,
     ),
-    ("gpu_memory_used_bytes", "GPU memory in use", lambda n, h: n.nvmlDeviceGetMemoryInfo(h).used),
+    (
+        "gpu_memory_used_bytes",
+        "GPU memory in use",
+        lambda n, h: n.nvmlDeviceGetMemoryInfo(h).used,
+    ),
     ("gpu_power_watts", "Power", lambda n, h: n.nvmlDeviceGetPowerUsage(h) / 1000),
     (
         "gpu_energy_joules_total",
         "Energy since the driver was loaded",
         lambda n, h: n.nvmlDeviceGetTotalEnergyConsumption(h) / 1000,
     ),
-    ("gpu_temperature_celsius", "Temperature", lambda n, h: n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU)),
-    ("gpu_sm_clock_mhz", "Clock of the SMs", lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
+    (
+        "gpu_temperature_celsius",
+        "Temperature",
+        lambda n, h: n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU),
+    ),
+    (
+        "gpu_sm_clock_mhz",
+        "Clock of the SMs",
+        lambda n, h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM),
+    ),
     (
         "gpu_throttle_reasons",
         "Bits of NVML's clocks event reasons",
         lambda n, h: n.nvmlDeviceGetCurrentClocksEventReasons(h),
     ),
-    ("gpu_pcie_generation", "PCIe link now", lambda n, h: n.nvmlDeviceGetCurrPcieLinkGeneration(h)),
-    ("gpu_pcie_width", "PCIe lanes now", lambda n, h: n.nvmlDeviceGetCurrPcieLinkWidth(h)),
+    (
+        "gpu_pcie_generation",
+        "PCIe link now",
+        lambda n, h: n.nvmlDeviceGetCurrPcieLinkGeneration(h),
+    ),
+    (
+        "gpu_pcie_width",
+        "PCIe lanes now",
+        lambda n, h: n.nvmlDeviceGetCurrPcieLinkWidth(h),
+    ),
 )
 
 
@@ -54,9 +78,16 @@ def exposition(nvml: Any, handles: Sequence[tuple[int, Any]]) -> str:
 
 def chosen(nvml: Any, wanted: str) -> list[tuple[int, Any]]:
     """Return (index, NVML handle) of the GPUs that `wanted` names by index or UUID, comma-separated; "" means all."""
-    every = [(index, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())]
+    every = [
+        (index, nvml.nvmlDeviceGetHandleByIndex(index))
+        for index in range(nvml.nvmlDeviceGetCount())
+    ]
     names = {name for name in wanted.split(",") if name}
-    return [(index, one) for index, one in every if not names or names & {str(index), _uuid(nvml, one)}]
+    return [
+        (index, one)
+        for index, one in every
+        if not names or names & {str(index), _uuid(nvml, one)}
+    ]
 
 
 def _uuid(nvml: Any, handle: Any) -> str:
@@ -88,4 +119,8 @@ def serve(nvml: Any, port: int, wanted: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(importlib.import_module("pynvml"), int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")
+    serve(
+        importlib.import_module("pynvml"),
+        int(sys.argv[1]),
+        sys.argv[2] if len(sys.argv) > 2 else "",
+    )

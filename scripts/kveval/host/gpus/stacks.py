@@ -34,17 +34,29 @@ def read_stacks(path: Path) -> list[Stack]:
         entries: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
         return [Stack(**entry) for entry in entries]
     except (OSError, yaml.YAMLError, TypeError) as problem:
-        raise Failure(f"{path}: not a valid table of combinations ({problem})", code="no_stacks") from problem
+        raise Failure(
+            f"{path}: not a valid table of combinations ({problem})", code="no_stacks"
+        ) from problem
 
 
 def fitting(stacks: Sequence[Stack], program: str, torch: str) -> list[Stack]:
     """Return the combinations of a program with a host's torch: those with locks first, then the newest first."""
-    found = [one for one in stacks if one.program == program and same_release(one.torch, torch)]
-    return sorted(found, key=lambda one: (bool(one.locks), Version(one.version)), reverse=True)
+    found = [
+        one
+        for one in stacks
+        if one.program == program and same_release(one.torch, torch)
+    ]
+    return sorted(
+        found, key=lambda one: (bool(one.locks), Version(one.version)), reverse=True
+    )
 
 
 def judge_stack(
-    stacks: Sequence[Stack], program: str, version: str | None, torch: str | None, driver_cuda: str | None
+    stacks: Sequence[Stack],
+    program: str,
+    version: str | None,
+    torch: str | None,
+    driver_cuda: str | None,
 ) -> Finding | None:
     """Judge whether the installed program, torch and the driver's CUDA fit together; None without torch."""
     if torch is None:
@@ -52,24 +64,41 @@ def judge_stack(
     fits = fitting(stacks, program, torch)
     if version is None:
         names = ", ".join(one.version for one in fits)
-        said = (
-            f"torch {torch} is installed and no {program}; of {program}, {names or 'no release that is known'} fits it"
+        said = f"torch {torch} is installed and no {program}; of {program}, {names or 'no release that is known'} fits it"
+        return warning(
+            "torch", said, _FIX, "none_there", fitting=[one.version for one in fits]
         )
-        return warning("torch", said, _FIX, "none_there", fitting=[one.version for one in fits])
-    known = [one for one in stacks if one.program == program and same_release(one.version, version)]
+    known = [
+        one
+        for one in stacks
+        if one.program == program and same_release(one.version, version)
+    ]
     if not known:
         said = f"{program} {version} with torch {torch}: not in config/gpu_stacks.yaml, used as it is"
         return ok("torch", said, "unknown")
     entry = known[0]
     if not same_release(entry.torch, torch):
-        fix = f"install torch {entry.torch}" + (f", or {program} {fits[0].version}" if fits else "")
-        return error("torch", f"{program} {version} is built for torch {entry.torch}, not {torch}", fix, "other_torch")
+        fix = f"install torch {entry.torch}" + (
+            f", or {program} {fits[0].version}" if fits else ""
+        )
+        return error(
+            "torch",
+            f"{program} {version} is built for torch {entry.torch}, not {torch}",
+            fix,
+            "other_torch",
+        )
     if entry.cuda and driver_cuda and Version(driver_cuda) < Version(entry.cuda):
         said = f"torch {torch} is built for CUDA {entry.cuda}, the driver runs {driver_cuda} at most"
         return error(
-            "torch", said, "a newer driver, or a torch for an older CUDA and a server that fits it", "old_driver"
+            "torch",
+            said,
+            "a newer driver, or a torch for an older CUDA and a server that fits it",
+            "old_driver",
         )
-    return ok("torch", f"{program} {version} with torch {torch}, as it was published for (known by: {entry.tried})")
+    return ok(
+        "torch",
+        f"{program} {version} with torch {torch}, as it was published for (known by: {entry.tried})",
+    )
 
 
 def same_release(one: str, other: str) -> bool:

@@ -31,7 +31,11 @@ _HASH = re.compile(r"\s--hash=\S+")
 def environment_of(python: str) -> dict[str, str]:
     """Return the values of environment markers for CPython of version `python`, such as 3.12, on this Linux machine."""
     own = {name: str(value) for name, value in default_environment().items()}
-    known = {"python_version": python, "python_full_version": f"{python}.0", "implementation_version": f"{python}.0"}
+    known = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "implementation_version": f"{python}.0",
+    }
     return own | known
 
 
@@ -42,7 +46,9 @@ def wanted(text: str, environment: Mapping[str, str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     joined = text.replace("\\\n", " ")
-    for line in (re.sub(r"(^|\s)#.*", "", line).strip() for line in joined.splitlines()):
+    for line in (
+        re.sub(r"(^|\s)#.*", "", line).strip() for line in joined.splitlines()
+    ):
         if not line or line.startswith("-"):
             continue
         requirement = pinned(line)
@@ -57,14 +63,19 @@ def pinned(entry: str) -> Requirement:
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
-        raise ValueError(f"not a valid entry of a lock file: {text!r} ({error})") from error
+        raise ValueError(
+            f"not a valid entry of a lock file: {text!r} ({error})"
+        ) from error
     if [specifier.operator for specifier in requirement.specifier] != ["=="]:
         raise ValueError(f"an entry of a lock file must pin one version: {text!r}")
     return requirement
 
 
 def lacking(
-    entries: Mapping[str, str], files: Iterable[str], installed: Mapping[str, str], tags: Iterable[Tag]
+    entries: Mapping[str, str],
+    files: Iterable[str],
+    installed: Mapping[str, str],
+    tags: Iterable[Tag],
 ) -> list[str]:
     """Return NAME==VERSION of the entries that neither the bundle's files, by name, nor installed distributions have.
 
@@ -72,7 +83,8 @@ def lacking(
     part is met by one with any local part.
     """
     there: dict[str, set[Version]] = {
-        canonicalize_name(name): {Version(version)} for name, version in installed.items()
+        canonicalize_name(name): {Version(version)}
+        for name, version in installed.items()
     }
     supported = set(tags)
     for file in files:
@@ -82,7 +94,9 @@ def lacking(
     return [
         f"{name}{version}"
         for name, version in asked.items()
-        if not any(version.contains(found, prereleases=True) for found in there.get(name, ()))
+        if not any(
+            version.contains(found, prereleases=True) for found in there.get(name, ())
+        )
     ]
 
 
@@ -96,7 +110,11 @@ def _offered(file: str, supported: Set[Tag]) -> Iterator[tuple[str, Version]]:
 
 
 def _installed() -> dict[str, str]:
-    return {canonicalize_name(one.name): one.version for one in importlib.metadata.distributions() if one.name}
+    return {
+        canonicalize_name(one.name): one.version
+        for one in importlib.metadata.distributions()
+        if one.name
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -107,7 +125,11 @@ def main(arguments: Sequence[str]) -> int:
     listing.add_argument("--python", required=True)
     looking = commands.add_parser("lacking")
     looking.add_argument("--wheels", type=Path, required=True)
-    looking.add_argument("--host-torch", type=Path, help="lock file of the torch that this interpreter must have")
+    looking.add_argument(
+        "--host-torch",
+        type=Path,
+        help="lock file of the torch that this interpreter must have",
+    )
     for command in (listing, looking):
         command.add_argument("locks", nargs="+", type=Path)
     asked = parser.parse_args(arguments)
@@ -124,7 +146,10 @@ def main(arguments: Sequence[str]) -> int:
     if asked.host_torch is not None:
         of_torch = wanted(asked.host_torch.read_text(encoding="utf-8"), environment)
         asked_of_host = {name: of_torch[name] for name in _OF_HOST if name in of_torch}
-        missing += [f"{one} (of this host)" for one in lacking(asked_of_host, [], _installed(), [])]
+        missing += [
+            f"{one} (of this host)"
+            for one in lacking(asked_of_host, [], _installed(), [])
+        ]
     print("\n".join(missing))
     return 1 if missing else 0
 

@@ -39,7 +39,10 @@ class Holding(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._inner: importlib.abc.Loader | None = None
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         """Take the place of the loader of that one module."""
         if fullname != _MODULE:
@@ -50,7 +53,9 @@ class Holding(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             self._inner, spec.loader = spec.loader, self
         return spec
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+    def create_module(
+        self, spec: importlib.machinery.ModuleSpec
+    ) -> types.ModuleType | None:
         """Leave it to the module's own loader."""
         assert self._inner is not None
         return self._inner.create_module(spec)
@@ -99,7 +104,9 @@ def draw(conversations: Iterator[Any], count: int) -> tuple[list[Any], list[str]
     prefixes: dict[str, None] = {}
     while len(prefixes) < count:
         if len(drawn) > count * (count.bit_length() + _DRAWS_MORE):
-            raise ValueError(f"{len(prefixes)} distinct prefixes came in {len(drawn)} conversations, not {count}")
+            raise ValueError(
+                f"{len(prefixes)} distinct prefixes came in {len(drawn)} conversations, not {count}"
+            )
         drawn.append(next(conversations))
         for node in drawn[-1].nodes.values():
             if found := " ".join(node.request.columns.get("prefix_column", [])):
@@ -116,10 +123,15 @@ def primed(prefixes: Sequence[str], prime: Mapping[str, Any]) -> dict[str, Any]:
 
     def send(prefix: str) -> None:
         # As GuideLLM sends a conversation's first turn, whose prefix is the system's message.
-        messages = [{"role": "system", "content": prefix}, {"role": "user", "content": [{"type": "text", "text": "."}]}]
+        messages = [
+            {"role": "system", "content": prefix},
+            {"role": "user", "content": [{"type": "text", "text": "."}]},
+        ]
         body = {"model": prime["model"], "messages": messages, "max_tokens": 1}
         request = urllib.request.Request(
-            f"{prime['url']}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            f"{prime['url']}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=_PRIMING_ANSWER_S) as answer:
             answer.read()
@@ -142,4 +154,10 @@ def prime_file(go: Path) -> Path:
 if "KVEVAL_PROBE" in os.environ:
     Path(os.environ["KVEVAL_PROBE"]).touch()
 elif "KVEVAL_GO" in os.environ:
-    sys.meta_path.insert(0, Holding(Path(os.environ["KVEVAL_GO"]), json.loads(os.environ.get("KVEVAL_PRIME", "null"))))
+    sys.meta_path.insert(
+        0,
+        Holding(
+            Path(os.environ["KVEVAL_GO"]),
+            json.loads(os.environ.get("KVEVAL_PRIME", "null")),
+        ),
+    )

@@ -33,10 +33,20 @@ def synthetic_data(sources: Iterable[Any]) -> SyntheticData | None:
     fields = _fields(given[0]) if len(given) == 1 else {}
     if "prompt_tokens" not in fields or "output_tokens" not in fields:
         return None
-    prefix_tokens, prefix_count = fields.get("prefix_tokens"), fields.get("prefix_count")
+    prefix_tokens, prefix_count = (
+        fields.get("prefix_tokens"),
+        fields.get("prefix_count"),
+    )
     buckets = fields.get("prefix_buckets")
-    if isinstance(buckets, list) and len(buckets) == 1 and isinstance(buckets[0], Mapping):
-        prefix_tokens, prefix_count = buckets[0].get("prefix_tokens"), buckets[0].get("prefix_count")
+    if (
+        isinstance(buckets, list)
+        and len(buckets) == 1
+        and isinstance(buckets[0], Mapping)
+    ):
+        prefix_tokens, prefix_count = (
+            buckets[0].get("prefix_tokens"),
+            buckets[0].get("prefix_count"),
+        )
     try:
         tokens = int(prefix_tokens or 0)
         # Without a count all prompts share one prefix.

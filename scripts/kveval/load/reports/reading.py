@@ -9,7 +9,13 @@ import msgspec
 import zstandard
 
 from kveval.host.files import is_lfs_pointer
-from kveval.load.reports import LevelReport, LoadReport, ReportFileError, schemas, vllm_bench
+from kveval.load.reports import (
+    LevelReport,
+    LoadReport,
+    ReportFileError,
+    schemas,
+    vllm_bench,
+)
 from kveval.load.reports.data import synthetic_data
 from kveval.load.reports.wire import decode_json
 
@@ -102,10 +108,18 @@ def decode_report(content: bytes, name: str) -> LoadReport:
             level = _DECODERS[guidellm](raw)
         except msgspec.DecodeError as error:
             message = f"{name}: benchmark {position} is not as GuideLLM {guidellm} writes it ({error})"
-            raise ReportFileError(message, code="not_its_schema", guidellm=guidellm) from error
+            raise ReportFileError(
+                message, code="not_its_schema", guidellm=guidellm
+            ) from error
         _require_window(level, position, name)
-        levels.append(replace(level, data=level.data or data, model=level.model or head.asked.model))
-    return LoadReport(guidellm_version=metadata.guidellm_version or guidellm, levels=tuple(levels))
+        levels.append(
+            replace(
+                level, data=level.data or data, model=level.model or head.asked.model
+            )
+        )
+    return LoadReport(
+        guidellm_version=metadata.guidellm_version or guidellm, levels=tuple(levels)
+    )
 
 
 def _vllm_bench(content: bytes, name: str) -> LoadReport | None:
@@ -113,7 +127,9 @@ def _vllm_bench(content: bytes, name: str) -> LoadReport | None:
         levels = vllm_bench.results_of(content)
     except (msgspec.DecodeError, ValueError) as error:
         message = f"{name}: not as {vllm_bench.VLLM_BENCH} writes it ({error})"
-        raise ReportFileError(message, code="not_its_schema", guidellm=vllm_bench.VLLM_BENCH) from error
+        raise ReportFileError(
+            message, code="not_its_schema", guidellm=vllm_bench.VLLM_BENCH
+        ) from error
     if levels is None:
         return None
     for number, level in enumerate(levels):
@@ -134,7 +150,9 @@ def _head(content: bytes, name: str) -> tuple[_Head, list[msgspec.Raw]]:
     try:
         head = decode_json(content, _Head)
     except msgspec.ValidationError as error:
-        raise ReportFileError(f"{name}: not a GuideLLM report ({error})", code="not_a_report") from error
+        raise ReportFileError(
+            f"{name}: not a GuideLLM report ({error})", code="not_a_report"
+        ) from error
     except msgspec.DecodeError as error:
         raise ReportFileError(
             f"{name}: not readable as JSON ({error}); the file is truncated or damaged: measure the level again",
@@ -162,8 +180,14 @@ def _guidellm(version: int | None, benchmarks: Sequence[msgspec.Raw], name: str)
     try:
         shape = msgspec.json.decode(benchmarks[0], type=_Shape)
     except msgspec.DecodeError as error:
-        raise ReportFileError(f"{name}: not a GuideLLM report ({error})", code="not_a_report") from error
-    for guidellm, mark in {"0.4": shape.config, "0.4 preview": shape.scheduler, "0.3 or older": shape.args}.items():
+        raise ReportFileError(
+            f"{name}: not a GuideLLM report ({error})", code="not_a_report"
+        ) from error
+    for guidellm, mark in {
+        "0.4": shape.config,
+        "0.4 preview": shape.scheduler,
+        "0.3 or older": shape.args,
+    }.items():
         if bytes(mark):
             return guidellm
     said = f"{name}: not a GuideLLM report (no report version, and its benchmarks are of an unknown form); {supported}"
@@ -174,9 +198,13 @@ def _content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ReportFileError(f"{path}: the report cannot be read ({error.strerror})", code="unreadable") from error
+        raise ReportFileError(
+            f"{path}: the report cannot be read ({error.strerror})", code="unreadable"
+        ) from error
     if is_lfs_pointer(content):
-        raise ReportFileError(f"{path}: a Git LFS pointer, not the file: git lfs pull", code="lfs_pointer")
+        raise ReportFileError(
+            f"{path}: a Git LFS pointer, not the file: git lfs pull", code="lfs_pointer"
+        )
     for _ in range(_MAX_LAYERS):
         if not content.startswith(_ZSTD_MAGIC):
             break

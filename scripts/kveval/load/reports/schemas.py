@@ -98,29 +98,45 @@ class _RequestPreview(Request):
 class _BenchmarkPreview(Benchmark[_RequestPreview], kw_only=True):
     scheduler: _Config
     request_totals: Totals
-    benchmarker: _BenchmarkerPreview = msgspec.field(default_factory=_BenchmarkerPreview)
+    benchmarker: _BenchmarkerPreview = msgspec.field(
+        default_factory=_BenchmarkerPreview
+    )
 
 
 def decode_preview(raw: msgspec.Raw) -> LevelReport:
     """Decode one benchmark of a preview of 0.4. Raises msgspec.DecodeError."""
     benchmark = msgspec.json.decode(raw, type=_BenchmarkPreview)
     model = benchmark.benchmarker.backend.model
-    level = level_report(benchmark, benchmark.scheduler.strategy, benchmark.request_totals, model=model)
+    level = level_report(
+        benchmark, benchmark.scheduler.strategy, benchmark.request_totals, model=model
+    )
     aggregate = level.aggregate
     if aggregate.output_tokens != ByStatus():
         return level
-    totals, prompts = by_status(benchmark.metrics.total_token_count), aggregate.prompt_tokens
+    totals, prompts = (
+        by_status(benchmark.metrics.total_token_count),
+        aggregate.prompt_tokens,
+    )
     names = [field.name for field in fields(ByStatus)]
-    outputs = ByStatus(*(_less(getattr(totals, name), getattr(prompts, name)) for name in names))
+    outputs = ByStatus(
+        *(_less(getattr(totals, name), getattr(prompts, name)) for name in names)
+    )
     delivered = None if outputs.everything is None else outputs.everything.total
-    return replace(level, aggregate=replace(aggregate, output_tokens=outputs, delivered_tokens=delivered))
+    return replace(
+        level,
+        aggregate=replace(aggregate, output_tokens=outputs, delivered_tokens=delivered),
+    )
 
 
 def _less(total: Statistics | None, prompt: Statistics | None) -> Statistics | None:
     """Return output tokens as all tokens less those of prompts: count, mean and sum, no percentiles."""
     if total is None or prompt is None or total.count != prompt.count:
         return None
-    return Statistics(count=total.count, mean=total.mean - prompt.mean, total=total.total - prompt.total)
+    return Statistics(
+        count=total.count,
+        mean=total.mean - prompt.mean,
+        total=total.total - prompt.total,
+    )
 
 
 class _State(msgspec.Struct):
@@ -143,7 +159,9 @@ class _Benchmark(Benchmark[Request], kw_only=True):
     config: _Config
     scheduler_state: _State
     metrics: _WindowMetrics
-    scheduler_metrics: _SchedulerMetrics = msgspec.field(default_factory=_SchedulerMetrics)
+    scheduler_metrics: _SchedulerMetrics = msgspec.field(
+        default_factory=_SchedulerMetrics
+    )
     warmup_duration: float = 0.0
 
 
@@ -157,13 +175,23 @@ def decode_2(raw: msgspec.Raw) -> LevelReport:
     benchmark = msgspec.json.decode(raw, type=_Benchmark)
     level = _level(benchmark)
     rate = level.aggregate.output_tok_s.everything
-    delivered = None if rate is None else rate.mean * (benchmark.end_time - benchmark.start_time)
-    return replace(level, aggregate=replace(level.aggregate, delivered_tokens=delivered))
+    delivered = (
+        None
+        if rate is None
+        else rate.mean * (benchmark.end_time - benchmark.start_time)
+    )
+    return replace(
+        level, aggregate=replace(level.aggregate, delivered_tokens=delivered)
+    )
 
 
 def _level(benchmark: _Benchmark) -> LevelReport:
     config, state = benchmark.config, benchmark.scheduler_state
-    run_end = benchmark.scheduler_metrics.request_end_time or state.end_time or benchmark.end_time
+    run_end = (
+        benchmark.scheduler_metrics.request_end_time
+        or state.end_time
+        or benchmark.end_time
+    )
     finished = state.successful_requests + state.errored_requests
     return level_report(
         benchmark,

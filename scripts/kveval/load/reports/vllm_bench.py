@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from kveval.load.reports import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics
+from kveval.load.reports import (
+    Aggregate,
+    ByStatus,
+    LevelReport,
+    RequestRecord,
+    Statistics,
+)
 from kveval.load.reports.wire import decode_json
 
 if TYPE_CHECKING:
@@ -32,7 +38,15 @@ _DATE = "%Y%m%d-%H%M%S"
 # The last request ends that much before the window does, so that it lies inside.
 _EDGE_S = 1e-3
 # Those that have an entry for each request.
-_LISTS = ("ttfts", "itls", "output_lens", "input_lens", "latencies", "start_times", "errors")
+_LISTS = (
+    "ttfts",
+    "itls",
+    "output_lens",
+    "input_lens",
+    "latencies",
+    "start_times",
+    "errors",
+)
 
 
 class _Mark(msgspec.Struct):
@@ -69,7 +83,9 @@ class _Result(_Mark):
         if self.ramp_up_strategy is not None:
             return f"{self.ramp_up_strategy} ramp-up", None
         if isinstance(self.request_rate, float | int):
-            return "poisson" if self.burstiness == 1.0 else "gamma", float(self.request_rate)
+            return "poisson" if self.burstiness == 1.0 else "gamma", float(
+                self.request_rate
+            )
         return ("throughput" if self.max_concurrency is None else "concurrent"), None
 
     @property
@@ -106,7 +122,11 @@ def _level(document: bytes) -> LevelReport:
     records = _records(result)
     timed = records is not None and bool(result.start_times)
     strategy, rate = result.strategy
-    failed = max(0, result.num_prompts - result.completed) if result.failed is None else result.failed
+    failed = (
+        max(0, result.num_prompts - result.completed)
+        if result.failed is None
+        else result.failed
+    )
     start, end = result.window
     return LevelReport(
         strategy=strategy,
@@ -117,10 +137,15 @@ def _level(document: bytes) -> LevelReport:
         completed=result.completed,
         incomplete=0,
         errored=failed,
-        requests=_requests(records, result.start_times, end) if records is not None and timed else (),
+        requests=_requests(records, result.start_times, end)
+        if records is not None and timed
+        else (),
         requests_missing=0 if timed else result.completed + failed,
         rate_req_s=rate,
-        aggregate=_aggregate(result, _summed_up(result, document) if records is None else _statistics(records)),
+        aggregate=_aggregate(
+            result,
+            _summed_up(result, document) if records is None else _statistics(records),
+        ),
         model=result.model_id,
         latencies_kept=records is not None,
     )
@@ -136,7 +161,9 @@ def _records(result: _Result) -> pd.DataFrame | None:
     lists = {name: found for name in _LISTS if (found := getattr(result, name))}
     lengths = {name: len(found) for name, found in lists.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"its lists differ in length: {', '.join(f'{n} {count}' for n, count in lengths.items())}")
+        raise ValueError(
+            f"its lists differ in length: {', '.join(f'{n} {count}' for n, count in lengths.items())}"
+        )
     import pandas as pd  # noqa: PLC0415  (slow, and plans read this module)
 
     told = pd.DataFrame(lists)
@@ -151,12 +178,20 @@ def _records(result: _Result) -> pd.DataFrame | None:
     gaps = (tokens - 1).where(tokens > 1)
     prompts = told["input_lens"] if result.input_lens else math.nan
     return pd.DataFrame(
-        {"done": done, "ttft": ttft, "tpot": e2e / tokens, "itl": (e2e - ttft) / gaps, "e2e": e2e}
+        {
+            "done": done,
+            "ttft": ttft,
+            "tpot": e2e / tokens,
+            "itl": (e2e - ttft) / gaps,
+            "e2e": e2e,
+        }
         | {"prompt": prompts, "output": tokens}
     )
 
 
-def _requests(records: pd.DataFrame, starts_s: Sequence[float], window_end_s: float) -> tuple[RequestRecord, ...]:
+def _requests(
+    records: pd.DataFrame, starts_s: Sequence[float], window_end_s: float
+) -> tuple[RequestRecord, ...]:
     """Return the records in epoch seconds: the last request ends where the window does."""
     ends_s = (records["e2e"] / 1000 + starts_s)[records["done"]]
     clock_s = window_end_s - _EDGE_S - ends_s.max()
@@ -194,24 +229,40 @@ def _statistics(records: pd.DataFrame) -> dict[str, Statistics | None]:
     for name, column in records[records["done"]].drop(columns="done").items():
         known = column.dropna()
         p50, p90, p99 = known.quantile([0.5, 0.9, 0.99])
-        statistics = Statistics(len(known), float(known.mean()), float(known.sum()), p50, p90, p99)
+        statistics = Statistics(
+            len(known), float(known.mean()), float(known.sum()), p50, p90, p99
+        )
         found[str(name)] = statistics if len(known) else None
     return found
 
 
 def _summed_up(result: _Result, document: bytes) -> dict[str, Statistics | None]:
     """Return the statistics of a result without records, as far as the file has them."""
-    count, tokens, told = result.completed, result.total_output_tokens, decode_json(document, dict[str, Any])
+    count, tokens, told = (
+        result.completed,
+        result.total_output_tokens,
+        decode_json(document, dict[str, Any]),
+    )
     found: dict[str, Statistics | None] = {}
     for name, named in {"ttft": "ttft", "itl": "tpot", "e2e": "e2el"}.items():
-        values = [told.get(f"{kind}_{named}_ms") for kind in ("mean", "median", "p90", "p99")]
+        values = [
+            told.get(f"{kind}_{named}_ms") for kind in ("mean", "median", "p90", "p99")
+        ]
         mean, *quantiles = msgspec.convert(values, list[float | None])
         # Zeros are what a client without streaming writes.
-        found[name] = Statistics(count, mean, mean * count, *quantiles) if mean and count else None
+        found[name] = (
+            Statistics(count, mean, mean * count, *quantiles)
+            if mean and count
+            else None
+        )
     if (e2e := found["e2e"]) and tokens:
-        found["tpot"] = Statistics(count=tokens, mean=e2e.total / tokens, total=e2e.total)
+        found["tpot"] = Statistics(
+            count=tokens, mean=e2e.total / tokens, total=e2e.total
+        )
     for name, total in {"prompt": result.total_input_tokens, "output": tokens}.items():
-        found[name] = Statistics(count, total / count, total) if count and total else None
+        found[name] = (
+            Statistics(count, total / count, total) if count and total else None
+        )
     return found
 
 
@@ -227,5 +278,9 @@ def _aggregate(result: _Result, found: Mapping[str, Statistics | None]) -> Aggre
         e2e_ms=ByStatus(completed=e2e),
         prompt_tokens=ByStatus(completed=prompts, everything=prompts),
         output_tokens=ByStatus(completed=outputs),
-        concurrency=ByStatus(everything=None if in_flight is None else Statistics(1, in_flight, in_flight)),
+        concurrency=ByStatus(
+            everything=None
+            if in_flight is None
+            else Statistics(1, in_flight, in_flight)
+        ),
     )

@@ -6,7 +6,14 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kveval.load.reports import Aggregate, ByStatus, LevelReport, RequestRecord, Statistics, Status
+from kveval.load.reports import (
+    Aggregate,
+    ByStatus,
+    LevelReport,
+    RequestRecord,
+    Statistics,
+    Status,
+)
 
 # Python's json writes these words, which JSON does not have.
 _NOT_JSON = re.compile(rb"([:\[,]\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
@@ -41,7 +48,10 @@ class Distribution(msgspec.Struct):
         told = self.percentiles or {}
         total = self.mean * self.count if self.total_sum is None else self.total_sum
         p50 = self.median if told.get("p50") is None else told["p50"]
-        scaled = (None if value is None else scale * value for value in (p50, told.get("p90"), told.get("p99")))
+        scaled = (
+            None if value is None else scale * value
+            for value in (p50, told.get("p90"), told.get("p99"))
+        )
         return Statistics(round(self.count), scale * self.mean, scale * total, *scaled)
 
 
@@ -123,7 +133,9 @@ class Request(msgspec.Struct):
         events = timings.token_iterations or timings.iterations or 0
         return RequestRecord(
             status=status,
-            start=self.request_start_time or timings.request_start or timings.resolve_start,
+            start=self.request_start_time
+            or timings.request_start
+            or timings.resolve_start,
             first_token=timings.first_token_iteration or timings.first_iteration,
             last_token=timings.last_token_iteration or timings.last_iteration,
             end=self.request_end_time or timings.request_end or timings.resolve_end,
@@ -132,7 +144,9 @@ class Request(msgspec.Struct):
             ttft_ms=self.time_to_first_token_ms,
             tpot_ms=self.time_per_output_token_ms,
             itl_ms=self.inter_token_latency_ms,
-            e2e_ms=None if self.request_latency is None else 1000 * self.request_latency,
+            e2e_ms=None
+            if self.request_latency is None
+            else 1000 * self.request_latency,
             conversation=self.info.conversation_id,
             turn=self.info.turn_index,
             due=timings.targeted_start,
@@ -164,8 +178,12 @@ class Request03(msgspec.Struct):
             output_tokens=tokens,
             ttft_ms=None if first is None else 1000 * (first - self.start_time),
             tpot_ms=None if last is None else 1000 * (last - self.start_time) / tokens,
-            itl_ms=1000 * (last - first) / (tokens - 1) if tokens > 1 and first is not None and last else None,
-            e2e_ms=1000 * (self.end_time - self.start_time) if status == "completed" else None,
+            itl_ms=1000 * (last - first) / (tokens - 1)
+            if tokens > 1 and first is not None and last
+            else None,
+            e2e_ms=1000 * (self.end_time - self.start_time)
+            if status == "completed"
+            else None,
         )
 
 
@@ -187,8 +205,16 @@ class WireRequests(msgspec.Struct, Generic[AnyRequest]):
     def neutral(self) -> tuple[RequestRecord, ...]:
         """Return all records in one sequence."""
         kept: dict[Status, list[AnyRequest] | None]
-        kept = {"completed": self.successful, "incomplete": self.incomplete, "errored": self.errored}
-        return tuple(request.neutral(status) for status, requests in kept.items() for request in requests or ())
+        kept = {
+            "completed": self.successful,
+            "incomplete": self.incomplete,
+            "errored": self.errored,
+        }
+        return tuple(
+            request.neutral(status)
+            for status, requests in kept.items()
+            for request in requests or ()
+        )
 
 
 class Strategy(msgspec.Struct):
@@ -247,7 +273,9 @@ def level_report(
         rate_req_s=strategy.rate,
         aggregate=Aggregate(
             tpot_includes_first_token=tpot_includes_first_token,
-            delivered_tokens=None if tokens.everything is None else tokens.everything.total,
+            delivered_tokens=None
+            if tokens.everything is None
+            else tokens.everything.total,
             ttft_ms=by_status(metrics.time_to_first_token_ms),
             tpot_ms=by_status(metrics.time_per_output_token_ms),
             itl_ms=by_status(metrics.inter_token_latency_ms),
@@ -261,9 +289,13 @@ def level_report(
     return replace(level, **others)
 
 
-def by_status(distributions: StatusDistributions | None, scale: float = 1.0) -> ByStatus:
+def by_status(
+    distributions: StatusDistributions | None, scale: float = 1.0
+) -> ByStatus:
     """Return a quantity of the report, times `scale`."""
     if distributions is None:
         return ByStatus()
     groups = (distributions.successful, distributions.incomplete, distributions.total)
-    return ByStatus(*(None if group is None else group.neutral(scale) for group in groups))
+    return ByStatus(
+        *(None if group is None else group.neutral(scale) for group in groups)
+    )

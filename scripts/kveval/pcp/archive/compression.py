@@ -21,7 +21,14 @@ PIECE = 1 << 16
 # zstd cannot limit the output of a step, so the input is limited: one byte of it makes at most 32 KiB.
 ZSTD_PIECE = 1 << 11
 SUFFIXES = (".xz", ".gz", ".bz2", ".zst")
-READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError, MemoryError)
+READ_ERRORS = (
+    OSError,
+    EOFError,
+    lzma.LZMAError,
+    zlib.error,
+    zstandard.ZstdError,
+    MemoryError,
+)
 
 
 class TooLarge(Exception):
@@ -55,14 +62,18 @@ def credible(stored: int) -> int:
 
 def too_large(stored: int) -> TooLarge:
     """The error of a file of `stored` bytes that expands to more than it may."""
-    return TooLarge(f"{stored:,} bytes expand to more than {credible(stored):,}: {allowance_hint()}")
+    return TooLarge(
+        f"{stored:,} bytes expand to more than {credible(stored):,}: {allowance_hint()}"
+    )
 
 
 class _Zstd:
     """zstandard's decoder with the interface of the standard library's, which limit the output of a step."""
 
     def __init__(self) -> None:
-        self._inner = zstandard.ZstdDecompressor(max_window_size=WINDOW_LIMIT).decompressobj()
+        self._inner = zstandard.ZstdDecompressor(
+            max_window_size=WINDOW_LIMIT
+        ).decompressobj()
         self._spare = memoryview(b"")
 
     @property

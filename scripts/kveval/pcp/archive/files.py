@@ -14,7 +14,10 @@ from kveval.pcp.archive.member import Member, Part
 from kveval.pcp.archive.problems import ArchiveError, ProblemLog
 from kveval.pcp.archive.tars import is_tar, unpacked
 
-MEMBER = re.compile(r"(?P<base>.+)\.(?P<part>meta|index|\d{1,9})(?P<suffix>\.xz|\.gz|\.bz2|\.zst)?", re.DOTALL)
+MEMBER = re.compile(
+    r"(?P<base>.+)\.(?P<part>meta|index|\d{1,9})(?P<suffix>\.xz|\.gz|\.bz2|\.zst)?",
+    re.DOTALL,
+)
 VERSION_1 = bytes.fromhex("50052601")
 
 
@@ -44,7 +47,11 @@ class ArchiveFiles:
 
     def members(self) -> list[Member]:
         """Every file present, volumes in order."""
-        files = [self.meta, self.index, *(self.volumes[number] for number in sorted(self.volumes))]
+        files = [
+            self.meta,
+            self.index,
+            *(self.volumes[number] for number in sorted(self.volumes)),
+        ]
         return [member for member in files if member is not None]
 
     def on_disk(self, folder: Path) -> Path:
@@ -71,13 +78,20 @@ def without_links(archives: Sequence[ArchiveFiles]) -> list[ArchiveFiles]:
     # An archive with .meta goes first, as its values can be read; then one that is not a link: its name is the true one
     for archive in sorted(
         archives,
-        key=lambda archive: (archive.meta is None, any(member.path.is_symlink() for member in archive.members())),
+        key=lambda archive: (
+            archive.meta is None,
+            any(member.path.is_symlink() for member in archive.members()),
+        ),
     ):
         for number, member in archive.volumes.items():
             if member.identity in seen:
                 archive.repeated.add(number)
             seen.add(member.identity)
-    return [archive for archive in archives if not archive.volumes or archive.repeated < archive.volumes.keys()]
+    return [
+        archive
+        for archive in archives
+        if not archive.volumes or archive.repeated < archive.volumes.keys()
+    ]
 
 
 def split_name(name: str) -> tuple[str, str, str] | None:
@@ -93,21 +107,30 @@ def opened(source: Path, problems: ProblemLog) -> Iterator[list[ArchiveFiles]]:
     Raises ArchiveError if there is no archive.
     """
     if source.is_file() and is_tar(source.name):
-        with unpacked(source, lambda name: split_name(name) is not None, problems) as parts:
-            yield _sound(_by_base((name, source, part) for name, part in sorted(parts.items())), source)
+        with unpacked(
+            source, lambda name: split_name(name) is not None, problems
+        ) as parts:
+            yield _sound(
+                _by_base((name, source, part) for name, part in sorted(parts.items())),
+                source,
+            )
     elif source.is_dir():
         yield _sound(_by_base(_named(_walk(source), source)), source)
     else:
         yield [_by_name(source)]
 
 
-def _by_base(found: Iterable[tuple[str, Path, Part | str | None]]) -> dict[str, ArchiveFiles]:
+def _by_base(
+    found: Iterable[tuple[str, Path, Part | str | None]],
+) -> dict[str, ArchiveFiles]:
     """The archives by their base names; given members' names, their paths, and parts of these or what else is there."""
     archives: dict[str, ArchiveFiles] = {}
     for name, path, what in found:
         parts = split_name(PurePosixPath(name).name)
         assert parts is not None
-        archive = archives.setdefault(base := str(PurePosixPath(name).with_name(parts[0])), ArchiveFiles(base))
+        archive = archives.setdefault(
+            base := str(PurePosixPath(name).with_name(parts[0])), ArchiveFiles(base)
+        )
         if isinstance(what, str):
             archive.odd[name] = what
         else:
@@ -133,11 +156,15 @@ def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
 def _sound(archives: dict[str, ArchiveFiles], source: Path) -> list[ArchiveFiles]:
     found = [archive for _, archive in sorted(archives.items()) if archive.is_archive()]
     if not found:
-        raise ArchiveError(f"{source}: no PCP archive here (expected files like NAME.meta, NAME.index, NAME.0)")
+        raise ArchiveError(
+            f"{source}: no PCP archive here (expected files like NAME.meta, NAME.index, NAME.0)"
+        )
     return found
 
 
-def _named(entries: Iterable[os.DirEntry[str]], folder: Path) -> Iterator[tuple[str, Path, str | None]]:
+def _named(
+    entries: Iterable[os.DirEntry[str]], folder: Path
+) -> Iterator[tuple[str, Path, str | None]]:
     """Those of the entries that are named like members: name relative to `folder`, path, and what is no file."""
     for path in (Path(entry.path) for entry in entries if split_name(entry.name)):
         yield str(path.relative_to(folder)), path, _odd(path)
@@ -148,10 +175,18 @@ def _odd(path: Path) -> str | None:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        return f"a broken link ({error.strerror})" if path.is_symlink() else str(error.strerror)
+        return (
+            f"a broken link ({error.strerror})"
+            if path.is_symlink()
+            else str(error.strerror)
+        )
     if stat.S_ISREG(mode):
         return None
-    return "a folder" if stat.S_ISDIR(mode) else "not a regular file (a FIFO, a socket or a device)"
+    return (
+        "a folder"
+        if stat.S_ISDIR(mode)
+        else "not a regular file (a FIFO, a socket or a device)"
+    )
 
 
 def _by_name(source: Path) -> ArchiveFiles:
@@ -160,15 +195,29 @@ def _by_name(source: Path) -> ArchiveFiles:
     entries = sorted(os.scandir(source.parent), key=lambda entry: entry.name)
     archives = _by_base(_named(entries, source.parent))
     parts = split_name(source.name) if source.is_file() else None
-    of_name = [archives[base] for base in (source.name, parts[0] if parts else "") if base in archives]
+    of_name = [
+        archives[base]
+        for base in (source.name, parts[0] if parts else "")
+        if base in archives
+    ]
     for archive in of_name:
         if archive.is_archive():
             return archive
-    if any(member.head(8)[4:] == VERSION_1 for archive in of_name for member in archive.members()):
-        raise ArchiveError(f"{source}: an archive of version 1 (PCP before 2.0), which is not supported")
+    if any(
+        member.head(8)[4:] == VERSION_1
+        for archive in of_name
+        for member in archive.members()
+    ):
+        raise ArchiveError(
+            f"{source}: an archive of version 1 (PCP before 2.0), which is not supported"
+        )
     what = _odd(source) if source.exists() else None
     if what is not None:
         raise ArchiveError(f"{source}: {what}, not a PCP archive")
     if source.exists() or source.name in archives:
-        raise ArchiveError(f"{source}: not a PCP archive (no file of it starts with a PCP label)")
-    raise ArchiveError(f"{source}: no such archive (expected {source.name}.meta, {source.name}.0)")
+        raise ArchiveError(
+            f"{source}: not a PCP archive (no file of it starts with a PCP label)"
+        )
+    raise ArchiveError(
+        f"{source}: no such archive (expected {source.name}.meta, {source.name}.0)"
+    )

@@ -43,7 +43,9 @@ class IndexEntry:
     meta: int
 
 
-def read_index(member: Member | None, version: int, problems: ProblemLog, start_ns: int = 0) -> list[IndexEntry]:
+def read_index(
+    member: Member | None, version: int, problems: ProblemLog, start_ns: int = 0
+) -> list[IndexEntry]:
     """The entries in file order; none if the file is missing or damaged, since the index only saves time.
 
     An entry before `start_ns`, the start of the archive, counts as damage.
@@ -55,21 +57,42 @@ def read_index(member: Member | None, version: int, problems: ProblemLog, start_
     stream.close()
     label = parse_label(data)
     if label is None or label.version != version:
-        problems.add("bad index", member.name, "no label of this archive at its start; the volumes are read through")
+        problems.add(
+            "bad index",
+            member.name,
+            "no label of this archive at its start; the volumes are read through",
+        )
         return []
     layout, begin = INDEX_ENTRY[version], LABEL_SIZE[version]
     whole = (len(data) - begin) // layout.size * layout.size
     if begin + whole < len(data):
         rest = len(data) - begin - whole
-        problems.add("bad index", member.name, f"{rest} bytes at the end are not a whole entry", begin + whole)
-    entries = [_entry(fields, version) for fields in layout.iter_unpack(data[begin : begin + whole])]
+        problems.add(
+            "bad index",
+            member.name,
+            f"{rest} bytes at the end are not a whole entry",
+            begin + whole,
+        )
+    entries = [
+        _entry(fields, version)
+        for fields in layout.iter_unpack(data[begin : begin + whole])
+    ]
     if not entries:
-        problems.add("no index", member.name, "it holds no entry: a loss at the end of a volume cannot be seen")
+        problems.add(
+            "no index",
+            member.name,
+            "it holds no entry: a loss at the end of a volume cannot be seen",
+        )
     for number, entry in enumerate(entries):
         complaint = _impossible(entry, start_ns, begin)
         if complaint:
             offset = begin + number * layout.size
-            problems.add("bad index", member.name, f"{complaint}; the volumes are read through", offset)
+            problems.add(
+                "bad index",
+                member.name,
+                f"{complaint}; the volumes are read through",
+                offset,
+            )
             return []
     for number, (before, entry) in enumerate(pairwise(entries), 1):
         same = entry.volume == before.volume
@@ -88,7 +111,11 @@ def read_index(member: Member | None, version: int, problems: ProblemLog, start_
 def _entry(fields: tuple[int, ...], version: int) -> IndexEntry:
     if version == 2:
         seconds, micros, volume, meta, offset = fields
-        time_ns = seconds * NANOSECONDS + micros * 1000 if micros < MICROSECONDS else IMPOSSIBLE
+        time_ns = (
+            seconds * NANOSECONDS + micros * 1000
+            if micros < MICROSECONDS
+            else IMPOSSIBLE
+        )
         return IndexEntry(time_ns, volume, offset, meta)
     low, high, nanos, volume, meta, offset = fields
     return IndexEntry(nanoseconds_v3(low, high, nanos), volume, offset, meta)
@@ -99,10 +126,19 @@ def _impossible(entry: IndexEntry, start_ns: int, label_size: int) -> str:
         return "an entry has an impossible time or one before the archive's start"
     if entry.volume > MAX_VOLUME:
         return f"an entry names volume {entry.volume:,}"
-    return "an entry points into a label" if min(entry.offset, entry.meta) < label_size else ""
+    return (
+        "an entry points into a label"
+        if min(entry.offset, entry.meta) < label_size
+        else ""
+    )
 
 
-def check_volumes(entries: Sequence[IndexEntry], present: Iterable[int], base: str, problems: ProblemLog) -> None:
+def check_volumes(
+    entries: Sequence[IndexEntry],
+    present: Iterable[int],
+    base: str,
+    problems: ProblemLog,
+) -> None:
     """Report each missing volume from 0 to the last one that is present or that the index names."""
     have = set(present)
     if not have:
@@ -111,15 +147,34 @@ def check_volumes(entries: Sequence[IndexEntry], present: Iterable[int], base: s
     last = max(have | {entry.volume for entry in entries})
     for before, after in pairwise(sorted({-1, *have, last + 1})):
         if after > before + 1:
-            gap = str(before + 1) if after == before + 2 else f"{before + 1} to {after - 1}"
+            gap = (
+                str(before + 1)
+                if after == before + 2
+                else f"{before + 1} to {after - 1}"
+            )
             problems.add("missing file", base, f"volume {gap} is missing")
 
 
-def check_size(entries: Sequence[IndexEntry], volume: int | None, size: int, where: str, problems: ProblemLog) -> None:
+def check_size(
+    entries: Sequence[IndexEntry],
+    volume: int | None,
+    size: int,
+    where: str,
+    problems: ProblemLog,
+) -> None:
     """Report a volume (.meta if None) whose `size` in bytes is less than the index says."""
-    reach = [entry.meta if volume is None else entry.offset for entry in entries if volume in (None, entry.volume)]
+    reach = [
+        entry.meta if volume is None else entry.offset
+        for entry in entries
+        if volume in (None, entry.volume)
+    ]
     if reach and max(reach) > size:
-        problems.add("truncated", where, f"it ends here; by the index it had {max(reach):,} bytes", size)
+        problems.add(
+            "truncated",
+            where,
+            f"it ends here; by the index it had {max(reach):,} bytes",
+            size,
+        )
 
 
 class IndexedRecords:
@@ -136,7 +191,9 @@ class IndexedRecords:
         for entry in entries:
             self._entries.setdefault(entry.volume, []).append(entry)
         self._offsets = {
-            volume: np.unique(np.array([entry.offset for entry in group], dtype=np.uint64)).astype(np.int64)
+            volume: np.unique(
+                np.array([entry.offset for entry in group], dtype=np.uint64)
+            ).astype(np.int64)
             for volume, group in self._entries.items()
         }
         self._last_entry = entries[-1] if entries else None
@@ -150,7 +207,9 @@ class IndexedRecords:
         starts = block.offset + block.starts
         offsets = self._offsets.get(volume, np.empty(0, dtype=np.int64))
         offsets = offsets[(offsets >= starts[0]) & (offsets <= starts[-1])]
-        for offset, number in zip(offsets.tolist(), np.searchsorted(starts, offsets).tolist(), strict=True):
+        for offset, number in zip(
+            offsets.tolist(), np.searchsorted(starts, offsets).tolist(), strict=True
+        ):
             if starts[number] == offset:
                 before = block.times[number - 1].item() if number else self._last_time
                 self._times[volume, offset] = block.times[number].item(), before
@@ -169,13 +228,21 @@ class IndexedRecords:
                 said = f"by the index a record of {iso(entry.time_ns)} begins here; {complaint}"
                 self._problems.add(kind, where, said, entry.offset)
 
-    def _contradiction(self, entry: IndexEntry, size: int, *, first: bool) -> tuple[str, str]:
+    def _contradiction(
+        self, entry: IndexEntry, size: int, *, first: bool
+    ) -> tuple[str, str]:
         """A kind of problem and what is wrong with the record of an entry; ("", "") if nothing is."""
-        lost = PERHAPS_LOST, "it is lost, or a program such as pmlogrewrite has left it out"
+        lost = (
+            PERHAPS_LOST,
+            "it is lost, or a program such as pmlogrewrite has left it out",
+        )
         if entry.offset >= size:
             return lost if entry.time_ns > self._last_time > IMPOSSIBLE else ("", "")
         if (entry.volume, entry.offset) not in self._times:
-            return "bad record", "no record does: a part of the file is lost, or the entry is damaged"
+            return (
+                "bad record",
+                "no record does: a part of the file is lost, or the entry is damaged",
+            )
         time, before = self._times[entry.volume, entry.offset]
         if time == entry.time_ns:
             self._written_at_starts |= before != time and not first
@@ -185,14 +252,26 @@ class IndexedRecords:
             closing = last and time - before <= CLOSING_NS
             if closing or not self._written_at_starts:
                 return "", ""
-            return "bad record", f"it begins earlier, and one of {iso(time)} begins here: a part of the file is lost"
+            return (
+                "bad record",
+                f"it begins earlier, and one of {iso(time)} begins here: a part of the file is lost",
+            )
         # pmlogger's last entry may be later than the record that it points to.
         return ("", "") if last and time < entry.time_ns else lost
 
     def check_archive(self, where: str) -> None:
         """Report an archive, by the name of its first volume, that holds no record although its index has entries."""
-        if self._last_entry is not None and self._last_time == IMPOSSIBLE and not self._is_damaged(where):
-            self._problems.add("truncated", where, "it holds no record; by the index it had some")
+        if (
+            self._last_entry is not None
+            and self._last_time == IMPOSSIBLE
+            and not self._is_damaged(where)
+        ):
+            self._problems.add(
+                "truncated", where, "it holds no record; by the index it had some"
+            )
 
     def _is_damaged(self, where: str) -> bool:
-        return any(problem.damage and problem.where == where for problem in self._problems.items)
+        return any(
+            problem.damage and problem.where == where
+            for problem in self._problems.items
+        )

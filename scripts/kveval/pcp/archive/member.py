@@ -32,7 +32,11 @@ class ByteRange:
     def read(self, size: int) -> bytes:
         """Up to `size` bytes from the current position."""
         size = min(size, self._part.size - self.position)
-        data = os.pread(self._part.descriptor, size, self._part.begin + self.position) if size > 0 else b""
+        data = (
+            os.pread(self._part.descriptor, size, self._part.begin + self.position)
+            if size > 0
+            else b""
+        )
         self.position += len(data)
         return data
 
@@ -60,7 +64,11 @@ class Member:
     def identity(self) -> tuple[object, ...]:
         """A key that is equal for two names (links) of one file."""
         if self.part is not None:
-            return (self.part.descriptor, self.part.begin, self.part.size) if self.part.size else (self.name,)
+            return (
+                (self.part.descriptor, self.part.begin, self.part.size)
+                if self.part.size
+                else (self.name,)
+            )
         try:
             status = self.path.stat()
         except OSError:
@@ -101,10 +109,16 @@ class Stream:
             part = member.part
             if part is None:
                 # A FIFO must not make the reader wait.
-                self._own = os.open(member.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._own = os.open(
+                    member.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                )
                 part = Part(self._own, 0, os.fstat(self._own).st_size)
             self._range = ByteRange(part)
-            self._file = Decompressed(self._range, member.suffix, part.size) if member.suffix else self._range
+            self._file = (
+                Decompressed(self._range, member.suffix, part.size)
+                if member.suffix
+                else self._range
+            )
         except READ_ERRORS as error:
             problems.add("unreadable", member.name, f"cannot be opened: {error}")
 
@@ -117,7 +131,10 @@ class Stream:
         except TooLarge as error:
             return self._stop("too large", str(error))
         except READ_ERRORS as error:
-            return self._stop("truncated", f"{'decompression' if self._member.suffix else 'reading'} stopped: {error}")
+            return self._stop(
+                "truncated",
+                f"{'decompression' if self._member.suffix else 'reading'} stopped: {error}",
+            )
         self.whole = not data
         self.position += len(data)
         return data

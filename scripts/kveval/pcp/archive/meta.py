@@ -121,7 +121,10 @@ class Metadata:
                 created.setdefault(branch, len(created))
         for pmid, desc in self.descs.items():
             if len(desc.names) > 1:
-                ordered = sorted(desc.names, key=lambda name: [created[branch] for branch in _branches(name)])
+                ordered = sorted(
+                    desc.names,
+                    key=lambda name: [created[branch] for branch in _branches(name)],
+                )
                 self.descs[pmid] = replace(desc, names=tuple(ordered))
 
 
@@ -137,14 +140,24 @@ def read_metadata(member: Member, problems: ProblemLog) -> Metadata:
         if number >= room or metadata.held > room:
             excess = "records" if number >= room else "names and labels"
             told = f"more than {room:,.0f} {excess} in {member.stored_size:,} bytes"
-            problems.add("too large", member.name, f"{told}; the rest is left out: {allowance_hint()}", offset)
+            problems.add(
+                "too large",
+                member.name,
+                f"{told}; the rest is left out: {allowance_hint()}",
+                offset,
+            )
             break
         try:
             _take(metadata, payload)
             _note_time(metadata, payload, offset)
         except (struct.error, ValueError, RecursionError) as error:
             kind = int.from_bytes(payload[:4], "big")
-            problems.add("bad metadata", member.name, f"record of type {kind} cannot be read: {error}", offset)
+            problems.add(
+                "bad metadata",
+                member.name,
+                f"record of type {kind} cannot be read: {error}",
+                offset,
+            )
     metadata.order_names()
     return metadata
 
@@ -158,7 +171,9 @@ def _note_time(metadata: Metadata, payload: bytes, offset: int) -> None:
         metadata.stamps.append((offset, stamp(payload, 4, STAMPED[kind])[0]))
 
 
-def _records(member: Member, metadata: Metadata, problems: ProblemLog) -> Iterator[tuple[int, bytes]]:
+def _records(
+    member: Member, metadata: Metadata, problems: ProblemLog
+) -> Iterator[tuple[int, bytes]]:
     """(offset, payload) of every record after the label."""
     stream = Stream(member, problems)
     data = stream.read(PIECE)
@@ -167,7 +182,9 @@ def _records(member: Member, metadata: Metadata, problems: ProblemLog) -> Iterat
     if metadata.label is not None:
         pos = LABEL_SIZE[metadata.label.version]
     else:
-        problems.add("bad metadata", member.name, "no label at the start of the file", 0)
+        problems.add(
+            "bad metadata", member.name, "no label at the start of the file", 0
+        )
     ended = False
     while True:
         need = int.from_bytes(data[pos : pos + 4], "big") if len(data) - pos >= 4 else 4
@@ -178,7 +195,11 @@ def _records(member: Member, metadata: Metadata, problems: ProblemLog) -> Iterat
             continue
         if len(data) == pos:
             break
-        if good and len(data) - pos >= need and data[pos : pos + 4] == data[pos + need - 4 : pos + need]:
+        if (
+            good
+            and len(data) - pos >= need
+            and data[pos : pos + 4] == data[pos + need - 4 : pos + need]
+        ):
             yield base + pos, data[pos + 4 : pos + need - 4]
             pos += need
             continue
@@ -187,12 +208,22 @@ def _records(member: Member, metadata: Metadata, problems: ProblemLog) -> Iterat
             base, data, pos = base + pos, data[pos:] + rest, 0
         if (found := _next_record(data, pos + 1)) is None:
             kind = "truncated" if ended else "bad metadata"
-            problems.add(kind, member.name, f"{len(data) - pos:,} bytes hold no whole record", base + pos)
+            problems.add(
+                kind,
+                member.name,
+                f"{len(data) - pos:,} bytes hold no whole record",
+                base + pos,
+            )
             if ended:
                 break
             pos = len(data)
         else:
-            problems.add("bad metadata", member.name, f"{found - pos:,} bytes skipped", base + pos)
+            problems.add(
+                "bad metadata",
+                member.name,
+                f"{found - pos:,} bytes skipped",
+                base + pos,
+            )
             pos = found
     metadata.size = stream.position
     stream.close()
@@ -208,7 +239,10 @@ def _next_record(data: bytes, start: int) -> int | None:
     for match in _CANDIDATE.finditer(data, start):
         pos = match.start()
         size = int.from_bytes(data[pos : pos + 4], "big")
-        if 12 <= size <= len(data) - pos and data[pos : pos + 4] == data[pos + size - 4 : pos + size]:
+        if (
+            12 <= size <= len(data) - pos
+            and data[pos : pos + 4] == data[pos + size - 4 : pos + size]
+        ):
             return pos
     return None
 
@@ -231,7 +265,9 @@ def _take(metadata: Metadata, payload: bytes) -> None:
 
 
 def _take_desc(metadata: Metadata, payload: bytes) -> None:
-    pmid, kind, indom, semantics, units, count = struct.unpack_from(">IiIiII", payload, 4)
+    pmid, kind, indom, semantics, units, count = struct.unpack_from(
+        ">IiIiII", payload, 4
+    )
     names, pos = [], 28
     for _ in range(count):
         (size,) = struct.unpack_from(">I", payload, pos)
@@ -244,11 +280,15 @@ def _take_desc(metadata: Metadata, payload: bytes) -> None:
         raise ValueError("a metric without a name")
     # The first descriptor counts, as in libpcp; later ones repeat it, and may add names.
     known = metadata.descs.get(pmid) or Desc(pmid, kind, indom, semantics, units, ())
-    metadata.descs[pmid] = replace(known, names=tuple(dict.fromkeys((*known.names, *names))))
+    metadata.descs[pmid] = replace(
+        known, names=tuple(dict.fromkeys((*known.names, *names)))
+    )
     metadata.names += names
     metadata.held += len(names)
     if pos != len(payload):
-        raise ValueError(f"{len(payload) - pos:,} bytes after the last name of {names[0]}")
+        raise ValueError(
+            f"{len(payload) - pos:,} bytes after the last name of {names[0]}"
+        )
 
 
 def _take_domain(metadata: Metadata, payload: bytes, kind: int) -> None:
@@ -262,7 +302,9 @@ def _take_domain(metadata: Metadata, payload: bytes, kind: int) -> None:
     names = _Names(payload[pos + 8 * count :])
     numbers = np.array(instances, dtype=np.int64)
     gone = np.array(offsets, dtype=np.int64) == GONE if kind == INDOM_DELTA else None
-    metadata.instance_lists.setdefault(indom, []).append(InstanceList(time, numbers, gone))
+    metadata.instance_lists.setdefault(indom, []).append(
+        InstanceList(time, numbers, gone)
+    )
     domain = metadata.domains.setdefault(indom, History())
     bad: list[str] = []
     for instance, offset in zip(instances, offsets, strict=True):
@@ -270,7 +312,9 @@ def _take_domain(metadata: Metadata, payload: bytes, kind: int) -> None:
         if offset == GONE and kind == INDOM_DELTA:
             continue
         if instance > MAX_INSTANCE or offset >= len(names.table):
-            bad.append(f"instance {instance:,} with a name at offset {offset:,} of {len(names.table):,} bytes")
+            bad.append(
+                f"instance {instance:,} with a name at offset {offset:,} of {len(names.table):,} bytes"
+            )
         else:
             metadata.held += domain.note(time, instance, names[offset])
     if bad:
@@ -291,7 +335,9 @@ class _Names(dict[int, str]):
         text = self.table[offset : end if end >= 0 else None]
         self._room -= len(text)
         if self._room < 0:
-            raise ValueError(f"names of more than {4 * len(self.table):,} bytes in a table of {len(self.table):,}")
+            raise ValueError(
+                f"names of more than {4 * len(self.table):,} bytes in a table of {len(self.table):,}"
+            )
         name = self[offset] = _decode(text)
         return name
 
@@ -310,10 +356,15 @@ def _take_labels(metadata: Metadata, payload: bytes, version: int) -> None:
         (labels,) = struct.unpack_from(">i", payload, end)
         if labels >= 0:
             # Of several sets where there should be one, libpcp uses the first.
-            sets.setdefault(instance if kind == INSTANCES else IN_NULL, metadata.parsed_labels(payload[pos + 8 : end]))
+            sets.setdefault(
+                instance if kind == INSTANCES else IN_NULL,
+                metadata.parsed_labels(payload[pos + 8 : end]),
+            )
         # A negative number is PCP's error code; there are no labels then.
         pos = end + 4 + 8 * max(labels, 0)
-    records = metadata.labels.setdefault((kind, IN_NULL if kind == CONTEXT else ident), {})
+    records = metadata.labels.setdefault(
+        (kind, IN_NULL if kind == CONTEXT else ident), {}
+    )
     last = next(reversed(records.values()), None)
     # Of two records with the same time libpcp uses the first. One that repeats the last takes no memory.
     metadata.held += len(sets) if sets != last else 0

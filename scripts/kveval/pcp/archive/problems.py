@@ -10,7 +10,16 @@ KEPT_PER_KIND = 20
 
 # Kinds that mean that something recorded could not be read (the others describe the recording itself).
 DAMAGE = frozenset(
-    {"missing file", "truncated", "bad record", "bad metadata", "bad index", "unreadable", "foreign file", "too large"}
+    {
+        "missing file",
+        "truncated",
+        "bad record",
+        "bad metadata",
+        "bad index",
+        "unreadable",
+        "foreign file",
+        "too large",
+    }
 )
 # A record may be missing, or have been left out by a program that copied the archive: nobody can tell.
 PERHAPS_LOST = "odd index"
@@ -46,7 +55,9 @@ class ProblemLog:
     items: list[ArchiveProblem] = field(default_factory=list)
     _seen: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def add(self, kind: str, where: str, message: str, offset: int | None = None) -> None:
+    def add(
+        self, kind: str, where: str, message: str, offset: int | None = None
+    ) -> None:
         """Record a problem; after the first `KEPT_PER_KIND` of a kind in a file only count it."""
         self._seen[kind, where] += 1
         if self._seen[kind, where] <= KEPT_PER_KIND:

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from kveval.pcp.archive.member import Member, Stream
 from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE, parse_label, record_times, stamp
+from kveval.pcp.archive.wire import (
+    HEADER_SIZE,
+    LABEL_SIZE,
+    parse_label,
+    record_times,
+    stamp,
+)
 
 # A block is decoded at once, so its size bounds memory; one larger record is still read, up to MAX_RECORD.
 BLOCK = 16 << 20
@@ -44,12 +50,16 @@ class Block:
 class Volume:
     """Reads the records of one volume."""
 
-    def __init__(self, member: Member, problems: ProblemLog, version: int | None) -> None:
+    def __init__(
+        self, member: Member, problems: ProblemLog, version: int | None
+    ) -> None:
         self.member, self._problems = member, problems
         head = member.head(LABEL_SIZE[3])
         label = parse_label(head)
         if label is None:
-            problems.add("bad record", member.name, "no label at the start of the file", 0)
+            problems.add(
+                "bad record", member.name, "no label at the start of the file", 0
+            )
         self.version = label.version if label else version or 2
         # A damaged label still takes up its bytes.
         labelled = label or int.from_bytes(head[:4], "big") == LABEL_SIZE[self.version]
@@ -58,7 +68,12 @@ class Volume:
         # Uncompressed size, once the volume has been read to its end.
         self.size: int | None = None
 
-    def blocks(self, start: int | None = None, end: int | None = None, finish_ns: int | None = None) -> Iterator[Block]:
+    def blocks(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        finish_ns: int | None = None,
+    ) -> Iterator[Block]:
         """Blocks of records from byte offset `start` (default: after the label).
 
         Reading pauses at byte offset `end` and stops there if the last record is later than `finish_ns`.
@@ -66,14 +81,21 @@ class Volume:
         stream = Stream(self.member, self._problems)
         stream.skip_to(max(self._first, start or 0))
         # A small file does not need a large block (compression rarely saves more than 15/16).
-        buffer = bytearray(min(BLOCK, max(SMALLEST_BLOCK, 16 * self.member.stored_size)))
+        buffer = bytearray(
+            min(BLOCK, max(SMALLEST_BLOCK, 16 * self.member.stored_size))
+        )
         base, have, ended = stream.position, 0, False
         while not ended or have:
             want = len(buffer)
-            if have >= 4 and len(buffer) < (size := _SIZE.unpack_from(buffer)[0]) <= MAX_RECORD:
+            if (
+                have >= 4
+                and len(buffer) < (size := _SIZE.unpack_from(buffer)[0]) <= MAX_RECORD
+            ):
                 # Grow the buffer as bytes arrive, so that a false length costs no more memory than the file is long.
                 want = min(size, 2 * len(buffer)) if have == len(buffer) else want
-                buffer = buffer + bytes(want - len(buffer)) if want > len(buffer) else buffer
+                buffer = (
+                    buffer + bytes(want - len(buffer)) if want > len(buffer) else buffer
+                )
             limit = want if end is None or end <= base + have else min(want, end - base)
             with memoryview(buffer) as room:
                 have += stream.read_into(room[have:limit])
@@ -81,7 +103,12 @@ class Volume:
             starts, used = self._frame(buffer, have, base, ended=ended)
             if len(starts):
                 yield (block := self._block(buffer, have, starts, base))
-                if end is not None and base + used >= end and finish_ns is not None and block.times[-1] > finish_ns:
+                if (
+                    end is not None
+                    and base + used >= end
+                    and finish_ns is not None
+                    and block.times[-1] > finish_ns
+                ):
                     stream.close()
                     return
             have -= used
@@ -96,9 +123,13 @@ class Volume:
         at = np.array(starts, dtype=np.int64)
         header = words[(at // 4)[:, None] + np.arange(1, 4)]
         times = record_times(header, self.version)
-        return Block(words, at, words[at // 4].astype(np.int64), times, base, self.version)
+        return Block(
+            words, at, words[at // 4].astype(np.int64), times, base, self.version
+        )
 
-    def _frame(self, data: bytearray, have: int, base: int, *, ended: bool) -> tuple[list[int], int]:
+    def _frame(
+        self, data: bytearray, have: int, base: int, *, ended: bool
+    ) -> tuple[list[int], int]:
         """Starts of the whole records in `data`, continuing after damage, and the number of bytes used.
 
         Stops at a record whose offset is not a multiple of four bytes; the caller continues from there.
@@ -116,12 +147,16 @@ class Volume:
             pos, bad = _frame(data, have, found, self.version, starts)
         return starts, pos
 
-    def _give_up(self, have: int, pos: int, base: int, *, ended: bool, bad: bool) -> int:
+    def _give_up(
+        self, have: int, pos: int, base: int, *, ended: bool, bad: bool
+    ) -> int:
         """Where to continue when no record follows in the bytes at hand; reports what is lost."""
         where, offset = self.member.name, base + pos
         if ended:
             what = "no whole record" if bad else "the beginning of a record"
-            self._problems.add("truncated", where, f"the last {have - pos:,} bytes hold {what}", offset)
+            self._problems.add(
+                "truncated", where, f"the last {have - pos:,} bytes hold {what}", offset
+            )
             return have
         # Keep the tail: the next record may have begun in it.
         skipped = max(4, (have - pos) // 2 & ~3)
@@ -129,7 +164,9 @@ class Volume:
         return pos + skipped
 
 
-def _frame(data: bytearray, have: int, pos: int, version: int, starts: list[int]) -> tuple[int, bool]:
+def _frame(
+    data: bytearray, have: int, pos: int, version: int, starts: list[int]
+) -> tuple[int, bool]:
     """Append the starts of the whole records from `pos` on; returns their end, and whether a bad record is there."""
     smallest = HEADER_SIZE[version] + 4
     unpack = _SIZE.unpack_from
@@ -146,7 +183,9 @@ def _frame(data: bytearray, have: int, pos: int, version: int, starts: list[int]
     return pos, False
 
 
-def _resync(data: bytearray, have: int, start: int, version: int, earliest: int) -> int | None:
+def _resync(
+    data: bytearray, have: int, start: int, version: int, earliest: int
+) -> int | None:
     """The next offset of a whole record whose time is not before `earliest`; None if there is none.
 
     The steps of the search grow, so that the time taken is proportional to the distance.
@@ -163,20 +202,30 @@ def _resync(data: bytearray, have: int, start: int, version: int, earliest: int)
     return None
 
 
-def _candidate(data: bytearray, have: int, bounds: tuple[int, int], version: int, earliest: int) -> int | None:
+def _candidate(
+    data: bytearray, have: int, bounds: tuple[int, int], version: int, earliest: int
+) -> int | None:
     begin, stop = bounds
     count, smallest = (have - begin) // 4, HEADER_SIZE[version] + 4
     if count * 4 < smallest:
         return None
     words = np.frombuffer(data, ">u4", count, begin)
     size = words[: (stop - begin + 3) // 4].astype(np.int64)
-    at = np.flatnonzero((size >= smallest) & (size & 3 == 0) & (size // 4 <= count - np.arange(len(size))))
+    at = np.flatnonzero(
+        (size >= smallest)
+        & (size & 3 == 0)
+        & (size // 4 <= count - np.arange(len(size)))
+    )
     at = at[words[at + size[at] // 4 - 1] == size[at]]
     header = words[at[:, None] + np.arange(1, HEADER_SIZE[version] // 4)]
-    likely = (record_times(header, version) >= earliest) & (header[:, -1].astype(np.int64) * 8 <= size[at] - smallest)
+    likely = (record_times(header, version) >= earliest) & (
+        header[:, -1].astype(np.int64) * 8 <= size[at] - smallest
+    )
     # Another record follows it, as far as the data at hand shows.
     after = words[np.minimum(at + size[at] // 4, count - 1)]
-    likely &= (at + size[at] // 4 >= count) | ((after >= smallest) & (after <= MAX_RECORD))
+    likely &= (at + size[at] // 4 >= count) | (
+        (after >= smallest) & (after <= MAX_RECORD)
+    )
     at = at[likely]
     return begin + int(at[0]) * 4 if len(at) else None
 

@@ -23,11 +23,19 @@ _LARGEST_DIMENSION = 2
 _OFF = 1.5
 
 
-def check_metadata(metadata: Metadata, where: str, label: Label, end_ns: int | None, problems: ProblemLog) -> None:
+def check_metadata(
+    metadata: Metadata,
+    where: str,
+    label: Label,
+    end_ns: int | None,
+    problems: ProblemLog,
+) -> None:
     """Report what is impossible in an archive's .meta; `end_ns` is the time of the last record, None if unknown."""
     for desc in metadata.descs.values():
         if desc.type not in range(NOT_SUPPORTED, len(TYPES)):
-            problems.add("bad metadata", where, f"{desc.names[0]} has {type_name(desc.type)}")
+            problems.add(
+                "bad metadata", where, f"{desc.names[0]} has {type_name(desc.type)}"
+            )
         for oddity in _oddities(desc) if desc.type != NOT_SUPPORTED else ():
             problems.add("odd metadata", where, f"{desc.names[0]} has {oddity}")
     for indom, history in metadata.domains.items():
@@ -38,11 +46,26 @@ def check_metadata(metadata: Metadata, where: str, label: Label, end_ns: int | N
     last = 0
     for offset, time in metadata.stamps:
         if time < label.start_ns:
-            problems.add("odd metadata", where, "a record is older than the archive's start", offset)
+            problems.add(
+                "odd metadata",
+                where,
+                "a record is older than the archive's start",
+                offset,
+            )
         elif end_ns is not None and time > end_ns:
-            problems.add("odd metadata", where, "a record is later than the last one with values", offset)
+            problems.add(
+                "odd metadata",
+                where,
+                "a record is later than the last one with values",
+                offset,
+            )
         elif time < last:
-            problems.add("odd metadata", where, "a record is older than the one before it", offset)
+            problems.add(
+                "odd metadata",
+                where,
+                "a record is older than the one before it",
+                offset,
+            )
         last = time
 
 
@@ -61,7 +84,11 @@ def _oddities(desc: Desc) -> Iterator[str]:
         yield f"instances of domain {desc.indom >> 22 & 0x1FF} and is of domain {domain}"
     scales = (desc.units >> 16 & 15, desc.units >> 12 & 15, desc.units >> 8 & 15)
     for name, shift, scale, largest in zip(
-        ("space", "time", "count"), (28, 24, 20), scales, (_LARGEST_SPACE, _LARGEST_TIME, 15), strict=True
+        ("space", "time", "count"),
+        (28, 24, 20),
+        scales,
+        (_LARGEST_SPACE, _LARGEST_TIME, 15),
+        strict=True,
     ):
         dimension = (desc.units >> shift & 15 ^ 8) - 8
         if abs(dimension) > _LARGEST_DIMENSION:
@@ -86,9 +113,13 @@ class Order:
         """Check the times of a block, and report those that go back."""
         possible = np.flatnonzero(block.times >= 0)
         known = len(self._before)
-        times = np.concatenate([np.array(self._before, dtype=np.int64), block.times[possible]])
+        times = np.concatenate(
+            [np.array(self._before, dtype=np.int64), block.times[possible]]
+        )
         self._before = times[-2:].tolist()
-        for number in (np.flatnonzero(times[known:] < times[known - 1 : -1]) + known).tolist():
+        for number in (
+            np.flatnonzero(times[known:] < times[known - 1 : -1]) + known
+        ).tolist():
             last, now = times[number - 1].item(), times[number].item()
             before_last = times[number - 2].item() if number > 1 else None
             following = times[number + 1].item() if number + 1 < len(times) else None
@@ -97,7 +128,13 @@ class Order:
             if before_last is None or following is None:
                 single = following is not None and following >= last
             else:
-                forward = before_last <= now and last - before_last > _OFF * abs(following - now)
-                single = forward or (following >= last and following - now > _OFF * (last - before_last))
+                forward = before_last <= now and last - before_last > _OFF * abs(
+                    following - now
+                )
+                single = forward or (
+                    following >= last and following - now > _OFF * (last - before_last)
+                )
             kind = "bad record" if single else "clock step"
-            self.problems.add(kind, where, f"{back}{', in a single record' if single else ''}", offset)
+            self.problems.add(
+                kind, where, f"{back}{', in a single record' if single else ''}", offset
+            )

@@ -11,12 +11,31 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Self
 
-from kveval.pcp.archive.compression import READ_ERRORS, SUFFIXES, TooLarge, credible, too_large
+from kveval.pcp.archive.compression import (
+    READ_ERRORS,
+    SUFFIXES,
+    TooLarge,
+    credible,
+    too_large,
+)
 from kveval.pcp.archive.member import Member, Part, Stream
 from kveval.pcp.archive.problems import ProblemLog
 
-TARS = (".tar", ".tgz", ".txz", ".tzst", ".tbz", ".tbz2", *(f".tar{suffix}" for suffix in SUFFIXES))
-_MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+TARS = (
+    ".tar",
+    ".tgz",
+    ".txz",
+    ".tzst",
+    ".tbz",
+    ".tbz2",
+    *(f".tar{suffix}" for suffix in SUFFIXES),
+)
+_MAGIC = {
+    b"\x1f\x8b": ".gz",
+    b"BZh": ".bz2",
+    b"\xfd7zXZ\0": ".xz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+}
 # A piece that is cut off by the end of the tar is lost as a whole, so pieces are small.
 _PIECE = 4096
 _LINKS = 40
@@ -31,11 +50,15 @@ def _compression(source: Path) -> str:
     """The compression of a file by its first bytes, "" if they are of no known one."""
     with source.open("rb") as file:
         head = file.read(6)
-    return next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), "")
+    return next(
+        (suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), ""
+    )
 
 
 @contextmanager
-def unpacked(source: Path, wanted: Callable[[str], bool], problems: ProblemLog) -> Iterator[dict[str, Part | str]]:
+def unpacked(
+    source: Path, wanted: Callable[[str], bool], problems: ProblemLog
+) -> Iterator[dict[str, Part | str]]:
     """The files whose names `wanted` accepts, or what else has such a name, in words; valid until the exit."""
     with TemporaryFile(prefix="kveval-pcp-") as file:
         unpacking = _Unpacking(source, wanted, problems, file)
@@ -46,8 +69,19 @@ def unpacked(source: Path, wanted: Callable[[str], bool], problems: ProblemLog) 
 class _Unpacking:
     """One tar; damage in it is recorded, and what follows is still read."""
 
-    def __init__(self, source: Path, wanted: Callable[[str], bool], problems: ProblemLog, file: IO[bytes]) -> None:
-        self._source, self._wanted, self._problems, self._file = source, wanted, problems, file
+    def __init__(
+        self,
+        source: Path,
+        wanted: Callable[[str], bool],
+        problems: ProblemLog,
+        file: IO[bytes],
+    ) -> None:
+        self._source, self._wanted, self._problems, self._file = (
+            source,
+            wanted,
+            problems,
+            file,
+        )
         self.found: dict[str, Part | str] = {}
         self._links: dict[str, str] = {}
         self._stored = source.stat().st_size
@@ -55,7 +89,10 @@ class _Unpacking:
 
     def read(self) -> None:
         """Copy the members, then follow the links between them."""
-        stream = Stream(Member(self._source, _compression(self._source), self._source.name), self._problems)
+        stream = Stream(
+            Member(self._source, _compression(self._source), self._source.name),
+            self._problems,
+        )
         headers = _Headers()
         try:
             for tar, entry in _entries(stream, headers):
@@ -63,7 +100,11 @@ class _Unpacking:
         except TooLarge as error:
             self._problems.add("too large", self._source.name, str(error))
         except (*READ_ERRORS, tarfile.TarError, ValueError, RecursionError) as error:
-            self._problems.add("truncated", self._source.name, f"the tar cannot be read to its end: {error}")
+            self._problems.add(
+                "truncated",
+                self._source.name,
+                f"the tar cannot be read to its end: {error}",
+            )
         else:
             # Reading the rest verifies the checksum of the compressed file.
             while stream.read(1 << 20):
@@ -72,7 +113,9 @@ class _Unpacking:
                 said = f"{headers.damaged:,} blocks of 512 bytes are not valid tar headers; what they held is lost"
                 self._problems.add("truncated", self._source.name, said)
             elif not headers.ended:
-                self._problems.add("truncated", self._source.name, "the tar ends without its end mark")
+                self._problems.add(
+                    "truncated", self._source.name, "the tar ends without its end mark"
+                )
         finally:
             stream.close()
         self._follow()
@@ -92,9 +135,17 @@ class _Unpacking:
             self._links[name] = _inside(entry.linkname) or ""
         elif entry.issym():
             target = posixpath.join(posixpath.dirname(name), entry.linkname)
-            self._links[name] = "" if posixpath.isabs(entry.linkname) else _inside(target, climbing=False) or ""
+            self._links[name] = (
+                ""
+                if posixpath.isabs(entry.linkname)
+                else _inside(target, climbing=False) or ""
+            )
         else:
-            self.found[name] = "a folder" if entry.isdir() else "not a regular file (a FIFO or a device)"
+            self.found[name] = (
+                "a folder"
+                if entry.isdir()
+                else "not a regular file (a FIFO or a device)"
+            )
 
     def _copy(self, name: str, content: IO[bytes]) -> None:
         begin = self._file.tell()
@@ -106,18 +157,29 @@ class _Unpacking:
                 self._file.write(piece)
         finally:
             self._file.flush()
-            self.found[name] = Part(self._file.fileno(), begin, self._file.tell() - begin)
+            self.found[name] = Part(
+                self._file.fileno(), begin, self._file.tell() - begin
+            )
 
     def _follow(self) -> None:
         for name in self._links:
             target = name
             for _ in range(_LINKS):
                 target = self._links.get(target, target)
-            reached, place = self.found.get(target), self._links[name] or "a place outside"
-            self.found[name] = reached if isinstance(reached, Part) else f"a link to {place}, which is not in the tar"
+            reached, place = (
+                self.found.get(target),
+                self._links[name] or "a place outside",
+            )
+            self.found[name] = (
+                reached
+                if isinstance(reached, Part)
+                else f"a link to {place}, which is not in the tar"
+            )
 
 
-def _entries(stream: Stream, headers: _Headers) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+def _entries(
+    stream: Stream, headers: _Headers
+) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     """The entries of a tar; damaged headers are skipped up to the next sound one."""
     at, tar = -1, None
     while True:
@@ -125,7 +187,9 @@ def _entries(stream: Stream, headers: _Headers) -> Iterator[tuple[tarfile.TarFil
             if tar is None:
                 # This reads the first header. It needs no closing: the stream belongs to the caller.
                 reader = headers.reader()
-                tar = tarfile.open(fileobj=stream, mode="r|", tarinfo=reader, ignore_zeros=True)  # type: ignore[call-overload]  # noqa: SIM115
+                tar = tarfile.open(  # type: ignore[call-overload]  # noqa: SIM115
+                    fileobj=stream, mode="r|", tarinfo=reader, ignore_zeros=True
+                )
             entry = tar.next()
         except tarfile.ReadError:
             position = stream.position if tar is None else tar.fileobj.tell()
@@ -156,7 +220,9 @@ class _Headers:
 
         class NotedHeader(tarfile.TarInfo):
             @classmethod
-            def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+            def frombuf(
+                cls, buf: bytes | bytearray, encoding: str, errors: str
+            ) -> Self:
                 try:
                     return super().frombuf(buf, encoding, errors)
                 except tarfile.HeaderError as error:
@@ -174,4 +240,7 @@ def _inside(name: str, *, climbing: bool = True) -> str | None:
         name = posixpath.normpath(name)
         if name.split("/")[0] == "..":
             return None
-    return "/".join(part for part in name.split("/") if part not in ("", "..", ".")) or None
+    return (
+        "/".join(part for part in name.split("/") if part not in ("", "..", "."))
+        or None
+    )

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
-I32, U32, I64, U64, FLOAT, DOUBLE, STRING, AGGREGATE, AGGREGATE_STATIC, EVENT, HIGHRES_EVENT = range(11)
+(
+    I32,
+    U32,
+    I64,
+    U64,
+    FLOAT,
+    DOUBLE,
+    STRING,
+    AGGREGATE,
+    AGGREGATE_STATIC,
+    EVENT,
+    HIGHRES_EVENT,
+) = range(11)
 # The metric was known and its agent could not supply it.
 NO_SUPPORT = -1
 TYPES = (
     *("32", "U32", "64", "U64", "float", "double", "string"),
-    *("aggregate", "static aggregate", "event record array", "highres event record array"),
+    *(
+        "aggregate",
+        "static aggregate",
+        "event record array",
+        "highres event record array",
+    ),
 )
 COUNTER, INSTANT, DISCRETE = 1, 3, 4
 SEMANTICS = {COUNTER: "counter", INSTANT: "instant", DISCRETE: "discrete"}
 
-_SPACE = ("byte", "Kbyte", "Mbyte", "Gbyte", "Tbyte", "Pbyte", "Ebyte", "Zbyte", "Ybyte")
+_SPACE = (
+    "byte",
+    "Kbyte",
+    "Mbyte",
+    "Gbyte",
+    "Tbyte",
+    "Pbyte",
+    "Ebyte",
+    "Zbyte",
+    "Ybyte",
+)
 _TIME = ("nanosec", "microsec", "millisec", "sec", "min", "hour")
 # Units that PCP has since 7.2, with their scales from 1 on; before, these bits were 0.
 _EXTRA = (
@@ -52,7 +79,11 @@ def units_string(packed: int) -> str:
     (unsigned), scaleCount:4 (signed), extraUnit:5 (signed), extraScale:3 (unsigned).
     """
     dims = [_signed(packed >> shift, 4) for shift in (28, 24, 20)]
-    scale_space, scale_time, scale_count = packed >> 16 & 15, packed >> 12 & 15, _signed(packed >> 8, 4)
+    scale_space, scale_time, scale_count = (
+        packed >> 16 & 15,
+        packed >> 12 & 15,
+        _signed(packed >> 8, 4),
+    )
     extra = _signed(packed >> 3, 5)
     count = "count" + {0: "", 1: " x 10"}.get(scale_count, f" x 10^{scale_count}")
     names = (
@@ -62,8 +93,12 @@ def units_string(packed: int) -> str:
     )
     above = [_extra_unit(extra, packed & 7)] if extra > 0 else []
     below = [_extra_unit(-extra, packed & 7)] if extra < 0 else []
-    above += [_power(name, dim) for name, dim in zip(names, dims, strict=True) if dim > 0]
-    below += [_power(name, -dim) for name, dim in zip(names, dims, strict=True) if dim < 0]
+    above += [
+        _power(name, dim) for name, dim in zip(names, dims, strict=True) if dim > 0
+    ]
+    below += [
+        _power(name, -dim) for name, dim in zip(names, dims, strict=True) if dim < 0
+    ]
     if not above and not below:
         return count if scale_count else ""
     return " ".join([*above, "/", *below] if below else above)

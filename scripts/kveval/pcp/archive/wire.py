@@ -45,10 +45,26 @@ def parse_label(data: bytes) -> Label | None:
         return None
     if version == 2:
         seconds, micros, volume = struct.unpack_from(">IIi", data, 12)
-        return Label(2, pid, seconds * NANOSECONDS + micros * 1000, volume, _text(data[24:88]), _text(data[88:128]), "")
+        return Label(
+            2,
+            pid,
+            seconds * NANOSECONDS + micros * 1000,
+            volume,
+            _text(data[24:88]),
+            _text(data[88:128]),
+            "",
+        )
     low, high, nanos, volume = struct.unpack_from(">IIIi", data, 12)
     start = nanoseconds_v3(low, high, nanos)
-    return Label(3, pid, start, volume, _text(data[36:292]), _text(data[292:548]), _text(data[548:804]))
+    return Label(
+        3,
+        pid,
+        start,
+        volume,
+        _text(data[36:292]),
+        _text(data[292:548]),
+        _text(data[548:804]),
+    )
 
 
 def pcp_version(data: bytes) -> int | None:
@@ -60,7 +76,11 @@ def pcp_version(data: bytes) -> int | None:
 def nanoseconds_v3(low: int, high: int, nanos: int) -> int:
     """A version 3 time stamp; its 64-bit seconds are stored low word first. Impossible times become -1."""
     seconds = high << 32 | low
-    return seconds * NANOSECONDS + nanos if seconds < MAX_SECONDS and nanos < NANOSECONDS else IMPOSSIBLE
+    return (
+        seconds * NANOSECONDS + nanos
+        if seconds < MAX_SECONDS and nanos < NANOSECONDS
+        else IMPOSSIBLE
+    )
 
 
 def stamp(data: bytes | memoryview, offset: int, version: int) -> tuple[int, int]:
@@ -81,7 +101,9 @@ def record_times(words: NDArray[np.uint32], version: int) -> NDArray[np.int64]:
     seconds = words[:, 0].astype(np.int64)
     if version == 2:
         micros = words[:, 1].astype(np.int64)
-        return np.where(micros < MICROSECONDS, seconds * NANOSECONDS + micros * 1000, IMPOSSIBLE)
+        return np.where(
+            micros < MICROSECONDS, seconds * NANOSECONDS + micros * 1000, IMPOSSIBLE
+        )
     nanos = words[:, 2].astype(np.int64)
     good = (words[:, 1] <= MAX_SECONDS >> 32) & (nanos < NANOSECONDS)
     seconds = np.where(good, seconds + (words[:, 1].astype(np.int64) << 32), 0)

@@ -27,7 +27,9 @@ class Instances:
             else:
                 first[instance] = rank[name]
         self._numbers = np.array(sorted(first), dtype=np.int64)
-        self._first = np.array([first[number] for number in self._numbers.tolist()], dtype=np.int64)
+        self._first = np.array(
+            [first[number] for number in self._numbers.tolist()], dtype=np.int64
+        )
         self._changes = changes
         self.change_times = np.array([time for time, _, _ in changes], dtype=np.int64)
         self._applied = 0
@@ -43,7 +45,9 @@ class Instances:
         self._applied = count
         if not len(self._numbers):
             return np.full(len(instances), -1, dtype=np.int64)
-        at = np.minimum(np.searchsorted(self._numbers, instances), len(self._numbers) - 1)
+        at = np.minimum(
+            np.searchsorted(self._numbers, instances), len(self._numbers) - 1
+        )
         return np.where(self._numbers[at] == instances, self._current[at], -1)
 
 
@@ -56,7 +60,9 @@ class Catalog:
     """
 
     def __init__(self, metadata: Metadata, selected: Callable[[Desc], bool]) -> None:
-        self.metrics = sorted(filter(selected, metadata.descs.values()), key=lambda desc: desc.names[0])
+        self.metrics = sorted(
+            filter(selected, metadata.descs.values()), key=lambda desc: desc.names[0]
+        )
         self.known = metadata.descs.keys()
         self.unnamed: set[tuple[int, int]] = set()
         """(domain, instance number) of instances without a name."""
@@ -66,17 +72,33 @@ class Catalog:
             indom: Instances(metadata.domains.get(indom, History()))
             for indom in {desc.indom for desc in self.metrics} - {INDOM_NULL}
         }
-        sizes = [len(self._domains[desc.indom].names) if desc.indom in self._domains else 1 for desc in self.metrics]
+        sizes = [
+            len(self._domains[desc.indom].names) if desc.indom in self._domains else 1
+            for desc in self.metrics
+        ]
         ends = np.cumsum([0, *sizes], dtype=np.int64)
         self.base, self.total = ends[:-1], int(ends[-1])
         self._by_number = domains = list(self._domains.values())
-        self.change_times = np.sort(np.concatenate([np.empty(0, np.int64), *(one.change_times for one in domains)]))
+        self.change_times = np.sort(
+            np.concatenate(
+                [np.empty(0, np.int64), *(one.change_times for one in domains)]
+            )
+        )
         # For each metric the number of its domain, -1 for a singular one, and where the names of that domain begin.
         numbers = {indom: number for number, indom in enumerate(self._domains)}
-        self._owners = np.array([numbers.get(desc.indom, -1) for desc in self.metrics], dtype=np.int64)
-        self._names_at = np.cumsum([0, *(len(domain.names) for domain in domains)])[self._owners]
-        self._names = np.array([*(name for domain in domains for name in domain.names), None], dtype=np.object_)
-        self._metric_names = np.array([desc.names[0] for desc in self.metrics], dtype=np.object_)
+        self._owners = np.array(
+            [numbers.get(desc.indom, -1) for desc in self.metrics], dtype=np.int64
+        )
+        self._names_at = np.cumsum([0, *(len(domain.names) for domain in domains)])[
+            self._owners
+        ]
+        self._names = np.array(
+            [*(name for domain in domains for name in domain.names), None],
+            dtype=np.object_,
+        )
+        self._metric_names = np.array(
+            [desc.names[0] for desc in self.metrics], dtype=np.object_
+        )
         self._extra: dict[tuple[int, int, int], int] = {}
         self._extra_names: list[tuple[int, str | None]] = []
 
@@ -110,9 +132,13 @@ class Catalog:
         # The number of the copy keeps them distinct even if a record holds the same instance several times.
         for copy, at in enumerate(again.tolist()):
             _, name = self.name(int(series[at]))
-            series[at] = self._extra_series(int(metrics[at]), int(instances[at]), name, copy)
+            series[at] = self._extra_series(
+                int(metrics[at]), int(instances[at]), name, copy
+            )
 
-    def _extra_series(self, metric: int, instance: int, name: str | None, copy: int = -1) -> int:
+    def _extra_series(
+        self, metric: int, instance: int, name: str | None, copy: int = -1
+    ) -> int:
         key = (metric, instance, copy)
         if key not in self._extra:
             self._extra[key] = self.total + len(self._extra_names)
@@ -122,9 +148,15 @@ class Catalog:
     def names(self, series: Ints) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
         """Metric and instance of each series number; None for the instance of a singular metric."""
         extra = series >= self.total
-        metrics = np.searchsorted(self.base, np.where(extra, 0, series), side="right") - 1
+        metrics = (
+            np.searchsorted(self.base, np.where(extra, 0, series), side="right") - 1
+        )
         singular = extra | (self.indoms[metrics] == INDOM_NULL)
-        names = self._names[np.where(singular, -1, self._names_at[metrics] + series - self.base[metrics])]
+        names = self._names[
+            np.where(
+                singular, -1, self._names_at[metrics] + series - self.base[metrics]
+            )
+        ]
         for at in np.flatnonzero(extra).tolist():
             metrics[at], names[at] = self._extra_names[int(series[at]) - self.total]
         return self._metric_names[metrics], names

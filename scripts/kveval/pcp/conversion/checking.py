@@ -27,7 +27,9 @@ MIN_GAP_SECONDS = 2.0
 class Rhythm:
     """Collects the times of all records of a source, at eight bytes per record."""
 
-    _parts: dict[str, list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = field(default_factory=dict)
+    _parts: dict[str, list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = field(
+        default_factory=dict
+    )
     """By archive: times, and whether the record is a mark."""
 
     def __call__(self, block: Block, where: str) -> None:
@@ -35,7 +37,9 @@ class Rhythm:
         possible = block.times >= 0
         parts = split_name(where)
         archive = parts[0] if parts else where
-        self._parts.setdefault(archive, []).append((block.times[possible], (block.counts == 0)[possible]))
+        self._parts.setdefault(archive, []).append(
+            (block.times[possible], (block.counts == 0)[possible])
+        )
 
     def findings(self) -> list[ArchiveProblem]:
         """Gaps: silence much longer than the archive's usual interval."""
@@ -44,11 +48,21 @@ class Rhythm:
             times, marks = (np.concatenate(part) for part in zip(*parts, strict=True))
             seconds = np.diff(times) / 1e9
             usual = seconds[seconds > 0]
-            limit = max(MIN_GAP_SECONDS, GAP_FACTOR * float(np.quantile(usual, 0.9))) if len(usual) else np.inf
+            limit = (
+                max(MIN_GAP_SECONDS, GAP_FACTOR * float(np.quantile(usual, 0.9)))
+                if len(usual)
+                else np.inf
+            )
             # Next to a mark, the interruption is already known.
-            for at in np.flatnonzero((seconds > limit) & ~marks[1:] & ~marks[:-1]).tolist():
+            for at in np.flatnonzero(
+                (seconds > limit) & ~marks[1:] & ~marks[:-1]
+            ).tolist():
                 after = iso(int(times[at]))
-                found.add("gap", archive, f"nothing recorded for {seconds[at]:.3f} s after {after}")
+                found.add(
+                    "gap",
+                    archive,
+                    f"nothing recorded for {seconds[at]:.3f} s after {after}",
+                )
         return found.all()
 
 
@@ -68,18 +82,28 @@ class Falls:
         ends = np.cumsum(chunk.counts)
         before = np.concatenate([[np.nan], chunk.values[:-1]])
         begins = ends - chunk.counts
-        before[begins] = [self._last.get(series, np.nan) for series in chunk.series.tolist()]
-        series = chunk.series[np.searchsorted(ends, np.flatnonzero(chunk.values < before), side="right")]
+        before[begins] = [
+            self._last.get(series, np.nan) for series in chunk.series.tolist()
+        ]
+        series = chunk.series[
+            np.searchsorted(ends, np.flatnonzero(chunk.values < before), side="right")
+        ]
         for number in series.tolist():
             desc = catalog.metrics[catalog.name(number)[0]]
             if desc.semantics == COUNTER and desc.type in (I32, U32, I64, U64):
                 self.found[host, desc.names[0]] += 1
-        self._last.update(zip(chunk.series.tolist(), chunk.values[ends - 1].tolist(), strict=True))
+        self._last.update(
+            zip(chunk.series.tolist(), chunk.values[ends - 1].tolist(), strict=True)
+        )
 
     def findings(self) -> list[ArchiveProblem]:
         """One finding for each metric."""
         return [
-            ArchiveProblem("counter fall", host, f"{name} is lower than before {count:,} times: wrapped or reset")
+            ArchiveProblem(
+                "counter fall",
+                host,
+                f"{name} is lower than before {count:,} times: wrapped or reset",
+            )
             for (host, name), count in sorted(self.found.items())
         ]
 

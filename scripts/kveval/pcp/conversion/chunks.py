@@ -53,7 +53,11 @@ def assemble(pieces: list[Piece]) -> Chunk:
     total = int(counts.sum())
     times = np.empty(total, dtype=np.int64)
     values = np.zeros(total)
-    present = np.ones(total, dtype=bool) if any(piece.present is not None for piece in pieces) else None
+    present = (
+        np.ones(total, dtype=bool)
+        if any(piece.present is not None for piece in pieces)
+        else None
+    )
     even = int(counts[0]) if len(counts) and (counts == counts[0]).all() else 0
     starts = np.cumsum(counts) - counts
     filled = np.zeros_like(counts)
@@ -63,10 +67,14 @@ def assemble(pieces: list[Piece]) -> Chunk:
     for piece, which in zip(pieces, local, strict=True):
         width = len(piece.times)
         done = filled[which]
-        disordered[which] |= (latest[which] > piece.times[0]) | bool((np.diff(piece.times) < 0).any())
+        disordered[which] |= (latest[which] > piece.times[0]) | bool(
+            (np.diff(piece.times) < 0).any()
+        )
         latest[which] = np.maximum(latest[which], piece.times.max())
         filled[which] = done + width
-        plain = piece.values is not None and piece.present is None and piece.exact is None
+        plain = (
+            piece.values is not None and piece.present is None and piece.exact is None
+        )
         if even and plain and (done == done[0]).all():
             # Every series has the same number of rows: the samples are a block of columns of one matrix.
             columns = slice(int(done[0]), int(done[0]) + width)
@@ -88,7 +96,9 @@ def assemble(pieces: list[Piece]) -> Chunk:
     for number in np.flatnonzero(disordered).tolist():
         begin, end = int(starts[number]), int(starts[number] + counts[number])
         order[begin:end] = begin + np.argsort(times[begin:end], kind="stable")
-    return _rearranged(chunk, order if present is None else order[present[order]], series)
+    return _rearranged(
+        chunk, order if present is None else order[present[order]], series
+    )
 
 
 def _numbered(pieces: list[Piece]) -> tuple[Ints, Ints, list[Ints]]:
@@ -97,7 +107,9 @@ def _numbered(pieces: list[Piece]) -> tuple[Ints, Ints, list[Ints]]:
     lengths = [len(piece.series) for piece in pieces]
     if top > max(DENSE_SERIES, 4 * sum(lengths)):
         # A table of all series would be mostly empty: a long recording of short-lived processes.
-        everything, inverse = np.unique(np.concatenate([piece.series for piece in pieces]), return_inverse=True)
+        everything, inverse = np.unique(
+            np.concatenate([piece.series for piece in pieces]), return_inverse=True
+        )
         widths = np.repeat([len(piece.times) for piece in pieces], lengths)
         counts = np.bincount(inverse, weights=widths).astype(np.int64)
         return everything, counts, np.split(inverse, np.cumsum(lengths)[:-1])

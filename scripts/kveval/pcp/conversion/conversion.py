@@ -24,7 +24,14 @@ from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE
 from kveval.pcp.conversion.catalog import Catalog
 from kveval.pcp.conversion.chunks import Chunk, chunks_of
 from kveval.pcp.conversion.decode import Decoder, Piece
-from kveval.pcp.conversion.footer import ArchiveInfo, LabelHistory, MetricInfo, encode, instance_labels, metric_info
+from kveval.pcp.conversion.footer import (
+    ArchiveInfo,
+    LabelHistory,
+    MetricInfo,
+    encode,
+    instance_labels,
+    metric_info,
+)
 from kveval.pcp.conversion.table import LongWriter
 
 
@@ -102,7 +109,13 @@ class Scan:
         if archive.files.meta is not None:
             windowed = (self.start_ns, self.finish_ns) != (0, LAST_NS)
             end = None if windowed or self._latest < 0 else self._latest
-            check_metadata(archive.metadata, archive.files.meta.name, archive.label, end, self.problems)
+            check_metadata(
+                archive.metadata,
+                archive.files.meta.name,
+                archive.label,
+                end,
+                self.problems,
+            )
 
     def _pieces(self, archive: Archive, decoder: Decoder) -> Iterator[Piece]:
         order = Order(self.problems, archive.label.start_ns)
@@ -114,11 +127,20 @@ class Scan:
 
     def _blocks(self, archive: Archive) -> Iterator[tuple[Member, Block]]:
         """The blocks that the window needs according to the index; a wrong index is detected and costs only time."""
-        begin = next((one for one in reversed(archive.index) if one.time_ns < self.start_ns), None)
+        begin = next(
+            (one for one in reversed(archive.index) if one.time_ns < self.start_ns),
+            None,
+        )
         end = next((one for one in archive.index if one.time_ns > self.finish_ns), None)
         if begin is not None and not self._confirmed(archive, begin):
-            name = archive.files.index.name if archive.files.index else archive.files.base
-            self.problems.add("bad index", name, "does not fit the volumes; they are read from their start")
+            name = (
+                archive.files.index.name if archive.files.index else archive.files.base
+            )
+            self.problems.add(
+                "bad index",
+                name,
+                "does not fit the volumes; they are read from their start",
+            )
             begin = None
         beyond = False
         indexed = IndexedRecords(archive.index, self.problems)
@@ -126,13 +148,23 @@ class Scan:
             if number in archive.files.repeated:
                 continue
             if not beyond and (begin is None or number >= begin.volume):
-                first = begin.offset if begin is not None and number == begin.volume and not member.suffix else None
+                first = (
+                    begin.offset
+                    if begin is not None
+                    and number == begin.volume
+                    and not member.suffix
+                    else None
+                )
                 limit = end.offset if end is not None and number == end.volume else None
                 volume = Volume(member, self.problems, archive.label.version)
                 for block in volume.blocks(first, limit, self.finish_ns):
                     indexed.watch(block, number)
                     # Past the window's end according to the index and to the records themselves.
-                    beyond = end is not None and number >= end.volume and bool(block.times[-1] > self.finish_ns)
+                    beyond = (
+                        end is not None
+                        and number >= end.volume
+                        and bool(block.times[-1] > self.finish_ns)
+                    )
                     if self.watcher is not None:
                         self.watcher(block, member.name)
                     yield member, block
@@ -140,8 +172,15 @@ class Scan:
                     self._check_end(archive, number, volume.size)
                     if begin is None:
                         indexed.check_volume(number, volume.size, member.name)
-        if begin is None and archive.metadata.descs and archive.files.volumes and not archive.files.repeated:
-            indexed.check_archive(archive.files.volumes[min(archive.files.volumes)].name)
+        if (
+            begin is None
+            and archive.metadata.descs
+            and archive.files.volumes
+            and not archive.files.repeated
+        ):
+            indexed.check_archive(
+                archive.files.volumes[min(archive.files.volumes)].name
+            )
 
     def _check_end(self, archive: Archive, number: int, size: int) -> None:
         """Report a volume, read to its end at `size` bytes, if it holds no record or is shorter than the index says."""
@@ -159,30 +198,51 @@ class Scan:
         if member is None:
             return False
         version = archive.label.version
-        time = time_at(member, LABEL_SIZE[version] if member.suffix else entry.offset, version)
+        time = time_at(
+            member, LABEL_SIZE[version] if member.suffix else entry.offset, version
+        )
         return time is not None and time <= self.start_ns
 
-    def _records(self, block: Block, where: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _records(
+        self, block: Block, where: str
+    ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The records of a block that are in the window and hold values; notes marks and times."""
         inside = block.times >= 0
         if not inside.all():
             lost = int((~inside).sum())
             offset = block.offset + int(block.starts[np.argmin(inside)])
-            self.problems.add("bad record", where, f"{lost:,} records with an impossible time", offset)
+            self.problems.add(
+                "bad record", where, f"{lost:,} records with an impossible time", offset
+            )
         inside &= (block.times >= self.start_ns) & (block.times <= self.finish_ns)
         if not inside.any():
             return np.empty(0, dtype=np.int64)
         # A record without metrics that is longer than a mark is not a mark: its number of metrics is damaged.
-        times, marks = block.times[inside], (block.counts == 0) & (block.sizes == HEADER_SIZE[block.version] + 4)
-        self.first = min(times.min().item(), self.first if self.first is not None else times.min().item())
+        times, marks = (
+            block.times[inside],
+            (block.counts == 0) & (block.sizes == HEADER_SIZE[block.version] + 4),
+        )
+        self.first = min(
+            times.min().item(),
+            self.first if self.first is not None else times.min().item(),
+        )
         self._latest = max(self._latest, times.max().item())
-        self.last = max(self._latest, self.last if self.last is not None else self._latest)
+        self.last = max(
+            self._latest, self.last if self.last is not None else self._latest
+        )
         # Several marks in a row say no more than the first.
         first = marks & ~np.concatenate([[False], marks[:-1]])
-        interruptions, room = block.times[inside & first].tolist(), max(0, MARKS - len(self.marks))
+        interruptions, room = (
+            block.times[inside & first].tolist(),
+            max(0, MARKS - len(self.marks)),
+        )
         if len(interruptions) > room:
             left_out = len(interruptions) - room
-            self.problems.add("too large", where, f"more than {MARKS:,} interruptions; {left_out:,} are left out")
+            self.problems.add(
+                "too large",
+                where,
+                f"more than {MARKS:,} interruptions; {left_out:,} are left out",
+            )
         self.marks.extend(interruptions[:room])
         return np.flatnonzero(inside & ~marks)
 
@@ -192,37 +252,65 @@ class Scan:
         for (metric, code), count in decoder.errors.items():
             errors.setdefault(metric, Counter())[str(code)] += count
         for number, desc in enumerate(decoder.catalog.metrics):
-            samples, lost = int(decoder.counts[number]), int(decoder.not_converted[number])
+            samples, lost = (
+                int(decoder.counts[number]),
+                int(decoder.not_converted[number]),
+            )
             info = metric_info(
-                archive.metadata, archive.label, desc, samples - lost, lost, dict(errors.get(number, {}))
+                archive.metadata,
+                archive.label,
+                desc,
+                samples - lost,
+                lost,
+                dict(errors.get(number, {})),
             )
             if lost:
                 self.problems.add(
-                    "not converted", where, f"{lost:,} values of {info.name} ({info.type}) have no column"
+                    "not converted",
+                    where,
+                    f"{lost:,} values of {info.name} ({info.type}) have no column",
                 )
             self._merge(info, archive)
         for pmid, count in decoder.unknown.items():
             self.problems.add(
-                "bad metadata", where, f"pmid {pmid_string(pmid)} has {count:,} value sets and no descriptor"
+                "bad metadata",
+                where,
+                f"pmid {pmid_string(pmid)} has {count:,} value sets and no descriptor",
             )
         for domain, instance in sorted(decoder.catalog.unnamed):
-            self.problems.add("unnamed instance", where, f"number {instance} of domain {indom_string(domain)}")
+            self.problems.add(
+                "unnamed instance",
+                where,
+                f"number {instance} of domain {indom_string(domain)}",
+            )
         indoms = {desc.indom for desc in decoder.catalog.metrics}
         for indom, names in instance_labels(archive.metadata, indoms).items():
-            merged = self.labels.setdefault(archive.label.host, {}).setdefault(indom_string(indom), {})
+            merged = self.labels.setdefault(archive.label.host, {}).setdefault(
+                indom_string(indom), {}
+            )
             for name, history in names.items():
-                merged[name] = sorted([*merged.get(name, []), *history], key=lambda entry: entry[0])
+                merged[name] = sorted(
+                    [*merged.get(name, []), *history], key=lambda entry: entry[0]
+                )
 
     def _merge(self, info: MetricInfo, archive: Archive) -> None:
         old = self.metrics.get(info.name)
         if old is None:
             self.metrics[info.name] = info
             return
-        if (old.type, old.units, old.semantics) != (info.type, info.units, info.semantics):
+        if (old.type, old.units, old.semantics) != (
+            info.type,
+            info.units,
+            info.semantics,
+        ):
             change = f"{old.type}, {old.units}, {old.semantics} -> {info.type}, {info.units}, {info.semantics}"
-            self.problems.add("metadata changed", archive.files.base, f"{info.name}: {change}")
+            self.problems.add(
+                "metadata changed", archive.files.base, f"{info.name}: {change}"
+            )
         added = Counter(old.errors) + Counter(info.errors)
-        last = {host: labels for host, _, labels in old.label_history}.get(archive.label.host)
+        last = {host: labels for host, _, labels in old.label_history}.get(
+            archive.label.host
+        )
         repeats = bool(info.label_history) and info.label_history[0][2] == last
         self.metrics[info.name] = replace(
             info,
@@ -266,12 +354,16 @@ def matcher(patterns: Sequence[str] | None) -> Callable[[Desc], bool]:
     """Selects metrics by name, by a name's prefix at a dot (`kernel.all`) or by a shell pattern (`disk.*.read`)."""
     if not patterns:
         return lambda desc: True
-    return lambda desc: any(matches(name, pattern) for name in desc.names for pattern in patterns)
+    return lambda desc: any(
+        matches(name, pattern) for name in desc.names for pattern in patterns
+    )
 
 
 def matches(name: str, pattern: str) -> bool:
     """Whether a metric's name is the pattern, lies below it at a dot, or fits it as a shell pattern."""
-    return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
+    return (
+        name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
+    )
 
 
 def convert(
@@ -291,7 +383,11 @@ def convert(
     problems = ProblemLog()
     sources = [source] if isinstance(source, str | Path) else source
     with ExitStack() as stack:
-        found = [files for one in sources for files in _entered(stack, Path(one), problems, alone=len(sources) == 1)]
+        found = [
+            files
+            for one in sources
+            for files in _entered(stack, Path(one), problems, alone=len(sources) == 1)
+        ]
         archives = load_all(found, ", ".join(map(str, sources)), problems)
         hosts = {archive.label.host for archive in archives}
         scan = Scan(problems, matcher(metrics), *_window(start_ns, finish_ns))
@@ -307,7 +403,9 @@ def _window(start_ns: int | None, finish_ns: int | None) -> tuple[int, int]:
     return start_ns or 0, LAST_NS if finish_ns is None else finish_ns
 
 
-def _entered(stack: ExitStack, source: Path, problems: ProblemLog, *, alone: bool) -> list[ArchiveFiles]:
+def _entered(
+    stack: ExitStack, source: Path, problems: ProblemLog, *, alone: bool
+) -> list[ArchiveFiles]:
     """Open a source until the stack closes. If several are given, one that is no archive is only a problem."""
     try:
         return stack.enter_context(opened(source, problems))
@@ -320,7 +418,9 @@ def _entered(stack: ExitStack, source: Path, problems: ProblemLog, *, alone: boo
 
 def write_empty(output: str | Path, reason: str) -> None:
     """Write a file without any value, for a recording that is missing; its one problem is `reason`."""
-    info = ArchiveInfo("", [], "", "", [], 0, 0, [], [ArchiveProblem("missing file", "", reason)], 0)
+    info = ArchiveInfo(
+        "", [], "", "", [], 0, 0, [], [ArchiveProblem("missing file", "", reason)], 0
+    )
     with LongWriter(Path(output), with_host=False) as writer:
         writer.finish(encode(info, {}, {}, writer.time_unit))
 
@@ -341,7 +441,15 @@ def survey(
     problems = ProblemLog()
     with opened(Path(source), problems) as found:
         archives = load_all(found, source, problems)
-        scan = Scan(problems, matcher(metrics), *_window(start_ns, finish_ns), watcher=watcher, sink=sink)
+        scan = Scan(
+            problems,
+            matcher(metrics),
+            *_window(start_ns, finish_ns),
+            watcher=watcher,
+            sink=sink,
+        )
         scan.run(archives)
-        info = scan.info(archives, sum(metric.samples for metric in scan.metrics.values()))
+        info = scan.info(
+            archives, sum(metric.samples for metric in scan.metrics.values())
+        )
     return ConversionSummary(info, scan.metrics)

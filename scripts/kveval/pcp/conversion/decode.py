@@ -20,7 +20,13 @@ from kveval.pcp.conversion.layout import Layout
 
 EXACT_LIMIT = 2.0**53
 _DTYPE = {
-    **{lay.IN_I32: ">i4", lay.IN_U32: ">u4", lay.IN_F32: ">f4", lay.B_I32: ">i4", lay.B_U32: ">u4"},
+    **{
+        lay.IN_I32: ">i4",
+        lay.IN_U32: ">u4",
+        lay.IN_F32: ">f4",
+        lay.B_I32: ">i4",
+        lay.B_U32: ">u4",
+    },
     **{lay.B_F32: ">f4", lay.B_I64: ">i8", lay.B_U64: ">u8", lay.B_F64: ">f8"},
 }
 _CANDIDATES = 8
@@ -86,7 +92,11 @@ class Decoder:
             yield from self._family(key, block, raw, records[np.array(members)])
 
     def _family(
-        self, key: tuple[int, int], block: Block, raw: NDArray[np.uint32], records: NDArray[np.int64]
+        self,
+        key: tuple[int, int],
+        block: Block,
+        raw: NDArray[np.uint32],
+        records: NDArray[np.int64],
     ) -> Iterator[Piece]:
         """Decode stretches of records that have one layout and within which no instance changes its name."""
         starts, sizes = block.starts[records] // 4, block.sizes[records] // 4
@@ -95,12 +105,28 @@ class Decoder:
         begin = 0
         for change in changes:
             while begin < change:
-                layout = self._layout(key, block, raw[starts[begin] : starts[begin] + sizes[begin]], int(starts[begin]))
-                end = begin + 1 + _followers(layout, raw, starts[begin + 1 : change], sizes[begin + 1 : change])
+                layout = self._layout(
+                    key,
+                    block,
+                    raw[starts[begin] : starts[begin] + sizes[begin]],
+                    int(starts[begin]),
+                )
+                end = (
+                    begin
+                    + 1
+                    + _followers(
+                        layout,
+                        raw,
+                        starts[begin + 1 : change],
+                        sizes[begin + 1 : change],
+                    )
+                )
                 yield from self._run(layout, block, records[begin:end])
                 begin = end
 
-    def _layout(self, key: tuple[int, int], block: Block, record: NDArray[np.uint32], start: int) -> Layout:
+    def _layout(
+        self, key: tuple[int, int], block: Block, record: NDArray[np.uint32], start: int
+    ) -> Layout:
         known = self._families.setdefault(key, [])
         for number, layout in enumerate(known):
             size = len(layout.mask)
@@ -108,11 +134,15 @@ class Decoder:
                 if number:
                     known.insert(0, known.pop(number))
                 return layout
-        layout = lay.build(block.words[start : start + len(record)], block.version, self.catalog)
+        layout = lay.build(
+            block.words[start : start + len(record)], block.version, self.catalog
+        )
         for metric, form in layout.formats.items():
             if self._formats.setdefault(metric, form) != form and metric >= 0:
                 name = self.catalog.metrics[metric].names[0]
-                layout.remarks.append(f"{name} has value format {form}, {self._formats[metric]} before")
+                layout.remarks.append(
+                    f"{name} has value format {form}, {self._formats[metric]} before"
+                )
         # The mask of a broken record ends at the damage, so whole records would match it: it is not kept.
         if not layout.complaint:
             self._remembered += 1000 + len(layout.mask)
@@ -123,7 +153,9 @@ class Decoder:
             del known[_CANDIDATES:]
         return layout
 
-    def _run(self, layout: Layout, block: Block, records: NDArray[np.int64]) -> Iterator[Piece]:
+    def _run(
+        self, layout: Layout, block: Block, records: NDArray[np.int64]
+    ) -> Iterator[Piece]:
         times = block.times[records]
         self._account(layout, block, records)
         if not len(layout.words):
@@ -140,7 +172,9 @@ class Decoder:
             present = None
             if kind not in lay.IN_PLACE and not layout.fixed:
                 bounds = (starts + layout.end, ends)
-                words, present, sizes = self._find_blocks(block, words, starts, bounds=bounds, kind=kind)
+                words, present, sizes = self._find_blocks(
+                    block, words, starts, bounds=bounds, kind=kind
+                )
                 filled = filled + sizes.sum(axis=0)
                 if present.all() and (shared := lay.repeats(words)).any():
                     said = f"two of its values are in one place (in {int(shared.sum()):,} records)"
@@ -157,19 +191,32 @@ class Decoder:
                 if present.all():
                     piece.present = None
                 else:
-                    lost, worst = int(present.size - present.sum()), int(np.argmin(present.all(axis=0)))
+                    lost, worst = (
+                        int(present.size - present.sum()),
+                        int(np.argmin(present.all(axis=0))),
+                    )
                     said = f"{lost:,} values are not where their record says"
                     self._complain(said, block, records[worst])
             yield piece
         if whole and not (filled == ends).all():
             worst = int(np.argmin(filled == ends))
-            said = lay.unfilled(int(filled[worst] - starts[worst]), int(ends[worst] - starts[worst]))[0]
-            self._complain(f"{said} (in {int((filled != ends).sum()):,} records)", block, records[worst])
+            said = lay.unfilled(
+                int(filled[worst] - starts[worst]), int(ends[worst] - starts[worst])
+            )[0]
+            self._complain(
+                f"{said} (in {int((filled != ends).sum()):,} records)",
+                block,
+                records[worst],
+            )
 
     def _complain(self, what: str, block: Block, record: int) -> None:
-        self.problems.add("bad record", self.where, what, block.offset + int(block.starts[record]))
+        self.problems.add(
+            "bad record", self.where, what, block.offset + int(block.starts[record])
+        )
 
-    def _account(self, layout: Layout, block: Block, records: NDArray[np.int64]) -> None:
+    def _account(
+        self, layout: Layout, block: Block, records: NDArray[np.int64]
+    ) -> None:
         rows = len(records)
         self.counts += layout.seen * rows
         self.not_converted += layout.lost * rows
@@ -180,7 +227,11 @@ class Decoder:
         if layout.complaint:
             self._complain(layout.complaint, block, records[0])
         for remark in layout.remarks:
-            self._complain(f"{remark} (in {rows:,} records)" if rows > 1 else remark, block, records[0])
+            self._complain(
+                f"{remark} (in {rows:,} records)" if rows > 1 else remark,
+                block,
+                records[0],
+            )
 
     def _find_blocks(
         self,
@@ -204,7 +255,12 @@ class Decoder:
         return np.where(good, at + 1, 1), good, np.where(good, (size + 3) // 4, 0)
 
     def _numbers(
-        self, piece: Piece, block: Block, words: NDArray[np.int64], starts: NDArray[np.int64], kind: int
+        self,
+        piece: Piece,
+        block: Block,
+        words: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        kind: int,
     ) -> None:
         # Signed 64-bit integers convert to doubles four times as fast; the unsigned ones that look negative are redone.
         dtype = _DTYPE[lay.B_I64 if kind == lay.B_U64 else kind]
@@ -212,11 +268,21 @@ class Decoder:
         piece.values = values
         if kind in (lay.B_I64, lay.B_U64) and values.size:
             low, high = float(values.min()), float(values.max())
-            if low <= -EXACT_LIMIT or high >= EXACT_LIMIT or (kind == lay.B_U64 and low < 0):
-                self._exact(piece, _overlapping(block.words, _DTYPE[kind]), words, starts)
+            if (
+                low <= -EXACT_LIMIT
+                or high >= EXACT_LIMIT
+                or (kind == lay.B_U64 and low < 0)
+            ):
+                self._exact(
+                    piece, _overlapping(block.words, _DTYPE[kind]), words, starts
+                )
 
     def _exact(
-        self, piece: Piece, source: NDArray[np.generic], words: NDArray[np.int64], starts: NDArray[np.int64]
+        self,
+        piece: Piece,
+        source: NDArray[np.generic],
+        words: NDArray[np.int64],
+        starts: NDArray[np.int64],
     ) -> None:
         """Convert 64-bit integers to doubles; those that a double cannot hold go into `exact` as well."""
         raw = source[words if words.ndim == 2 else words[:, None] + starts]
@@ -233,11 +299,15 @@ class Decoder:
         ends = begins + np.where(present, sizes, 0)
         seen: dict[bytes, str] = {}
         texts = []
-        for begin, end in zip(begins.reshape(-1).tolist(), ends.reshape(-1).tolist(), strict=True):
+        for begin, end in zip(
+            begins.reshape(-1).tolist(), ends.reshape(-1).tolist(), strict=True
+        ):
             raw = bytes(data[begin:end])
             text = seen.get(raw)
             if text is None:
-                text = seen[raw] = raw.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
+                text = seen[raw] = raw.split(b"\0", 1)[0].decode(
+                    "utf-8", "backslashreplace"
+                )
             texts.append(text)
         shaped = np.empty(len(texts), dtype=np.object_)
         shaped[:] = texts
@@ -254,7 +324,12 @@ def _equal(record: NDArray[np.uint32], layout: Layout) -> bool:
     return bool((record & layout.mask == layout.expected).all())
 
 
-def _followers(layout: Layout, raw: NDArray[np.uint32], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
+def _followers(
+    layout: Layout,
+    raw: NDArray[np.uint32],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+) -> int:
     """How many records, counted from the first of `starts` up to one that differs, have this layout too."""
     size, count = len(layout.mask), 0
     if layout.complaint:
@@ -268,7 +343,9 @@ def _followers(layout: Layout, raw: NDArray[np.uint32], starts: NDArray[np.int64
         if batch == 1:
             same = np.array([_equal(raw[starts[count] : starts[count] + size], layout)])
         else:
-            words = raw[starts[count : min(count + batch, limit), None] + np.arange(size)]
+            words = raw[
+                starts[count : min(count + batch, limit), None] + np.arange(size)
+            ]
             same = (words & layout.mask == layout.expected).all(axis=1)
         if not same.all():
             return count + int(np.argmin(same))
@@ -285,7 +362,10 @@ def _overlapping(words: NDArray[np.uint32], dtype: str) -> NDArray[np.generic]:
 
 
 def _gather(
-    block_words: NDArray[np.uint32], dtype: str, words: NDArray[np.int64], starts: NDArray[np.int64]
+    block_words: NDArray[np.uint32],
+    dtype: str,
+    words: NDArray[np.int64],
+    starts: NDArray[np.int64],
 ) -> NDArray[np.float64]:
     """The numbers of `dtype` at block_words[words + starts], as doubles (rows: words, columns: starts).
 
@@ -307,7 +387,9 @@ def _gather(
             for begin, end in pairwise(edges):
                 at = (int(words[begin]) + int(starts[0])) * step
                 # numpy checks that shape and strides stay inside the buffer.
-                values[begin:end] = np.ndarray((end - begin, len(starts)), source.dtype, buffer, at, strides)
+                values[begin:end] = np.ndarray(
+                    (end - begin, len(starts)), source.dtype, buffer, at, strides
+                )
             return values
     return np.asarray(source[words[:, None] + starts], dtype=np.float64)
 

@@ -17,7 +17,13 @@ import zstandard
 from kveval.pcp.archive import meta as m
 from kveval.pcp.archive.meta import Desc, Labels, Metadata
 from kveval.pcp.archive.problems import ArchiveProblem
-from kveval.pcp.archive.units import indom_string, pmid_string, semantics_name, type_name, units_string
+from kveval.pcp.archive.units import (
+    indom_string,
+    pmid_string,
+    semantics_name,
+    type_name,
+    units_string,
+)
 from kveval.pcp.archive.wire import IN_NULL, Label
 
 ARCHIVE_KEY = "kveval.pcp"
@@ -58,12 +64,21 @@ class MetricInfo:
 
     def labels_of(self, host: str) -> LabelHistory:
         """The labels of the metric through time on one of the recording's hosts."""
-        history = [(time, labels) for of_host, time, labels in self.label_history if of_host == host]
+        history = [
+            (time, labels)
+            for of_host, time, labels in self.label_history
+            if of_host == host
+        ]
         return history or [(0, self.labels)]
 
 
 def metric_info(
-    metadata: Metadata, label: Label, desc: Desc, samples: int, not_converted: int, errors: dict[str, int]
+    metadata: Metadata,
+    label: Label,
+    desc: Desc,
+    samples: int,
+    not_converted: int,
+    errors: dict[str, int],
 ) -> MetricInfo:
     """Everything that .meta says about a metric of the archive with this label."""
     history = metric_labels(metadata, label, desc)
@@ -76,7 +91,11 @@ def metric_info(
         semantics=semantics_name(desc.semantics),
         units=units_string(desc.units),
         indom=None if desc.indom == m.INDOM_NULL else indom_string(desc.indom),
-        help="\n".join(dict.fromkeys(texts[kind] for kind in (m.ONELINE, m.HELP) if texts.get(kind))),
+        help="\n".join(
+            dict.fromkeys(
+                texts[kind] for kind in (m.ONELINE, m.HELP) if texts.get(kind)
+            )
+        ),
         labels=history[-1][1],
         samples=samples,
         not_converted=not_converted,
@@ -102,12 +121,19 @@ class ArchiveInfo:
 
 
 def encode(
-    info: ArchiveInfo, metrics: Mapping[str, MetricInfo], labels: InstanceLabels, time_unit: str
+    info: ArchiveInfo,
+    metrics: Mapping[str, MetricInfo],
+    labels: InstanceLabels,
+    time_unit: str,
 ) -> dict[str, str]:
     """The key-value metadata of the file; `time_unit` is that of its times, "us" or "ns"."""
     return {
-        ARCHIVE_KEY: json.dumps({"format": FORMAT, "time_unit": time_unit, **asdict(info)}),
-        METRICS_KEY: _packed({name: asdict(metric) for name, metric in metrics.items()}),
+        ARCHIVE_KEY: json.dumps(
+            {"format": FORMAT, "time_unit": time_unit, **asdict(info)}
+        ),
+        METRICS_KEY: _packed(
+            {name: asdict(metric) for name, metric in metrics.items()}
+        ),
         LABELS_KEY: _packed(labels),
     }
 
@@ -129,7 +155,9 @@ def decode_metrics(text: bytes) -> Mapping[str, MetricInfo]:
 
 def _metric(fields: dict[str, Any]) -> MetricInfo:
     history = [(host, time, labels) for host, time, labels in fields["label_history"]]
-    return MetricInfo(**{**fields, "names": tuple(fields["names"]), "label_history": history})
+    return MetricInfo(
+        **{**fields, "names": tuple(fields["names"]), "label_history": history}
+    )
 
 
 @lru_cache(maxsize=8)
@@ -144,8 +172,15 @@ def decode_archive(text: bytes) -> ArchiveInfo:
     fields = json.loads(text)
     found, _ = fields.pop("format", None), fields.pop("time_unit", None)
     if found != FORMAT:
-        raise ValueError(f"written in format {found} by another kveval; this one reads {FORMAT}: convert again")
-    return ArchiveInfo(**{**fields, "problems": [ArchiveProblem(**problem) for problem in fields["problems"]]})
+        raise ValueError(
+            f"written in format {found} by another kveval; this one reads {FORMAT}: convert again"
+        )
+    return ArchiveInfo(
+        **{
+            **fields,
+            "problems": [ArchiveProblem(**problem) for problem in fields["problems"]],
+        }
+    )
 
 
 def metric_labels(metadata: Metadata, label: Label, desc: Desc) -> LabelHistory:
@@ -153,16 +188,37 @@ def metric_labels(metadata: Metadata, label: Label, desc: Desc) -> LabelHistory:
 
     `label` is the archive's: without recorded labels of the context, libpcp makes the host name a label.
     """
-    keys = [(m.CONTEXT, IN_NULL), (m.DOMAIN, desc.pmid >> 22 & 0x1FF), (m.INDOM_LABEL, desc.indom)]
+    keys = [
+        (m.CONTEXT, IN_NULL),
+        (m.DOMAIN, desc.pmid >> 22 & 0x1FF),
+        (m.INDOM_LABEL, desc.indom),
+    ]
     keys += [(m.CLUSTER, desc.pmid & 0x7FFFFC00), (m.ITEM, desc.pmid)]
-    levels = [metadata.labels.get(key, {}) for key in keys if key != (m.INDOM_LABEL, m.INDOM_NULL)]
+    levels = [
+        metadata.labels.get(key, {})
+        for key in keys
+        if key != (m.INDOM_LABEL, m.INDOM_NULL)
+    ]
     levels[0] = levels[0] or {label.start_ns: {IN_NULL: {"hostname": label.host}}}
     first = [min(level, default=label.start_ns) for level in levels]
     # A level is recorded together with the first of its metrics, so its first labels apply from the beginning.
-    current = [level.get(time, {}).get(IN_NULL, {}) for level, time in zip(levels, first, strict=True)]
+    current = [
+        level.get(time, {}).get(IN_NULL, {})
+        for level, time in zip(levels, first, strict=True)
+    ]
     history = [(min(first), _merged(current))]
-    for time in sorted({time for level, begin in zip(levels, first, strict=True) for time in level if time > begin}):
-        current = [level.get(time, {IN_NULL: now}).get(IN_NULL, {}) for level, now in zip(levels, current, strict=True)]
+    for time in sorted(
+        {
+            time
+            for level, begin in zip(levels, first, strict=True)
+            for time in level
+            if time > begin
+        }
+    ):
+        current = [
+            level.get(time, {IN_NULL: now}).get(IN_NULL, {})
+            for level, now in zip(levels, current, strict=True)
+        ]
         if history[-1][1] != (merged := _merged(current)):
             history.append((time, merged))
     return history
@@ -172,19 +228,24 @@ def _merged(levels: Iterable[Labels]) -> Labels:
     return {name: value for labels in levels for name, value in labels.items()}
 
 
-def instance_labels(metadata: Metadata, indoms: Iterable[int]) -> dict[int, dict[str, LabelHistory]]:
+def instance_labels(
+    metadata: Metadata, indoms: Iterable[int]
+) -> dict[int, dict[str, LabelHistory]]:
     """For each of the instance domains that has labels: the labels of its instances, by the instance's name."""
     return {
         indom: names
         for indom in indoms
-        if (m.INSTANCES, indom) in metadata.labels and (names := _by_name(metadata, indom))
+        if (m.INSTANCES, indom) in metadata.labels
+        and (names := _by_name(metadata, indom))
     }
 
 
 def _by_name(metadata: Metadata, indom: int) -> dict[str, LabelHistory]:
     """The labels by instance name. They belong to instance numbers: a renamed one keeps its labels, as in libpcp."""
     records = metadata.labels[m.INSTANCES, indom]
-    events = sorted(metadata.domains.get(indom, m.History()).events, key=lambda event: event[0])
+    events = sorted(
+        metadata.domains.get(indom, m.History()).events, key=lambda event: event[0]
+    )
     # Labels older than an instance's first name get that name, as values do.
     names = {instance: name for _, instance, name in reversed(events)}
     renamed: dict[int, dict[int, str]] = {}
@@ -199,7 +260,10 @@ def _by_name(metadata: Metadata, indom: int) -> dict[str, LabelHistory]:
         known, labels = labels, records.get(time, labels)
         if labels is known and changes.keys().isdisjoint(labels):
             continue
-        now = {names.get(instance, f"[{instance}]"): of_instance for instance, of_instance in labels.items()}
+        now = {
+            names.get(instance, f"[{instance}]"): of_instance
+            for instance, of_instance in labels.items()
+        }
         for name in now | before:
             if (new := now.get(name, {})) != before.get(name, {}):
                 found.setdefault(name, []).append((time, new))

@@ -15,7 +15,21 @@ from kveval.pcp.archive.wire import HEADER_SIZE
 from kveval.pcp.conversion.catalog import Catalog
 
 # What to do with a value, from its metric's type and where the record keeps it.
-IN_I32, IN_U32, IN_F32, B_I32, B_U32, B_F32, B_I64, B_U64, B_F64, B_TEXT, B_OTHER, UNREADABLE, SKIP = range(13)
+(
+    IN_I32,
+    IN_U32,
+    IN_F32,
+    B_I32,
+    B_U32,
+    B_F32,
+    B_I64,
+    B_U64,
+    B_F64,
+    B_TEXT,
+    B_OTHER,
+    UNREADABLE,
+    SKIP,
+) = range(13)
 IN_PLACE = frozenset({IN_I32, IN_U32, IN_F32})
 BLOCK_BYTES = {B_I32: 8, B_U32: 8, B_F32: 8, B_I64: 12, B_U64: 12, B_F64: 12}
 BLOCK_WORDS = [BLOCK_BYTES.get(kind, 4) // 4 for kind in range(13)]
@@ -28,8 +42,19 @@ BLOCK_TYPE = {
 }
 _IN_PLACE_CLASS = {units.I32: IN_I32, units.U32: IN_U32, units.FLOAT: IN_F32}
 _BLOCK_CLASS = {
-    **{units.I32: B_I32, units.U32: B_U32, units.FLOAT: B_F32, units.I64: B_I64, units.U64: B_U64},
-    **{units.DOUBLE: B_F64, units.STRING: B_TEXT, units.AGGREGATE: B_OTHER, units.AGGREGATE_STATIC: B_OTHER},
+    **{
+        units.I32: B_I32,
+        units.U32: B_U32,
+        units.FLOAT: B_F32,
+        units.I64: B_I64,
+        units.U64: B_U64,
+    },
+    **{
+        units.DOUBLE: B_F64,
+        units.STRING: B_TEXT,
+        units.AGGREGATE: B_OTHER,
+        units.AGGREGATE_STATIC: B_OTHER,
+    },
     **{units.EVENT: B_OTHER, units.HIGHRES_EVENT: B_OTHER},
 }
 # PM_VAL_DPTR and PM_VAL_SPTR are both stored as blocks; 0 is a value in place.
@@ -57,7 +82,9 @@ def walk(record: memoryview, version: int) -> ValueSets:
     unpack = _PAIR.unpack_from
     for number in range(promised):
         if end - pos < 8:
-            sets.complaint = f"{promised - number:,} of {promised:,} value sets lie beyond its end"
+            sets.complaint = (
+                f"{promised - number:,} of {promised:,} value sets lie beyond its end"
+            )
             break
         pmid, count = unpack(record, pos)
         pos += 8
@@ -124,7 +151,9 @@ class Layout:
         """(class, columns) for each class present."""
         edges = np.flatnonzero(np.diff(self.classes)) + 1
         bounds = [0, *edges.tolist(), len(self.classes)]
-        return [(int(self.classes[a]), slice(a, b)) for a, b in pairwise(bounds) if b > a]
+        return [
+            (int(self.classes[a]), slice(a, b)) for a, b in pairwise(bounds) if b > a
+        ]
 
     def series_at(self, catalog: Catalog, time: int) -> NDArray[np.int64]:
         """Series number of each column at `time`."""
@@ -139,9 +168,14 @@ def build(record: NDArray[np.uint32], version: int, catalog: Catalog) -> Layout:
     """The layout of one record (its words, big-endian)."""
     sets = walk(memoryview(record.tobytes()), version)
     counts = np.maximum(np.array(sets.counts, dtype=np.int64), 0)
-    metric_of_set = np.array([catalog.metric_of(pmid) for pmid in sets.pmids], dtype=np.int64)
+    metric_of_set = np.array(
+        [catalog.metric_of(pmid) for pmid in sets.pmids], dtype=np.int64
+    )
     class_of_set = np.array(
-        [_class_of(catalog, metric, form) for metric, form in zip(metric_of_set.tolist(), sets.formats, strict=True)],
+        [
+            _class_of(catalog, metric, form)
+            for metric, form in zip(metric_of_set.tolist(), sets.formats, strict=True)
+        ],
         dtype=np.int8,
     )
     total = int(counts.sum())
@@ -157,19 +191,27 @@ def build(record: NDArray[np.uint32], version: int, catalog: Catalog) -> Layout:
     position = at + 1
     wanted = ~in_place & (classes != SKIP)
     mask[at[~in_place] + 1] = 0
-    types = np.array([desc.type for desc in catalog.metrics], dtype=np.int64)[metrics[wanted]]
+    types = np.array([desc.type for desc in catalog.metrics], dtype=np.int64)[
+        metrics[wanted]
+    ]
     fixed, blocks = _fixed_blocks(words, at[wanted], classes[wanted], types, sets.end)
     if fixed and len(blocks):
-        mask = np.concatenate([mask, np.zeros(max(0, int(blocks.max()) + 1 - sets.end), dtype=np.uint32)])
+        mask = np.concatenate(
+            [mask, np.zeros(max(0, int(blocks.max()) + 1 - sets.end), dtype=np.uint32)]
+        )
         mask[blocks] = mask[at[wanted] + 1] = 0xFFFFFFFF
         position[wanted] = blocks + 1
-        reach = int((blocks + np.array(BLOCK_WORDS, dtype=np.int64)[classes[wanted]]).max())
+        reach = int(
+            (blocks + np.array(BLOCK_WORDS, dtype=np.int64)[classes[wanted]]).max()
+        )
     else:
         reach = sets.end
     exact = not sets.complaint and not (~in_place & _IS_UNSIZED[classes]).any()
     remarks = _remarks(sets, catalog, metric_of_set, counts, words[at])
     if exact and fixed:
-        filled = sets.end + int(np.array(BLOCK_WORDS, dtype=np.int64)[classes[wanted]].sum())
+        filled = sets.end + int(
+            np.array(BLOCK_WORDS, dtype=np.int64)[classes[wanted]].sum()
+        )
         if repeats(blocks[:, None])[0]:
             remarks.append("two of its values are in one place")
         remarks += unfilled(filled, len(record) - 1)
@@ -192,7 +234,9 @@ def build(record: NDArray[np.uint32], version: int, catalog: Catalog) -> Layout:
         ],
         unknown=[
             pmid
-            for pmid, metric, count in zip(sets.pmids, metric_of_set.tolist(), sets.counts, strict=True)
+            for pmid, metric, count in zip(
+                sets.pmids, metric_of_set.tolist(), sets.counts, strict=True
+            )
             if metric < 0 and (count > 0 or not pmid) and pmid not in catalog.known
         ],
         complaint=sets.complaint,
@@ -201,11 +245,15 @@ def build(record: NDArray[np.uint32], version: int, catalog: Catalog) -> Layout:
         length=len(record) if exact and fixed else None,
         formats={
             metric: form
-            for metric, count, form in zip(metric_of_set.tolist(), sets.counts, sets.formats, strict=True)
+            for metric, count, form in zip(
+                metric_of_set.tolist(), sets.counts, sets.formats, strict=True
+            )
             if count > 0
         },
         seen=np.bincount(metrics[keep], minlength=len(catalog.metrics)),
-        lost=np.bincount(metrics[keep][_IS_LOST[classes[keep]]], minlength=len(catalog.metrics)),
+        lost=np.bincount(
+            metrics[keep][_IS_LOST[classes[keep]]], minlength=len(catalog.metrics)
+        ),
     )
 
 
@@ -223,13 +271,17 @@ def _remarks(
     pairs = np.repeat(np.arange(len(counts), dtype=np.int64), counts) << 32 | instances
     if repeats(pairs[:, None])[0]:
         found.append("a metric has more than one value of an instance in it")
-    for metric, count, form in zip(metrics.tolist(), sets.counts, sets.formats, strict=True):
+    for metric, count, form in zip(
+        metrics.tolist(), sets.counts, sets.formats, strict=True
+    ):
         if metric >= 0 and count > 0:
             desc = catalog.metrics[metric]
             if count > 1 and desc.indom == INDOM_NULL:
                 found.append(f"{desc.names[0]} has {count:,} values and no instances")
             if form == 0 and desc.type not in _IN_PLACE_CLASS:
-                found.append(f"{desc.names[0]} has values in place, too small for {units.type_name(desc.type)}")
+                found.append(
+                    f"{desc.names[0]} has values in place, too small for {units.type_name(desc.type)}"
+                )
     return found
 
 
@@ -258,7 +310,11 @@ def _class_of(catalog: Catalog, metric: int, form: int) -> int:
 
 
 def _fixed_blocks(
-    words: NDArray[np.int64], at: NDArray[np.int64], classes: NDArray[np.int8], types: NDArray[np.int64], first: int
+    words: NDArray[np.int64],
+    at: NDArray[np.int64],
+    classes: NDArray[np.int8],
+    types: NDArray[np.int64],
+    first: int,
 ) -> tuple[bool, NDArray[np.int64]]:
     """Whether every block is a number of the size that its class demands, and the words of the block headers."""
     blocks = words[at + 1] - 2
@@ -270,7 +326,9 @@ def _fixed_blocks(
     return bool(sound_block(words[blocks], types, 4 * need).all()), blocks
 
 
-def sound_block(header: NDArray[np.int64], types: ArrayLike, size: ArrayLike) -> NDArray[np.bool_]:
+def sound_block(
+    header: NDArray[np.int64], types: ArrayLike, size: ArrayLike
+) -> NDArray[np.bool_]:
     """Whether a block's first word names its metric's type - very old archives leave it 0 - and its size in bytes."""
     kind = header >> 24
     return np.asarray((header & 0xFFFFFF == size) & ((kind == types) | (kind == 0)))

@@ -42,7 +42,9 @@ class ColumnNames:
         self.columns = sorted(columns, key=_split)
         parts = [_split(column) for column in self.columns]
         self.metrics = [metric for metric, _ in parts]
-        self._parts = np.array([(metric, name or None) for metric, name in parts], dtype=np.object_).reshape(-1, 2)
+        self._parts = np.array(
+            [(metric, name or None) for metric, name in parts], dtype=np.object_
+        ).reshape(-1, 2)
 
     def names(self, series: Ints) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
         """Metric and instance of each series; None for the instance of a singular metric."""
@@ -62,19 +64,29 @@ def from_pcp2arrow(source: str | Path, output: str | Path) -> ConversionSummary:
     the tool is not installed (it comes with PCP 6.2 and later) or fails.
     """
     if shutil.which(TOOL) is None:
-        raise ToolError(f"{TOOL} is not installed (it comes with PCP 6.2 and later): use kveval's own converter")
+        raise ToolError(
+            f"{TOOL} is not installed (it comes with PCP 6.2 and later): use kveval's own converter"
+        )
     problems, written = ProblemLog(), Counter[str]()
-    with opened(Path(source), problems) as found, tempfile.TemporaryDirectory(prefix="kveval-pcp-") as folder:
+    with (
+        opened(Path(source), problems) as found,
+        tempfile.TemporaryDirectory(prefix="kveval-pcp-") as folder,
+    ):
         archives = load_all(found, source, problems)
         scan = Scan(problems)
         scan.run(archives)
-        with LongWriter(Path(output), with_host=len({archive.label.host for archive in archives}) > 1) as writer:
+        with LongWriter(
+            Path(output),
+            with_host=len({archive.label.host for archive in archives}) > 1,
+        ) as writer:
             for number, archive in enumerate(archives):
                 result = Path(folder, str(number))
                 _run(archive, result)
                 for chunk, names in _chunks(result):
                     writer.write(chunk, names, archive.label.host)
-                    for series, count in zip(chunk.series.tolist(), chunk.counts.tolist(), strict=True):
+                    for series, count in zip(
+                        chunk.series.tolist(), chunk.counts.tolist(), strict=True
+                    ):
                         written[names.metrics[series]] += count
             for name, metric in scan.metrics.items():
                 if metric.samples > written[name]:
@@ -93,22 +105,38 @@ def _run(archive: Archive, result: Path) -> None:
     command = [TOOL, "-a", str(base), "-r", "-Z", "UTC", "-o", str(result)]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode or not result.exists():
-        raise ToolError(f"{' '.join(command[:7])} failed with status {run.returncode}: {run.stderr.strip()[-500:]}")
+        raise ToolError(
+            f"{' '.join(command[:7])} failed with status {run.returncode}: {run.stderr.strip()[-500:]}"
+        )
 
 
 def _chunks(result: Path) -> Iterator[tuple[Chunk, ColumnNames]]:
     """The tool's table as sorted chunks, some columns at a time."""
     for path in sorted(result.rglob("*.parquet")) if result.is_dir() else [result]:
         file = pq.ParquetFile(path)
-        names = ColumnNames([name for name in dict.fromkeys(file.schema_arrow.names) if name != "timestamp"])
-        times = file.read(columns=["timestamp"])["timestamp"].cast(pa.timestamp("ns")).cast(pa.int64()).to_numpy()
+        names = ColumnNames(
+            [
+                name
+                for name in dict.fromkeys(file.schema_arrow.names)
+                if name != "timestamp"
+            ]
+        )
+        times = (
+            file.read(columns=["timestamp"])["timestamp"]
+            .cast(pa.timestamp("ns"))
+            .cast(pa.int64())
+            .to_numpy()
+        )
         for begin in range(0, len(names.columns), COLUMNS_AT_ONCE):
             part = names.columns[begin : begin + COLUMNS_AT_ONCE]
             table = file.read(columns=part)
             # Of several columns with the same name (two instances may share one) the last is taken.
             last = {name: at for at, name in enumerate(table.column_names)}
             columns = (table.column(last[name]) for name in part)
-            pieces = [_piece(column, number, times) for number, column in enumerate(columns, begin)]
+            pieces = [
+                _piece(column, number, times)
+                for number, column in enumerate(columns, begin)
+            ]
             if found := [piece for piece in pieces if len(piece.times)]:
                 yield assemble(found), names
 

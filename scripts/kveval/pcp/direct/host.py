@@ -8,10 +8,20 @@ import psutil
 from kveval.pcp.direct.samples import About, DirectSample
 
 _MS, _US = About("counter", "millisec"), About("counter", "microsec")
-_KBYTES, _KBYTES_MOVED, _BYTES_MOVED = About("instant", "Kbyte"), About("counter", "Kbyte"), About("counter", "byte")
+_KBYTES, _KBYTES_MOVED, _BYTES_MOVED = (
+    About("instant", "Kbyte"),
+    About("counter", "Kbyte"),
+    About("counter", "byte"),
+)
 _NUMBER = About("instant", "")
 _CPU = {
-    **{"user": ("user",), "nice": ("nice",), "sys": ("system",), "idle": ("idle",), "wait.total": ("iowait",)},
+    **{
+        "user": ("user",),
+        "nice": ("nice",),
+        "sys": ("system",),
+        "idle": ("idle",),
+        "wait.total": ("iowait",),
+    },
     **{"intr": ("irq", "softirq"), "steal": ("steal",)},
 }
 
@@ -30,7 +40,10 @@ def host_samples(processes: Sequence[int]) -> Iterator[DirectSample]:
 
 
 def _cpus() -> Iterator[DirectSample]:
-    each = [(f"cpu{number}", times) for number, times in enumerate(psutil.cpu_times(percpu=True))]
+    each = [
+        (f"cpu{number}", times)
+        for number, times in enumerate(psutil.cpu_times(percpu=True))
+    ]
     for instance, times in [(None, psutil.cpu_times()), *each]:
         place = "kernel.all.cpu" if instance is None else "kernel.percpu.cpu"
         for name, parts in _CPU.items():
@@ -38,7 +51,9 @@ def _cpus() -> Iterator[DirectSample]:
             yield DirectSample(f"{place}.{name}", instance, 1000 * spent_s, _MS)
     for line in Path("/proc/stat").read_text().splitlines():
         if line.startswith("procs_running"):
-            yield DirectSample("kernel.all.runnable", None, float(line.split()[1]), _NUMBER)
+            yield DirectSample(
+                "kernel.all.runnable", None, float(line.split()[1]), _NUMBER
+            )
 
 
 def _memory() -> Iterator[DirectSample]:
@@ -65,20 +80,38 @@ def _pressure() -> Iterator[DirectSample]:
         for kind, *rest in (line.split() for line in lines):
             if kind == "some":
                 total = dict(word.split("=") for word in rest)["total"]
-                yield DirectSample(f"kernel.all.pressure.{resource}.some.total", None, float(total), _US)
+                yield DirectSample(
+                    f"kernel.all.pressure.{resource}.some.total",
+                    None,
+                    float(total),
+                    _US,
+                )
 
 
 def _traffic() -> Iterator[DirectSample]:
     for name, moved in psutil.net_io_counters(pernic=True).items():
-        yield DirectSample("network.interface.in.bytes", name, moved.bytes_recv, _BYTES_MOVED)
-        yield DirectSample("network.interface.out.bytes", name, moved.bytes_sent, _BYTES_MOVED)
-    disks = {name: one for name, one in (psutil.disk_io_counters(perdisk=True) or {}).items() if _is_disk(name)}
+        yield DirectSample(
+            "network.interface.in.bytes", name, moved.bytes_recv, _BYTES_MOVED
+        )
+        yield DirectSample(
+            "network.interface.out.bytes", name, moved.bytes_sent, _BYTES_MOVED
+        )
+    disks = {
+        name: one
+        for name, one in (psutil.disk_io_counters(perdisk=True) or {}).items()
+        if _is_disk(name)
+    }
     if disks:
-        read, written = (sum(getattr(one, part) for one in disks.values()) for part in ("read_bytes", "write_bytes"))
+        read, written = (
+            sum(getattr(one, part) for one in disks.values())
+            for part in ("read_bytes", "write_bytes")
+        )
         yield DirectSample("disk.all.read_bytes", None, read / 1024, _KBYTES_MOVED)
         yield DirectSample("disk.all.write_bytes", None, written / 1024, _KBYTES_MOVED)
     for name, one in disks.items():
-        yield DirectSample("disk.dev.avactive", name, float(getattr(one, "busy_time", 0)), _MS)
+        yield DirectSample(
+            "disk.dev.avactive", name, float(getattr(one, "busy_time", 0)), _MS
+        )
 
 
 def _is_disk(name: str) -> bool:
@@ -91,4 +124,6 @@ def _process(process: psutil.Process) -> Iterator[DirectSample]:
         instance, times = f"{process.pid:06d} {process.name()}", process.cpu_times()
         yield DirectSample("proc.psinfo.utime", instance, 1000 * times.user, _MS)
         yield DirectSample("proc.psinfo.stime", instance, 1000 * times.system, _MS)
-        yield DirectSample("proc.memory.rss", instance, process.memory_info().rss / 1024, _KBYTES)
+        yield DirectSample(
+            "proc.memory.rss", instance, process.memory_info().rss / 1024, _KBYTES
+        )

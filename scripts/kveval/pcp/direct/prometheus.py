@@ -29,8 +29,15 @@ class Exporter:
                 metric = f"openmetrics.{self._source}.{sample.name.replace(':', '.')}"
                 about = self._known.get(metric)
                 if about is None:
-                    about = self._known[metric] = describe(sample.name, family.type, family.documentation)
-                yield DirectSample(metric, self._instance(metric, sample.labels), float(sample.value), about)
+                    about = self._known[metric] = describe(
+                        sample.name, family.type, family.documentation
+                    )
+                yield DirectSample(
+                    metric,
+                    self._instance(metric, sample.labels),
+                    float(sample.value),
+                    about,
+                )
 
     def _instance(self, metric: str, labels: dict[str, str]) -> str | None:
         if not labels:
@@ -49,4 +56,6 @@ def describe(name: str, kind: str, documentation: str) -> About:
         units = "count"
     else:
         units = next((unit for word, unit in _UNITS.items() if word in words), "")
-    return About("counter" if counter else "instant", units, documentation.partition("\n")[0])
+    return About(
+        "counter" if counter else "instant", units, documentation.partition("\n")[0]
+    )

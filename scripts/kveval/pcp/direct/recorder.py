@@ -33,7 +33,12 @@ _GRACE_S = 60.0
 class DirectRecording:
     """A recording by the exporters alone, made by `direct_recording`."""
 
-    def __init__(self, directory: Path, process: "subprocess.Popen[bytes]", ends: contextlib.ExitStack) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        process: "subprocess.Popen[bytes]",
+        ends: contextlib.ExitStack,
+    ) -> None:
         self.archive = directory / "recording.parquet"
         """The Parquet file, there once the recording has stopped."""
         self.archives = [self.archive]
@@ -45,10 +50,16 @@ class DirectRecording:
     def alive(self) -> None:
         """Return if the recorder runs; else RecordingError."""
         if self._process.poll() is not None:
-            lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+            lines = (
+                self._log.read_text(errors="replace").splitlines()
+                if self._log.exists()
+                else []
+            )
             ended = f", which ends: {lines[-1]}" if lines else ""
             message = f"the recorder ended (status {self._process.returncode}); see {self._log}{ended}"
-            raise RecordingError(message, code="ended", program=NAME, status=self._process.returncode)
+            raise RecordingError(
+                message, code="ended", program=NAME, status=self._process.returncode
+            )
 
     require_running = alive
 
@@ -60,12 +71,18 @@ class DirectRecording:
         self.alive()
         self._ends.close()
         if not self.archive.exists():
-            raise RecordingError(f"the recorder left no recording; see {self._log}", code="no_archive")
+            raise RecordingError(
+                f"the recorder left no recording; see {self._log}", code="no_archive"
+            )
 
 
 @contextlib.contextmanager
 def direct_recording(
-    directory: Path, settings: RecordingSettings, supervisor: Supervisor, *, ready_timeout_s: float = 30
+    directory: Path,
+    settings: RecordingSettings,
+    supervisor: Supervisor,
+    *,
+    ready_timeout_s: float = 30,
 ) -> Iterator[DirectRecording]:
     """Record into `directory` while the body runs, which starts once every endpoint was read.
 
@@ -76,20 +93,28 @@ def direct_recording(
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
     asked = directory / "recorder.json"
-    asked.write_text(json.dumps({**asdict(settings), "processes": list(settings.processes)}))
+    asked.write_text(
+        json.dumps({**asdict(settings), "processes": list(settings.processes)})
+    )
     argv = [sys.executable, "-m", "kveval.pcp.direct.recorder", str(asked)]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     with contextlib.ExitStack() as ends:
         log = directory / f"{NAME}.log"
-        process = ends.enter_context(supervisor.supervised(NAME, argv, env=env, log=log, grace_s=_GRACE_S))
+        process = ends.enter_context(
+            supervisor.supervised(NAME, argv, env=env, log=log, grace_s=_GRACE_S)
+        )
         running = DirectRecording(directory, process, ends)
         deadline = time.monotonic() + ready_timeout_s
         while not (directory / "ready").exists():
             running.alive()
             if time.monotonic() > deadline:
-                listed = ", ".join(f"{name} ({url})" for name, url in settings.openmetrics.items())
+                listed = ", ".join(
+                    f"{name} ({url})" for name, url in settings.openmetrics.items()
+                )
                 message = f"not all metrics endpoints answered within {ready_timeout_s:g} s: {listed}; see {log}"
-                raise RecordingError(message, code="endpoint_silent", limit_s=ready_timeout_s)
+                raise RecordingError(
+                    message, code="endpoint_silent", limit_s=ready_timeout_s
+                )
             time.sleep(_POLL_S)
         yield running
         running.stop()
@@ -128,7 +153,9 @@ def record(asked: Path) -> None:
 def _scraped(exporter: Exporter, url: str) -> list[DirectSample]:
     """Return an exporter's current values; if it does not answer, log the error and return none."""
     try:
-        return list(exporter.read(fetch(url, timeout_s=_ANSWER_S).decode(errors="replace")))
+        return list(
+            exporter.read(fetch(url, timeout_s=_ANSWER_S).decode(errors="replace"))
+        )
     except (HttpError, ValueError) as error:
         print(f"{url}: {error}", flush=True)
         return []

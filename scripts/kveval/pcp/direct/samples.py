@@ -61,7 +61,11 @@ class DirectFile:
             # The values last: a stop may come between any two of these lines.
             self._about[sample.metric] = sample.about
             self._counts[sample.metric] += 1
-            numbers.append(self._numbers.setdefault((sample.metric, sample.instance), len(self._numbers)))
+            numbers.append(
+                self._numbers.setdefault(
+                    (sample.metric, sample.instance), len(self._numbers)
+                )
+            )
             times.append(moment_ns)
             values.append(sample.value)
         if len(times) >= FLUSH_ROWS:
@@ -87,9 +91,25 @@ class DirectFile:
             )
             for name, about in sorted(self._about.items())
         }
-        described = [{"name": "exporters", "host": self._host, "start_ns": self._begin, "volumes": 1}]
+        described = [
+            {
+                "name": "exporters",
+                "host": self._host,
+                "start_ns": self._begin,
+                "volumes": 1,
+            }
+        ]
         info = ArchiveInfo(
-            self._host, [self._host], "UTC", "", described, self._begin, self._end, [], [], self._writer.rows
+            self._host,
+            [self._host],
+            "UTC",
+            "",
+            described,
+            self._begin,
+            self._end,
+            [],
+            [],
+            self._writer.rows,
         )
         self._writer.finish(encode(info, metrics, {}, self._writer.time_unit))
 
@@ -100,14 +120,23 @@ class DirectFile:
 
     def _flush(self) -> None:
         complete = len(self._rows[2])
-        numbers, times, values = (np.frombuffer(rows, dtype=rows.typecode)[:complete] for rows in self._rows)
+        numbers, times, values = (
+            np.frombuffer(rows, dtype=rows.typecode)[:complete] for rows in self._rows
+        )
         if not len(times):
             return
         order = np.argsort(numbers, kind="stable")
         series, counts = np.unique(numbers, return_counts=True)
         none = np.empty(0, dtype=np.int64)
-        texts, exact = (none, np.empty(0, dtype=np.object_)), (none, np.empty((0, 2), dtype=np.int64))
-        self._writer.write(Chunk(series, counts, times[order], values[order], texts, exact), self, self._host)
+        texts, exact = (
+            (none, np.empty(0, dtype=np.object_)),
+            (none, np.empty((0, 2), dtype=np.int64)),
+        )
+        self._writer.write(
+            Chunk(series, counts, times[order], values[order], texts, exact),
+            self,
+            self._host,
+        )
         self._rows = array("q"), array("q"), array("d")
 
 

@@ -22,10 +22,16 @@ def rate(frame: pd.DataFrame) -> pd.DataFrame:
     """
     steps = _steps(frame)
     values = (steps["delta"] / steps["seconds"]).mask(steps["reset"] | steps["marked"])
-    result = frame.drop(columns=["value", "value_int"], errors="ignore").assign(value=values.to_numpy())
+    result = frame.drop(columns=["value", "value_int"], errors="ignore").assign(
+        value=values.to_numpy()
+    )
     result = result[steps["seconds"].notna().to_numpy()].reset_index(drop=True)
     units = frame.attrs.get("units", "")
-    result.attrs = {**frame.attrs, "semantics": "instant", "units": f"{units} / sec" if units else "/ sec"}
+    result.attrs = {
+        **frame.attrs,
+        "semantics": "instant",
+        "units": f"{units} / sec" if units else "/ sec",
+    }
     return result
 
 
@@ -48,7 +54,9 @@ def increase(frame: pd.DataFrame) -> pd.DataFrame:
         marks=steps["marked"],
     )
     result = parts.groupby(keys, dropna=False, sort=False, observed=True).sum()
-    result.insert(2, "rate", result["increase"] / result["seconds"].where(result["seconds"] > 0))
+    result.insert(
+        2, "rate", result["increase"] / result["seconds"].where(result["seconds"] > 0)
+    )
     result = result.reset_index()
     result.attrs = dict(frame.attrs)
     return result
@@ -71,9 +79,15 @@ class PreparedCounter:
 
     def __init__(self, frame: pd.DataFrame) -> None:
         """Prepare a frame from `series`. ValueError if the metric is no counter."""
-        self._times, self._values = _times(frame), frame["value"].to_numpy(dtype=np.float64)
+        self._times, self._values = (
+            _times(frame),
+            frame["value"].to_numpy(dtype=np.float64),
+        )
         # For each sample: whether it continues the series of the one before it, and its increase.
-        self._goes_on, self._gained = _goes_on(frame), _steps(frame)["gained"].to_numpy()
+        self._goes_on, self._gained = (
+            _goes_on(frame),
+            _steps(frame)["gained"].to_numpy(),
+        )
 
     def gained(self, start_ns: int, finish_ns: int) -> Gained | None:
         """Return what was gained in a closed window, as `increase` counts it; None with fewer than two sample times."""
@@ -95,7 +109,9 @@ def _steps(frame: pd.DataFrame) -> pd.DataFrame:
     after a reset the new value, across a mark nothing. ValueError if the metric is no counter.
     """
     if (semantics := frame.attrs.get("semantics", "counter")) != "counter":
-        raise ValueError(f"{frame.attrs.get('metric')} is {semantics}, not a counter: it has no rate")
+        raise ValueError(
+            f"{frame.attrs.get('metric')} is {semantics}, not a counter: it has no rate"
+        )
     times = _times(frame)
     values = frame["value"].to_numpy(dtype=np.float64)
     # Two samples at one time (overlapping archives) make no step.
@@ -107,11 +123,27 @@ def _steps(frame: pd.DataFrame) -> pd.DataFrame:
     if bits is not None:
         delta = np.where(delta < -(2.0 ** (bits - 1)), delta + 2.0**bits, delta)
     marks = np.array(sorted(frame.attrs.get("marks_ns", ())), dtype=np.int64)
-    marked = np.searchsorted(marks, times[at], side="right") > np.searchsorted(marks, times[at - 1], side="right")
+    marked = np.searchsorted(marks, times[at], side="right") > np.searchsorted(
+        marks, times[at - 1], side="right"
+    )
     nothing = np.full(len(frame), np.nan)
-    found = pd.DataFrame({"delta": nothing, "seconds": nothing, "reset": False, "marked": False, "gained": 0.0})
+    found = pd.DataFrame(
+        {
+            "delta": nothing,
+            "seconds": nothing,
+            "reset": False,
+            "marked": False,
+            "gained": 0.0,
+        }
+    )
     gained = np.where(marked, 0.0, np.where(delta < 0, values[at], delta))
-    steps = (delta, (times[at] - times[at - 1]) / NANOSECONDS, delta < 0, marked, gained)
+    steps = (
+        delta,
+        (times[at] - times[at - 1]) / NANOSECONDS,
+        delta < 0,
+        marked,
+        gained,
+    )
     for number, column in enumerate(steps):
         found.iloc[at, number] = column
     return found
@@ -127,7 +159,9 @@ def _goes_on(frame: pd.DataFrame) -> NDArray[np.bool_]:
     return same
 
 
-def _exact_delta(frame: pd.DataFrame, at: NDArray[np.int64], delta: NDArray[np.float64]) -> NDArray[np.float64]:
+def _exact_delta(
+    frame: pd.DataFrame, at: NDArray[np.int64], delta: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Differences of integers beyond 2^53, taken before they are rounded."""
     exact: Sequence[int | None] = frame["value_int"].to_list()
     for number, row in enumerate(at.tolist()):
@@ -138,4 +172,6 @@ def _exact_delta(frame: pd.DataFrame, at: NDArray[np.int64], delta: NDArray[np.f
 
 
 def _times(frame: pd.DataFrame) -> NDArray[np.int64]:
-    return np.asarray(frame["timestamp"].dt.as_unit("ns").astype("int64"), dtype=np.int64)
+    return np.asarray(
+        frame["timestamp"].dt.as_unit("ns").astype("int64"), dtype=np.int64
+    )

@@ -69,59 +69,100 @@ def series(
         names = [instance] if isinstance(instance, str) else instance
         table = table.filter(pc.field("instance").isin(pa.array(names, pa.string())))
     if host is not None:
-        table = table.filter(pc.field("host") == host if file.has_host else pc.scalar(archive.host == host))
+        table = table.filter(
+            pc.field("host") == host
+            if file.has_host
+            else pc.scalar(archive.host == host)
+        )
     frame = _frame(table)
     if labels is not None:
         frame = frame[_labelled(file, info, frame, labels)].reset_index(drop=True)
     frame.attrs = {
-        **{"metric": info.name, "units": info.units, "semantics": info.semantics, "type": info.type},
+        **{
+            "metric": info.name,
+            "units": info.units,
+            "semantics": info.semantics,
+            "type": info.type,
+        },
         "marks_ns": archive.marks_ns,
     }
     return frame
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:
-    times, names = times_ns(table), [name for name in ("instance", "host") if name in table.column_names]
+    times, names = (
+        times_ns(table),
+        [name for name in ("instance", "host") if name in table.column_names],
+    )
     numbered = {name: codes(table[name]) for name in names}
     order = np.lexsort([times, *(numbers for numbers, _ in numbered.values())])
     words = {
         name: pd.Categorical.from_codes(numbers[order], pd.Index(found, dtype="str"))
         for name, (numbers, found) in numbered.items()
     }
-    data: dict[str, Any] = {"timestamp": pd.DatetimeIndex(times[order].view("datetime64[ns]"), tz="UTC"), **words}
+    data: dict[str, Any] = {
+        "timestamp": pd.DatetimeIndex(times[order].view("datetime64[ns]"), tz="UTC"),
+        **words,
+    }
     if "text" in table.column_names:
         numbers, texts = codes(table["text"])
         data["value"] = np.array([*texts, None], dtype=np.object_)[numbers[order]]
     else:
         data["value"] = table["value"].to_numpy()[order]
     if "value_int" in table.column_names and table["value_int"].null_count < len(table):
-        whole = [None if value is None else int(value) for value in table["value_int"].to_pylist()]
+        whole = [
+            None if value is None else int(value)
+            for value in table["value_int"].to_pylist()
+        ]
         data["value_int"] = pd.Series([whole[row] for row in order], dtype=object)
-    columns = ["timestamp", "instance", "value", *(name for name in ("value_int", "host") if name in data)]
+    columns = [
+        "timestamp",
+        "instance",
+        "value",
+        *(name for name in ("value_int", "host") if name in data),
+    ]
     return pd.DataFrame(data)[columns]
 
 
-def _labelled(file: LongFile, info: MetricInfo, frame: pd.DataFrame, wanted: Mapping[str, Any]) -> NDArray[np.bool_]:
+def _labelled(
+    file: LongFile, info: MetricInfo, frame: pd.DataFrame, wanted: Mapping[str, Any]
+) -> NDArray[np.bool_]:
     """Whether each sample has these labels, of the metric or of the instance, at its time."""
     chosen = np.zeros(len(frame), dtype=np.bool_)
     archive = file.archive()
-    of_instances = {host: file.instance_labels(info, host) for host in archive.hosts or [archive.host]}
+    of_instances = {
+        host: file.instance_labels(info, host)
+        for host in archive.hosts or [archive.host]
+    }
     keys = [name for name in ("host", "instance") if name in frame]
-    groups: Iterable[tuple[Any, pd.DataFrame]] = frame.groupby(keys, dropna=False, observed=True)
+    groups: Iterable[tuple[Any, pd.DataFrame]] = frame.groupby(
+        keys, dropna=False, observed=True
+    )
     for (*host, name), part in groups:
         where = host[0] if host else archive.host
         histories = [info.labels_of(where), of_instances[where].get(name) or [(0, {})]]
         times = part["timestamp"].astype("int64").to_numpy()
         # The first labels also apply to samples from before they were recorded.
-        at = [np.searchsorted([time for time, _ in one[1:]], times, side="right") for one in histories]
+        at = [
+            np.searchsorted([time for time, _ in one[1:]], times, side="right")
+            for one in histories
+        ]
         pairs, place = np.unique(np.stack(at), axis=1, return_inverse=True)
-        merged = [histories[0][first][1] | histories[1][second][1] for first, second in pairs.T.tolist()]
-        chosen[part.index] = np.array([_match(labels, wanted) for labels in merged])[place]
+        merged = [
+            histories[0][first][1] | histories[1][second][1]
+            for first, second in pairs.T.tolist()
+        ]
+        chosen[part.index] = np.array([_match(labels, wanted) for labels in merged])[
+            place
+        ]
     return chosen
 
 
 def _match(labels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(name in labels and str(labels[name]) == str(value) for name, value in wanted.items())
+    return all(
+        name in labels and str(labels[name]) == str(value)
+        for name, value in wanted.items()
+    )
 
 
 class LongFile:
@@ -136,7 +177,9 @@ class LongFile:
         self.has_host = "host" in self._file.schema_arrow.names
         self._footer: Mapping[bytes, bytes] = self._file.metadata.metadata or {}
         if ARCHIVE_KEY.encode() not in self._footer:
-            raise ValueError(f"{path}: not written by kveval.pcp (no {ARCHIVE_KEY!r} in its metadata)")
+            raise ValueError(
+                f"{path}: not written by kveval.pcp (no {ARCHIVE_KEY!r} in its metadata)"
+            )
         try:
             self._archive = decode_archive(self._footer[ARCHIVE_KEY.encode()])
         except ValueError as error:
@@ -161,12 +204,23 @@ class LongFile:
         """Those of the metrics that the file has, by the name asked for; any of a metric's names will do."""
         found = self.metrics()
         aliases = {alias: info for info in found.values() for alias in info.names}
-        return {name: info for name in names if (info := found.get(name) or aliases.get(name)) is not None}
+        return {
+            name: info
+            for name in names
+            if (info := found.get(name) or aliases.get(name)) is not None
+        }
 
     def instance_labels(self, info: MetricInfo, host: str) -> dict[str, LabelHistory]:
         """The label history of a metric's instances on a host, by instance name; none for instances without labels."""
-        names = decode_labels(self._footer[LABELS_KEY.encode()]).get(host, {}).get(info.indom or "", {})
-        return {name: [(time, labels) for time, labels in history] for name, history in names.items()}
+        names = (
+            decode_labels(self._footer[LABELS_KEY.encode()])
+            .get(host, {})
+            .get(info.indom or "", {})
+        )
+        return {
+            name: [(time, labels) for time, labels in history]
+            for name, history in names.items()
+        }
 
     def read(
         self,
@@ -182,21 +236,39 @@ class LongFile:
         low, high = min(metrics, default=""), max(metrics, default="")
         start, finish = start_ns or 0, _LAST_NS if finish_ns is None else finish_ns
         groups = [
-            n for n in range(self._file.num_row_groups) if metrics and self._may_hold(n, low, high, start, finish)
+            n
+            for n in range(self._file.num_row_groups)
+            if metrics and self._may_hold(n, low, high, start, finish)
         ]
-        wanted = ["timestamp", "metric", "instance", *(["host"] if self.has_host else []), *columns]
+        wanted = [
+            "timestamp",
+            "metric",
+            "instance",
+            *(["host"] if self.has_host else []),
+            *columns,
+        ]
         if not any(self._has_exact(number) for number in groups):
             wanted = [name for name in wanted if name != "value_int"]
         # Threads would cost more than they save: it is a few row groups.
         table = self._file.read_row_groups(groups, columns=wanted, use_threads=False)
         table = table.set_column(0, "timestamp", table["timestamp"].cast(_NANOSECONDS))
         times, (numbers, words) = times_ns(table), codes(table["metric"])
-        keep = np.isin(numbers, [number for number, word in enumerate(words) if word in metrics])
+        keep = np.isin(
+            numbers, [number for number, word in enumerate(words) if word in metrics]
+        )
         return table.filter(pa.array(keep & (times >= start) & (times <= finish)))
 
-    def _may_hold(self, number: int, low: str, high: str, start_ns: int, finish_ns: int) -> bool:
-        names, times = self._statistics(number, "metric"), self._statistics(number, "timestamp")
-        if not (start_ns <= times.max_raw * self._tick_ns and times.min_raw * self._tick_ns <= finish_ns):
+    def _may_hold(
+        self, number: int, low: str, high: str, start_ns: int, finish_ns: int
+    ) -> bool:
+        names, times = (
+            self._statistics(number, "metric"),
+            self._statistics(number, "timestamp"),
+        )
+        if not (
+            start_ns <= times.max_raw * self._tick_ns
+            and times.min_raw * self._tick_ns <= finish_ns
+        ):
             return False
         # Names longer than 4 KiB are in no statistics.
         return bool(not names.has_min_max or (low <= names.max and names.min <= high))
@@ -217,11 +289,15 @@ def times_ns(table: pa.Table) -> NDArray[np.int64]:
 
 def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str]]:
     """Return a dictionary column as numbers into its sorted words, -1 where it is null."""
-    words = sorted({word for chunk in column.chunks for word in chunk.dictionary.to_pylist()})
+    words = sorted(
+        {word for chunk in column.chunks for word in chunk.dictionary.to_pylist()}
+    )
     rank = {word: number for number, word in enumerate(words)}
     parts = [np.empty(0, dtype=np.int64)]
     for chunk in column.chunks:
-        table = np.array([*(rank[word] for word in chunk.dictionary.to_pylist()), -1], dtype=np.int64)
+        table = np.array(
+            [*(rank[word] for word in chunk.dictionary.to_pylist()), -1], dtype=np.int64
+        )
         # A null takes the last entry.
         parts.append(table[pc.fill_null(chunk.indices, len(table) - 1).to_numpy()])
     return np.concatenate(parts), words
@@ -242,27 +318,45 @@ class Samples:
     values: NDArray[np.float64]
 
 
-def samples_of(parquet: Source, metrics: Collection[str]) -> tuple[dict[str, Samples], ArchiveInfo]:
+def samples_of(
+    parquet: Source, metrics: Collection[str]
+) -> tuple[dict[str, Samples], ArchiveInfo]:
     """Return the samples of all of `metrics` that the file has, by the name asked for, and what the archive is.
 
     Texts are left out. ValueError for a file that `convert` did not write.
     """
     file = LongFile(parquet)
-    infos = {name: info for name, info in file.find(metrics).items() if info.type != "string"}
+    infos = {
+        name: info for name, info in file.find(metrics).items() if info.type != "string"
+    }
     table = file.read(["value"], {info.name for info in infos.values()})
     metric_codes, words = codes(table["metric"])
     series, instances = codes(table["instance"])
-    hosts = codes(table["host"]) if file.has_host else (np.zeros(len(series), dtype=np.int64), [""])
+    hosts = (
+        codes(table["host"])
+        if file.has_host
+        else (np.zeros(len(series), dtype=np.int64), [""])
+    )
     names = [(host, instance) for host in hosts[1] for instance in (*instances, "")]
     # A null instance has code -1 and becomes the last name of its host.
-    series = hosts[0] * (len(instances) + 1) + np.where(series < 0, len(instances), series)
-    times, values = times_ns(table), np.asarray(table["value"].to_numpy(), dtype=np.float64)
+    series = hosts[0] * (len(instances) + 1) + np.where(
+        series < 0, len(instances), series
+    )
+    times, values = (
+        times_ns(table),
+        np.asarray(table["value"].to_numpy(), dtype=np.float64),
+    )
     order = np.lexsort((times, series, metric_codes))
     edges = np.searchsorted(metric_codes[order], np.arange(len(words) + 1))
-    rows = {word: order[begin:end] for word, begin, end in zip(words, edges, edges[1:], strict=False)}
+    rows = {
+        word: order[begin:end]
+        for word, begin, end in zip(words, edges, edges[1:], strict=False)
+    }
     found = {}
     for name, info in infos.items():
         at = rows.get(info.name, order[:0])
         used, inside = np.unique(series[at], return_inverse=True)
-        found[name] = Samples(info, times[at], inside, [names[number] for number in used], values[at])
+        found[name] = Samples(
+            info, times[at], inside, [names[number] for number in used], values[at]
+        )
     return found, file.archive()

@@ -19,10 +19,21 @@ from numpy.typing import NDArray
 from kveval.pcp.archive.compression import allowance, allowance_hint
 from kveval.pcp.archive.files import opened
 from kveval.pcp.archive.loading import Archive, load_all
-from kveval.pcp.archive.problems import PERHAPS_LOST, ArchiveError, ArchiveProblem, ProblemLog
+from kveval.pcp.archive.problems import (
+    PERHAPS_LOST,
+    ArchiveError,
+    ArchiveProblem,
+    ProblemLog,
+)
 from kveval.pcp.archive.records import Volume
 from kveval.pcp.conversion.conversion import Scan, convert, matcher, survey
-from kveval.pcp.tool.intervals import SECOND, TimeWindow, nanoseconds, shown, time_window
+from kveval.pcp.tool.intervals import (
+    SECOND,
+    TimeWindow,
+    nanoseconds,
+    shown,
+    time_window,
+)
 from kveval.pcp.tool.options import parse
 
 OK, DAMAGED, NOTHING = 0, 1, 2
@@ -61,33 +72,68 @@ def _run(options: argparse.Namespace) -> list[ArchiveProblem]:
         _writable(output, wide=options.wide)
     with ExitStack() as stack:
         problems = ProblemLog()
-        needs_window = any((options.start, options.finish, options.origin, options.align))
+        needs_window = any(
+            (options.start, options.finish, options.origin, options.align)
+        )
         if options.wide or options.words or needs_window:
-            found = [files for source in sources for files in stack.enter_context(opened(source, problems))]
+            found = [
+                files
+                for source in sources
+                for files in stack.enter_context(opened(source, problems))
+            ]
             archives = load_all(found, ", ".join(options.archive), problems)
             stack.enter_context(_zone(options, archives))
-            window = time_window(_span(archives), options.start, options.finish, options.origin, options.align)
+            window = time_window(
+                _span(archives),
+                options.start,
+                options.finish,
+                options.origin,
+                options.align,
+            )
             _known(options.words, archives)
         else:
             archives, window = [], None
         if options.wide and output is not None and window is not None:
             return _wide(options, archives, window, output, problems)
-        start, finish = (window.start_ns, window.finish_ns) if needs_window and window else (None, None)
+        start, finish = (
+            (window.start_ns, window.finish_ns)
+            if needs_window and window
+            else (None, None)
+        )
         metrics = options.words or None
         if output is None:
-            summaries = [survey(source, metrics=metrics, start_ns=start, finish_ns=finish) for source in sources]
-            for info in (info for summary in summaries for _, info in sorted(summary.metrics.items())):
-                print(f"{info.name}\t{info.type}\t{info.semantics}\t{info.units or '-'}\t{info.samples}")
+            summaries = [
+                survey(source, metrics=metrics, start_ns=start, finish_ns=finish)
+                for source in sources
+            ]
+            for info in (
+                info
+                for summary in summaries
+                for _, info in sorted(summary.metrics.items())
+            ):
+                print(
+                    f"{info.name}\t{info.type}\t{info.semantics}\t{info.units or '-'}\t{info.samples}"
+                )
             return [problem for summary in summaries for problem in summary.problems]
         begin = time.monotonic()
         given = sources[0] if len(sources) == 1 else sources
-        summary = convert(given, output, metrics=metrics, start_ns=start, finish_ns=finish)
-        _done(output, f"{summary.rows:,} values of {len(summary.metrics):,} metrics", begin)
+        summary = convert(
+            given, output, metrics=metrics, start_ns=start, finish_ns=finish
+        )
+        _done(
+            output,
+            f"{summary.rows:,} values of {len(summary.metrics):,} metrics",
+            begin,
+        )
         return summary.problems
 
 
 def _wide(
-    options: argparse.Namespace, archives: Sequence[Archive], window: TimeWindow, output: Path, problems: ProblemLog
+    options: argparse.Namespace,
+    archives: Sequence[Archive],
+    window: TimeWindow,
+    output: Path,
+    problems: ProblemLog,
 ) -> list[ArchiveProblem]:
     # The long form does without these; they are slow to import.
     from kveval.pcp.tool.domains import Inventory  # noqa: PLC0415
@@ -99,7 +145,9 @@ def _wide(
     begin = time.monotonic()
     hosts = sorted({archive.label.host for archive in archives})
     if len(hosts) > 1:
-        raise ArchiveError(f"archives of several hosts ({', '.join(hosts)}): --wide takes those of one host")
+        raise ArchiveError(
+            f"archives of several hosts ({', '.join(hosts)}): --wide takes those of one host"
+        )
     inventory = Inventory([archive.metadata for archive in archives])
     chosen = {metric.desc.pmid for metric in wanted_metrics(inventory, options, {})}
     with tempfile.TemporaryDirectory(prefix="pcp-parquet-") as folder:
@@ -108,47 +156,81 @@ def _wide(
         if options.raw:
             scan.watcher = store.watch
             # Of records with one time the later ones are moved by some ns; one recorded outside the window has no row.
-            scan.start_ns, scan.finish_ns = window.origin_ns, window.finish_ns + MICROSECOND
+            scan.start_ns, scan.finish_ns = (
+                window.origin_ns,
+                window.finish_ns + MICROSECOND,
+            )
         scan.run(archives)
         info = scan.info(archives, 0)
         at_ns, stamps = _moments(options, store.record_times(), window)
-        moments = Moments(at_ns, archives[0].label.start_ns, np.array(info.marks_ns, dtype=np.int64))
-        metrics = wanted_metrics(inventory, options, {pmid: store.names(pmid) for pmid in chosen})
+        moments = Moments(
+            at_ns, archives[0].label.start_ns, np.array(info.marks_ns, dtype=np.int64)
+        )
+        metrics = wanted_metrics(
+            inventory, options, {pmid: store.names(pmid) for pmid in chosen}
+        )
         values = sum(metric.samples for metric in scan.metrics.values())
-        _require_few_cells(len(at_ns), sum(len(metric.instances) for metric in metrics), values)
+        _require_few_cells(
+            len(at_ns), sum(len(metric.instances) for metric in metrics), values
+        )
         sheet = Sheet(store, inventory, moments, stamps, options.raw)
         zone = "UTC" if options.raw else os.environ.get("TZ") or "local"
-        facts = {"host": info.host, "timezone": zone, "sampling": "records" if options.raw else "interpolated"}
-        columns = write_wide(sheet, metrics, output, {"kveval.pcp.wide": json.dumps(facts)})
+        facts = {
+            "host": info.host,
+            "timezone": zone,
+            "sampling": "records" if options.raw else "interpolated",
+        }
+        columns = write_wide(
+            sheet, metrics, output, {"kveval.pcp.wide": json.dumps(facts)}
+        )
     _done(output, f"{len(at_ns):,} rows of {columns:,} columns", begin)
     return info.problems
 
 
 def _moments(
-    options: argparse.Namespace, records: tuple[NDArray[np.int64], NDArray[np.int64]], window: TimeWindow
+    options: argparse.Namespace,
+    records: tuple[NDArray[np.int64], NDArray[np.int64]],
+    window: TimeWindow,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The moments of the rows, ns since 1970 UTC, and the times to be written. ValueError if there are none."""
     if options.raw:
         recorded, distinct = records
-        rows = np.flatnonzero((recorded >= window.origin_ns) & (recorded <= window.finish_ns))
+        rows = np.flatnonzero(
+            (recorded >= window.origin_ns) & (recorded <= window.finish_ns)
+        )
         if not len(rows):
-            raise ValueError(f"no record from {shown(window.origin_ns)} to {shown(window.finish_ns)}")
-        return distinct[rows[: options.samples or None]], recorded[rows[: options.samples or None]]
+            raise ValueError(
+                f"no record from {shown(window.origin_ns)} to {shown(window.finish_ns)}"
+            )
+        return distinct[rows[: options.samples or None]], recorded[
+            rows[: options.samples or None]
+        ]
     span = window.finish_ns - window.origin_ns
     step = options.interval or DEFAULT_INTERVAL_NS
-    samples = max(2, options.samples) if options.samples and options.finish is not None else options.samples
+    samples = (
+        max(2, options.samples)
+        if options.samples and options.finish is not None
+        else options.samples
+    )
     if options.samples and options.finish is not None:
         step = max(1, nanoseconds(span / SECOND / (samples - 1)))
     # A sample counts if it is in the window to the microsecond, the resolution of times in libpcp's Python.
     count = min((span + 999) // step + 1, samples or sys.maxsize)
     if count > ROWS * allowance():
         every = f"one every {step / SECOND:g} s from {shown(window.origin_ns)} to {shown(window.finish_ns)}"
-        remedy = "a window by -S and -T, a longer interval by -t or a number of rows by -s"
+        remedy = (
+            "a window by -S and -T, a longer interval by -t or a number of rows by -s"
+        )
         most = f"more than {ROWS * allowance():,.0f}"
-        raise ValueError(f"--wide would write {count:,} rows, {every}: {most}. Choose {remedy}; {allowance_hint()}")
+        raise ValueError(
+            f"--wide would write {count:,} rows, {every}: {most}. Choose {remedy}; {allowance_hint()}"
+        )
     at_ns = window.origin_ns + step * np.arange(count, dtype=np.int64)
     # Local times in the process's time zone, rounded down to the microsecond.
-    offsets = np.array([time.localtime(second).tm_gmtoff for second in (at_ns // SECOND).tolist()], dtype=np.int64)
+    offsets = np.array(
+        [time.localtime(second).tm_gmtoff for second in (at_ns // SECOND).tolist()],
+        dtype=np.int64,
+    )
     return at_ns, np.asarray(at_ns // 1000 * 1000 + offsets * SECOND)
 
 
@@ -158,7 +240,9 @@ def _require_few_cells(rows: int, columns: int, values: int) -> None:
     if cells > most:
         told = f"{cells:,} cells, {rows:,} rows of {columns:,} columns, for {values:,} values: more than {most:,.0f}"
         remedy = "metrics by METRIC, instances by -i, a window by -S and -T or, without -r, a longer interval by -t"
-        raise ValueError(f"--wide would write {told}. Choose {remedy}; {allowance_hint()}")
+        raise ValueError(
+            f"--wide would write {told}. Choose {remedy}; {allowance_hint()}"
+        )
 
 
 def _span(archives: Sequence[Archive]) -> tuple[int, int]:
@@ -170,10 +254,19 @@ def _span(archives: Sequence[Archive]) -> tuple[int, int]:
 def _last_record(archive: Archive) -> int:
     """Time of an archive's last record, ns; -1 without any. Damage is for the conversion to report."""
     for number, member in sorted(archive.files.volumes.items(), reverse=True):
-        offsets = [entry.offset for entry in archive.index if entry.volume == number] if not member.suffix else []
+        offsets = (
+            [entry.offset for entry in archive.index if entry.volume == number]
+            if not member.suffix
+            else []
+        )
         for first in ([max(offsets)] if offsets else []) + [None]:
-            blocks = Volume(member, ProblemLog(), archive.label.version).blocks(first, None, None)
-            last = max((int(block.times.max()) for block in blocks if len(block.times)), default=-1)
+            blocks = Volume(member, ProblemLog(), archive.label.version).blocks(
+                first, None, None
+            )
+            last = max(
+                (int(block.times.max()) for block in blocks if len(block.times)),
+                default=-1,
+            )
             if last >= 0:
                 return last
     return -1
@@ -183,8 +276,14 @@ def _known(words: Sequence[str], archives: Sequence[Archive]) -> None:
     """ValueError if a word of the command line matches no metric."""
     for word in words:
         selected = matcher([word.split(",", 1)[0]])
-        if not any(selected(desc) for archive in archives for desc in archive.metadata.descs.values()):
-            raise ValueError(f"no metric {word.split(',', 1)[0]!r} in the archive (--list shows those that it has)")
+        if not any(
+            selected(desc)
+            for archive in archives
+            for desc in archive.metadata.descs.values()
+        ):
+            raise ValueError(
+                f"no metric {word.split(',', 1)[0]!r} in the archive (--list shows those that it has)"
+            )
 
 
 @contextmanager
@@ -213,7 +312,9 @@ def _writable(output: Path, *, wide: bool) -> None:
     if not output.parent.is_dir():
         raise FileNotFoundError(f"{output}: there is no folder {output.parent}")
     if not os.access(output.parent, os.W_OK | os.X_OK):
-        raise PermissionError(f"{output}: the folder {output.parent} cannot be written to")
+        raise PermissionError(
+            f"{output}: the folder {output.parent} cannot be written to"
+        )
 
 
 def _done(output: Path, what: str, begin: float) -> None:
@@ -227,7 +328,10 @@ def _check(sources: Sequence[Path]) -> list[ArchiveProblem]:
     for source in sources:
         summary, problems = check(source)
         info = summary.info
-        spans = " .. ".join(datetime.fromtimestamp(ns / 1e9, UTC).isoformat() for ns in (info.start_ns, info.end_ns))
+        spans = " .. ".join(
+            datetime.fromtimestamp(ns / 1e9, UTC).isoformat()
+            for ns in (info.start_ns, info.end_ns)
+        )
         state = "whole"
         if any(problem.kind == PERHAPS_LOST for problem in problems):
             state = "perhaps incomplete"

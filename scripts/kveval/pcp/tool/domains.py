@@ -32,11 +32,15 @@ class Inventory:
         for metadata in archives:
             for pmid, desc in metadata.descs.items():
                 self.descs.setdefault(pmid, desc)
-        by_name = {name: desc.pmid for desc in self.descs.values() for name in desc.names}
+        by_name = {
+            name: desc.pmid for desc in self.descs.values() for name in desc.names
+        }
         self.pmids: dict[str, int] = {}
         """PMID of each metric, under the first of its names, in order."""
         seen = set()
-        for name in traversed([name for metadata in archives for name in metadata.names]):
+        for name in traversed(
+            [name for metadata in archives for name in metadata.names]
+        ):
             if name in by_name and by_name[name] not in seen:
                 seen.add(by_name[name])
                 self.pmids[name] = by_name[name]
@@ -47,12 +51,18 @@ class Inventory:
         if desc.indom == INDOM_NULL:
             return None
         if desc.indom not in self._domains:
-            lists = [one for metadata in self._archives for one in metadata.instance_lists.get(desc.indom, [])]
+            lists = [
+                one
+                for metadata in self._archives
+                for one in metadata.instance_lists.get(desc.indom, [])
+            ]
             names: dict[int, str] = {}
             for metadata in self._archives:
                 if (history := metadata.domains.get(desc.indom)) is not None:
                     names.update(history.current)
-            self._domains[desc.indom] = _instances(sorted(lists, key=lambda one: one.time), names)
+            self._domains[desc.indom] = _instances(
+                sorted(lists, key=lambda one: one.time), names
+            )
         return self._domains[desc.indom]
 
     def lifetime(self, desc: Desc, name: str | None) -> tuple[int, int]:
@@ -89,7 +99,11 @@ def _instances(lists: Sequence[InstanceList], names: dict[int, str]) -> DomainIn
     current: NDArray[np.int64] = np.empty(0, dtype=np.int64)
     largest = 0
     for number, one in enumerate(lists):
-        current = one.instances if one.gone is None else _changed(current, one.instances, one.gone)
+        current = (
+            one.instances
+            if one.gone is None
+            else _changed(current, one.instances, one.gone)
+        )
         largest = max(largest, len(current))
         at = np.searchsorted(universe, current)
         first[at[first[at] < 0]] = number
@@ -109,7 +123,9 @@ def _instances(lists: Sequence[InstanceList], names: dict[int, str]) -> DomainIn
     return found
 
 
-def _changed(current: NDArray[np.int64], instances: NDArray[np.int64], gone: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _changed(
+    current: NDArray[np.int64], instances: NDArray[np.int64], gone: NDArray[np.bool_]
+) -> NDArray[np.int64]:
     """The instances after a list of changes to `current`, sorted."""
     kept = current[~np.isin(current, instances[gone])]
     return np.union1d(kept, instances[~gone])

@@ -31,7 +31,9 @@ class Moments:
 
     def seconds(self, times_ns: Ints) -> NDArray[np.float64]:
         """Seconds since the archive's start."""
-        return (np.asarray(times_ns - self.start_ns, dtype=np.longdouble) / 1e9).astype(np.float64)
+        return (np.asarray(times_ns - self.start_ns, dtype=np.longdouble) / 1e9).astype(
+            np.float64
+        )
 
     @property
     def interrupted(self) -> Flags:
@@ -40,13 +42,23 @@ class Moments:
         return np.concatenate([[False], np.diff(before) > 0])[: len(before)]
 
 
-def present(series: SeriesSamples, moments: Moments, semantics: int, born_ns: int = -1, died_ns: int = -1) -> Flags:
+def present(
+    series: SeriesSamples,
+    moments: Moments,
+    semantics: int,
+    born_ns: int = -1,
+    died_ns: int = -1,
+) -> Flags:
     """Whether a series has a value at each moment; `born_ns` to `died_ns` is its instance's lifetime, -1 unknown."""
     return _around(series, moments, semantics, born_ns, died_ns)[0]
 
 
 def sampled(
-    series: SeriesSamples, moments: Moments, semantics: int, born_ns: int = -1, died_ns: int = -1
+    series: SeriesSamples,
+    moments: Moments,
+    semantics: int,
+    born_ns: int = -1,
+    died_ns: int = -1,
 ) -> tuple[Values, Flags]:
     """The values at each moment, in the type of the samples, and whether there is one."""
     valid, before, after = _around(series, moments, semantics, born_ns, died_ns)
@@ -57,11 +69,17 @@ def sampled(
     if values.dtype == np.object_:
         return low, valid
     times = series.times_ns
-    asked, first, second = (moments.seconds(each) for each in (moments.at_ns, times[before], times[after]))
+    asked, first, second = (
+        moments.seconds(each) for each in (moments.at_ns, times[before], times[after])
+    )
     exact = times[before] == moments.at_ns
     if semantics == COUNTER:
-        return np.where(exact, low, _on_line(low, high, asked - first, second - first)), valid
-    held = after < before  # of a discrete metric, past its last sample before an interruption or the end
+        return np.where(
+            exact, low, _on_line(low, high, asked - first, second - first)
+        ), valid
+    held = (
+        after < before
+    )  # of a discrete metric, past its last sample before an interruption or the end
     return np.where(exact | held | (asked <= (first + second) / 2), low, high), valid
 
 
@@ -82,7 +100,11 @@ def _around(
         later = np.searchsorted(marks, at, side="left")
         bounded = (
             bounded[0] & ((earlier < 0) | (marks[earlier] <= times[before])),
-            bounded[1] & ((later == len(marks)) | (marks[np.minimum(later, len(marks) - 1)] >= times[after])),
+            bounded[1]
+            & (
+                (later == len(marks))
+                | (marks[np.minimum(later, len(marks) - 1)] >= times[after])
+            ),
         )
     valid = bounded[0] if semantics == DISCRETE else bounded[0] & bounded[1]
     if born_ns >= 0:
@@ -92,22 +114,34 @@ def _around(
     return valid, before, np.where(bounded[1], after, -1)
 
 
-def _on_line(low: Values, high: Values, done: NDArray[np.float64], whole: NDArray[np.float64]) -> Values:
+def _on_line(
+    low: Values, high: Values, done: NDArray[np.float64], whole: NDArray[np.float64]
+) -> Values:
     """Linear interpolation after `done` of `whole` seconds between two samples. Nothing is rounded before the end."""
     with np.errstate(all="ignore"):
         if low.dtype.kind == "u":
-            rise = np.where(high >= low, (high - low).astype(np.float64), -(low - high).astype(np.float64))
+            rise = np.where(
+                high >= low,
+                (high - low).astype(np.float64),
+                -(low - high).astype(np.float64),
+            )
         else:
             rise = (high - low).astype(np.float64)
         if low.dtype.kind == "f":
             return (low.astype(np.float64) + done * rise / whole).astype(low.dtype)
-        return np.trunc(0.5 + low.astype(np.float64) + done * rise / whole).astype(low.dtype)
+        return np.trunc(0.5 + low.astype(np.float64) + done * rise / whole).astype(
+            low.dtype
+        )
 
 
-def rates(values: Values, valid: Flags, at_ns: Ints) -> tuple[NDArray[np.float64], Flags]:
+def rates(
+    values: Values, valid: Flags, at_ns: Ints
+) -> tuple[NDArray[np.float64], Flags]:
     """Rates per second between consecutive moments (last axis); none at the first, nor where a counter fell."""
     numbers = values.astype(np.float64)
-    seconds = np.maximum(np.diff(at_ns).astype(np.longdouble) / 1e9, 1e-9).astype(np.float64)
+    seconds = np.maximum(np.diff(at_ns).astype(np.longdouble) / 1e9, 1e-9).astype(
+        np.float64
+    )
     change = np.zeros_like(numbers)
     change[..., 1:] = np.diff(numbers, axis=-1)
     known = np.zeros_like(valid)

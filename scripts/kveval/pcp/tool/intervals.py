@@ -9,7 +9,14 @@ from datetime import datetime
 
 SECOND = 1_000_000_000
 _UNITS = {
-    **{"nanosecond": 1e-9, "nsec": 1e-9, "microsecond": 1e-6, "usec": 1e-6, "millisecond": 1e-3, "msec": 1e-3},
+    **{
+        "nanosecond": 1e-9,
+        "nsec": 1e-9,
+        "microsecond": 1e-6,
+        "usec": 1e-6,
+        "millisecond": 1e-3,
+        "msec": 1e-3,
+    },
     **{"second": 1.0, "sec": 1.0, "s": 1.0, "minute": 60.0, "min": 60.0, "m": 60.0},
     **{"hour": 3600.0, "hr": 3600.0, "h": 3600.0, "day": 86400.0, "d": 86400.0},
 }
@@ -31,7 +38,9 @@ def parse_interval(text: str) -> int:
         unit = match[2].lower()
         name = unit[:-1] if len(unit) > 1 and unit.endswith("s") else unit
         if unit and name not in _UNITS:
-            raise ValueError(f"{text!r}: unknown unit {match[2]!r} (seconds, minutes, hours or days)")
+            raise ValueError(
+                f"{text!r}: unknown unit {match[2]!r} (seconds, minutes, hours or days)"
+            )
         seconds += float(match[1]) * (_UNITS[name] if unit else 1.0)
         position = match.end()
     return nanoseconds(seconds)
@@ -85,17 +94,34 @@ def _moment_of_date(text: str, start_ns: int) -> int:
 
     hour = datetime.fromtimestamp(start_ns // SECOND).replace(minute=0, second=0)
     midnight = hour.replace(hour=0)
-    steps = (relativedelta(), relativedelta(days=1), relativedelta(months=1), relativedelta(years=1))
+    steps = (
+        relativedelta(),
+        relativedelta(days=1),
+        relativedelta(months=1),
+        relativedelta(years=1),
+    )
     # In capitals, of which alone it takes zones.
-    found: list[datetime] = [parse(text.upper(), default=midnight + step, tzinfos=zone) for step in steps]
+    found: list[datetime] = [
+        parse(text.upper(), default=midnight + step, tzinfos=zone) for step in steps
+    ]
     # What stands in the text is the same whatever the default is.
-    one, other = (parse(text.upper(), default=datetime(*day), tzinfos=zone) for day in ((2000, 1, 1), (2004, 3, 2)))
+    one, other = (
+        parse(text.upper(), default=datetime(*day), tzinfos=zone)
+        for day in ((2000, 1, 1), (2004, 3, 2))
+    )
     if one.year == other.year and not re.search(r"\d{4}|/", text):
-        raise ValueError(f"{text!r}: write a year with four digits, and an hour with a colon, as in 10:00")
+        raise ValueError(
+            f"{text!r}: write a year with four digits, and an hour with a colon, as in 10:00"
+        )
     if one.day != other.day and (one.year == other.year or one.month == other.month):
         raise ValueError(f"{text!r} has no day: write it as in 2024-03-11")
-    moment = next((one for one in found if one.timestamp() >= hour.timestamp()), found[0])
-    return int(moment.replace(microsecond=0).timestamp()) * SECOND + moment.microsecond * 1000
+    moment = next(
+        (one for one in found if one.timestamp() >= hour.timestamp()), found[0]
+    )
+    return (
+        int(moment.replace(microsecond=0).timestamp()) * SECOND
+        + moment.microsecond * 1000
+    )
 
 
 @dataclass(frozen=True)
@@ -121,16 +147,26 @@ def time_window(
     if the window would end before it starts.
     """
     first, last = span
-    begin = max(_option("-S", start, first, last), first) if start is not None else first
+    begin = (
+        max(_option("-S", start, first, last), first) if start is not None else first
+    )
     if begin > last:
-        raise ValueError(f"-S {start}: {shown(begin)} is after the archive's end, {shown(last)}")
+        raise ValueError(
+            f"-S {start}: {shown(begin)} is after the archive's end, {shown(last)}"
+        )
     step = _option("-A", align) if align is not None else 0
     if step and (aligned := -(-begin // step) * step) <= last:
         begin = aligned
     end = min(_option("-T", finish, begin, last), last) if finish is not None else last
     if end < begin:
-        raise ValueError(f"-T {finish}: {shown(end)} is before the start of the window, {shown(begin)}")
-    sample = min(max(_option("-O", origin, begin, end), begin), end) if origin is not None else begin
+        raise ValueError(
+            f"-T {finish}: {shown(end)} is before the start of the window, {shown(begin)}"
+        )
+    sample = (
+        min(max(_option("-O", origin, begin, end), begin), end)
+        if origin is not None
+        else begin
+    )
     if step and origin is not None:
         aligned = -(-sample // step) * step
         aligned -= step if aligned > end else 0
@@ -138,7 +174,9 @@ def time_window(
     return TimeWindow(begin, end, sample)
 
 
-def _option(option: str, text: str, first: int | None = None, last: int | None = None) -> int:
+def _option(
+    option: str, text: str, first: int | None = None, last: int | None = None
+) -> int:
     try:
         if first is not None and last is not None:
             return parse_moment(text, first, last)

@@ -51,44 +51,162 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("words", nargs="*", metavar="METRIC", help=argparse.SUPPRESS)
     group = made.add_argument_group("what to do")
-    group.add_argument("-a", "--archive", action="append", help="the archive; several with commas or by repeating")
-    group.add_argument("-o", "--output", "--output-file", metavar="OUT", help="convert to this file, or folder")
+    group.add_argument(
+        "-a",
+        "--archive",
+        action="append",
+        help="the archive; several with commas or by repeating",
+    )
+    group.add_argument(
+        "-o",
+        "--output",
+        "--output-file",
+        metavar="OUT",
+        help="convert to this file, or folder",
+    )
     group.add_argument("--wide", action="store_true", help="write pcp2arrow's table")
-    group.add_argument("--list", action="store_true", help="list metrics: type, semantics, units, number of values")
-    group.add_argument("--check", action="store_true", help="check integrity; exit code 1 if something is lost")
-    group.add_argument("--metric", action="append", default=[], help="the same as METRIC")
-    group.add_argument("-V", "--version", action="version", version=f"pcp-parquet of kveval {__version__}")
+    group.add_argument(
+        "--list",
+        action="store_true",
+        help="list metrics: type, semantics, units, number of values",
+    )
+    group.add_argument(
+        "--check",
+        action="store_true",
+        help="check integrity; exit code 1 if something is lost",
+    )
+    group.add_argument(
+        "--metric", action="append", default=[], help="the same as METRIC"
+    )
+    group.add_argument(
+        "-V",
+        "--version",
+        action="version",
+        version=f"pcp-parquet of kveval {__version__}",
+    )
     group.add_argument("-?", "-h", "--help", action="help", help="this text")
     group = made.add_argument_group("time")
-    group.add_argument("-S", "--start", metavar="TIME", help="start of the window (included)")
-    group.add_argument("-T", "--finish", metavar="TIME", help="end of the window (included); 5min: after its start")
-    group.add_argument("-O", "--origin", metavar="TIME", help="first sample, within the window")
-    group.add_argument("-A", "--align", metavar="INTERVAL", help="begin at a multiple of this")
-    group.add_argument("-z", "--hostzone", action="store_true", help="times are in the recorded host's zone")
-    group.add_argument("-Z", "--timezone", metavar="ZONE", help="times are in this zone (UTC, Europe/Berlin, EST5EDT)")
+    group.add_argument(
+        "-S", "--start", metavar="TIME", help="start of the window (included)"
+    )
+    group.add_argument(
+        "-T",
+        "--finish",
+        metavar="TIME",
+        help="end of the window (included); 5min: after its start",
+    )
+    group.add_argument(
+        "-O", "--origin", metavar="TIME", help="first sample, within the window"
+    )
+    group.add_argument(
+        "-A", "--align", metavar="INTERVAL", help="begin at a multiple of this"
+    )
+    group.add_argument(
+        "-z",
+        "--hostzone",
+        action="store_true",
+        help="times are in the recorded host's zone",
+    )
+    group.add_argument(
+        "-Z",
+        "--timezone",
+        metavar="ZONE",
+        help="times are in this zone (UTC, Europe/Berlin, EST5EDT)",
+    )
     group = made.add_argument_group("values of the wide form")
-    group.add_argument("-t", "--interval", type=_interval, metavar="INTERVAL", help="between samples (default 60 s)")
-    group.add_argument("-s", "--samples", type=_count, metavar="N", help="number of rows; with -T: spread evenly")
-    group.add_argument("-r", "--raw", action="store_true", help="a row per record, every value as recorded")
-    group.add_argument("-R", "--raw-prefer", action="store_true", help="samples of counters instead of rates")
-    group.add_argument("-i", "--instances", action="append", metavar="LIST", help="names, numbers, programs, patterns")
-    group.add_argument("-j", "--live-filter", action="store_true", help="no effect: -i sees instances of all times")
-    group.add_argument("-n", "--invert-filter", action="store_true", help="rank before instances are chosen")
-    group.add_argument("-J", "--rank", type=int, default=0, metavar="N", help="the N highest of a metric (-N: lowest)")
-    group.add_argument("-8", "--limit-filter", type=int, default=0, metavar="N", help="values from N on (-N: up to N)")
-    group.add_argument("-9", "--limit-filter-force", type=int, default=0, metavar="N", help="overrides -8 and METRIC's")
-    group.add_argument("-v", "--omit-flat", action="store_true", help="only metrics with instances")
-    group.add_argument("-q", "--count-scale", metavar="UNIT", help="unit of counts (count x 10^3)")
-    group.add_argument("-b", "--space-scale", metavar="UNIT", help="unit of space (KB, MiB)")
-    group.add_argument("-y", "--time-scale", metavar="UNIT", help="unit of time (ms, hour)")
+    group.add_argument(
+        "-t",
+        "--interval",
+        type=_interval,
+        metavar="INTERVAL",
+        help="between samples (default 60 s)",
+    )
+    group.add_argument(
+        "-s",
+        "--samples",
+        type=_count,
+        metavar="N",
+        help="number of rows; with -T: spread evenly",
+    )
+    group.add_argument(
+        "-r",
+        "--raw",
+        action="store_true",
+        help="a row per record, every value as recorded",
+    )
+    group.add_argument(
+        "-R",
+        "--raw-prefer",
+        action="store_true",
+        help="samples of counters instead of rates",
+    )
+    group.add_argument(
+        "-i",
+        "--instances",
+        action="append",
+        metavar="LIST",
+        help="names, numbers, programs, patterns",
+    )
+    group.add_argument(
+        "-j",
+        "--live-filter",
+        action="store_true",
+        help="no effect: -i sees instances of all times",
+    )
+    group.add_argument(
+        "-n",
+        "--invert-filter",
+        action="store_true",
+        help="rank before instances are chosen",
+    )
+    group.add_argument(
+        "-J",
+        "--rank",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the N highest of a metric (-N: lowest)",
+    )
+    group.add_argument(
+        "-8",
+        "--limit-filter",
+        type=int,
+        default=0,
+        metavar="N",
+        help="values from N on (-N: up to N)",
+    )
+    group.add_argument(
+        "-9",
+        "--limit-filter-force",
+        type=int,
+        default=0,
+        metavar="N",
+        help="overrides -8 and METRIC's",
+    )
+    group.add_argument(
+        "-v", "--omit-flat", action="store_true", help="only metrics with instances"
+    )
+    group.add_argument(
+        "-q", "--count-scale", metavar="UNIT", help="unit of counts (count x 10^3)"
+    )
+    group.add_argument(
+        "-b", "--space-scale", metavar="UNIT", help="unit of space (KB, MiB)"
+    )
+    group.add_argument(
+        "-y", "--time-scale", metavar="UNIT", help="unit of time (ms, hour)"
+    )
     return made
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The options; ends the process with code 2 and a line that says what is wrong, as argparse does."""
     made = parser()
-    options = made.parse_intermixed_args(_joined(sys.argv[1:] if argv is None else argv, made))
-    archives = [name for text in options.archive or [] for name in text.split(",") if name]
+    options = made.parse_intermixed_args(
+        _joined(sys.argv[1:] if argv is None else argv, made)
+    )
+    archives = [
+        name for text in options.archive or [] for name in text.split(",") if name
+    ]
     if not archives and options.words:
         archives = [options.words.pop(0)]
     options.archive, options.words = archives, options.words + options.metric
@@ -96,11 +214,22 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         made.error("no archive: give one with -a")
     if (options.output is not None) + options.list + options.check != 1:
         made.error("one of -o OUT, --list and --check is needed, and only one")
-    names = ["interval", "samples", "instances", "rank", "limit_filter", "limit_filter_force", "raw", "raw_prefer"]
+    names = [
+        "interval",
+        "samples",
+        "instances",
+        "rank",
+        "limit_filter",
+        "limit_filter_force",
+        "raw",
+        "raw_prefer",
+    ]
     names += ["omit_flat", "origin", "count_scale", "space_scale", "time_scale"]
     wide_only = [name for name in names if getattr(options, name)]
     if wide_only and not options.wide:
-        made.error(f"--{wide_only[0].replace('_', '-')} needs --wide (the long form has every value as recorded)")
+        made.error(
+            f"--{wide_only[0].replace('_', '-')} needs --wide (the long form has every value as recorded)"
+        )
     if options.wide and options.output is None:
         made.error("--wide needs -o OUT")
     if options.hostzone and options.timezone:
@@ -114,8 +243,14 @@ def _joined(argv: Sequence[str], made: argparse.ArgumentParser) -> list[str]:
     joined, rest = [], iter(argv)
     for word in rest:
         action = made._option_string_actions.get(word)
-        value = next(rest, None) if action is not None and action.nargs is None else None
-        joined.append(word if value is None else f"{word}{'=' if word.startswith('--') else ''}{value}")
+        value = (
+            next(rest, None) if action is not None and action.nargs is None else None
+        )
+        joined.append(
+            word
+            if value is None
+            else f"{word}{'=' if word.startswith('--') else ''}{value}"
+        )
     return joined
 
 

@@ -22,7 +22,9 @@ _BINARY = ("", "kibi", "mebi", "gibi", "tebi", "pebi", "exbi", "zebi", "yobi")
 _DECIMAL = ("", "kilo", "mega", "giga", "tera", "peta", "exa", "zetta", "yotta")
 _SPACE = {
     name: scale
-    for scale, (short, binary, decimal) in enumerate(zip(_PREFIXES, _BINARY, _DECIMAL, strict=True))
+    for scale, (short, binary, decimal) in enumerate(
+        zip(_PREFIXES, _BINARY, _DECIMAL, strict=True)
+    )
     for stem in (short + "byte", binary + "byte", decimal + "byte")
     for name in (stem, stem + "s", *((short + "b", short + "ib") if scale else ()))
 }
@@ -65,10 +67,14 @@ def unpacked(packed: int) -> Units:
     """The fields of a packed pmUnits word."""
     nibbles = [packed >> shift & 15 for shift in (28, 24, 20, 16, 12, 8)]
     signed = [value - 16 if value > 7 else value for value in nibbles]
-    return Units(signed[0], signed[1], signed[2], nibbles[3], nibbles[4], signed[5], packed & 255)
+    return Units(
+        signed[0], signed[1], signed[2], nibbles[3], nibbles[4], signed[5], packed & 255
+    )
 
 
-def scaling(packed: int, *, counter: bool, raw: bool, wanted: str | None = None) -> Scaling:
+def scaling(
+    packed: int, *, counter: bool, raw: bool, wanted: str | None = None
+) -> Scaling:
     """The conversion of a metric with `packed` units; counters become rates per second unless `raw`.
 
     `wanted` units are of the metric's dimension ("MB"), or for a counter of its rate ("KB / min"). ValueError if they
@@ -88,14 +94,20 @@ def scaling(packed: int, *, counter: bool, raw: bool, wanted: str | None = None)
         return Scaling(False, _ratio(own, target), multiplier)
     if dimensions != (target.space, target.time + 1, target.count):
         raise ValueError(f"{wanted!r} is of another dimension than the metric")
-    multiplier = multiplier / _TIME_RATIO[target.time_scale][1] * _TIME_RATIO[target.time_scale][0]
+    multiplier = (
+        multiplier
+        / _TIME_RATIO[target.time_scale][1]
+        * _TIME_RATIO[target.time_scale][0]
+    )
     return Scaling(True, _ratio(own, replace(target, time=own.time)), multiplier)
 
 
 def parse_units(text: str) -> tuple[Units, float]:
     """The units in "KB", "2.5 MB / sec", "count x 10^3" or "ms^2", and the factor for values in addition to them."""
     above, slash, below = text.partition("/")
-    return _quotient(*_part(above, text), *(_part(below, text) if slash else (Units(), 1.0)))
+    return _quotient(
+        *_part(above, text), *(_part(below, text) if slash else (Units(), 1.0))
+    )
 
 
 def _part(text: str, whole: str) -> tuple[Units, float]:
@@ -106,40 +118,68 @@ def _part(text: str, whole: str) -> tuple[Units, float]:
         elif match := _COUNT.match(rest):
             scale = int(match[1]) if match[1] else int(" x 10" in match[0].lower())
             units = replace(units, count=1, count_scale=scale)
-        elif (match := _WORD.match(rest)) and match[1].lower() in _TIME and not units.time:
-            units = replace(units, time=int(match[2] or 1), time_scale=_TIME[match[1].lower()])
+        elif (
+            (match := _WORD.match(rest))
+            and match[1].lower() in _TIME
+            and not units.time
+        ):
+            units = replace(
+                units, time=int(match[2] or 1), time_scale=_TIME[match[1].lower()]
+            )
         elif match and match[1].lower() in _SPACE and not units.space:
-            units = replace(units, space=int(match[2] or 1), space_scale=_SPACE[match[1].lower()])
+            units = replace(
+                units, space=int(match[2] or 1), space_scale=_SPACE[match[1].lower()]
+            )
         else:
-            raise ValueError(f"{whole!r}: {rest!r} is not a unit (bytes, seconds or counts, with their multiples)")
+            raise ValueError(
+                f"{whole!r}: {rest!r} is not a unit (bytes, seconds or counts, with their multiples)"
+            )
         rest = rest[match.end() :].lstrip()
     return units, multiplier
 
 
-def _quotient(above: Units, above_times: float, below: Units, below_times: float) -> tuple[Units, float]:
+def _quotient(
+    above: Units, above_times: float, below: Units, below_times: float
+) -> tuple[Units, float]:
     multiplier = below_times / above_times
     space, space_scale, times = _dimension(
-        (above.space, above.space_scale), (below.space, below.space_scale), lambda scale: 1024.0**scale
+        (above.space, above.space_scale),
+        (below.space, below.space_scale),
+        lambda scale: 1024.0**scale,
     )
     multiplier *= times
     count, count_scale, times = _dimension(
-        (above.count, above.count_scale), (below.count, below.count_scale), lambda scale: 10.0**scale
+        (above.count, above.count_scale),
+        (below.count, below.count_scale),
+        lambda scale: 10.0**scale,
     )
     multiplier *= times
     span, time_scale, times = _dimension(
-        (above.time, above.time_scale), (below.time, below.time_scale), _SECONDS.__getitem__, base=3
+        (above.time, above.time_scale),
+        (below.time, below.time_scale),
+        _SECONDS.__getitem__,
+        base=3,
     )
-    return Units(space, span, count, space_scale, time_scale, count_scale, above.extra), multiplier * times
+    return Units(
+        space, span, count, space_scale, time_scale, count_scale, above.extra
+    ), multiplier * times
 
 
 def _dimension(
-    above: tuple[int, int], below: tuple[int, int], size: Callable[[int], float], base: int = 0
+    above: tuple[int, int],
+    below: tuple[int, int],
+    size: Callable[[int], float],
+    base: int = 0,
 ) -> tuple[int, int, float]:
     """Exponent, scale and factor of one dimension of a quotient, each part given as (exponent, scale)."""
     exponent = above[0] - below[0]
     if not above[0] or not below[0]:
         return exponent, above[1] if above[0] else below[1] if below[0] else 0, 1.0
-    return exponent, base if exponent else 0, size(above[1]) ** -above[0] * size(below[1]) ** below[0]
+    return (
+        exponent,
+        base if exponent else 0,
+        size(above[1]) ** -above[0] * size(below[1]) ** below[0],
+    )
 
 
 def _ratio(own: Units, target: Units) -> float:
@@ -147,8 +187,16 @@ def _ratio(own: Units, target: Units) -> float:
     times = divided = 1
     for exponent, have, want in (
         (own.space, (1024**own.space_scale, 1), (1024**target.space_scale, 1)),
-        (own.time, _TIME_RATIO[min(own.time_scale, 5)], _TIME_RATIO[min(target.time_scale, 5)]),
-        (own.count or (0 if own.space or own.time else 1), _ten(own.count_scale), _ten(target.count_scale)),
+        (
+            own.time,
+            _TIME_RATIO[min(own.time_scale, 5)],
+            _TIME_RATIO[min(target.time_scale, 5)],
+        ),
+        (
+            own.count or (0 if own.space or own.time else 1),
+            _ten(own.count_scale),
+            _ten(target.count_scale),
+        ),
     ):
         up, down = have[0] * want[1], have[1] * want[0]
         up, down = (up, down) if exponent >= 0 else (down, up)

@@ -60,15 +60,25 @@ def parse_spec(text: str) -> MetricSpec:
     ValueError for a limit that is no number.
     """
     fields = next(csv.reader([text.replace("'", '"')])) + [""] * 8
-    pattern, _, instances, units, kind, _, _, limit = (field.strip() for field in fields[:8])
+    pattern, _, instances, units, kind, _, _, limit = (
+        field.strip() for field in fields[:8]
+    )
     names = tuple(name.strip() for name in instances.split(",") if name.strip())
     if limit and not re.fullmatch(r"-?\d+", limit):
         raise ValueError(f"{text}: the limit {limit!r} is not a whole number")
-    return MetricSpec(pattern.rstrip("."), names, units or None, kind == "raw", int(limit) if limit else None)
+    return MetricSpec(
+        pattern.rstrip("."),
+        names,
+        units or None,
+        kind == "raw",
+        int(limit) if limit else None,
+    )
 
 
 def wanted_metrics(
-    inventory: Inventory, options: argparse.Namespace, valued: dict[int, list[str | None]]
+    inventory: Inventory,
+    options: argparse.Namespace,
+    valued: dict[int, list[str | None]],
 ) -> list[Wanted]:
     """The metrics that the command line asks for, in the order of its words, then in libpcp's.
 
@@ -80,14 +90,20 @@ def wanted_metrics(
     for spec in map(parse_spec, options.words or ["*"]):
         hits = [name for name in inventory.pmids if spec.matches(name)]
         if not hits:
-            raise ValueError(f"no metric {spec.pattern!r} in the archive (--list shows those that it has)")
+            raise ValueError(
+                f"no metric {spec.pattern!r} in the archive (--list shows those that it has)"
+            )
         for name in hits:
             desc = inventory.descs[inventory.pmids[name]]
             if desc.pmid not in found and desc.type in NATIVE:
                 instances: list[str | None] = [None]
                 if (domain := inventory.instances(desc)) is not None:
-                    instances = list(dict.fromkeys([*domain.names, *valued.get(desc.pmid, [])]))
-                if (metric := _wanted(name, desc, spec, options, instances)) is not None:
+                    instances = list(
+                        dict.fromkeys([*domain.names, *valued.get(desc.pmid, [])])
+                    )
+                if (
+                    metric := _wanted(name, desc, spec, options, instances)
+                ) is not None:
                     found[desc.pmid] = metric
                     columns += len(metric.instances)
                     _require_few(columns)
@@ -99,18 +115,28 @@ def _require_few(columns: int) -> None:
     if columns > COLUMNS * allowance():
         told = f"more than {COLUMNS * allowance():,.0f} columns"
         remedy = "metrics by METRIC or instances by -i"
-        raise ValueError(f"--wide would write {told}. Choose {remedy}; {allowance_hint()}")
+        raise ValueError(
+            f"--wide would write {told}. Choose {remedy}; {allowance_hint()}"
+        )
 
 
 def _wanted(
-    name: str, desc: Desc, spec: MetricSpec, options: argparse.Namespace, instances: Sequence[str | None]
+    name: str,
+    desc: Desc,
+    spec: MetricSpec,
+    options: argparse.Namespace,
+    instances: Sequence[str | None],
 ) -> Wanted | None:
     if desc.indom == INDOM_NULL and options.omit_flat:
         return None
-    patterns = spec.instances or tuple(one for text in options.instances or [] for one in parse_instances(text))
+    patterns = spec.instances or tuple(
+        one for text in options.instances or [] for one in parse_instances(text)
+    )
     hidden: frozenset[str | None] = frozenset()
     if patterns and desc.indom != INDOM_NULL:
-        chosen = chosen_instances([one for one in instances if one is not None], patterns)
+        chosen = chosen_instances(
+            [one for one in instances if one is not None], patterns
+        )
         if not chosen:
             return None
         if options.invert_filter:
@@ -121,12 +147,18 @@ def _wanted(
         return Wanted(name, desc, Scaling(), False, tuple(instances), hidden)
     counter, own = desc.semantics == COUNTER, unpacked(desc.units)
     # Units that were given for all metrics are for those of one dimension alone.
-    of_dimension = {(1, 0, 0): options.space_scale, (0, 1, 0): options.time_scale, (0, 0, 1): options.count_scale}
+    of_dimension = {
+        (1, 0, 0): options.space_scale,
+        (0, 1, 0): options.time_scale,
+        (0, 0, 1): options.count_scale,
+    }
     units = spec.units or of_dimension.get((own.space, own.time, own.count))
     raw = options.raw or options.raw_prefer or spec.raw
     try:
         scaled = (
-            Scaling() if options.raw and units is None else scaling(desc.units, counter=counter, raw=raw, wanted=units)
+            Scaling()
+            if options.raw and units is None
+            else scaling(desc.units, counter=counter, raw=raw, wanted=units)
         )
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
@@ -134,12 +166,18 @@ def _wanted(
         raise ValueError(f"{name} is not a counter, so it has no rate ({units})")
     limit = options.limit_filter_force or spec.limit or options.limit_filter
     rated = counter and not options.raw
-    return Wanted(name, desc, scaled, rated, tuple(instances), hidden, limit, options.rank)
+    return Wanted(
+        name, desc, scaled, rated, tuple(instances), hidden, limit, options.rank
+    )
 
 
 def parse_instances(text: str) -> tuple[str, ...]:
     """The instance patterns of a comma-separated list; quotes keep a comma within a name."""
-    return tuple(part.strip("'\"") for part in next(csv.reader([text], skipinitialspace=True)) if part)
+    return tuple(
+        part.strip("'\"")
+        for part in next(csv.reader([text], skipinitialspace=True))
+        if part
+    )
 
 
 def chosen_instances(names: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
@@ -155,7 +193,9 @@ def chosen_instances(names: Sequence[str], patterns: Sequence[str]) -> tuple[str
             try:
                 expression = re.compile(rf"\A(?:{pattern})\Z")
             except re.error as error:
-                raise ValueError(f"-i {pattern}: not a regular expression ({error})") from error
+                raise ValueError(
+                    f"-i {pattern}: not a regular expression ({error})"
+                ) from error
             hits = [name for name in names if expression.match(name)]
         found.update(dict.fromkeys(hits))
     return tuple(found)

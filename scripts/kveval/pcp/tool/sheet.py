@@ -14,7 +14,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.units import COUNTER, DISCRETE, DOUBLE, FLOAT, I32, I64, STRING, U32, U64
+from kveval.pcp.archive.units import (
+    COUNTER,
+    DISCRETE,
+    DOUBLE,
+    FLOAT,
+    I32,
+    I64,
+    STRING,
+    U32,
+    U64,
+)
 from kveval.pcp.tool.domains import Inventory
 from kveval.pcp.tool.interpolation import Flags, Moments, present, rates, sampled
 from kveval.pcp.tool.samples import NATIVE, SampleStore
@@ -46,22 +56,41 @@ class Sheet:
     def columns(self, metric: Wanted) -> Iterator[pa.Table]:
         """The columns of one metric, in batches of at most `cells` cells."""
         # The ranks of a metric need all its instances.
-        width = len(metric.instances) if metric.rank else self.cells // max(1, len(self.stamps))
+        width = (
+            len(metric.instances)
+            if metric.rank
+            else self.cells // max(1, len(self.stamps))
+        )
         any_value = self._any_value(metric)
         for at in range(0, len(metric.instances), max(1, width)):
             batch = metric.instances[at : at + max(1, width)]
             values, valid = self._cells(metric, batch, any_value)
             valid = _filtered(metric, values, valid)
-            shown = [number for number, name in enumerate(batch) if name not in metric.hidden]
+            shown = [
+                number for number, name in enumerate(batch) if name not in metric.hidden
+            ]
             # The metric's own type; double for what is a rate, a scaled value or a sampled counter.
-            kind = pa.float64() if metric.rated or metric.scaling.changes else TYPES[metric.desc.type]
+            kind = (
+                pa.float64()
+                if metric.rated or metric.scaling.changes
+                else TYPES[metric.desc.type]
+            )
             arrays = [
-                pa.array(values[number], mask=~valid[number], from_pandas=False).cast(kind, safe=False)
+                pa.array(values[number], mask=~valid[number], from_pandas=False).cast(
+                    kind, safe=False
+                )
                 for number in shown
             ]
-            names = [metric.name if batch[number] is None else f"{metric.name}[{batch[number]}]" for number in shown]
+            names = [
+                metric.name
+                if batch[number] is None
+                else f"{metric.name}[{batch[number]}]"
+                for number in shown
+            ]
             if names:
-                yield pa.Table.from_arrays(arrays, schema=pa.schema([(name, kind) for name in names]))
+                yield pa.Table.from_arrays(
+                    arrays, schema=pa.schema([(name, kind) for name in names])
+                )
 
     def _any_value(self, metric: Wanted) -> Flags | None:
         """Whether any instance has a value in each row, where the values of a row depend on that."""
@@ -72,20 +101,35 @@ class Sheet:
         found = np.zeros(len(self.stamps), dtype=np.bool_)
         for name in metric.instances:
             series = self.store.series(desc.pmid, name, desc.type)
-            found |= present(series, self.moments, desc.semantics, *self.inventory.lifetime(desc, name))
+            found |= present(
+                series,
+                self.moments,
+                desc.semantics,
+                *self.inventory.lifetime(desc, name),
+            )
         return found
 
-    def _cells(self, metric: Wanted, batch: Sequence[str | None], any_value: Flags | None) -> Cells:
+    def _cells(
+        self, metric: Wanted, batch: Sequence[str | None], any_value: Flags | None
+    ) -> Cells:
         desc, shape = metric.desc, (len(batch), len(self.stamps))
-        values, valid = np.zeros(shape, dtype=NATIVE[desc.type]), np.zeros(shape, dtype=np.bool_)
+        values, valid = (
+            np.zeros(shape, dtype=NATIVE[desc.type]),
+            np.zeros(shape, dtype=np.bool_),
+        )
         for number, name in enumerate(batch):
             series = self.store.series(desc.pmid, name, desc.type)
             if self.records:
                 at = _rows_of(series.times_ns, self.moments.at_ns)
-                values[number, at[at >= 0]], valid[number, at[at >= 0]] = series.values[at >= 0], True
+                values[number, at[at >= 0]], valid[number, at[at >= 0]] = (
+                    series.values[at >= 0],
+                    True,
+                )
             else:
                 life = self.inventory.lifetime(desc, name)
-                values[number], valid[number] = sampled(series, self.moments, desc.semantics, *life)
+                values[number], valid[number] = sampled(
+                    series, self.moments, desc.semantics, *life
+                )
         if any_value is not None and desc.semantics == COUNTER:
             valid &= ~_silenced(self.moments.interrupted, any_value)
         elif any_value is not None:
@@ -93,17 +137,25 @@ class Sheet:
         if metric.scaling.rate:
             values, valid = rates(values, valid, self.moments.at_ns)
         if metric.scaling.changes:
-            values = values.astype(np.float64) * metric.scaling.ratio * metric.scaling.multiplier
+            values = (
+                values.astype(np.float64)
+                * metric.scaling.ratio
+                * metric.scaling.multiplier
+            )
         return values, valid
 
 
 def _filtered(metric: Wanted, values: NDArray[Any], valid: Flags) -> Flags:
     """Return a flag for each value: whether it is within the metric's limit and among its ranks."""
     if metric.limit:
-        valid = valid & (values >= metric.limit if metric.limit > 0 else values <= -metric.limit)
+        valid = valid & (
+            values >= metric.limit if metric.limit > 0 else values <= -metric.limit
+        )
     if metric.rank and metric.instances != (None,):
         numbers = np.where(valid, values.astype(np.float64), np.nan)
-        order = np.argsort(-numbers if metric.rank > 0 else numbers, axis=0, kind="stable")
+        order = np.argsort(
+            -numbers if metric.rank > 0 else numbers, axis=0, kind="stable"
+        )
         valid = valid & (np.argsort(order, axis=0) < abs(metric.rank))
     return valid
 
@@ -131,31 +183,46 @@ def _held(values: NDArray[Any], valid: Flags, any_value: Flags) -> Cells:
     return values[:, source], valid[:, source] & (last >= 0)
 
 
-def write_wide(sheet: Sheet, metrics: Sequence[Wanted], output: Path, facts: dict[str, str]) -> int:
+def write_wide(
+    sheet: Sheet, metrics: Sequence[Wanted], output: Path, facts: dict[str, str]
+) -> int:
     """Write the table to the folder `output`, which must not exist, and return the number of columns.
 
     It holds part-0.parquet, as pcp2arrow's does, and appears only when complete. Until then the columns are in
     temporary files.
     """
     stamps = pa.array(sheet.stamps).cast(pa.timestamp("ns"))
-    with tempfile.TemporaryDirectory(prefix=".pcp-parquet-", dir=output.parent) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix=".pcp-parquet-", dir=output.parent
+    ) as folder:
         part = Path(folder)
         tables = [pa.Table.from_arrays([stamps], names=["timestamp"])]
-        for columns in (columns for metric in metrics for columns in sheet.columns(metric)):
+        for columns in (
+            columns for metric in metrics for columns in sheet.columns(metric)
+        ):
             path = str(part / str(len(tables)))
             with pa.ipc.new_file(path, columns.schema) as file:
                 file.write_table(columns)
             # The pages stay mapped as long as the table exists; an open file for each could be too many.
             with pa.memory_map(path) as mapped:
                 tables.append(pa.ipc.open_file(mapped).read_all())
-        schema = pa.schema([field for table in tables for field in table.schema], metadata=facts)
+        schema = pa.schema(
+            [field for table in tables for field in table.schema], metadata=facts
+        )
         step = max(1, sheet.cells // len(schema))
         (part / "table").mkdir()
         with pq.ParquetWriter(
-            part / "table" / "part-0.parquet", schema, compression="zstd", compression_level=1
+            part / "table" / "part-0.parquet",
+            schema,
+            compression="zstd",
+            compression_level=1,
         ) as file:
             for begin in range(0, len(stamps), step):
-                columns = [column.combine_chunks() for table in tables for column in table.slice(begin, step).columns]
+                columns = [
+                    column.combine_chunks()
+                    for table in tables
+                    for column in table.slice(begin, step).columns
+                ]
                 file.write_table(pa.Table.from_arrays(columns, schema=schema))
         shutil.move(part / "table", output)
     return len(schema)

@@ -11,7 +11,15 @@ from typing import Any, cast
 
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, ArmSize, CellKey, by_size, common_level, rank_of
+from kveval.analysis.cells import (
+    KEYS,
+    THROUGHPUT,
+    ArmSize,
+    CellKey,
+    by_size,
+    common_level,
+    rank_of,
+)
 from kveval.analysis.levels.pilot import Pilot
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.load.workload import workload_of
@@ -55,7 +63,11 @@ class ReportPlan:
     @property
     def parameters(self) -> dict[str, int]:
         """The number of parameters of the models, by which they are ordered."""
-        return {name: int(facts["parameters"]) for name, facts in self.models.items() if "parameters" in facts}
+        return {
+            name: int(facts["parameters"])
+            for name, facts in self.models.items()
+            if "parameters" in facts
+        }
 
     @property
     def models_by_size(self) -> list[str]:
@@ -64,7 +76,10 @@ class ReportPlan:
 
     def cells_of(self, model: str) -> list[CellKey]:
         """The campaign's cells of a model, in the order of every table and figure."""
-        return sorted((cell for cell in self.cells if cell[0] == model), key=lambda cell: (rank_of(cell[1]), cell[2]))
+        return sorted(
+            (cell for cell in self.cells if cell[0] == model),
+            key=lambda cell: (rank_of(cell[1]), cell[2]),
+        )
 
     @property
     def ordered(self) -> list[CellKey]:
@@ -79,12 +94,18 @@ class ReportPlan:
     @property
     def stores(self) -> frozenset[str]:
         """The scenarios whose arm has a store, such as Redis."""
-        return frozenset(name for name, entry in self.scenarios.items() if entry.get("store"))
+        return frozenset(
+            name for name, entry in self.scenarios.items() if entry.get("store")
+        )
 
     @property
     def baselines(self) -> frozenset[str]:
         """The scenarios that others are compared with."""
-        return frozenset(str(entry["baseline"]) for entry in self.scenarios.values() if entry.get("baseline"))
+        return frozenset(
+            str(entry["baseline"])
+            for entry in self.scenarios.values()
+            if entry.get("baseline")
+        )
 
     @property
     def compared_baselines(self) -> frozenset[str]:
@@ -119,7 +140,9 @@ class Measured:
     def compared(self) -> pd.DataFrame:
         """Every comparison: arms with their baselines, then declared pairs of arms."""
         return (
-            pd.concat([self.comparison, self.contrasts], ignore_index=True) if len(self.contrasts) else self.comparison
+            pd.concat([self.comparison, self.contrasts], ignore_index=True)
+            if len(self.contrasts)
+            else self.comparison
         )
 
     @cached_property
@@ -129,13 +152,19 @@ class Measured:
 
     def peak_of(self, cell: CellKey) -> pd.Series[Any] | None:
         """The row of a cell's peak, None where it has none."""
-        return self._by_cell["peaks"][cell].iloc[0] if cell in self._by_cell["peaks"] else None
+        return (
+            self._by_cell["peaks"][cell].iloc[0]
+            if cell in self._by_cell["peaks"]
+            else None
+        )
 
     def with_peak(self, cells: Iterable[CellKey]) -> list[CellKey]:
         """Those of the cells that have a peak."""
         return [cell for cell in cells if cell in self._by_cell["peaks"]]
 
-    def at_peaks(self, cells: Iterable[CellKey]) -> Iterator[tuple[CellKey, pd.Series[Any], pd.DataFrame]]:
+    def at_peaks(
+        self, cells: Iterable[CellKey]
+    ) -> Iterator[tuple[CellKey, pd.Series[Any], pd.DataFrame]]:
         """Yield those of the cells that have a peak, with its row, and the rows of its level."""
         for cell in self.with_peak(cells):
             peak = self._by_cell["peaks"][cell].iloc[0]
@@ -147,7 +176,11 @@ class Measured:
 
     def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""
-        found = self._by_cell["levels"].get(cell) if level is None else self._by_level.get((*cell, level))
+        found = (
+            self._by_cell["levels"].get(cell)
+            if level is None
+            else self._by_level.get((*cell, level))
+        )
         return self.levels.iloc[:0] if found is None else found
 
     def compared_of(self, cell: CellKey) -> pd.DataFrame:
@@ -175,7 +208,10 @@ class Measured:
     @cached_property
     def _by_cell(self) -> dict[str, dict[CellKey, pd.DataFrame]]:
         tables = {"levels": self.levels, "peaks": self.peaks, "compared": self.compared}
-        return {name: cast(dict[CellKey, pd.DataFrame], _groups(table, *KEYS)) for name, table in tables.items()}
+        return {
+            name: cast(dict[CellKey, pd.DataFrame], _groups(table, *KEYS))
+            for name, table in tables.items()
+        }
 
     @cached_property
     def _by_level(self) -> dict[tuple[Any, ...], pd.DataFrame]:
@@ -184,7 +220,10 @@ class Measured:
 
 def _groups(table: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], pd.DataFrame]:
     return (
-        {cast(tuple[Any, ...], key): rows for key, rows in table.groupby(list(columns), sort=False)}
+        {
+            cast(tuple[Any, ...], key): rows
+            for key, rows in table.groupby(list(columns), sort=False)
+        }
         if len(table)
         else {}
     )
@@ -201,17 +240,29 @@ class Table:
 
     def columns(self, chosen: Sequence[int]) -> Table:
         """The same with only these columns, in this order."""
-        numbers = frozenset(place for place, at in enumerate(chosen) if at in self.numbers)
-        return Table([self.header[at] for at in chosen], [[row[at] for at in chosen] for row in self.rows], numbers)
+        numbers = frozenset(
+            place for place, at in enumerate(chosen) if at in self.numbers
+        )
+        return Table(
+            [self.header[at] for at in chosen],
+            [[row[at] for at in chosen] for row in self.rows],
+            numbers,
+        )
 
     def without_blank(self) -> Table:
         """The same without the columns that are blank in every row."""
-        return self.columns([at for at in range(len(self.header)) if any(row[at] for row in self.rows)])
+        return self.columns(
+            [at for at in range(len(self.header)) if any(row[at] for row in self.rows)]
+        )
 
 
 def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
     """Return the rows of a cell in any table that names cells."""
-    mask = (table["model"] == cell[0]) & (table["scenario"] == cell[1]) & (table["cpu_blocks"] == cell[2])
+    mask = (
+        (table["model"] == cell[0])
+        & (table["scenario"] == cell[1])
+        & (table["cpu_blocks"] == cell[2])
+    )
     return table[mask]
 
 
@@ -242,4 +293,6 @@ def labelled(text: str) -> str:
     >>> labelled("of Qwen3-8B/native-offload/10000 and Qwen3-8B/no-offload/0")
     'of Qwen3-8B with native-offload 10K and Qwen3-8B with no-offload'
     """
-    return _CELL.sub(lambda found: f"{found[1]} with {ArmSize(found[2], int(found[3])).label}", text)
+    return _CELL.sub(
+        lambda found: f"{found[1]} with {ArmSize(found[2], int(found[3])).label}", text
+    )

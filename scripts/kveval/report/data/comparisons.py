@@ -9,19 +9,34 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, cell_of, path_of, runs_named
+from kveval.analysis.cells import (
+    KEYS,
+    THROUGHPUT,
+    CellKey,
+    cell_named,
+    cell_of,
+    path_of,
+    runs_named,
+)
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label, text
 
 UNDECLARED = "not declared as a contrast"
-_MIRRORED = {words.BETTER: words.WORSE, words.WORSE: words.BETTER, "at least": "at most", "at most": "at least"}
+_MIRRORED = {
+    words.BETTER: words.WORSE,
+    words.WORSE: words.BETTER,
+    "at least": "at most",
+    "at most": "at least",
+}
 # What an idle arm costs is no gain of the cell that it is compared with.
 _MIRRORED |= dict.fromkeys((words.WORSE_IDLE, words.IDLE), words.NOT_EXERCISED)
 
 
-def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT) -> dict[str, Any]:
+def pair(
+    measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT
+) -> dict[str, Any]:
     """Return the comparison of `cell` with `other`, made in either direction, as a row of comparison.csv.
 
     `value` and `other_value`: see `values_text`. Cells that were not compared have an effect without an interval, no
@@ -29,19 +44,48 @@ def pair(measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUG
     """
     row = _compared(measured, cell, other, metric)
     if row is None and (opposite := _compared(measured, other, cell, metric)):
-        effects = [100 * (1 / (1 + opposite[f"{end}_percent"] / 100) - 1) for end in ("effect", "high", "low")]
-        said = {name: text(opposite.get(name)) for name in ("verdict", "indication", "bound")}
-        row = opposite | {name: _MIRRORED.get(value, value) for name, value in said.items()}
-        row |= dict(zip(("effect_percent", "low_percent", "high_percent"), effects, strict=True))
+        effects = [
+            100 * (1 / (1 + opposite[f"{end}_percent"] / 100) - 1)
+            for end in ("effect", "high", "low")
+        ]
+        said = {
+            name: text(opposite.get(name))
+            for name in ("verdict", "indication", "bound")
+        }
+        row = opposite | {
+            name: _MIRRORED.get(value, value) for name, value in said.items()
+        }
+        row |= dict(
+            zip(("effect_percent", "low_percent", "high_percent"), effects, strict=True)
+        )
         for name in ("mean", "runs_kept"):
-            row |= {name: opposite.get(f"baseline_{name}"), f"baseline_{name}": opposite.get(name)}
+            row |= {
+                name: opposite.get(f"baseline_{name}"),
+                f"baseline_{name}": opposite.get(name),
+            }
     known = row is not None and math.isfinite(row["level"])
-    level = int(row["level"]) if row is not None and known else measured.common_level(cell[0])
+    level = (
+        int(row["level"])
+        if row is not None and known
+        else measured.common_level(cell[0])
+    )
     if row is None:
-        row = {"verdict": words.NOT_ASSESSED, "reason": UNDECLARED, "low_percent": math.nan, "high_percent": math.nan}
+        row = {
+            "verdict": words.NOT_ASSESSED,
+            "reason": UNDECLARED,
+            "low_percent": math.nan,
+            "high_percent": math.nan,
+        }
         row |= _described(measured, cell, other, level, metric)
-    row |= {**dict(zip(KEYS, cell, strict=True)), "baseline": path_of(other), "metric": metric, "level": level}
-    return row | dict(zip(("value", "other_value"), values_text(measured, row), strict=True))
+    row |= {
+        **dict(zip(KEYS, cell, strict=True)),
+        "baseline": path_of(other),
+        "metric": metric,
+        "level": level,
+    }
+    return row | dict(
+        zip(("value", "other_value"), values_text(measured, row), strict=True)
+    )
 
 
 def values_text(measured: Measured, row: Mapping[Any, Any]) -> tuple[str, str]:
@@ -50,7 +94,9 @@ def values_text(measured: Measured, row: Mapping[Any, Any]) -> tuple[str, str]:
     They are the geometric means over the runs that the comparison rests on, so that their ratio is the effect. Without
     an effect they are the means over all runs at the level.
     """
-    return _value(measured, row, cell_of(row), ""), _value(measured, row, cell_named(row["baseline"]), "baseline_")
+    return _value(measured, row, cell_of(row), ""), _value(
+        measured, row, cell_named(row["baseline"]), "baseline_"
+    )
 
 
 def _value(measured: Measured, row: Mapping[Any, Any], cell: CellKey, side: str) -> str:
@@ -61,26 +107,46 @@ def _value(measured: Measured, row: Mapping[Any, Any], cell: CellKey, side: str)
     return numerals.rounded_mean(mean, list(kept[row["metric"]]))
 
 
-def _compared(measured: Measured, cell: CellKey, other: CellKey, metric: str) -> dict[str, Any] | None:
+def _compared(
+    measured: Measured, cell: CellKey, other: CellKey, metric: str
+) -> dict[str, Any] | None:
     rows = measured.compared_of(cell)
     found = rows[(rows["baseline"] == path_of(other)) & (rows["metric"] == metric)]
-    return {str(name): value for name, value in found.iloc[0].items()} if len(found) else None
+    return (
+        {str(name): value for name, value in found.iloc[0].items()}
+        if len(found)
+        else None
+    )
 
 
-def _described(measured: Measured, cell: CellKey, other: CellKey, level: int | None, metric: str) -> dict[str, Any]:
+def _described(
+    measured: Measured, cell: CellKey, other: CellKey, level: int | None, metric: str
+) -> dict[str, Any]:
     """The geometric means over the runs both have, and their difference in per cent of the other cell."""
-    of_runs = [measured.levels_of(key, level).drop_duplicates("run").set_index("run")[metric] for key in (cell, other)]
+    of_runs = [
+        measured.levels_of(key, level).drop_duplicates("run").set_index("run")[metric]
+        for key in (cell, other)
+    ]
     both = pd.concat(of_runs, axis=1, join="inner").astype(float)
     known = both[((both > 0) & np.isfinite(both)).all(axis=1)]
     if known.empty:
         return {"effect_percent": math.nan}
     ours, theirs = np.log(known.to_numpy()).mean(axis=0)
     runs = ";".join(str(run) for run in known.index)
-    found: dict[str, Any] = {"effect_percent": percent(float(ours - theirs)), "runs_kept": runs}
-    return found | {"baseline_runs_kept": runs, "mean": math.exp(ours), "baseline_mean": math.exp(theirs)}
+    found: dict[str, Any] = {
+        "effect_percent": percent(float(ours - theirs)),
+        "runs_kept": runs,
+    }
+    return found | {
+        "baseline_runs_kept": runs,
+        "mean": math.exp(ours),
+        "baseline_mean": math.exp(theirs),
+    }
 
 
-def against_baselines(plan: ReportPlan, table: pd.DataFrame, metric: str) -> list[dict[Any, Any]]:
+def against_baselines(
+    plan: ReportPlan, table: pd.DataFrame, metric: str
+) -> list[dict[Any, Any]]:
     """Return the comparisons of arms with their baselines in a metric, in the order of every table."""
     rows = table[table["metric"] == metric].to_dict("records") if len(table) else []
     order = {cell: place for place, cell in enumerate(plan.ordered)}
@@ -101,8 +167,15 @@ def baseline_label(row: Mapping[Any, Any]) -> str:
 
 def effect_text(row: Mapping[Any, Any]) -> str:
     """Return the effect of a comparison with its interval, in per cent; "at least" where it can only be larger."""
-    numbers = (row["effect_percent"], row["low_percent"], row["high_percent"], row.get("interval_percent", 95.0))
-    return " ".join(part for part in (text(row.get("bound")), numerals.effect(*numbers)) if part)
+    numbers = (
+        row["effect_percent"],
+        row["low_percent"],
+        row["high_percent"],
+        row.get("interval_percent", 95.0),
+    )
+    return " ".join(
+        part for part in (text(row.get("bound")), numerals.effect(*numbers)) if part
+    )
 
 
 def verdict_text(row: Mapping[Any, Any]) -> str:
@@ -117,7 +190,9 @@ def verdict_text(row: Mapping[Any, Any]) -> str:
 def stated_verdict(row: Mapping[Any, Any]) -> str:
     """Return the verdict of a comparison, and the indicated one if it is only indicative, as the report words them."""
     stated = (str(row["verdict"]), text(row.get("indication")))
-    return ": ".join(cost_text(row) if word == words.IDLE else word for word in stated if word)
+    return ": ".join(
+        cost_text(row) if word == words.IDLE else word for word in stated if word
+    )
 
 
 def cost_text(row: Mapping[Any, Any]) -> str:

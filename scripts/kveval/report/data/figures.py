@@ -55,7 +55,11 @@ class FigureData:
     @cached_property
     def cells(self) -> list[ArmSize]:
         """All cells of any model: scenarios in their fixed order, CPU tiers rising."""
-        pairs = self.levels[["scenario", "cpu_blocks"]].drop_duplicates().itertuples(index=False)
+        pairs = (
+            self.levels[["scenario", "cpu_blocks"]]
+            .drop_duplicates()
+            .itertuples(index=False)
+        )
         found = [ArmSize(str(scenario), int(blocks)) for scenario, blocks in pairs]
         return sorted(found, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks))
 
@@ -63,7 +67,9 @@ class FigureData:
         """The cells that were measured for one model."""
         rows = self.levels[self.levels["model"] == model]
         present = set(zip(rows["scenario"], rows["cpu_blocks"], strict=True))
-        return [cell for cell in self.cells if (cell.scenario, cell.cpu_blocks) in present]
+        return [
+            cell for cell in self.cells if (cell.scenario, cell.cpu_blocks) in present
+        ]
 
     def rows(self, table: pd.DataFrame, model: str, cell: ArmSize) -> pd.DataFrame:
         """The rows of one cell in a table."""
@@ -72,7 +78,10 @@ class FigureData:
     def look(self, cell: ArmSize) -> ArmStyle:
         """The style of a cell, the same in every figure of the campaign."""
         blocks = sorted({other.cpu_blocks for other in self.cells if other.cpu_blocks})
-        return look_of(cell.scenario, blocks.index(cell.cpu_blocks) if cell.cpu_blocks in blocks else 0)
+        return look_of(
+            cell.scenario,
+            blocks.index(cell.cpu_blocks) if cell.cpu_blocks in blocks else 0,
+        )
 
     def common_level(self, model: str) -> int | None:
         """The level at which most of the model's cells were compared, see `analysis.cells.common_level`."""

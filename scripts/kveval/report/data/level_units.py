@@ -33,7 +33,9 @@ class LevelUnit:
 
 STREAMS = LevelUnit()
 # The levels of a sweep are its strategies, in the order of their load; rates differ between servers.
-_SWEEP = LevelUnit("strategy {}", "strategy {} of the sweep", "strategy of the sweep, by load")
+_SWEEP = LevelUnit(
+    "strategy {}", "strategy {} of the sweep", "strategy of the sweep, by load"
+)
 _MIXED = LevelUnit("level {}", "level {}", "level")
 
 
@@ -47,4 +49,8 @@ def _unit(workload: WorkloadSpec) -> LevelUnit:
     if workload.profile == "sweep":
         return _SWEEP
     unit = level_unit(workload)
-    return STREAMS if unit == "streams" else LevelUnit(f"{{}} {unit}", f"{{}} {unit}", axis_title(workload))
+    return (
+        STREAMS
+        if unit == "streams"
+        else LevelUnit(f"{{}} {unit}", f"{{}} {unit}", axis_title(workload))
+    )

@@ -75,7 +75,11 @@ def with_interval(value: float, low: float, high: float) -> str:
     if not math.isfinite(half) or half <= 0:
         return significant(value)
     decimals = _decimals_shown(low, high)
-    shown = rounded(value, decimals) if round(value, decimals) or abs(value) < 1 else significant(value)
+    shown = (
+        rounded(value, decimals)
+        if round(value, decimals) or abs(value) < 1
+        else significant(value)
+    )
     return f"{shown} ({rounded(low, decimals)} to {rounded(high, decimals)})"
 
 
@@ -92,7 +96,11 @@ def effect(value: float, low: float, high: float, confidence: float = 95.0) -> s
     half = (high - low) / 2
     if not math.isfinite(half) or half <= 0:
         return f"{_signed(value, 0)} % (no interval)"
-    of = "" if confidence == 95 or not math.isfinite(confidence) else f"{confidence:g} %: "
+    of = (
+        ""
+        if confidence == 95 or not math.isfinite(confidence)
+        else f"{confidence:g} %: "
+    )
     if low <= _WIDEST < high:
         return f"{_signed(value, 0)} % ({of}{_signed(low, 0)} to more than {_signed(_WIDEST, 0)})"
     decimals = min(_decimals_shown(low, high), 1)

@@ -17,7 +17,10 @@ from kveval.store.run_file import collected_runs
 
 def make_plan(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> ReportPlan:
     """Build the plan from the workflow's plain values; cells come as lists."""
-    cells = [(str(model), str(scenario), int(blocks)) for model, scenario, blocks in values["cells"]]
+    cells = [
+        (str(model), str(scenario), int(blocks))
+        for model, scenario, blocks in values["cells"]
+    ]
     return ReportPlan(**{**values, "cells": cells, "metrics": metrics})
 
 
@@ -37,7 +40,12 @@ def read_measured(
     """
     found = collected_runs(runs)
     recorded = (
-        {(run.cell.key, run.run): path for run, path in zip(found, recordings, strict=True)} if recordings else {}
+        {
+            (run.cell.key, run.run): path
+            for run, path in zip(found, recordings, strict=True)
+        }
+        if recordings
+        else {}
     )
     beside = {
         name: read_table(path)
@@ -45,7 +53,14 @@ def read_measured(
         if (path := comparison.with_name(f"{name}.csv")).exists()
     }
     tables = read_table(levels), read_table(peaks), read_table(comparison)
-    return Measured(found, *tables, {}, recorded, **beside, pilots=[read_pilot(path) for path in pilots])
+    return Measured(
+        found,
+        *tables,
+        {},
+        recorded,
+        **beside,
+        pilots=[read_pilot(path) for path in pilots],
+    )
 
 
 def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
@@ -61,7 +76,8 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
         compared_baselines=plan.compared_baselines,
         margin=plan.margin,
         device="CPU"
-        if measured.runs and all(on_cpu(run.specification.get("build")) for run in measured.runs)
+        if measured.runs
+        and all(on_cpu(run.specification.get("build")) for run in measured.runs)
         else "GPU",
         unit=measured.unit,
         tiers={run.cell.key: tiers_of(run) for run in reversed(measured.runs)},

@@ -16,7 +16,12 @@ from kveval.store.run_file import Run
 
 _TOOLS = {
     **{"guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
-    **{"lmcache": "LMCache", "redis": "Redis", "valkey": "Valkey", "epp": "endpoint picker"},
+    **{
+        "lmcache": "LMCache",
+        "redis": "Redis",
+        "valkey": "Valkey",
+        "epp": "endpoint picker",
+    },
 }
 WEIGHTS = {
     "miniature": "random-weight miniature, not the named model",
@@ -32,9 +37,17 @@ def footer(runs: Sequence[Run], name: str) -> str:
         return f"campaign {name}"
     kind = WEIGHTS.get(runs[0].weights, runs[0].weights)
     named = {*(software.title for software in SERVERS.values()), _TOOLS["guidellm"]}
-    software = ", ".join(f"{tool} {version}" for tool, version in versions(runs).items() if tool in named)
-    where = "imported results" if runs[0].engine == "imported" else f"{runs[0].engine} engine"
-    return f"{where}, {kind} · {'; '.join(hardware(runs))} · {software} · campaign {name}"
+    software = ", ".join(
+        f"{tool} {version}" for tool, version in versions(runs).items() if tool in named
+    )
+    where = (
+        "imported results"
+        if runs[0].engine == "imported"
+        else f"{runs[0].engine} engine"
+    )
+    return (
+        f"{where}, {kind} · {'; '.join(hardware(runs))} · {software} · campaign {name}"
+    )
 
 
 def machines(runs: Sequence[Run]) -> dict[str, Mapping[str, Any]]:
@@ -62,7 +75,10 @@ def _machine(facts: Mapping[str, Any]) -> str:
     return ", ".join([*parts, gpus_of(facts) or "no GPU"])
 
 
-def gpus_of(facts: Mapping[str, Any], describe: Callable[[Mapping[str, Any]], str] = lambda _: "") -> str:
+def gpus_of(
+    facts: Mapping[str, Any],
+    describe: Callable[[Mapping[str, Any]], str] = lambda _: "",
+) -> str:
     """Return a machine's GPUs by kind with their numbers, "" if it has none; `describe`: further facts of one."""
     gpus = Counter(f"{_gpu(gpu)}{describe(gpu)}" for gpu in facts.get("gpus", ()))
     return " and ".join(f"{count} x {gpu}" for gpu, count in gpus.items())
@@ -85,7 +101,10 @@ def seen_versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
 def versions(runs: Sequence[Run]) -> dict[str, str]:
     """Return the title of each tool -> its version as measured; several, joined by a slash, if the runs differ."""
     titles = {name: software.title for name, software in SERVERS.items()} | _TOOLS
-    return {titles.get(tool, tool): " / ".join(seen) for tool, seen in seen_versions(runs).items()}
+    return {
+        titles.get(tool, tool): " / ".join(seen)
+        for tool, seen in seen_versions(runs).items()
+    }
 
 
 def repeats(runs: Sequence[Run]) -> list[str]:
@@ -96,8 +115,13 @@ def repeats(runs: Sequence[Run]) -> list[str]:
     found = []
     for defect, known in {repeat.defect: repeat for _, repeat in met}.items():
         ended = [run for run, repeat in met if repeat.defect == defect]
-        arms = "; ".join(_repeated(arm, ended, runs) for arm in dict.fromkeys(run.cell.scenario for run in ended))
-        found.append(f"[{defect}]({known.link}): {known.title}. Measured again: {arms}. {known.effect}")
+        arms = "; ".join(
+            _repeated(arm, ended, runs)
+            for arm in dict.fromkeys(run.cell.scenario for run in ended)
+        )
+        found.append(
+            f"[{defect}]({known.link}): {known.title}. Measured again: {arms}. {known.effect}"
+        )
     return found
 
 
@@ -112,12 +136,19 @@ def _repeated(scenario: str, ended: Sequence[Run], runs: Sequence[Run]) -> str:
 
 def distinct_workloads(runs: Sequence[Run]) -> list[Mapping[str, Any]]:
     """Return the workloads of the runs, each once."""
-    return list({json.dumps(run.workload, sort_keys=True, default=str): run.workload for run in runs}.values())
+    return list(
+        {
+            json.dumps(run.workload, sort_keys=True, default=str): run.workload
+            for run in runs
+        }.values()
+    )
 
 
 def working_set(workload: WorkloadSpec) -> dict[int, int]:
     """Return level -> tokens of all distinct prefixes of a workload."""
-    return {level: working_set_tokens_at(workload, level) for level in workload.given_levels}
+    return {
+        level: working_set_tokens_at(workload, level) for level in workload.given_levels
+    }
 
 
 @dataclass(frozen=True)
@@ -133,4 +164,8 @@ def tiers_of(run: Run) -> Tiers:
     """Return the capacities of a run's caches, and the working set of its workload."""
     budget = run.budget
     cpu = float(budget.get("tokens", math.nan)) if run.cell.cpu_blocks else 0.0
-    return Tiers(float(budget.get("device_tokens") or math.nan), cpu, working_set(workload_of(run.workload)))
+    return Tiers(
+        float(budget.get("device_tokens") or math.nan),
+        cpu,
+        working_set(workload_of(run.workload)),
+    )

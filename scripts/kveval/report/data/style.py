@@ -40,7 +40,11 @@ class ArmStyle:
 
     def line_style(self) -> dict[str, Any]:
         """Return the style as matplotlib's arguments for a line."""
-        outline = {"marker": self.marker, "fillstyle": self.fill, "markerfacecoloralt": "white"}
+        outline = {
+            "marker": self.marker,
+            "fillstyle": self.fill,
+            "markerfacecoloralt": "white",
+        }
         return {"color": self.colour, "linestyle": self.line, **outline}
 
 
@@ -53,15 +57,28 @@ def look_of(scenario: str, tier: int = 0) -> ArmStyle:
     # A fixed hash, because the built-in one differs between processes.
     digest = zlib.crc32(scenario.encode())
     if root not in _KNOWN:
-        colour, marker = _OTHERS[digest % len(_OTHERS)], _OTHER_MARKERS[digest // 7 % len(_OTHER_MARKERS)]
+        colour, marker = (
+            _OTHERS[digest % len(_OTHERS)],
+            _OTHER_MARKERS[digest // 7 % len(_OTHER_MARKERS)],
+        )
     else:
         colour, marker = _KNOWN[root]
-        colour = colour if root == scenario else _mixed(colour, *_SHADES[digest % len(_SHADES)])
+        colour = (
+            colour
+            if root == scenario
+            else _mixed(colour, *_SHADES[digest % len(_SHADES)])
+        )
     if tier >= len(_LINES):
         colour = _mixed(colour, *_SHADES[2])
-    return ArmStyle(colour, marker, _LINES[tier % len(_LINES)], _FILLS[tier % len(_FILLS)])
+    return ArmStyle(
+        colour, marker, _LINES[tier % len(_LINES)], _FILLS[tier % len(_FILLS)]
+    )
 
 
 def _mixed(colour: str, other: str, share: float) -> str:
-    pairs = [(int(colour[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5)]
-    return "#" + "".join(f"{round((1 - share) * one + share * two):02X}" for one, two in pairs)
+    pairs = [
+        (int(colour[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5)
+    ]
+    return "#" + "".join(
+        f"{round((1 - share) * one + share * two):02X}" for one, two in pairs
+    )

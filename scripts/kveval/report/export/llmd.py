@@ -74,31 +74,52 @@ def peak_report(measured: Measured, cell: CellKey, campaign: str) -> Part:
     return level_report(row, run, campaign, len(at))
 
 
-def level_report(row: Mapping[str, Any], run: Run, campaign: str, runs: int = 1) -> Part:
+def level_report(
+    row: Mapping[str, Any], run: Run, campaign: str, runs: int = 1
+) -> Part:
     """Return the report of one level of one run from its row of complete_metrics.csv; `runs`: how many there are."""
-    observed = _known({name: _mean(unit, row.get(column, math.nan)) for name, (unit, column) in _OBSERVED.items()})
+    observed = _known(
+        {
+            name: _mean(unit, row.get(column, math.nan))
+            for name, (unit, column) in _OBSERVED.items()
+        }
+    )
     return {
         "version": "0.2",
         "run": _identity(row, run, campaign, runs),
         "scenario": {"stack": _stack(run), "load": _load(row, run)},
         "results": {
             "request_performance": {"aggregate": _aggregate(row)},
-            "observability": {"components": [{"component_label": f"{_server(run)}-0", "aggregate": observed}]},
+            "observability": {
+                "components": [
+                    {"component_label": f"{_server(run)}-0", "aggregate": observed}
+                ]
+            },
         },
     }
 
 
 def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Part:
-    start, end = (pd.Timestamp(row[name]).floor("us").to_pydatetime() for name in ("window_start", "window_end"))
+    start, end = (
+        pd.Timestamp(row[name]).floor("us").to_pydatetime()
+        for name in ("window_start", "window_end")
+    )
     of_run = f"{run.measurement}/{run.run}/{row['level']}"
     at = unit_of([workload_of(run.workload)]).at(row["level"])
-    which = f"run {run.run}, the median of {runs} by throughput" if runs > 1 else f"run {run.run}"
+    which = (
+        f"run {run.run}, the median of {runs} by throughput"
+        if runs > 1
+        else f"run {run.run}"
+    )
     return {
         "uid": str(uuid.uuid5(_NAMESPACE, of_run)),
         "eid": str(uuid.uuid5(_NAMESPACE, f"{campaign}/{run.cell.path}")),
         "cid": str(run.hardware.get("fingerprint", "unknown")),
         "time": {
-            **{name: time.isoformat().replace("+00:00", "Z") for name, time in (("start", start), ("end", end))},
+            **{
+                name: time.isoformat().replace("+00:00", "Z")
+                for name, time in (("start", start), ("end", end))
+            },
             "duration": f"PT{(end - start).total_seconds():g}S",
         },
         "description": f"{run.cell.model} [{campaign}: {cell_label(run.cell.key)}], {at}, {which}",
@@ -116,7 +137,9 @@ def _stack(run: Run) -> list[Part]:
     gpus = [str(gpu.get("name", "unknown")) for gpu in facts.get("gpus", ())]
     ranks = int(model.get("tensor_parallel_size", 1))
     # Random weights are served under a name that says so; a real model has its id on the hub.
-    name = model.get("hf_id" if run.weights == "full" else "served_name") or run.cell.model
+    name = (
+        model.get("hf_id" if run.weights == "full" else "served_name") or run.cell.model
+    )
     engine = {
         "kind": "inference_engine",
         "tool": _server(run),
@@ -131,19 +154,39 @@ def _stack(run: Run) -> list[Part]:
         },
     }
     arm = {
-        **{"kind": "generic", "tool": run.cell.scenario, "tool_version": run.versions.get("kveval", "unknown")},
+        **{
+            "kind": "generic",
+            "tool": run.cell.scenario,
+            "tool_version": run.versions.get("kveval", "unknown"),
+        },
         **{"cpu_blocks_of_16_tokens": run.cell.cpu_blocks, "weights": run.weights},
-        **_known({name: value for name, value in run.budget.items() if name != "cpu_blocks"}),
+        **_known(
+            {name: value for name, value in run.budget.items() if name != "cpu_blocks"}
+        ),
     }
-    native = {"args": _arguments(server.get("argv", ())), "envars": dict(server.get("env", {}))}
+    native = {
+        "args": _arguments(server.get("argv", ())),
+        "envars": dict(server.get("env", {})),
+    }
     return [
-        {"metadata": _metadata(run.measurement, label=f"{_server(run)}-0"), "standardized": engine, "native": native},
-        {"metadata": _metadata(_hash([*run.cell.key[1:]]), label=_ARM), "standardized": arm, "native": {}},
+        {
+            "metadata": _metadata(run.measurement, label=f"{_server(run)}-0"),
+            "standardized": engine,
+            "native": native,
+        },
+        {
+            "metadata": _metadata(_hash([*run.cell.key[1:]]), label=_ARM),
+            "standardized": arm,
+            "native": {},
+        },
     ]
 
 
 def _metadata(configuration: str, **named: str | None) -> Part:
-    return {"schema_version": "0.0.1", **_known({"label": None, "cfg_id": configuration, "description": None} | named)}
+    return {
+        "schema_version": "0.0.1",
+        **_known({"label": None, "cfg_id": configuration, "description": None} | named),
+    }
 
 
 def _arguments(argv: Sequence[str]) -> Part:
@@ -166,7 +209,11 @@ def _load(row: Mapping[str, Any], run: Run) -> Part:
     load, level = workload_of(run.workload), int(row["level"])
     levels = [int(entry.level) for entry in run.levels]
     prefixes = prefix_count_at(load, level)
-    prefix = {"prefix_len": _length(prefix_tokens_at(load, level)), "num_groups": 1, "num_users_per_group": 1}
+    prefix = {
+        "prefix_len": _length(prefix_tokens_at(load, level)),
+        "num_groups": 1,
+        "num_users_per_group": 1,
+    }
     standardized = {
         "tool": "guidellm",
         "tool_version": run.versions.get("guidellm", "unknown"),
@@ -175,13 +222,18 @@ def _load(row: Mapping[str, Any], run: Run) -> Part:
         "input_seq_len": _length(load.prompt_tokens),
         "output_seq_len": _length(load.output_tokens),
         "prefix": {**prefix, "num_prefixes": prefixes} if prefixes else None,
-        "multi_turn": {"enabled": True, "max_turns": _length(load.turns)} if load.turns > 1 else None,
+        "multi_turn": {"enabled": True, "max_turns": _length(load.turns)}
+        if load.turns > 1
+        else None,
         # In an open loop, the mean number of requests in flight; the schema wants 1 at least, also where it is unknown.
-        "concurrency": streams_at(load, level) or max(1, round(np.nan_to_num(row["concurrency_mean"]))),
+        "concurrency": streams_at(load, level)
+        or max(1, round(np.nan_to_num(row["concurrency_mean"]))),
     }
     command = next((entry.command for entry in run.levels if entry.level == level), [])
     return {
-        "metadata": _metadata(_hash(run.workload), description=run.workload.get("title") or None),
+        "metadata": _metadata(
+            _hash(run.workload), description=run.workload.get("title") or None
+        ),
         "standardized": _known(standardized),
         "native": {"args": _arguments(command), "config": dict(run.workload)},
     }
@@ -192,16 +244,29 @@ def _length(value: int) -> Part:
 
 
 def _aggregate(row: Mapping[str, Any]) -> Part:
-    counts = {state: int(row[f"requests_{state}"]) for state in ("completed", "incomplete", "errored")}
+    counts = {
+        state: int(row[f"requests_{state}"])
+        for state in ("completed", "incomplete", "errored")
+    }
     rate = counts["completed"] / float(row["duration_s"]) if row["duration_s"] else 0.0
-    requests = {"total": sum(counts.values()), "failures": counts["errored"], "incomplete": counts["incomplete"]}
+    requests = {
+        "total": sum(counts.values()),
+        "failures": counts["errored"],
+        "incomplete": counts["incomplete"],
+    }
     throughput = {
         "output_token_rate": _mean("tokens/s", row[THROUGHPUT]),
         "total_token_rate": _mean("tokens/s", row.get("total_tok_s", math.nan)),
         "request_rate": _mean("queries/s", rate),
     }
-    latency = {name: _latency(row, unit, column) for name, (unit, column) in _LATENCIES.items()}
-    return {"requests": requests, "latency": _known(latency), "throughput": _known(throughput)}
+    latency = {
+        name: _latency(row, unit, column) for name, (unit, column) in _LATENCIES.items()
+    }
+    return {
+        "requests": requests,
+        "latency": _known(latency),
+        "throughput": _known(throughput),
+    }
 
 
 def _mean(unit: str, value: float) -> Part | None:
@@ -210,9 +275,15 @@ def _mean(unit: str, value: float) -> Part | None:
 
 def _latency(row: Mapping[str, Any], unit: str, name: str) -> Part | None:
     """Mean and quantiles of a latency of the row, None where it was not observed."""
-    quantiles = {label: float(row.get(f"{name}_ms_{label}", math.nan)) for label in ("p50", "p90", "p99")}
+    quantiles = {
+        label: float(row.get(f"{name}_ms_{label}", math.nan))
+        for label in ("p50", "p90", "p99")
+    }
     mean = _mean(unit, row.get(f"{name}_ms_mean", math.nan))
-    return mean and {**mean, **{label: value for label, value in quantiles.items() if math.isfinite(value)}}
+    return mean and {
+        **mean,
+        **{label: value for label, value in quantiles.items() if math.isfinite(value)},
+    }
 
 
 def _known(values: Mapping[str, Any]) -> Part:
@@ -220,11 +291,17 @@ def _known(values: Mapping[str, Any]) -> Part:
 
 
 def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, default=str).encode()
+    ).hexdigest()[:16]
 
 
-def write_peak_reports(measured: Measured, campaign: str, files: Mapping[CellKey, Path]) -> None:
+def write_peak_reports(
+    measured: Measured, campaign: str, files: Mapping[CellKey, Path]
+) -> None:
     """Write the report of every cell's peak as YAML. Raises ExportError for a cell without a peak."""
     for cell, path in files.items():
-        content = yaml.safe_dump(peak_report(measured, cell, campaign), sort_keys=False, allow_unicode=True)
+        content = yaml.safe_dump(
+            peak_report(measured, cell, campaign), sort_keys=False, allow_unicode=True
+        )
         path.write_text(content, encoding="utf-8")

@@ -15,7 +15,12 @@ import pandas as pd
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, runs_named
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of, text
-from kveval.report.data.run_facts import distinct_workloads, machines, seen_versions, tiers_of
+from kveval.report.data.run_facts import (
+    distinct_workloads,
+    machines,
+    seen_versions,
+    tiers_of,
+)
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.configuration import method_of
 
@@ -23,28 +28,53 @@ Part = dict[str, Any]
 
 
 def build(
-    plan: ReportPlan, measured: Measured, figures: Mapping[str, str], empty: Mapping[str, str], gaps: Table
+    plan: ReportPlan,
+    measured: Measured,
+    figures: Mapping[str, str],
+    empty: Mapping[str, str],
+    gaps: Table,
 ) -> Part:
     """Return the content as plain values; `figures`: name -> path beside the report, `empty`: name -> reason."""
     answer = answer_of(plan, measured)
     return {
         "report_schema": 1,
-        "answer": {name: getattr(answer, name) for name in ("question", "sentences", "next_steps")},
-        "campaign": {name: getattr(plan, name) for name in ("name", "title", "runs", "margin", "alpha", "primary")},
+        "answer": {
+            name: getattr(answer, name)
+            for name in ("question", "sentences", "next_steps")
+        },
+        "campaign": {
+            name: getattr(plan, name)
+            for name in ("name", "title", "runs", "margin", "alpha", "primary")
+        },
         "engine": measured.runs[0].engine,
         "weights": measured.runs[0].weights,
         "hardware": list(machines(measured.runs).values()),
-        "software": {tool: list(found) for tool, found in sorted(seen_versions(measured.runs).items())},
+        "software": {
+            tool: list(found)
+            for tool, found in sorted(seen_versions(measured.runs).items())
+        },
         "workloads": distinct_workloads(measured.runs),
         "level_unit": measured.unit.axis,
         "method_hash": method_of(measured),
-        "common_levels": {model: measured.common_level(model) for model in plan.models_by_size},
+        "common_levels": {
+            model: measured.common_level(model) for model in plan.models_by_size
+        },
         "cells": [_cell(plan, measured, cell) for cell in plan.ordered],
-        "comparisons": [_comparison(row) for row in measured.compared.to_dict("records")],
+        "comparisons": [
+            _comparison(row) for row in measured.compared.to_dict("records")
+        ],
         "averages": [_average(row) for row in measured.averages.to_dict("records")],
-        "not_assessed": [dict(zip(("what", "why", "settled_by"), row, strict=True)) for row in gaps.rows],
+        "not_assessed": [
+            dict(zip(("what", "why", "settled_by"), row, strict=True))
+            for row in gaps.rows
+        ],
         "figures": [
-            {"name": name, "title": figure.title, "path": path, "empty": empty.get(name)}
+            {
+                "name": name,
+                "title": figure.title,
+                "path": path,
+                "empty": empty.get(name),
+            }
             for name, path in figures.items()
             if (figure := find_figure(name, [cell[0] for cell in plan.cells]))
         ],
@@ -56,12 +86,18 @@ def _cell(plan: ReportPlan, measured: Measured, cell: CellKey) -> Part:
     tiers = tiers_of(runs[0]) if runs else None
     return {
         **dict(zip(KEYS, cell, strict=True)),
-        "runs": [f"{run.measurement}/run-{run.run}" for run in runs if run.cell.key == cell],
+        "runs": [
+            f"{run.measurement}/run-{run.run}" for run in runs if run.cell.key == cell
+        ],
         "peak": _peak(plan, peaks.iloc[0]) if len(peaks) else None,
         "missing": None if runs else measured.failures.get(cell, "not measured"),
         "device_cache_tokens": _number(tiers.device) if tiers else None,
         "cpu_tier_tokens": _number(tiers.cpu) if tiers else None,
-        "working_set_tokens": {str(level): tokens for level, tokens in tiers.working_set.items()} if tiers else {},
+        "working_set_tokens": {
+            str(level): tokens for level, tokens in tiers.working_set.items()
+        }
+        if tiers
+        else {},
     }
 
 
@@ -71,13 +107,21 @@ def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Part:
         "bracketed": bool(peak["bracketed"]),
         "plateau": [int(level) for level in _parts(peak["plateau"])],
         "runs": int(peak["runs"]),
-        "throughput_tok_s": _interval(peak, THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s"),
+        "throughput_tok_s": _interval(
+            peak, THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s"
+        ),
         "throughput_crossfit_tok_s": _number(peak["throughput_crossfit_tok_s"]),
         "latency_ms": {
-            name: {key: _number(peak[f"{name}_ms_{key}"]) for key in ("mean", "p50", "p90", "p99")}
+            name: {
+                key: _number(peak[f"{name}_ms_{key}"])
+                for key in ("mean", "p50", "p90", "p99")
+            }
             for name in ("ttft", "tpot", "itl", "e2e")
         },
-        "requests": {state: int(peak[f"requests_{state}"]) for state in ("completed", "incomplete", "errored")},
+        "requests": {
+            state: int(peak[f"requests_{state}"])
+            for state in ("completed", "incomplete", "errored")
+        },
         "system": {name: _number(peak[name]) for name in plan.metrics if name in peak},
         "checks_failed": _parts(peak["checks_failed"]),
     }
@@ -86,33 +130,56 @@ def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Part:
 def _comparison(row: Mapping[Any, Any]) -> Part:
     return {
         **{name: row[name] for name in (*KEYS, "metric", "family", "verdict")},
-        "against": dict(zip(KEYS, cell_named(row["baseline"]), strict=True)) if row["baseline"] else None,
+        "against": dict(zip(KEYS, cell_named(row["baseline"]), strict=True))
+        if row["baseline"]
+        else None,
         "effect_percent": _effect(row),
         "cost_percent": _number(row.get("cost_percent")),
         "reason": text(row["reason"]),
-        **{name: text(row.get(name)) or None for name in ("bound", "qualifier", "indication")},
+        **{
+            name: text(row.get(name)) or None
+            for name in ("bound", "qualifier", "indication")
+        },
         **{name: _number(row[name]) for name in ("interval_percent", "p_holm")},
         **{name: _number(row.get(name)) for name in ("mean", "baseline_mean")},
-        **{name: runs_named(row.get(name)) for name in ("runs_kept", "baseline_runs_kept")},
+        **{
+            name: runs_named(row.get(name))
+            for name in ("runs_kept", "baseline_runs_kept")
+        },
         **{name: _whole(row[name]) for name in ("level", "runs", "runs_to_resolve")},
     }
 
 
 def _average(row: Mapping[Any, Any]) -> Part:
     named = {name: row[name] for name in ("scenario", "cpu_blocks", "metric")}
-    return {**named, "effect_percent": _effect(row), "models": _parts(row["panel"]), "missing": _parts(row["missing"])}
+    return {
+        **named,
+        "effect_percent": _effect(row),
+        "models": _parts(row["panel"]),
+        "missing": _parts(row["missing"]),
+    }
 
 
 def _effect(row: Mapping[Any, Any]) -> Part:
     return _interval(row, "effect_percent", "low_percent", "high_percent")
 
 
-def _interval(row: Mapping[Any, Any] | pd.Series[Any], value: str, low: str, high: str) -> Part:
-    return {"value": _number(row[value]), "low": _number(row[low]), "high": _number(row[high])}
+def _interval(
+    row: Mapping[Any, Any] | pd.Series[Any], value: str, low: str, high: str
+) -> Part:
+    return {
+        "value": _number(row[value]),
+        "low": _number(row[low]),
+        "high": _number(row[high]),
+    }
 
 
 def _parts(joined: Any) -> list[str]:
-    return [part for part in str(joined).split(";") if part] if isinstance(joined, str) else []
+    return (
+        [part for part in str(joined).split(";") if part]
+        if isinstance(joined, str)
+        else []
+    )
 
 
 def _whole(value: Any) -> int | None:

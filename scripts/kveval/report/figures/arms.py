@@ -34,13 +34,24 @@ _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 _RUNS = [
     Line2D([], [], color="#BBBBBB", linewidth=7, label="mean over runs"),
     Line2D([], [], color=GREY, linewidth=1.6, label="95 % interval"),
-    Line2D([], [], color="#444444", marker="o", linestyle="", markeredgecolor="white", label="single run"),
+    Line2D(
+        [],
+        [],
+        color="#444444",
+        marker="o",
+        linestyle="",
+        markeredgecolor="white",
+        label="single run",
+    ),
 ]
 
 
 def throughput_by_arm(data: FigureData) -> Figure:
     """Output throughput of every cell at every level, with its interval and its runs."""
-    columns = [(THROUGHPUT, level, f"output tok/s, {data.unit.at(level)}", 1.0) for level in data.grid]
+    columns = [
+        (THROUGHPUT, level, f"output tok/s, {data.unit.at(level)}", 1.0)
+        for level in data.grid
+    ]
     return _by_arm(data, columns)
 
 
@@ -48,7 +59,12 @@ def ttft_by_arm(data: FigureData) -> Figure:
     """Median and P90 of the time to the first token of every cell at every level, with its interval and its runs."""
     unit, size = seconds_or_ms(data.levels["ttft_ms_p90"].max())
     columns = [
-        (f"ttft_ms_{quantile}", level, f"{word} TTFT, {unit}, {data.unit.at(level)}", size)
+        (
+            f"ttft_ms_{quantile}",
+            level,
+            f"{word} TTFT, {unit}, {data.unit.at(level)}",
+            size,
+        )
         for level in data.grid
         for quantile, word in (("p50", "median"), ("p90", "P90"))
     ]
@@ -58,7 +74,9 @@ def ttft_by_arm(data: FigureData) -> Figure:
 def _by_arm(data: FigureData, columns: Sequence[tuple[str, int, str, float]]) -> Figure:
     """Draw a row of panels per model; each of `columns`: column of `levels`, level, axis title, divisor of values."""
     if not any(data.levels[column].notna().any() for column, *_ in columns):
-        raise NothingToDraw(f"not measured: {', '.join(dict.fromkeys(column for column, *_ in columns))}")
+        raise NothingToDraw(
+            f"not measured: {', '.join(dict.fromkeys(column for column, *_ in columns))}"
+        )
     figure, grid = model_rows(data, len(columns), cells=data.cells_of, handles=_RUNS)
     for of_model, model in zip(grid, data.models, strict=True):
         cells, levels = data.cells_of(model), data.levels[data.levels["model"] == model]
@@ -66,19 +84,34 @@ def _by_arm(data: FigureData, columns: Sequence[tuple[str, int, str, float]]) ->
             rows = levels[levels["level"] == level]
             values = rows[column] / size
             behind = values.where(_compared(data, rows, column, level))
-            _bars(axes, data, cells, rows.assign(value=values, averaged=behind), [""] * len(cells), _geometric_mean)
+            _bars(
+                axes,
+                data,
+                cells,
+                rows.assign(value=values, averaged=behind),
+                [""] * len(cells),
+                _geometric_mean,
+            )
             cell_axis(axes, cells, labels=axes is of_model[0])
             axes.set_title(model if axes is of_model[0] else " ")
             axes.set_xlabel(title if model == data.models[-1] else "")
     return figure
 
 
-def _compared(data: FigureData, rows: pd.DataFrame, metric: str, level: int) -> npt.NDArray[np.bool_]:
+def _compared(
+    data: FigureData, rows: pd.DataFrame, metric: str, level: int
+) -> npt.NDArray[np.bool_]:
     """Whether the comparisons of a metric at a level rest on each of `rows`; on all of a cell that was not compared."""
     table = data.comparison[data.comparison["level"] == level]
     cells = list(map(cell_of, rows.to_dict("records")))
     kept = {cell: kept_runs(table, cell, metric).runs for cell in dict.fromkeys(cells)}
-    return np.array([not kept[cell] or run in kept[cell] for cell, run in zip(cells, rows["run"], strict=True)], bool)
+    return np.array(
+        [
+            not kept[cell] or run in kept[cell]
+            for cell, run in zip(cells, rows["run"], strict=True)
+        ],
+        bool,
+    )
 
 
 def peak_throughput_all_scenarios(data: FigureData) -> Figure:
@@ -87,15 +120,31 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
     for axes, model in zip(grid[:, 0], data.models, strict=True):
         cells, at_peak, notes = data.cells_of(model), [], []
         for cell in cells:
-            peak, runs = data.rows(data.peaks, model, cell), data.rows(data.levels, model, cell)
+            peak, runs = (
+                data.rows(data.peaks, model, cell),
+                data.rows(data.levels, model, cell),
+            )
             level = peak.iloc[0]["level"] if len(peak) else np.nan
             at_peak.append(runs[runs["level"] == level])
-            notes.append(f" at {level:.0f}{'' if peak.iloc[0]['bracketed'] else ', edge'}" if len(peak) else "")
+            notes.append(
+                f" at {level:.0f}{'' if peak.iloc[0]['bracketed'] else ', edge'}"
+                if len(peak)
+                else ""
+            )
         rows = pd.concat(at_peak)
-        _bars(axes, data, cells, rows.assign(value=rows[THROUGHPUT], averaged=rows[THROUGHPUT]), notes, np.mean)
+        _bars(
+            axes,
+            data,
+            cells,
+            rows.assign(value=rows[THROUGHPUT], averaged=rows[THROUGHPUT]),
+            notes,
+            np.mean,
+        )
         cell_axis(axes, cells)
         axes.set_title(model)
-    grid[-1, 0].set_xlabel(f"peak output throughput, tok/s (label: mean {data.unit.heading})")
+    grid[-1, 0].set_xlabel(
+        f"peak output throughput, tok/s (label: mean {data.unit.heading})"
+    )
     return figure
 
 
@@ -114,16 +163,37 @@ def _bars(
     """
     known = rows.dropna(subset=["value"])
     labels = [cell.label for cell in cells]
-    arms = [ArmSize(*cell).label for cell in zip(known["scenario"], known["cpu_blocks"], strict=True)]
+    arms = [
+        ArmSize(*cell).label
+        for cell in zip(known["scenario"], known["cpu_blocks"], strict=True)
+    ]
     drawn = {
         **{"data": known.assign(arm=arms), "y": "arm", "order": labels, "hue": "arm"},
-        **{"palette": {cell.label: data.look(cell).colour for cell in cells}, "legend": False, "ax": axes},
+        **{
+            "palette": {cell.label: data.look(cell).colour for cell in cells},
+            "legend": False,
+            "ax": axes,
+        },
     }
     if len(known):
         lines = {"color": GREY, "linewidth": 1.6}
-        bars = {"errorbar": _interval, "estimator": mean_of, "alpha": 0.35, "width": 0.66, "saturation": 1}
+        bars = {
+            "errorbar": _interval,
+            "estimator": mean_of,
+            "alpha": 0.35,
+            "width": 0.66,
+            "saturation": 1,
+        }
         sns.barplot(**drawn, **bars, x="averaged", err_kws=lines)
-        sns.stripplot(**drawn, x="value", jitter=False, size=4.5, edgecolor="white", linewidth=0.6, zorder=3)
+        sns.stripplot(
+            **drawn,
+            x="value",
+            jitter=False,
+            size=4.5,
+            edgecolor="white",
+            linewidth=0.6,
+            zorder=3,
+        )
     highest = highest_shown(known["value"]) if len(known) else 1.0
     for place, (label, note) in enumerate(zip(labels, notes, strict=True)):
         of_arm = known[[arm == label for arm in arms]]
@@ -133,7 +203,9 @@ def _bars(
             # The interval's line may continue behind the text.
             style: dict[str, Any] = {"va": "center", "fontsize": 7.5, "bbox": BOX}
             text = f"{numerals.rounded_mean(mean_of(runs), list(runs))}{note}"
-            axes.annotate(text, (right, place), xytext=(5, 0), textcoords="offset points", **style)
+            axes.annotate(
+                text, (right, place), xytext=(5, 0), textcoords="offset points", **style
+            )
     # In a narrow panel a label needs a larger share of the width.
     spec = axes.get_subplotspec()
     room = 1.12 + 0.08 * (spec.get_gridspec().ncols if spec else 1)
@@ -150,40 +222,76 @@ def _geometric_mean(values: pd.Series[float]) -> float:
 
 def _interval(values: pd.Series[float]) -> tuple[float, float]:
     """The 95 % t interval of the geometric mean over runs; NaN for a single run."""
-    return mean_interval(np.log(values.to_numpy(dtype=np.float64))) if (values > 0).all() else (np.nan, np.nan)
+    return (
+        mean_interval(np.log(values.to_numpy(dtype=np.float64)))
+        if (values > 0).all()
+        else (np.nan, np.nan)
+    )
 
 
 def latency_comparison_all(data: FigureData) -> Figure:
     """TTFT, TPOT and end-to-end latency of every cell at its model's common level."""
     handles = [
         Line2D([], [], color="#444444", marker="o", label="median"),
-        Line2D([], [], color="#444444", marker="o", markerfacecolor="white", label="P90"),
+        Line2D(
+            [], [], color="#444444", marker="o", markerfacecolor="white", label="P90"
+        ),
     ]
-    tables = {model: data.levels[data.levels["model"] == model] for model in data.models}
-    at = [table[table["level"] == data.common_level(model)] for model, table in tables.items()]
+    tables = {
+        model: data.levels[data.levels["model"] == model] for model in data.models
+    }
+    at = [
+        table[table["level"] == data.common_level(model)]
+        for model, table in tables.items()
+    ]
     known = {
         name: title
         for name, title in _LATENCIES.items()
-        if any(table[[f"{name}_ms_p50", f"{name}_ms_p90"]].notna().to_numpy().any() for table in at)
+        if any(
+            table[[f"{name}_ms_p50", f"{name}_ms_p90"]].notna().to_numpy().any()
+            for table in at
+        )
     }
     if not known:
-        raise NothingToDraw("no latencies are known at the level where cells are compared")
+        raise NothingToDraw(
+            "no latencies are known at the level where cells are compared"
+        )
     figure, grid = model_rows(data, len(known), cells=data.cells_of, handles=handles)
     for column_of_axes, (name, title) in zip(grid.T, known.items(), strict=True):
         unit, size = seconds_or_ms(max(table[f"{name}_ms_p90"].max() for table in at))
         for axes, model, table in zip(column_of_axes, data.models, at, strict=True):
-            cells, shown = data.cells_of(model), [table[f"{name}_ms_{quantile}"] / size for quantile in ("p50", "p90")]
+            cells, shown = (
+                data.cells_of(model),
+                [table[f"{name}_ms_{quantile}"] / size for quantile in ("p50", "p90")],
+            )
             for place, cell in enumerate(cells):
                 rows, colour = data.rows(table, model, cell), data.look(cell).colour
-                for quantile, aside, face in (("p50", -0.16, colour), ("p90", 0.16, "white")):
+                for quantile, aside, face in (
+                    ("p50", -0.16, colour),
+                    ("p90", 0.16, "white"),
+                ):
                     column = f"{name}_ms_{quantile}"
                     value = rows[column].mean() / size
                     for _, low, high in geometric_interval(rows, column).itertuples():
-                        axes.plot([low / size, high / size], [place + aside] * 2, color=colour, linewidth=1.3)
-                    axes.plot(value, place + aside, "o", color=colour, markerfacecolor=face, markersize=4)
+                        axes.plot(
+                            [low / size, high / size],
+                            [place + aside] * 2,
+                            color=colour,
+                            linewidth=1.3,
+                        )
+                    axes.plot(
+                        value,
+                        place + aside,
+                        "o",
+                        color=colour,
+                        markerfacecolor=face,
+                        markersize=4,
+                    )
             spanning(axes.xaxis, pd.concat(shown), pd.concat(shown))
             first = name == next(iter(known))
             cell_axis(axes, cells, labels=first)
-            axes.set_title(f"{model}, {data.unit.at(data.common_level(model))}" if first else " ")
+            axes.set_title(
+                f"{model}, {data.unit.at(data.common_level(model))}" if first else " "
+            )
             axes.set_xlabel(f"{title}, {unit}" if model == data.models[-1] else "")
     return figure

@@ -61,20 +61,38 @@ def panels(
     rows, columns = shape
     # At 6.5 points an inch holds some 20 letters, and a line is 0.13 inches high.
     note = textwrap.wrap(data.footer, int(20 * WIDTH)) if data else []
-    cells = {cell.label: data.look(cell).line_style() for cell in legend} if data else {}
-    shown = [*handles, *(Line2D([], [], label=label, **style) for label, style in cells.items())]
+    cells = (
+        {cell.label: data.look(cell).line_style() for cell in legend} if data else {}
+    )
+    shown = [
+        *handles,
+        *(Line2D([], [], label=label, **style) for label, style in cells.items()),
+    ]
     longest = max((len(str(handle.get_label())) for handle in shown), default=0)
     down = math.ceil(len(shown) / max(1, int(WIDTH / (_LETTER * longest + 0.55))))
     across = math.ceil(len(shown) / max(down, 1))
-    bottom, top = 0.15 + 0.13 * len(note), _TITLE + (_LEGEND_ROW * down + 0.1 if shown else 0.0)
+    bottom, top = (
+        0.15 + 0.13 * len(note),
+        _TITLE + (_LEGEND_ROW * down + 0.1 if shown else 0.0),
+    )
     total = rows * height + bottom + top
-    layout = ConstrainedLayoutEngine(rect=(0, bottom / total, 1, 1 - (bottom + top) / total))
+    layout = ConstrainedLayoutEngine(
+        rect=(0, bottom / total, 1, 1 - (bottom + top) / total)
+    )
     figure = Figure(figsize=(WIDTH, total), layout=layout)
     axes = figure.subplots(rows, columns, squeeze=False)
-    figure.text(0.005, 0.05 / total, "\n".join(note), fontsize=6.5, color=GREY, va="bottom")
+    figure.text(
+        0.005, 0.05 / total, "\n".join(note), fontsize=6.5, color=GREY, va="bottom"
+    )
     if shown:
         place = (0.0, 1 - _TITLE / total)
-        figure.legend(handles=shown, loc="upper left", ncols=across, bbox_to_anchor=place, borderaxespad=0.3)
+        figure.legend(
+            handles=shown,
+            loc="upper left",
+            ncols=across,
+            bbox_to_anchor=place,
+            borderaxespad=0.3,
+        )
     return figure, axes
 
 
@@ -94,7 +112,9 @@ class ModelPanel:
     bottom: bool
 
 
-def model_panels(data: FigureData, height: float, **legend: Any) -> tuple[Figure, list[ModelPanel]]:
+def model_panels(
+    data: FigureData, height: float, **legend: Any
+) -> tuple[Figure, list[ModelPanel]]:
     """Return a figure with a panel per model, two in a row."""
     count = len(data.models)
     across = min(2, count)
@@ -103,26 +123,44 @@ def model_panels(data: FigureData, height: float, **legend: Any) -> tuple[Figure
         axes.set_axis_off()
     places = enumerate(zip(grid.flat, data.models, strict=False))
     return figure, [
-        ModelPanel(axes, model, place % across == 0, place >= count - across) for place, (axes, model) in places
+        ModelPanel(axes, model, place % across == 0, place >= count - across)
+        for place, (axes, model) in places
     ]
 
 
 def say_not_recorded(axes: Axes, **style: Any) -> None:
     """Write into an empty panel why it is empty."""
-    axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", color=GREY, **style)
+    axes.text(
+        0.5,
+        0.5,
+        "not recorded",
+        transform=axes.transAxes,
+        ha="center",
+        color=GREY,
+        **style,
+    )
 
 
 def model_rows(
-    data: FigureData, columns: int, *, cells: Callable[[str], Sequence[ArmSize]], **legend: Any
+    data: FigureData,
+    columns: int,
+    *,
+    cells: Callable[[str], Sequence[ArmSize]],
+    **legend: Any,
 ) -> tuple[Figure, npt.NDArray[Any]]:
     """Return one row of panels per model, high enough for a line of text per cell."""
     most = max((len(cells(model)) for model in data.models), default=1)
-    return panels(data, (len(data.models), columns), max(0.24 * most + 0.85, 1.5), **legend)
+    return panels(
+        data, (len(data.models), columns), max(0.24 * most + 0.85, 1.5), **legend
+    )
 
 
 def cell_axis(axes: Axes, cells: Sequence[ArmSize], *, labels: bool = True) -> None:
     """Make y an axis of cells, the first on top."""
-    axes.set_yticks(range(len(cells)), [cell.label for cell in cells] if labels else [""] * len(cells))
+    axes.set_yticks(
+        range(len(cells)),
+        [cell.label for cell in cells] if labels else [""] * len(cells),
+    )
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
 
@@ -147,11 +185,18 @@ def _narrowest(places: Array) -> float:
 def _spaced(places: Array, ticks: Sequence[int], axes: Axes) -> list[str]:
     """Label the ticks, except those whose label would overlap the next one; the last tick is always labelled."""
     figure = axes.get_figure(root=True)
-    inches = 0.9 * float(axes.get_position().width * figure.get_figwidth()) if figure else 3.0
+    inches = (
+        0.9 * float(axes.get_position().width * figure.get_figwidth())
+        if figure
+        else 3.0
+    )
     span = places[-1] - places[0] if len(places) > 1 else 1.0
     labels, free = [""] * len(ticks), math.inf
     for at in range(len(ticks) - 1, -1, -1):
-        middle, half = inches * (places[at] - places[0]) / span, 0.04 * len(str(ticks[at])) + 0.02
+        middle, half = (
+            inches * (places[at] - places[0]) / span,
+            0.04 * len(str(ticks[at])) + 0.02,
+        )
         if middle + half < free:
             labels[at], free = str(ticks[at]), middle - half
     return labels
@@ -195,17 +240,29 @@ def spanning(axis: Axis, values: pd.Series[float], among: pd.Series[float]) -> N
         logarithmic(axis)
         limits(known.min() / 1.5, highest_shown(known))
     else:
-        drawn = axis.axes.dataLim.x1 if axis is axis.axes.xaxis else axis.axes.dataLim.y1
+        drawn = (
+            axis.axes.dataLim.x1 if axis is axis.axes.xaxis else axis.axes.dataLim.y1
+        )
         limits(0, min(1.08 * drawn, highest_shown(known)))
         thousands(axis)
 
 
 def heatmap(
-    axes: Axes, values: Array, said: npt.NDArray[Any], names: tuple[Sequence[str], Sequence[str]], **style: Any
+    axes: Axes,
+    values: Array,
+    said: npt.NDArray[Any],
+    names: tuple[Sequence[str], Sequence[str]],
+    **style: Any,
 ) -> None:
     """Draw values as coloured cells with `said` in them; `names`: of the columns and of the rows."""
     columns, rows = names
-    labels = {"xticklabels": columns, "yticklabels": rows, "annot": said, "fmt": "", "annot_kws": {"fontsize": 8}}
+    labels = {
+        "xticklabels": columns,
+        "yticklabels": rows,
+        "annot": said,
+        "fmt": "",
+        "annot_kws": {"fontsize": 8},
+    }
     sns.heatmap(values, ax=axes, linewidths=0.5, **labels, **style)
     axes.set_facecolor("#EDEDED")
     axes.grid(visible=False)
@@ -228,10 +285,19 @@ def geometric_interval(rows: pd.DataFrame, column: str) -> pd.DataFrame:
         for level, values in known.groupby("level")[column]
         if len(values) > 1
     }
-    return pd.DataFrame.from_dict(found, orient="index", columns=["low", "high"], dtype=float)
+    return pd.DataFrame.from_dict(
+        found, orient="index", columns=["low", "high"], dtype=float
+    )
 
 
-def curves(axes: Axes, data: FigureData, model: str, column: str, bounds: Bounds, unit: float = 1.0) -> bool:
+def curves(
+    axes: Axes,
+    data: FigureData,
+    model: str,
+    column: str,
+    bounds: Bounds,
+    unit: float = 1.0,
+) -> bool:
     """Draw one line of means over runs per cell, with its bounds; return whether there was anything to draw.
 
     Values are divided by `unit`.
@@ -249,7 +315,13 @@ def curves(axes: Axes, data: FigureData, model: str, column: str, bounds: Bounds
         aside = step ** (place - (len(shown) - 1) / 2)
         look = data.look(cell)
         ends = bounds(rows, column) / unit
-        axes.vlines(ends.index.to_numpy() * aside, ends["low"], ends["high"], colors=look.colour, linewidth=1)
+        axes.vlines(
+            ends.index.to_numpy() * aside,
+            ends["low"],
+            ends["high"],
+            colors=look.colour,
+            linewidth=1,
+        )
         axes.plot(means.index * aside, means / unit, **look.line_style())
     level_axis(axes, grid, data.unit.axis)
     return drawn
@@ -261,21 +333,31 @@ def highest_shown(values: pd.Series[float]) -> float:
 
 
 def against_concurrency(
-    data: FigureData, columns: Mapping[str, str], limits: tuple[float, float] | None = None
+    data: FigureData,
+    columns: Mapping[str, str],
+    limits: tuple[float, float] | None = None,
 ) -> Figure:
     """One row of panels per recorded quantity, one column per model; a single quantity wraps to two columns."""
     shown = recorded(data.levels, list(columns))
     if not shown:
         raise NothingToDraw(not_recorded(columns))
     known = data.levels[data.levels[shown].notna().any(axis=1)]
-    cells = [cell for cell in data.cells if any(len(data.rows(known, model, cell)) for model in data.models)]
+    cells = [
+        cell
+        for cell in data.cells
+        if any(len(data.rows(known, model, cell)) for model in data.models)
+    ]
     if len(shown) == 1:
         figure, places = model_panels(data, 2.4, legend=cells)
         placed = [(panel, shown[0], True) for panel in places]
     else:
         figure, grid = panels(data, (len(shown), len(data.models)), 2.2, legend=cells)
         placed = [
-            (ModelPanel(axes, model, model == data.models[0], name == shown[-1]), name, name == shown[0])
+            (
+                ModelPanel(axes, model, model == data.models[0], name == shown[-1]),
+                name,
+                name == shown[0],
+            )
             for row, name in zip(grid, shown, strict=True)
             for axes, model in zip(row, data.models, strict=True)
         ]
@@ -295,4 +377,6 @@ def against_concurrency(
 
 def not_recorded(columns: Iterable[str]) -> str:
     """Return the message that these columns have nothing to draw."""
-    return f"not recorded, or too few samples in the levels' windows: {', '.join(columns)}"
+    return (
+        f"not recorded, or too few samples in the levels' windows: {', '.join(columns)}"
+    )

@@ -39,8 +39,18 @@ _DEVICE, _TIER = "#0072B2", "#A34700"
 # Where a prompt token's keys and values came from; hatched, to be distinguishable without colour.
 _SOURCES: dict[str, dict[str, Any]] = {
     "device cache": {"facecolor": _DEVICE, "edgecolor": "white", "linewidth": 0},
-    "CPU tier": {"facecolor": "#E69F00", "edgecolor": "white", "hatch": "///", "linewidth": 0},
-    "store behind it": {"facecolor": "#009E73", "edgecolor": "white", "hatch": "...", "linewidth": 0},
+    "CPU tier": {
+        "facecolor": "#E69F00",
+        "edgecolor": "white",
+        "hatch": "///",
+        "linewidth": 0,
+    },
+    "store behind it": {
+        "facecolor": "#009E73",
+        "edgecolor": "white",
+        "hatch": "...",
+        "linewidth": 0,
+    },
     "computed": {"facecolor": "#D9D9D9", "edgecolor": "white", "linewidth": 0},
 }
 
@@ -55,7 +65,11 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
     if not counted and not recorded(data.levels, ["prefix_cache_hit_percent"]):
         raise NothingToDraw("neither counted nor recorded: hits of the prefix cache")
     shares = _shares(activity, data.levels, counted=counted)
-    handles = [Patch(**style, label=name) for name, style in _SOURCES.items() if (shares[name] > 0).any()]
+    handles = [
+        Patch(**style, label=name)
+        for name, style in _SOURCES.items()
+        if (shares[name] > 0).any()
+    ]
     figure, grid = model_rows(data, 1, cells=data.cells_of, handles=handles)
     for axes, model in zip(grid[:, 0], data.models, strict=True):
         cells, level = data.cells_of(model), data.common_level(model)
@@ -69,25 +83,38 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
         cell_axis(axes, cells)
         axes.set_xlim(0, 100)
         axes.set_title(f"{model}, {data.unit.at(level)}")
-    basis = "of the whole level, warm-up included" if counted else "in the measurement window"
+    basis = (
+        "of the whole level, warm-up included"
+        if counted
+        else "in the measurement window"
+    )
     grid[-1, 0].set_xlabel(f"% of prompt tokens {basis}")
     return figure
 
 
-def _shares(activity: pd.DataFrame, levels: pd.DataFrame, *, counted: bool) -> pd.DataFrame:
+def _shares(
+    activity: pd.DataFrame, levels: pd.DataFrame, *, counted: bool
+) -> pd.DataFrame:
     """Shares from the servers' counters, else from the recording; hits that nothing distinguishes from the CPU tier's
     count as its hits.
     """
     table = activity if counted else levels
     if counted:
-        device, behind, store = (activity[f"{tier}_hit_percent"] for tier in ("device", "external", "store"))
+        device, behind, store = (
+            activity[f"{tier}_hit_percent"] for tier in ("device", "external", "store")
+        )
         behind, store = behind.fillna(0.0), store.fillna(0.0)
     else:
         # In the recording, hits behind the device are % of the tokens that the device lacked.
         device = levels["prefix_cache_hit_percent"]
-        behind, store = levels["external_cache_hit_percent"].fillna(0.0) * (100 - device) / 100, 0.0 * device
+        behind, store = (
+            levels["external_cache_hit_percent"].fillna(0.0) * (100 - device) / 100,
+            0.0 * device,
+        )
     values = device, behind - store, store, 100 - device - behind
-    return table[["model", "scenario", "cpu_blocks", "level"]].assign(**dict(zip(_SOURCES, values, strict=True)))
+    return table[["model", "scenario", "cpu_blocks", "level"]].assign(
+        **dict(zip(_SOURCES, values, strict=True))
+    )
 
 
 def _stack(axes: Axes, place: int, means: pd.Series[float]) -> None:
@@ -96,20 +123,45 @@ def _stack(axes: Axes, place: int, means: pd.Series[float]) -> None:
         share = max(float(means[name]), 0.0)
         axes.barh(place, share, left=left, height=0.7, **style)
         if share >= 3:
-            axes.text(left + share / 2, place, f"{share:.0f}", ha="center", va="center", fontsize=7.5, bbox=BOX)
+            axes.text(
+                left + share / 2,
+                place,
+                f"{share:.0f}",
+                ha="center",
+                va="center",
+                fontsize=7.5,
+                bbox=BOX,
+            )
         left += share
 
 
 def reuse_by_tier_size(data: FigureData) -> Figure:
     """Hit share of device and tier against the tier's size, predicted and measured."""
     at = {model: data.common_level(model) for model in data.models}
-    found = [one for one in served_shares(data.levels, data.runs) if one.level == at[one.cell[0]]]
+    found = [
+        one
+        for one in served_shares(data.levels, data.runs)
+        if one.level == at[one.cell[0]]
+    ]
     sized = [one for one in found if 0 < one.tier_blocks < np.inf]
     if not sized:
-        reasons = data.levels.get("predicted_not", pd.Series(dtype=str)).replace("", np.nan).dropna().mode()
-        raise NothingToDraw(f"not computed: {reasons.iloc[0] if len(reasons) else 'shares of tiers of known size'}")
-    cells = [cell for cell in data.cells if any(one.cell[1:] == (cell.scenario, cell.cpu_blocks) for one in sized)]
-    handles = [Line2D([], [], color=GREY, linestyle="--", label="device alone, computed")]
+        reasons = (
+            data.levels.get("predicted_not", pd.Series(dtype=str))
+            .replace("", np.nan)
+            .dropna()
+            .mode()
+        )
+        raise NothingToDraw(
+            f"not computed: {reasons.iloc[0] if len(reasons) else 'shares of tiers of known size'}"
+        )
+    cells = [
+        cell
+        for cell in data.cells
+        if any(one.cell[1:] == (cell.scenario, cell.cpu_blocks) for one in sized)
+    ]
+    handles = [
+        Line2D([], [], color=GREY, linestyle="--", label="device alone, computed")
+    ]
     figure, shown = model_panels(data, 3.1, handles=handles, legend=cells)
     for panel in shown:
         of_model = [one for one in sized if one.cell[0] == panel.model]
@@ -117,7 +169,11 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
             _sizes_axis(panel.axes, data, of_model)
             _computed(panel.axes, data, of_model)
             _counted_shares(panel.axes, data, of_model)
-            panel.axes.axhline(fmean(one.device_predicted for one in of_model), color=GREY, linestyle="--")
+            panel.axes.axhline(
+                fmean(one.device_predicted for one in of_model),
+                color=GREY,
+                linestyle="--",
+            )
         else:
             say_not_recorded(panel.axes)
         panel.axes.set_ylim(0, 103)
@@ -130,14 +186,28 @@ def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> No
     """One line per scenario: the mean over its cells and runs, which differ in how many requests they sent."""
     for scenario in dict.fromkeys(one.cell[1] for one in shares):
         cells = [one for one in shares if one.cell[1] == scenario]
-        rows = pd.concat([data.rows(data.levels, one.cell[0], ArmSize(*one.cell[1:])) for one in cells])
-        curves = [read_curve(text) for text in rows[rows["level"] == cells[0].level]["predicted_curve"] if text]
+        rows = pd.concat(
+            [
+                data.rows(data.levels, one.cell[0], ArmSize(*one.cell[1:]))
+                for one in cells
+            ]
+        )
+        curves = [
+            read_curve(text)
+            for text in rows[rows["level"] == cells[0].level]["predicted_curve"]
+            if text
+        ]
         curves = [curve for curve in curves if len(curve)]
         if not curves:
             continue
-        sizes = np.unique(np.concatenate([axes.get_xlim(), *(curve.index for curve in curves)]))
+        sizes = np.unique(
+            np.concatenate([axes.get_xlim(), *(curve.index for curve in curves)])
+        )
         low, high = (
-            100 * np.mean([np.interp(sizes, curve.index, curve[end]) for curve in curves], axis=0)
+            100
+            * np.mean(
+                [np.interp(sizes, curve.index, curve[end]) for curve in curves], axis=0
+            )
             for end in ("low", "high")
         )
         colour = data.look(ArmSize(*cells[0].cell[1:])).colour
@@ -145,12 +215,29 @@ def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> No
         axes.fill_between(sizes, low, high, color=colour, alpha=0.25, linewidth=0)
 
 
-def _counted_shares(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:
+def _counted_shares(
+    axes: Axes, data: FigureData, shares: Sequence[ServedShare]
+) -> None:
     for one in shares:
         style = data.look(ArmSize(*one.cell[1:])).line_style() | {"linestyle": "none"}
-        axes.plot(one.tier_blocks, fmean(one.predicted), "x", color=style["color"], zorder=2, clip_on=False)
+        axes.plot(
+            one.tier_blocks,
+            fmean(one.predicted),
+            "x",
+            color=style["color"],
+            zorder=2,
+            clip_on=False,
+        )
         half = None if np.isnan(one.half_width) else one.half_width
-        axes.errorbar(one.tier_blocks, one.served, yerr=half, capsize=3, zorder=3, clip_on=False, **style)
+        axes.errorbar(
+            one.tier_blocks,
+            one.served,
+            yerr=half,
+            capsize=3,
+            zorder=3,
+            clip_on=False,
+            **style,
+        )
 
 
 def _sizes_axis(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:
@@ -163,7 +250,11 @@ def _sizes_axis(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> 
     run = next(run for run in data.runs if run.cell.model == shares[0].cell[0])
     per_block = BLOCK_TOKENS * (run.kv_bytes_per_token or np.nan) / 2**30
     above = axes.secondary_xaxis(
-        "top", functions=(lambda size: np.multiply(size, per_block), lambda gib: np.divide(gib, per_block))
+        "top",
+        functions=(
+            lambda size: np.multiply(size, per_block),
+            lambda gib: np.divide(gib, per_block),
+        ),
     )
     logarithmic(above.xaxis)
     above.set_xlabel("GiB")
@@ -171,14 +262,31 @@ def _sizes_axis(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> 
 
 def working_set(data: FigureData) -> Figure:
     """Tokens of the distinct prefixes at each level against what the device and the CPU tiers hold."""
-    known = {model: {key: tiers for key, tiers in data.tiers.items() if key[0] == model} for model in data.models}
-    capacities = [size for tiers in data.tiers.values() for size in (tiers.device, tiers.cpu)]
+    known = {
+        model: {key: tiers for key, tiers in data.tiers.items() if key[0] == model}
+        for model in data.models
+    }
+    capacities = [
+        size for tiers in data.tiers.values() for size in (tiers.device, tiers.cpu)
+    ]
     if not any(size > 0 for size in capacities):
         raise NothingToDraw("the runs do not say what their caches hold")
-    if not any(tokens > 0 for tiers in data.tiers.values() for tokens in tiers.working_set.values()):
-        raise NothingToDraw("the workload has no shared prefixes, or the runs do not say how many")
+    if not any(
+        tokens > 0
+        for tiers in data.tiers.values()
+        for tokens in tiers.working_set.values()
+    ):
+        raise NothingToDraw(
+            "the workload has no shared prefixes, or the runs do not say how many"
+        )
     handles = [
-        Line2D([], [], color="#333333", marker="o", label="distinct prefixes of the workload"),
+        Line2D(
+            [],
+            [],
+            color="#333333",
+            marker="o",
+            label="distinct prefixes of the workload",
+        ),
         Line2D([], [], color=_DEVICE, linewidth=2, label="device cache"),
         Line2D([], [], color=_TIER, linestyle="--", label="CPU tier (by its blocks)"),
     ]
@@ -187,7 +295,10 @@ def working_set(data: FigureData) -> Figure:
         _capacities(panel.axes, known[panel.model], data.unit)
         panel.axes.set_title(panel.model)
         panel.axes.set_ylabel("tokens" if panel.left else "")
-    low, high = min(panel.axes.dataLim.y0 for panel in shown), max(panel.axes.dataLim.y1 for panel in shown)
+    low, high = (
+        min(panel.axes.dataLim.y0 for panel in shown),
+        max(panel.axes.dataLim.y1 for panel in shown),
+    )
     for panel in shown:
         logarithmic(panel.axes.yaxis)
         panel.axes.set_ylim(low / 1.6, high * 1.8)
@@ -195,28 +306,59 @@ def working_set(data: FigureData) -> Figure:
 
 
 def _capacities(axes: Axes, cells: Mapping[CellKey, Tiers], unit: LevelUnit) -> None:
-    sets = {level: tokens for tiers in cells.values() for level, tokens in tiers.working_set.items()}
+    sets = {
+        level: tokens
+        for tiers in cells.values()
+        for level, tokens in tiers.working_set.items()
+    }
     levels = sorted(sets)
     axes.set_yscale("log")
     if any(sets.values()):
         axes.plot(levels, [sets[level] for level in levels], "o-", color="#333333")
-        _label(axes, 0.01, sets[levels[0]], f"prefixes: {sets[levels[0]]:,.0f}", "#333333", ha="left")
+        _label(
+            axes,
+            0.01,
+            sets[levels[0]],
+            f"prefixes: {sets[levels[0]]:,.0f}",
+            "#333333",
+            ha="left",
+        )
     if levels:
         level_axis(axes, levels, unit.axis)
-    held = sorted({(key[2], tiers.cpu) for key, tiers in cells.items() if tiers.cpu > 0})
+    held = sorted(
+        {(key[2], tiers.cpu) for key, tiers in cells.items() if tiers.cpu > 0}
+    )
     for rank, (blocks, tokens) in enumerate(held):
-        axes.axhline(tokens, color=_TIER, linestyle=("--", ":", "-.")[rank % 3], linewidth=1.4)
-        _label(axes, 0.6, tokens, f"{blocks_label(blocks)} blocks: {tokens:,.0f}", _TIER)
+        axes.axhline(
+            tokens, color=_TIER, linestyle=("--", ":", "-.")[rank % 3], linewidth=1.4
+        )
+        _label(
+            axes, 0.6, tokens, f"{blocks_label(blocks)} blocks: {tokens:,.0f}", _TIER
+        )
     devices = [tiers.device for tiers in cells.values() if tiers.device > 0]
     for device in sorted({min(devices, default=0), max(devices, default=0)} - {0}):
         axes.axhline(device, color=_DEVICE, linewidth=2)
         # Below the line where another one is close above it.
         crowded = any(1 < tokens / device < 1.5 for _, tokens in held)
-        _label(axes, 0.99, device, f"device: {device:,.0f}", _DEVICE, va="top" if crowded else "bottom")
+        _label(
+            axes,
+            0.99,
+            device,
+            f"device: {device:,.0f}",
+            _DEVICE,
+            va="top" if crowded else "bottom",
+        )
 
 
 def _label(
-    axes: Axes, at: float, tokens: float, text: str, colour: str, *, ha: str = "right", va: str = "bottom"
+    axes: Axes,
+    at: float,
+    tokens: float,
+    text: str,
+    colour: str,
+    *,
+    ha: str = "right",
+    va: str = "bottom",
 ) -> None:
     """Write `text` beside a horizontal line; `at` is a share of the axis's width."""
     aside = (0, 3 if va == "bottom" else -3)
@@ -236,7 +378,9 @@ def _label(
 
 def pcp_kv_cache_usage(data: FigureData) -> Figure:
     """KV-cache usage of the device against concurrency."""
-    return against_concurrency(data, {"kv_cache_usage_percent": "KV cache in use, %"}, limits=(0, 105))
+    return against_concurrency(
+        data, {"kv_cache_usage_percent": "KV cache in use, %"}, limits=(0, 105)
+    )
 
 
 def pcp_prefix_cache_hits(data: FigureData) -> Figure:
@@ -250,7 +394,10 @@ def pcp_prefix_cache_hits(data: FigureData) -> Figure:
 
 def pcp_offload_traffic(data: FigureData) -> Figure:
     """KV cache moved between the device and the CPU tier against concurrency."""
-    columns = {"offload_store_mb_s": "stored to the tier, MB/s", "offload_load_mb_s": "loaded from the tier, MB/s"}
+    columns = {
+        "offload_store_mb_s": "stored to the tier, MB/s",
+        "offload_load_mb_s": "loaded from the tier, MB/s",
+    }
     return against_concurrency(data, columns)
 
 

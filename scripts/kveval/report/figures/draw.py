@@ -16,7 +16,13 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.host.errors import Failure
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import NothingToDraw, write_title
-from kveval.report.figures.names import MANIFEST, Extent, figure_names, figures_of, find_figure
+from kveval.report.figures.names import (
+    MANIFEST,
+    Extent,
+    figure_names,
+    figures_of,
+    find_figure,
+)
 
 STYLE = Path(__file__).with_name("style.mplstyle")
 
@@ -32,8 +38,12 @@ def draw(name: str, data: FigureData) -> Figure:
     """
     figure = find_figure(name, data.models)
     if figure is None:
-        raise FigureError(f"no figure {name!r}; there are {', '.join(figure_names(data.models))}")
-    function = getattr(import_module(f"kveval.report.figures.{figure.family}"), figure.entry.key)
+        raise FigureError(
+            f"no figure {name!r}; there are {', '.join(figure_names(data.models))}"
+        )
+    function = getattr(
+        import_module(f"kveval.report.figures.{figure.family}"), figure.entry.key
+    )
     with mpl.rc_context(fname=STYLE):
         drawn: Figure = function(data, figure.model) if figure.model else function(data)
         write_title(drawn, figure.title)
@@ -68,19 +78,27 @@ def write_family(family: str, data: FigureData, folder: Path) -> None:
     (levels, models, limits), for figures that are not useful with this extent.
     """
     extent = Extent(len(data.grid), len(data.models), GOODPUT in data.levels)
-    of_extent = f"not for {', '.join(f'{what}: {of}' for what, of in extent._asdict().items())}"
+    of_extent = (
+        f"not for {', '.join(f'{what}: {of}' for what, of in extent._asdict().items())}"
+    )
     figures = figures_of(data.models, family)
-    left_out = {figure.name: of_extent for figure in figures if not figure.entry.answers(extent)}
+    left_out = {
+        figure.name: of_extent for figure in figures if not figure.entry.answers(extent)
+    }
     drawn, lacking = [], {}
     folder.mkdir(parents=True, exist_ok=True)
     for name in (figure.name for figure in figures if figure.name not in left_out):
         try:
-            write_figure(name, data, [folder / f"{name}.{suffix}" for suffix in ("png", "svg")])
+            write_figure(
+                name, data, [folder / f"{name}.{suffix}" for suffix in ("png", "svg")]
+            )
             drawn.append(name)
         except NothingToDraw as nothing:
             lacking[name] = str(nothing)
     listed = {"drawn": drawn, "lacking": lacking, "left_out": left_out}
-    (folder / MANIFEST).write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(
+        json.dumps(listed, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def _lay_out(figure: Figure) -> None:
@@ -91,4 +109,6 @@ def _lay_out(figure: Figure) -> None:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:
-        axes.set_position(tuple(round(value, 6) for value in axes.get_position().bounds))
+        axes.set_position(
+            tuple(round(value, 6) for value in axes.get_position().bounds)
+        )

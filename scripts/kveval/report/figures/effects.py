@@ -15,9 +15,21 @@ from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import METRICS
 from kveval.report.data.figures import FigureData
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.figures.axes import GREY, PALE, NothingToDraw, cell_axis, heatmap, model_rows, panels
+from kveval.report.figures.axes import (
+    GREY,
+    PALE,
+    NothingToDraw,
+    cell_axis,
+    heatmap,
+    model_rows,
+    panels,
+)
 
-VERDICT_COLOURS = {words.BETTER: "#0072B2", words.WORSE: "#D55E00", words.PARITY: "#009E73"}
+VERDICT_COLOURS = {
+    words.BETTER: "#0072B2",
+    words.WORSE: "#D55E00",
+    words.PARITY: "#009E73",
+}
 # Verdicts on what idle arms cost; they have squares, and are in the key where there are any.
 _IDLE_COLOURS = {words.WORSE_IDLE: "#D55E00", words.IDLE: "#CC79A7"}
 _SHOWN = ("throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
@@ -29,14 +41,28 @@ def effect_plot(data: FigureData) -> Figure:
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
     if not metrics:
         raise NothingToDraw(_NO_COMPARISON)
-    arms = {model: [cell for cell in data.cells_of(model) if _is_arm(data, cell)] for model in data.models}
-    figure, grid = model_rows(data, len(metrics), cells=lambda model: arms[model], handles=_key(data.comparison))
+    arms = {
+        model: [cell for cell in data.cells_of(model) if _is_arm(data, cell)]
+        for model in data.models
+    }
+    figure, grid = model_rows(
+        data,
+        len(metrics),
+        cells=lambda model: arms[model],
+        handles=_key(data.comparison),
+    )
     for column, metric in zip(grid.T, metrics, strict=True):
         table = _against_baselines(data, metric)
         widest = _widest(table, data.margin)
         for axes, model in zip(column, data.models, strict=True):
             cells = arms[model]
-            axes.axvspan(-100 * data.margin, 100 * data.margin, color="#000000", alpha=0.07, linewidth=0)
+            axes.axvspan(
+                -100 * data.margin,
+                100 * data.margin,
+                color="#000000",
+                alpha=0.07,
+                linewidth=0,
+            )
             axes.axvline(0, color=GREY, linewidth=0.9)
             for place, cell in enumerate(cells):
                 rows = data.rows(table, model, cell)
@@ -44,10 +70,16 @@ def effect_plot(data: FigureData) -> Figure:
                     _effect(axes, place, rows.iloc[0], widest)
             cell_axis(axes, cells, labels=metric == metrics[0])
             axes.set_xlim(-widest, widest)
-            axes.set_title(f"{model}, {data.unit.at(data.common_level(model))}" if metric == metrics[0] else " ")
+            axes.set_title(
+                f"{model}, {data.unit.at(data.common_level(model))}"
+                if metric == metrics[0]
+                else " "
+            )
             if model == data.models[-1]:
                 better = "right" if METRICS[metric] else "left"
-                axes.set_xlabel(f"{METRIC_TITLES[metric]}: effect,\n% of baseline (better: {better})")
+                axes.set_xlabel(
+                    f"{METRIC_TITLES[metric]}: effect,\n% of baseline (better: {better})"
+                )
     return figure
 
 
@@ -57,28 +89,53 @@ def _widest(table: pd.DataFrame, margin: float) -> float:
     Very wide intervals may extend beyond the axis.
     """
     effects = float(table["effect_percent"].abs().max())
-    intervals = float(np.nanmax(table[["low_percent", "high_percent"]].abs().to_numpy(dtype=float), initial=0.0))
-    return float(np.nanmax([250 * margin, 1.05 * effects, min(1.05 * intervals, max(2.5 * effects, 100))]))
+    intervals = float(
+        np.nanmax(
+            table[["low_percent", "high_percent"]].abs().to_numpy(dtype=float),
+            initial=0.0,
+        )
+    )
+    return float(
+        np.nanmax(
+            [
+                250 * margin,
+                1.05 * effects,
+                min(1.05 * intervals, max(2.5 * effects, 100)),
+            ]
+        )
+    )
 
 
 def _against_baselines(data: FigureData, metric: str) -> pd.DataFrame:
     """The comparisons of arms with baselines, without those of arms with each other."""
     table = data.comparison[data.comparison["metric"] == metric]
-    against = table["baseline"].map(lambda name: str(name).split("/")[1] if "/" in str(name) else "")
+    against = table["baseline"].map(
+        lambda name: str(name).split("/")[1] if "/" in str(name) else ""
+    )
     return table[against.isin(data.baselines) | (against == "")]
 
 
 def _is_arm(data: FigureData, cell: ArmSize) -> bool:
-    return cell.scenario not in data.baselines or cell.scenario in data.compared_baselines
+    return (
+        cell.scenario not in data.baselines or cell.scenario in data.compared_baselines
+    )
 
 
 def _key(comparison: pd.DataFrame) -> list[Line2D]:
     named = {**VERDICT_COLOURS, words.INCONCLUSIVE: PALE}
-    handles = [Line2D([], [], color=colour, marker="o", label=verdict) for verdict, colour in named.items()]
+    handles = [
+        Line2D([], [], color=colour, marker="o", label=verdict)
+        for verdict, colour in named.items()
+    ]
     for verdict, colour in _IDLE_COLOURS.items():
         if (comparison["verdict"] == verdict).any():
             handles.append(Line2D([], [], color=colour, marker="s", label=verdict))
-    return [*handles, Line2D([], [], color=PALE, marker="o", markerfacecolor="white", label="no verdict")]
+    return [
+        *handles,
+        Line2D(
+            [], [], color=PALE, marker="o", markerfacecolor="white", label="no verdict"
+        ),
+    ]
 
 
 def _effect(axes: Axes, place: int, row: pd.Series[float], widest: float) -> None:
@@ -88,12 +145,30 @@ def _effect(axes: Axes, place: int, row: pd.Series[float], widest: float) -> Non
     colour = colours.get(verdict, PALE)
     point = "s" if verdict in _IDLE_COLOURS else "o"
     if np.isfinite(row["low_percent"]):
-        axes.plot([row["low_percent"], row["high_percent"]], [place, place], color=colour, linewidth=1.8)
+        axes.plot(
+            [row["low_percent"], row["high_percent"]],
+            [place, place],
+            color=colour,
+            linewidth=1.8,
+        )
         for end, marker in ((row["low_percent"], "<"), (row["high_percent"], ">")):
             if abs(end) > widest:
                 # The interval extends beyond the panel.
-                axes.plot(np.clip(end, -widest, widest), place, marker, color=colour, clip_on=False, markersize=4)
-    axes.plot(row["effect_percent"], place, point, color=colour, markerfacecolor=colour if stated else "white")
+                axes.plot(
+                    np.clip(end, -widest, widest),
+                    place,
+                    marker,
+                    color=colour,
+                    clip_on=False,
+                    markersize=4,
+                )
+    axes.plot(
+        row["effect_percent"],
+        place,
+        point,
+        color=colour,
+        markerfacecolor=colour if stated else "white",
+    )
 
 
 def performance_delta_heatmap_all(data: FigureData) -> Figure:
@@ -115,10 +190,29 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
         coloured = np.where(decided, value, np.nan)
         bar = {"location": "top", "label": "% of baseline (blue: better)", "aspect": 30}
         names = [cell.label if metric == metrics[0] else "" for cell in cells]
-        heatmap(axes, coloured, text, (data.models, names), cbar_kws=bar, vmin=-widest, vmax=widest, cmap=colours)
+        heatmap(
+            axes,
+            coloured,
+            text,
+            (data.models, names),
+            cbar_kws=bar,
+            vmin=-widest,
+            vmax=widest,
+            cmap=colours,
+        )
         for place, at in np.argwhere(np.isfinite(value) & ~decided):
-            axes.text(at + 0.5, place + 0.5, text[place, at], ha="center", va="center", fontsize=8, color=GREY)
-        tilt = {"rotation": 30, "ha": "right"} if len(data.models) > 1 else {"rotation": 0}
+            axes.text(
+                at + 0.5,
+                place + 0.5,
+                text[place, at],
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=GREY,
+            )
+        tilt = (
+            {"rotation": 30, "ha": "right"} if len(data.models) > 1 else {"rotation": 0}
+        )
         axes.set_xticks(axes.get_xticks(), data.models, **tilt)
         axes.set_title(METRIC_TITLES[metric])
     return figure
@@ -129,10 +223,19 @@ def _signed(value: float) -> str:
     return f"{value:+.0f}" if np.isfinite(value) and round(value) else "0"
 
 
-def _effects(data: FigureData, metric: str, cells: Sequence[ArmSize]) -> tuple[np.ndarray, np.ndarray]:
+def _effects(
+    data: FigureData, metric: str, cells: Sequence[ArmSize]
+) -> tuple[np.ndarray, np.ndarray]:
     """Effects in per cent, cells x models, and whether each has a verdict."""
     table = _against_baselines(data, metric)
     rows = {cell_of(row): row for row in table.to_dict("records")}
-    found = [[rows.get((model, cell.scenario, cell.cpu_blocks), {}) for model in data.models] for cell in cells]
-    value = np.array([[row.get("effect_percent", np.nan) for row in line] for line in found])
-    return value, np.array([[row.get("verdict") in words.DECIDED for row in line] for line in found])
+    found = [
+        [rows.get((model, cell.scenario, cell.cpu_blocks), {}) for model in data.models]
+        for cell in cells
+    ]
+    value = np.array(
+        [[row.get("effect_percent", np.nan) for row in line] for line in found]
+    )
+    return value, np.array(
+        [[row.get("verdict") in words.DECIDED for row in line] for line in found]
+    )

@@ -32,7 +32,14 @@ _PANELS = 40
 def draw_history(series: Sequence[BuildSeries]) -> Figure:
     """Return one metric of several cells over builds, a panel for each series."""
     handles = [
-        Line2D([], [], color=GREY, marker="o", linestyle="", label="mean of a build's runs, 95 % interval"),
+        Line2D(
+            [],
+            [],
+            color=GREY,
+            marker="o",
+            linestyle="",
+            label="mean of a build's runs, 95 % interval",
+        ),
         Line2D([], [], color=GREY, label="mean between changes"),
         Patch(color=_BETTER, alpha=0.3, label="better: the change lies here (95 %)"),
         Patch(color=_WORSE, alpha=0.3, label="worse"),
@@ -48,7 +55,15 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
     ends = np.array([(build.low, build.high) for build in series.builds]).T
     colour = look_of(series.cell[1]).colour
     away = np.abs(np.where(np.isfinite(ends), ends, means) - means)
-    axes.errorbar(range(len(means)), means, yerr=away, fmt="o", markersize=3, linewidth=0.8, color=colour)
+    axes.errorbar(
+        range(len(means)),
+        means,
+        yerr=away,
+        fmt="o",
+        markersize=3,
+        linewidth=0.8,
+        color=colour,
+    )
     changes = series.changes
     bounds = [0, *(change.at for change in changes), len(means)]
     for start, end in itertools.pairwise(bounds):
@@ -56,9 +71,15 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
         axes.hlines(level, start - 0.5, end - 0.5, color=GREY, linewidth=1.6)
     for change in changes:
         theta = change.difference.theta
-        shade = _BETTER if (theta > 0) == HIGHER_IS_BETTER.get(series.metric, True) else _WORSE
+        shade = (
+            _BETTER
+            if (theta > 0) == HIGHER_IS_BETTER.get(series.metric, True)
+            else _WORSE
+        )
         # A change at `at` happened between the builds at - 1 and at.
-        axes.axvspan(change.earliest - 1, change.latest, color=shade, alpha=0.3, linewidth=0)
+        axes.axvspan(
+            change.earliest - 1, change.latest, color=shade, alpha=0.3, linewidth=0
+        )
         axes.annotate(
             f"{percent(theta):+.1f} %\n{series.builds[change.at].label}",
             (change.at, 1),
@@ -71,7 +92,13 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
         )
     step = max(1, -(-len(means) // _LABELS))
     shown = range(0, len(means), step)
-    axes.set_xticks(shown, [series.builds[number].label for number in shown], rotation=45, ha="right", fontsize=7)
+    axes.set_xticks(
+        shown,
+        [series.builds[number].label for number in shown],
+        rotation=45,
+        ha="right",
+        fontsize=7,
+    )
     axes.xaxis.set_minor_locator(FixedLocator(list(range(len(means)))))
     axes.set_xlim(-0.7, len(means) - 0.3)
     axes.margins(y=0.2)
@@ -84,14 +111,20 @@ def series_title(series: BuildSeries) -> str:
     """Return the name of a series: its cell, the level, the hardware."""
     model, scenario, blocks = series.cell
     said = f"{model} {ArmSize(scenario, blocks).label}, level {series.level}"
-    return f"{said}, hardware {series.conditions['hardware']}" if series.conditions["hardware"] else said
+    return (
+        f"{said}, hardware {series.conditions['hardware']}"
+        if series.conditions["hardware"]
+        else said
+    )
 
 
 def shown_series(series: Sequence[BuildSeries]) -> Sequence[BuildSeries]:
     """Return the series that a figure shows: at most 40, those with the most changes, then the most builds."""
     if len(series) <= _PANELS:
         return series
-    return sorted(series, key=lambda each: (-len(each.changes), -len(each.builds)))[:_PANELS]
+    return sorted(series, key=lambda each: (-len(each.changes), -len(each.builds)))[
+        :_PANELS
+    ]
 
 
 def write_history(series: Sequence[BuildSeries], folder: Path) -> list[Path]:

@@ -52,7 +52,13 @@ class FigureEntry:
         """Whether the figure is useful for a campaign of this extent."""
         several = extent.levels > 2
         wide = several or extent.models > 1
-        useful = {"always": True, "few": not several, "several": several, "wide": wide, "limited": extent.limits}
+        useful = {
+            "always": True,
+            "few": not several,
+            "several": several,
+            "wide": wide,
+            "limited": extent.limits,
+        }
         return useful[self.useful]
 
     @property
@@ -62,33 +68,142 @@ class FigureEntry:
 
 
 FIGURES = (
-    FigureEntry("throughput_by_arm", "arms", "across models", "How much does each arm deliver?", "few"),
-    FigureEntry("ttft_by_arm", "arms", "across models", "How long does the first token take with each arm?", "few"),
     FigureEntry(
-        "peak_throughput_all_scenarios", "arms", "across models", "How much does each arm deliver at most?", "several"
+        "throughput_by_arm",
+        "arms",
+        "across models",
+        "How much does each arm deliver?",
+        "few",
     ),
     FigureEntry(
-        "throughput_curve_{model}_all", "throughput", "model", "How does throughput grow with load? {model}", "several"
+        "ttft_by_arm",
+        "arms",
+        "across models",
+        "How long does the first token take with each arm?",
+        "few",
     ),
     FigureEntry(
-        "effect_plot", "effects", "across models", "How far is each arm from its baseline, and how sure is it?", "wide"
+        "peak_throughput_all_scenarios",
+        "arms",
+        "across models",
+        "How much does each arm deliver at most?",
+        "several",
     ),
-    FigureEntry("performance_delta_heatmap_all", "effects", "across models", "Which arm pays for which model?", "wide"),
-    FigureEntry("latency_comparison_all", "arms", "across models", "How long do requests take?", "several"),
-    FigureEntry("benchmark_results", "throughput", "across models", "What does throughput cost in latency?", "several"),
-    FigureEntry("goodput", "throughput", "across models", "How much meets the limits?", "limited"),
-    FigureEntry("hit_rates_by_tier", "caches", "offload", "Where do the prompt tokens come from?"),
-    FigureEntry("reuse_by_tier_size", "caches", "reuse", "Does a tier of each size serve what it should?"),
-    FigureEntry("pcp_prefix_cache_hits", "caches", "offload", "How do hit rates change with load?", "several"),
-    FigureEntry("pcp_offload_traffic", "caches", "offload", "How much KV cache moves to and from the tier?", "several"),
-    FigureEntry("pcp_lmcache", "caches", "offload", "What does LMCache count itself?", "several"),
-    FigureEntry("working_set", "caches", "tiers", "Do the prefixes fit into the caches?", "several"),
-    FigureEntry("pcp_kv_cache_usage", "caches", "system", "How full is the device's KV cache?", "several"),
-    FigureEntry("pcp_request_queues", "system", "system", "Do requests wait in the server?", "several"),
-    FigureEntry("pcp_memory_usage", "system", "system", "How much memory does each arm take?", "several"),
-    FigureEntry("pcp_gpu_vs_throughput", "system", "system", "Is the device busy?", "several"),
-    FigureEntry("pcp_correlation_heatmap", "system", "system", "What is correlated with throughput?", "several"),
-    FigureEntry("level_timeline_{model}", "recordings", "system", "What happens during a level? {model}"),
+    FigureEntry(
+        "throughput_curve_{model}_all",
+        "throughput",
+        "model",
+        "How does throughput grow with load? {model}",
+        "several",
+    ),
+    FigureEntry(
+        "effect_plot",
+        "effects",
+        "across models",
+        "How far is each arm from its baseline, and how sure is it?",
+        "wide",
+    ),
+    FigureEntry(
+        "performance_delta_heatmap_all",
+        "effects",
+        "across models",
+        "Which arm pays for which model?",
+        "wide",
+    ),
+    FigureEntry(
+        "latency_comparison_all",
+        "arms",
+        "across models",
+        "How long do requests take?",
+        "several",
+    ),
+    FigureEntry(
+        "benchmark_results",
+        "throughput",
+        "across models",
+        "What does throughput cost in latency?",
+        "several",
+    ),
+    FigureEntry(
+        "goodput",
+        "throughput",
+        "across models",
+        "How much meets the limits?",
+        "limited",
+    ),
+    FigureEntry(
+        "hit_rates_by_tier",
+        "caches",
+        "offload",
+        "Where do the prompt tokens come from?",
+    ),
+    FigureEntry(
+        "reuse_by_tier_size",
+        "caches",
+        "reuse",
+        "Does a tier of each size serve what it should?",
+    ),
+    FigureEntry(
+        "pcp_prefix_cache_hits",
+        "caches",
+        "offload",
+        "How do hit rates change with load?",
+        "several",
+    ),
+    FigureEntry(
+        "pcp_offload_traffic",
+        "caches",
+        "offload",
+        "How much KV cache moves to and from the tier?",
+        "several",
+    ),
+    FigureEntry(
+        "pcp_lmcache", "caches", "offload", "What does LMCache count itself?", "several"
+    ),
+    FigureEntry(
+        "working_set",
+        "caches",
+        "tiers",
+        "Do the prefixes fit into the caches?",
+        "several",
+    ),
+    FigureEntry(
+        "pcp_kv_cache_usage",
+        "caches",
+        "system",
+        "How full is the device's KV cache?",
+        "several",
+    ),
+    FigureEntry(
+        "pcp_request_queues",
+        "system",
+        "system",
+        "Do requests wait in the server?",
+        "several",
+    ),
+    FigureEntry(
+        "pcp_memory_usage",
+        "system",
+        "system",
+        "How much memory does each arm take?",
+        "several",
+    ),
+    FigureEntry(
+        "pcp_gpu_vs_throughput", "system", "system", "Is the device busy?", "several"
+    ),
+    FigureEntry(
+        "pcp_correlation_heatmap",
+        "system",
+        "system",
+        "What is correlated with throughput?",
+        "several",
+    ),
+    FigureEntry(
+        "level_timeline_{model}",
+        "recordings",
+        "system",
+        "What happens during a level? {model}",
+    ),
 )
 FAMILIES = tuple(dict.fromkeys(entry.family for entry in FIGURES))
 
@@ -118,7 +233,9 @@ class FigureName:
     @property
     def caption(self) -> str:
         """The caption: the text of report/captions/KEY.rst on one line."""
-        return " ".join((CAPTIONS / f"{self.entry.key}.rst").read_text(encoding="utf-8").split())
+        return " ".join(
+            (CAPTIONS / f"{self.entry.key}.rst").read_text(encoding="utf-8").split()
+        )
 
 
 def figure_names(models: Iterable[str]) -> list[str]:
@@ -144,21 +261,33 @@ def find_figure(name: str, models: Iterable[str]) -> FigureName | None:
 
 def families_of(extent: Extent) -> list[str]:
     """Return the families with a figure that is useful for a campaign of this extent."""
-    return list(dict.fromkeys(entry.family for entry in FIGURES if entry.answers(extent)))
+    return list(
+        dict.fromkeys(entry.family for entry in FIGURES if entry.answers(extent))
+    )
 
 
 def drawn_figures(folders: Iterable[Path]) -> tuple[list[Path], dict[str, str]]:
     """Return the figures (PNG) in the folders of families, and name -> missing data of those that were not drawn."""
     listed = {folder: _listed(folder) for folder in folders}
-    drawn = [folder / f"{name}.png" for folder, of in listed.items() for name in of["drawn"]]
-    return drawn, {name: lacking for of in listed.values() for name, lacking in of["lacking"].items()}
+    drawn = [
+        folder / f"{name}.png" for folder, of in listed.items() for name in of["drawn"]
+    ]
+    return drawn, {
+        name: lacking
+        for of in listed.values()
+        for name, lacking in of["lacking"].items()
+    }
 
 
 def drawn_figure(folder: Path, file: str) -> Path:
     """Return a family's figure by the name of its file. Raises NotDrawnError, with the reason, where there is none."""
     listed, name = _listed(folder), Path(file).stem
     if name not in listed["drawn"]:
-        reason = listed["lacking"].get(name) or listed["left_out"].get(name) or "nothing of its model was measured"
+        reason = (
+            listed["lacking"].get(name)
+            or listed["left_out"].get(name)
+            or "nothing of its model was measured"
+        )
         raise NotDrawnError(
             f"{file}: not drawn: {reason}; drawn with it: {', '.join(listed['drawn']) or 'nothing'}",
             code="not_drawn",
@@ -169,5 +298,7 @@ def drawn_figure(folder: Path, file: str) -> Path:
 
 
 def _listed(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(
+        (folder / MANIFEST).read_text(encoding="utf-8")
+    )
     return content

@@ -13,7 +13,12 @@ from matplotlib.figure import Figure
 from kveval.analysis.cells import ArmSize
 from kveval.analysis.system.timelines import timeline
 from kveval.report.data.figures import FigureData
-from kveval.report.figures.axes import NothingToDraw, panels, say_not_recorded, thousands
+from kveval.report.figures.axes import (
+    NothingToDraw,
+    panels,
+    say_not_recorded,
+    thousands,
+)
 
 # Title of a column of panels -> the entries of metrics.yaml, or of `_entries`, drawn there -> their line styles.
 _COLUMNS: dict[str, dict[str, str]] = {
@@ -22,7 +27,10 @@ _COLUMNS: dict[str, dict[str, str]] = {
         "prefix_cache_hit_percent": "-",
         "behind_device_percent": ":",
     },
-    "requests: running (line),\nwaiting (dots)": {"requests_running": "-", "requests_waiting": ":"},
+    "requests: running (line),\nwaiting (dots)": {
+        "requests_running": "-",
+        "requests_waiting": ":",
+    },
     "host CPU time not idle, %": {"cpu_utilisation_percent": "-"},
 }
 _PERCENT = 105
@@ -31,33 +39,60 @@ _PERCENT = 105
 def level_timeline(data: FigureData, model: str) -> Figure:
     """Timelines of the level at which cells are compared, for the first run of each cell: a row of panels per cell."""
     level, entries = data.common_level(model), _entries(data.metrics)
-    cells = [(cell, window) for cell in data.cells_of(model) if (window := _window(data, model, cell, level))]
+    cells = [
+        (cell, window)
+        for cell in data.cells_of(model)
+        if (window := _window(data, model, cell, level))
+    ]
     drawn = {}
     for cell, (run, start, end) in cells:
         parquet = data.recordings[(model, cell.scenario, cell.cpu_blocks), run]
         for name in (name for lines in _COLUMNS.values() for name in lines):
             if name in entries:
-                drawn[cell, name] = timeline(parquet, entries[name], data.server_version, start, end)
+                drawn[cell, name] = timeline(
+                    parquet, entries[name], data.server_version, start, end
+                )
     shown = {
         title: lines
         for title, lines in _COLUMNS.items()
-        if any(drawn.get((cell, name)) is not None for cell, _ in cells for name in lines)
+        if any(
+            drawn.get((cell, name)) is not None for cell, _ in cells for name in lines
+        )
     }
     if not shown:
-        raise NothingToDraw(f"{model}: no recording of the level at which cells are compared")
-    figure, grid = panels(data, (len(cells), len(shown)), 1.0 if len(cells) > 4 else 1.35)
+        raise NothingToDraw(
+            f"{model}: no recording of the level at which cells are compared"
+        )
+    figure, grid = panels(
+        data, (len(cells), len(shown)), 1.0 if len(cells) > 4 else 1.35
+    )
     for place, (cell, (_, start, end)) in enumerate(cells):
         last = place == len(cells) - 1
         for axes, (title, lines) in zip(grid[place], shown.items(), strict=True):
-            _draw_series(axes, data.look(cell).colour, [(drawn.get((cell, name)), lines[name]) for name in lines])
+            _draw_series(
+                axes,
+                data.look(cell).colour,
+                [(drawn.get((cell, name)), lines[name]) for name in lines],
+            )
             axes.set_xlim(0, (end - start) / 1e9)
-            axes.set_title(title if place == 0 else "", fontsize=8.5, fontweight="normal")
+            axes.set_title(
+                title if place == 0 else "", fontsize=8.5, fontweight="normal"
+            )
             axes.set_xlabel(f"s of the window, {data.unit.at(level)}" if last else "")
             axes.tick_params(labelbottom=last)
-        grid[place, 0].set_ylabel(cell.label.replace(" ", "\n"), rotation=0, ha="right", va="center", fontsize=8)
+        grid[place, 0].set_ylabel(
+            cell.label.replace(" ", "\n"),
+            rotation=0,
+            ha="right",
+            va="center",
+            fontsize=8,
+        )
     for column, title in zip(grid.T, shown, strict=True):
         # The panels of a column have the same scale, so that cells can be compared.
-        highest = max((axes.dataLim.y1 for axes in column if np.isfinite(axes.dataLim.y1)), default=1.0)
+        highest = max(
+            (axes.dataLim.y1 for axes in column if np.isfinite(axes.dataLim.y1)),
+            default=1.0,
+        )
         for axes in column:
             axes.set_ylim(0, _PERCENT if "%" in title else 1.1 * highest or 1.0)
             thousands(axes.yaxis, 3)
@@ -66,13 +101,21 @@ def level_timeline(data: FigureData, model: str) -> Figure:
 
 def _entries(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The entries of metrics.yaml, and the hits behind the device as a share of all prompt tokens."""
-    device, behind = metrics.get("prefix_cache_hit_percent"), metrics.get("external_cache_hit_percent")
+    device, behind = (
+        metrics.get("prefix_cache_hit_percent"),
+        metrics.get("external_cache_hit_percent"),
+    )
     if not device or not behind:
         return dict(metrics)
-    return {**metrics, "behind_device_percent": {**behind, "denominator": device["denominator"]}}
+    return {
+        **metrics,
+        "behind_device_percent": {**behind, "denominator": device["denominator"]},
+    }
 
 
-def _draw_series(axes: Axes, colour: str, lines: Sequence[tuple[pd.Series[float] | None, str]]) -> None:
+def _draw_series(
+    axes: Axes, colour: str, lines: Sequence[tuple[pd.Series[float] | None, str]]
+) -> None:
     for values, style in lines:
         if values is not None:
             axes.plot(values.index, values, style, color=colour, linewidth=1.1)
@@ -80,7 +123,9 @@ def _draw_series(axes: Axes, colour: str, lines: Sequence[tuple[pd.Series[float]
         say_not_recorded(axes, va="center", fontsize=8)
 
 
-def _window(data: FigureData, model: str, cell: ArmSize, level: int | None) -> tuple[int, int, int] | None:
+def _window(
+    data: FigureData, model: str, cell: ArmSize, level: int | None
+) -> tuple[int, int, int] | None:
     """Return the first run of a level that has a recording, and its window (ns since 1970, UTC)."""
     rows = data.rows(data.levels, model, cell)
     key = (model, cell.scenario, cell.cpu_blocks)

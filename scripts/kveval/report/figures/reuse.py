@@ -42,11 +42,15 @@ def draw_curves(curves: Sequence[CurvePanel]) -> Figure:
         Line2D([], [], color=GREY, linestyle=":", label="sizes in the campaign"),
     ]
     columns = min(2, len(curves))
-    figure, grid = panels(None, (-(-len(curves) // columns), columns), 2.9, handles=handles)
+    figure, grid = panels(
+        None, (-(-len(curves) // columns), columns), 2.9, handles=handles
+    )
     for panel, axes in zip(curves, grid.flat, strict=False):
         _panel(axes, panel)
     top = max(panel.curve.ceiling for panel in curves)
-    left, right = zip(*(axes.get_xlim() for axes in grid.flat[: len(curves)]), strict=True)
+    left, right = zip(
+        *(axes.get_xlim() for axes in grid.flat[: len(curves)]), strict=True
+    )
     for axes in grid.flat:
         axes.set_xlim(min(left), max(right))
         axes.set_ylim(0, min(103, 118 * top + 1))
@@ -62,9 +66,17 @@ def draw_curves(curves: Sequence[CurvePanel]) -> Figure:
 def _panel(axes: Axes, panel: CurvePanel) -> None:
     blocks = panel.curve.sizes / BLOCK_TOKENS
     most = max([*panel.asked, float(blocks.max(initial=1)) * 1.5])
-    least = min([*(size for size in panel.asked if size), float(blocks.min(initial=most))]) / 2
+    least = (
+        min([*(size for size in panel.asked if size), float(blocks.min(initial=most))])
+        / 2
+    )
     shares = 100 * panel.curve.served / max(1, panel.curve.prompt_tokens)
-    axes.step(np.concatenate(([least], blocks, [most])), np.append(shares, shares[-1]), where="post", color=_CURVE)
+    axes.step(
+        np.concatenate(([least], blocks, [most])),
+        np.append(shares, shares[-1]),
+        where="post",
+        color=_CURVE,
+    )
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(PLAIN)
     axes.set_xlim(least, most)

@@ -43,7 +43,13 @@ _NAMES = {
 
 def pcp_request_queues(data: FigureData) -> Figure:
     """Requests running and waiting in the server against concurrency."""
-    return against_concurrency(data, {"requests_running": "requests running", "requests_waiting": "requests waiting"})
+    return against_concurrency(
+        data,
+        {
+            "requests_running": "requests running",
+            "requests_waiting": "requests waiting",
+        },
+    )
 
 
 def pcp_memory_usage(data: FigureData) -> Figure:
@@ -65,8 +71,19 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
     for panel in shown:
         axes, model = panel.axes, panel.model
         for cell in data.cells_of(model):
-            means = data.rows(data.levels, model, cell).groupby("level")[[column, THROUGHPUT]].mean().dropna()
-            axes.plot(means[column], means[THROUGHPUT], linewidth=0.6, alpha=0.85, **data.look(cell).line_style())
+            means = (
+                data.rows(data.levels, model, cell)
+                .groupby("level")[[column, THROUGHPUT]]
+                .mean()
+                .dropna()
+            )
+            axes.plot(
+                means[column],
+                means[THROUGHPUT],
+                linewidth=0.6,
+                alpha=0.85,
+                **data.look(cell).line_style(),
+            )
         axes.set_xlim(min(axes.get_xlim()[0], 90), 101.5)
         from_zero(axes)
         thousands(axes.yaxis)
@@ -82,13 +99,21 @@ def pcp_correlation_heatmap(data: FigureData) -> Figure:
     found = {(row["x"], row["model"]): row for row in table.to_dict("records")}
     metrics = list(dict.fromkeys(table["x"]))
     if not metrics:
-        raise NothingToDraw("no model has enough cells and levels for a correlation, or no metric varies")
+        raise NothingToDraw(
+            "no model has enough cells and levels for a correlation, or no metric varies"
+        )
     figure, grid = panels(data, (1, 1), 0.32 * len(metrics) + 1.2)
     axes = grid[0, 0]
     cells = [[found.get((name, model)) for model in data.models] for name in metrics]
-    values = np.array([[cell["r"] if cell else np.nan for cell in row] for row in cells])
+    values = np.array(
+        [[cell["r"] if cell else np.nan for cell in row] for row in cells]
+    )
     said = np.array([[_said(cell) if cell else "" for cell in row] for row in cells])
-    bar = {"location": "top", "label": "correlation with ln throughput at equal concurrency", "aspect": 45}
+    bar = {
+        "location": "top",
+        "label": "correlation with ln throughput at equal concurrency",
+        "aspect": 45,
+    }
     names = data.models, [_NAMES[name] for name in metrics]
     heatmap(axes, values, said, names, cbar_kws=bar, cmap="PuOr_r", vmin=-1, vmax=1)
     shown = [cell for row in cells for cell in row if cell]

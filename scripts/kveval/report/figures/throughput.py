@@ -29,7 +29,9 @@ def throughput_curve_all(data: FigureData, model: str) -> Figure:
     figure, grid = panels(data, (1, 1), 4.0, legend=cells)
     axes = grid[0, 0]
     curves(axes, data, model, THROUGHPUT, geometric_interval)
-    from_zero(axes, highest_shown(data.levels[data.levels["model"] == model][THROUGHPUT]))
+    from_zero(
+        axes, highest_shown(data.levels[data.levels["model"] == model][THROUGHPUT])
+    )
     thousands(axes.yaxis)
     axes.set_ylabel("output throughput, tok/s")
     return figure
@@ -45,7 +47,11 @@ _QUANTITIES = {
 
 def benchmark_results(data: FigureData) -> Figure:
     """Throughput, TTFT, TPOT and end-to-end latency against concurrency, one row of panels per model."""
-    known = {column: label for column, label in _QUANTITIES.items() if data.levels[column].notna().any()}
+    known = {
+        column: label
+        for column, label in _QUANTITIES.items()
+        if data.levels[column].notna().any()
+    }
     figure, grid = panels(data, (len(data.models), len(known)), 2.1, legend=data.cells)
     for axes_of_column, (column, label) in zip(grid.T, known.items(), strict=True):
         values = data.levels[column]
@@ -67,7 +73,9 @@ def benchmark_results(data: FigureData) -> Figure:
 def goodput(data: FigureData) -> Figure:
     """Goodput, and the share of settled requests that met the limits, against load; one row of panels per model."""
     if GOODPUT not in data.levels or not data.levels[GOODPUT].notna().any():
-        raise NothingToDraw("no report kept requests with the latencies that are limited")
+        raise NothingToDraw(
+            "no report kept requests with the latencies that are limited"
+        )
     figure, grid = panels(data, (len(data.models), 2), 2.6, legend=data.cells)
     levels = data.levels.assign(met_percent=100 * data.levels["goodput_share"])
     limits = str(levels["goodput_limits"].iloc[0])
@@ -80,5 +88,9 @@ def goodput(data: FigureData) -> Figure:
         row[0].set_title(model)
         row[1].set_ylim(-3, 103)
         row[1].set_ylabel("met the limits, %")
-        row[1].set_title(limits if model == data.models[0] else " ", fontsize="medium", fontweight="normal")
+        row[1].set_title(
+            limits if model == data.models[0] else " ",
+            fontsize="medium",
+            fontweight="normal",
+        )
     return figure

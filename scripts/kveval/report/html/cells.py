@@ -26,7 +26,9 @@ def inline(text: object) -> Markup:
     """
     plain = str(text)
     # Parsing only cells with markup: most have none, and there are tens of thousands.
-    return Markup(_MARKDOWN.renderInline(plain)) if _MARKS.search(plain) else escape(plain)
+    return (
+        Markup(_MARKDOWN.renderInline(plain)) if _MARKS.search(plain) else escape(plain)
+    )
 
 
 def sort_key(text: str, number: bool) -> str:
@@ -55,8 +57,18 @@ def cell_attributes(text: str, number: bool) -> Markup:
     shown, key = _shown(text), sort_key(text, number)
     word = shown.partition(",")[0]
     word = words.WORSE if word == words.WORSE_IDLE else word
-    kind = word if word in words.DECIDED else "number" if number else "short" if len(shown) <= _SHORT else "prose"
-    sorting = Markup(' data-sort="{}"').format(key) if key != shown.casefold() else Markup()
+    kind = (
+        word
+        if word in words.DECIDED
+        else "number"
+        if number
+        else "short"
+        if len(shown) <= _SHORT
+        else "prose"
+    )
+    sorting = (
+        Markup(' data-sort="{}"').format(key) if key != shown.casefold() else Markup()
+    )
     return Markup(' class="{}"{}').format(kind, sorting)
 
 

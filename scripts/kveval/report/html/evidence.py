@@ -33,7 +33,13 @@ def evidence(plan: ReportPlan, measured: Measured, folder: Path) -> Section:
     models = [
         Section(f"Runs on {model}", arms, folded=True)
         for model in plan.models_by_size
-        if (arms := [_arm(measured, cell, folder) for cell in plan.cells_of(model) if measured.runs_of(cell)])
+        if (
+            arms := [
+                _arm(measured, cell, folder)
+                for cell in plan.cells_of(model)
+                if measured.runs_of(cell)
+            ]
+        )
     ]
     return Section(TITLE, [Paragraph(_SAID), *models])
 
@@ -46,14 +52,33 @@ def evidence_title(cell: CellKey) -> str:
 def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
     """The runs of one cell: a row per comparison, or per metric if it is not compared."""
     level, compared = measured.common_level(cell[0]), measured.compared_of(cell)
-    alone = [{"metric": metric, "level": level} for metric in METRIC_TITLES if metric in measured.levels]
+    alone = [
+        {"metric": metric, "level": level}
+        for metric in METRIC_TITLES
+        if metric in measured.levels
+    ]
     alone = alone if level is not None else []
-    rows = [_row(measured, cell, row, folder) for row in compared.to_dict("records") or alone]
-    header = ["quantity", "verdict", "effect, % (95 %)", "its runs", "against", "runs of that", measured.unit.heading]
-    return Section(evidence_title(cell), [Table(header, rows, frozenset({2, 6})).without_blank()])
+    rows = [
+        _row(measured, cell, row, folder)
+        for row in compared.to_dict("records") or alone
+    ]
+    header = [
+        "quantity",
+        "verdict",
+        "effect, % (95 %)",
+        "its runs",
+        "against",
+        "runs of that",
+        measured.unit.heading,
+    ]
+    return Section(
+        evidence_title(cell), [Table(header, rows, frozenset({2, 6})).without_blank()]
+    )
 
 
-def _row(measured: Measured, cell: CellKey, row: Mapping[Any, Any], folder: Path) -> list[str]:
+def _row(
+    measured: Measured, cell: CellKey, row: Mapping[Any, Any], folder: Path
+) -> list[str]:
     """One row of `_arm`; columns of the comparison are blank without one."""
     metric = str(row["metric"])
     unit = {THROUGHPUT: "output tok/s", GOODPUT: "a second"}.get(metric, "ms")
@@ -62,19 +87,47 @@ def _row(measured: Measured, cell: CellKey, row: Mapping[Any, Any], folder: Path
     if "verdict" not in row:
         return [title, "", "", own, "", "", at]
     against = cell_named(row["baseline"]) if row["baseline"] else None
-    other = _values(measured, against, row, "baseline_runs_kept", folder) if against else ""
-    return [title, verdict_text(row), effect_text(row), own, baseline_label(row), other, at]
+    other = (
+        _values(measured, against, row, "baseline_runs_kept", folder) if against else ""
+    )
+    return [
+        title,
+        verdict_text(row),
+        effect_text(row),
+        own,
+        baseline_label(row),
+        other,
+        at,
+    ]
 
 
-def _values(measured: Measured, cell: CellKey, row: Mapping[Any, Any], kept_column: str, folder: Path) -> str:
+def _values(
+    measured: Measured,
+    cell: CellKey,
+    row: Mapping[Any, Any],
+    kept_column: str,
+    folder: Path,
+) -> str:
     """The values of a cell's runs, each with a link to its run; those that the comparison `row` left out are named."""
-    metric, at, kept = str(row["metric"]), measured.levels_of(cell, row["level"]), runs_named(row.get(kept_column))
+    metric, at, kept = (
+        str(row["metric"]),
+        measured.levels_of(cell, row["level"]),
+        runs_named(row.get(kept_column)),
+    )
     known = dict(zip(at["run"], at[metric], strict=True)) if metric in at else {}
     found = []
     for run in measured.runs_of(cell):
         value = known.get(run.run)
-        shown = f"run {run.run}" if value is None or pd.isna(value) else numerals.significant(float(value), 3)
-        target = Path(os.path.relpath(run.place, folder)).as_posix() if run.place else ""
+        shown = (
+            f"run {run.run}"
+            if value is None or pd.isna(value)
+            else numerals.significant(float(value), 3)
+        )
+        target = (
+            Path(os.path.relpath(run.place, folder)).as_posix() if run.place else ""
+        )
         left_out = " (left out)" if kept and run.run not in kept else ""
-        found.append(f"[{shown}](<{target}/>){left_out}" if target else f"{shown}{left_out}")
+        found.append(
+            f"[{shown}](<{target}/>){left_out}" if target else f"{shown}{left_out}"
+        )
     return ", ".join(found)

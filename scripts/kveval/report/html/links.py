@@ -19,11 +19,17 @@ class ClaimLinks:
         """Prepare the links; `cells`: those with a section in the evidence."""
         self._anchors: dict[str, dict[str, str]] = {}
         for cell in cells:
-            self._anchors.setdefault(cell[0], {})[cell_label(cell)] = anchor_of(evidence_title(cell))
+            self._anchors.setdefault(cell[0], {})[cell_label(cell)] = anchor_of(
+                evidence_title(cell)
+            )
         names = sorted(
-            {*self._anchors, *(arm for arms in self._anchors.values() for arm in arms)}, key=len, reverse=True
+            {*self._anchors, *(arm for arms in self._anchors.values() for arm in arms)},
+            key=len,
+            reverse=True,
         )
-        self._names = re.compile(rf"(?<![\w+/-])({'|'.join(map(re.escape, names))})(?![\w/-])")
+        self._names = re.compile(
+            rf"(?<![\w+/-])({'|'.join(map(re.escape, names))})(?![\w/-])"
+        )
 
     def linked(self, section: Section, model: str = "") -> Section:
         """Return a section with the arms in its lists and tables as links.
@@ -39,19 +45,31 @@ class ClaimLinks:
                 case Table():
                     blocks.append(self._table(block, at))
                 case Bullets():
-                    blocks.append(Bullets([self.sentence(item, at) for item in block.items]))
+                    blocks.append(
+                        Bullets([self.sentence(item, at) for item in block.items])
+                    )
                 case _:
-                    at = (isinstance(block, Paragraph) and self._named(block.text)) or at
+                    at = (
+                        isinstance(block, Paragraph) and self._named(block.text)
+                    ) or at
                     blocks.append(block)
         return replace(section, blocks=blocks)
 
     def with_answer(self, root: Section) -> Section:
         """Return a whole report with its arms as links; each sentence of the answer, the first list, gets a link."""
         linked = self.linked(root)
-        first = next((block for block in linked.blocks if isinstance(block, Bullets)), Bullets([]))
+        first = next(
+            (block for block in linked.blocks if isinstance(block, Bullets)),
+            Bullets([]),
+        )
         lead = f" [The runs](#{anchor_of(TITLE)})"
-        answer = Bullets([item if "](" in item else f"{item}{lead}" for item in first.items])
-        return replace(linked, blocks=[answer if block is first else block for block in linked.blocks])
+        answer = Bullets(
+            [item if "](" in item else f"{item}{lead}" for item in first.items]
+        )
+        return replace(
+            linked,
+            blocks=[answer if block is first else block for block in linked.blocks],
+        )
 
     def sentence(self, text: str, model: str = "") -> str:
         """Return a sentence with its arms as links; an arm belongs to the model that was named last."""
@@ -62,7 +80,11 @@ class ClaimLinks:
             at = found[1] if found[1] in self._anchors else at
             return self._link(found[1], at)
 
-        return self._names.sub(link, text) if "](" not in text and "`" not in text else text
+        return (
+            self._names.sub(link, text)
+            if "](" not in text and "`" not in text
+            else text
+        )
 
     def _named(self, text: str) -> str:
         """The model that a text names; "" unless it is exactly one."""
@@ -79,6 +101,13 @@ class ClaimLinks:
         for row in table.rows:
             at = next((cell for cell in row if cell in self._anchors), model)
             rows.append(
-                [cell if number in table.numbers else self.sentence(cell, at) for number, cell in enumerate(row)]
+                [
+                    cell if number in table.numbers else self.sentence(cell, at)
+                    for number, cell in enumerate(row)
+                ]
             )
-        return replace(table, header=[self._link(title, model) for title in table.header], rows=rows)
+        return replace(
+            table,
+            header=[self._link(title, model) for title in table.header],
+            rows=rows,
+        )

@@ -22,15 +22,28 @@ _TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 _SCRIPTS = ("vendor/sortable.js", "vendor/sortable.a11y.js", "page.js")
 
 
-def write_page(plan: ReportPlan, measured: Measured, root: Section, figures: Iterable[Path], output: Path) -> None:
+def write_page(
+    plan: ReportPlan,
+    measured: Measured,
+    root: Section,
+    figures: Iterable[Path],
+    output: Path,
+) -> None:
     """Write report.html.
 
     `root`: the report's tree; `figures`: one file of each figure in it. Raises FileNotFoundError for a missing figure.
     """
     files = {path.stem: path for path in figures}
     links = ClaimLinks([cell for cell in plan.cells if measured.runs_of(cell)])
-    whole = links.with_answer(replace(root, blocks=[*root.blocks, evidence(plan, measured, output.parent)]))
-    pictures = [block for section in root.tree() for block in section.blocks if isinstance(block, Picture)]
+    whole = links.with_answer(
+        replace(root, blocks=[*root.blocks, evidence(plan, measured, output.parent)])
+    )
+    pictures = [
+        block
+        for section in root.tree()
+        for block in section.blocks
+        if isinstance(block, Picture)
+    ]
     images = {picture.name: data_uri(files[picture.name]) for picture in pictures}
     output.write_text(render_page(whole, images), encoding="utf-8")
 
@@ -42,7 +55,9 @@ def render_page(root: Section, images: Mapping[str, str]) -> str:
     """
     texts = {"style": _text("page.css"), "scripts": _text(*_SCRIPTS)}
     return (
-        _environment().get_template("page.html.j2").render(texts, root=root, images=images, identity=_identities(root))
+        _environment()
+        .get_template("page.html.j2")
+        .render(texts, root=root, images=images, identity=_identities(root))
     )
 
 
@@ -88,4 +103,6 @@ def _identities(root: Section) -> Callable[[Section], str]:
 
 def _text(*names: str) -> Markup:
     """The content of files of this package, to be inserted unchanged."""
-    return Markup("\n".join((_HERE / name).read_text(encoding="utf-8") for name in names))
+    return Markup(
+        "\n".join((_HERE / name).read_text(encoding="utf-8") for name in names)
+    )

@@ -9,7 +9,12 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.parts.blocks import Pictures, fitted, of_models, titled, under
 from kveval.report.parts.words import FILES, WORDS
 from kveval.report.sections import Block, Code, Paragraph, Section
-from kveval.report.tables.caches import activity_table, blocks_table, budget_table, tiers_table
+from kveval.report.tables.caches import (
+    activity_table,
+    blocks_table,
+    budget_table,
+    tiers_table,
+)
 from kveval.report.tables.configuration import (
     campaign_table,
     command_lines,
@@ -19,7 +24,13 @@ from kveval.report.tables.configuration import (
     workload_table,
 )
 from kveval.report.tables.guidance import guidance_numbers
-from kveval.report.tables.results import basis_table, comparison_table, completed_table, guide_table, peak_table
+from kveval.report.tables.results import (
+    basis_table,
+    comparison_table,
+    completed_table,
+    guide_table,
+    peak_table,
+)
 from kveval.report.tables.reuse import reuse_table
 from kveval.report.tables.system import (
     average_table,
@@ -30,30 +41,61 @@ from kveval.report.tables.system import (
 )
 
 
-def appendices(plan: ReportPlan, measured: Measured, gaps: Table, pictures: Pictures) -> Iterator[Section]:
+def appendices(
+    plan: ReportPlan, measured: Measured, gaps: Table, pictures: Pictures
+) -> Iterator[Section]:
     """Yield the appendices in their order. `gaps`: the table of what was not assessed."""
     yield _configuration(plan, measured)
     yield _comparisons(plan, measured)
     # These take figures; the results take those that are left.
-    caches, system = _caches(plan, measured, pictures), _system(plan, measured, pictures)
+    caches, system = (
+        _caches(plan, measured, pictures),
+        _system(plan, measured, pictures),
+    )
     yield _results(plan, measured, pictures)
     yield from (caches, system, _checks(measured))
-    said = "What has no verdict, why, and what would settle it." if gaps.rows else "What was asked for has a verdict."
-    yield Section("Not assessed", [Paragraph(said), *fitted(gaps)], appendix="not-assessed")
-    reading: list[Block] = [Paragraph("The words, and the files with the numbers."), *fitted(WORDS)]
-    reading += [Section("Files", [*fitted(FILES)]), *titled("Where the time went", fitted(time_table(measured)))]
+    said = (
+        "What has no verdict, why, and what would settle it."
+        if gaps.rows
+        else "What was asked for has a verdict."
+    )
+    yield Section(
+        "Not assessed", [Paragraph(said), *fitted(gaps)], appendix="not-assessed"
+    )
+    reading: list[Block] = [
+        Paragraph("The words, and the files with the numbers."),
+        *fitted(WORDS),
+    ]
+    reading += [
+        Section("Files", [*fitted(FILES)]),
+        *titled("Where the time went", fitted(time_table(measured))),
+    ]
     reading.append(Section("The runs", [*of_models(provenance_table(measured))]))
     yield Section("How to read this report", reading, appendix="reading")
 
 
 def _configuration(plan: ReportPlan, measured: Measured) -> Section:
-    tables = [campaign_table(plan, measured), hardware_table(measured), software_table(measured)]
-    blocks: list[Block] = [Paragraph("As it ran: versions as the software reported them, hardware as it was probed.")]
-    blocks += [part for table in (*tables, workload_table(measured)) for part in fitted(table)]
+    tables = [
+        campaign_table(plan, measured),
+        hardware_table(measured),
+        software_table(measured),
+    ]
+    blocks: list[Block] = [
+        Paragraph(
+            "As it ran: versions as the software reported them, hardware as it was probed."
+        )
+    ]
+    blocks += [
+        part for table in (*tables, workload_table(measured)) for part in fitted(table)
+    ]
     searched = fitted(search_table(measured.pilots))
     blocks += [Paragraph(_SEARCHED), *searched] if searched else []
     for cell, lines in command_lines(plan, measured).items():
-        blocks.append(Section(f"Command lines of {cell}", [Code(line) for line in lines], folded=True))
+        blocks.append(
+            Section(
+                f"Command lines of {cell}", [Code(line) for line in lines], folded=True
+            )
+        )
     return Section("Configuration", blocks, appendix="configuration")
 
 
@@ -71,14 +113,25 @@ _BASIS = (
 
 
 def _comparisons(plan: ReportPlan, measured: Measured) -> Section:
-    blocks: list[Block] = [Paragraph("Each arm against its baseline and each declared pair, by model and quantity.")]
+    blocks: list[Block] = [
+        Paragraph(
+            "Each arm against its baseline and each declared pair, by model and quantity."
+        )
+    ]
     for model in plan.models_by_size:
-        metrics = dict.fromkeys(measured.compared[measured.compared["model"] == model]["metric"])
+        metrics = dict.fromkeys(
+            measured.compared[measured.compared["model"] == model]["metric"]
+        )
         parts: list[Block] = []
         for metric in metrics:
-            parts += under(METRIC_TITLES.get(metric, metric), *fitted(comparison_table(measured, model, metric)))
+            parts += under(
+                METRIC_TITLES.get(metric, metric),
+                *fitted(comparison_table(measured, model, metric)),
+            )
         blocks += titled(f"{model}, compared", parts)
-    blocks += titled("What each verdict rests on", of_models(basis_table(plan, measured)), _BASIS)
+    blocks += titled(
+        "What each verdict rests on", of_models(basis_table(plan, measured)), _BASIS
+    )
     means = "Throughput, over the models that have each of the arms; the interval says how far models differ."
     blocks += titled("Averaged over models", fitted(average_table(measured)), means)
     return Section("Comparisons", blocks, appendix="comparisons")
@@ -100,12 +153,22 @@ def _results(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Sectio
     peaks: list[Block] = [Paragraph(_PEAKS)]
     for model in plan.models_by_size:
         peaks += [Paragraph(f"**{model}**"), *fitted(peak_table(plan, measured, model))]
-    guide = "Means over runs, in the form of llm-d's guide to offloading the prefix cache."
+    guide = (
+        "Means over runs, in the form of llm-d's guide to offloading the prefix cache."
+    )
     blocks: list[Block] = [
         Paragraph("Peaks, what completed, latencies, and figures across models."),
         Section("Peaks", peaks),
-        *titled("Requests completed at the peak", of_models(completed_table(plan, measured)), _COMPLETED),
-        *titled("Mean and P90 latencies at the common level", of_models(guide_table(plan, measured)), guide),
+        *titled(
+            "Requests completed at the peak",
+            of_models(completed_table(plan, measured)),
+            _COMPLETED,
+        ),
+        *titled(
+            "Mean and P90 latencies at the common level",
+            of_models(guide_table(plan, measured)),
+            guide,
+        ),
         *pictures.take(*pictures.names),
     ]
     return Section("Results in detail", blocks, appendix="results")
@@ -129,15 +192,28 @@ _WEIGHTS = (
 def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
     # With a single level, the main report has this table already.
     several = measured.levels["level"].nunique() > 1
-    reuse = of_models(reuse_table(plan, measured, compared=False), keys=2) if several else ()
+    reuse = (
+        of_models(reuse_table(plan, measured, compared=False), keys=2)
+        if several
+        else ()
+    )
     blocks: list[Block] = [
         Paragraph("What the tiers hold, and what they did."),
-        *titled("Was the arm active?", of_models(activity_table(plan, measured)), _ACTIVE),
-        *titled("What the tiers did, level by level", of_models(tiers_table(plan, measured), keys=2), _WORK),
+        *titled(
+            "Was the arm active?", of_models(activity_table(plan, measured)), _ACTIVE
+        ),
+        *titled(
+            "What the tiers did, level by level",
+            of_models(tiers_table(plan, measured), keys=2),
+            _WORK,
+        ),
         *titled("Reuse, computed and found, level by level", reuse),
         *titled("Sizes of KV blocks", fitted(blocks_table(plan, measured)), _WEIGHTS),
         *titled("What the caches hold", of_models(budget_table(plan, measured))),
-        *titled("The numbers behind the guidance", of_models(guidance_numbers(plan, measured))),
+        *titled(
+            "The numbers behind the guidance",
+            of_models(guidance_numbers(plan, measured)),
+        ),
         *(*pictures.of_section("offload"), *pictures.of_section("tiers")),
     ]
     return Section("Caches", blocks, appendix="caches")
@@ -146,14 +222,27 @@ def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
 def _system(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
     tables = system_tables(plan, measured)
     text = "Means over runs of the recording in the peak level's window. n/a: not recorded, or too few samples."
-    blocks: list[Block] = [Paragraph(text if tables else "There is no recording of the system for these levels.")]
+    blocks: list[Block] = [
+        Paragraph(
+            text if tables else "There is no recording of the system for these levels."
+        )
+    ]
     for title, table in tables.items():
         blocks += titled(title, of_models(table, keys=2))
-    return Section("The system", [*blocks, *pictures.of_section("system")], appendix="system")
+    return Section(
+        "The system", [*blocks, *pictures.of_section("system")], appendix="system"
+    )
 
 
 def _checks(measured: Measured) -> Section:
     failed, noted = check_tables(measured)
     text = "A level of a run that failed a check enters no verdict; the other runs of its cell do."
-    blocks: list[Block] = [Paragraph(text if failed.rows else "No level failed a check."), *of_models(failed)]
-    return Section("Checks", [*blocks, *titled("Warnings and notes", fitted(noted))], appendix="checks")
+    blocks: list[Block] = [
+        Paragraph(text if failed.rows else "No level failed a check."),
+        *of_models(failed),
+    ]
+    return Section(
+        "Checks",
+        [*blocks, *titled("Warnings and notes", fitted(noted))],
+        appendix="checks",
+    )

@@ -27,7 +27,12 @@ def fitted(table: Table, keys: int = 1) -> list[Table]:
         return [Table(header, rows, frozenset(range(1, len(header))))]
     room = WIDEST - keys
     starts = range(keys, len(table.header), room)
-    return [table.columns([*range(keys), *range(start, min(start + room, len(table.header)))]) for start in starts]
+    return [
+        table.columns(
+            [*range(keys), *range(start, min(start + room, len(table.header)))]
+        )
+        for start in starts
+    ]
 
 
 def by_model(table: Table) -> list[tuple[str, Table]]:
@@ -36,7 +41,10 @@ def by_model(table: Table) -> list[tuple[str, Table]]:
     for row in table.rows:
         found.setdefault(row[0], []).append(row)
     rest = range(1, len(table.header))
-    return [(model, Table(table.header, rows, table.numbers).columns(rest)) for model, rows in found.items()]
+    return [
+        (model, Table(table.header, rows, table.numbers).columns(rest))
+        for model, rows in found.items()
+    ]
 
 
 def of_models(table: Table, keys: int = 1) -> Iterator[Block]:
@@ -59,15 +67,25 @@ def under(title: str, *blocks: Block) -> list[Block]:
 def titled(title: str, blocks: Iterable[Block], text: str = "") -> list[Section]:
     """Return a section with blocks below a text; nothing if there is no block."""
     shown = [*blocks]
-    return [Section(title, [*([Paragraph(text)] if text else []), *shown])] if shown else []
+    return (
+        [Section(title, [*([Paragraph(text)] if text else []), *shown])]
+        if shown
+        else []
+    )
 
 
 class Pictures:
     """The figures that are not empty, each to be placed in the report once."""
 
-    def __init__(self, models: list[str], paths: Mapping[str, str], empty: Mapping[str, str]) -> None:
+    def __init__(
+        self, models: list[str], paths: Mapping[str, str], empty: Mapping[str, str]
+    ) -> None:
         """Collect the figures; `paths`: name -> path relative to the report; `empty`: those with nothing to show."""
-        found = [figure for figure in figures_of(models) if figure.name in paths and figure.name not in empty]
+        found = [
+            figure
+            for figure in figures_of(models)
+            if figure.name in paths and figure.name not in empty
+        ]
         self._left = {figure.name: figure for figure in found}
         self._paths = paths
 
@@ -78,12 +96,20 @@ class Pictures:
 
     def take(self, *names: str) -> list[Picture]:
         """Return the figures of these names, without those that are not there or placed already."""
-        return [self._picture(self._left.pop(name)) for name in names if name in self._left]
+        return [
+            self._picture(self._left.pop(name)) for name in names if name in self._left
+        ]
 
     def of_section(self, section: str, model: str | None = None) -> list[Picture]:
         """Return the figures of a section that are not placed yet, or only those of one model."""
-        chosen = [f.name for f in self._left.values() if f.entry.section == section and model in (None, f.model)]
+        chosen = [
+            f.name
+            for f in self._left.values()
+            if f.entry.section == section and model in (None, f.model)
+        ]
         return self.take(*chosen)
 
     def _picture(self, figure: FigureName) -> Picture:
-        return Picture(figure.name, self._paths[figure.name], figure.title, figure.caption)
+        return Picture(
+            figure.name, self._paths[figure.name], figure.title, figure.caption
+        )

@@ -42,9 +42,7 @@ READ = (
 )
 # Figures of the answer's metrics other than throughput.
 OVERVIEW = ("ttft_by_arm", "hit_rates_by_tier")
-INDEX = (
-    "An index of KV blocks helps to choose between replicas: with a single replica it can cost time, and cannot help."
-)
+INDEX = "An index of KV blocks helps to choose between replicas: with a single replica it can cost time, and cannot help."
 TIERS = "What the tiers did there, by the server's counters over the level:"
 CEILINGS = (
     "What limits loading, means over the runs: the rate of the tier's loads by the server's own counters, and the rate"
@@ -92,12 +90,16 @@ GUIDANCE = (
 )
 
 
-def front(plan: ReportPlan, measured: Measured, answer: CampaignAnswer, pictures: Pictures) -> Iterator[Block]:
+def front(
+    plan: ReportPlan, measured: Measured, answer: CampaignAnswer, pictures: Pictures
+) -> Iterator[Block]:
     """Yield the first screen: the question, the answer, one figure, and what would make the answer more certain."""
     # In the description, remarks on runs that were not measured for the campaign are a list.
     lines = plan.description.splitlines()
     items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
-    about = " ".join(" ".join(line for line in lines if not line.startswith("- ")).split())
+    about = " ".join(
+        " ".join(line for line in lines if not line.startswith("- ")).split()
+    )
     about = " ".join(filter(None, (NOTES.get(measured.runs[0].weights), about)))
     if about:
         yield Paragraph(about, note=True)
@@ -117,25 +119,47 @@ def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[S
     overview = [*_overview(plan, measured), *pictures.take(*OVERVIEW)]
     yield Section("By model", [*overview, *_models(plan, measured, pictures)])
     shares = [*of_models(reuse_table(plan, measured, compared=True))]
-    yield from titled("Reuse, computed and found", [*(pictures.of_section("reuse") if shares else []), *shares], REUSE)
+    yield from titled(
+        "Reuse, computed and found",
+        [*(pictures.of_section("reuse") if shares else []), *shares],
+        REUSE,
+    )
     bought = [*of_models(predicted_table(plan, measured))]
     if bought:
         bought.append(Bullets([*enough(measured)]))
     yield from titled("Gain from tiers, predicted and measured", bought, BOUGHT)
     if plan.goodput and goodput.GOODPUT in measured.levels:
         yield _goodput(plan, measured, pictures)
-    priced = ", ".join(text.format(plan.prices[name]) for name, text in PRICED.items() if name in plan.prices)
-    memory = "" if "host_gib_hour_usd" in plan.prices else " Host memory has no price of its own in these costs."
-    yield from titled("What it costs", of_models(cost_table(plan, measured)), f"Priced: {priced}. {COSTS}{memory}")
-    yield from titled("Arms against each other", of_models(pair_table(plan, measured)), PAIRS)
+    priced = ", ".join(
+        text.format(plan.prices[name])
+        for name, text in PRICED.items()
+        if name in plan.prices
+    )
+    memory = (
+        ""
+        if "host_gib_hour_usd" in plan.prices
+        else " Host memory has no price of its own in these costs."
+    )
+    yield from titled(
+        "What it costs",
+        of_models(cost_table(plan, measured)),
+        f"Priced: {priced}. {COSTS}{memory}",
+    )
+    yield from titled(
+        "Arms against each other", of_models(pair_table(plan, measured)), PAIRS
+    )
     answers = [*of_models(guidance_table(plan, measured))]
-    yield from titled("Deployment guidance", [*answers, Bullets(GUIDANCE)] if answers else [])
+    yield from titled(
+        "Deployment guidance", [*answers, Bullets(GUIDANCE)] if answers else []
+    )
     lists = {
         "Missing": missing(plan, measured),
         "Measured again after a known defect": repeats(measured.runs),
         "Limitations": [*_limitations(plan, measured)],
     }
-    yield from (Section(title, [Bullets(items)]) for title, items in lists.items() if items)
+    yield from (
+        Section(title, [Bullets(items)]) for title, items in lists.items() if items
+    )
 
 
 def _overview(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
@@ -143,16 +167,25 @@ def _overview(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
     table = strategy_table(plan, measured)
     if len(table.rows) > 1 and any(any(row[1:4]) for row in table.rows):
         yield table
-    if any(plan.scenarios[cell[1]].get("arm") in kinds_of("indexing") for cell in plan.cells):
+    if any(
+        plan.scenarios[cell[1]].get("arm") in kinds_of("indexing")
+        for cell in plan.cells
+    ):
         yield Paragraph(INDEX)
 
 
-def _models(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[Section]:
+def _models(
+    plan: ReportPlan, measured: Measured, pictures: Pictures
+) -> Iterator[Section]:
     for model in plan.models_by_size:
         level = measured.common_level(model)
         against = ", ".join(baselines_of(plan, measured, model))
         at = "" if level is None else f"At {measured.unit.said([level])}"
-        blocks: list[Block] = [Paragraph(f"{at}{f', against {against}' if against else ''}:")] if at else []
+        blocks: list[Block] = (
+            [Paragraph(f"{at}{f', against {against}' if against else ''}:")]
+            if at
+            else []
+        )
         blocks += fitted(arms_table(plan, measured, model))
         work = tiers_table(plan, measured, model, level)
         if work.rows:
@@ -165,13 +198,29 @@ def _models(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterato
 
 
 def _goodput(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
-    sent = SENT if any(run.workload.get("profile") in OPEN_LOOP for run in measured.runs) else ""
-    said = [f"Limits: {goodput.in_words(plan.goodput)}.", UNITS[plan.goodput["of"]], CUT, sent]
+    sent = (
+        SENT
+        if any(run.workload.get("profile") in OPEN_LOOP for run in measured.runs)
+        else ""
+    )
+    said = [
+        f"Limits: {goodput.in_words(plan.goodput)}.",
+        UNITS[plan.goodput["of"]],
+        CUT,
+        sent,
+    ]
     blocks: list[Block] = [Paragraph(" ".join(filter(None, said)))]
     for model in plan.models_by_size:
         level = goodput_level(plan, measured, model)
-        at = "no level has any" if level is None else f"compared at {measured.unit.said([level])}"
-        blocks += [Paragraph(f"**{model}**, {at}:"), *fitted(goodput_table(plan, measured, model))]
+        at = (
+            "no level has any"
+            if level is None
+            else f"compared at {measured.unit.said([level])}"
+        )
+        blocks += [
+            Paragraph(f"**{model}**, {at}:"),
+            *fitted(goodput_table(plan, measured, model)),
+        ]
     return Section("Goodput", [*blocks, *pictures.take("goodput")])
 
 
@@ -179,26 +228,46 @@ def missing(plan: ReportPlan, measured: Measured) -> list[str]:
     """Return the cells and runs that the campaign asks for but that were not measured."""
     lines = []
     for cell in plan.cells:
-        runs, asked, reason = len(measured.runs_of(cell)), plan.runs_of(cell), measured.failures.get(cell, "")
+        runs, asked, reason = (
+            len(measured.runs_of(cell)),
+            plan.runs_of(cell),
+            measured.failures.get(cell, ""),
+        )
         if runs < asked:
-            found = [f"{runs} of {asked} runs", reason] if runs else [reason or "not measured"]
-            lines.append(f"{cell[0]}, {cell_label(cell)}: {'; '.join(filter(None, found))}")
+            found = (
+                [f"{runs} of {asked} runs", reason]
+                if runs
+                else [reason or "not measured"]
+            )
+            lines.append(
+                f"{cell[0]}, {cell_label(cell)}: {'; '.join(filter(None, found))}"
+            )
     return lines
 
 
 def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     kinds = {True: "is synthetic", False: "replays a trace, whose words are made up"}
     loads = [workload_of(run.workload) for run in measured.runs]
-    yield from dict.fromkeys(f"The workload {kinds[load.trace is None]}: {in_words(load)}." for load in loads)
+    yield from dict.fromkeys(
+        f"The workload {kinds[load.trace is None]}: {in_words(load)}." for load in loads
+    )
     if measured.runs[0].weights == "random":
         yield f"{WEIGHTS['random'].capitalize()}: lengths of answers and what they say are not the model's."
     yield "One workload was measured, at the levels listed; nothing is known of other levels."
-    edge = measured.peaks[~measured.peaks["bracketed"].astype(bool) & (measured.peaks["levels_measured"] > 1)]
+    edge = measured.peaks[
+        ~measured.peaks["bracketed"].astype(bool)
+        & (measured.peaks["levels_measured"] > 1)
+    ]
     if len(edge):
-        named = [f"{row['model']}, {cell_label(cell_of(row))}" for row in edge.to_dict("records")]
+        named = [
+            f"{row['model']}, {cell_label(cell_of(row))}"
+            for row in edge.to_dict("records")
+        ]
         yield f"The highest throughput lies on the first or last level measured: {shortened(named, separator='; ')}."
     if plan.runs < 5:
-        yield ("With so few runs small differences stay undecided, and parity is seldom shown even where it holds.")
+        yield (
+            "With so few runs small differences stay undecided, and parity is seldom shown even where it holds."
+        )
     for cells in alike(measured):
         yield f"{cells} ran the same configuration: a difference between them is noise."
     if len(hardware(measured.runs)) > 1:

@@ -10,8 +10,14 @@ WORDS = Table(
             "the difference is significant after Holm's correction: over all comparisons of the primary quantity, else"
             " over those of a model and quantity",
         ],
-        ["parity", "the difference is significantly smaller than the margin (two one-sided tests)"],
-        ["inconclusive, undecided", "neither a difference nor parity was shown; more runs or longer levels are needed"],
+        [
+            "parity",
+            "the difference is significantly smaller than the margin (two one-sided tests)",
+        ],
+        [
+            "inconclusive, undecided",
+            "neither a difference nor parity was shown; more runs or longer levels are needed",
+        ],
         [
             "not assessed",
             "no verdict is possible, for the reason given; an effect given with it describes these runs only",
@@ -44,31 +50,64 @@ WORDS = Table(
             "chance that parity would show",
             "if none of the arms differed, at this spread and number of runs, after Holm's correction",
         ],
-        ["samples", "of the recording in the window; a published figure should rest on 30"],
+        [
+            "samples",
+            "of the recording in the window; a published figure should rest on 30",
+        ],
         [
             "common level",
             "the one at which a model's cells are compared: that of the baseline's peak, or the campaign's",
         ],
-        ["TTFT", "time to the first token; a request without a first token has no TTFT"],
+        [
+            "TTFT",
+            "time to the first token; a request without a first token has no TTFT",
+        ],
         ["TPOT", "a request's latency per output token, first token included"],
         ["E2E", "latency of the whole request"],
         ["p50, p90, P90", "median and 90th percentile of the requests observed"],
         ["10K, 20K", "CPU tiers of so many thousand blocks of 16 tokens"],
-        ["digits", "no number is finer than its interval allows; one of a single run has two digits"],
+        [
+            "digits",
+            "no number is finer than its interval allows; one of a single run has two digits",
+        ],
     ],
 )
 FILES = Table(
     ["file", "content"],
     [
-        ["`analysis/summary.csv`", "a row per cell: its peak, its differences from the baseline"],
-        ["`analysis/detailed.csv`", "a row per level and run, under the names of older evaluations"],
-        ["`analysis/complete_metrics.csv`", "a row per level and run with everything measured, unrounded"],
-        ["`analysis/peak_throughput_all.csv`", "the peak of every cell, also without the bias of choosing it"],
-        ["`analysis/pcp_metrics_peak.csv`", "system metrics in the window of each peak"],
+        [
+            "`analysis/summary.csv`",
+            "a row per cell: its peak, its differences from the baseline",
+        ],
+        [
+            "`analysis/detailed.csv`",
+            "a row per level and run, under the names of older evaluations",
+        ],
+        [
+            "`analysis/complete_metrics.csv`",
+            "a row per level and run with everything measured, unrounded",
+        ],
+        [
+            "`analysis/peak_throughput_all.csv`",
+            "the peak of every cell, also without the bias of choosing it",
+        ],
+        [
+            "`analysis/pcp_metrics_peak.csv`",
+            "system metrics in the window of each peak",
+        ],
         ["`analysis/pcp_summary_stats.csv`", "means over models, in balanced panels"],
-        ["`analysis/predicted.csv`", "the gains from tiers as predicted from the runs without one"],
-        ["`analysis/comparison.csv`", "every comparison with its interval, p values and verdict"],
-        ["`analysis/contrasts.csv`, `analysis/averages.csv`", "declared pairs of arms; effects averaged over models"],
+        [
+            "`analysis/predicted.csv`",
+            "the gains from tiers as predicted from the runs without one",
+        ],
+        [
+            "`analysis/comparison.csv`",
+            "every comparison with its interval, p values and verdict",
+        ],
+        [
+            "`analysis/contrasts.csv`, `analysis/averages.csv`",
+            "declared pairs of arms; effects averaged over models",
+        ],
         ["`analysis/peak_comparison.csv`", "peaks against the baselines' peaks"],
         ["`analysis/checks.csv`", "what every check found"],
         ["`report.json`", "the numbers of this report for programs"],

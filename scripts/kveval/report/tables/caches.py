@@ -8,7 +8,13 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from kveval.analysis.cells import CellKey, blocks_label
-from kveval.analysis.system.ceilings import Served, break_even_tokens, copy_gb_s, overhead_s, served
+from kveval.analysis.system.ceilings import (
+    Served,
+    break_even_tokens,
+    copy_gb_s,
+    overhead_s,
+    served,
+)
 from kveval.analysis.system.tier_activity import COLUMNS
 from kveval.config.types import BLOCK_TOKENS
 from kveval.load.levels import streams_at
@@ -24,25 +30,62 @@ GB = 1e9
 def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return the bytes of a token, a block and each CPU tier, for each model as named and, if different, as served."""
     sizes = sorted({cell[2] for cell in plan.cells if cell[2]})
-    header = ["model", "KV cache per token, KiB", f"block of {BLOCK_TOKENS} tokens, MB", "MiB"]
-    header += [f"{blocks_label(size)} blocks, {unit}" for size in sizes for unit in ("GB", "GiB")]
+    header = [
+        "model",
+        "KV cache per token, KiB",
+        f"block of {BLOCK_TOKENS} tokens, MB",
+        "MiB",
+    ]
+    header += [
+        f"{blocks_label(size)} blocks, {unit}"
+        for size in sizes
+        for unit in ("GB", "GiB")
+    ]
     rows = []
     for model in plan.models_by_size:
         weights = {model: plan.models.get(model, {}).get("kv_bytes_per_token")}
-        of_runs = next((run.kv_bytes_per_token for run in measured.runs if run.cell.model == model), None)
+        of_runs = next(
+            (
+                run.kv_bytes_per_token
+                for run in measured.runs
+                if run.cell.model == model
+            ),
+            None,
+        )
         if of_runs not in (None, weights[model]):
             weights[f"{model}, as served (miniature)"] = of_runs
         for name, per_token in weights.items():
             if per_token:
                 block = BLOCK_TOKENS * per_token
-                row = [name, f"{per_token / 2**10:,.4g}", f"{block / 1e6:,.4g}", f"{block / 2**20:,.4g}"]
-                rows.append([*row, *(f"{size * block / unit:,.4g}" for size in sizes for unit in (GB, GIB))])
+                row = [
+                    name,
+                    f"{per_token / 2**10:,.4g}",
+                    f"{block / 1e6:,.4g}",
+                    f"{block / 2**20:,.4g}",
+                ]
+                rows.append(
+                    [
+                        *row,
+                        *(
+                            f"{size * block / unit:,.4g}"
+                            for size in sizes
+                            for unit in (GB, GIB)
+                        ),
+                    ]
+                )
     return Table(header, rows, frozenset(range(1, 4 + 2 * len(sizes))))
 
 
 def budget_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return the tokens that each cell's CPU tier holds, beside those of the device's cache and of all prefixes."""
-    header = ["model", "arm", "CPU tier, blocks", "tokens", "GiB", "device cache, tokens"]
+    header = [
+        "model",
+        "arm",
+        "CPU tier, blocks",
+        "tokens",
+        "GiB",
+        "device cache, tokens",
+    ]
     header += ["distinct prefixes, tokens", "note"]
     rows = []
     for cell, runs in ((cell, measured.runs_of(cell)) for cell in plan.ordered):
@@ -54,16 +97,26 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
         working = list(dict.fromkeys((sizes[0], sizes[-1])))
         rows.append(
             [
-                *(cell[0], cell_label(cell), f"{cell[2]:,}", numerals.rounded(tiers.cpu, 0)),
+                *(
+                    cell[0],
+                    cell_label(cell),
+                    f"{cell[2]:,}",
+                    numerals.rounded(tiers.cpu, 0),
+                ),
                 f"{bytes_ / GIB:.4g}" if bytes_ is not None else numerals.MISSING,
-                *(numerals.rounded(tiers.device, 0), " to ".join(f"{size:,}" for size in working)),
+                *(
+                    numerals.rounded(tiers.device, 0),
+                    " to ".join(f"{size:,}" for size in working),
+                ),
                 "; ".join(_notes(budget.get("held_bytes"), bytes_, tiers, working)),
             ]
         )
     return Table(header, rows, frozenset({2, 3, 4, 5, 6}))
 
 
-def _notes(held: int | None, asked: int | None, tiers: Tiers, working: Sequence[int]) -> Iterator[str]:
+def _notes(
+    held: int | None, asked: int | None, tiers: Tiers, working: Sequence[int]
+) -> Iterator[str]:
     if held and asked and held > asked:
         yield f"takes up to {held / GIB:.4g} GiB of host memory: pinned tensors are rounded up to powers of two"
     if len(working) > 1:
@@ -79,18 +132,51 @@ def _notes(held: int | None, asked: int | None, tiers: Tiers, working: Sequence[
 
 def activity_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return the increase per level of the counters that prove an arm active, over levels and runs."""
-    header = ["model", "arm", "counter", "needed per level", "increase per level, least to most", "active"]
+    header = [
+        "model",
+        "arm",
+        "counter",
+        "needed per level",
+        "increase per level, least to most",
+        "active",
+    ]
     header.append(f"not {measured.unit.heading}")
     rows = []
     for cell in plan.ordered:
-        known = [level for run in measured.runs_of(cell) for level in run.levels if level.status == "ok"]
+        known = [
+            level
+            for run in measured.runs_of(cell)
+            for level in run.levels
+            if level.status == "ok"
+        ]
         for entry in plan.scenarios[cell[1]].get("exercised", ()) if known else ():
             counter, needed = entry["counter"], entry.get("at_least", 1)
-            moved = [level.counters[counter].delta if counter in level.counters else 0.0 for level in known]
-            still = sorted({level.level for level, value in zip(known, moved, strict=True) if value < needed})
+            moved = [
+                level.counters[counter].delta if counter in level.counters else 0.0
+                for level in known
+            ]
+            still = sorted(
+                {
+                    level.level
+                    for level, value in zip(known, moved, strict=True)
+                    if value < needed
+                }
+            )
             active = "**no**" if max(moved) < needed else "in part" if still else "yes"
-            row = [cell[0], cell_label(cell), f"`{counter}`", f"{needed:g} {entry.get('unit', '')}".strip()]
-            rows.append([*row, f"{min(moved):,.0f} to {max(moved):,.0f}", active, ", ".join(map(str, still))])
+            row = [
+                cell[0],
+                cell_label(cell),
+                f"`{counter}`",
+                f"{needed:g} {entry.get('unit', '')}".strip(),
+            ]
+            rows.append(
+                [
+                    *row,
+                    f"{min(moved):,.0f} to {max(moved):,.0f}",
+                    active,
+                    ", ".join(map(str, still)),
+                ]
+            )
     return Table(header, rows, frozenset({4}))
 
 
@@ -109,24 +195,40 @@ _ACTIVITY = {
 _PREEMPTION = {"requests_preempted", "reloaded_tokens"}
 
 
-def tiers_table(plan: ReportPlan, measured: Measured, model: str = "", level: int | None = None) -> Table:
+def tiers_table(
+    plan: ReportPlan, measured: Measured, model: str = "", level: int | None = None
+) -> Table:
     """Return a row per cell and level, means over runs; columns that no arm of the campaign counts are left out.
 
     With `model` and `level`, only their rows, without the columns that name them.
     """
     activity = measured.activity
-    told = _ACTIVITY.keys() - (set() if (activity["requests_preempted"] > 0).any() else _PREEMPTION)
-    columns = [name for name in COLUMNS if name in told and activity[name].notna().any()]
+    told = _ACTIVITY.keys() - (
+        set() if (activity["requests_preempted"] > 0).any() else _PREEMPTION
+    )
+    columns = [
+        name for name in COLUMNS if name in told and activity[name].notna().any()
+    ]
     rows = []
     for cell in plan.ordered if not model else plan.cells_of(model):
         for found, values in rows_of(activity, cell).groupby("level"):
             if level in (None, found):
-                named = [cell_label(cell)] if model else [cell[0], cell_label(cell), f"{found}"]
-                rows.append([*named, *(tier_text(values[name].mean()) for name in columns)])
+                named = (
+                    [cell_label(cell)]
+                    if model
+                    else [cell[0], cell_label(cell), f"{found}"]
+                )
+                rows.append(
+                    [*named, *(tier_text(values[name].mean()) for name in columns)]
+                )
     header = ["arm"] if model else ["model", "arm", measured.unit.heading]
     first = len(header)
     header += [_ACTIVITY[name] for name in columns]
-    return Table(header, rows if len(columns) > 1 else [], frozenset(range(first - (not model), len(header))))
+    return Table(
+        header,
+        rows if len(columns) > 1 else [],
+        frozenset(range(first - (not model), len(header))),
+    )
 
 
 def tier_text(value: float) -> str:
@@ -139,8 +241,18 @@ def tier_text(value: float) -> str:
 PREFILL = "prefill, tokens/s"
 """The column of the rate at which the baseline computes prompts; absent where it is not known."""
 _CEILINGS = (
-    *("tier loads, GB/s", "probe copies, GB/s", "loads, % of the probe", "loaded, tokens/s", PREFILL),
-    *("other time, ms a request", "loading is faster from, tokens", "measured: faster at"),
+    *(
+        "tier loads, GB/s",
+        "probe copies, GB/s",
+        "loads, % of the probe",
+        "loaded, tokens/s",
+        PREFILL,
+    ),
+    *(
+        "other time, ms a request",
+        "loading is faster from, tokens",
+        "measured: faster at",
+    ),
 )
 
 
@@ -168,9 +280,13 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         faster = [
             length
             for length in (levels if lengths else ())
-            if _served(measured, [cell], length).ttft_s < _served(measured, plain, length).ttft_s
+            if _served(measured, [cell], length).ttft_s
+            < _served(measured, plain, length).ttft_s
         ]
-        values = [*_values(arm, without, copy_gb_s(runs), alone=alone), ", ".join(map(str, faster))]
+        values = [
+            *_values(arm, without, copy_gb_s(runs), alone=alone),
+            ", ".join(map(str, faster)),
+        ]
         rows.append([cell_label(cell), f"{level}", *values])
     return Table(header, rows, frozenset(range(1, len(header)))).without_blank()
 
@@ -183,8 +299,31 @@ def _served(measured: Measured, cells: Sequence[CellKey], level: int) -> Served:
 
 
 def _values(arm: Served, without: Served, ceiling: float, *, alone: bool) -> list[str]:
-    prefill_tok_s, besides = (without.prefill_tok_s, overhead_s(arm, without)) if alone else (math.nan, math.nan)
+    prefill_tok_s, besides = (
+        (without.prefill_tok_s, overhead_s(arm, without))
+        if alone
+        else (math.nan, math.nan)
+    )
     length = break_even_tokens(prefill_tok_s, arm.load_tok_s, besides)
-    rates = (arm.load_gb_s, ceiling, 100 * arm.load_gb_s / ceiling, arm.load_tok_s, prefill_tok_s, 1000 * besides)
-    longest = "never" if math.isinf(length) else "" if math.isnan(length) else f"{math.ceil(length):,}"
-    return [*("" if math.isnan(value) else numerals.significant(value, 3) for value in rates), longest]
+    rates = (
+        arm.load_gb_s,
+        ceiling,
+        100 * arm.load_gb_s / ceiling,
+        arm.load_tok_s,
+        prefill_tok_s,
+        1000 * besides,
+    )
+    longest = (
+        "never"
+        if math.isinf(length)
+        else ""
+        if math.isnan(length)
+        else f"{math.ceil(length):,}"
+    )
+    return [
+        *(
+            "" if math.isnan(value) else numerals.significant(value, 3)
+            for value in rates
+        ),
+        longest,
+    ]

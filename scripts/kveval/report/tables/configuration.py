@@ -42,7 +42,9 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
         "runs measured": f"{runs} of {sum(asked)} ({_range(asked)} of each cell)",
         "models": ", ".join(plan.models_by_size),
         **_server_gpus(measured),
-        "measured between (UTC)": f"{started[0]} and {started[-1]}" if started else numerals.MISSING,
+        "measured between (UTC)": f"{started[0]} and {started[-1]}"
+        if started
+        else numerals.MISSING,
         "margin that does not matter": f"{100 * plan.margin:g} %",
         "primary quantity": METRIC_TITLES[plan.primary],
         "error rate": f"{plan.alpha:g} for all verdicts on it together; for others, per model and quantity",
@@ -56,23 +58,37 @@ def _server_gpus(measured: Measured) -> dict[str, str]:
     found: dict[int, dict[str, None]] = {}
     for run in measured.runs:
         specification = run.specification
-        if not on_cpu(str(specification.get("build", ""))) and "tensor_parallel_size" in specification.get("model", {}):
-            found.setdefault(specification["model"]["tensor_parallel_size"], {})[run.cell.model] = None
+        if not on_cpu(
+            str(specification.get("build", ""))
+        ) and "tensor_parallel_size" in specification.get("model", {}):
+            found.setdefault(specification["model"]["tensor_parallel_size"], {})[
+                run.cell.model
+            ] = None
     if not found:
         return {}
-    parts = [f"{gpus} for {', '.join(models)}" for gpus, models in sorted(found.items())]
+    parts = [
+        f"{gpus} for {', '.join(models)}" for gpus, models in sorted(found.items())
+    ]
     return {"GPUs of a server": "; ".join(parts) if len(found) > 1 else str(*found)}
 
 
 def method_of(measured: Measured) -> str | None:
     """Return the hash of everything that may change a verdict on the same data; None if nothing was compared."""
-    hashes = list(measured.compared["method_hash"].unique()) if "method_hash" in measured.compared else []
+    hashes = (
+        list(measured.compared["method_hash"].unique())
+        if "method_hash" in measured.compared
+        else []
+    )
     return str(hashes[0]) if hashes else None
 
 
 def _range(counts: Sequence[int]) -> str:
     """A single number if all are equal, else "least to most"."""
-    return " to ".join(str(count) for count in sorted({min(counts), max(counts)})) if counts else "0"
+    return (
+        " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
+        if counts
+        else "0"
+    )
 
 
 def hardware_table(measured: Measured) -> Table:
@@ -80,14 +96,26 @@ def hardware_table(measured: Measured) -> Table:
     found = machines(measured.runs)
     columns = [_machine(facts) for facts in found.values()]
     names = dict.fromkeys(name for column in columns for name in column)
-    rows = [[name, *(column.get(name, numerals.MISSING) for column in columns)] for name in names]
+    rows = [
+        [name, *(column.get(name, numerals.MISSING) for column in columns)]
+        for name in names
+    ]
     return Table(["machine", *(f"`{name}`" for name in found)], rows)
 
 
 def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
     """A machine's facts by title; unknown facts keep their names."""
-    known = {"cpu_model": "CPU", "cpus": "CPUs", "kernel": "kernel", "driver": "GPU driver"}
-    shown = {title: str(facts[name]) for name, title in known.items() if facts.get(name) is not None}
+    known = {
+        "cpu_model": "CPU",
+        "cpus": "CPUs",
+        "kernel": "kernel",
+        "driver": "GPU driver",
+    }
+    shown = {
+        title: str(facts[name])
+        for name, title in known.items()
+        if facts.get(name) is not None
+    }
     if facts.get("memory_bytes"):
         shown["memory, GiB"] = f"{facts['memory_bytes'] / 2**30:,.0f}"
     shown["GPUs"] = gpus_of(facts, _details) or "none"
@@ -95,7 +123,11 @@ def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
     if nodes:
         shown["NUMA nodes of the GPUs"] = ", ".join(map(str, nodes))
     told = {*known, "memory_bytes", "gpus", "fingerprint"}
-    rest = {name: value for name, value in facts.items() if name not in told and isinstance(value, str | int | float)}
+    rest = {
+        name: value
+        for name, value in facts.items()
+        if name not in told and isinstance(value, str | int | float)
+    }
     return shown | {name.replace("_", " "): str(value) for name, value in rest.items()}
 
 
@@ -113,12 +145,23 @@ def software_table(measured: Measured) -> Table:
     rows = [[tool, version] for tool, version in versions(measured.runs).items()]
     for run in measured.runs:
         images = run.server.get("images", ())
-        rows += [["image", f"`{image}`"] for image in (images.values() if isinstance(images, Mapping) else images)]
+        rows += [
+            ["image", f"`{image}`"]
+            for image in (images.values() if isinstance(images, Mapping) else images)
+        ]
     for run in measured.runs:
         if run.build:
-            key = f" (`{run.build.get('key')}`)" if run.build.get("kind") != "release" else ""
-            rows.append([f"build of `{run.cell.scenario}`", f"{run.build.get('title')}{key}"])
-    return Table(["software", "version"], [list(row) for row in dict.fromkeys(map(tuple, rows))])
+            key = (
+                f" (`{run.build.get('key')}`)"
+                if run.build.get("kind") != "release"
+                else ""
+            )
+            rows.append(
+                [f"build of `{run.cell.scenario}`", f"{run.build.get('title')}{key}"]
+            )
+    return Table(
+        ["software", "version"], [list(row) for row in dict.fromkeys(map(tuple, rows))]
+    )
 
 
 def workload_table(measured: Measured) -> Table:
@@ -128,12 +171,16 @@ def workload_table(measured: Measured) -> Table:
     for name, title in {**_WORKLOAD, "levels": measured.unit.axis}.items():
         if any(load.get(name) not in (None, (), []) for load in distinct):
             rows.append([title, *(_value(load.get(name)) for load in distinct)])
-    return Table(["workload", *(str(load.get("title") or "") for load in distinct)], rows)
+    return Table(
+        ["workload", *(str(load.get("title") or "") for load in distinct)], rows
+    )
 
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "; ".join(f"{number} {name.replace('_', ' ')}" for name, number in value.items())
+        return "; ".join(
+            f"{number} {name.replace('_', ' ')}" for name, number in value.items()
+        )
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(str, value))
     return f"{value:,g}" if isinstance(value, int | float) else str(value)
@@ -143,17 +190,28 @@ def command_lines(plan: ReportPlan, measured: Measured) -> dict[str, list[str]]:
     """Return the command lines of every cell, as they ran: the server's, with its environment, those of the programs
     beside it, and the last one of the load.
     """
-    firsts = {cell: runs[0] for cell in plan.ordered if (runs := measured.runs_of(cell))}
-    found = {f"{cell[0]}, {cell_label(cell)}": _command_lines(run) for cell, run in firsts.items()}
+    firsts = {
+        cell: runs[0] for cell in plan.ordered if (runs := measured.runs_of(cell))
+    }
+    found = {
+        f"{cell[0]}, {cell_label(cell)}": _command_lines(run)
+        for cell, run in firsts.items()
+    }
     return {cell: lines for cell, lines in found.items() if lines}
 
 
 def _command_lines(run: Run) -> list[str]:
-    environment = [f"{name}={shlex.quote(str(value))}" for name, value in sorted(run.server.get("env", {}).items())]
+    environment = [
+        f"{name}={shlex.quote(str(value))}"
+        for name, value in sorted(run.server.get("env", {}).items())
+    ]
     server = " ".join([*environment, *map(shlex.quote, run.server.get("argv", ()))])
     # Replicas have the same programs beside each of them.
     beside = dict.fromkeys(shlex.join(sidecar.argv) for sidecar in run.companions)
-    load = next((shlex.join(level.command) for level in reversed(run.levels) if level.command), "")
+    load = next(
+        (shlex.join(level.command) for level in reversed(run.levels) if level.command),
+        "",
+    )
     return [line for line in (server, *beside, load) if line]
 
 
@@ -169,10 +227,34 @@ def search_table(pilots: Sequence[Pilot]) -> Table:
     rows = []
     for pilot in pilots:
         peak = "the peak" if pilot.above is not None else "the highest, not bracketed"
-        role = {pilot.below: "next below it", pilot.above: "next above it", pilot.peak: peak}
+        role = {
+            pilot.below: "next below it",
+            pilot.above: "next above it",
+            pilot.peak: peak,
+        }
         for order, (level, throughput_tok_s) in enumerate(pilot.tried, start=1):
-            row = [pilot.cell, f"{order}", f"{level:,}", numerals.significant(throughput_tok_s, 3), role.get(level, "")]
+            row = [
+                pilot.cell,
+                f"{order}",
+                f"{level:,}",
+                numerals.significant(throughput_tok_s, 3),
+                role.get(level, ""),
+            ]
             last = order == len(pilot.tried)
-            rows.append([*row, "yes" if level in pilot.levels else "no", _ENDINGS[pilot.ending] if last else ""])
-    header = ["pilot", "tried", "concurrent requests", "output tok/s", "is", "all arms measured", "ended because"]
+            rows.append(
+                [
+                    *row,
+                    "yes" if level in pilot.levels else "no",
+                    _ENDINGS[pilot.ending] if last else "",
+                ]
+            )
+    header = [
+        "pilot",
+        "tried",
+        "concurrent requests",
+        "output tok/s",
+        "is",
+        "all arms measured",
+        "ended because",
+    ]
     return Table(header, rows, frozenset({1, 2, 3}))

@@ -22,7 +22,10 @@ HITS = "its prompt tokens found on the device, %"
 
 def guidance_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return answers by model: which arm, how large a tier, what the hit share says, how much host memory."""
-    strategies = {row[0]: ": ".join(filter(None, (row[-1], row[1]))) for row in strategy_table(plan, measured).rows}
+    strategies = {
+        row[0]: ": ".join(filter(None, (row[-1], row[1])))
+        for row in strategy_table(plan, measured).rows
+    }
     rows = []
     for model in plan.models_by_size:
         cells = measured.with_peak(plan.cells_of(model))
@@ -32,33 +35,59 @@ def guidance_table(plan: ReportPlan, measured: Measured) -> Table:
             "prefix hits on the device": _hit_rates(plan, measured, cells),
             "host memory": _host_memory(measured, cells),
         }
-        rows += [[model, question, text] for question, texts in answers.items() for text in texts]
+        rows += [
+            [model, question, text]
+            for question, texts in answers.items()
+            for text in texts
+        ]
     return Table(["model", "question", "what these measurements say"], rows)
 
 
 def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
     """Return the numbers behind the guidance, a row per model and tier size."""
-    header = ["model", measured.unit.heading, "distinct prefixes, tokens", f"the same in blocks of {BLOCK_TOKENS}"]
+    header = [
+        "model",
+        measured.unit.heading,
+        "distinct prefixes, tokens",
+        f"the same in blocks of {BLOCK_TOKENS}",
+    ]
     header += ["device cache, tokens", "baseline", HITS, "tier, blocks"]
-    header += ["tier, tokens", "tier", "resident in the server's processes, at most, GiB"]
+    header += [
+        "tier, tokens",
+        "tier",
+        "resident in the server's processes, at most, GiB",
+    ]
     rows = []
     for model in plan.models_by_size:
         cells = measured.with_peak(plan.cells_of(model))
         facts = [""] * 4
         if reuse := _reuse(measured, cells):
             level, working, device = reuse
-            facts = [f"{level}", f"{working:,}", f"{blocks_for_tokens(working):,}", numerals.rounded(device, 0)]
+            facts = [
+                f"{level}",
+                f"{working:,}",
+                f"{blocks_for_tokens(working):,}",
+                numerals.rounded(device, 0),
+            ]
         hits = _hits(plan, measured, cells)
-        baselines = ["; ".join(name for name, *_ in hits), "; ".join(shown for _, shown, _ in hits)]
+        baselines = [
+            "; ".join(name for name, *_ in hits),
+            "; ".join(shown for _, shown, _ in hits),
+        ]
         sizes = [
             [blocks_label(size), numerals.rounded(tokens, 0), tier, held]
             for size, tokens, tier, held in _memory(measured, cells)
         ]
-        rows += [[model, *facts, *baselines, *size] for size in sizes or ([[""] * 4] if reuse or hits else [])]
+        rows += [
+            [model, *facts, *baselines, *size]
+            for size in sizes or ([[""] * 4] if reuse or hits else [])
+        ]
     return Table(header, rows, frozenset({1, 2, 3, 4, 6, 7, 8, 9, 10}))
 
 
-def _reuse(measured: Measured, cells: Sequence[CellKey]) -> tuple[int, int, float] | None:
+def _reuse(
+    measured: Measured, cells: Sequence[CellKey]
+) -> tuple[int, int, float] | None:
     """The common level, and the tokens of the working set there and of the device's cache."""
     level = measured.common_level(cells[0][0]) if cells else None
     run = next((run for cell in cells for run in measured.runs_of(cell)), None)
@@ -77,17 +106,35 @@ def _tier_sizes(measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:
     elif 0 < working <= device:
         yield f"{needed}; the device's cache holds {device:,.0f}, all of them, so a tier has nothing to add"
     elif working > 0:
-        sizes = {blocks_label(size): tokens for size, tokens, *_ in _memory(measured, cells)}
-        found = {
-            "large enough": [size for size, tokens in sizes.items() if tokens >= working],
-            "too small": [size for size, tokens in sizes.items() if tokens < working],
-            "smaller than the device's cache, so mostly copies of it": [s for s in sizes if sizes[s] < device],
+        sizes = {
+            blocks_label(size): tokens for size, tokens, *_ in _memory(measured, cells)
         }
-        held = [f"the device's cache holds {device:,.0f} of them"] if math.isfinite(device) else []
-        yield "; ".join([needed, *held, *(f"{what}: {', '.join(of)}" for what, of in found.items() if of)])
+        found = {
+            "large enough": [
+                size for size, tokens in sizes.items() if tokens >= working
+            ],
+            "too small": [size for size, tokens in sizes.items() if tokens < working],
+            "smaller than the device's cache, so mostly copies of it": [
+                s for s in sizes if sizes[s] < device
+            ],
+        }
+        held = (
+            [f"the device's cache holds {device:,.0f} of them"]
+            if math.isfinite(device)
+            else []
+        )
+        yield "; ".join(
+            [
+                needed,
+                *held,
+                *(f"{what}: {', '.join(of)}" for what, of in found.items() if of),
+            ]
+        )
 
 
-def _hit_rates(plan: ReportPlan, measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:
+def _hit_rates(
+    plan: ReportPlan, measured: Measured, cells: Sequence[CellKey]
+) -> Iterator[str]:
     """Yield the baselines' hit shares at the common level, and what they leave for a tier."""
     for name, shown, mean in _hits(plan, measured, cells):
         if mean < LOW_HITS:
@@ -100,13 +147,21 @@ def _hit_rates(plan: ReportPlan, measured: Measured, cells: Sequence[CellKey]) -
         yield f"{name}, at {at}: {shown} % of prompt tokens; {says}"
 
 
-def _hits(plan: ReportPlan, measured: Measured, cells: Sequence[CellKey]) -> list[tuple[str, str, float]]:
+def _hits(
+    plan: ReportPlan, measured: Measured, cells: Sequence[CellKey]
+) -> list[tuple[str, str, float]]:
     """The baselines with their hit share on the device at the common level: name, % as text and as number."""
     found = []
-    for cell in cells if cells and measured.common_level(cells[0][0]) is not None else ():
-        at = measured.levels_of(cell, measured.common_level(cell[0])).get("prefix_cache_hit_percent", pd.Series())
+    for cell in (
+        cells if cells and measured.common_level(cells[0][0]) is not None else ()
+    ):
+        at = measured.levels_of(cell, measured.common_level(cell[0])).get(
+            "prefix_cache_hit_percent", pd.Series()
+        )
         if cell[1] in plan.baselines - plan.compared_baselines and at.notna().any():
-            found.append((cell_label(cell), numerals.mean_of(list(at)), float(at.mean())))
+            found.append(
+                (cell_label(cell), numerals.mean_of(list(at)), float(at.mean()))
+            )
     return found
 
 
@@ -118,7 +173,9 @@ def _host_memory(measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:
             yield f"{blocks_label(size)} blocks: {tier} for the tier{most if held != numerals.MISSING else ''}"
 
 
-def _memory(measured: Measured, cells: Sequence[CellKey]) -> Iterator[tuple[int, float, str, str]]:
+def _memory(
+    measured: Measured, cells: Sequence[CellKey]
+) -> Iterator[tuple[int, float, str, str]]:
     """Yield each tier size with its tokens, its size as text, and the largest resident memory of its servers, GiB."""
     for size in sorted({cell[2] for cell in cells if cell[2]}):
         having = [cell for cell in cells if cell[2] == size and measured.runs_of(cell)]
@@ -127,7 +184,9 @@ def _memory(measured: Measured, cells: Sequence[CellKey]) -> Iterator[tuple[int,
             bytes_ = run.budget.get("tier_bytes", run.budget.get("requested_bytes"))
             tier = numerals.MISSING if bytes_ is None else _size(bytes_)
             rows = pd.concat([measured.levels_of(cell) for cell in having])
-            resident = rows["server_rss_gib"].max() if "server_rss_gib" in rows else math.nan
+            resident = (
+                rows["server_rss_gib"].max() if "server_rss_gib" in rows else math.nan
+            )
             held = numerals.significant(float(resident), 3)
             yield size, tiers_of(run).cpu, tier, held
 

@@ -49,7 +49,9 @@ _SETTLED_BY = {
     "single run": _MORE_RUNS,
 }
 
-TO_BE_ACTIVE = "a larger tier, or prompts that exceed the device's cache and fit into the tier"
+TO_BE_ACTIVE = (
+    "a larger tier, or prompts that exceed the device's cache and fit into the tier"
+)
 _SETTLED_BY_VERDICT = {
     **dict.fromkeys((words.SINGLE_RUN, words.INDICATIVE), _MORE_RUNS),
     **dict.fromkeys((words.NOT_EXERCISED, words.IDLE), TO_BE_ACTIVE),
@@ -69,13 +71,30 @@ _SETTLED_BY_INPUT = {
 def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) -> Table:
     """Return cells, comparisons and figures without a verdict or data; `empty`: figure -> reason."""
     step = "measure it: `report` measures only what is missing"
-    missing = {cell: measured.failures.get(cell, "not measured") for cell in plan.cells if not measured.runs_of(cell)}
-    rows = [[f"{cell[0]}, {cell_label(cell)}", reason, step] for cell, reason in missing.items()]
-    rows += [*_open_comparisons(measured), *_undeclared(plan, measured), *_scope(plan, measured)]
+    missing = {
+        cell: measured.failures.get(cell, "not measured")
+        for cell in plan.cells
+        if not measured.runs_of(cell)
+    }
+    rows = [
+        [f"{cell[0]}, {cell_label(cell)}", reason, step]
+        for cell, reason in missing.items()
+    ]
+    rows += [
+        *_open_comparisons(measured),
+        *_undeclared(plan, measured),
+        *_scope(plan, measured),
+    ]
     models = by_size(list(measured.levels["model"]), plan.parameters)
     for name, reason in empty.items():
         figure = find_figure(name, models)
-        rows.append([f"figure: {figure.title if figure else name}", reason, "record it; see config/metrics.yaml"])
+        rows.append(
+            [
+                f"figure: {figure.title if figure else name}",
+                reason,
+                "record it; see config/metrics.yaml",
+            ]
+        )
     return Table(["not assessed", "why", "what would settle it"], rows)
 
 
@@ -83,7 +102,9 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     """Yield comparisons without a deciding verdict; those of one model with the same reason are grouped."""
     table = measured.compared
     # What an idle arm would gain stays open, whatever it costs.
-    open_ = table[~table["verdict"].isin(words.DECIDED) | (table["verdict"] == words.IDLE)]
+    open_ = table[
+        ~table["verdict"].isin(words.DECIDED) | (table["verdict"] == words.IDLE)
+    ]
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in open_.to_dict("records"):
         late = _ANOTHER_TIME if row["verdict"] == words.INDICATIVE_TIME else ""
@@ -91,14 +112,20 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
         cell = cell_label(cell_of(row))
         named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
         metrics = groups.setdefault((str(row["model"]), reason, settled_by(row)), {})
-        metrics.setdefault(METRIC_TITLES.get(row["metric"], str(row["metric"])), []).append(named)
+        metrics.setdefault(
+            METRIC_TITLES.get(row["metric"], str(row["metric"])), []
+        ).append(named)
     for (model, reason, settling), metrics in groups.items():
         # A gap in many metrics is listed once.
         titles: dict[str, list[str]] = {}
         for title, cells in metrics.items():
             titles.setdefault("; ".join(dict.fromkeys(cells)), []).append(title)
         for named, of in titles.items():
-            yield [f"{model}, {named}: {', '.join(of)}", reason or "no verdict", settling]
+            yield [
+                f"{model}, {named}: {', '.join(of)}",
+                reason or "no verdict",
+                settling,
+            ]
 
 
 def settled_by(row: Mapping[Any, Any]) -> str:
@@ -106,23 +133,38 @@ def settled_by(row: Mapping[Any, Any]) -> str:
     for name, step in _SETTLED_BY_INPUT.items():
         if text(row.get(f"basis_{name}")).startswith(("refuses", "indicates")):
             return step
-    verdict, reason, needed = str(row["verdict"]), str(row["reason"]), row.get("runs_to_resolve")
+    verdict, reason, needed = (
+        str(row["verdict"]),
+        str(row["reason"]),
+        row.get("runs_to_resolve"),
+    )
     if verdict in _SETTLED_BY_VERDICT:
-        also = f"; for its cost: {_cause_removed(reason)}" if words.NO_COST in reason else ""
+        also = (
+            f"; for its cost: {_cause_removed(reason)}"
+            if words.NO_COST in reason
+            else ""
+        )
         return f"{_SETTLED_BY_VERDICT[verdict]}{also}"
     if IN_FLIGHT in reason:
         return "a load generator that keeps up: processors of its own, or a lower level"
-    if verdict == words.INCONCLUSIVE and text(row.get("basis_errors")).startswith("qualifies"):
+    if verdict == words.INCONCLUSIVE and text(row.get("basis_errors")).startswith(
+        "qualifies"
+    ):
         return _ANSWERS
     if verdict == words.INCONCLUSIVE and words.MANY_FAILED not in reason:
         more = needed is not None and needed > row["runs"]
-        return "longer levels, or more runs" + (f" ({needed:.0f} for the margin at this spread)" if more else "")
+        return "longer levels, or more runs" + (
+            f" ({needed:.0f} for the margin at this spread)" if more else ""
+        )
     return _cause_removed(reason)
 
 
 def _cause_removed(reason: str) -> str:
     """The step that removes the first known cause in a reason."""
-    return next((what for phrase, what in _SETTLED_BY.items() if phrase in reason), "see the reason")
+    return next(
+        (what for phrase, what in _SETTLED_BY.items() if phrase in reason),
+        "see the reason",
+    )
 
 
 def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
@@ -130,7 +172,11 @@ def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     for names, models in undeclared(plan, measured).items():
         one, other = map(_label, names)
         how = f"`contrasts: [[{', '.join(names)}]]` under `comparison`; nothing is measured again for it"
-        yield [f"{one} against {other}: {', '.join(models)}", "described, and not declared as a contrast", how]
+        yield [
+            f"{one} against {other}: {', '.join(models)}",
+            "described, and not declared as a contrast",
+            how,
+        ]
 
 
 def _label(declared: str) -> str:
@@ -150,12 +196,18 @@ _ABSENT = {
         "they were not both measured with the same number of blocks",
         "scenarios native-offload and lmcache-local in the matrix",
     ],
-    "tiers": ["the effect of the tier's size", "no arm was measured with two sizes", "a second entry in `cpu_blocks`"],
+    "tiers": [
+        "the effect of the tier's size",
+        "no arm was measured with two sizes",
+        "a second entry in `cpu_blocks`",
+    ],
 }
 
 
 def _scope(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
-    yield from (_ABSENT[what] for what, pairs in pairs_of(plan, measured).items() if not pairs)
+    yield from (
+        _ABSENT[what] for what, pairs in pairs_of(plan, measured).items() if not pairs
+    )
     if {run.replicas for run in measured.runs} == {1}:
         yield [
             "routing over replicas, and indexing for it",
@@ -175,9 +227,17 @@ def alike(measured: Measured) -> list[str]:
     """Return the cells that ran the same configuration under different names: a difference between them is noise."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     for run in measured.runs:
-        effective = {name: value for name, value in run.specification.items() if name != "cell"}
+        effective = {
+            name: value for name, value in run.specification.items() if name != "cell"
+        }
         # An equal workload alone does not make the servers equal.
         if set(effective) - {"workload"}:
             text = json.dumps(effective, sort_keys=True, default=str)
-            found.setdefault((run.cell.model, text), {})[cell_label(run.cell.key)] = None
-    return [f"{model}: {' and '.join(names)}" for (model, _), names in found.items() if len(names) > 1]
+            found.setdefault((run.cell.model, text), {})[cell_label(run.cell.key)] = (
+                None
+            )
+    return [
+        f"{model}: {' and '.join(names)}"
+        for (model, _), names in found.items()
+        if len(names) > 1
+    ]

@@ -10,7 +10,14 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of, kept_runs, rank_of
+from kveval.analysis.cells import (
+    THROUGHPUT,
+    CellKey,
+    cell_named,
+    cell_of,
+    kept_runs,
+    rank_of,
+)
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.evidence import SEVERITIES
 from kveval.report.data import numbers as numerals
@@ -50,11 +57,19 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     rows = []
     for cell in plan.cells_of(model):
         runs = len(measured.runs_of(cell))
-        counted = f"{runs}" if runs == plan.runs_of(cell) else f"{runs} of {plan.runs_of(cell)}"
+        counted = (
+            f"{runs}"
+            if runs == plan.runs_of(cell)
+            else f"{runs} of {plan.runs_of(cell)}"
+        )
         row = [cell_label(cell), f"{counted}{_compared_runs(measured, cell, runs)}"]
         for metric in (THROUGHPUT, TTFT):
             held = compared.get((cell, metric))
-            row.append(_beside_change(measured, held, level) if held else _value_at(measured, cell, level, metric))
+            row.append(
+                _beside_change(measured, held, level)
+                if held
+                else _value_at(measured, cell, level, metric)
+            )
             row += [effect_text(held), verdict_text(held)] if held else ["", ""]
         if not runs:
             row[4] = row[4] or "not measured"
@@ -64,9 +79,14 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
 
 def _compared_runs(measured: Measured, cell: CellKey, runs: int) -> str:
     """The number of runs that a cell's verdicts on throughput and TTFT rest on, where that is not all of them."""
-    kept = (len(kept_runs(measured.comparison, cell, metric).runs) for metric in (THROUGHPUT, TTFT))
+    kept = (
+        len(kept_runs(measured.comparison, cell, metric).runs)
+        for metric in (THROUGHPUT, TTFT)
+    )
     few = list(dict.fromkeys(count for count in kept if count))
-    return f" ({' and '.join(map(str, few))} compared)" if few and min(few) < runs else ""
+    return (
+        f" ({' and '.join(map(str, few))} compared)" if few and min(few) < runs else ""
+    )
 
 
 def _value_at(measured: Measured, cell: CellKey, level: int | None, metric: str) -> str:
@@ -80,39 +100,77 @@ def _value_at(measured: Measured, cell: CellKey, level: int | None, metric: str)
     return numerals.rounded_mean(kept.mean, list(at[at["run"].isin(kept.runs)][metric]))
 
 
-def _beside_change(measured: Measured, row: Mapping[Any, Any], level: int | None) -> str:
+def _beside_change(
+    measured: Measured, row: Mapping[Any, Any], level: int | None
+) -> str:
     """The value of an arm as its change has it, with that of its baseline if the baseline's own row shows another."""
     if not row["baseline"] or not math.isfinite(row["effect_percent"]):
         return _value_at(measured, cell_of(row), level, row["metric"])
     value, other = values_text(measured, row)
     at = "" if row["level"] == level else f", {measured.unit.at(int(row['level']))}"
-    differs = at or other != _value_at(measured, cell_named(row["baseline"]), level, row["metric"])
+    differs = at or other != _value_at(
+        measured, cell_named(row["baseline"]), level, row["metric"]
+    )
     return f"{value} (against {other}{at})" if differs else value
 
 
 def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
     """Return the baselines that the arms of a model were compared with, each once."""
     rows = against_baselines(plan, measured.comparison, THROUGHPUT)
-    return list(dict.fromkeys(baseline_label(row) for row in rows if row["model"] == model and row["baseline"]))
+    return list(
+        dict.fromkeys(
+            baseline_label(row)
+            for row in rows
+            if row["model"] == model and row["baseline"]
+        )
+    )
 
 
 def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     """Return every cell of a model in the campaign with its peak, or the reason why it was not measured."""
-    header = ["arm", "runs", "peak, output tok/s (95 %)", measured.unit.heading, "TTFT p50 / p90, ms", "TPOT p50, ms"]
+    header = [
+        "arm",
+        "runs",
+        "peak, output tok/s (95 %)",
+        measured.unit.heading,
+        "TTFT p50 / p90, ms",
+        "TPOT p50, ms",
+    ]
     header += ["E2E p50 / p90, ms", "remarks"]
     rows = []
     for cell in plan.cells_of(model):
         asked, peak = plan.runs_of(cell), measured.peak_of(cell)
         if peak is None:
             reason = measured.failures.get(cell, "not measured")
-            rows.append([cell_label(cell), f"0 of {asked}", *[""] * (len(header) - 3), f"**{reason}**"])
+            rows.append(
+                [
+                    cell_label(cell),
+                    f"0 of {asked}",
+                    *[""] * (len(header) - 3),
+                    f"**{reason}**",
+                ]
+            )
             continue
         at = measured.levels_of(cell, peak["level"])
-        throughput = (peak[name] for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s"))
-        row = [cell_label(cell), f"{peak['runs']:.0f} of {asked}", numerals.with_interval(*throughput)]
+        throughput = (
+            peak[name]
+            for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s")
+        )
+        row = [
+            cell_label(cell),
+            f"{peak['runs']:.0f} of {asked}",
+            numerals.with_interval(*throughput),
+        ]
         latencies = [
-            " / ".join(numerals.mean_of(list(at[f"{name}_ms_{quantile}"])) for quantile in quantiles)
-            for name, *quantiles in (("ttft", "p50", "p90"), ("tpot", "p50"), ("e2e", "p50", "p90"))
+            " / ".join(
+                numerals.mean_of(list(at[f"{name}_ms_{quantile}"]))
+                for quantile in quantiles
+            )
+            for name, *quantiles in (
+                ("ttft", "p50", "p90"),
+                ("tpot", "p50"),
+                ("e2e", "p50", "p90"),
+            )
         ]
         rows.append([*row, _peak_level(peak), *latencies, "; ".join(_remarks(peak))])
     return Table(header, rows, frozenset({1, 2, 3, 4, 5, 6}))
@@ -128,7 +186,11 @@ def _remarks(peak: pd.Series[Any]) -> Iterator[str]:
 
 def _peak_level(peak: pd.Series[Any]) -> str:
     """The level of the peak; in brackets the levels that are as good, and "edge" for the first or last level."""
-    others = [level for level in str(peak["plateau"]).split(";") if level and int(level) != peak["level"]]
+    others = [
+        level
+        for level in str(peak["plateau"]).split(";")
+        if level and int(level) != peak["level"]
+    ]
     remarks = [f"or {', '.join(others)}"] if others else []
     remarks += [] if peak["bracketed"] else ["edge"]
     return " ".join([f"{peak['level']:.0f}", *(f"({remark})" for remark in remarks)])
@@ -136,14 +198,33 @@ def _peak_level(peak: pd.Series[Any]) -> str:
 
 def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return the requests completed at each cell's peak, over its runs, and the throughput of only those."""
-    header = ["model", "arm", measured.unit.heading, "completed", "unfinished", "failed", "unfinished, % of all"]
+    header = [
+        "model",
+        "arm",
+        measured.unit.heading,
+        "completed",
+        "unfinished",
+        "failed",
+        "unfinished, % of all",
+    ]
     header += ["delivered, output tok/s", "of completed requests only, output tok/s"]
     rows = []
     for cell, peak, at in measured.at_peaks(plan.ordered):
-        counts = [int(peak[f"requests_{state}"]) for state in ("completed", "incomplete", "errored")]
+        counts = [
+            int(peak[f"requests_{state}"])
+            for state in ("completed", "incomplete", "errored")
+        ]
         share = 100 * counts[1] / sum(counts) if sum(counts) else float("nan")
-        means = [numerals.mean_of(list(at.get(name, ()))) for name in (THROUGHPUT, "throughput_completed_tok_s")]
-        row = [cell[0], cell_label(cell), f"{peak['level']:.0f}", *(f"{count:,}" for count in counts)]
+        means = [
+            numerals.mean_of(list(at.get(name, ())))
+            for name in (THROUGHPUT, "throughput_completed_tok_s")
+        ]
+        row = [
+            cell[0],
+            cell_label(cell),
+            f"{peak['level']:.0f}",
+            *(f"{count:,}" for count in counts),
+        ]
         rows.append([*row, numerals.significant(share), *means])
     return Table(header, rows, frozenset(range(2, 9)))
 
@@ -151,15 +232,34 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
 def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     """Every comparison of a model and metric with its interval and verdict."""
     table = measured.compared
-    header = ["arm", "against", "effect, % of the other cell (95 %)", "p (Holm)", "verdict"]
+    header = [
+        "arm",
+        "against",
+        "effect, % of the other cell (95 %)",
+        "p (Holm)",
+        "verdict",
+    ]
     header += [f"runs, {measured.unit.heading}", _PARITY_CHANCE, "why"]
     rows = []
-    compared = table[(table["model"] == model) & (table["metric"] == metric)].to_dict("records")
-    for row in sorted(compared, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"])):
+    compared = table[(table["model"] == model) & (table["metric"] == metric)].to_dict(
+        "records"
+    )
+    for row in sorted(
+        compared, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"])
+    ):
         at = " at ".join(filter(None, (count(row["runs"]), count(row["level"]))))
-        found = [cell_label(cell_of(row)), baseline_label(row), effect_text(row), _p_value(row["p_holm"])]
+        found = [
+            cell_label(cell_of(row)),
+            baseline_label(row),
+            effect_text(row),
+            _p_value(row["p_holm"]),
+        ]
         # The runs of a comparison without a verdict could not show parity.
-        chance = count(row.get("parity_power_percent", math.nan)) if row["verdict"] in words.VERDICTS else ""
+        chance = (
+            count(row.get("parity_power_percent", math.nan))
+            if row["verdict"] in words.VERDICTS
+            else ""
+        )
         rows.append([*found, verdict_text(row), at, chance, text(row["reason"])])
     return Table(header, rows, frozenset({2, 3, 5, 6}))
 
@@ -182,31 +282,61 @@ _STRATEGY_COLUMN[words.WORSE_IDLE] = words.WORSE
 
 def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return each model's arms by their throughput verdicts, and which latencies of better arms are worse."""
-    header = ["model", "better than the baseline", "at parity with it", "worse", "not decided", "conclusion"]
+    header = [
+        "model",
+        "better than the baseline",
+        "at parity with it",
+        "worse",
+        "not decided",
+        "conclusion",
+    ]
     rows = []
     for model in plan.models_by_size:
         found: dict[str, list[str]] = {}
-        against = [row for row in against_baselines(plan, measured.comparison, THROUGHPUT) if row["model"] == model]
+        against = [
+            row
+            for row in against_baselines(plan, measured.comparison, THROUGHPUT)
+            if row["model"] == model
+        ]
         for row in against:
             verdict, named = str(row["verdict"]), cell_label(cell_of(row))
             if verdict == words.BETTER:
-                named = " ".join([named, effect_text(row), *_latency_cost(measured, row)])
-            said = [stated_verdict(row)] if verdict in (words.WORSE_IDLE, words.IDLE) else []
+                named = " ".join(
+                    [named, effect_text(row), *_latency_cost(measured, row)]
+                )
+            said = (
+                [stated_verdict(row)]
+                if verdict in (words.WORSE_IDLE, words.IDLE)
+                else []
+            )
             said += [qualifier(row)] if qualifier(row) else []
             if said:
                 named += f" ({', '.join(said)})"
             found.setdefault(_STRATEGY_COLUMN.get(verdict, "open"), []).append(named)
         if found:
-            cells = ["; ".join(found.get(verdict, ())) for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")]
-            rows.append([model, *cells, _conclusion(found, ", ".join(baselines_of(plan, measured, model)))])
+            cells = [
+                "; ".join(found.get(verdict, ()))
+                for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")
+            ]
+            rows.append(
+                [
+                    model,
+                    *cells,
+                    _conclusion(found, ", ".join(baselines_of(plan, measured, model))),
+                ]
+            )
     return Table(header, rows)
 
 
 def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
     worse = [
         name
-        for metric, name in (("ttft_ms_p50", "median TTFT"), ("e2e_ms_p50", "median end-to-end latency"))
-        if pair(measured, cell_of(row), cell_named(row["baseline"]), metric)["verdict"] == words.WORSE
+        for metric, name in (
+            ("ttft_ms_p50", "median TTFT"),
+            ("e2e_ms_p50", "median end-to-end latency"),
+        )
+        if pair(measured, cell_of(row), cell_named(row["baseline"]), metric)["verdict"]
+        == words.WORSE
     ]
     return [f"(but a worse {' and '.join(worse)})"] if worse else []
 
@@ -214,7 +344,9 @@ def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
 def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
     better, pending = found.get(words.BETTER, ()), found.get("open", ())
     if len(better) == 1:
-        return "the arm that is better" + (" (others are undecided or not assessed)" if pending else "")
+        return "the arm that is better" + (
+            " (others are undecided or not assessed)" if pending else ""
+        )
     if better:
         return "one of the arms that are better; the tables of arms against each other compare them"
     if pending:
@@ -226,16 +358,32 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return mean and P90 of TTFT and end-to-end latency, and the throughput of all tokens, at the common level."""
     quantities = {"ttft_ms": "TTFT", "e2e_ms": "E2E latency"}
     header = ["model", "arm", measured.unit.heading]
-    header += [f"{which} {title}, s" for title in quantities.values() for which in ("mean", "P90")]
+    header += [
+        f"{which} {title}, s"
+        for title in quantities.values()
+        for which in ("mean", "P90")
+    ]
     header += ["prompt and output tokens, tok/s"]
     rows = []
     for cell in measured.with_peak(plan.ordered):
         level = measured.common_level(cell[0])
         at = measured.levels_of(cell, level)
-        latencies = [f"{name}_{statistic}" for name in quantities for statistic in ("mean", "p90")]
-        cells = [numerals.mean_of([value / 1000 for value in at[name]]) for name in latencies]
-        total = numerals.mean_of(list(at["total_tok_s"])) if "total_tok_s" in at else numerals.MISSING
-        rows.append([cell[0], cell_label(cell), count(level or math.nan), *cells, total])
+        latencies = [
+            f"{name}_{statistic}"
+            for name in quantities
+            for statistic in ("mean", "p90")
+        ]
+        cells = [
+            numerals.mean_of([value / 1000 for value in at[name]]) for name in latencies
+        ]
+        total = (
+            numerals.mean_of(list(at["total_tok_s"]))
+            if "total_tok_s" in at
+            else numerals.MISSING
+        )
+        rows.append(
+            [cell[0], cell_label(cell), count(level or math.nan), *cells, total]
+        )
     return Table(header, rows, frozenset(range(2, 8)))
 
 
@@ -258,11 +406,23 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
     """
     rows = []
     order = plan.models_by_size
-    known = measured.compared[(measured.compared["metric"] == THROUGHPUT) & measured.compared["model"].isin(order)]
-    for row in sorted(known.to_dict("records"), key=lambda row: order.index(row["model"])):
+    known = measured.compared[
+        (measured.compared["metric"] == THROUGHPUT)
+        & measured.compared["model"].isin(order)
+    ]
+    for row in sorted(
+        known.to_dict("records"), key=lambda row: order.index(row["model"])
+    ):
         if "basis_work" in row and row["baseline"]:
-            against = "" if is_against_baseline(plan, row) else f" against {baseline_label(row)}"
-            cells = ["; ".join(filter(None, (_word(row, name) for name in names))) for names in _COLUMNS.values()]
+            against = (
+                ""
+                if is_against_baseline(plan, row)
+                else f" against {baseline_label(row)}"
+            )
+            cells = [
+                "; ".join(filter(None, (_word(row, name) for name in names)))
+                for names in _COLUMNS.values()
+            ]
             rows.append([row["model"], f"{cell_label(cell_of(row))}{against}", *cells])
     return Table(["model", "arm", *_COLUMNS], rows)
 
@@ -270,8 +430,14 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
 def _word(row: Mapping[Any, Any], name: str) -> str:
     said = text(row.get(f"basis_{name}"))
     severity, found, rest = said.partition(": ")
-    severity, words = (severity, rest) if found and severity in SEVERITIES else ("sound", said)
+    severity, words = (
+        (severity, rest) if found and severity in SEVERITIES else ("sound", said)
+    )
     # "varied" alone would be unclear, since the column is shared.
-    words = f"order {words}" if name == "order" and words and "order" not in words else words
+    words = (
+        f"order {words}"
+        if name == "order" and words and "order" not in words
+        else words
+    )
     mark = _MARKS.get(severity, "")
     return f"{mark}{words}{mark}"

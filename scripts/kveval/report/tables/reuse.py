@@ -24,7 +24,10 @@ def reuse_table(plan: ReportPlan, measured: Measured, *, compared: bool) -> Tabl
 
     `compared`: only at the level at which a model's cells are compared, without the column of the level.
     """
-    found = {(one.cell, one.level): one for one in served_shares(measured.levels, measured.runs)}
+    found = {
+        (one.cell, one.level): one
+        for one in served_shares(measured.levels, measured.runs)
+    }
     shown = [
         found[cell, level]
         for cell in plan.ordered
@@ -33,20 +36,33 @@ def reuse_table(plan: ReportPlan, measured: Measured, *, compared: bool) -> Tabl
     ]
     rows = [
         [
-            *(one.cell[0], cell_label(one.cell), *([] if compared else [f"{one.level}"])),
+            *(
+                one.cell[0],
+                cell_label(one.cell),
+                *([] if compared else [f"{one.level}"]),
+            ),
             *(text(one) for text in _COLUMNS.values()),
             likely_cause(one) if one.is_finding else "",
         ]
         for one in shown
     ]
-    header = ["model", "arm", *([] if compared else [measured.unit.heading]), *_COLUMNS, _FINDING]
+    header = [
+        "model",
+        "arm",
+        *([] if compared else [measured.unit.heading]),
+        *_COLUMNS,
+        _FINDING,
+    ]
     numbers = frozenset(range(len(header) - 1 - len(_COLUMNS), len(header) - 1))
     return Table(header, rows, numbers).without_blank()
 
 
 def likely_cause(share: ServedShare) -> str:
     """Return the servers' counts that may explain a finding, or that there are none."""
-    return "; ".join(_counted(share)) or "nothing that was counted explains it: a finding about the server"
+    return (
+        "; ".join(_counted(share))
+        or "nothing that was counted explains it: a finding about the server"
+    )
 
 
 def _counted(share: ServedShare) -> Iterator[str]:
@@ -76,20 +92,33 @@ def _range(low: float, high: float) -> str:
 
 
 def _difference(share: ServedShare) -> str:
-    return numerals.points(share.difference, share.difference - share.half_width, share.difference + share.half_width)
+    return numerals.points(
+        share.difference,
+        share.difference - share.half_width,
+        share.difference + share.half_width,
+    )
 
 
 _COLUMNS: Mapping[str, Callable[[ServedShare], str]] = {
     "device, computed %": lambda one: f"{one.device_predicted:.1f}",
     "device, found %": lambda one: f"{one.device:.1f}",
-    "device and tier, computed %": lambda one: _range(*one.predicted) if one.tier_blocks else "",
-    "device and tier, found %": lambda one: f"{one.served:.1f}" if one.tier_blocks else "",
+    "device and tier, computed %": lambda one: (
+        _range(*one.predicted) if one.tier_blocks else ""
+    ),
+    "device and tier, found %": lambda one: (
+        f"{one.served:.1f}" if one.tier_blocks else ""
+    ),
     "found minus computed, points": _difference,
 }
 
 
 _HEADER = (
-    *("model", "arm", "throughput, predicted change (9 of 10 simulations)", "measured change (95 %)"),
+    *(
+        "model",
+        "arm",
+        "throughput, predicted change (9 of 10 simulations)",
+        "measured change (95 %)",
+    ),
     *("mean TTFT, predicted, ms (9 of 10)", "measured, ms"),
 )
 
@@ -97,18 +126,27 @@ _HEADER = (
 def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return a row for each cell with a tier whose gain was predicted, at the level where its model is compared."""
     found = {cell_of(row): row for row in measured.predicted.to_dict("records")}
-    compared = {cell_of(row): row for row in against_baselines(plan, measured.comparison, THROUGHPUT)}
+    compared = {
+        cell_of(row): row
+        for row in against_baselines(plan, measured.comparison, THROUGHPUT)
+    }
     rows = []
     for cell in plan.ordered:
-        if cell not in found or not len(at := measured.levels_of(cell, found[cell]["level"])):
+        if cell not in found or not len(
+            at := measured.levels_of(cell, found[cell]["level"])
+        ):
             continue
         row = found[cell]
         rows.append(
             [
                 *(cell[0], cell_label(cell)),
-                numerals.effect(*(row[f"throughput_percent{end}"] for end in ("", "_low", "_high"))),
+                numerals.effect(
+                    *(row[f"throughput_percent{end}"] for end in ("", "_low", "_high"))
+                ),
                 effect_text(compared[cell]) if cell in compared else numerals.MISSING,
-                numerals.with_interval(*(row[f"ttft_ms_mean{end}"] for end in ("", "_low", "_high"))),
+                numerals.with_interval(
+                    *(row[f"ttft_ms_mean{end}"] for end in ("", "_low", "_high"))
+                ),
                 numerals.mean_of(list(at["ttft_ms_mean"])),
             ]
         )

@@ -11,7 +11,13 @@ from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
 from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, labelled
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    Table,
+    cell_label,
+    labelled,
+)
 from kveval.report.data.comparisons import effect_text
 from kveval.report.tables.results import count
 
@@ -25,7 +31,9 @@ def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:
     for name, entry in plan.metrics.items():
         if "table" in entry:
             tables.setdefault(entry["table"], []).append(name)
-    found = {title: _system_table(plan, measured, names) for title, names in tables.items()}
+    found = {
+        title: _system_table(plan, measured, names) for title, names in tables.items()
+    }
     found["Each GPU"] = _each_gpu(plan, measured)
     return {title: table for title, table in found.items() if table.rows}
 
@@ -36,46 +44,96 @@ def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -
     rows = []
     for cell, peak, at in measured.at_peaks(plan.ordered):
         values = [numerals.mean_of(list(at[name])) for name in names]
-        rows.append([cell[0], cell_label(cell), f"{peak['level']}", *values, count(peak.get("pcp_samples", np.nan))])
-    header = ["model", "arm", measured.unit.heading, *_titles(plan, names), "samples, least"]
+        rows.append(
+            [
+                cell[0],
+                cell_label(cell),
+                f"{peak['level']}",
+                *values,
+                count(peak.get("pcp_samples", np.nan)),
+            ]
+        )
+    header = [
+        "model",
+        "arm",
+        measured.unit.heading,
+        *_titles(plan, names),
+        "samples, least",
+    ]
     return Table(header, rows if names else [], frozenset(range(2, len(header))))
 
 
 def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
     """The metrics of each GPU, for cells with several."""
-    broken_down = [name for name, entry in plan.metrics.items() if entry.get("breakdown") and "table" in entry]
+    broken_down = [
+        name
+        for name, entry in plan.metrics.items()
+        if entry.get("breakdown") and "table" in entry
+    ]
     names = [name for name in broken_down if f"{name}{BY_INSTANCE}" in measured.levels]
     rows = []
     for cell, peak, at in measured.at_peaks(plan.ordered):
-        each = {name: [_instances(text) for text in at[f"{name}{BY_INSTANCE}"]] for name in names}
-        gpus = list(dict.fromkeys(gpu for runs in each.values() for run in runs for gpu in run))
+        each = {
+            name: [_instances(text) for text in at[f"{name}{BY_INSTANCE}"]]
+            for name in names
+        }
+        gpus = list(
+            dict.fromkeys(gpu for runs in each.values() for run in runs for gpu in run)
+        )
         for gpu in gpus if len(gpus) > 1 else ():
-            values = [numerals.mean_of([run[gpu] for run in runs if gpu in run]) for runs in each.values()]
+            values = [
+                numerals.mean_of([run[gpu] for run in runs if gpu in run])
+                for runs in each.values()
+            ]
             rows.append([cell[0], cell_label(cell), f"{peak['level']}", gpu, *values])
     header = ["model", "arm", measured.unit.heading, "GPU", *_titles(plan, names)]
     return Table(header, rows, frozenset({2, *range(4, len(header))}))
 
 
 def _titles(plan: ReportPlan, names: Sequence[str]) -> list[str]:
-    return [f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names]
+    return [
+        f"{plan.metrics[name]['title']}, {plan.metrics[name]['unit']}" for name in names
+    ]
 
 
 def _instances(joined: object) -> dict[str, float]:
     """Parse `name=value;...`."""
-    pairs = [part.rpartition("=") for part in str(joined).split(";")] if isinstance(joined, str) else []
+    pairs = (
+        [part.rpartition("=") for part in str(joined).split(";")]
+        if isinstance(joined, str)
+        else []
+    )
     return {name: float(value) for name, _, value in pairs if name}
 
 
 def average_table(measured: Measured) -> Table:
     """Return effects on throughput averaged over the models that have every arm; no rows for a single model."""
-    header = ["arm", "over the models", "effect, % of the baseline, geometric mean (95 % over models)", "without"]
+    header = [
+        "arm",
+        "over the models",
+        "effect, % of the baseline, geometric mean (95 % over models)",
+        "without",
+    ]
     rows = []
     if {"metric", "models"} <= set(measured.averages):
         table = measured.averages
-        for row in table[(table["metric"] == THROUGHPUT) & (table["models"] > 1)].to_dict("records"):
+        for row in table[
+            (table["metric"] == THROUGHPUT) & (table["models"] > 1)
+        ].to_dict("records"):
             cell = cell_label(("", str(row["scenario"]), int(row["cpu_blocks"])))
-            without = [_named(cell_named(name)) for name in str(row["missing"]).split(";") if "/" in name]
-            rows.append([cell, str(row["panel"]).replace(";", ", "), effect_text(row), "; ".join(without)])
+            without = [
+                _named(cell_named(name))
+                for name in str(row["missing"]).split(";")
+                if "/" in name
+            ]
+            rows.append(
+                [
+                    cell,
+                    str(row["panel"]).replace(";", ", "),
+                    effect_text(row),
+                    "; ".join(without),
+                ]
+            )
     return Table(header, rows, frozenset({2}))
 
 
@@ -91,31 +149,45 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
         for outcome in outcomes_of(row):
             if outcome.severity == "fail":
                 found = (int(row["run"]), int(row["level"]), outcome.message)
-                failed.setdefault((cell[0], cell_label(cell), f"`{outcome.name}`"), []).append(found)
+                failed.setdefault(
+                    (cell[0], cell_label(cell), f"`{outcome.name}`"), []
+                ).append(found)
             else:
                 of = f" of {len(measured.levels)}"
-                others.setdefault((outcome.severity, outcome.name, of), []).append(outcome.message)
+                others.setdefault((outcome.severity, outcome.name, of), []).append(
+                    outcome.message
+                )
     rows = []
     for (model, arm, check), found_of in failed.items():
-        runs, levels, messages = (list(dict.fromkeys(values)) for values in zip(*found_of, strict=True))
+        runs, levels, messages = (
+            list(dict.fromkeys(values)) for values in zip(*found_of, strict=True)
+        )
         where = [", ".join(map(str, sorted(numbers))) for numbers in (runs, levels)]
         alike = f" (and {len(messages) - 1} alike)" if len(messages) > 1 else ""
         rows.append([model, arm, *where, check, f"{labelled(messages[0])}{alike}"])
-    of_campaign = measured.checks[measured.checks["level"].isna()] if len(measured.checks) else measured.checks
+    of_campaign = (
+        measured.checks[measured.checks["level"].isna()]
+        if len(measured.checks)
+        else measured.checks
+    )
     for row in of_campaign.to_dict("records"):
         about = f"{_named(cell_of(row))}: " if isinstance(row["model"], str) else ""
         message = f"{about}{labelled(str(row['message']))}"
         if row["severity"] == "fail":
             rows.append(["", "", "", "", f"`{row['check']}`", message])
         else:
-            others.setdefault((row["severity"], row["check"], ", of the tables"), []).append(message)
+            others.setdefault(
+                (row["severity"], row["check"], ", of the tables"), []
+            ).append(message)
     words = {"warn": "warning", "note": "note"}
     summed = [
         [f"`{name}`", words[severity], f"{len(said)}{of}", labelled(said[0])]
         for (severity, name, of), said in sorted(others.items(), reverse=True)
     ]
     header = ["model", "arm", "runs", measured.unit.heading, "check", "finding"]
-    return Table(header, rows, frozenset({2, 3})), Table(["check", "weight", "levels", "for example"], summed)
+    return Table(header, rows, frozenset({2, 3})), Table(
+        ["check", "weight", "levels", "for example"], summed
+    )
 
 
 def _named(cell: CellKey) -> str:
@@ -129,19 +201,32 @@ def time_table(measured: Measured) -> Table:
     rows = [
         [
             str(name).removesuffix("_s").replace("_", " "),
-            *(numerals.minutes(seconds), f"{100 * seconds / total:.0f} %", f"{phases[name].mean():.0f} s"),
+            *(
+                numerals.minutes(seconds),
+                f"{100 * seconds / total:.0f} %",
+                f"{phases[name].mean():.0f} s",
+            ),
         ]
-        for name, seconds in phases.sum().sort_values(ascending=False, kind="stable").items()
+        for name, seconds in phases.sum()
+        .sort_values(ascending=False, kind="stable")
+        .items()
         if total
     ]
-    return Table(["phase", "all runs", "share", "mean of a run"], rows, frozenset({1, 2, 3}))
+    return Table(
+        ["phase", "all runs", "share", "mean of a run"], rows, frozenset({1, 2, 3})
+    )
 
 
 def provenance_table(measured: Measured) -> Table:
     """Return the measurements that the report rests on."""
     rows = [
         [
-            *(run.cell.model, cell_label(run.cell.key), f"{run.run}", f"`{run.measurement}`"),
+            *(
+                run.cell.model,
+                cell_label(run.cell.key),
+                f"{run.run}",
+                f"`{run.measurement}`",
+            ),
             run.started[:19].replace("T", " "),
             str(run.hardware.get("fingerprint", numerals.MISSING)),
             ", ".join(run.hardware.get("nodes", ())),

@@ -24,23 +24,41 @@ def goodput_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     """Return every arm of a model with its goodput at the baseline's best level, and at its own best level."""
     level = goodput_level(plan, measured, model)
     counted = plan.goodput["of"]
-    header = ["arm", f"{counted} a second", "met the limits, %", "change, % of the baseline (95 %)", "verdict"]
-    header += [f"at its best ({measured.unit.heading})", "change of the best, % of the baseline's (95 %)", "verdict"]
+    header = [
+        "arm",
+        f"{counted} a second",
+        "met the limits, %",
+        "change, % of the baseline (95 %)",
+        "verdict",
+    ]
+    header += [
+        f"at its best ({measured.unit.heading})",
+        "change of the best, % of the baseline's (95 %)",
+        "verdict",
+    ]
     rows = []
     for cell in measured.with_peak(plan.cells_of(model)):
         at = measured.levels_of(cell, level)
         shares = 100 * at["goodput_share"].dropna()
         beside = _kept(measured.comparison, cell, at)
-        row = [cell_label(cell), beside or shown_goodput(at[GOODPUT]), _share(list(shares))]
+        row = [
+            cell_label(cell),
+            beside or shown_goodput(at[GOODPUT]),
+            _share(list(shares)),
+        ]
         row += [*_verdict(plan, measured.compared, cell), _best(measured, cell)]
-        rows.append([*row, *_verdict(plan, measured.peak_comparison, cell, explained=True)])
+        rows.append(
+            [*row, *_verdict(plan, measured.peak_comparison, cell, explained=True)]
+        )
     return Table(header, rows, frozenset({1, 2, 3, 5, 6}))
 
 
 def goodput_level(plan: ReportPlan, measured: Measured, model: str) -> int | None:
     """Return the level at which most of a model's arms are compared by goodput; else the most frequent best level."""
     table = measured.comparison
-    levels = table[(table["model"] == model) & (table["metric"] == GOODPUT)]["level"].dropna()
+    levels = table[(table["model"] == model) & (table["metric"] == GOODPUT)][
+        "level"
+    ].dropna()
     if levels.empty:
         peaks = measured.peaks
         levels = peaks[peaks["model"] == model]["goodput_level"].dropna()
@@ -58,19 +76,34 @@ def shown_goodput(values: pd.Series[float]) -> str:
 def _share(values: list[float]) -> str:
     """The mean of shares in per cent, with at most one decimal."""
     shown = numerals.mean_of(values) if values else ""
-    return shown if len(shown.partition(".")[2]) < 2 else numerals.rounded(sum(values) / len(values), 1)
+    return (
+        shown
+        if len(shown.partition(".")[2]) < 2
+        else numerals.rounded(sum(values) / len(values), 1)
+    )
 
 
-def _verdict(plan: ReportPlan, table: pd.DataFrame, cell: CellKey, *, explained: bool = False) -> list[str]:
+def _verdict(
+    plan: ReportPlan, table: pd.DataFrame, cell: CellKey, *, explained: bool = False
+) -> list[str]:
     """The change and the verdict of a cell against its baseline; blank for a baseline.
 
     `explained`: with the reason where there is no verdict.
     """
-    found = [row for row in against_baselines(plan, table, GOODPUT) if cell_of(row) == cell]
+    found = [
+        row for row in against_baselines(plan, table, GOODPUT) if cell_of(row) == cell
+    ]
     if not found:
         return ["", ""]
-    reason = text(found[0]["reason"]) if explained and found[0]["verdict"] not in words.VERDICTS else ""
-    return [effect_text(found[0]), ": ".join(filter(None, (verdict_text(found[0]), reason)))]
+    reason = (
+        text(found[0]["reason"])
+        if explained and found[0]["verdict"] not in words.VERDICTS
+        else ""
+    )
+    return [
+        effect_text(found[0]),
+        ": ".join(filter(None, (verdict_text(found[0]), reason))),
+    ]
 
 
 def _best(measured: Measured, cell: CellKey, unit: str = "") -> str:
@@ -82,7 +115,9 @@ def _best(measured: Measured, cell: CellKey, unit: str = "") -> str:
         return f"{NONE_MET} at any level"
     level = int(peak["goodput_level"])
     at = measured.levels_of(cell, level)
-    shown = _kept(measured.peak_comparison, cell, at) or numerals.mean_of(list(at[GOODPUT]))
+    shown = _kept(measured.peak_comparison, cell, at) or numerals.mean_of(
+        list(at[GOODPUT])
+    )
     return f"{shown}{unit} ({measured.unit.at(level)})"
 
 
@@ -92,7 +127,11 @@ def _kept(table: pd.DataFrame, cell: CellKey, at: pd.DataFrame) -> str:
     That is the geometric mean over the runs that the change rests on.
     """
     mean = kept_runs(table, cell, GOODPUT).mean
-    return numerals.rounded_mean(mean, list(at[GOODPUT])) if math.isfinite(mean) and (at[GOODPUT] > 0).any() else ""
+    return (
+        numerals.rounded_mean(mean, list(at[GOODPUT]))
+        if math.isfinite(mean) and (at[GOODPUT] > 0).any()
+        else ""
+    )
 
 
 def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
@@ -100,8 +139,15 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
     table = measured.peak_comparison
     if not plan.goodput or GOODPUT not in measured.levels or table.empty:
         return ""
-    rows = [row for row in against_baselines(plan, table, GOODPUT) if row["model"] == model and row["baseline"]]
-    within, counted = f"Within the limits ({in_words(plan.goodput)})", plan.goodput["of"]
+    rows = [
+        row
+        for row in against_baselines(plan, table, GOODPUT)
+        if row["model"] == model and row["baseline"]
+    ]
+    within, counted = (
+        f"Within the limits ({in_words(plan.goodput)})",
+        plan.goodput["of"],
+    )
     better = [row for row in rows if row["verdict"] == words.BETTER]
     if better:
         row = max(better, key=lambda found: float(found["effect_percent"]))
@@ -112,7 +158,9 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
         )
     if not rows:
         return ""
-    against = " or ".join(dict.fromkeys(cell_label(cell_named(row["baseline"])) for row in rows))
+    against = " or ".join(
+        dict.fromkeys(cell_label(cell_named(row["baseline"])) for row in rows)
+    )
     return f"{within} no arm was shown to serve more {counted} a second at its best than {against}."
 
 
@@ -123,9 +171,23 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return every cell's costs at the level where its model's cells are compared; no rows without declared prices."""
     if not plan.prices:
         return Table([], [])
-    found = costs(measured.levels, measured.peaks, measured.comparison, measured.runs, plan.prices, plan.stores)
+    found = costs(
+        measured.levels,
+        measured.peaks,
+        measured.comparison,
+        measured.runs,
+        plan.prices,
+        plan.stores,
+    )
     device = "GPU" if (found["gpus"] > 0).any() else "host"
-    header = ["model", "arm", f"{device}s", "tier, GiB", "$ an hour", "$ a million output tokens (95 %)"]
+    header = [
+        "model",
+        "arm",
+        f"{device}s",
+        "tier, GiB",
+        "$ an hour",
+        "$ a million output tokens (95 %)",
+    ]
     against = {cell_label(cell_named(name)) for name in found["baseline"].dropna()}
     header += [
         f"change, % of {against.pop() if len(against) == 1 else 'the baseline'} (95 %)",
@@ -138,12 +200,22 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
         row = by_cell[cell]
         rows.append(
             [
-                *(cell[0], cell_label(cell), numerals.rounded(row["gpus"] or row["servers"], 0)),
+                *(
+                    cell[0],
+                    cell_label(cell),
+                    numerals.rounded(row["gpus"] or row["servers"], 0),
+                ),
                 numerals.significant(row["tier_gib"], 3) if row["tier_gib"] else "",
                 numerals.significant(row["usd_per_hour"], 3),
-                numerals.with_interval(*(row[f"{TOKENS}{end}"] for end in ("", "_low", "_high"))),
-                "" if pd.isna(row[CHANGE[0]]) else numerals.effect(*(row[name] for name in CHANGE)),
-                numerals.with_interval(*(row[f"{REQUESTS}{end}"] for end in ("", "_low", "_high"))),
+                numerals.with_interval(
+                    *(row[f"{TOKENS}{end}"] for end in ("", "_low", "_high"))
+                ),
+                ""
+                if pd.isna(row[CHANGE[0]])
+                else numerals.effect(*(row[name] for name in CHANGE)),
+                numerals.with_interval(
+                    *(row[f"{REQUESTS}{end}"] for end in ("", "_low", "_high"))
+                ),
                 _break_even(row),
             ]
         )
@@ -156,5 +228,7 @@ def _break_even(row: Mapping[Any, Any]) -> str:
     if math.isnan(value):
         return ""
     if value <= 0:
-        return NEVER if high <= 0 else f"{NEVER}, or {numerals.significant(high)} at most"
+        return (
+            NEVER if high <= 0 else f"{NEVER}, or {numerals.significant(high)} at most"
+        )
     return numerals.with_interval(value, max(low, 0.0), high)

@@ -41,7 +41,9 @@ class ReuseCurve:
     def share(self, tokens: float) -> float:
         """Return the share of the prompt tokens that a cache of this size serves."""
         at = int(np.searchsorted(self.sizes, tokens, side="right"))
-        return float(self.served[at]) / self.prompt_tokens if self.prompt_tokens else 0.0
+        return (
+            float(self.served[at]) / self.prompt_tokens if self.prompt_tokens else 0.0
+        )
 
     @property
     def base(self) -> float:
@@ -58,38 +60,64 @@ class ReuseCurve:
         gain = self.served[-1] - self.served[0]
         if gain <= 0:
             return None
-        return int(self.sizes[np.searchsorted(self.served[1:], self.served[0] + part * gain)])
+        return int(
+            self.sizes[np.searchsorted(self.served[1:], self.served[0] + part * gain)]
+        )
 
 
-def reuse_curve(prompts: Sequence[Prompts], block_tokens: int, behind: tuple[float, int] | None = None) -> ReuseCurve:
+def reuse_curve(
+    prompts: Sequence[Prompts],
+    block_tokens: int,
+    behind: tuple[float, int] | None = None,
+) -> ReuseCurve:
     """Return the curve of devices alone, which keep answers as well; `prompts`: those of each server.
 
     `behind`: tokens of each device, and of the chunks that tiers behind them look up and store; then it is the curve of
     such tiers, which store what devices compute. A tier looks up the chunks of a prompt from its beginning on, so that
     it serves a block of the device exactly if it holds the chunk that contains the whole block.
     """
-    sample = _sample(prompts, block_tokens, block_tokens if behind is None else behind[1])
+    sample = _sample(
+        prompts, block_tokens, block_tokens if behind is None else behind[1]
+    )
     blocks = [own.blocks(block_tokens, answers=True, sample=sample) for own in prompts]
-    chunks = [] if behind is None else [own.blocks(behind[1], sample=sample) for own in prompts]
+    chunks = (
+        []
+        if behind is None
+        else [own.blocks(behind[1], sample=sample) for own in prompts]
+    )
     total = sum(own.counted_tokens for own in prompts)
     expected = sum(own.found_tokens(block_tokens) for own in prompts)
 
     def part(server: int, group: int | None, rate: float) -> _Part:
         alone, *tier = (
-            each[server] if group is None else each[server].of_group(group) for each in (blocks, chunks) if each
+            each[server] if group is None else each[server].of_group(group)
+            for each in (blocks, chunks)
+            if each
         )
         if behind is None:
             return _sizes_needed(alone, rate, sample), alone.found_tokens
-        return _tier_sizes_needed(alone, tier[0], behind[0], rate, sample), alone.found_tokens
+        return _tier_sizes_needed(
+            alone, tier[0], behind[0], rate, sample
+        ), alone.found_tokens
 
     def curve(group: int | None, rate: float) -> ReuseCurve:
         parts = [part(server, group, rate) for server in range(len(prompts))]
-        return _scaled(_curve(parts, total), rate, expected - sum(int(found.sum()) for _, found in parts) / rate)
+        return _scaled(
+            _curve(parts, total),
+            rate,
+            expected - sum(int(found.sum()) for _, found in parts) / rate,
+        )
 
     if sample is None:
-        return _curve([part(server, None, 1.0) for server in range(len(prompts))], total)
+        return _curve(
+            [part(server, None, 1.0) for server in range(len(prompts))], total
+        )
     whole = curve(None, sample.rate)
-    sizes = whole.sizes[np.linspace(0, len(whole.sizes) - 1, _COMPARED).astype(int)] if len(whole.sizes) else ()
+    sizes = (
+        whole.sizes[np.linspace(0, len(whole.sizes) - 1, _COMPARED).astype(int)]
+        if len(whole.sizes)
+        else ()
+    )
     parts = [curve(group, sample.rate / GROUPS) for group in range(GROUPS)]
     shares = np.array([[part.share(size) for size in sizes] for part in parts])
     error = float(shares.std(axis=0, ddof=1).max(initial=0.0)) / math.sqrt(GROUPS)
@@ -97,7 +125,11 @@ def reuse_curve(prompts: Sequence[Prompts], block_tokens: int, behind: tuple[flo
 
 
 def served_by_request(
-    own: Prompts, block_tokens: int, device_tokens: float, tier_tokens: Sequence[float], chunk_tokens: int
+    own: Prompts,
+    block_tokens: int,
+    device_tokens: float,
+    tier_tokens: Sequence[float],
+    chunk_tokens: int,
 ) -> tuple[Ints, list[Ints]]:
     """Return the prompt tokens of each request that the device serves, and for each size of a tier those it adds."""
     blocks, chunks = own.blocks(block_tokens, answers=True), own.blocks(chunk_tokens)
@@ -105,14 +137,23 @@ def served_by_request(
     request = _requests(blocks)
 
     def tokens(served: npt.NDArray[np.bool_]) -> Ints:
-        found = np.bincount(request[served], blocks.found_tokens[served], len(own.input_tokens))
+        found = np.bincount(
+            request[served], blocks.found_tokens[served], len(own.input_tokens)
+        )
         return found.astype(np.int64)
 
-    return tokens(needed == 0), [tokens((needed > 0) & (needed <= size) & (needed < _NEVER)) for size in tier_tokens]
+    return tokens(needed == 0), [
+        tokens((needed > 0) & (needed <= size) & (needed < _NEVER))
+        for size in tier_tokens
+    ]
 
 
 def _tier_sizes_needed(
-    blocks: Blocks, chunks: Blocks, device_tokens: float, rate: float = 1.0, sample: Sample | None = None
+    blocks: Blocks,
+    chunks: Blocks,
+    device_tokens: float,
+    rate: float = 1.0,
+    sample: Sample | None = None,
 ) -> Ints:
     """Tokens that a tier must hold to have each block of prompts and answers; 0 where the device has it.
 
@@ -130,13 +171,17 @@ def _tier_sizes_needed(
     return np.where(held, 0, np.where(there[place] == wanted, needed[place], _NEVER))
 
 
-def _sample(prompts: Sequence[Prompts], block_tokens: int, chunk_tokens: int) -> Sample | None:
+def _sample(
+    prompts: Sequence[Prompts], block_tokens: int, chunk_tokens: int
+) -> Sample | None:
     """Return how to sample very many blocks, None to count all. Whole chunks are chosen, so that blocks find theirs."""
     count = sum(own.block_count(block_tokens, answers=True) for own in prompts)
     if count <= EXACT_UP_TO:
         return None
     rate = _SAMPLED_PART * EXACT_UP_TO / count
-    return Sample(rate, math.lcm(block_tokens, chunk_tokens), math.gcd(block_tokens, chunk_tokens))
+    return Sample(
+        rate, math.lcm(block_tokens, chunk_tokens), math.gcd(block_tokens, chunk_tokens)
+    )
 
 
 def _sizes_needed(blocks: Blocks, rate: float, sample: Sample | None) -> Ints:
@@ -160,13 +205,19 @@ def _scaled(curve: ReuseCurve, rate: float, lacking: float) -> ReuseCurve:
     Blocks that are looked up often are few, so that a sample has more or fewer uses than its share; they need little
     room (SHARDS-adj of Waldspurger et al., section 3.4).
     """
-    served = np.rint(curve.served / rate + np.where(curve.served > 0, lacking, 0.0)).astype(np.int64)
+    served = np.rint(
+        curve.served / rate + np.where(curve.served > 0, lacking, 0.0)
+    ).astype(np.int64)
     return replace(curve, served=np.maximum.accumulate(np.clip(served, 0, None)))
 
 
 def _curve(parts: Sequence[_Part], total: int) -> ReuseCurve:
-    needed = np.concatenate([part for part, _ in parts]) if parts else np.empty(0, np.int64)
-    found = np.concatenate([part for _, part in parts]) if parts else np.empty(0, np.int32)
+    needed = (
+        np.concatenate([part for part, _ in parts]) if parts else np.empty(0, np.int64)
+    )
+    found = (
+        np.concatenate([part for _, part in parts]) if parts else np.empty(0, np.int32)
+    )
     useful = (found > 0) & (needed < _NEVER)
     needed, found = needed[useful], found[useful]
     order = np.argsort(needed, kind="stable")

@@ -41,7 +41,9 @@ class Sample:
 
     def chosen(self, mixed: Unsigned) -> npt.NDArray[np.bool_]:
         """Return for each hash whether it is in the sample."""
-        return (mixed >> np.uint64(64 - _HASH_BITS)) < np.uint64(round(self.rate * 2**_HASH_BITS))
+        return (mixed >> np.uint64(64 - _HASH_BITS)) < np.uint64(
+            round(self.rate * 2**_HASH_BITS)
+        )
 
 
 def hashes(ids: Ints) -> Unsigned:
@@ -91,7 +93,9 @@ def _run_heads(blocks: Ints, offsets: Ints) -> Ints:
 def _numbered(blocks: Ints) -> tuple[npt.NDArray[np.signedinteger], int]:
     """Numbers from 0 on for the blocks' ids, and one more than the largest of them."""
     low, high = int(blocks.min()), int(blocks.max())
-    kind = np.int32 if max(len(blocks), high - low) < np.iinfo(np.int32).max else np.int64
+    kind = (
+        np.int32 if max(len(blocks), high - low) < np.iinfo(np.int32).max else np.int64
+    )
     if high - low < 2 * len(blocks):
         return (blocks - low).astype(kind), high - low + 1
     found, numbers = np.unique(blocks, return_inverse=True)
@@ -105,7 +109,9 @@ def _run_distances(names: Ints, lengths: Ints, offsets: Ints) -> Ints:
     # The position of each use once those of every request are reversed; reversing twice restores them.
     turned = np.repeat(offsets[:-1] + offsets[1:] - 1, sizes) - np.arange(count)
     lengths = lengths[turned]
-    last = _last_uses(names[turned], np.int32 if count < np.iinfo(np.int32).max else np.int64)
+    last = _last_uses(
+        names[turned], np.int32 if count < np.iinfo(np.int32).max else np.int64
+    )
     ends = np.cumsum(lengths)
     again = np.flatnonzero(last >= 0)
     before = last[again]
@@ -120,7 +126,9 @@ def _run_distances(names: Ints, lengths: Ints, offsets: Ints) -> Ints:
     return result[turned]
 
 
-def _last_uses(names: Ints, kind: type[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
+def _last_uses(
+    names: Ints, kind: type[np.signedinteger]
+) -> npt.NDArray[np.signedinteger]:
     """The position of each run's use before this one, -1 at the first."""
     order = np.argsort(names, kind="stable").astype(kind)
     same = np.flatnonzero(np.diff(names[order]) == 0)
@@ -149,7 +157,14 @@ def _smaller_before(values: npt.NDArray[np.signedinteger], weights: Ints) -> Int
         np.cumsum(np.where(is_set, 0, weights), out=unset_weight[1:])
         sums[position[is_set]] += (unset_weight[:-1] - unset_weight[begin])[is_set]
         unset_before_group = unset[begin]
-        begin = np.where(is_set, unset[-1] + begin - unset_before_group, unset_before_group)
+        begin = np.where(
+            is_set, unset[-1] + begin - unset_before_group, unset_before_group
+        )
         order = np.concatenate((np.flatnonzero(~is_set), np.flatnonzero(is_set)))
-        values, weights, position, begin = values[order], weights[order], position[order], begin[order]
+        values, weights, position, begin = (
+            values[order],
+            weights[order],
+            position[order],
+            begin[order],
+        )
     return sums

@@ -14,7 +14,13 @@ from kveval.load import traces
 from kveval.load.trace_file import TraceRow
 from kveval.load.workload import WorkloadSpec
 from kveval.spec.arms import LMCACHE_CHUNK_TOKENS
-from kveval.spec.curve.curve import ReuseCurve, dealt, replicas, reuse_curve, served_by_request
+from kveval.spec.curve.curve import (
+    ReuseCurve,
+    dealt,
+    replicas,
+    reuse_curve,
+    served_by_request,
+)
 from kveval.spec.curve.prompts import Prompts
 from kveval.spec.curve.service import Demanded, Floats
 from kveval.spec.reuse import caches_of
@@ -51,7 +57,11 @@ class CellCurves:
     @property
     def alone(self) -> float | None:
         """Share that the device alone serves."""
-        return None if self.device_tokens is None else self.device.share(self.device_tokens)
+        return (
+            None
+            if self.device_tokens is None
+            else self.device.share(self.device_tokens)
+        )
 
     @property
     def served(self) -> tuple[float, float] | None:
@@ -64,7 +74,11 @@ class CellCurves:
     @property
     def adds_points(self) -> float | None:
         """Percentage points that the tier adds at most; None if the device's size is not known."""
-        return None if self.served is None or self.alone is None else 100 * (self.served[1] - self.alone)
+        return (
+            None
+            if self.served is None or self.alone is None
+            else 100 * (self.served[1] - self.alone)
+        )
 
 
 def curves_of(
@@ -79,11 +93,21 @@ def curves_of(
     `reported_tokens`: size of the device as a server reported it, if the configuration does not give it.
     """
     serving = serving_of(specification, reported_tokens)
-    load = _Load(specification.workload, level, run, requests, serving.block, serving.servers, serving.by_prefix)
+    load = _Load(
+        specification.workload,
+        level,
+        run,
+        requests,
+        serving.block,
+        serving.servers,
+        serving.by_prefix,
+    )
     return _of_cell(specification, serving, partial(_curve, load))
 
 
-def curves_of_prompts(specification: Specification, prompts: Prompts, reported_tokens: int | None = None) -> CellCurves:
+def curves_of_prompts(
+    specification: Specification, prompts: Prompts, reported_tokens: int | None = None
+) -> CellCurves:
     """Return the curves of requests as they were sent; `reported_tokens` as in `curves_of`."""
     serving = serving_of(specification, reported_tokens)
     each = replicas(prompts, serving.servers, serving.by_prefix)
@@ -101,7 +125,9 @@ class Serving:
     device_tokens: int | None
 
 
-def serving_of(specification: Specification, reported_tokens: int | None = None) -> Serving:
+def serving_of(
+    specification: Specification, reported_tokens: int | None = None
+) -> Serving:
     """Return how a cell's servers work; `reported_tokens` as in `curves_of`."""
     deployment, block = specification.deployment, specification.block_size
     return Serving(
@@ -114,7 +140,9 @@ def serving_of(specification: Specification, reported_tokens: int | None = None)
     )
 
 
-def _of_cell(specification: Specification, serving: Serving, curve: Callable[..., ReuseCurve]) -> CellCurves:
+def _of_cell(
+    specification: Specification, serving: Serving, curve: Callable[..., ReuseCurve]
+) -> CellCurves:
     device = serving.device_tokens
     tier = None if device is None else curve((device, serving.chunk))
     holds = LMCACHE_HOLDS if "lmcache" in specification.versions else (1.0, 1.0)
@@ -160,19 +188,35 @@ def worst_order_is_assumed(workload: WorkloadSpec) -> bool:
     Here they take their turns strictly one after the other, so that every other conversation comes between two turns of
     one: the worst order for a cache that drops what was used least recently. Real streams overtake each other.
     """
-    streams = (workloads.streams_at(workload, level) or 0 for level in workload.given_levels)
-    return workload.turns > 1 and workload.profile not in workloads.REPLAYS and max(streams, default=0) > 1
+    streams = (
+        workloads.streams_at(workload, level) or 0 for level in workload.given_levels
+    )
+    return (
+        workload.turns > 1
+        and workload.profile not in workloads.REPLAYS
+        and max(streams, default=0) > 1
+    )
 
 
-def prompts_of(workload: WorkloadSpec, level: int, run: int, block_tokens: int, requests: int | None = None) -> Prompts:
+def prompts_of(
+    workload: WorkloadSpec,
+    level: int,
+    run: int,
+    block_tokens: int,
+    requests: int | None = None,
+) -> Prompts:
     """Return the requests of a level of a run in order of arrival, the first `requests` if given.
 
     Without that number: of a trace those of the level's time, or all in a closed loop; of other loads enough to
     visit nearly every prefix, and then those that count.
     """
     if workload.profile not in workloads.REPLAYS:
-        return _conversations(workload, level, _seed(workload, level, run), block_tokens, requests)
-    return Prompts.of_rows(_rows(workload, level, run)[:requests], traces.block_tokens(workload, level))
+        return _conversations(
+            workload, level, _seed(workload, level, run), block_tokens, requests
+        )
+    return Prompts.of_rows(
+        _rows(workload, level, run)[:requests], traces.block_tokens(workload, level)
+    )
 
 
 def _seed(workload: WorkloadSpec, level: int, run: int) -> int:
@@ -183,7 +227,11 @@ def _seed(workload: WorkloadSpec, level: int, run: int) -> int:
 def _rows(workload: WorkloadSpec, level: int, run: int) -> list[TraceRow]:
     """The requests of a level that are read from a file: those of its time, or all in a closed loop."""
     rows = traces.rows(workload, level, _seed(workload, level, run))
-    return [row for row in rows if workload.profile == "trace-streams" or row.timestamp < workload.seconds]
+    return [
+        row
+        for row in rows
+        if workload.profile == "trace-streams" or row.timestamp < workload.seconds
+    ]
 
 
 def demands(
@@ -201,17 +249,23 @@ def demands(
     """
     workload, serving = specification.workload, serving_of(specification)
     times = _arrivals_s(workload, level, run)
-    prompts = prompts_of(workload, level, run, serving.block, requests if times is None else len(times))
+    prompts = prompts_of(
+        workload, level, run, serving.block, requests if times is None else len(times)
+    )
     server = dealt(prompts, serving.servers, serving.by_prefix)
     found: list[list[Demanded]] = [[] for _ in tier_tokens]
     for number in range(serving.servers):
         own = prompts.served_by(server == number)
-        on_device, in_tier = served_by_request(own, serving.block, device_tokens, tier_tokens, serving.chunk)
+        on_device, in_tier = served_by_request(
+            own, serving.block, device_tokens, tier_tokens, serving.chunk
+        )
         kept = own.counted
         for of_size, added in zip(found, in_tier, strict=True):
             of_size.append(
                 Demanded(
-                    arrivals_s=None if times is None else times[server[prompts.counted] == number],
+                    arrivals_s=None
+                    if times is None
+                    else times[server[prompts.counted] == number],
                     input_tokens=own.input_tokens[kept],
                     output_tokens=np.maximum(1, own.output_tokens[kept]),
                     on_device=on_device[kept],
@@ -233,17 +287,30 @@ def _arrivals_s(workload: WorkloadSpec, level: int, run: int) -> Floats | None:
     if workload.profile == "constant":
         return np.arange(count) / rate
     generator = random.Random(run)
-    return np.array([*itertools.accumulate(generator.expovariate(rate) for _ in range(count))])
+    return np.array(
+        [*itertools.accumulate(generator.expovariate(rate) for _ in range(count))]
+    )
 
 
 def block_count(workload: WorkloadSpec, level: int, block_tokens: int) -> float:
     """Estimate how many blocks `curves_of` makes of the requests of a level, without making them."""
     if workload.trace is not None:
-        tokens = sum(row.input_length + row.output_length for row in traces.from_start(workload.trace))
+        tokens = sum(
+            row.input_length + row.output_length
+            for row in traces.from_start(workload.trace)
+        )
         return tokens / block_tokens
-    new, prefix = workload.prompt_tokens + workload.output_tokens, workloads.prefix_tokens_at(workload, level)
+    new, prefix = (
+        workload.prompt_tokens + workload.output_tokens,
+        workloads.prefix_tokens_at(workload, level),
+    )
     if workload.profile in workloads.REPLAYS:
-        return (workloads.rate_req_s_at(workload, level) or 0.0) * workload.seconds * (prefix + new) / block_tokens
+        return (
+            (workloads.rate_req_s_at(workload, level) or 0.0)
+            * workload.seconds
+            * (prefix + new)
+            / block_tokens
+        )
     before, counted = _drawn_conversations(workload, level)
     turns = workload.turns
     return (before + counted) * turns * (prefix + new * (turns + 1) / 2) / block_tokens
@@ -253,18 +320,27 @@ def _drawn_conversations(workload: WorkloadSpec, level: int) -> tuple[int, int]:
     """How many conversations are drawn, or primed, before any counts, and how many count, for a load without end."""
     count = workloads.prefix_count_at(workload, level)
     before = count if workload.prime else 0
-    return before or max(_DRAWN_AT_LEAST, _DRAWN_BEFORE * count), max(_DRAWN_AT_LEAST, _DRAWN * count)
+    return before or max(_DRAWN_AT_LEAST, _DRAWN_BEFORE * count), max(
+        _DRAWN_AT_LEAST, _DRAWN * count
+    )
 
 
 def _conversations(
-    workload: WorkloadSpec, level: int, seed: int, block_tokens: int, requests: int | None = None
+    workload: WorkloadSpec,
+    level: int,
+    seed: int,
+    block_tokens: int,
+    requests: int | None = None,
 ) -> Prompts:
     """Conversations over shared prefixes, as many at once as there are streams, with alternating turns.
 
     GuideLLM 0.8 draws the prefixes with a generator of its own that is seeded from the level's seed.
     """
     generator = _drawing(seed)
-    prefix, count = workloads.prefix_tokens_at(workload, level), workloads.prefix_count_at(workload, level)
+    prefix, count = (
+        workloads.prefix_tokens_at(workload, level),
+        workloads.prefix_count_at(workload, level),
+    )
     primed = count if workload.prime else 0
     if requests is None:
         before, counting = _drawn_conversations(workload, level)
@@ -288,16 +364,26 @@ def _conversations(
         if not running:
             break
         number, drawn, turn = running.pop(0)
-        sent.append((number, drawn, prefix + turn * new + workload.prompt_tokens, workload.output_tokens))
+        sent.append(
+            (
+                number,
+                drawn,
+                prefix + turn * new + workload.prompt_tokens,
+                workload.output_tokens,
+            )
+        )
         if turn + 1 < workload.turns:
             running.append((number, drawn, turn + 1))
     conversation, prefixes, inputs, outputs = np.array(sent, np.int64).reshape(-1, 4).T
     lengths = -(-(inputs + outputs) // block_tokens)
     heads = np.minimum(shared, lengths)
-    begins = np.column_stack((prefixes * shared, count * shared + conversation * longest + heads)).ravel()
+    begins = np.column_stack(
+        (prefixes * shared, count * shared + conversation * longest + heads)
+    ).ravel()
     counts = np.column_stack((heads, lengths - heads)).ravel()
     return Prompts(
-        hash_ids=np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum()),
+        hash_ids=np.repeat(begins - (np.cumsum(counts) - counts), counts)
+        + np.arange(counts.sum()),
         offsets=np.concatenate(([0], np.cumsum(lengths))),
         hash_tokens=block_tokens,
         input_tokens=inputs,
@@ -320,6 +406,10 @@ def _order_drawn(seed: int, count: int) -> list[int]:
     return [*found]
 
 
-def needed_sizes(curve: ReuseCurve, parts: Sequence[float] = (0.5, 0.9, 0.99)) -> list[tuple[float, int]]:
+def needed_sizes(
+    curve: ReuseCurve, parts: Sequence[float] = (0.5, 0.9, 0.99)
+) -> list[tuple[float, int]]:
     """Return the smallest sizes, in tokens, that add these parts of the most that any size adds."""
-    return [(part, size) for part in parts if (size := curve.size_for(part)) is not None]
+    return [
+        (part, size) for part in parts if (size := curve.size_for(part)) is not None
+    ]

@@ -74,16 +74,25 @@ class Prompts:
     answers_known: bool = False
 
     @classmethod
-    def of_rows(cls, rows: Sequence[TraceRow], hash_tokens: int, counted: Iterable[bool] | None = None) -> Self:
+    def of_rows(
+        cls,
+        rows: Sequence[TraceRow],
+        hash_tokens: int,
+        counted: Iterable[bool] | None = None,
+    ) -> Self:
         """Make prompts of the rows of a trace, whose answers are not part of later prompts."""
         lengths = [len(row.hash_ids) for row in rows]
         return cls(
-            hash_ids=np.fromiter((one for row in rows for one in row.hash_ids), np.int64, sum(lengths)),
+            hash_ids=np.fromiter(
+                (one for row in rows for one in row.hash_ids), np.int64, sum(lengths)
+            ),
             offsets=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
             hash_tokens=hash_tokens,
             input_tokens=np.array([row.input_length for row in rows], np.int64),
             output_tokens=np.array([row.output_length for row in rows], np.int64),
-            counted=np.ones(len(rows), bool) if counted is None else np.array([*counted], bool),
+            counted=np.ones(len(rows), bool)
+            if counted is None
+            else np.array([*counted], bool),
         )
 
     @property
@@ -116,46 +125,87 @@ class Prompts:
 
     def found_tokens(self, block_tokens: int) -> int:
         """Return the prompt tokens that a cache which has every block would save."""
-        return int(((self.input_tokens[self.counted] - 1) // block_tokens * block_tokens).sum())
+        return int(
+            ((self.input_tokens[self.counted] - 1) // block_tokens * block_tokens).sum()
+        )
 
-    def blocks(self, block_tokens: int, answers: bool = False, sample: Sample | None = None) -> Blocks:
+    def blocks(
+        self, block_tokens: int, answers: bool = False, sample: Sample | None = None
+    ) -> Blocks:
         """Return the full blocks of so many tokens, of prompts, or of prompts and their answers; all, or a sample."""
         sizes = self._sizes(block_tokens, answers)
         ends = np.cumsum(sizes)
-        cuts = np.searchsorted(ends, np.arange(_AT_ONCE, ends[-1] if len(ends) else 0, _AT_ONCE), side="right")
+        cuts = np.searchsorted(
+            ends,
+            np.arange(_AT_ONCE, ends[-1] if len(ends) else 0, _AT_ONCE),
+            side="right",
+        )
         edges = [0, *np.unique(cuts).tolist(), len(sizes)]
         parts = [
-            self._blocks_of(np.arange(begin, end), sizes[begin:end], block_tokens, sample)
+            self._blocks_of(
+                np.arange(begin, end), sizes[begin:end], block_tokens, sample
+            )
             for begin, end in itertools.pairwise(edges)
         ]
-        ids, requests, numbers, found, groups = (np.concatenate(column) for column in zip(*parts, strict=True))
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(requests, minlength=len(sizes)))))
-        return Blocks(block_tokens, ids, numbers, offsets, found, None if sample is None else groups)
+        ids, requests, numbers, found, groups = (
+            np.concatenate(column) for column in zip(*parts, strict=True)
+        )
+        offsets = np.concatenate(
+            ([0], np.cumsum(np.bincount(requests, minlength=len(sizes))))
+        )
+        return Blocks(
+            block_tokens,
+            ids,
+            numbers,
+            offsets,
+            found,
+            None if sample is None else groups,
+        )
 
     def _sizes(self, block_tokens: int, answers: bool) -> Ints:
-        return (self.input_tokens + (self.output_tokens if answers else 0)) // block_tokens
+        return (
+            self.input_tokens + (self.output_tokens if answers else 0)
+        ) // block_tokens
 
     def _blocks_of(
         self, requests: Ints, sizes: Ints, block_tokens: int, sample: Sample | None
-    ) -> tuple[Ints, npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    ) -> tuple[
+        Ints,
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.uint8],
+    ]:
         """Ids, requests, numbers, tokens to be found and groups of the blocks of some requests."""
         request = np.repeat(requests, sizes)
         number = np.arange(len(request)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         groups = np.empty(0, np.uint8)
         if sample is not None:
             unit = number * block_tokens // sample.unit_tokens * sample.unit_tokens
-            mixed = hashes(self._ids(request, unit + sample.part_tokens - 1, sample.part_tokens))
+            mixed = hashes(
+                self._ids(request, unit + sample.part_tokens - 1, sample.part_tokens)
+            )
             chosen = sample.chosen(mixed)
             request, number = request[chosen], number[chosen]
             groups = (mixed[chosen] % np.uint64(GROUPS)).astype(np.uint8)
         end = (number + 1) * block_tokens
-        found = np.where((end < self.input_tokens[request]) & self.counted[request], block_tokens, 0)
+        found = np.where(
+            (end < self.input_tokens[request]) & self.counted[request], block_tokens, 0
+        )
         ids = self._ids(request, end - 1, block_tokens)
-        return ids, request.astype(np.int32), number.astype(np.int32), found.astype(np.int32), groups
+        return (
+            ids,
+            request.astype(np.int32),
+            number.astype(np.int32),
+            found.astype(np.int32),
+            groups,
+        )
 
     def _ids(self, request: Ints, last_token: Ints, block_tokens: int) -> Ints:
         """Ids of the blocks of so many tokens that end with these; blocks of answers in no later prompt are unique."""
-        known_tokens = self.input_tokens + (self.output_tokens if self.answers_known else 0)
+        known_tokens = self.input_tokens + (
+            self.output_tokens if self.answers_known else 0
+        )
         own = last_token >= known_tokens[request]
         # The hash id of a block's last token stands for all before it; `among` numbers the blocks that end in it.
         place = np.where(own, 0, last_token // self.hash_tokens)
@@ -164,6 +214,8 @@ class Prompts:
         room = (self.input_tokens + self.output_tokens) // block_tokens + 1
         ids: Ints = -1 - (np.cumsum(room) - room)[request] - last_token // block_tokens
         if len(self.hash_ids):
-            known = self.hash_ids[np.minimum(self.offsets[:-1][request] + place, len(self.hash_ids) - 1)]
+            known = self.hash_ids[
+                np.minimum(self.offsets[:-1][request] + place, len(self.hash_ids) - 1)
+            ]
             ids = np.where(own, ids, known * each + among)
         return ids

@@ -37,7 +37,9 @@ class ServerSpeed:
 
     def prefill_s(self, before: int, end: int) -> float:
         """Return the time to compute the tokens of a prompt from number `before` to `end`."""
-        return self.token_s * ((end - before) + self.context_share * (end * end - before * before) / 2)
+        return self.token_s * (
+            (end - before) + self.context_share * (end * end - before * before) / 2
+        )
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,16 @@ class Service:
 
     def __post_init__(self) -> None:
         demanded, tier, self.room = self.demanded, self.tier, self.device_tokens
-        self.inputs, self.outputs = demanded.input_tokens.tolist(), demanded.output_tokens.tolist()
+        self.inputs, self.outputs = (
+            demanded.input_tokens.tolist(),
+            demanded.output_tokens.tolist(),
+        )
         self.found = (demanded.on_device + demanded.in_tier).tolist()
         self.load_s = (demanded.in_tier / tier.load_tokens_s).tolist()
         self.groups = demanded.groups.tolist()
-        self.arrivals = None if demanded.arrivals_s is None else demanded.arrivals_s.tolist()
+        self.arrivals = (
+            None if demanded.arrivals_s is None else demanded.arrivals_s.tolist()
+        )
         self.count = len(self.inputs)
         self.came = [math.nan] * self.count
         self.first = [math.nan] * self.count
@@ -145,7 +152,10 @@ class Service:
             for _ in range(self.streams or 1):
                 self._send(0.0)
         else:
-            self.coming = [(time + self.speed.request_s, number) for number, time in enumerate(self.arrivals)]
+            self.coming = [
+                (time + self.speed.request_s, number)
+                for number, time in enumerate(self.arrivals)
+            ]
             self.came = list(self.arrivals)
         while self.now < self.end and self._work():
             pass
@@ -183,7 +193,12 @@ class Service:
             times = [queue[0][0] for queue in (self.coming, self.loading) if queue]
             if not copied_s and not times:
                 return False
-            self._pass(copied_s + self.speed.batch_s if copied_s else max(0.0, min(times) - self.now), bool(copied_s))
+            self._pass(
+                copied_s + self.speed.batch_s
+                if copied_s
+                else max(0.0, min(times) - self.now),
+                bool(copied_s),
+            )
             return True
         computed, prefill_s, done = self._chunks()
         each = self.speed.batch_s + self.speed.answer_s * len(self.answering)
@@ -191,17 +206,26 @@ class Service:
         if not computed and not copied_s:
             # Until an answer ends or something comes, every batch is like this one.
             batches = self.answering[0][0] - self.batches
-            until = min((queue[0][0] for queue in (self.coming, self.loading) if queue), default=self.end)
+            until = min(
+                (queue[0][0] for queue in (self.coming, self.loading) if queue),
+                default=self.end,
+            )
             batches = max(1, min(batches, math.ceil((until - self.now) / each)))
         stored_s = computed / self.tier.store_tokens_s if self.tier.blocks else 0.0
-        self._pass(batches * each + prefill_s + copied_s + stored_s, True, batches * len(self.answering) + len(done))
+        self._pass(
+            batches * each + prefill_s + copied_s + stored_s,
+            True,
+            batches * len(self.answering) + len(done),
+        )
         self.batches += batches
         self._ended(done)
         return True
 
     def _pass(self, seconds: float, working: bool, tokens: int = 0) -> None:
         """Let time pass; its tokens count by the part of the time that lies in the window."""
-        inside = max(0.0, min(self.now + seconds, self.window[1]) - max(self.now, self.window[0]))
+        inside = max(
+            0.0, min(self.now + seconds, self.window[1]) - max(self.now, self.window[0])
+        )
         if seconds > 0:
             self.delivered += tokens * inside / seconds
         if working:
@@ -215,7 +239,9 @@ class Service:
             number = self.waiting[0]
             group = self.groups[number]
             # The device holds a common beginning once.
-            needed = self.inputs[number] - (self.found[number] if self.held.get(group) else 0)
+            needed = self.inputs[number] - (
+                self.found[number] if self.held.get(group) else 0
+            )
             if self.held and needed > self.room:
                 break
             self.waiting.popleft()
@@ -255,7 +281,9 @@ class Service:
         """Begin the answers whose prompts are done, and end those that are complete."""
         for number in done:
             self.first[number] = self.now
-            heapq.heappush(self.answering, (self.batches + self.outputs[number] - 1, number))
+            heapq.heappush(
+                self.answering, (self.batches + self.outputs[number] - 1, number)
+            )
         while self.answering and self.answering[0][0] <= self.batches:
             number = heapq.heappop(self.answering)[1]
             self.room += self.taken.pop(number)
@@ -266,6 +294,8 @@ class Service:
             if self.window[0] <= self.now <= self.window[1]:
                 self.completed += 1
                 if self.outputs[number] > 1:
-                    self.gaps.append((self.now - self.first[number]) / (self.outputs[number] - 1))
+                    self.gaps.append(
+                        (self.now - self.first[number]) / (self.outputs[number] - 1)
+                    )
             if self.arrivals is None:
                 self._send(self.now)

@@ -26,7 +26,9 @@ def software_of(versions: Mapping[str, Any]) -> ServerSoftware:
     """Return the server's software, given declared or reported versions by program. Raises UnknownServer."""
     found = served_by(versions)
     if found is None:
-        said = f"none of {', '.join(versions)} is a server; known are {', '.join(SERVERS)}"
+        said = (
+            f"none of {', '.join(versions)} is a server; known are {', '.join(SERVERS)}"
+        )
         raise UnknownServer(said, versions=[*versions], known=[*SERVERS])
     return found
 
@@ -50,12 +52,18 @@ def wrong_answers(specification: Mapping[str, Any]) -> str:
     """
     software = served_by(specification.get("versions", {}))
     argv = specification.get("argv") or ()
-    return software.wrong_answers(argv, on_cpu=on_cpu(specification.get("build"))) if software else ""
+    return (
+        software.wrong_answers(argv, on_cpu=on_cpu(specification.get("build")))
+        if software
+        else ""
+    )
 
 
 def served_by(versions: Mapping[str, Any]) -> ServerSoftware | None:
     """Return the server's software, given versions by program; None if they have no server, as in old results."""
-    return next((software for name, software in SERVERS.items() if name in versions), None)
+    return next(
+        (software for name, software in SERVERS.items() if name in versions), None
+    )
 
 
 def server_version(versions: Mapping[str, Any], unknown: str = "") -> str:
@@ -69,21 +77,31 @@ def names_on_wire(metric: str) -> Iterator[str]:
     for software in SERVERS.values():
         names = software.metrics.get(metric, {})
         ages = {key: Version("0" if key == "*" else key) for key in names}
-        yield from (names[key] for key in sorted(names, key=ages.__getitem__, reverse=True))
+        yield from (
+            names[key] for key in sorted(names, key=ages.__getitem__, reverse=True)
+        )
 
 
-def recorded_as(expressions: Sequence[str], version: str) -> Iterator[list[tuple[str, ...]]]:
+def recorded_as(
+    expressions: Sequence[str], version: str
+) -> Iterator[list[tuple[str, ...]]]:
     """Yield the PCP metrics that each expression adds up, for every server that may have been recorded.
 
     `server.TERM` stands for a metric of whichever server it was, by its name in release `version`. Expressions without
     such terms are yielded once.
     """
-    parts = [tuple(part.strip() for part in expression.split(" + ")) for expression in expressions]
+    parts = [
+        tuple(part.strip() for part in expression.split(" + "))
+        for expression in expressions
+    ]
     terms = {part for names in parts for part in names if part.startswith(_OF_SERVER)}
     if not terms:
         yield parts
         return
     for software in SERVERS.values():
-        known = {term: software.recorded(term.removeprefix(_OF_SERVER), version) for term in terms}
+        known = {
+            term: software.recorded(term.removeprefix(_OF_SERVER), version)
+            for term in terms
+        }
         if None not in known.values():
             yield [tuple(known.get(part) or part for part in names) for names in parts]

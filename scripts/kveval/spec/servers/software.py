@@ -16,7 +16,9 @@ _BATCH_TOKENS = 2048
 
 
 def _no_tokenizer(model: str, served_name: str) -> tuple[str, ...]:
-    raise ArmError("this server has no command that tokenizes for an index; use arms without one")
+    raise ArmError(
+        "this server has no command that tokenizes for an index; use arms without one"
+    )
 
 
 @dataclass(frozen=True)
@@ -60,32 +62,47 @@ class ServerSoftware:
     invented_counters: frozenset[str] = frozenset()
     lmcache_form: Callable[[Platform], str] = lambda platform: "server"
     reset_reaches_tiers: Callable[[Platform], bool] = lambda platform: True
-    pinned_layouts: Callable[[Sequence[str], str, int, bool], Sequence[int]] = lambda argv, version, layers, on_cpu: ()
+    pinned_layouts: Callable[[Sequence[str], str, int, bool], Sequence[int]] = (
+        lambda argv, version, layers, on_cpu: ()
+    )
     batch_tokens: Callable[[Sequence[str]], int] = lambda argv: _BATCH_TOKENS
     startup_facts: Callable[[str], dict[str, Any]] = lambda log_text: {}
     release_in_log: Callable[[str], str | None] = lambda log_text: None
     tokenizer: Callable[[str, str], tuple[str, ...]] = _no_tokenizer
     wrong_answers: Callable[..., str] = lambda argv, *, on_cpu: ""
 
-    def arm_arguments(self, scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+    def arm_arguments(
+        self, scenario: Scenario, platform: Platform, budget: Budget
+    ) -> ArmArguments:
         """Return what `scenario` adds to the server. Raises ArmError when this software cannot run it."""
         if scenario.arm not in self.arms:
             said = f"{self.title} has no arguments for arm {scenario.arm}; it has {', '.join(self.arms)}"
             raise ArmError(said, code="not_of_this_server")
         if scenario.cpu_tier and budget.tier_blocks < 1:
-            block = (
-                f"one server block of {platform.block_size} tokens ({platform.block_size // BLOCK_TOKENS} cpu_blocks)"
+            block = f"one server block of {platform.block_size} tokens ({platform.block_size // BLOCK_TOKENS} cpu_blocks)"
+            raise ArmError(
+                f"{budget.cpu_blocks} cpu_blocks are less than {block}",
+                code="less_than_a_block",
             )
-            raise ArmError(f"{budget.cpu_blocks} cpu_blocks are less than {block}", code="less_than_a_block")
         return self.arms[scenario.arm](scenario, platform, budget)
 
     def held_bytes(
-        self, argv: Sequence[str], version: str, model: ServedModel, sizes: CacheSizes, *, on_cpu: bool
+        self,
+        argv: Sequence[str],
+        version: str,
+        model: ServedModel,
+        sizes: CacheSizes,
+        *,
+        on_cpu: bool,
     ) -> int:
         """Return the host memory that the tier takes, bytes: its size, as rounded up by its allocator."""
         native = sizes.split.get("native_bytes", sizes.host_bytes)
         layouts = self.pinned_layouts(argv, version, model.geometry.layers, on_cpu)
-        return sizes.host_bytes - native + pinned_bytes(native, model.tensor_parallel_size, layouts)
+        return (
+            sizes.host_bytes
+            - native
+            + pinned_bytes(native, model.tensor_parallel_size, layouts)
+        )
 
     def on_wire(self, metric: str, version: str) -> str | None:
         """Return the name on the wire of a metric in a release; None where it has none."""
@@ -96,5 +113,11 @@ class ServerSoftware:
 
         For an unknown release ("0"), or one older than the metric, it is the oldest name: the recording decides.
         """
-        name = self.on_wire(metric, version) or next(iter(self.metrics.get(metric, {}).values()), None)
-        return None if name is None or "{" in name else f"openmetrics.{self.name}.{name.replace(':', '.')}"
+        name = self.on_wire(metric, version) or next(
+            iter(self.metrics.get(metric, {}).values()), None
+        )
+        return (
+            None
+            if name is None or "{" in name
+            else f"openmetrics.{self.name}.{name.replace(':', '.')}"
+        )

@@ -34,9 +34,15 @@ from kveval.spec.servers.vllm_wire import METRICS, release_in_log, startup_facts
 from kveval.spec.sizing import GIB, Budget
 from kveval.spec.specification import ServedModel, SidecarSpec
 
-_HOST_SPEC = {"spec_name": "RowCopyOffloadingSpec", "spec_module_path": "kveval_host_offload"}
+_HOST_SPEC = {
+    "spec_name": "RowCopyOffloadingSpec",
+    "spec_module_path": "kveval_host_offload",
+}
 _TIERING_SPEC = {"spec_name": "TieringOffloadingSpec"}
-_HOST_TIERING_SPEC = {"spec_name": "RowCopyTieringOffloadingSpec", "spec_module_path": "kveval_host_offload"}
+_HOST_TIERING_SPEC = {
+    "spec_name": "RowCopyTieringOffloadingSpec",
+    "spec_module_path": "kveval_host_offload",
+}
 _INDEX_BYTES = 4 * GIB
 # From this release on the native tier of a GPU server is one file in /dev/shm, as the tier before files always was
 # (vllm/v1/kv_offload/cpu/spec.py); earlier ones pin private memory.
@@ -48,11 +54,18 @@ _LAYERS_JOINED_SINCE = Version("0.12")
 _BATCH_TOKENS = 2048
 
 
-def common_arguments(model: ServedModel, server: ServerConfig, engine: str) -> tuple[str, ...]:
+def common_arguments(
+    model: ServedModel, server: ServerConfig, engine: str
+) -> tuple[str, ...]:
     """Return the server arguments that every arm shares."""
     miniature = server.weights == "miniature"
     folder = _in_a_folder(model, server)
-    argv = ["--model", "{model_dir}" if folder else model.hf_id, "--served-model-name", model.served_name]
+    argv = [
+        "--model",
+        "{model_dir}" if folder else model.hf_id,
+        "--served-model-name",
+        model.served_name,
+    ]
     if server.weights != "full":
         argv += ["--load-format", "dummy"]
     if miniature or server.on_cpu:
@@ -95,14 +108,19 @@ def common_environment(model: ServedModel, server: ServerConfig) -> dict[str, st
         env["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "1"
     if server.on_cpu and server.device_tokens is not None:
         # Whole GiB only; the override of the number of blocks then takes what it needs of it.
-        env["VLLM_CPU_KVCACHE_SPACE"] = str(math.ceil(sizing.gib(server.device_tokens * model.kv_bytes_per_token)))
+        env["VLLM_CPU_KVCACHE_SPACE"] = str(
+            math.ceil(sizing.gib(server.device_tokens * model.kv_bytes_per_token))
+        )
     return env
 
 
 def _since(platform: Platform, release: str, what: str, code: str) -> None:
     """Refuse a server that is older than what it is to run. Raises ArmError."""
     if platform.version < Version(release):
-        raise ArmError(f"{what} needs vLLM {release} or newer, not {platform.server_version}", code=code)
+        raise ArmError(
+            f"{what} needs vLLM {release} or newer, not {platform.server_version}",
+            code=code,
+        )
 
 
 def native(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -116,11 +134,21 @@ def native(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
         raise ArmError(f"{said} or newer", code="native_keys_changing")
     if scenario.form == "size-flag":
         return _native_by_flag(scenario, platform, budget)
-    size = {"cpu_bytes_to_use": budget.tier_bytes} if in_bytes else {"num_cpu_blocks": budget.tier_blocks}
-    return _connected(scenario, "OffloadingConnector", {**size, **(_HOST_SPEC if platform.on_cpu else {})})
+    size = (
+        {"cpu_bytes_to_use": budget.tier_bytes}
+        if in_bytes
+        else {"num_cpu_blocks": budget.tier_blocks}
+    )
+    return _connected(
+        scenario,
+        "OffloadingConnector",
+        {**size, **(_HOST_SPEC if platform.on_cpu else {})},
+    )
 
 
-def _native_by_flag(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+def _native_by_flag(
+    scenario: Scenario, platform: Platform, budget: Budget
+) -> ArmArguments:
     if platform.on_cpu:
         said = "form size-flag cannot name the spec that offloads on a CPU; use form connector"
         raise ArmError(said, code="size_flag_on_cpu")
@@ -129,7 +157,14 @@ def _native_by_flag(scenario: Scenario, platform: Platform, budget: Budget) -> A
     if scenario.connector_config:
         said = "form size-flag has no place for connector_config; use form connector"
         raise ArmError(said, code="size_flag_configured")
-    return ArmArguments(("--kv-offloading-backend", "native", "--kv-offloading-size", repr(budget.tier_gib)))
+    return ArmArguments(
+        (
+            "--kv-offloading-backend",
+            "native",
+            "--kv-offloading-size",
+            repr(budget.tier_gib),
+        )
+    )
 
 
 def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
@@ -138,11 +173,17 @@ def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgume
     Its CPU tier, GiB, is sized per rank inside the process, and over all ranks as a server.
     """
     if platform.lmcache is None:
-        said = "LMCache's release is not declared: set server.lmcache, for instance 0.5.6"
+        said = (
+            "LMCache's release is not declared: set server.lmcache, for instance 0.5.6"
+        )
         raise ArmError(said, code="lmcache_undeclared")
     if LMCACHE_CHUNK_TOKENS % platform.block_size:
         said = f"block_size {platform.block_size} does not divide LMCache's chunks of {LMCACHE_CHUNK_TOKENS} tokens"
-        raise ArmError(f"{said}; valid is 16, 32, 64, 128 or 256", code="chunks_uneven", block_size=platform.block_size)
+        raise ArmError(
+            f"{said}; valid is 16, 32, 64, 128 or 256",
+            code="chunks_uneven",
+            block_size=platform.block_size,
+        )
     if budget.tokens < LMCACHE_CHUNK_TOKENS:
         least = LMCACHE_CHUNK_TOKENS // BLOCK_TOKENS
         said = f"{budget.cpu_blocks} cpu_blocks are less than one LMCache chunk ({least} cpu_blocks)"
@@ -150,7 +191,12 @@ def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgume
     if lmcache_form(platform) == "server":
         return _lmcache_server(scenario, platform, budget)
     if platform.on_cpu:
-        _since(platform, "0.23", "LMCache on a CPU, a server of its own,", "lmcache_on_cpu_too_old")
+        _since(
+            platform,
+            "0.23",
+            "LMCache on a CPU, a server of its own,",
+            "lmcache_on_cpu_too_old",
+        )
     _since(platform, "0.11", "LMCacheConnectorV1", "lmcache_too_old")
     return _lmcache_in_process(scenario, platform, budget)
 
@@ -162,7 +208,9 @@ def lmcache_form(platform: Platform) -> str:
     return "server" if platform.on_cpu else platform.lmcache_form or "server"
 
 
-def _lmcache_in_process(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+def _lmcache_in_process(
+    scenario: Scenario, platform: Platform, budget: Budget
+) -> ArmArguments:
     env = {
         **LMCACHE_PRIVATE,
         "LMCACHE_CHUNK_SIZE": str(LMCACHE_CHUNK_TOKENS),
@@ -170,14 +218,21 @@ def _lmcache_in_process(scenario: Scenario, platform: Platform, budget: Budget) 
         "LMCACHE_MAX_LOCAL_CPU_SIZE": repr(budget.rank_gib),
     }
     if scenario.store is not None:
-        env["LMCACHE_REMOTE_URL"] = f"{scenario.store}://{{{scenario.store}_host}}:{{{scenario.store}_port}}"
+        env["LMCACHE_REMOTE_URL"] = (
+            f"{scenario.store}://{{{scenario.store}_host}}:{{{scenario.store}_port}}"
+        )
         env["LMCACHE_REMOTE_SERDE"] = "naive"
     store = store_sidecars(scenario, platform, 2 * budget.tier_bytes)
     return _connected(scenario, "LMCacheConnectorV1", {}, env, store)
 
 
-def _lmcache_server(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
-    client = {"lmcache.mp.host": "tcp://{lmcache_host}", "lmcache.mp.port": "{lmcache_port}"}
+def _lmcache_server(
+    scenario: Scenario, platform: Platform, budget: Budget
+) -> ArmArguments:
+    client = {
+        "lmcache.mp.host": "tcp://{lmcache_host}",
+        "lmcache.mp.port": "{lmcache_port}",
+    }
     if platform.on_cpu:
         # Left to itself the client chooses, for a CPU, the mode that the server does not offer, and waits five minutes.
         client["lmcache.mp.mp_transfer_mode"] = "lmcache_driven"
@@ -191,28 +246,39 @@ def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
     Together they have the budget of every other arm. On a CPU LMCache comes first, see `wrong_answers`.
     """
     if scenario.connector_config:
-        raise ArmError("two connectors cannot share one connector_config; leave it out", code="config_shared")
+        raise ArmError(
+            "two connectors cannot share one connector_config; leave it out",
+            code="config_shared",
+        )
     own, rest = hybrid_budgets(scenario, platform, budget)
     first, second = native(scenario, platform, own), lmcache(scenario, platform, rest)
     # Ports are not text in an argument, which is to be read again.
-    texts = (re.sub(r"(?<!\")(\{\w+_port\})(?!\")", r'"\1"', part.argv[1]) for part in (first, second))
+    texts = (
+        re.sub(r"(?<!\")(\{\w+_port\})(?!\")", r'"\1"', part.argv[1])
+        for part in (first, second)
+    )
     connectors = [json.loads(text) for text in texts]
     if platform.on_cpu:
         connectors.reverse()
     env = {**first.env, **second.env}
-    return _connected(scenario, "MultiConnector", {"connectors": connectors}, env, second.sidecars)
+    return _connected(
+        scenario, "MultiConnector", {"connectors": connectors}, env, second.sidecars
+    )
 
 
 def files(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
     """vLLM's tiered offload with files as the last tier, behind the CPU tier or behind a staging buffer alone."""
-    _since(platform, "0.22.1", "TieringOffloadingSpec, which offloads to files,", "files_too_old")
+    _since(
+        platform,
+        "0.22.1",
+        "TieringOffloadingSpec, which offloads to files,",
+        "files_too_old",
+    )
     if platform.on_cpu:
         _since(platform, "0.32", "offload to files on a CPU", "files_on_cpu_too_old")
     size = budget.tier_bytes if scenario.cpu_tier else platform.staging_bytes
     if size < 1:
-        said = (
-            f"two requests of max_model_len, the staging buffer, are less than a block of {platform.block_size} tokens"
-        )
+        said = f"two requests of max_model_len, the staging buffer, are less than a block of {platform.block_size} tokens"
         raise ArmError(said, code="less_than_a_block")
     computed = {
         "cpu_bytes_to_use": size,
@@ -229,7 +295,9 @@ def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmAr
     """
     if not platform.on_cluster:
         said = "the index lives in llm-d's endpoint picker, which routes between servers on a cluster: it needs engine"
-        raise ArmError(f"{said} kubernetes, not {platform.engine}", code="index_on_cluster_alone")
+        raise ArmError(
+            f"{said} kubernetes, not {platform.engine}", code="index_on_cluster_alone"
+        )
     _since(platform, "0.11", "the index", "index_too_old")
     if platform.events is None:
         said = "how servers publish their cache events depends on the release: set server.release"
@@ -242,7 +310,12 @@ def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmAr
         "topic": platform.events.topic.replace("{model}", platform.served_name),
     }
     return ArmArguments(
-        (*behind.argv, "--kv-events-config", canonical_json(events), *platform.events.args),
+        (
+            *behind.argv,
+            "--kv-events-config",
+            canonical_json(events),
+            *platform.events.args,
+        ),
         behind.env,
         store_sidecars(scenario, platform, _INDEX_BYTES),
     )
@@ -256,7 +329,13 @@ def _connected(
     sidecars: tuple[SidecarSpec, ...] = (),
 ) -> ArmArguments:
     """Return an arm with a connector, whose computed keys a scenario may add to, not replace. Raises ArmError."""
-    computed_always = {"cpu_bytes_to_use", "num_cpu_blocks", "spec_name", "spec_module_path", *computed}
+    computed_always = {
+        "cpu_bytes_to_use",
+        "num_cpu_blocks",
+        "spec_name",
+        "spec_module_path",
+        *computed,
+    }
     taken = sorted(computed_always & scenario.connector_config.keys())
     if taken:
         said = f"connector_config must not set {', '.join(taken)}: computed from cpu_blocks and the software"
@@ -264,7 +343,9 @@ def _connected(
     config: dict[str, Any] = {"kv_connector": connector, "kv_role": "kv_both"}
     if extra := {**computed, **scenario.connector_config}:
         config["kv_connector_extra_config"] = extra
-    return ArmArguments(("--kv-transfer-config", canonical_json(config)), dict(env or {}), sidecars)
+    return ArmArguments(
+        ("--kv-transfer-config", canonical_json(config)), dict(env or {}), sidecars
+    )
 
 
 def wrong_answers(argv: Sequence[str], *, on_cpu: bool) -> str:
@@ -275,7 +356,9 @@ def wrong_answers(argv: Sequence[str], *, on_cpu: bool) -> str:
     the address of the memory that was left, and copies stale blocks.
     """
     flag = "--kv-transfer-config"
-    value = next((value for name, value in itertools.pairwise(argv) if name == flag), "")
+    value = next(
+        (value for name, value in itertools.pairwise(argv) if name == flag), ""
+    )
     if not on_cpu or not value:
         return ""
     try:
@@ -296,16 +379,26 @@ def wrong_answers(argv: Sequence[str], *, on_cpu: bool) -> str:
 def shares_native_tier(argv: Sequence[str], version: str, *, on_cpu: bool) -> bool:
     """Whether the native tier is a file in /dev/shm."""
     tiered = any("TieringOffloadingSpec" in argument for argument in argv)
-    return tiered or (_offloads(argv) and not on_cpu and Version(version) >= _SHARED_TIER_SINCE)
+    return tiered or (
+        _offloads(argv) and not on_cpu and Version(version) >= _SHARED_TIER_SINCE
+    )
 
 
 def _offloads(argv: Sequence[str]) -> bool:
-    return "--kv-offloading-size" in argv or any('"OffloadingConnector"' in argument for argument in argv)
+    return "--kv-offloading-size" in argv or any(
+        '"OffloadingConnector"' in argument for argument in argv
+    )
 
 
-def _pinned_layouts(argv: Sequence[str], version: str, layers: int, on_cpu: bool) -> tuple[int, ...]:
+def _pinned_layouts(
+    argv: Sequence[str], version: str, layers: int, on_cpu: bool
+) -> tuple[int, ...]:
     """Return the numbers of tensors of a tier in private pinned memory: one, or one a layer."""
-    if on_cpu or not _offloads(argv) or shares_native_tier(argv, version, on_cpu=on_cpu):
+    if (
+        on_cpu
+        or not _offloads(argv)
+        or shares_native_tier(argv, version, on_cpu=on_cpu)
+    ):
         return ()
     return (layers,) if Version(version) < _LAYERS_JOINED_SINCE else (1, layers)
 
@@ -318,7 +411,17 @@ def _batch_tokens(argv: Sequence[str]) -> int:
 def _tokenizer(model: str, served_name: str) -> tuple[str, ...]:
     """Return the command of a server without a device, which turns prompts into the model's tokens."""
     named = ("--served-model-name", served_name)
-    return ("vllm", "launch", "render", model, *named, "--host", "0.0.0.0", "--port", "{tokenizer_port}")
+    return (
+        "vllm",
+        "launch",
+        "render",
+        model,
+        *named,
+        "--host",
+        "0.0.0.0",
+        "--port",
+        "{tokenizer_port}",
+    )
 
 
 VLLM = ServerSoftware(
@@ -337,7 +440,12 @@ VLLM = ServerSoftware(
         "llm-d-index": llm_d_index,
     },
     arm_flags=frozenset(
-        {"--kv-transfer-config", "--kv-offloading-size", "--kv-offloading-backend", "--kv-events-config"}
+        {
+            "--kv-transfer-config",
+            "--kv-offloading-size",
+            "--kv-offloading-backend",
+            "--kv-events-config",
+        }
     ),
     flags_per_start=frozenset({"--port"}),
     # They circulate in articles.

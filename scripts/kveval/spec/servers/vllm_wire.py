@@ -7,8 +7,12 @@ _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _TIER_BYTES = re.compile(r"host offloading: CPU tier of (\d+) bytes")
 _TIER_GB = re.compile(r"Created mmap file \S*vllm_offload\S* \((\d+\.\d\d) GB\)")
 _WEIGHTS = re.compile(r"kveval: random weights, version (\d+)")
-_MAX_CONCURRENCY = re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x")
-_RELEASE = re.compile(r"(?:vLLM API server version |LLM engine \(v)(\d+\.\d+\.\d+[\w.+]*)")
+_MAX_CONCURRENCY = re.compile(
+    r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"
+)
+_RELEASE = re.compile(
+    r"(?:vLLM API server version |LLM engine \(v)(\d+\.\d+\.\d+[\w.+]*)"
+)
 METRICS: dict[str, dict[str, str]] = {
     "generation_tokens": {"*": "vllm:generation_tokens_total"},
     "prompt_tokens": {"*": "vllm:prompt_tokens_total"},
@@ -20,7 +24,9 @@ METRICS: dict[str, dict[str, str]] = {
     "prefix_cache_hits": {"*": "vllm:prefix_cache_hits_total"},
     "prefix_cache_queries": {"*": "vllm:prefix_cache_queries_total"},
     "external_prefix_cache_hits": {"0.11.1": "vllm:external_prefix_cache_hits_total"},
-    "external_prefix_cache_queries": {"0.11.1": "vllm:external_prefix_cache_queries_total"},
+    "external_prefix_cache_queries": {
+        "0.11.1": "vllm:external_prefix_cache_queries_total"
+    },
     "offload_load_bytes": {
         "0.16": 'vllm:kv_offload_total_bytes_total{transfer_type="CPU_to_GPU"}',
         "0.24": "vllm:kv_offload_load_bytes_total",

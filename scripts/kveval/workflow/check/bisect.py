@@ -18,10 +18,22 @@ from kveval.host.hashing import content_hash
 from kveval.report.data.numbers import MISSING
 from kveval.spec.builds import BuildError
 from kveval.workflow.check.campaign import CheckPlan, check_plan
-from kveval.workflow.check.check import arms_of, command_of, planned_config, until_clear, write_check
+from kveval.workflow.check.check import (
+    arms_of,
+    command_of,
+    planned_config,
+    until_clear,
+    write_check,
+)
 from kveval.workflow.check.comment import CheckResult, effect_text
 from kveval.workflow.check.commits import BisectBuild, built, candidates
-from kveval.workflow.check.judging import FIRST_LOOK, BuildClaim, Judged, claims_of, design_of
+from kveval.workflow.check.judging import (
+    FIRST_LOOK,
+    BuildClaim,
+    Judged,
+    claims_of,
+    design_of,
+)
 from kveval.workflow.check.measuring import Places
 
 BLOCKS = 20
@@ -52,7 +64,9 @@ def search(builds: int, side: Callable[[int], Side]) -> tuple[int, int]:
     between the two numbers are undecided or, after MOST_OPEN undecided ones, were not tried.
     """
     good, bad, passed = 0, builds - 1, set[int]()
-    while between := [number for number in range(good + 1, bad) if number not in passed]:
+    while between := [
+        number for number in range(good + 1, bad) if number not in passed
+    ]:
         tried = min(between, key=lambda number: abs(2 * number - good - bad))
         answer = side(tried)
         if answer == "bad":
@@ -79,14 +93,21 @@ def step_design(effect: float, builds: int, blocks: int, alpha: float) -> Design
 def deciding(every: Sequence[BuildClaim], claim: BuildClaim) -> list[BuildClaim]:
     """Return the claims on a build in between: that quantity at that level decides, and no other one."""
     return [
-        replace(one, decides=one.quantity == claim.quantity and one.pairs[0][2] == claim.pairs[0][2])
+        replace(
+            one,
+            decides=one.quantity == claim.quantity
+            and one.pairs[0][2] == claim.pairs[0][2],
+        )
         for one in every
         if one.quantity == claim.quantity or not one.decides
     ]
 
 
 def run_bisect(
-    asked: Mapping[str, Any], options: Mapping[str, Any], files: Sequence[str], places: Places
+    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
+    files: Sequence[str],
+    places: Places,
 ) -> tuple[bool, str]:
     """Bisect; return whether the bad build was slower than the good one, and the text to print.
 
@@ -100,27 +121,47 @@ def run_bisect(
     good = _build(builds[0], options, places)
 
     def compared(
-        number: int, arms: Sequence[str], claim: BuildClaim | None = None, design: Design | None = None
+        number: int,
+        arms: Sequence[str],
+        claim: BuildClaim | None = None,
+        design: Design | None = None,
     ) -> tuple[CheckPlan, CheckResult]:
-        plan = check_plan(asked, good, _build(builds[number], options, places), arms, blocks)
+        plan = check_plan(
+            asked, good, _build(builds[number], options, places), arms, blocks
+        )
         config = planned_config(plan, places)
         claims = claims_of(config, plan.arms)
         claims = claims if claim is None else deciding(claims, claim)
         print(f"{builds[number].title} against {builds[0].title}", flush=True)
-        again = {"base": good, "candidate": builds[number].build, "check_arms": list(arms), "check_blocks": blocks}
+        again = {
+            "base": good,
+            "candidate": builds[number].build,
+            "check_arms": list(arms),
+            "check_blocks": blocks,
+        }
         repeated = command_of("check", again, files)
-        checked = until_clear(plan, config, claims, design or design_of(config, claims), places, repeated)
+        checked = until_clear(
+            plan, config, claims, design or design_of(config, claims), places, repeated
+        )
         write_check(checked, folder / str(number))
         return plan, checked
 
     last = len(builds) - 1
     plan, whole = compared(last, arms_of(options))
-    worse = [each for each in whole.found if each.claim.decides and each.look.answer == "worse"]
+    worse = [
+        each
+        for each in whole.found
+        if each.claim.decides and each.look.answer == "worse"
+    ]
     steps = [Step(last, whole.verdict, whole)]
     if worse:
         found = min(worse, key=lambda each: each.look.effect)
         base, candidate, _ = found.claim.pairs[0]
-        named = [arm for arm, names in plan.arms.items() if names == (base.scenario, candidate.scenario)]
+        named = [
+            arm
+            for arm, names in plan.arms.items()
+            if names == (base.scenario, candidate.scenario)
+        ]
         arm = next(arm for arm in named if arm.endswith(f"/{base.cpu_blocks}"))
         design = step_design(found.look.effect, len(builds), blocks, whole.design.alpha)
 
@@ -130,9 +171,19 @@ def run_bisect(
             except BuildError as error:
                 steps.append(Step(number, str(error), None))
                 return "open"
-            (shown,) = (each.look.answer for each in checked.found if each.claim.decides)
-            answer: Side = "open" if shown == "open" else "bad" if shown == "worse" else "good"
-            steps.append(Step(number, answer if checked.verdict != "candidate fails" else checked.verdict, checked))
+            (shown,) = (
+                each.look.answer for each in checked.found if each.claim.decides
+            )
+            answer: Side = (
+                "open" if shown == "open" else "bad" if shown == "worse" else "good"
+            )
+            steps.append(
+                Step(
+                    number,
+                    answer if checked.verdict != "candidate fails" else checked.verdict,
+                    checked,
+                )
+            )
             return answer
 
         ends = search(len(builds), side)
@@ -147,7 +198,9 @@ def _build(candidate: BisectBuild, options: Mapping[str, Any], places: Places) -
     command = options.get("build_command")
     if not command:
         return candidate.build
-    return built(candidate, str(command), places.server.parent / ".server-builds" / WHEELS)
+    return built(
+        candidate, str(command), places.server.parent / ".server-builds" / WHEELS
+    )
 
 
 def _trail(
@@ -164,23 +217,49 @@ def _trail(
     good, bad = builds[0].title, builds[-1].title
     if effect is None:
         verdict = steps[0].answer
-        lines = [f"## Nothing to bisect: {verdict}", "", f"{bad} was not shown to be slower than {good}."]
-        lines[-1] += f" What was measured is in [its comment]({steps[0].number}/COMMENT.md)."
+        lines = [
+            f"## Nothing to bisect: {verdict}",
+            "",
+            f"{bad} was not shown to be slower than {good}.",
+        ]
+        lines[-1] += (
+            f" What was measured is in [its comment]({steps[0].number}/COMMENT.md)."
+        )
     else:
         lines = [f"## {_head(builds, ends)}", ""]
         what = f"{effect.claim.title} of {effect.claim.arm}"
-        lines += [f"{what}, the bad build against the good one: {effect_text(effect)}. A build between is bad"]
+        lines += [
+            f"{what}, the bad build against the good one: {effect_text(effect)}. A build between is bad"
+        ]
         lines[-1] += " if at least half of that is shown, good if less than half is."
         if ends[1] - ends[0] > 1:
             known = {step.number: step.answer for step in steps}
-            lines += ["", "The builds in between, with what is known (more blocks, check_blocks=, may decide them):"]
+            lines += [
+                "",
+                "The builds in between, with what is known (more blocks, check_blocks=, may decide them):",
+            ]
             numbers = range(ends[0] + 1, ends[1])
-            lines += [f"- {builds[number].title}: {known.get(number, 'not measured')}" for number in numbers]
-    lines += ["", "| build | against the good one | blocks | answer |", "|---|---|---|---|"]
+            lines += [
+                f"- {builds[number].title}: {known.get(number, 'not measured')}"
+                for number in numbers
+            ]
+    lines += [
+        "",
+        "| build | against the good one | blocks | answer |",
+        "|---|---|---|---|",
+    ]
     lines += [f"| {good} | | | good, as given |"]
-    lines += [_row(builds, step, effect) for step in sorted(steps, key=lambda step: step.number)]
-    lines += ["", f"{len(steps) + 1} of {len(builds)} builds measured, each in the same blocks as the good one."]
-    return "\n".join([*lines, "", "### Reproduce it", "", "```bash", shlex.join(command), "```", ""])
+    lines += [
+        _row(builds, step, effect)
+        for step in sorted(steps, key=lambda step: step.number)
+    ]
+    lines += [
+        "",
+        f"{len(steps) + 1} of {len(builds)} builds measured, each in the same blocks as the good one.",
+    ]
+    return "\n".join(
+        [*lines, "", "### Reproduce it", "", "```bash", shlex.join(command), "```", ""]
+    )
 
 
 def _head(builds: Sequence[BisectBuild], ends: tuple[int, int]) -> str:
@@ -194,6 +273,14 @@ def _row(builds: Sequence[BisectBuild], step: Step, effect: Judged | None) -> st
     seen, blocks = MISSING, MISSING
     if step.checked is not None:
         blocks = f"[{step.checked.blocks}]({step.number}/COMMENT.md)"
-        same = [one for one in step.checked.found if effect and one.claim.quantity == effect.claim.quantity]
-        seen = effect_text(next((one for one in same if one.claim.decides), same[0])) if same else MISSING
+        same = [
+            one
+            for one in step.checked.found
+            if effect and one.claim.quantity == effect.claim.quantity
+        ]
+        seen = (
+            effect_text(next((one for one in same if one.claim.decides), same[0]))
+            if same
+            else MISSING
+        )
     return f"| {builds[step.number].title} | {seen} | {blocks} | {step.answer} |"

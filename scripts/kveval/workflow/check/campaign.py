@@ -19,7 +19,15 @@ BLOCKS = 6
 INSTALLED = "installed"
 BASE, CANDIDATE = "base", "candidate"
 _ARM = re.compile(r"(?P<scenario>[A-Za-z0-9][\w.+-]*)/(?P<blocks>0|[1-9][0-9]*)")
-_LEFT_OUT = ("bridges", "matrix", "title", "description", "comparison", "prices", "goodput")
+_LEFT_OUT = (
+    "bridges",
+    "matrix",
+    "title",
+    "description",
+    "comparison",
+    "prices",
+    "goodput",
+)
 
 
 class CheckError(Failure):
@@ -53,7 +61,8 @@ def source_of(text: str) -> dict[str, str] | None:
         return {name: version}
     if version:
         raise CheckError(
-            f"{text} is not a release: write PROGRAM==VERSION of what a scenario's server may name", code="no_release"
+            f"{text} is not a release: write PROGRAM==VERSION of what a scenario's server may name",
+            code="no_release",
         )
     if text.endswith(".whl"):
         return {"wheel": text}
@@ -65,7 +74,11 @@ def source_of(text: str) -> dict[str, str] | None:
 
 
 def check_plan(
-    values: Mapping[str, Any], base: str, candidate: str, arms: Sequence[str] = (), blocks: int = BLOCKS
+    values: Mapping[str, Any],
+    base: str,
+    candidate: str,
+    arms: Sequence[str] = (),
+    blocks: int = BLOCKS,
 ) -> CheckPlan:
     """Make the campaign of a check from the server, the load and the first model of the requested campaign.
 
@@ -73,13 +86,24 @@ def check_plan(
     Raises CheckError, BuildError.
     """
     if "matrix" not in values or values.get("engine", "local") != "local":
-        raise CheckError("check needs a campaign with engine: local and a matrix", code="not_here")
+        raise CheckError(
+            "check needs a campaign with engine: local and a matrix", code="not_here"
+        )
     server = ServerConfig.model_validate(values["server"])
-    models = [name for entry in values["matrix"] for name in entry.get("models", ())][:1]
+    models = [name for entry in values["matrix"] for name in entry.get("models", ())][
+        :1
+    ]
     sources = [source_of(base), source_of(candidate)]
-    builds = [None if one is None else find_build(BuildSource.model_validate(one), server) for one in sources]
-    beside_alone = any(one is not None and {*one.versions, *one.packages} == {BESIDE} for one in builds)
-    asked = list(arms) or [arm for arm in ARMS if (server.lmcache if BESIDE in arm else not beside_alone)]
+    builds = [
+        None if one is None else find_build(BuildSource.model_validate(one), server)
+        for one in sources
+    ]
+    beside_alone = any(
+        one is not None and {*one.versions, *one.packages} == {BESIDE} for one in builds
+    )
+    asked = list(arms) or [
+        arm for arm in ARMS if (server.lmcache if BESIDE in arm else not beside_alone)
+    ]
     installed = f"{server.program}-{server.declared_version}"
     told_apart = [installed if one is None else one.source or one.key for one in builds]
     # Each pair of builds has its own base runs, measured in the same blocks, not adopted from another check.
@@ -90,7 +114,10 @@ def check_plan(
     for arm in asked:
         found = _ARM.fullmatch(arm)
         if found is None:
-            raise CheckError(f"{arm!r} is not an arm: write SCENARIO/CPU_BLOCKS, as {ARMS[0]}", code="no_arm")
+            raise CheckError(
+                f"{arm!r} is not an arm: write SCENARIO/CPU_BLOCKS, as {ARMS[0]}",
+                code="no_arm",
+            )
         names = [f"{found['scenario']}.{side}.{mark}" for side in (BASE, CANDIDATE)]
         for side, name, source in zip((BASE, CANDIDATE), names, sources, strict=True):
             scenarios[name] = {
@@ -100,12 +127,26 @@ def check_plan(
             }
             scenarios[name] |= {} if source is None else {"server": source}
         scenarios[names[1]]["baseline"] = names[0]
-        matrix.append({"models": models, "scenarios": names, "cpu_blocks": [int(found["blocks"])]})
+        matrix.append(
+            {"models": models, "scenarios": names, "cpu_blocks": [int(found["blocks"])]}
+        )
         pairs[arm] = (names[0], names[1])
     kept = {key: value for key, value in values.items() if key not in _LEFT_OUT}
-    kept |= {"name": "check", "title": f"{candidate} against {base}", "results": f"results/check/{mark}"}
+    kept |= {
+        "name": "check",
+        "title": f"{candidate} against {base}",
+        "results": f"results/check/{mark}",
+    }
     compared = values.get("comparison") or {}
-    kept["comparison"] = {name: compared[name] for name in ("margin", "alpha") if name in compared}
-    kept |= {"runs": blocks, "matrix": matrix, "scenarios": {**values.get("scenarios", {}), **scenarios}}
-    said = [f"the installed {installed}" if one is None else one.title for one in builds]
+    kept["comparison"] = {
+        name: compared[name] for name in ("margin", "alpha") if name in compared
+    }
+    kept |= {
+        "runs": blocks,
+        "matrix": matrix,
+        "scenarios": {**values.get("scenarios", {}), **scenarios},
+    }
+    said = [
+        f"the installed {installed}" if one is None else one.title for one in builds
+    ]
     return CheckPlan(kept, pairs, (said[0], said[1]), told_apart[0] == told_apart[1])

@@ -14,15 +14,33 @@ from kveval.report.figures.draw import write_alone
 from kveval.spec.config import Config
 from kveval.spec.loading import load_config
 from kveval.store.run_file import pointed_run
-from kveval.workflow.check.campaign import BLOCKS, INSTALLED, CheckError, CheckPlan, check_plan
+from kveval.workflow.check.campaign import (
+    BLOCKS,
+    INSTALLED,
+    CheckError,
+    CheckPlan,
+    check_plan,
+)
 from kveval.workflow.check.comment import FIGURE, CheckResult, comment, draw_check
-from kveval.workflow.check.judging import FAILING, BuildClaim, Judged, Verdict, claims_of, design_of, judged, verdict_of
+from kveval.workflow.check.judging import (
+    FAILING,
+    BuildClaim,
+    Judged,
+    Verdict,
+    claims_of,
+    design_of,
+    judged,
+    verdict_of,
+)
 from kveval.workflow.check.measuring import Places, Values, measure_block, values_of
 from kveval.workflow.planning.order import campaign_pointer
 
 
 def run_check(
-    asked: Mapping[str, Any], options: Mapping[str, Any], files: Sequence[str], places: Places
+    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
+    files: Sequence[str],
+    places: Places,
 ) -> tuple[bool, str]:
     """Measure until the verdict is clear; return whether the candidate passes, and the text to print.
 
@@ -33,12 +51,22 @@ def run_check(
         said = "name the build: --config candidate=FOLDER (or FILE.whl, PROGRAM==VERSION), and base= unless installed"
         raise CheckError(said, code="no_candidate")
     base, candidate = str(options.get("base") or INSTALLED), str(options["candidate"])
-    plan = check_plan(asked, base, candidate, arms_of(options), int(options.get("check_blocks") or BLOCKS))
+    plan = check_plan(
+        asked,
+        base,
+        candidate,
+        arms_of(options),
+        int(options.get("check_blocks") or BLOCKS),
+    )
     config = planned_config(plan, places)
     claims = claims_of(config, plan.arms)
     command = command_of("check", options, files)
-    checked = until_clear(plan, config, claims, design_of(config, claims), places, command)
-    return checked.verdict not in FAILING, write_check(checked, Path(config.campaign.results))
+    checked = until_clear(
+        plan, config, claims, design_of(config, claims), places, command
+    )
+    return checked.verdict not in FAILING, write_check(
+        checked, Path(config.campaign.results)
+    )
 
 
 def arms_of(options: Mapping[str, Any]) -> list[str]:
@@ -51,11 +79,16 @@ def planned_config(plan: CheckPlan, places: Places) -> Config:
     """Load a check's campaign. Raises CheckError for a load whose levels are searched."""
     config = load_config(plan.values, places.catalogues)
     if not config.workload.fixed_levels:
-        raise CheckError("check needs a load with given levels, not searched ones", code="levels_searched")
+        raise CheckError(
+            "check needs a load with given levels, not searched ones",
+            code="levels_searched",
+        )
     return config
 
 
-def command_of(target: str, options: Mapping[str, Any], files: Sequence[str]) -> list[str]:
+def command_of(
+    target: str, options: Mapping[str, Any], files: Sequence[str]
+) -> list[str]:
     """Return the words of the command that repeats a target with these options."""
     given = {
         name: f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
@@ -117,22 +150,32 @@ def write_check(checked: CheckResult, folder: Path) -> str:
     text = comment(checked)
     write_text(folder / "COMMENT.md", text)
     title = "Is the candidate slower than the base?"
-    write_alone(title, lambda: draw_check(checked.found, checked.design), folder / FIGURE)
+    write_alone(
+        title, lambda: draw_check(checked.found, checked.design), folder / FIGURE
+    )
     write_json(folder / "verdict.json", _plain(checked))
     return f"{text}\nComment: {folder / 'COMMENT.md'}\nFigure: {folder / FIGURE}"
 
 
 def _measured(config: Config, blocks: int) -> tuple[float, dict[str, str]]:
     """Return how many minutes the runs of these blocks took, and the versions that they had, by program."""
-    pointers = [campaign_pointer(config, cell, run) for cell in config.cells for run in range(1, blocks + 1)]
+    pointers = [
+        campaign_pointer(config, cell, run)
+        for cell in config.cells
+        for run in range(1, blocks + 1)
+    ]
     runs = [pointed_run(pointer) for pointer in pointers if pointer.exists()]
     seconds = 0.0
     found: dict[str, dict[str, None]] = {}
     for run in runs:
-        seconds += (datetime.fromisoformat(run.finished) - datetime.fromisoformat(run.started)).total_seconds()
+        seconds += (
+            datetime.fromisoformat(run.finished) - datetime.fromisoformat(run.started)
+        ).total_seconds()
         for name, version in run.software.items():
             found.setdefault(name, {})[version] = None
-    return seconds / 60, {name: " and ".join(versions) for name, versions in found.items()}
+    return seconds / 60, {
+        name: " and ".join(versions) for name, versions in found.items()
+    }
 
 
 def _plain(checked: CheckResult) -> dict[str, Any]:
@@ -152,7 +195,10 @@ def _plain(checked: CheckResult) -> dict[str, Any]:
         for each in checked.found
     ]
     known = [
-        {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
+        {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in row.items()
+        }
         for row in rows
     ]
     return {

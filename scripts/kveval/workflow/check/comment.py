@@ -17,8 +17,18 @@ from kveval.workflow.check.measuring import COLD
 FIGURE = "effects.png"
 # Per cent. The end of an interval beyond it, which is common after few noisy blocks, is shown as "more than" this.
 _WIDEST = 1000.0
-_ANSWERS = {"better": "**better**", "worse": "**worse**", "equal": "within the margin", "open": "not enough"}
-_COLOURS = {"better": "#0072B2", "worse": "#D55E00", "equal": "#009E73", "open": "#999999"}
+_ANSWERS = {
+    "better": "**better**",
+    "worse": "**worse**",
+    "equal": "within the margin",
+    "open": "not enough",
+}
+_COLOURS = {
+    "better": "#0072B2",
+    "worse": "#D55E00",
+    "equal": "#009E73",
+    "open": "#999999",
+}
 _HEADS: Mapping[Verdict, str] = {
     "regression": "The candidate is slower",
     "candidate fails": "The candidate fails",
@@ -53,13 +63,27 @@ class CheckResult:
 
 def comment(checked: CheckResult) -> str:
     """Return the comment as Markdown."""
-    lines = [f"## {_HEADS[checked.verdict]}: {checked.builds[1]} against {checked.builds[0]}", ""]
+    lines = [
+        f"## {_HEADS[checked.verdict]}: {checked.builds[1]} against {checked.builds[0]}",
+        "",
+    ]
     lines += [_summary(checked), ""]
-    lines += ["| arm | quantity | base | candidate | effect | |", "|---|---|---|---|---|---|"]
+    lines += [
+        "| arm | quantity | base | candidate | effect | |",
+        "|---|---|---|---|---|---|",
+    ]
     lines += [_row(each) for each in checked.found]
     lines += ["", f"![effects with their intervals]({FIGURE})", "", "### Basis", ""]
     lines += [f"- {line}" for line in _basis(checked)]
-    lines += ["", "### Reproduce it", "", "```bash", shlex.join(checked.command), "```", ""]
+    lines += [
+        "",
+        "### Reproduce it",
+        "",
+        "```bash",
+        shlex.join(checked.command),
+        "```",
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -67,13 +91,21 @@ def _summary(checked: CheckResult) -> str:
     verdict, design, blocks = checked.verdict, checked.design, checked.blocks
     deciding = [each for each in checked.found if each.claim.decides]
     if verdict == "candidate fails":
-        arms = dict.fromkeys(each.claim.arm for each in deciding if each.candidate_fails(design.first))
+        arms = dict.fromkeys(
+            each.claim.arm for each in deciding if each.candidate_fails(design.first)
+        )
         said = f"In {blocks} blocks no run of the candidate gave a result"
-        return f"{said} ({', '.join(arms)}); the base's runs did. The reasons are below."
+        return (
+            f"{said} ({', '.join(arms)}); the base's runs did. The reasons are below."
+        )
     if verdict == "nothing measured":
         return f"In {blocks} blocks no run of either build gave a result. The reasons are below."
     telling = {"regression": "worse", "improvement": "better"}.get(verdict, "open")
-    shown = [each for each in deciding if each.answer == telling and not each.ahead_although_idle]
+    shown = [
+        each
+        for each in deciding
+        if each.answer == telling and not each.ahead_although_idle
+    ]
     named = "; ".join(map(_named, shown))
     margin = f"{100 * design.margin:.3g} %"
     if verdict == "no difference that matters":
@@ -106,7 +138,9 @@ def _what_it_takes(shown: Sequence[Judged], design: Design) -> str:
 def _row(each: Judged) -> str:
     means = [significant(each.base, 3), significant(each.candidate, 3)]
     cells = [each.claim.arm, each.claim.title, *means, effect_text(each)]
-    return f"| {' | '.join([*cells, _answer(each) if each.claim.decides else 'shown'])} |"
+    return (
+        f"| {' | '.join([*cells, _answer(each) if each.claim.decides else 'shown'])} |"
+    )
 
 
 def _answer(each: Judged) -> str:
@@ -124,12 +158,18 @@ def effect_text(each: Judged) -> str:
     """Return an effect with its interval as text, in percent of the base."""
     look = each.look
     high = f"{look.high:+.1f}" if look.high <= _WIDEST else f"more than {_WIDEST:+,.0f}"
-    return MISSING if np.isnan(look.effect) else f"{look.effect:+.1f} % [{look.low:+.1f}, {high}]"
+    return (
+        MISSING
+        if np.isnan(look.effect)
+        else f"{look.effect:+.1f} % [{look.low:+.1f}, {high}]"
+    )
 
 
 def _basis(facts: CheckResult) -> list[str]:
     design = facts.design
-    told = ", ".join(f"{name} {version}" for name, version in sorted(facts.software.items()))
+    told = ", ".join(
+        f"{name} {version}" for name, version in sorted(facts.software.items())
+    )
     lines = [
         f"{facts.blocks} blocks in {facts.minutes:.0f} minutes: base and candidate in each, in random order, every run"
         " on a fresh server, with the same requests.",
@@ -140,14 +180,20 @@ def _basis(facts: CheckResult) -> list[str]:
         " Latencies are shown but do not decide.",
         f"{facts.host}; {told}.",
     ]
-    idle = dict.fromkeys(each.claim.arm for each in facts.found if each.idle and each.claim.quantity != COLD)
+    idle = dict.fromkeys(
+        each.claim.arm
+        for each in facts.found
+        if each.idle and each.claim.quantity != COLD
+    )
     if idle:
         lines.append(
             f"By its own counters the arm served next to nothing on either build ({', '.join(idle)}): this is what it"
             " costs while idle, not what it gains."
         )
     if facts.identical:
-        lines.insert(0, "Both builds have the same content: a difference would be noise.")
+        lines.insert(
+            0, "Both builds have the same content: a difference would be noise."
+        )
     return [*lines, *facts.failed]
 
 
@@ -155,21 +201,44 @@ def draw_check(found: Sequence[Judged], design: Design) -> Figure:
     """Return a figure of the effects with their intervals, and the margin."""
     shown = [each for each in found if not np.isnan(each.look.effect)]
     height = 1.5 + 0.4 * max(len(shown), 1)
-    figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.4 / height)))
+    figure = Figure(
+        figsize=(WIDTH, height),
+        layout=ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.4 / height)),
+    )
     axes = figure.subplots()
     margin = 100 * design.margin
     axes.axvspan(-margin, margin, color="#000000", alpha=0.07, linewidth=0)
     axes.axvline(0, color=GREY, linewidth=0.9)
-    ends_shown = [abs(end) for each in shown if each.claim.decides for end in (each.look.low, each.look.high)]
-    widest = 1.05 * max(3 * margin, min(100, max(ends_shown, default=0)), *(abs(each.look.effect) for each in shown))
+    ends_shown = [
+        abs(end)
+        for each in shown
+        if each.claim.decides
+        for end in (each.look.low, each.look.high)
+    ]
+    widest = 1.05 * max(
+        3 * margin,
+        min(100, max(ends_shown, default=0)),
+        *(abs(each.look.effect) for each in shown),
+    )
     for place, each in enumerate(shown):
         colour = _COLOURS[each.answer] if each.claim.decides else _COLOURS["open"]
-        axes.plot([each.look.low, each.look.high], [place, place], color=colour, linewidth=1.8)
+        axes.plot(
+            [each.look.low, each.look.high], [place, place], color=colour, linewidth=1.8
+        )
         face = colour if each.claim.decides else "white"
         axes.plot(each.look.effect, place, "o", color=colour, markerfacecolor=face)
-    names = [f"{each.claim.title} ({'more' if each.claim.more_is_better else 'less'} is better)" for each in shown]
-    names = [f"{name}, idle" if each.idle else name for each, name in zip(shown, names, strict=True)]
-    axes.set_yticks(range(len(shown)), [f"{each.claim.arm}\n{name}" for each, name in zip(shown, names, strict=True)])
+    names = [
+        f"{each.claim.title} ({'more' if each.claim.more_is_better else 'less'} is better)"
+        for each in shown
+    ]
+    names = [
+        f"{name}, idle" if each.idle else name
+        for each, name in zip(shown, names, strict=True)
+    ]
+    axes.set_yticks(
+        range(len(shown)),
+        [f"{each.claim.arm}\n{name}" for each, name in zip(shown, names, strict=True)],
+    )
     axes.tick_params(axis="y", labelsize=7)
     axes.set_ylim(max(len(shown), 1) - 0.5, -0.5)
     axes.set_xlim(max(-widest, -105), widest)

@@ -34,7 +34,10 @@ def candidates(options: Mapping[str, Any], program: str) -> list[BisectBuild]:
     listed = options.get("builds")
     if listed:
         if isinstance(listed, str) or len(listed) < 2:
-            raise CheckError("builds is not a list of the good build, those in between, the bad one", code="no_builds")
+            raise CheckError(
+                "builds is not a list of the good build, those in between, the bad one",
+                code="no_builds",
+            )
         return [BisectBuild(str(one), str(one)) for one in listed]
     folder, first = _commit_of(str(options.get("good") or ""), "good")
     bad = str(options.get("bad") or "")
@@ -45,12 +48,28 @@ def candidates(options: Mapping[str, Any], program: str) -> list[BisectBuild]:
         if other != folder:
             said = f"good is of {folder} and bad of {other}: name commits of one checkout, or all builds (builds=[...])"
             raise CheckError(said, code="two_checkouts")
-    found = _between(Path(folder).expanduser(), first, last, () if options.get("build_command") else (program, BESIDE))
-    builds = [BisectBuild(f"{folder}@{commit}", f"{commit[:10]} {subject}") for commit, subject in found]
-    if bad == folder and git(Path(folder).expanduser(), "status", "--porcelain", "--", program, BESIDE).strip():
+    found = _between(
+        Path(folder).expanduser(),
+        first,
+        last,
+        () if options.get("build_command") else (program, BESIDE),
+    )
+    builds = [
+        BisectBuild(f"{folder}@{commit}", f"{commit[:10]} {subject}")
+        for commit, subject in found
+    ]
+    if (
+        bad == folder
+        and git(
+            Path(folder).expanduser(), "status", "--porcelain", "--", program, BESIDE
+        ).strip()
+    ):
         builds.append(BisectBuild(folder, f"the working tree of {folder}"))
     if len(builds) < 2:
-        raise CheckError(f"no commit between {first} and {last} of {folder} changes {program}", code="nothing_between")
+        raise CheckError(
+            f"no commit between {first} and {last} of {folder} changes {program}",
+            code="nothing_between",
+        )
     return builds
 
 
@@ -62,7 +81,9 @@ def _commit_of(text: str, name: str) -> tuple[str, str]:
     return folder, commit
 
 
-def _between(folder: Path, first: str, last: str, paths: Sequence[str]) -> list[tuple[str, str]]:
+def _between(
+    folder: Path, first: str, last: str, paths: Sequence[str]
+) -> list[tuple[str, str]]:
     """Return (commit, subject) from `first` to `last` along first parents, of those in between that touch `paths`."""
     try:
         git(folder, "merge-base", "--is-ancestor", first, last)
@@ -71,9 +92,21 @@ def _between(folder: Path, first: str, last: str, paths: Sequence[str]) -> list[
         raise CheckError(said, code="no_ancestor") from None
     form = ["--format=%H%x09%s", "--end-of-options"]
     begin = git(folder, "log", "-1", *form, first)
-    after = git(folder, "log", "--first-parent", "--reverse", *form, f"{first}..{last}", "--", *paths)
+    after = git(
+        folder,
+        "log",
+        "--first-parent",
+        "--reverse",
+        *form,
+        f"{first}..{last}",
+        "--",
+        *paths,
+    )
     lines = (begin + after).decode(errors="replace").splitlines()
-    return [(commit, subject) for commit, _, subject in (line.partition("\t") for line in lines)]
+    return [
+        (commit, subject)
+        for commit, _, subject in (line.partition("\t") for line in lines)
+    ]
 
 
 def built(candidate: BisectBuild, command: str, keep: Path) -> str:
@@ -84,7 +117,9 @@ def built(candidate: BisectBuild, command: str, keep: Path) -> str:
     """
     folder, at, commit = candidate.build.rpartition("@")
     if not at:
-        said = f"{candidate.title}: build_command builds commits; commit the changes first"
+        said = (
+            f"{candidate.title}: build_command builds commits; commit the changes first"
+        )
         raise BuildError(said, code="not_a_commit")
     place = keep / f"{commit[:16]}-{content_hash(command, 8)}"
     if not place.exists():
@@ -92,7 +127,15 @@ def built(candidate: BisectBuild, command: str, keep: Path) -> str:
         with tempfile.TemporaryDirectory(dir=keep) as scratch:
             source, wheels = Path(scratch, "source"), Path(scratch, "wheels")
             wheels.mkdir()
-            git(Path(folder).expanduser(), "clone", "--quiet", "--shared", "--no-checkout", ".", str(source))
+            git(
+                Path(folder).expanduser(),
+                "clone",
+                "--quiet",
+                "--shared",
+                "--no-checkout",
+                ".",
+                str(source),
+            )
             git(source, "checkout", "--quiet", "--detach", commit)
             _build(command, source, wheels, keep / f"{place.name}.log", candidate.title)
             shutil.move(wheels, place)
@@ -119,4 +162,6 @@ def _build(command: str, source: Path, wheels: Path, log: Path, title: str) -> N
     if not problem and count != 1:
         problem = f"left {count} wheels in $WHEELS, and one is needed"
     if problem:
-        raise BuildError(f"{title}: build_command {problem}; see {log}", code="build_failed")
+        raise BuildError(
+            f"{title}: build_command {problem}; see {log}", code="build_failed"
+        )

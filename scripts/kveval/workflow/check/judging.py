@@ -14,9 +14,16 @@ from kveval.store.run_file import Cell
 from kveval.workflow.check.measuring import COLD, IDLE, SHOWN, Values
 
 Verdict = Literal[
-    "regression", "candidate fails", "nothing measured", "improvement", "no difference that matters", "not enough"
+    "regression",
+    "candidate fails",
+    "nothing measured",
+    "improvement",
+    "no difference that matters",
+    "not enough",
 ]
-FAILING: frozenset[Verdict] = frozenset({"regression", "candidate fails", "nothing measured"})
+FAILING: frozenset[Verdict] = frozenset(
+    {"regression", "candidate fails", "nothing measured"}
+)
 """Verdicts with which the target fails."""
 FIRST_LOOK = 3
 _MORE_IS_BETTER = ("throughput_tok_s", COLD)
@@ -91,21 +98,39 @@ def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[Build
         base, candidate = (Cell(model, name, int(blocks)) for name in names)
         for level in config.workload.fixed_levels:
             pair = (base, candidate, level)
-            where = arm if len(config.workload.fixed_levels) == 1 else f"{arm}, level {level}"
-            found += [BuildClaim(where, name, (pair,), name == SHOWN[0]) for name in SHOWN if name != COLD]
+            where = (
+                arm
+                if len(config.workload.fixed_levels) == 1
+                else f"{arm}, level {level}"
+            )
+            found += [
+                BuildClaim(where, name, (pair,), name == SHOWN[0])
+                for name in SHOWN
+                if name != COLD
+            ]
             if config.workload.prime:
                 cold.setdefault(scenario, []).append(pair)
-    return found + [BuildClaim(scenario, COLD, tuple(pairs), True) for scenario, pairs in cold.items()]
+    return found + [
+        BuildClaim(scenario, COLD, tuple(pairs), True)
+        for scenario, pairs in cold.items()
+    ]
 
 
 def design_of(config: Config, claims: Sequence[BuildClaim]) -> Design:
     """Return the sequential design of a check: a look after FIRST_LOOK blocks and after each later one."""
-    comparison, deciding = config.campaign.comparison, sum(claim.decides for claim in claims)
+    comparison, deciding = (
+        config.campaign.comparison,
+        sum(claim.decides for claim in claims),
+    )
     first = min(FIRST_LOOK, config.campaign.runs)
-    return Design(first, config.campaign.runs, comparison.margin, comparison.alpha, deciding)
+    return Design(
+        first, config.campaign.runs, comparison.margin, comparison.alpha, deciding
+    )
 
 
-def judged(claims: Sequence[BuildClaim], blocks: Sequence[Values], design: Design) -> list[Judged]:
+def judged(
+    claims: Sequence[BuildClaim], blocks: Sequence[Values], design: Design
+) -> list[Judged]:
     """Evaluate every claim; `blocks`: the values of each block, which counts for a claim if both builds have values.
 
     Blocks in which the arm was idle on both builds count if it was active on both in none: they show what it costs.
@@ -116,28 +141,43 @@ def judged(claims: Sequence[BuildClaim], blocks: Sequence[Values], design: Desig
         at_rest = _pairs(claim, blocks, idle=True)
         base, candidate = np.array(active or at_rest).reshape(-1, 2).T
         seen = look(base, candidate, design, more_is_better=claim.more_is_better)
-        means = [float(np.exp(side.mean())) if len(side) else math.nan for side in (base, candidate)]
+        means = [
+            float(np.exp(side.mean())) if len(side) else math.nan
+            for side in (base, candidate)
+        ]
         usable = [sum(_has(claim, block, side) for block in blocks) for side in (0, 1)]
         idle = bool(at_rest) and not active
-        found.append(Judged(claim, seen, means[0], means[1], (usable[0], usable[1]), idle))
+        found.append(
+            Judged(claim, seen, means[0], means[1], (usable[0], usable[1]), idle)
+        )
     return found
 
 
-def _pairs(claim: BuildClaim, blocks: Sequence[Values], *, idle: bool) -> list[tuple[float, float]]:
+def _pairs(
+    claim: BuildClaim, blocks: Sequence[Values], *, idle: bool
+) -> list[tuple[float, float]]:
     """The pairs of all blocks that have one, as `_pair` gives them.
 
     Prompts are taken in cold before an arm can be active: these count whether it was, and are those of an idle arm if
     it was active in no block.
     """
     if claim.quantity == COLD:
-        ever_active = any(_is_active(claim, block, side) for block in blocks for side in (0, 1))
-        both = [_pair(claim, block, (False, True)) for block in blocks if ever_active != idle]
+        ever_active = any(
+            _is_active(claim, block, side) for block in blocks for side in (0, 1)
+        )
+        both = [
+            _pair(claim, block, (False, True))
+            for block in blocks
+            if ever_active != idle
+        ]
     else:
         both = [_pair(claim, block, (idle,)) for block in blocks]
     return [pair for pair in both if pair is not None]
 
 
-def _pair(claim: BuildClaim, block: Values, idle: Collection[bool]) -> tuple[float, float] | None:
+def _pair(
+    claim: BuildClaim, block: Values, idle: Collection[bool]
+) -> tuple[float, float] | None:
     """Return the mean ln values of base and candidate in a block, over the pairs of cells that have both.
 
     `idle`: whether an arm may have been idle on both builds, on neither, or anything if both are given.
@@ -147,7 +187,8 @@ def _pair(claim: BuildClaim, block: Values, idle: Collection[bool]) -> tuple[flo
         (math.log(block[base, level, name]), math.log(block[candidate, level, name]))
         for base, candidate, level in claim.pairs
         if (base, level, name) in block and (candidate, level, name) in block
-        if len(idle) > 1 or {(cell, level, IDLE) in block for cell in (base, candidate)} == set(idle)
+        if len(idle) > 1
+        or {(cell, level, IDLE) in block for cell in (base, candidate)} == set(idle)
     ]
     if not there:
         return None
@@ -158,7 +199,9 @@ def _pair(claim: BuildClaim, block: Values, idle: Collection[bool]) -> tuple[flo
 def _is_active(claim: BuildClaim, block: Values, side: int) -> bool:
     """Whether a build has a value in a block of an arm that was not idle."""
     cells = [(pair[side], pair[2]) for pair in claim.pairs]
-    return any((*at, claim.quantity) in block and (*at, IDLE) not in block for at in cells)
+    return any(
+        (*at, claim.quantity) in block and (*at, IDLE) not in block for at in cells
+    )
 
 
 def _has(claim: BuildClaim, block: Values, side: int) -> bool:

@@ -18,7 +18,12 @@ from kveval.measure.failures import cause
 from kveval.measure.progress import write_requested
 from kveval.spec.config import Config
 from kveval.store.run_file import Cell, read_run, stored_run
-from kveval.workflow.planning.order import campaign_pointer, in_order, planned_runs, requested_file
+from kveval.workflow.planning.order import (
+    campaign_pointer,
+    in_order,
+    planned_runs,
+    requested_file,
+)
 
 COLD = "cold_prefixes_per_s"
 """Prefixes per second that a server with empty caches processed while it was primed, before the level."""
@@ -45,28 +50,54 @@ class Places:
     server: Path
 
 
-def measure_block(config: Config, values: Mapping[str, Any], block: int, places: Places) -> dict[str, str]:
+def measure_block(
+    config: Config, values: Mapping[str, Any], block: int, places: Places
+) -> dict[str, str]:
     """Measure the runs of a block that the store lacks, in random order; return cell -> why its run failed.
 
     `values`: those that `config` was loaded from. Raises Stopped if a measurement was asked to stop.
     """
     failed = {}
     if block == 1:
-        write_requested(requested_file(config), [campaign_pointer(config, *run) for run in planned_runs(config)])
+        write_requested(
+            requested_file(config),
+            [campaign_pointer(config, *run) for run in planned_runs(config)],
+        )
     for cell, run in in_order(config):
         if run != block:
             continue
-        log = Path("logs", config.campaign.name, "benchmark", cell.path, f"run-{run}.log")
+        log = Path(
+            "logs", config.campaign.name, "benchmark", cell.path, f"run-{run}.log"
+        )
         log.parent.mkdir(parents=True, exist_ok=True)
         output = campaign_pointer(config, cell, run)
         output.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, str(places.script), "--campaign", json.dumps(values, default=str)]
-        command += ["--catalogues", str(places.catalogues), "--measurement", config.measurement_id(cell)]
-        command += ["--cell", cell.path, "--run", str(run), "--store", str(places.store)]
+        command = [
+            sys.executable,
+            str(places.script),
+            "--campaign",
+            json.dumps(values, default=str),
+        ]
+        command += [
+            "--catalogues",
+            str(places.catalogues),
+            "--measurement",
+            config.measurement_id(cell),
+        ]
+        command += [
+            "--cell",
+            cell.path,
+            "--run",
+            str(run),
+            "--store",
+            str(places.store),
+        ]
         command += ["--server-environment", str(places.server)]
         done = subprocess.run([*command, "--output", str(output), "--log", str(log)])
         if done.returncode == _STOPPED or done.returncode < 0:
-            raise Stopped(f"{cell.path} run {run} was stopped; the same command continues")
+            raise Stopped(
+                f"{cell.path} run {run} was stopped; the same command continues"
+            )
         if done.returncode:
             failed[cell.path] = f"run {run}: {cause(log) or f'see {log}'}"
     return failed
@@ -89,11 +120,17 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
         level = int(row["level"])
         proof = row.get("exercised")
         if not (proof is None or pd.isna(proof) or bool(proof)):
-            reasons.append(f"{cell.path} run {run}: by its own counters the arm was not active")
+            reasons.append(
+                f"{cell.path} run {run}: by its own counters the arm was not active"
+            )
             found[cell, level, IDLE] = 1.0
         named = {str(key): value for key, value in row.items()}
         facts = primed.get(level) or {}
-        cold = facts.get("prefixes", 0) / facts["seconds"] if facts.get("seconds") else math.nan
+        cold = (
+            facts.get("prefixes", 0) / facts["seconds"]
+            if facts.get("seconds")
+            else math.nan
+        )
         for name in SHOWN:
             value = cold if name == COLD else float(row.get(name) or math.nan)
             reason = "" if name == COLD else no_value(named, name) or unfit(named, name)

@@ -27,7 +27,9 @@ OLDEST, NEWEST = (1, 25), (1, 37)
 CLOCK_LIMIT_S = 1.0
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _CLOCKS = "synchronise both (chronyc tracking shows by how much): times of load and recording are compared"
-_RELEASES = "kubectl apply -f https://github.com/kubernetes-sigs/{}/releases/download/{}/{}"
+_RELEASES = (
+    "kubectl apply -f https://github.com/kubernetes-sigs/{}/releases/download/{}/{}"
+)
 _INSTALL = {
     "networking.istio.io": "install Istio; or cluster.gateway.class, of the existing Gateway",
     "networking.gke.io": "cluster.gateway.class, of the existing Gateway: this cluster is not GKE",
@@ -54,7 +56,9 @@ def examine(plan: CampaignDocuments, facts: ClusterFacts, grant: str) -> list[Fi
 
 
 def _api(facts: ClusterFacts) -> Finding:
-    said = f"{facts.server} answers: Kubernetes {facts.version}" + (f", as {facts.user}" if facts.user else "")
+    said = f"{facts.server} answers: Kubernetes {facts.version}" + (
+        f", as {facts.user}" if facts.user else ""
+    )
     numbers = re.match(r"v?(\d+)\.(\d+)", facts.version)
     release = (int(numbers[1]), int(numbers[2])) if numbers else None
     if release is not None and OLDEST <= release <= NEWEST:
@@ -64,7 +68,9 @@ def _api(facts: ClusterFacts) -> Finding:
     return warning("API server", said, fix)
 
 
-def _permissions(plan: CampaignDocuments, denied: Sequence[Denied], grant: str) -> Iterator[Finding]:
+def _permissions(
+    plan: CampaignDocuments, denied: Sequence[Denied], grant: str
+) -> Iterator[Finding]:
     table = permissions(plan.site)
     if not denied:
         total = sum(len(permission.verbs) for permission in table)
@@ -78,33 +84,56 @@ def _permissions(plan: CampaignDocuments, denied: Sequence[Denied], grant: str) 
             names = f" {', '.join(permission.names)}" if permission.names else ""
             said = f"may not {', '.join(verbs)} {permission.qualified}{names} {where}: {permission.why}"
             judged = warning if permission.advisory else error
-            yield judged("permissions", said, grant, verbs=verbs, resource=permission.qualified, names=permission.names)
+            yield judged(
+                "permissions",
+                said,
+                grant,
+                verbs=verbs,
+                resource=permission.qualified,
+                names=permission.names,
+            )
 
 
-def _namespaces(plan: CampaignDocuments, facts: ClusterFacts, grant: str) -> Iterator[Finding]:
+def _namespaces(
+    plan: CampaignDocuments, facts: ClusterFacts, grant: str
+) -> Iterator[Finding]:
     for name, answer in facts.namespaces.items():
-        if answer.status == 404 and name == plan.site.pcp_namespace and facts.may_make_namespaces:
+        if (
+            answer.status == 404
+            and name == plan.site.pcp_namespace
+            and facts.may_make_namespaces
+        ):
             yield ok("namespace", f"{name} does not exist and will be created")
         elif answer.status == 404:
             fix = f"kubectl create namespace {name}   (or {grant})"
             yield error("namespace", f"{name} does not exist", fix)
         elif answer.found and "deletionTimestamp" in answer.body.get("metadata", {}):
-            yield error("namespace", f"{name} is being deleted", f"wait: kubectl wait --for=delete namespace/{name}")
+            yield error(
+                "namespace",
+                f"{name} is being deleted",
+                f"wait: kubectl wait --for=delete namespace/{name}",
+            )
         elif answer.found:
             yield ok("namespace", f"{name} exists")
         else:
-            yield warning("namespace", f"{name} cannot be read: {answer.message}", grant)
+            yield warning(
+                "namespace", f"{name} cannot be read: {answer.message}", grant
+            )
 
 
 def _install(plan: CampaignDocuments, group: str) -> str:
     """Return the command that installs the kinds of a group, in the release that the campaign's router needs."""
     for release in plan.releases:
         if group == GATEWAY_GROUP:
-            command = _RELEASES.format("gateway-api", release.router.gateway_api, "standard-install.yaml")
+            command = _RELEASES.format(
+                "gateway-api", release.router.gateway_api, "standard-install.yaml"
+            )
             return f"{command}   (OpenShift has them: make a GatewayClass of its controller)"
         if group in (POOL_GROUP, *OBJECTIVE_GROUPS):
             extension = release.router.inference_extension
-            return _RELEASES.format("gateway-api-inference-extension", extension, "manifests.yaml")
+            return _RELEASES.format(
+                "gateway-api-inference-extension", extension, "manifests.yaml"
+            )
     return _INSTALL.get(group, "use a cluster that serves it")
 
 
@@ -116,13 +145,30 @@ def _kinds(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     for (group, version), lacking in missing.items():
         names = ", ".join(kind.kind for kind in lacking)
         others = ", ".join(facts.versions.get(group, ()))
-        said = f"the cluster has no {names} of {version}" + (f", only {others}" if others else "")
+        said = f"the cluster has no {names} of {version}" + (
+            f", only {others}" if others else ""
+        )
         yield error(
-            "kinds", said, _install(plan, group), kinds=[kind.kind for kind in lacking], wanted=version, served=others
+            "kinds",
+            said,
+            _install(plan, group),
+            kinds=[kind.kind for kind in lacking],
+            wanted=version,
+            served=others,
         )
     if not missing:
-        custom = sorted({kind.api_version for kind in facts.served if "." in kind.group and "k8s.io" in kind.group})
-        yield ok("kinds", f"all {len(facts.served)} are served" + (f"; {', '.join(custom)}" if custom else ""))
+        custom = sorted(
+            {
+                kind.api_version
+                for kind in facts.served
+                if "." in kind.group and "k8s.io" in kind.group
+            }
+        )
+        yield ok(
+            "kinds",
+            f"all {len(facts.served)} are served"
+            + (f"; {', '.join(custom)}" if custom else ""),
+        )
 
 
 def _gateway(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
@@ -131,7 +177,10 @@ def _gateway(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     if site.gateway is None or answer is None or not used:
         return
     place = namespace_of("gateway", site)
-    name, show = f"{place}/{site.gateway.name}", f"kubectl -n {place} describe gateway {site.gateway.name}"
+    name, show = (
+        f"{place}/{site.gateway.name}",
+        f"kubectl -n {place} describe gateway {site.gateway.name}",
+    )
     if answer.found:
         yield from _gateway_state(name, answer, site.namespace, show)
     elif answer.denied:
@@ -151,23 +200,48 @@ def _gateway_class(name: str, answer: Answer | None) -> Iterator[Finding]:
     elif answer is None or not answer.found:
         yield warning("Gateway", f"GatewayClass {name} cannot be seen", fix, "no_class")
     elif condition(answer.body, "Accepted").get("status", "True") == "True":
-        yield ok("Gateway", f"will be made with class {name}", "to_be_made", gateway_class=name)
+        yield ok(
+            "Gateway",
+            f"will be made with class {name}",
+            "to_be_made",
+            gateway_class=name,
+        )
     else:
         fix = f"kubectl describe gatewayclass {name}"
-        yield error("Gateway", f"no controller has accepted GatewayClass {name}", fix, "class_not_accepted")
+        yield error(
+            "Gateway",
+            f"no controller has accepted GatewayClass {name}",
+            fix,
+            "class_not_accepted",
+        )
 
 
-def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iterator[Finding]:
+def _gateway_state(
+    name: str, answer: Answer, namespace: str, show: str
+) -> Iterator[Finding]:
     programmed = condition(answer.body, "Programmed")
-    addresses = ", ".join(entry["value"] for entry in answer.body.get("status", {}).get("addresses", []))
+    addresses = ", ".join(
+        entry["value"] for entry in answer.body.get("status", {}).get("addresses", [])
+    )
     if programmed.get("status") != "True":
         why = programmed.get("message") or "no controller has processed it"
-        yield error("Gateway", f"{name} is not programmed: {why}", show, "not_programmed", why=why)
+        yield error(
+            "Gateway",
+            f"{name} is not programmed: {why}",
+            show,
+            "not_programmed",
+            why=why,
+        )
     elif not addresses:
         said = f"{name} is programmed and has no address"
         yield warning("Gateway", said, f"{show}; or cluster.gateway.url", "no_address")
     else:
-        yield ok("Gateway", f"{name} is programmed, at {addresses}", "programmed", addresses=addresses)
+        yield ok(
+            "Gateway",
+            f"{name} is programmed, at {addresses}",
+            "programmed",
+            addresses=addresses,
+        )
     own = answer.body.get("metadata", {}).get("namespace")
     allowed = [
         listener.get("allowedRoutes", {}).get("namespaces", {}).get("from", "Same")
@@ -181,9 +255,16 @@ def _gateway_state(name: str, answer: Answer, namespace: str, show: str) -> Iter
 
 def _hardware(plan: CampaignDocuments, nodes: Answer) -> Iterator[Finding]:
     """Report of how many kinds the nodes are on which a cell and its baseline may run."""
-    site, gpus = plan.site, any(cell.specification.on_cluster.gpus for cell in plan.cells)
-    selected = fitting(nodes.body.get("items", []), site, gpus=gpus) if nodes.found else []
-    tolerating = {"tolerations": [one.model_dump(exclude_none=True) for one in site.tolerations]}
+    site, gpus = (
+        plan.site,
+        any(cell.specification.on_cluster.gpus for cell in plan.cells),
+    )
+    selected = (
+        fitting(nodes.body.get("items", []), site, gpus=gpus) if nodes.found else []
+    )
+    tolerating = {
+        "tolerations": [one.model_dump(exclude_none=True) for one in site.tolerations]
+    }
     there = [node for node in selected if not untolerated(node_of(node), tolerating)]
     taints = kept_out(map(node_of, selected), tolerating)
     kinds = {fingerprint([node], site.gpu_resource): node for node in reversed(there)}
@@ -194,7 +275,11 @@ def _hardware(plan: CampaignDocuments, nodes: Answer) -> Iterator[Finding]:
         fix = "cluster.node_selector, with a label that those of one kind have: kubectl get nodes --show-labels"
         yield warning("hardware", said, fix, "several_kinds", nodes=names)
     elif kinds:
-        yield ok("hardware", f"the {len(there)} nodes that fit are of one kind{taints}", nodes=len(there))
+        yield ok(
+            "hardware",
+            f"the {len(there)} nodes that fit are of one kind{taints}",
+            nodes=len(there),
+        )
 
 
 def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[Finding]:
@@ -203,18 +288,32 @@ def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[Finding]
     if wanted is None:
         if full:
             said = "no cluster.token_secret: the hub refuses gated models and slows down downloads without a token"
-            yield warning("token", said, "cluster.token_secret: {name: ..., key: ...}", "none_named")
+            yield warning(
+                "token",
+                said,
+                "cluster.token_secret: {name: ..., key: ...}",
+                "none_named",
+            )
         return
     name = f"{plan.site.namespace}/{wanted.name}"
     make = f"kubectl -n {plan.site.namespace} create secret generic {wanted.name} --from-file={wanted.key}=FILE"
     if answer is None or answer.denied:
-        yield warning("token", f"Secret {name} cannot be read", "the permission above", "hidden")
+        yield warning(
+            "token", f"Secret {name} cannot be read", "the permission above", "hidden"
+        )
     elif not answer.found:
         yield error("token", f"there is no Secret {name}", make, "absent")
     elif wanted.key not in answer.body["data"]:
         keys = list(answer.body["data"])
         said = f"Secret {name} has no key {wanted.key}; its keys: {', '.join(keys) or 'none'}"
-        yield error("token", said, "cluster.token_secret.key", "no_such_key", key=wanted.key, keys=keys)
+        yield error(
+            "token",
+            said,
+            "cluster.token_secret.key",
+            "no_such_key",
+            key=wanted.key,
+            keys=keys,
+        )
     else:
         yield ok("token", f"Secret {name} has the key {wanted.key}")
 
@@ -229,14 +328,23 @@ def _images(trials: Sequence[ImageTrial]) -> Iterator[Finding]:
         if trial.outcome in fixes:
             said = f"{trial.image} ({trial.used_by}) {trial.outcome}: {trial.message or 'no reason given'}"
             judged = warning if trial.outcome == "unplaced" else error
-            yield judged("image", said, fixes[trial.outcome], trial.outcome, image=trial.image)
+            yield judged(
+                "image", said, fixes[trial.outcome], trial.outcome, image=trial.image
+            )
     pulled = [trial for trial in trials if trial.outcome == "pulled"]
     if pulled:
         nodes = sorted({trial.node for trial in pulled if trial.node})
         slowest_s = max(trial.seconds for trial in pulled)
         where = f" on {', '.join(nodes)}" if nodes else ""
         said = f"{len(pulled)} of {len(trials)} pulled within {slowest_s:.0f} s{where}"
-        yield ok("images", said, pulled=len(pulled), tried=len(trials), slowest_s=slowest_s, nodes=nodes)
+        yield ok(
+            "images",
+            said,
+            pulled=len(pulled),
+            tried=len(trials),
+            slowest_s=slowest_s,
+            nodes=nodes,
+        )
     for trial in trials:
         if trial.outcome == "pulling":
             said = f"{trial.image} is still being pulled to {trial.node}: not refused in {trial.seconds:.0f} s"
@@ -245,42 +353,84 @@ def _images(trials: Sequence[ImageTrial]) -> Iterator[Finding]:
 
 def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     place = plan.site.pcp_namespace
-    space, tried = facts.namespaces[place], [trial for trial in facts.trials if trial.pod and trial.namespace == place]
+    space, tried = (
+        facts.namespaces[place],
+        [trial for trial in facts.trials if trial.pod and trial.namespace == place],
+    )
     label = f"kubectl label --overwrite namespace {place} {_ENFORCE}=privileged"
     enforced = (space.body.get("metadata", {}).get("labels") or {}).get(_ENFORCE)
     refused = [trial for trial in tried if not trial.answer.found]
     if refused:
         message = refused[0].answer.message
         scc = f"oc adm policy add-scc-to-user privileged -z default -n {place}"
-        fix = scc if "security context constraint" in message else label if "PodSecurity" in message else "as it says"
-        yield error("recorder", f"its pods would be refused in {place}: {message}", fix, "refused")
+        fix = (
+            scc
+            if "security context constraint" in message
+            else label
+            if "PodSecurity" in message
+            else "as it says"
+        )
+        yield error(
+            "recorder",
+            f"its pods would be refused in {place}: {message}",
+            fix,
+            "refused",
+        )
     elif enforced not in (None, "privileged"):
         said = f"{place} enforces pod security {enforced}; the recorder's pods need privileges"
         yield error("recorder", said, label, "forbidden", enforced=enforced)
     elif tried:
-        yield ok("recorder", f"its pods, with their privileges, would be admitted in {place}")
+        yield ok(
+            "recorder", f"its pods, with their privileges, would be admitted in {place}"
+        )
     else:
         fix = f"kubectl create namespace {place} && {label}"
-        yield warning("recorder", f"its privileges can be tested once namespace {place} exists", fix)
+        yield warning(
+            "recorder",
+            f"its privileges can be tested once namespace {place} exists",
+            fix,
+        )
 
 
 def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     recorder = plan.site.pcp_namespace
     # Refused pods of the recorder and missing permissions have findings of their own.
-    tried = [trial for trial in facts.trials if not (trial.pod and trial.namespace == recorder)]
-    wrong = [trial for trial in tried if not trial.answer.found and not (facts.denied and _unauthorised(trial))]
+    tried = [
+        trial
+        for trial in facts.trials
+        if not (trial.pod and trial.namespace == recorder)
+    ]
+    wrong = [
+        trial
+        for trial in tried
+        if not trial.answer.found and not (facts.denied and _unauthorised(trial))
+    ]
     untestable = "nothing, unless the first run is refused: this admission webhook cannot be tested"
     for said, told in _grouped((trial.answer.message, trial.what) for trial in wrong):
         if "does not support dry run" in said:
             yield warning("dry run", said, untestable, "untried", **told)
         else:
-            yield error("dry run", said, "what the API server says there", "refused", **told)
-    warned = [(text, trial.what) for trial in tried if trial.answer.found for text in trial.answer.warnings]
+            yield error(
+                "dry run", said, "what the API server says there", "refused", **told
+            )
+    warned = [
+        (text, trial.what)
+        for trial in tried
+        if trial.answer.found
+        for text in trial.answer.warnings
+    ]
     for said, told in _grouped(warned):
-        yield warning("dry run", said, "nothing, as long as it is a warning", "warned", **told)
+        yield warning(
+            "dry run", said, "nothing, as long as it is a warning", "warned", **told
+        )
     if facts.above_constraints:
         said = "OpenShift accepts any pod of this account: the dry run does not show whether controllers may make these"
-        yield warning("dry run", said, "run the doctor with the workflow's account (docs/cluster.md)", "administrator")
+        yield warning(
+            "dry run",
+            said,
+            "run the doctor with the workflow's account (docs/cluster.md)",
+            "administrator",
+        )
     accepted = sum(trial.answer.found for trial in tried)
     if accepted and not wrong:
         pods = sum(trial.answer.found and trial.pod for trial in tried)
@@ -291,7 +441,11 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
 def _unauthorised(trial: Trial) -> bool:
     # For a new object the server gives no reason after the colon. An account may only grant rights that it has itself.
     said = trial.answer.message.strip()
-    told = " cannot " in said or said.endswith("is forbidden:") or "not currently held" in said
+    told = (
+        " cannot " in said
+        or said.endswith("is forbidden:")
+        or "not currently held" in said
+    )
     return trial.answer.denied and told
 
 
@@ -299,25 +453,51 @@ def _grouped(told: Iterable[tuple[str, str]]) -> Iterator[tuple[str, dict[str, A
     """Group (message, document) whose messages differ in quoted names only; yield a group's text and its facts."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for message, document in told:
-        groups.setdefault(re.sub(r'"[^"]*"', '""', message), []).append((message, document))
+        groups.setdefault(re.sub(r'"[^"]*"', '""', message), []).append(
+            (message, document)
+        )
     for (message, document), *more in groups.values():
         others = f" (and {len(more)} more)" if more else ""
-        yield f"{document}{others}: {message}", {"document": document, "message": message, "documents": len(more) + 1}
+        yield (
+            f"{document}{others}: {message}",
+            {"document": document, "message": message, "documents": len(more) + 1},
+        )
 
 
 def _clocks(facts: ClusterFacts) -> Iterator[Finding]:
-    nodes = {trial.node: trial.node_ahead for trial in facts.images if trial.node_ahead is not None}
-    wrong = {name: bounds for name, bounds in nodes.items() if bounds.beyond(CLOCK_LIMIT_S)}
+    nodes = {
+        trial.node: trial.node_ahead
+        for trial in facts.images
+        if trial.node_ahead is not None
+    }
+    wrong = {
+        name: bounds for name, bounds in nodes.items() if bounds.beyond(CLOCK_LIMIT_S)
+    }
     for name, bounds in wrong.items():
         said = f"node {name} is {bounds.low:+.0f} to {bounds.high:+.0f} s ahead of the API server"
-        yield warning("clocks", said, _CLOCKS, "node_ahead", node=name, low_s=bounds.low, high_s=bounds.high)
+        yield warning(
+            "clocks",
+            said,
+            _CLOCKS,
+            "node_ahead",
+            node=name,
+            low_s=bounds.low,
+            high_s=bounds.high,
+        )
     own = facts.ahead
     if own is None:
         return
     if own.low > own.high:
-        yield warning("clocks", "the API servers behind this address disagree on the time", _CLOCKS, "servers_disagree")
+        yield warning(
+            "clocks",
+            "the API servers behind this address disagree on the time",
+            _CLOCKS,
+            "servers_disagree",
+        )
     elif own.beyond(CLOCK_LIMIT_S):
-        said = f"this host is {own.low:+.1f} to {own.high:+.1f} s ahead of the API server"
+        said = (
+            f"this host is {own.low:+.1f} to {own.high:+.1f} s ahead of the API server"
+        )
         yield warning("clocks", said, _CLOCKS, "host_ahead")
     elif not wrong:
         seen = f"; so do {', '.join(sorted(nodes))}, to the second" if nodes else ""

@@ -8,14 +8,23 @@ from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import Kind, described, kind_of
 from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, every
-from kveval.engines.kubernetes.manifests.permissions import GATEWAY_GROUP, Permission, namespace_of, permissions
+from kveval.engines.kubernetes.manifests.permissions import (
+    GATEWAY_GROUP,
+    Permission,
+    namespace_of,
+    permissions,
+)
 from kveval.engines.kubernetes.manifests.requirements import PodNeed, claims, pod_needs
 from kveval.workflow.doctor.documents import CampaignDocuments
 from kveval.workflow.doctor.image_pulls import ImageTrial, pod_like, try_images
 
 _CONSTRAINTS = Kind("security.openshift.io/v1", "SecurityContextConstraints")
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_DRY_RUN: Mapping[str, str] = {"dryRun": "All", "fieldManager": "kveval", "fieldValidation": "Strict"}
+_DRY_RUN: Mapping[str, str] = {
+    "dryRun": "All",
+    "fieldManager": "kveval",
+    "fieldValidation": "Strict",
+}
 
 
 @dataclass(frozen=True)
@@ -80,30 +89,52 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
     """
     asking, site, gateway = Asking(api), plan.site, plan.site.gateway
     path, in_gateways = f"/apis/{GATEWAY_GROUP}/v1", namespace_of("gateway", site)
-    privileged = {"verb": "use", "namespace": site.namespace, "group": _CONSTRAINTS.group, "name": "privileged"}
+    privileged = {
+        "verb": "use",
+        "namespace": site.namespace,
+        "group": _CONSTRAINTS.group,
+        "name": "privileged",
+    }
     privileged |= {"resource": "securitycontextconstraints"}
     version = api.get("/version")
     served = {kind: api.serves(kind) for kind in plan.kinds}
-    namespaces = {name: asking.get(f"/api/v1/namespaces/{name}") for name in (site.namespace, site.pcp_namespace)}
+    namespaces = {
+        name: asking.get(f"/api/v1/namespaces/{name}")
+        for name in (site.namespace, site.pcp_namespace)
+    }
     there = {name for name, answer in namespaces.items() if answer.status != 404}
     return ClusterFacts(
         server=api.server,
         version=str(version.get("gitVersion", "")),
         user=_user(asking),
         denied=_denied(asking, site),
-        may_make_namespaces=_allowed(asking, {"verb": "create", "resource": "namespaces"}),
+        may_make_namespaces=_allowed(
+            asking, {"verb": "create", "resource": "namespaces"}
+        ),
         namespaces=namespaces,
         served=served,
-        versions={kind.group: _versions(asking, kind.group) for kind, found in served.items() if not found},
-        gateway=asking.get(f"{path}/namespaces/{in_gateways}/gateways/{gateway.name}") if gateway else None,
-        gateway_class=asking.get(f"{path}/gatewayclasses/{gateway.class_name}") if gateway and gateway.create else None,
+        versions={
+            kind.group: _versions(asking, kind.group)
+            for kind, found in served.items()
+            if not found
+        },
+        gateway=asking.get(f"{path}/namespaces/{in_gateways}/gateways/{gateway.name}")
+        if gateway
+        else None,
+        gateway_class=asking.get(f"{path}/gatewayclasses/{gateway.class_name}")
+        if gateway and gateway.create
+        else None,
         nodes=asking.get("/api/v1/nodes"),
-        pods=asking.get("/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed"),
+        pods=asking.get(
+            "/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed"
+        ),
         storage_classes=asking.get("/apis/storage.k8s.io/v1/storageclasses"),
         claims=_claims(asking, plan),
         secret=_secret(asking, site),
         trials=_trials(asking, plan, served, there),
-        images=try_images(asking, plan, image_limit_s) if image_limit_s and site.namespace in there else (),
+        images=try_images(asking, plan, image_limit_s)
+        if image_limit_s and site.namespace in there
+        else (),
         ahead=asking.ahead,
         above_constraints=api.serves(_CONSTRAINTS) and _allowed(asking, privileged),
     )
@@ -111,8 +142,14 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
 
 def _user(asking: Asking) -> str:
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    answer = asking.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, review)
-    return str(answer.body.get("status", {}).get("userInfo", {}).get("username", "")) if answer.found else ""
+    answer = asking.request(
+        "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, review
+    )
+    return (
+        str(answer.body.get("status", {}).get("userInfo", {}).get("username", ""))
+        if answer.found
+        else ""
+    )
 
 
 def _allowed(asking: Asking, attributes: Mapping[str, str]) -> bool:
@@ -121,7 +158,11 @@ def _allowed(asking: Asking, attributes: Mapping[str, str]) -> bool:
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": dict(attributes)},
     }
-    return bool(asking.request("POST", _REVIEW, {}, review).body.get("status", {}).get("allowed", False))
+    return bool(
+        asking.request("POST", _REVIEW, {}, review)
+        .body.get("status", {})
+        .get("allowed", False)
+    )
 
 
 def _denied(asking: Asking, site: Cluster) -> list[Denied]:
@@ -136,9 +177,15 @@ def _denied(asking: Asking, site: Cluster) -> list[Denied]:
     def missing(question: tuple[Denied, str]) -> bool:
         entry, name = question
         resource, _, subresource = entry.permission.resource.partition("/")
-        attributes = {"namespace": entry.namespace, "verb": entry.verb, "group": entry.permission.group}
+        attributes = {
+            "namespace": entry.namespace,
+            "verb": entry.verb,
+            "group": entry.permission.group,
+        }
         attributes |= {"resource": resource, "subresource": subresource, "name": name}
-        return not _allowed(asking, {key: value for key, value in attributes.items() if value})
+        return not _allowed(
+            asking, {key: value for key, value in attributes.items() if value}
+        )
 
     answers = zip(wanted, every(wanted, missing), strict=True)
     return list(dict.fromkeys(entry for (entry, _), lacks in answers if lacks))
@@ -162,16 +209,33 @@ def _claims(asking: Asking, plan: CampaignDocuments) -> dict[str, Answer]:
 def _secret(asking: Asking, site: Cluster) -> Answer | None:
     if site.token_secret is None:
         return None
-    answer = asking.get(f"/api/v1/namespaces/{site.namespace}/secrets/{site.token_secret.name}")
+    answer = asking.get(
+        f"/api/v1/namespaces/{site.namespace}/secrets/{site.token_secret.name}"
+    )
     if not answer.found:
         return answer
-    return Answer(answer.status, {"data": dict.fromkeys(answer.body.get("data") or {}, "")})
+    return Answer(
+        answer.status, {"data": dict.fromkeys(answer.body.get("data") or {}, "")}
+    )
 
 
-def _trials(asking: Asking, plan: CampaignDocuments, served: Mapping[Kind, bool], namespaces: set[str]) -> list[Trial]:
+def _trials(
+    asking: Asking,
+    plan: CampaignDocuments,
+    served: Mapping[Kind, bool],
+    namespaces: set[str],
+) -> list[Trial]:
     """Send every document, and every pod of one, as a dry run: admission and validation answer as they would later."""
-    accounts = {one["metadata"]["name"] for one in plan.documents if one["kind"] == "ServiceAccount"}
-    within = [one for one in plan.documents if one["metadata"].get("namespace", "") in namespaces]
+    accounts = {
+        one["metadata"]["name"]
+        for one in plan.documents
+        if one["kind"] == "ServiceAccount"
+    }
+    within = [
+        one
+        for one in plan.documents
+        if one["metadata"].get("namespace", "") in namespaces
+    ]
 
     def document(one: Mapping[str, Any]) -> Trial | None:
         # Binding a role requires having its rights, and a dry run makes no role that the API server could check.
@@ -179,7 +243,9 @@ def _trials(asking: Asking, plan: CampaignDocuments, served: Mapping[Kind, bool]
             return None
         namespace = one["metadata"].get("namespace", "")
         path = kind_of(one).path(namespace, one["metadata"]["name"])
-        answer = asking.request("PATCH", path, {**_DRY_RUN, "force": "true"}, one, "apply")
+        answer = asking.request(
+            "PATCH", path, {**_DRY_RUN, "force": "true"}, one, "apply"
+        )
         return Trial(described(one), namespace, False, answer)
 
     def pod(need: PodNeed) -> Trial:
@@ -189,7 +255,9 @@ def _trials(asking: Asking, plan: CampaignDocuments, served: Mapping[Kind, bool]
 
     found = [trial for trial in every(within, document) if trial is not None]
     # The server accepts a DaemonSet with a warning even if its pods would be refused, so pods are sent as well.
-    return found + every([need for need in pod_needs(within) if need.owner.split()[0] != "Pod"], pod)
+    return found + every(
+        [need for need in pod_needs(within) if need.owner.split()[0] != "Pod"], pod
+    )
 
 
 def _pod(need: PodNeed, accounts: set[str]) -> dict[str, Any]:
@@ -199,4 +267,6 @@ def _pod(need: PodNeed, accounts: set[str]) -> dict[str, Any]:
         del spec["serviceAccountName"]
     # What the controllers would fill in.
     spec.setdefault("restartPolicy", "Always")
-    return pod_like(need, need.namespace, need.template.get("metadata", {}).get("labels", {}), spec)
+    return pod_like(
+        need, need.namespace, need.template.get("metadata", {}).get("labels", {}), spec
+    )

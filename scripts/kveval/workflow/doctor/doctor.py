@@ -41,15 +41,34 @@ def diagnose(
     for images on a cluster, seconds.
     """
     if config.imports:
-        return [ok("campaign", f"{config.campaign.name} imports results; nothing is measured")]
-    cells, runs = counted(len(config.cells), "cell"), counted(config.campaign.runs, "run")
+        return [
+            ok(
+                "campaign",
+                f"{config.campaign.name} imports results; nothing is measured",
+            )
+        ]
+    cells, runs = (
+        counted(len(config.cells), "cell"),
+        counted(config.campaign.runs, "run"),
+    )
     said = f"{config.campaign.name}: {cells} x {runs}, {config.campaign.engine}"
-    found = [ok("campaign", said), *(one for one in config.warnings if one.check == WORKLOAD)]
+    found = [
+        ok("campaign", said),
+        *(one for one in config.warnings if one.check == WORKLOAD),
+    ]
     if config.campaign.engine == "kubernetes":
-        return [*found, *_slots(config, at_once), *_cluster(config, campaign, store, say, image_limit_s)]
+        return [
+            *found,
+            *_slots(config, at_once),
+            *_cluster(config, campaign, store, say, image_limit_s),
+        ]
     specifications = [config.specification(cell) for cell in config.cells]
     facts = local_facts(specifications, config, store, server_environment)
-    builds = build_findings(config, server_environment) if not isinstance(facts.versions, Failure) else ()
+    builds = (
+        build_findings(config, server_environment)
+        if not isinstance(facts.versions, Failure)
+        else ()
+    )
     return [*found, *examine_local(config, specifications, facts), *builds]
 
 
@@ -67,11 +86,17 @@ def _slots(config: Config, at_once: int | None) -> list[Finding]:
 
 
 def _cluster(
-    config: Config, campaign: str, store: Path, say: Callable[[str], None], image_limit_s: float
+    config: Config,
+    campaign: str,
+    store: Path,
+    say: Callable[[str], None],
+    image_limit_s: float,
 ) -> list[Finding]:
     site = config.campaign.cluster
     assert site is not None
-    say(f"querying the cluster; images are tested with pods that end at once, for at most {image_limit_s:.0f} s")
+    say(
+        f"querying the cluster; images are tested with pods that end at once, for at most {image_limit_s:.0f} s"
+    )
     try:
         api = Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
         plan = planned(config, with_controller(api, site))
@@ -82,7 +107,10 @@ def _cluster(
             fix = "credentials that the cluster accepts: log in again, or make a new token (docs/cluster.md)"
         return [error("API server", str(failure), fix)]
     ends = api.transport.credential_ends()
-    return [*examine(plan, facts, fix_command(campaign)), *lasts(ends, api.now(), _planned_s(config, store))]
+    return [
+        *examine(plan, facts, fix_command(campaign)),
+        *lasts(ends, api.now(), _planned_s(config, store)),
+    ]
 
 
 def _planned_s(config: Config, store: Path) -> float:
@@ -91,7 +119,13 @@ def _planned_s(config: Config, store: Path) -> float:
     plan = make_plan(config, {}, index)
     runs = plan.to_measure.items()
     slots = config.campaign.cluster.slots if config.campaign.cluster is not None else 1
-    return sum(cost(plan.specification(cell), index).seconds * len(each) for cell, each in runs) / slots
+    return (
+        sum(
+            cost(plan.specification(cell), index).seconds * len(each)
+            for cell, each in runs
+        )
+        / slots
+    )
 
 
 def lasts(ends: datetime | None, now: datetime, needed_s: float) -> list[Finding]:

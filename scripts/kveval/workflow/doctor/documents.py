@@ -6,7 +6,12 @@ from kveval.config.release import Release
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.kinds import Document, Kind, kind_of
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import context_of, download_job, load_job, render
+from kveval.engines.kubernetes.manifests.rendering import (
+    context_of,
+    download_job,
+    load_job,
+    render,
+)
 from kveval.spec.config import Config
 from kveval.spec.specification import Specification
 
@@ -35,9 +40,16 @@ class CampaignDocuments:
     @property
     def documents(self) -> tuple[Document, ...]:
         """All documents, each object once."""
-        every = [*self.recording, *(one for cell in self.cells for one in (*cell.serving, *cell.driving))]
+        every = [
+            *self.recording,
+            *(one for cell in self.cells for one in (*cell.serving, *cell.driving)),
+        ]
         unique = {
-            (kind_of(one), one["metadata"].get("namespace", ""), one["metadata"]["name"]): one
+            (
+                kind_of(one),
+                one["metadata"].get("namespace", ""),
+                one["metadata"]["name"],
+            ): one
             for one in reversed(every)
         }
         return tuple(reversed(unique.values()))
@@ -45,7 +57,11 @@ class CampaignDocuments:
     @property
     def kinds(self) -> list[Kind]:
         """The kinds that the cluster has to serve: those of the documents, and those that an endpoint picker needs."""
-        groups = dict.fromkeys(group for cell in self.cells for group in cell.specification.on_cluster.objectives)
+        groups = dict.fromkeys(
+            group
+            for cell in self.cells
+            for group in cell.specification.on_cluster.objectives
+        )
         return [
             *dict.fromkeys(map(kind_of, self.documents)),
             *(Kind(f"{group}/v1alpha2", "InferenceObjective") for group in groups),
@@ -63,7 +79,11 @@ def planned(config: Config, site: Cluster | None = None) -> CampaignDocuments:
         driving = [*load_job(context, level=0, argv=["guidellm", "--version"], env={})]
         if site.model_cache is not None and not specification.miniature:
             driving.append(download_job(context))
-        cells.append(CellPlan(cell.path, specification, render(context), tuple(driving)))
+        cells.append(
+            CellPlan(cell.path, specification, render(context), tuple(driving))
+        )
     named = dict.fromkeys(cell.specification.on_cluster.release for cell in cells)
     releases = tuple(config.catalogue.releases[release] for release in named)
-    return CampaignDocuments(name, site, tuple(cells), recording_documents(name, site), releases)
+    return CampaignDocuments(
+        name, site, tuple(cells), recording_documents(name, site), releases
+    )

@@ -18,8 +18,19 @@ from kveval.workflow.doctor.documents import CampaignDocuments
 
 COMPONENT = "doctor"
 _POLL_S = 0.5
-_REFUSALS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
-_AFTER_PULL = ("CreateContainerError", "CreateContainerConfigError", "RunContainerError", "CrashLoopBackOff")
+_REFUSALS = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+)
+_AFTER_PULL = (
+    "CreateContainerError",
+    "CreateContainerConfigError",
+    "RunContainerError",
+    "CrashLoopBackOff",
+)
 
 Outcome = Literal["pulled", "pulling", "refused", "unplaced", "rejected"]
 
@@ -44,30 +55,46 @@ class ImageTrial:
     node_ahead: Bounds | None = None
 
 
-def try_images(asking: Asking, plan: CampaignDocuments, limit_s: float) -> list[ImageTrial]:
+def try_images(
+    asking: Asking, plan: CampaignDocuments, limit_s: float
+) -> list[ImageTrial]:
     """Try every image of a campaign, all at once, for `limit_s` seconds at most."""
     users: dict[str, PodNeed] = {}
     for need in pod_needs(plan.documents):
         for image in need.images:
             users.setdefault(image, need)
-    pods = {image: trial_pod(image, need, plan, limit_s) for image, need in users.items()}
+    pods = {
+        image: trial_pod(image, need, plan, limit_s) for image, need in users.items()
+    }
     path = f"/api/v1/namespaces/{plan.site.namespace}/pods"
     # Those of a killed doctor.
     _remove(asking, path, plan.name)
     try:
-        made = dict(zip(pods, every(pods.values(), lambda pod: asking.request("POST", path, {}, pod)), strict=True))
+        made = dict(
+            zip(
+                pods,
+                every(pods.values(), lambda pod: asking.request("POST", path, {}, pod)),
+                strict=True,
+            )
+        )
         rejected = [
             ImageTrial(image, users[image].owner, "rejected", answer.message)
             for image, answer in made.items()
             if not answer.found
         ]
-        waiting = {answer.body["metadata"]["name"]: image for image, answer in made.items() if answer.found}
+        waiting = {
+            answer.body["metadata"]["name"]: image
+            for image, answer in made.items()
+            if answer.found
+        }
         return [*rejected, *_watched(asking, path, plan.name, waiting, users, limit_s)]
     finally:
         _remove(asking, path, plan.name)
 
 
-def trial_pod(image: str, need: PodNeed, plan: CampaignDocuments, limit_s: float) -> dict[str, Any]:
+def trial_pod(
+    image: str, need: PodNeed, plan: CampaignDocuments, limit_s: float
+) -> dict[str, Any]:
     """Return the pod that tries an image where `need` would run it, without its GPUs, volumes and privileges."""
     site = plan.site
     spec: dict[str, Any] = {
@@ -90,18 +117,34 @@ def trial_pod(image: str, need: PodNeed, plan: CampaignDocuments, limit_s: float
                     "requests": {"cpu": "10m", "memory": "16Mi"},
                     "limits": {"cpu": "100m", "memory": "64Mi"},
                 },
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                },
             }
         ],
     }
-    spec |= {key: need.spec[key] for key in ("nodeSelector", "tolerations", "imagePullSecrets") if key in need.spec}
-    return pod_like(need, site.namespace, labels(plan.name, "", None, "", COMPONENT), spec)
+    spec |= {
+        key: need.spec[key]
+        for key in ("nodeSelector", "tolerations", "imagePullSecrets")
+        if key in need.spec
+    }
+    return pod_like(
+        need, site.namespace, labels(plan.name, "", None, "", COMPONENT), spec
+    )
 
 
-def pod_like(need: PodNeed, namespace: str, marks: Mapping[str, str], spec: Mapping[str, Any]) -> dict[str, Any]:
+def pod_like(
+    need: PodNeed, namespace: str, marks: Mapping[str, str], spec: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a pod with these labels and the annotations of another."""
     annotations = need.template.get("metadata", {}).get("annotations", {})
-    metadata = {"generateName": "kveval-doctor-", "namespace": namespace, "labels": marks, "annotations": annotations}
+    metadata = {
+        "generateName": "kveval-doctor-",
+        "namespace": namespace,
+        "labels": marks,
+        "annotations": annotations,
+    }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -111,11 +154,21 @@ def outcome_of(pod: Mapping[str, Any]) -> tuple[Outcome | None, str]:
     for container in status.get("containerStatuses", []):
         state = container.get("state", {})
         waiting = state.get("waiting", {})
-        if "running" in state or "terminated" in state or waiting.get("reason") in _AFTER_PULL:
+        if (
+            "running" in state
+            or "terminated" in state
+            or waiting.get("reason") in _AFTER_PULL
+        ):
             return "pulled", ""
         if waiting.get("reason") in _REFUSALS:
-            return "refused", f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
-    if status.get("phase") in ("Succeeded", "Failed") and status.get("reason") != "DeadlineExceeded":
+            return (
+                "refused",
+                f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": "),
+            )
+    if (
+        status.get("phase") in ("Succeeded", "Failed")
+        and status.get("reason") != "DeadlineExceeded"
+    ):
         return "pulled", ""
     return None, ""
 
@@ -132,15 +185,25 @@ def node_ahead(pod: Mapping[str, Any], seen: float) -> Bounds | None:
 
     The node noted its start between the pod's creation and the moment it was `seen`, both by the API server's clock.
     """
-    start, creation = pod.get("status", {}).get("startTime"), pod["metadata"].get("creationTimestamp")
+    start, creation = (
+        pod.get("status", {}).get("startTime"),
+        pod["metadata"].get("creationTimestamp"),
+    )
     if start is None or creation is None:
         return None
-    started, created = (datetime.fromisoformat(text).timestamp() for text in (start, creation))
+    started, created = (
+        datetime.fromisoformat(text).timestamp() for text in (start, creation)
+    )
     return Bounds(started - seen, started + 1 - created)
 
 
 def _watched(
-    asking: Asking, path: str, campaign: str, waiting: dict[str, str], users: Mapping[str, PodNeed], limit_s: float
+    asking: Asking,
+    path: str,
+    campaign: str,
+    waiting: dict[str, str],
+    users: Mapping[str, PodNeed],
+    limit_s: float,
 ) -> Iterator[ImageTrial]:
     """Yield each trial as soon as its pod shows the outcome; at the time limit, what is known of the others."""
     begin = time.monotonic()
@@ -148,13 +211,20 @@ def _watched(
     last: dict[str, Mapping[str, Any]] = {}
 
     def trial(name: str, outcome: Outcome, message: str) -> ImageTrial:
-        image, node = waiting.pop(name), str(last.get(name, {}).get("spec", {}).get("nodeName", ""))
+        image, node = (
+            waiting.pop(name),
+            str(last.get(name, {}).get("spec", {}).get("nodeName", "")),
+        )
         said, seconds = " ".join(message.split()), time.monotonic() - begin
-        return ImageTrial(image, users[image].owner, outcome, said, node, seconds, clocks.get(name))
+        return ImageTrial(
+            image, users[image].owner, outcome, said, node, seconds, clocks.get(name)
+        )
 
     while waiting and time.monotonic() - begin < limit_s:
         time.sleep(_POLL_S)
-        found = asking.get(path, labelSelector=selector(campaign=campaign, component=COMPONENT))
+        found = asking.get(
+            path, labelSelector=selector(campaign=campaign, component=COMPONENT)
+        )
         # The server's clock now is at most this.
         seen = time.time() - (asking.ahead.low if asking.ahead else 0.0)
         for pod in found.body.get("items", []):
@@ -164,16 +234,31 @@ def _watched(
             last[name] = pod
             bounds = node_ahead(pod, seen)
             if bounds is not None:
-                clocks[name] = bounds if name not in clocks else clocks[name].and_(bounds)
+                clocks[name] = (
+                    bounds if name not in clocks else clocks[name].and_(bounds)
+                )
             outcome, message = outcome_of(pod)
             if outcome is not None:
                 yield trial(name, outcome, message)
     for name in list(waiting):
         pod = last.get(name, {})
-        yield trial(name, "pulling" if pod.get("spec", {}).get("nodeName") else "unplaced", unschedulable(pod))
+        yield trial(
+            name,
+            "pulling" if pod.get("spec", {}).get("nodeName") else "unplaced",
+            unschedulable(pod),
+        )
 
 
 def _remove(asking: Asking, path: str, campaign: str) -> None:
-    found: Answer = asking.get(path, labelSelector=selector(campaign=campaign, component=COMPONENT))
-    names: Sequence[str] = [pod["metadata"]["name"] for pod in found.body.get("items", [])]
-    every(names, lambda name: asking.request("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0}))
+    found: Answer = asking.get(
+        path, labelSelector=selector(campaign=campaign, component=COMPONENT)
+    )
+    names: Sequence[str] = [
+        pod["metadata"]["name"] for pod in found.body.get("items", [])
+    ]
+    every(
+        names,
+        lambda name: asking.request(
+            "DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0}
+        ),
+    )

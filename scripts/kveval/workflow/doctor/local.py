@@ -91,26 +91,59 @@ class LocalFacts:
     driver_cuda: str | None = None
 
 
-def local_facts(specifications: Sequence[Specification], config: Config, store: Path, server: Path) -> LocalFacts:
+def local_facts(
+    specifications: Sequence[Specification], config: Config, store: Path, server: Path
+) -> LocalFacts:
     """Probe this host; `store`: the folder of the store, which may not exist; `server`: the server's environment."""
-    programs = sorted({sidecar.argv[0] for specification in specifications for sidecar in specification.sidecars})
+    programs = sorted(
+        {
+            sidecar.argv[0]
+            for specification in specifications
+            for sidecar in specification.sidecars
+        }
+    )
     missing = {program: _answer(find_program, program, server) for program in programs}
-    models = {specification.model.served_name: specification.model for specification in specifications}
+    models = {
+        specification.model.served_name: specification.model
+        for specification in specifications
+    }
     checkpoints = [_answer(require_checkpoint, model) for model in models.values()]
-    folders = {specification.fs_dir for specification in specifications if specification.fs_dir}
+    folders = {
+        specification.fs_dir for specification in specifications if specification.fs_dir
+    }
     gpus = hardware.gpus()
     return LocalFacts(
         gpus=[gpu["name"] for gpu in gpus],
         cpus=len(os.sched_getaffinity(0)),
         memory=psutil.virtual_memory().total,
-        shared_memory_free=shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else None,
-        disk_free=shutil.disk_usage(next(folder for folder in (store, *store.parents) if folder.exists())).free,
+        shared_memory_free=shutil.disk_usage(SHARED_MEMORY).free
+        if SHARED_MEMORY.is_dir()
+        else None,
+        disk_free=shutil.disk_usage(
+            next(folder for folder in (store, *store.parents) if folder.exists())
+        ).free,
         load=psutil.getloadavg()[0],
         pcp=_answer(installed_pcp),
-        versions=_answer(asked_of, server, _VERSIONS, *_server_names(config), "guidellm", "lmcache", "torch"),
-        missing_programs={program: str(found) for program, found in missing.items() if isinstance(found, Failure)},
-        unwritable=sorted(folder for folder in folders if not os.access(folder, os.W_OK | os.X_OK)),
-        unset_secrets=[name for name in config.campaign.secrets if not os.environ.get(name)],
+        versions=_answer(
+            asked_of,
+            server,
+            _VERSIONS,
+            *_server_names(config),
+            "guidellm",
+            "lmcache",
+            "torch",
+        ),
+        missing_programs={
+            program: str(found)
+            for program, found in missing.items()
+            if isinstance(found, Failure)
+        },
+        unwritable=sorted(
+            folder for folder in folders if not os.access(folder, os.W_OK | os.X_OK)
+        ),
+        unset_secrets=[
+            name for name in config.campaign.secrets if not os.environ.get(name)
+        ],
         holder=holder(LOCK),
         leftovers=_noted(registry_path()),
         checkpoints=[str(found) for found in checkpoints if found is not None],
@@ -125,7 +158,9 @@ def _answer(call: Callable[..., T], *arguments: object) -> T | Failure:
         return failure
 
 
-def examine_local(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> list[Finding]:
+def examine_local(
+    config: Config, specifications: Sequence[Specification], facts: LocalFacts
+) -> list[Finding]:
     """Return the findings that follow from these facts; `specifications`: those of the campaign's cells."""
     return [
         _device(config, specifications, facts),
@@ -138,25 +173,42 @@ def examine_local(config: Config, specifications: Sequence[Specification], facts
     ]
 
 
-def _device(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
+def _device(
+    config: Config, specifications: Sequence[Specification], facts: LocalFacts
+) -> Finding:
     server = config.campaign.server
     if server.on_cpu:
         return ok("device", f"the CPU, {facts.cpus} cores (build {server.build})")
-    asked = max(specification.model.tensor_parallel_size for specification in specifications)
+    asked = max(
+        specification.model.tensor_parallel_size for specification in specifications
+    )
     names = ", ".join(sorted(set(facts.gpus)))
     takes = f"a server takes {told_gpus(specifications)} (tensor_parallel_size)"
     if len(facts.gpus) >= asked:
         return ok("device", f"{len(facts.gpus)} GPUs answer ({names}); {takes}")
-    seen = f"{len(facts.gpus)} GPUs answer ({names})" if facts.gpus else "no GPU answers nvidia-smi"
+    seen = (
+        f"{len(facts.gpus)} GPUs answer ({names})"
+        if facts.gpus
+        else "no GPU answers nvidia-smi"
+    )
     small = f"server.build: {server.program}-cpu with weights: miniature"
     fix = f"server.tensor_parallel_size; or {small}; or engine: kubernetes"
-    said = f"{seen}, build {server.build} with tensor_parallel_size {asked} takes {asked}"
-    said = said if len({gpus_of_server(one) for one in specifications}) == 1 else f"{said}; {takes}"
+    said = (
+        f"{seen}, build {server.build} with tensor_parallel_size {asked} takes {asked}"
+    )
+    said = (
+        said
+        if len({gpus_of_server(one) for one in specifications}) == 1
+        else f"{said}; {takes}"
+    )
     return error("device", said, fix, asked=asked)
 
 
 def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
-    cell, needed = max(((one.cell.path, memory_bytes(one)) for one in specifications), key=itemgetter(1))
+    cell, needed = max(
+        ((one.cell.path, memory_bytes(one)) for one in specifications),
+        key=itemgetter(1),
+    )
     share = needed / facts.memory
     said = (
         f"{cell} keeps {needed / GIB:.1f} GiB of KV cache in host memory,"
@@ -164,17 +216,28 @@ def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Findi
     )
     if share > 1:
         fix = "matrix: fewer cpu_blocks; or a smaller server.device_blocks"
-        return error("host memory", said, fix, cell=cell, needed_bytes=needed, share=share)
+        return error(
+            "host memory", said, fix, cell=cell, needed_bytes=needed, share=share
+        )
     if share > MEMORY_SHARE:
         fix = f"matrix: fewer cpu_blocks; above {MEMORY_SHARE:.0%} the host may swap, and the measurement shows that"
-        return warning("host memory", said, fix, cell=cell, needed_bytes=needed, share=share)
+        return warning(
+            "host memory", said, fix, cell=cell, needed_bytes=needed, share=share
+        )
     return ok("host memory", said, cell=cell, needed_bytes=needed, share=share)
 
 
-def _shared_memory(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
-    cell, needed = max(((one.cell.path, shared_memory_bytes(one)) for one in specifications), key=itemgetter(1))
+def _shared_memory(
+    specifications: Sequence[Specification], facts: LocalFacts
+) -> Finding:
+    cell, needed = max(
+        ((one.cell.path, shared_memory_bytes(one)) for one in specifications),
+        key=itemgetter(1),
+    )
     if facts.shared_memory_free is None:
-        return warning("/dev/shm", "there is none", "mount -t tmpfs tmpfs /dev/shm", "none_there")
+        return warning(
+            "/dev/shm", "there is none", "mount -t tmpfs tmpfs /dev/shm", "none_there"
+        )
     said = f"{cell} allocates {needed / GIB:.1f} GiB there, {facts.shared_memory_free / GIB:.1f} GiB are free"
     if needed > facts.shared_memory_free:
         fix = f"mount -o remount,size={needed // GIB + 2}G /dev/shm   (in a container: docker run --shm-size)"
@@ -182,7 +245,9 @@ def _shared_memory(specifications: Sequence[Specification], facts: LocalFacts) -
     return ok("/dev/shm", said)
 
 
-def _disk(config: Config, specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
+def _disk(
+    config: Config, specifications: Sequence[Specification], facts: LocalFacts
+) -> Finding:
     # Every estimate includes the reserve, which is needed only once.
     runs = [
         disk_bytes(specification.workload, facts.cpus)
@@ -194,7 +259,11 @@ def _disk(config: Config, specifications: Sequence[Specification], facts: LocalF
         fix = "free some, or move the repository's folder results to a larger disk"
         return error("disk", said, fix, free_bytes=facts.disk_free)
     if sum(runs) - (len(runs) - 1) * DISK_RESERVE_BYTES > facts.disk_free:
-        return warning("disk", f"{said}; perhaps not enough for all {len(runs)} runs", "watch it: df -h results")
+        return warning(
+            "disk",
+            f"{said}; perhaps not enough for all {len(runs)} runs",
+            "watch it: df -h results",
+        )
     return ok("disk", said)
 
 
@@ -213,14 +282,21 @@ def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
     if isinstance(facts.versions, Failure):
         there = facts.versions.code != "no_environment_there"
         fix = f"move .server-venv away, then {install}" if there else install
-        yield error("server environment", str(facts.versions), fix, "no_answer" if there else "none_there")
+        yield error(
+            "server environment",
+            str(facts.versions),
+            fix,
+            "no_answer" if there else "none_there",
+        )
         return
     names = _server_names(config)
     served = next((facts.versions[one] for one in names if one in facts.versions), None)
     versions = {**facts.versions, server.program: served}
     if not server.on_cpu:
         stacks = read_stacks(STACKS)
-        told = judge_stack(stacks, server.program, served, versions.get("torch"), facts.driver_cuda)
+        told = judge_stack(
+            stacks, server.program, served, versions.get("torch"), facts.driver_cuda
+        )
         if told is not None:
             yield told
     declared = {server.program: server.declared_version, "guidellm": server.guidellm}
@@ -247,25 +323,44 @@ def _server_names(config: Config) -> Sequence[str]:
 
 def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
     for said in facts.checkpoints:
-        yield error("checkpoint", said, "models: path, the folder of the model's own checkpoint; or weights: random")
+        yield error(
+            "checkpoint",
+            said,
+            "models: path, the folder of the model's own checkpoint; or weights: random",
+        )
     for folder in facts.unwritable:
-        yield error("server.fs_dir", f"{folder} is not a folder that this user can write to", f"mkdir -p {folder}")
+        yield error(
+            "server.fs_dir",
+            f"{folder} is not a folder that this user can write to",
+            f"mkdir -p {folder}",
+        )
     if config.campaign.server.weights == "full" and facts.unset_secrets:
         names = ", ".join(facts.unset_secrets)
         yield warning(
-            "secrets", f"{names}: not set; gated models will be refused", f"export {facts.unset_secrets[0]}=..."
+            "secrets",
+            f"{names}: not set; gated models will be refused",
+            f"export {facts.unset_secrets[0]}=...",
         )
     if facts.holder is not None:
         said = f"a measurement is running: {facts.holder}"
-        yield warning("host", said, "nothing: the next measurement waits for it", "held")
+        yield warning(
+            "host", said, "nothing: the next measurement waits for it", "held"
+        )
     elif facts.load > _BUSY_SHARE * facts.cpus:
         said = f"{facts.load:.1f} processes ran or waited for {facts.cpus} CPUs in the last minute"
-        yield warning("host", said, "end the other processes: they share the CPUs with what is measured", "busy")
+        yield warning(
+            "host",
+            said,
+            "end the other processes: they share the CPUs with what is measured",
+            "busy",
+        )
     else:
         yield ok("host", f"idle: load {facts.load:.1f} on {facts.cpus} CPUs")
     if facts.leftovers and facts.holder is None:
         said = f"a killed run left {facts.leftovers} things"
-        yield warning("leftovers", said, "snakemake --cores 1 teardown", count=facts.leftovers)
+        yield warning(
+            "leftovers", said, "snakemake --cores 1 teardown", count=facts.leftovers
+        )
 
 
 def _noted(registry: Path) -> int:
@@ -282,15 +377,28 @@ def build_findings(config: Config, installed: Path) -> Iterator[Finding]:
         if build is not None:
             found.setdefault(build.name, (build, cell.scenario))
     for build, scenario in found.values():
-        check, made = f"build of {scenario}", is_made(build, installed, config.campaign.server.build)
+        check, made = (
+            f"build of {scenario}",
+            is_made(build, installed, config.campaign.server.build),
+        )
         if made or build.kind == "checkout":
             state = "exists" if made else "is made in seconds when it is needed"
             yield ok(check, f"{build.title}: its environment {state}")
         else:
-            yield ok(check, f"{build.title}: installed by pip when it is first needed", to_be_made=True)
+            yield ok(
+                check,
+                f"{build.title}: installed by pip when it is first needed",
+                to_be_made=True,
+            )
         if changed := _not_built(build, config.campaign.server.declared_version):
             said = f"{build.title} differs from the installed build in {', '.join(changed)}: this is not compiled"
-            yield warning(check, said, "build a wheel, and name it by server.wheel", "not_built", changed=changed)
+            yield warning(
+                check,
+                said,
+                "build a wheel, and name it by server.wheel",
+                "not_built",
+                changed=changed,
+            )
 
 
 def _not_built(build: ArmBuild, version: str) -> list[str]:
@@ -299,6 +407,8 @@ def _not_built(build: ArmBuild, version: str) -> list[str]:
         return []
     commits = [f"v{version}", *([build.commit] if build.pinned else [])]
     with contextlib.suppress(BuildError):
-        names = git(build.place, "diff", "--name-only", "-z", *commits, "--", *_COMPILED).decode(errors="replace")
+        names = git(
+            build.place, "diff", "--name-only", "-z", *commits, "--", *_COMPILED
+        ).decode(errors="replace")
         return sorted({name.split("/")[0] for name in names.split("\0") if name})
     return []

@@ -36,13 +36,25 @@ Classes = Mapping[str, Mapping[str, Any]]
 _SHOW = "`kubectl get storageclass` shows what there is"
 
 
-def volumes(plan: CampaignDocuments, classes: Answer, there: Mapping[str, Answer]) -> list[Finding]:
+def volumes(
+    plan: CampaignDocuments, classes: Answer, there: Mapping[str, Answer]
+) -> list[Finding]:
     """Return the findings on claims, their classes and the model cache; `there`: existing claims by name."""
-    by_name = {entry["metadata"]["name"]: entry for entry in classes.body.get("items", [])} if classes.found else {}
-    return [*_existing(plan, by_name, there), *_asked(plan, classes, by_name, there), *_one_node(plan)]
+    by_name = (
+        {entry["metadata"]["name"]: entry for entry in classes.body.get("items", [])}
+        if classes.found
+        else {}
+    )
+    return [
+        *_existing(plan, by_name, there),
+        *_asked(plan, classes, by_name, there),
+        *_one_node(plan),
+    ]
 
 
-def _existing(plan: CampaignDocuments, classes: Classes, there: Mapping[str, Answer]) -> Iterator[Finding]:
+def _existing(
+    plan: CampaignDocuments, classes: Classes, there: Mapping[str, Answer]
+) -> Iterator[Finding]:
     cache = plan.site.model_cache
     full = any(not cell.specification.miniature for cell in plan.cells)
     if cache is None:
@@ -59,12 +71,18 @@ def _existing(plan: CampaignDocuments, classes: Classes, there: Mapping[str, Ans
         fix = f"cluster.model_cache: {{size: 200Gi}}; or kubectl -n {plan.site.namespace} get pvc"
         yield error("model cache", f"there is no {name}", fix)
     elif not answer.found:
-        yield warning("model cache", f"{name} cannot be read: {answer.message}", "the permission above")
+        yield warning(
+            "model cache",
+            f"{name} cannot be read: {answer.message}",
+            "the permission above",
+        )
     else:
         yield _state("model cache", name, answer.body, classes)
 
 
-def _state(check: str, name: str, claim: Mapping[str, Any], classes: Classes) -> Finding:
+def _state(
+    check: str, name: str, claim: Mapping[str, Any], classes: Classes
+) -> Finding:
     phase = claim.get("status", {}).get("phase", "unknown")
     modes = claim.get("spec", {}).get("accessModes", [])
     size = quantity(claim.get("status", {}).get("capacity", {}).get("storage")) / GIB
@@ -73,30 +91,51 @@ def _state(check: str, name: str, claim: Mapping[str, Any], classes: Classes) ->
         return error(check, said, "a new claim: its volume is gone", "lost")
     # A claim that names no class gets the default one, as soon as there is one; "" is none at all.
     named = claim.get("spec", {}).get("storageClassName")
-    of = classes.get(named if named is not None else next(iter(_defaults(classes)), ""), {})
+    of = classes.get(
+        named if named is not None else next(iter(_defaults(classes)), ""), {}
+    )
     if phase == "Pending" and of.get("volumeBindingMode") != "WaitForFirstConsumer":
         space, _, one = name.removeprefix("claim ").partition("/")
         fix = f"kubectl -n {space} describe pvc {one}   (class, access mode, quota: servers stay Pending without it)"
-        return error(check, f"{said}: nothing has made its volume", fix, "unbound", claim=name)
+        return error(
+            check, f"{said}: nothing has made its volume", fix, "unbound", claim=name
+        )
     return ok(check, said, "there", claim=name, phase=phase, size_gib=size, modes=modes)
 
 
 def _asked(
-    plan: CampaignDocuments, classes: Answer, by_name: Classes, there: Mapping[str, Answer]
+    plan: CampaignDocuments,
+    classes: Answer,
+    by_name: Classes,
+    there: Mapping[str, Answer],
 ) -> Iterator[Finding]:
     asked = claims(plan.documents)
-    yield from (_made(claim, there[claim.name].body, by_name) for claim in asked if there[claim.name].found)
+    yield from (
+        _made(claim, there[claim.name].body, by_name)
+        for claim in asked
+        if there[claim.name].found
+    )
     new = [claim for claim in asked if not there[claim.name].found]
     if new and not classes.found:
-        fix = "the permission above; or cluster.storage_class, if the claims stay Pending"
-        yield warning("storage", f"classes cannot be read: {classes.message}", fix, "hidden")
+        fix = (
+            "the permission above; or cluster.storage_class, if the claims stay Pending"
+        )
+        yield warning(
+            "storage", f"classes cannot be read: {classes.message}", fix, "hidden"
+        )
     else:
-        yield from sorted({_of_class(claim, by_name) for claim in new}, key=lambda finding: finding.level)
+        yield from sorted(
+            {_of_class(claim, by_name) for claim in new},
+            key=lambda finding: finding.level,
+        )
 
 
 def _made(claim: Claim, made: Mapping[str, Any], classes: Classes) -> Finding:
     """Judge a claim that an earlier run has made."""
-    name, modes = f"claim {claim.namespace}/{claim.name}", tuple(made.get("spec", {}).get("accessModes", claim.modes))
+    name, modes = (
+        f"claim {claim.namespace}/{claim.name}",
+        tuple(made.get("spec", {}).get("accessModes", claim.modes)),
+    )
     if modes != claim.modes:
         said = f"{name} is {', '.join(modes)}, and {', '.join(claim.modes)} is asked for, which cannot be changed"
         fix = "cluster.model_cache.access as it was; or snakemake teardown, which removes the claim with its weights"
@@ -106,16 +145,32 @@ def _made(claim: Claim, made: Mapping[str, Any], classes: Classes) -> Finding:
 
 def _one_node(plan: CampaignDocuments) -> Iterator[Finding]:
     """Warn if several servers share a volume that is on one node, because all of them then run there."""
-    cache, replicas = plan.site.model_cache, max(cell.specification.on_cluster.replicas for cell in plan.cells)
-    if cache is not None and cache.access == "ReadWriteOnce" and plan.site.slots * replicas > 1:
+    cache, replicas = (
+        plan.site.model_cache,
+        max(cell.specification.on_cluster.replicas for cell in plan.cells),
+    )
+    if (
+        cache is not None
+        and cache.access == "ReadWriteOnce"
+        and plan.site.slots * replicas > 1
+    ):
         fix = "cluster.model_cache.access: ReadWriteMany, with a class that can be shared; or one server at a time"
         said = f"the cache of weights is on one node at a time: all of {plan.site.slots} x {replicas} servers go there"
-        yield warning("storage", said, fix, "one_node", slots=plan.site.slots, replicas=replicas)
+        yield warning(
+            "storage", said, fix, "one_node", slots=plan.site.slots, replicas=replicas
+        )
 
 
 def _defaults(classes: Classes) -> list[str]:
-    annotations = {name: entry["metadata"].get("annotations") or {} for name, entry in classes.items()}
-    return [name for name, noted in annotations.items() if any(noted.get(key) == "true" for key in _DEFAULT)]
+    annotations = {
+        name: entry["metadata"].get("annotations") or {}
+        for name, entry in classes.items()
+    }
+    return [
+        name
+        for name, noted in annotations.items()
+        if any(noted.get(key) == "true" for key in _DEFAULT)
+    ]
 
 
 def _of_class(claim: Claim, classes: Classes) -> Finding:
@@ -124,15 +179,34 @@ def _of_class(claim: Claim, classes: Classes) -> Finding:
         defaults = _defaults(classes)
         if not defaults:
             fix = f"cluster.storage_class: NAME; {_SHOW}"
-            return error("storage", "the cluster has no default storage class", fix, "no_default_class")
+            return error(
+                "storage",
+                "the cluster has no default storage class",
+                fix,
+                "no_default_class",
+            )
         wanted = defaults[0]
     elif wanted not in classes:
         said = f"there is no storage class {wanted}"
-        return error("storage", said, f"cluster.storage_class; {_SHOW}", "no_such_class")
+        return error(
+            "storage", said, f"cluster.storage_class; {_SHOW}", "no_such_class"
+        )
     provisioner = classes[wanted].get("provisioner", "")
     said = f"class {wanted} ({provisioner}) for {', '.join(claim.modes)}"
     if "ReadWriteMany" in claim.modes and provisioner.endswith(ONE_NODE_ONLY):
         fix = "a class that can be shared (NFS, CephFS, Filestore, EFS) as cluster.storage_class; or"
         fix += " cluster.model_cache.access: ReadWriteOnce"
-        return error("storage", f"{said}: its volumes are for one node at a time", fix, "one_node_only")
-    return ok("storage", said, "to_be_made", storage_class=wanted, provisioner=provisioner, modes=claim.modes)
+        return error(
+            "storage",
+            f"{said}: its volumes are for one node at a time",
+            fix,
+            "one_node_only",
+        )
+    return ok(
+        "storage",
+        said,
+        "to_be_made",
+        storage_class=wanted,
+        provisioner=provisioner,
+        modes=claim.modes,
+    )

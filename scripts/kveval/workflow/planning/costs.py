@@ -66,19 +66,37 @@ def cost(specification: Specification, store: StoreIndex) -> Cost:
     if seen:
         rest = statistics.median(seen)
     else:
-        prefixes = sum(workloads.working_set_tokens_at(workload, level) for level in workload.given_levels)
-        rest = _AROUND_S + levels * _BETWEEN_LEVELS_S + prefixes / PREFIX_TOKENS_PER_S + restarts * start_s
+        prefixes = sum(
+            workloads.working_set_tokens_at(workload, level)
+            for level in workload.given_levels
+        )
+        rest = (
+            _AROUND_S
+            + levels * _BETWEEN_LEVELS_S
+            + prefixes / PREFIX_TOKENS_PER_S
+            + restarts * start_s
+        )
     deployment = specification.deployment
-    gpus = deployment.gpus * deployment.replicas if deployment else specification.model.tensor_parallel_size
+    gpus = (
+        deployment.gpus * deployment.replicas
+        if deployment
+        else specification.model.tensor_parallel_size
+    )
     gpus = 0 if specification.on_cpu else gpus
     return Cost(start_s + levels * workload.seconds + rest, gpus, start_s, basis)
 
 
-def _start_seconds(specification: Specification, store: StoreIndex) -> tuple[float, str]:
+def _start_seconds(
+    specification: Specification, store: StoreIndex
+) -> tuple[float, str]:
     """Return the seconds that the server takes to start, and the source of this number."""
-    seen = _nearest(specification, store, lambda facts: facts.phases.get("server_start_s"))
+    seen = _nearest(
+        specification, store, lambda facts: facts.phases.get("server_start_s")
+    )
     if seen:
-        return statistics.median(seen), f"start-up as in {counted(len(seen), 'measurement')}"
+        return statistics.median(
+            seen
+        ), f"start-up as in {counted(len(seen), 'measurement')}"
     if specification.miniature:
         return _MINIATURE_START_S, "start-up assumed"
     model = specification.model
@@ -89,8 +107,13 @@ def _start_seconds(specification: Specification, store: StoreIndex) -> tuple[flo
 def disk(workload: WorkloadSpec, store: StoreIndex, cpus: int) -> tuple[int, bool]:
     """Return the bytes that a run leaves in the store, and True if runs of this load show them; else an upper bound."""
     wanted = msgspec.json.decode(msgspec.json.encode(workload))
-    same = (facts for facts in store.all() if facts.specification.get("workload") == wanted)
-    sizes = [store.get(facts.measurement).bytes() for facts in itertools.islice(same, _SIZES_READ)]
+    same = (
+        facts for facts in store.all() if facts.specification.get("workload") == wanted
+    )
+    sizes = [
+        store.get(facts.measurement).bytes()
+        for facts in itertools.islice(same, _SIZES_READ)
+    ]
     if sizes:
         return int(statistics.median(sizes)), True
     return disk_bytes(workload, cpus) - DISK_RESERVE_BYTES, False
@@ -102,16 +125,25 @@ def _rest_s(facts: Run) -> float | None:
         return None
     workload = workload_of(facts.specification["workload"])
     levels = workload.level_count * workload.seconds
-    return max(0.0, sum(facts.phases.values()) - facts.phases["server_start_s"] - levels)
+    return max(
+        0.0, sum(facts.phases.values()) - facts.phases["server_start_s"] - levels
+    )
 
 
 def _nearest(
-    specification: Specification, store: StoreIndex, told: Callable[[Run], T | None], equal: Sequence[str] = ()
+    specification: Specification,
+    store: StoreIndex,
+    told: Callable[[Run], T | None],
+    equal: Sequence[str] = (),
 ) -> list[T]:
     """Return what the runs tell that are most similar to a specification and agree with it in the keys `equal`."""
     content = specification.to_json()
     for likely in store.like(content):
-        alike = (facts for facts in likely if all(facts.specification.get(key) == content[key] for key in equal))
+        alike = (
+            facts
+            for facts in likely
+            if all(facts.specification.get(key) == content[key] for key in equal)
+        )
         values = (value for facts in alike if (value := told(facts)) is not None)
         if found := list(itertools.islice(values, _ENOUGH)):
             return found
@@ -127,22 +159,32 @@ class Shortage(NamedTuple):
     seconds: float | None
 
 
-def shortages(specifications: Iterable[Specification], store: StoreIndex) -> tuple[list[Shortage], list[str]]:
+def shortages(
+    specifications: Iterable[Specification], store: StoreIndex
+) -> tuple[list[Shortage], list[str]]:
     """Return levels that are too short for a verdict, and the models of which nothing is known yet."""
     found: dict[tuple[str, int], Shortage] = {}
     unknown: dict[str, None] = {}
     for specification in specifications:
         workload, model = specification.workload, specification.cell.model
-        rates = {level: _rates(specification, level, store) for level in workload.given_levels}
+        rates = {
+            level: _rates(specification, level, store)
+            for level in workload.given_levels
+        }
         for level, known in rates.items():
-            if known is not None and (lacking := _lacking(workload, level, *known)) is not None:
+            if (
+                known is not None
+                and (lacking := _lacking(workload, level, *known)) is not None
+            ):
                 found.setdefault((model, level), Shortage(model, level, *lacking))
         if not any(rates.values()):
             unknown[model] = None
     return list(found.values()), [*unknown]
 
 
-def completed_req_s(specification: Specification, level: int, store: StoreIndex) -> float | None:
+def completed_req_s(
+    specification: Specification, level: int, store: StoreIndex
+) -> float | None:
     """Return the requests per second that a level is expected to complete; None if not known."""
     rates = _rates(specification, level, store)
     return None if rates is None else rates[0]
@@ -155,7 +197,12 @@ def reported_device(specification: Specification, store: StoreIndex) -> Run | No
     """
     if specification.budget.device_tokens is not None:
         return None
-    seen = _nearest(specification, store, lambda facts: facts if device_tokens(facts) else None, ("model",))
+    seen = _nearest(
+        specification,
+        store,
+        lambda facts: facts if device_tokens(facts) else None,
+        ("model",),
+    )
     return seen[0] if seen else None
 
 
@@ -165,7 +212,9 @@ def device_tokens(facts: Run | None) -> int | None:
     return int(found) if found else None
 
 
-def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple[float, float] | None:
+def _rates(
+    specification: Specification, level: int, store: StoreIndex
+) -> tuple[float, float] | None:
     """Return the expected completed requests and output tokens per second at a level; None if not known."""
     workload = specification.workload
     sent = workloads.rate_req_s_at(workload, level)
@@ -173,7 +222,9 @@ def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple
         return sent, sent * workload.output_tokens
     shape = ("profile", "prompt_tokens", "output_tokens", "turns", "prefix_tokens")
     seen = []
-    for facts in _nearest(specification, store, lambda facts: facts if facts.levels else None):
+    for facts in _nearest(
+        specification, store, lambda facts: facts if facts.levels else None
+    ):
         load = workload_of(facts.specification["workload"])
         if any(getattr(load, key) != getattr(workload, key) for key in shape):
             continue
@@ -184,18 +235,29 @@ def _rates(specification: Specification, level: int, store: StoreIndex) -> tuple
                 seen.append((requests / load.seconds, tokens / load.seconds))
     if not seen:
         return None
-    return statistics.median(rate for rate, _ in seen), statistics.median(tokens for _, tokens in seen)
+    return statistics.median(rate for rate, _ in seen), statistics.median(
+        tokens for _, tokens in seen
+    )
 
 
-def _lacking(workload: WorkloadSpec, level: int, requests_s: float, tokens_s: float) -> tuple[str, float | None] | None:
+def _lacking(
+    workload: WorkloadSpec, level: int, requests_s: float, tokens_s: float
+) -> tuple[str, float | None] | None:
     """Return what a level's window will be too short for, and the seconds that suffice; None if it is long enough."""
     window = window_s(workload.seconds, workload.warmup_s)
     requests, tokens = requests_s * window, tokens_s * window
     streams = workloads.streams_at(workload, level) or 0
-    needs = [(SUFFICIENT[key], f"{SUFFICIENT[key]} requests for a {name}") for key, name in _QUANTILES.items()]
+    needs = [
+        (SUFFICIENT[key], f"{SUFFICIENT[key]} requests for a {name}")
+        for key, name in _QUANTILES.items()
+    ]
     needs.append((5 * streams, f"{5 * streams} requests for its {streams} streams"))
     lacks = [text for count, text in needs if requests < count]
-    lacks += [f"{MIN_TOKENS} output tokens for its throughput"] if tokens < MIN_TOKENS else []
+    lacks += (
+        [f"{MIN_TOKENS} output tokens for its throughput"]
+        if tokens < MIN_TOKENS
+        else []
+    )
     if not lacks:
         return None
     seconds = None

@@ -13,15 +13,29 @@ from kveval.load import levels as workloads
 from kveval.report.figures.draw import write_alone
 from kveval.report.figures.reuse import CurvePanel, draw_curves
 from kveval.spec.config import Config
-from kveval.spec.curve.of_cells import NOTHING_POINTS, needed_sizes, order_is_assumed, worst_order_is_assumed
+from kveval.spec.curve.of_cells import (
+    NOTHING_POINTS,
+    needed_sizes,
+    order_is_assumed,
+    worst_order_is_assumed,
+)
 from kveval.spec.sizing import gib
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
-from kveval.workflow.planning.curves import LevelBenefits, LevelCurves, level_benefits, level_curves
+from kveval.workflow.planning.curves import (
+    LevelBenefits,
+    LevelCurves,
+    level_benefits,
+    level_curves,
+)
 from kveval.workflow.planning.stored import StoreIndex
 
 _ALIKE = 0.05
-_PREDICTED = tuple(f"{name}{end}" for name in ("throughput_percent", "ttft_ms_p50") for end in ("", "_low", "_high"))
+_PREDICTED = tuple(
+    f"{name}{end}"
+    for name in ("throughput_percent", "ttft_ms_p50")
+    for end in ("", "_low", "_high")
+)
 
 
 class CurveRow(NamedTuple):
@@ -49,13 +63,25 @@ def write_curve_files(config: Config, store: Path, table: Path, figure: Path) ->
             for cell, row in zip(one.cells, curve_rows(config, one), strict=True):
                 found = None if benefits is None else benefits.cells.get(cell)
                 predicted = (
-                    ("",) * len(_PREDICTED) if found is None else (*found.throughput_percent, *found.ttft_ms_p50)
+                    ("",) * len(_PREDICTED)
+                    if found is None
+                    else (*found.throughput_percent, *found.ttft_ms_p50)
                 )
                 writer.writerow((*row, *predicted))
     panels = [curve_panel(config, one) for one in curves]
-    write_alone("What does a tier of each size serve?", lambda: draw_curves(panels), figure)
+    write_alone(
+        "What does a tier of each size serve?", lambda: draw_curves(panels), figure
+    )
     notes = [benefit_lines(config, *both) for both in zip(curves, bought, strict=True)]
-    return "\n".join([*curve_lines(config, curves, notes), "", f"Table: {table}", f"Figure: {figure}", ""])
+    return "\n".join(
+        [
+            *curve_lines(config, curves, notes),
+            "",
+            f"Table: {table}",
+            f"Figure: {figure}",
+            "",
+        ]
+    )
 
 
 def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
@@ -73,13 +99,26 @@ def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
     """Yield a row for each cell."""
     for cell, found in curves.cells.items():
         served = found.served
-        low, high = (None, None) if served is None else (100 * served[0], 100 * served[1])
+        low, high = (
+            (None, None) if served is None else (100 * served[0], 100 * served[1])
+        )
         size = gib(config.specification(cell).budget.tier_bytes)
-        yield CurveRow(curves.model, curves.level, cell.scenario, cell.cpu_blocks, size, low, high, found.adds_points)
+        yield CurveRow(
+            curves.model,
+            curves.level,
+            cell.scenario,
+            cell.cpu_blocks,
+            size,
+            low,
+            high,
+            found.adds_points,
+        )
 
 
 def curve_lines(
-    config: Config, all_curves: Sequence[LevelCurves], notes: Sequence[Iterable[str]] = ()
+    config: Config,
+    all_curves: Sequence[LevelCurves],
+    notes: Sequence[Iterable[str]] = (),
 ) -> Iterator[str]:
     """Yield the curves as text, line by line; `notes`: lines to add after each level."""
     workload = config.workload.specification
@@ -101,7 +140,10 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
     workload, found = config.workload.specification, curves.widest
     unit = workloads.level_unit(workload)
     yield f"{curves.model}, {curves.level} {unit}"
-    worst = max((found.device, *(one.tier for one in curves.cells.values() if one.tier)), key=lambda one: one.error)
+    worst = max(
+        (found.device, *(one.tier for one in curves.cells.values() if one.tier)),
+        key=lambda one: one.error,
+    )
     if worst.sampled < 1:
         error = f"standard error {100 * worst.error:.2f} points at most"
         yield f"  from a sample of one block in {1 / worst.sampled:,.0f}: {error}"
@@ -113,24 +155,37 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
         name = f"{f'{row.arm}/{row.cpu_blocks}':<28} {row.gib:6.2f} GiB"
         if not row.cpu_blocks:
             continue
-        if row.served_percent is None or row.served_percent_most is None or row.adds_points is None:
+        if (
+            row.served_percent is None
+            or row.served_percent_most is None
+            or row.adds_points is None
+        ):
             tier = curves.cells[Cell(row.model, row.arm, row.cpu_blocks)]
             yield f"  {name}  at least {_percent(tier.device.share(tier.tier_tokens * tier.usable[0]))}"
             continue
         low, high, adds = row.served_percent, row.served_percent_most, row.adds_points
-        served = f"{high:.1f} %" if high - low < _ALIKE else f"{low:.1f} to {high:.1f} %"
+        served = (
+            f"{high:.1f} %" if high - low < _ALIKE else f"{low:.1f} to {high:.1f} %"
+        )
         yield f"  {name}  {served}, {'adds nothing' if adds < NOTHING_POINTS else f'adds {adds:.1f} points'}"
     yield f"  {'of any size':<41} {_percent(found.device.ceiling)}: no cache serves a first visit"
     curve = found.tier or found.device
     sizes = needed_sizes(curve)
     if not sizes:
-        why = "The device serves everything that is repeated" if curve.ceiling else "Nothing is repeated"
+        why = (
+            "The device serves everything that is repeated"
+            if curve.ceiling
+            else "Nothing is repeated"
+        )
         yield f"  {why}: no tier adds anything"
         return
     model = config.specification(next(iter(curves.cells))).model
     per_block = gib(BLOCK_TOKENS * model.kv_bytes_per_token)
     blocks = [(part, -(-size // BLOCK_TOKENS)) for part, size in sizes]
-    steps = ", ".join(f"{100 * part:.0f} % with {one:,} blocks ({one * per_block:.2f} GiB)" for part, one in blocks)
+    steps = ", ".join(
+        f"{100 * part:.0f} % with {one:,} blocks ({one * per_block:.2f} GiB)"
+        for part, one in blocks
+    )
     what = "cache serves" if found.tier is None else "tier adds"
     yield f"  Of what any {what}, {100 * (curve.ceiling - curve.base):.1f} points: {steps}"
 
@@ -139,7 +194,9 @@ def _percent(share: float | None) -> str:
     return "not known" if share is None else f"{100 * share:.1f} %"
 
 
-def benefit_lines(config: Config, curves: LevelCurves, bought: LevelBenefits | None) -> Iterator[str]:
+def benefit_lines(
+    config: Config, curves: LevelCurves, bought: LevelBenefits | None
+) -> Iterator[str]:
     """Yield the gain from the tiers at a level; without a measurement to predict it from, how to make one."""
     tiers = [cell for cell, one in curves.cells.items() if one.tier_tokens]
     if not tiers:
@@ -163,7 +220,13 @@ def benefit_lines(config: Config, curves: LevelCurves, bought: LevelBenefits | N
     yield f"  Based on {'; '.join(_grounds(bought.basis, config.specification(tiers[0])))}."
 
 
-def _answer(config: Config, curves: LevelCurves, bought: LevelBenefits, tokens: int, benefit: Benefit) -> Iterator[str]:
+def _answer(
+    config: Config,
+    curves: LevelCurves,
+    bought: LevelBenefits,
+    tokens: int,
+    benefit: Benefit,
+) -> Iterator[str]:
     workload, model = config.workload.specification, bought.basis.specification.model
     blocks = -(-tokens // BLOCK_TOKENS)
     at = f"{curves.level} {workloads.level_unit(workload)}"
@@ -174,7 +237,9 @@ def _answer(config: Config, curves: LevelCurves, bought: LevelBenefits, tokens: 
 
 def _predicted(benefit: Benefit) -> str:
     gain, ttft = benefit.throughput_percent, benefit.ttft_ms_p50
-    text = f"throughput {_ranged(gain, '+.0f')} %, TTFT p50 {_ranged(ttft, ',.0f')} ms, "
+    text = (
+        f"throughput {_ranged(gain, '+.0f')} %, TTFT p50 {_ranged(ttft, ',.0f')} ms, "
+    )
     text += f"mean {_ranged(benefit.ttft_ms_mean, ',.0f')} ms"
     return text + (
         ", and requests arrive faster than they are answered"
@@ -190,7 +255,10 @@ def _against(levels: Sequence[MeasuredLevel], alone: Sequence[MeasuredLevel]) ->
 
 
 def _figures(levels: Sequence[MeasuredLevel]) -> tuple[float, float, float]:
-    found = np.mean([(one.throughput_tok_s, one.ttft_ms_mean, one.ttft_ms_p50) for one in levels], axis=0)
+    found = np.mean(
+        [(one.throughput_tok_s, one.ttft_ms_mean, one.ttft_ms_p50) for one in levels],
+        axis=0,
+    )
     return float(found[0]), float(found[1]), float(found[2])
 
 
@@ -200,7 +268,11 @@ def _ranged(interval: Interval, form: str) -> str:
 
 def _grounds(basis: Basis, tier: Specification) -> Iterator[str]:
     speed, runs = basis.fitted.best, basis.runs
-    prompt = round(np.mean([seen.prompt_tokens for levels in basis.levels.values() for seen in levels]))
+    prompt = round(
+        np.mean(
+            [seen.prompt_tokens for levels in basis.levels.values() for seen in levels]
+        )
+    )
     named = f"run {runs[0]}" if len(runs) == 1 else f"runs {runs[0]} to {runs[-1]}"
     prefill_tok_s = prompt / speed.prefill_s(0, prompt)
     yield (

@@ -29,7 +29,10 @@ class LevelCurves:
     @property
     def widest(self) -> CellCurves:
         """The curves of the first cell with a tier, else of the device alone; they cover every tier size."""
-        return next((one for one in self.cells.values() if one.tier_tokens), next(iter(self.cells.values())))
+        return next(
+            (one for one in self.cells.values() if one.tier_tokens),
+            next(iter(self.cells.values())),
+        )
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,9 @@ class LevelBenefits:
     knee: tuple[int, Benefit] | None
 
 
-def level_curves(config: Config, store: StoreIndex, most_blocks: float = math.inf) -> Iterator[LevelCurves]:
+def level_curves(
+    config: Config, store: StoreIndex, most_blocks: float = math.inf
+) -> Iterator[LevelCurves]:
     """Yield the curves of every model and level; the sizes of devices as configured, or as servers reported them.
 
     Levels beyond a total of `most_blocks` blocks of requests come without their cells; with that limit, models without
@@ -57,12 +62,18 @@ def level_curves(config: Config, store: StoreIndex, most_blocks: float = math.in
     """
     limited, counted = most_blocks < math.inf, []
     for model in dict.fromkeys(cell.model for cell in config.cells):
-        specifications = {cell: config.specification(cell) for cell in config.cells if cell.model == model}
+        specifications = {
+            cell: config.specification(cell)
+            for cell in config.cells
+            if cell.model == model
+        }
         reported = (reported_device(one, store) for one in specifications.values())
         device = next(filter(None, map(device_tokens, reported)), None)
         first = next(iter(specifications.values()))
         held = first.budget.device_tokens or device
-        if limited and (held is None or not any(cell.cpu_blocks for cell in specifications)):
+        if limited and (
+            held is None or not any(cell.cpu_blocks for cell in specifications)
+        ):
             continue
         for level in first.workload.given_levels:
             # Models alike in these share one computation; counting the blocks of a long trace takes time.
@@ -74,11 +85,16 @@ def level_curves(config: Config, store: StoreIndex, most_blocks: float = math.in
                     continue
                 most_blocks -= blocks
                 counted.append(computation)
-            found = {cell: curves_of(one, level, reported_tokens=device) for cell, one in specifications.items()}
+            found = {
+                cell: curves_of(one, level, reported_tokens=device)
+                for cell, one in specifications.items()
+            }
             yield LevelCurves(model, level, found)
 
 
-def level_benefits(config: Config, all_curves: Sequence[LevelCurves], store: StoreIndex) -> list[LevelBenefits | None]:
+def level_benefits(
+    config: Config, all_curves: Sequence[LevelCurves], store: StoreIndex
+) -> list[LevelBenefits | None]:
     """Return the predicted gains, for each of the curves; None where no cell without a tier was measured."""
     bases: dict[Cell, Basis | None] = {}
     measured: dict[Cell, dict[int, list[MeasuredLevel]]] = {}
@@ -97,8 +113,17 @@ def level_benefits(config: Config, all_curves: Sequence[LevelCurves], store: Sto
             if cell not in measured:
                 measured[cell] = _measured(_stored_runs(config, cell, store))
         specifications = {cell: config.specification(cell) for cell in alike}
-        cells, knee = tier_benefits(basis, curves.level, {cell: curves.cells[cell] for cell in alike}, specifications)
-        seen = {cell: levels[curves.level] for cell in cells if curves.level in (levels := measured[cell])}
+        cells, knee = tier_benefits(
+            basis,
+            curves.level,
+            {cell: curves.cells[cell] for cell in alike},
+            specifications,
+        )
+        seen = {
+            cell: levels[curves.level]
+            for cell in cells
+            if curves.level in (levels := measured[cell])
+        }
         found.append(LevelBenefits(basis, cells, seen, knee))
     return found
 
@@ -114,17 +139,27 @@ def _stored_basis(config: Config, cell: Cell, store: StoreIndex) -> Basis | None
         return None
     machine = runs[0][0].hardware.get("fingerprint")
     *_, of_model = store.like(specification.to_json())
-    copies = tier_copies([facts for facts in of_model if facts.hardware.get("fingerprint") == machine])
+    copies = tier_copies(
+        [facts for facts in of_model if facts.hardware.get("fingerprint") == machine]
+    )
     return basis_of(specification, held, levels, copies)
 
 
-def _stored_runs(config: Config, cell: Cell, store: StoreIndex) -> list[tuple[Run, Path]]:
+def _stored_runs(
+    config: Config, cell: Cell, store: StoreIndex
+) -> list[tuple[Run, Path]]:
     """Return the first stored runs of a cell with their folders, at most RUNS_READ, all of one machine."""
     found: list[tuple[Run, Path]] = []
     for _, places in sorted(store.get(config.measurement_id(cell)).places.items()):
-        read = ((facts, place) for place in places if (facts := facts_of(place)) is not None)
+        read = (
+            (facts, place) for place in places if (facts := facts_of(place)) is not None
+        )
         machine = found[0][0].hardware.get("fingerprint") if found else None
-        alike = (one for one in read if not found or one[0].hardware.get("fingerprint") == machine)
+        alike = (
+            one
+            for one in read
+            if not found or one[0].hardware.get("fingerprint") == machine
+        )
         found += [*itertools.islice(alike, 1)]
     return found[:RUNS_READ]
 

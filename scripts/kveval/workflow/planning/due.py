@@ -13,7 +13,9 @@ from kveval.report.files import NUMBERS, reported_measurements
 from kveval.store.run_file import Cell
 
 
-def due_tables(results: str, planned: Mapping[Cell, Sequence[str | None]], collected: str) -> list[str]:
+def due_tables(
+    results: str, planned: Mapping[Cell, Sequence[str | None]], collected: str
+) -> list[str]:
     """Return what has to be made again for a report of the planned runs: the table of all runs, and peaks of cells.
 
     Nothing if the report in `results` is of these runs already, whatever else is in it. `planned`: cell -> the ids of
@@ -25,15 +27,28 @@ def due_tables(results: str, planned: Mapping[Cell, Sequence[str | None]], colle
         return [collected]
     if reported == {cell.key: ids for cell, ids in wanted.items()}:
         return []
-    folders = {f"{results}/{cell.path}": ids for cell, ids in wanted.items() if reported.get(cell.key) != ids}
-    return [collected, *(f"{folder}/peak.csv" for folder, ids in folders.items() if _of_others(folder, ids))]
+    folders = {
+        f"{results}/{cell.path}": ids
+        for cell, ids in wanted.items()
+        if reported.get(cell.key) != ids
+    }
+    return [
+        collected,
+        *(
+            f"{folder}/peak.csv"
+            for folder, ids in folders.items()
+            if _of_others(folder, ids)
+        ),
+    ]
 
 
 def _of_others(folder: str, wanted: Sequence[str]) -> bool:
     """Tell whether a cell's tables are there and of other measurements, or of more or fewer runs."""
     try:
         with Path(folder, "levels.csv").open(newline="", encoding="utf-8") as file:
-            runs = {(row.get("run"), row.get("measurement")) for row in csv.DictReader(file)}
+            runs = {
+                (row.get("run"), row.get("measurement")) for row in csv.DictReader(file)
+            }
     except FileNotFoundError:
         return False
     return sorted(str(measurement) for _, measurement in runs) != list(wanted)

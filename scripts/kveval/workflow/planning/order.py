@@ -37,7 +37,9 @@ def priority(config: Config, cell: Cell, run: int) -> int:
     have a cell in similar places, and a drift of the machine would look like an effect of the arm.
     """
     pair, second = divmod(run - 1, 2)
-    place = random.Random(f"{config.campaign.seed}/{pair}/{cell.path}").randrange(_PLACES)
+    place = random.Random(f"{config.campaign.seed}/{pair}/{cell.path}").randrange(
+        _PLACES
+    )
     place = _PLACES - 1 - place if second else place
     return _PLACES * (_PLACES - block_of(config, run)) + place
 

@@ -54,21 +54,33 @@ class Plan:
     def pilots(self) -> list[Cell]:
         """The cells whose pilots have not searched the levels yet."""
         found = (self.config.pilot(cell) for cell in self.config.cells)
-        return [cell for cell in dict.fromkeys(found) if cell is not None and cell not in self.frozen]
+        return [
+            cell
+            for cell in dict.fromkeys(found)
+            if cell is not None and cell not in self.frozen
+        ]
 
     def specification(self, cell: Cell) -> Specification:
         """Return a cell's specification; levels not known yet are placeholders, as many as there will be."""
         search, pilot = self.config.workload.searched, self.config.pilot(cell)
         if search is None or pilot is None:
             return self.config.specification(cell)
-        return self.config.specification(cell, self.frozen.get(pilot, _between(search.start, search.stop, search.keep)))
+        return self.config.specification(
+            cell,
+            self.frozen.get(pilot, _between(search.start, search.stop, search.keep)),
+        )
 
     def pilot_specification(self, cell: Cell) -> Specification:
         """Return a pilot's specification, with as many placeholder levels as it may try."""
-        specification, search = self.config.pilot_specification(cell), self.config.workload.searched
+        specification, search = (
+            self.config.pilot_specification(cell),
+            self.config.workload.searched,
+        )
         if search is None:
             return specification
-        return specification.with_workload(levels=tuple(_between(search.start, search.stop, search.budget)))
+        return specification.with_workload(
+            levels=tuple(_between(search.start, search.stop, search.budget))
+        )
 
     def of(self, state: State) -> list[PlannedRun]:
         """Return the runs in a state."""
@@ -85,15 +97,28 @@ class Plan:
     def stale_baselines(self, store: StoreIndex) -> dict[Cell, str]:
         """Return baseline -> date of its measurement, for cells to be measured whose baseline is not measured again."""
         bases = (self.config.baseline(cell) for cell in self.to_measure)
-        ids = {run.cell: run.measurement for run in self.runs if run.cell not in self.to_measure}
-        first = {base: store.get(ids[base]).first for base in bases if base is not None and base in ids}
-        return {base: "" if facts is None else facts.finished[:10] for base, facts in first.items()}
+        ids = {
+            run.cell: run.measurement
+            for run in self.runs
+            if run.cell not in self.to_measure
+        }
+        first = {
+            base: store.get(ids[base]).first
+            for base in bases
+            if base is not None and base in ids
+        }
+        return {
+            base: "" if facts is None else facts.finished[:10]
+            for base, facts in first.items()
+        }
 
 
 def _between(start: int, stop: int, count: int) -> list[int]:
     """Return `count` levels in geometric steps, as placeholders for those that a search will find."""
     ratio = stop / start
-    return [round(start * ratio ** (place / max(1, count - 1))) for place in range(count)]
+    return [
+        round(start * ratio ** (place / max(1, count - 1))) for place in range(count)
+    ]
 
 
 def make_plan(
@@ -109,13 +134,19 @@ def make_plan(
     if not known: stored runs of any hardware count then; `frozen`: as for Plan.
     """
     found = frozen or {}
-    pilots = {cell: pilot for cell in config.cells if (pilot := config.pilot(cell)) is not None}
+    pilots = {
+        cell: pilot
+        for cell in config.cells
+        if (pilot := config.pilot(cell)) is not None
+    }
     levels = {cell: found.get(pilot) for cell, pilot in pilots.items()}
     ids = {cell: config.measurement_id(cell, levels.get(cell)) for cell in config.cells}
 
     @cache
     def why(cell: Cell) -> tuple[str, str]:
-        return _why(config, cell, config.specification(cell, levels.get(cell)), pointers, store)
+        return _why(
+            config, cell, config.specification(cell, levels.get(cell)), pointers, store
+        )
 
     runs = []
     for cell, number in in_order(config):
@@ -123,7 +154,9 @@ def make_plan(
         run = PlannedRun(cell, number, block_of(config, number), ids[cell], "there")
         if known != run.measurement and cell in pilots and levels[cell] is None:
             reason = f"its levels follow from the pilot of {pilots[cell].path}"
-            run = replace(run, measurement="", state="measure", reason=reason, code="pilot_first")
+            run = replace(
+                run, measurement="", state="measure", reason=reason, code="pilot_first"
+            )
         elif known != run.measurement:
             run = _missing(run, known, why(cell), store, hardware)
         runs.append(run)
@@ -131,7 +164,11 @@ def make_plan(
 
 
 def _missing(
-    run: PlannedRun, known: str | None, why: tuple[str, str], store: StoreIndex, hardware: str | None
+    run: PlannedRun,
+    known: str | None,
+    why: tuple[str, str],
+    store: StoreIndex,
+    hardware: str | None,
 ) -> PlannedRun:
     reason, code = why
     stored = store.get(run.measurement).runs(run.run)
@@ -141,7 +178,10 @@ def _missing(
     else:
         state = "measure"
         if stored:
-            reason, code = f"measured on other hardware ({stored[0].hardware.get('fingerprint')})", "other_hardware"
+            reason, code = (
+                f"measured on other hardware ({stored[0].hardware.get('fingerprint')})",
+                "other_hardware",
+            )
         elif run.bridge:
             reason, code = "bridge: measured again together with new cells", "bridge"
     return replace(run, state=state, reason=reason, code=code)
@@ -156,13 +196,28 @@ def _why(
 ) -> tuple[str, str]:
     """Return why a cell's run is not there (new cell, new run, or what changed), and the code of that reason."""
     measurement = planned.measurement_id
-    pointed = {known for run in config.runs_of(cell) if (known := pointers.get((cell.path, run)))}
+    pointed = {
+        known
+        for run in config.runs_of(cell)
+        if (known := pointers.get((cell.path, run)))
+    }
     if measurement in pointed or (store.get(measurement).places and not pointed):
         return "another run", "another_run"
-    earlier = [facts for facts in store.by_cell.get(cell.path, []) if facts.measurement != measurement]
+    earlier = [
+        facts
+        for facts in store.by_cell.get(cell.path, [])
+        if facts.measurement != measurement
+    ]
     # Prefer measurements that the results point to over others in the store.
     candidates = [facts for facts in earlier if facts.measurement in pointed] or earlier
     if not candidates:
-        return ("changed; the earlier state is not in the store", "changed_unknown") if pointed else ("new", "new")
-    found = [list(differences(facts.specification, planned.to_json())) for facts in candidates]
+        return (
+            ("changed; the earlier state is not in the store", "changed_unknown")
+            if pointed
+            else ("new", "new")
+        )
+    found = [
+        list(differences(facts.specification, planned.to_json()))
+        for facts in candidates
+    ]
     return f"changed: {described(min(found, key=len))}", "changed"

@@ -10,11 +10,24 @@ from kveval.spec.servers.registry import held_bytes
 from kveval.spec.sizing import gib
 from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
-from kveval.workflow.planning.costs import completed_req_s, device_tokens, reported_device
+from kveval.workflow.planning.costs import (
+    completed_req_s,
+    device_tokens,
+    reported_device,
+)
 from kveval.workflow.planning.plan import Plan
 from kveval.workflow.planning.stored import StoreIndex
 
-HEADER = ("arm", "levels", "prefixes", "repeated", "device holds", "tier holds", "found", "first visits")
+HEADER = (
+    "arm",
+    "levels",
+    "prefixes",
+    "repeated",
+    "device holds",
+    "tier holds",
+    "found",
+    "first visits",
+)
 _NONE = "-"
 UNKNOWN = "unknown"
 
@@ -28,7 +41,9 @@ def reuse_rows(plan: Plan, store: StoreIndex) -> list[tuple[str, ...]]:
     alike: dict[tuple[str, ...], dict[Cell, dict[int, str]]] = {}
     for cell in plan.config.cells:
         specification = plan.specification(cell)
-        for reuse in reuse_of(specification, device_tokens(reported_device(specification, store))):
+        for reuse in reuse_of(
+            specification, device_tokens(reported_device(specification, store))
+        ):
             visits = alike.setdefault(_row(reuse), {}).setdefault(cell, {})
             visits[reuse.level] = _first_visits(specification, reuse, store)
     rows = []
@@ -37,19 +52,31 @@ def reuse_rows(plan: Plan, store: StoreIndex) -> list[tuple[str, ...]]:
         for cell, visits in found.items():
             by_levels.setdefault(tuple(visits), []).append(cell)
         for levels, cells in by_levels.items():
-            texts = sorted({text for cell in cells for text in found[cell].values()}, key=lambda one: (len(one), one))
+            texts = sorted(
+                {text for cell in cells for text in found[cell].values()},
+                key=lambda one: (len(one), one),
+            )
             of_all = texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
-            rows.append((_arms(cells, plan.config.cells), _ranged(levels), *row, of_all))
+            rows.append(
+                (_arms(cells, plan.config.cells), _ranged(levels), *row, of_all)
+            )
     return rows
 
 
 def device_notes(plan: Plan, store: StoreIndex) -> Iterator[str]:
     """Yield the source of each device cache size that the campaign does not give, or that the size is unknown."""
-    unsized = [one for one in map(plan.specification, plan.config.cells) if one.budget.device_tokens is None]
+    unsized = [
+        one
+        for one in map(plan.specification, plan.config.cells)
+        if one.budget.device_tokens is None
+    ]
     reported = {one.cell.model: reported_device(one, store) for one in unsized}
     for model, facts in reported.items():
         if facts is not None:
-            on, tokens = facts.hardware.get("fingerprint", "unknown hardware"), device_tokens(facts)
+            on, tokens = (
+                facts.hardware.get("fingerprint", "unknown hardware"),
+                device_tokens(facts),
+            )
             yield f"Device cache of {model}: {tokens:,} tokens, as a server reported it on {on}"
     unknown = [model for model, facts in reported.items() if facts is None]
     if unknown:
@@ -61,8 +88,16 @@ def device_notes(plan: Plan, store: StoreIndex) -> Iterator[str]:
 
 def overflow_notes(plan: Plan) -> Iterator[str]:
     """Yield at which levels requests in progress outgrow a device of known size, so that some are preempted."""
-    every = (reuse for cell in plan.config.cells for reuse in reuse_of(plan.specification(cell)))
-    known = (one for one in every if one.caches.device is not None and one.demand.in_use_tokens is not None)
+    every = (
+        reuse
+        for cell in plan.config.cells
+        for reuse in reuse_of(plan.specification(cell))
+    )
+    known = (
+        one
+        for one in every
+        if one.caches.device is not None and one.demand.in_use_tokens is not None
+    )
     levels = [*dict.fromkeys(one.level for one in known if one.overflows)]
     if levels:
         yield (
@@ -80,7 +115,8 @@ def pinned_notes(plan: Plan) -> Iterator[str]:
         held, size = gib(held_bytes(worst)), gib(worst.budget.host_bytes)
         yield (
             f"Pinned tensors are rounded up to powers of two: {worst.cell.path} takes up to {held:.3g} GiB of host"
-            f" memory for a tier of {size:.3g}" + (f"; so do {len(more) - 1} more cells" if len(more) > 1 else "")
+            f" memory for a tier of {size:.3g}"
+            + (f"; so do {len(more) - 1} more cells" if len(more) > 1 else "")
         )
 
 
@@ -89,7 +125,9 @@ def _row(reuse: LevelReuse) -> tuple[str, ...]:
     return (
         f"{demand.working_set_tokens:,}" if demand.working_set_tokens else _NONE,
         _percent(demand.reused),
-        UNKNOWN if caches.device is None else _held(caches.device, demand.working_set_tokens),
+        UNKNOWN
+        if caches.device is None
+        else _held(caches.device, demand.working_set_tokens),
         _held(caches.tier, demand.working_set_tokens) if caches.tier else _NONE,
         _found(reuse),
     )
@@ -103,16 +141,24 @@ def _found(reuse: LevelReuse) -> str:
     if reuse.device is None:
         bounded = reuse.caches.tier and reuse.demand.in_use_tokens is not None
         return f"{UNKNOWN}; at least {with_tier} with tier" if bounded else UNKNOWN
-    return f"{_percent(reuse.device)}; {with_tier} with tier" if reuse.caches.tier else _percent(reuse.device)
+    return (
+        f"{_percent(reuse.device)}; {with_tier} with tier"
+        if reuse.caches.tier
+        else _percent(reuse.device)
+    )
 
 
 def _held(tokens: float, working_set: int) -> str:
     if math.isinf(tokens):
         return "all"
-    return f"{tokens:,.0f}" + (f" ({_percent(min(1.0, tokens / working_set))})" if working_set else "")
+    return f"{tokens:,.0f}" + (
+        f" ({_percent(min(1.0, tokens / working_set))})" if working_set else ""
+    )
 
 
-def _first_visits(specification: Specification, reuse: LevelReuse, store: StoreIndex) -> str:
+def _first_visits(
+    specification: Specification, reuse: LevelReuse, store: StoreIndex
+) -> str:
     workload: WorkloadSpec = specification.workload
     if not reuse.demand.prefixes:
         return _NONE
@@ -121,9 +167,18 @@ def _first_visits(specification: Specification, reuse: LevelReuse, store: StoreI
     requests_s = completed_req_s(specification, reuse.level, store)
     if requests_s is None:
         return f"up to {reuse.demand.working_set_tokens:,}"
-    servers = 1 if specification.deployment is None else specification.deployment.replicas
-    conversations_s, window = requests_s / workload.turns / servers, window_s(workload.seconds, workload.warmup_s)
-    return _percent(reuse.demand.first_visits((workload.seconds - window) * conversations_s, window * conversations_s))
+    servers = (
+        1 if specification.deployment is None else specification.deployment.replicas
+    )
+    conversations_s, window = (
+        requests_s / workload.turns / servers,
+        window_s(workload.seconds, workload.warmup_s),
+    )
+    return _percent(
+        reuse.demand.first_visits(
+            (workload.seconds - window) * conversations_s, window * conversations_s
+        )
+    )
 
 
 def _percent(share: float) -> str:
@@ -135,9 +190,15 @@ def _arms(cells: Sequence[Cell], matrix: Sequence[Cell]) -> str:
     arms = dict.fromkeys((cell.scenario, cell.cpu_blocks) for cell in cells)
     models = dict.fromkeys(cell.model for cell in cells)
     named = ", ".join(f"{scenario}/{blocks}" for scenario, blocks in arms)
-    everywhere = {cell for cell in matrix if (cell.scenario, cell.cpu_blocks) in arms} == set(cells)
+    everywhere = {
+        cell for cell in matrix if (cell.scenario, cell.cpu_blocks) in arms
+    } == set(cells)
     return named if everywhere else f"{', '.join(models)}: {named}"
 
 
 def _ranged(levels: Sequence[int]) -> str:
-    return ", ".join(map(str, levels)) if len(levels) < 4 else f"{levels[0]} to {levels[-1]} ({len(levels)})"
+    return (
+        ", ".join(map(str, levels))
+        if len(levels) < 4
+        else f"{levels[0]} to {levels[-1]} ({len(levels)})"
+    )

@@ -57,7 +57,11 @@ class StoreIndex:
         """Index a store, without runs that are not sealed; empty for a folder that does not exist."""
         places: dict[str, dict[int, tuple[Path, ...]]] = {}
         for entry in contents(root).measurements:
-            if entry.measurement is not None and entry.run is not None and (entry.place / SUMS).is_file():
+            if (
+                entry.measurement is not None
+                and entry.run is not None
+                and (entry.place / SUMS).is_file()
+            ):
                 runs = places.setdefault(entry.measurement, {})
                 runs[entry.run] = (*runs.get(entry.run, ()), entry.place)
         return cls({name: Shelf(runs) for name, runs in places.items()})
@@ -84,7 +88,9 @@ class StoreIndex:
     def _by_likeness(self) -> dict[tuple[Any, ...], list[Run]]:
         found: dict[tuple[Any, ...], list[Run]] = {}
         for facts in self.all():
-            for key in _likeness(facts.specification, facts.cell.scenario, facts.cell.cpu_blocks):
+            for key in _likeness(
+                facts.specification, facts.cell.scenario, facts.cell.cpu_blocks
+            ):
                 found.setdefault(key, []).append(facts)
         return found
 
@@ -104,7 +110,9 @@ def stored_runs(root: Path, measurement: str, run: int) -> list[Run]:
         folders = list((root / measurement).iterdir())
     except OSError:
         return []
-    places = [folder for folder in folders if folder.name.partition("@")[0] == f"run-{run}"]
+    places = [
+        folder for folder in folders if folder.name.partition("@")[0] == f"run-{run}"
+    ]
     found = [facts_of(place) for place in places if (place / SUMS).is_file()]
     return [facts for facts in found if facts is not None]
 
@@ -114,7 +122,9 @@ def can_adopt(runs: Iterable[Run], machine: str | None) -> bool:
 
     `machine`: fingerprint of the job's machine, None where it is not known: any run counts then.
     """
-    return any(machine is None or run.hardware.get("fingerprint") == machine for run in runs)
+    return any(
+        machine is None or run.hardware.get("fingerprint") == machine for run in runs
+    )
 
 
 def measuring_hardware(config: Config) -> str | None:
@@ -122,9 +132,14 @@ def measuring_hardware(config: Config) -> str | None:
     return str(probe()["fingerprint"]) if config.campaign.engine == "local" else None
 
 
-def _likeness(specification: Mapping[str, Any], scenario: str, blocks: int) -> list[tuple[Any, ...]]:
+def _likeness(
+    specification: Mapping[str, Any], scenario: str, blocks: int
+) -> list[tuple[Any, ...]]:
     """Return what runs have in common: a cell, an arm, a model; each on one kind of engine and device."""
-    kind = [specification.get("model", {}).get("hf_id"), *map(specification.get, ("engine", "weights", "build"))]
+    kind = [
+        specification.get("model", {}).get("hf_id"),
+        *map(specification.get, ("engine", "weights", "build")),
+    ]
     return [(*kind, scenario, blocks), (*kind, scenario), (*kind,)]
 
 
@@ -132,7 +147,10 @@ def frozen(config: Config, results: Path) -> dict[Cell, tuple[int, ...]]:
     """Return the levels that pilots found, by the pilot's cell; nothing where the workload gives its levels."""
     found = {}
     for cell in dict.fromkeys(config.pilot(cell) for cell in config.cells):
-        if cell is not None and (levels := levels_found(config, cell, results)) is not None:
+        if (
+            cell is not None
+            and (levels := levels_found(config, cell, results)) is not None
+        ):
             found[cell] = levels
     return found
 
@@ -161,7 +179,9 @@ def named_measurement(path: Path | str) -> str | None:
         return ""
 
 
-def pointed(results: Path, runs: Iterable[tuple[Cell, int]]) -> dict[tuple[str, int], str]:
+def pointed(
+    results: Path, runs: Iterable[tuple[Cell, int]]
+) -> dict[tuple[str, int], str]:
     """Return (cell's path, run) -> measurement id of every run that has a pointer below `results`."""
     found = {}
     for cell, run in runs:

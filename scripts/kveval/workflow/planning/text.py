@@ -17,7 +17,13 @@ from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.gpus import server_gpus, stored_with_other_gpus
 from kveval.workflow.planning.plan import Plan
-from kveval.workflow.planning.reuse_table import HEADER, device_notes, overflow_notes, pinned_notes, reuse_rows
+from kveval.workflow.planning.reuse_table import (
+    HEADER,
+    device_notes,
+    overflow_notes,
+    pinned_notes,
+    reuse_rows,
+)
 from kveval.workflow.planning.stored import StoreIndex
 from kveval.workflow.planning.tier_sizes import tier_size_lines
 
@@ -34,7 +40,9 @@ class PlanText:
     None if not known.
     """
 
-    def __init__(self, plan: Plan, store: StoreIndex, cpus: int, memory: int | None = None) -> None:
+    def __init__(
+        self, plan: Plan, store: StoreIndex, cpus: int, memory: int | None = None
+    ) -> None:
         self.plan = plan
         self.store = store
         self.cpus = cpus
@@ -43,7 +51,10 @@ class PlanText:
     @cached_property
     def costs(self) -> dict[Cell, Cost]:
         """Cell to be measured -> the cost of one of its runs."""
-        return {cell: cost(self.plan.specification(cell), self.store) for cell in self.plan.to_measure}
+        return {
+            cell: cost(self.plan.specification(cell), self.store)
+            for cell in self.plan.to_measure
+        }
 
     def lines(self) -> Iterator[str]:
         """Yield the plan, line by line."""
@@ -57,10 +68,20 @@ class PlanText:
             f"{counted(len(self.plan.config.cells), 'cell')}, {counted(len(runs), 'run')}: {states['there']} measured,"
             f" {states['adopt']} in the store, {states['measure']} to be measured"
         )
-        for reason, count in Counter(run.reason for run in self.plan.of("adopt")).items():
+        for reason, count in Counter(
+            run.reason for run in self.plan.of("adopt")
+        ).items():
             yield f"  adopted: {counted(count, 'run')} ({reason})"
         yield from server_gpus(self.plan)
-        parts = (self._searched, self._measured, self._other_gpus, self._order, self._reuse, self._short, self._bridges)
+        parts = (
+            self._searched,
+            self._measured,
+            self._other_gpus,
+            self._order,
+            self._reuse,
+            self._short,
+            self._bridges,
+        )
         for part in parts:
             yield from part()
         warnings = [*map(sentence, self.plan.config.warnings), *self._beyond_memory()]
@@ -74,12 +95,21 @@ class PlanText:
         """
         if self.memory is None or self.plan.config.campaign.engine != "local":
             return
-        needs = {cell: memory_bytes(self.plan.specification(cell)) for cell in self.plan.config.cells}
-        beyond = {cell: needed for cell, needed in needs.items() if needed > self.memory}
+        needs = {
+            cell: memory_bytes(self.plan.specification(cell))
+            for cell in self.plan.config.cells
+        }
+        beyond = {
+            cell: needed for cell, needed in needs.items() if needed > self.memory
+        }
         if not beyond:
             return
         cell, needed = max(beyond.items(), key=itemgetter(1))
-        more = f" (and {counted(len(beyond) - 1, 'other cell')})" if len(beyond) > 1 else ""
+        more = (
+            f" (and {counted(len(beyond) - 1, 'other cell')})"
+            if len(beyond) > 1
+            else ""
+        )
         yield (
             f"{cell.path}{more} keeps {memory_text(needed)} of KV cache in host memory, and this host has"
             f" {memory_text(self.memory)}: its measurement will be refused here"
@@ -89,7 +119,9 @@ class PlanText:
         """Yield the cells that are stored with another number of GPUs a server, and the line that keeps them."""
         for gpus, cells in stored_with_other_gpus(self.plan, self.store).items():
             names = [cell.path for cell in cells]
-            shown = ", ".join(names[:_NEXT]) + (f" and {len(names) - _NEXT} more" if len(names) > _NEXT else "")
+            shown = ", ".join(names[:_NEXT]) + (
+                f" and {len(names) - _NEXT} more" if len(names) > _NEXT else ""
+            )
             yield ""
             yield (
                 f"{counted(len(cells), 'cell')} to be measured {'is' if len(cells) == 1 else 'are'} in the store with"
@@ -100,7 +132,10 @@ class PlanText:
     def _searched(self) -> Iterator[str]:
         if not self.plan.pilots:
             return
-        each = [cost(self.plan.pilot_specification(cell), self.store) for cell in self.plan.pilots]
+        each = [
+            cost(self.plan.pilot_specification(cell), self.store)
+            for cell in self.plan.pilots
+        ]
         hours = sum(one.seconds for one in each) / 3600
         yield ""
         yield (
@@ -114,8 +149,13 @@ class PlanText:
         cells = self.plan.to_measure
         if not cells:
             return
-        hours = sum(self.costs[cell].seconds * len(runs) for cell, runs in cells.items()) / 3600
-        gpu_hours = sum(self.costs[cell].gpu_hours * len(runs) for cell, runs in cells.items())
+        hours = (
+            sum(self.costs[cell].seconds * len(runs) for cell, runs in cells.items())
+            / 3600
+        )
+        gpu_hours = sum(
+            self.costs[cell].gpu_hours * len(runs) for cell, runs in cells.items()
+        )
         workload = self.plan.specification(next(iter(cells))).workload
         bytes_each, seen = disk(workload, self.store, self.cpus)
         total = size_text(bytes_each * sum(map(len, cells.values())))
@@ -126,10 +166,24 @@ class PlanText:
         )
         rows: list[tuple[str, ...]] = [("cell", "runs", "h", "GPU h", "why", "times")]
         for cell, runs in list(cells.items())[:_ROWS]:
-            one, numbers = self.costs[cell], ", ".join(str(number) for number in sorted(run.run for run in runs))
-            all_hours = f"{one.seconds * len(runs) / 3600:.2f}", f"{one.gpu_hours * len(runs):.2f}"
+            one, numbers = (
+                self.costs[cell],
+                ", ".join(str(number) for number in sorted(run.run for run in runs)),
+            )
+            all_hours = (
+                f"{one.seconds * len(runs) / 3600:.2f}",
+                f"{one.gpu_hours * len(runs):.2f}",
+            )
             reasons = "; ".join(dict.fromkeys(run.reason for run in runs))
-            rows.append((cell.path, numbers, *all_hours, reasons, f"{one.start_s:.0f} s {one.basis}"))
+            rows.append(
+                (
+                    cell.path,
+                    numbers,
+                    *all_hours,
+                    reasons,
+                    f"{one.start_s:.0f} s {one.basis}",
+                )
+            )
         yield from (f"  {line}" for line in aligned(rows))
         if len(cells) > _ROWS:
             yield f"  ... and {len(cells) - _ROWS} more cells, in the table"
@@ -159,13 +213,21 @@ class PlanText:
         yield from tier_size_lines(self.plan.config, self.store)
 
     def _short(self) -> Iterator[str]:
-        known = [cell for cell in self.plan.to_measure if self.plan.config.pilot(cell) not in self.plan.pilots]
+        known = [
+            cell
+            for cell in self.plan.to_measure
+            if self.plan.config.pilot(cell) not in self.plan.pilots
+        ]
         found, unknown = shortages(map(self.plan.specification, known), self.store)
         if found:
             yield ""
             yield "Levels too short for some of the metrics:"
         for entry in found:
-            enough = "" if entry.seconds is None else f"; {entry.seconds:.0f} s would be enough"
+            enough = (
+                ""
+                if entry.seconds is None
+                else f"; {entry.seconds:.0f} s would be enough"
+            )
             yield f"  {entry.model}, level {entry.level}: {entry.lacks}{enough}"
         if unknown:
             yield ""
@@ -200,11 +262,24 @@ class PlanText:
         """Write a CSV with one row per run, in the order of measuring."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["order", "model", "scenario", "cpu_blocks", *_OF_RUN, *_COSTS], restval="")
+            writer = csv.DictWriter(
+                file,
+                ["order", "model", "scenario", "cpu_blocks", *_OF_RUN, *_COSTS],
+                restval="",
+            )
             writer.writeheader()
             for number, run in enumerate(self.plan.runs, start=1):
-                row = {"order": number, "model": run.cell.model, "scenario": run.cell.scenario}
-                row |= {"cpu_blocks": run.cell.cpu_blocks, **{name: getattr(run, name) for name in _OF_RUN}}
+                row = {
+                    "order": number,
+                    "model": run.cell.model,
+                    "scenario": run.cell.scenario,
+                }
+                row |= {
+                    "cpu_blocks": run.cell.cpu_blocks,
+                    **{name: getattr(run, name) for name in _OF_RUN},
+                }
                 if run.state == "measure":
-                    row |= {name: getattr(self.costs[run.cell], name) for name in _COSTS}
+                    row |= {
+                        name: getattr(self.costs[run.cell], name) for name in _COSTS
+                    }
                 writer.writerow(row)

@@ -27,12 +27,16 @@ def tier_size_lines(config: Config, store: StoreIndex) -> Iterator[str]:
     At most four lines per model. Levels beyond a total of a million blocks are left out, and a line says so.
     """
     lines: list[str] = []
-    for model, found in itertools.groupby(level_curves(config, store, _MOST_BLOCKS), attrgetter("model")):
+    for model, found in itertools.groupby(
+        level_curves(config, store, _MOST_BLOCKS), attrgetter("model")
+    ):
         levels = list(found)
         known = [curves for curves in levels if curves.cells]
         lines += _model_lines(config, known)
         if left_out := len(levels) - len(known):
-            lines.append(f"  {model}: {left_out} of {len(levels)} levels have too many requests for this summary")
+            lines.append(
+                f"  {model}: {left_out} of {len(levels)} levels have too many requests for this summary"
+            )
     if lines:
         yield ""
         yield "What tiers add to the device, computed from the requests (in detail: snakemake curve)"
@@ -40,32 +44,56 @@ def tier_size_lines(config: Config, store: StoreIndex) -> Iterator[str]:
 
 
 def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
-    each = [(cell, one.adds_points) for curves in found for cell, one in curves.cells.items() if cell.cpu_blocks]
+    each = [
+        (cell, one.adds_points)
+        for curves in found
+        for cell, one in curves.cells.items()
+        if cell.cpu_blocks
+    ]
     ladder = sorted(
-        {cell for cell, points in each if points is not None}, key=lambda one: (one.scenario, one.cpu_blocks)
+        {cell for cell, points in each if points is not None},
+        key=lambda one: (one.scenario, one.cpu_blocks),
     )
     if not ladder:
         return
-    adds = {cell: [points for one, points in each if one == cell and points is not None] for cell in ladder}
+    adds = {
+        cell: [points for one, points in each if one == cell and points is not None]
+        for cell in ladder
+    }
     best = max(found, key=_gain)
     unit = workloads.level_unit(config.workload.specification)
     where = f"{best.level} {unit}" if len(found) == 1 else f"{len(found)} levels"
-    alone = _span([100 * share for curves in found if (share := curves.widest.alone) is not None])
+    alone = _span(
+        [100 * share for curves in found if (share := curves.widest.alone) is not None]
+    )
     listed = _listed([f"{_name(cell)} +{_span(adds[cell])}" for cell in ladder])
     yield f"  {best.model}, {where}: the device serves {alone} %; tiers add, in points: {listed}"
     knee = _knee(config, best)
     useless = [cell for cell in ladder if max(adds[cell]) < NOTHING_POINTS]
     if useless:
-        reuses = (reuse for cell in useless for reuse in reuse_of(config.specification(cell)))
-        outgrown = any(reuse.demand.in_use_tokens is not None and reuse.overflows for reuse in reuses)
+        reuses = (
+            reuse for cell in useless for reuse in reuse_of(config.specification(cell))
+        )
+        outgrown = any(
+            reuse.demand.in_use_tokens is not None and reuse.overflows
+            for reuse in reuses
+        )
         but = " (apart from what preempted requests find)" if outgrown else ""
         more = knee or "no tier of any size serves more"
         yield f"    no more than the device alone{but}: {_listed(map(_name, useless))}; {more}"
     alike = []
     for smaller, larger in itertools.pairwise(ladder):
-        beyond = [one - other for one, other in zip(adds[larger], adds[smaller], strict=True)]
-        if smaller.scenario == larger.scenario and smaller not in useless and max(beyond) < NOTHING_POINTS:
-            alike.append(f"{_name(larger)}, {_span(beyond)} points beyond {smaller.cpu_blocks:,} blocks")
+        beyond = [
+            one - other for one, other in zip(adds[larger], adds[smaller], strict=True)
+        ]
+        if (
+            smaller.scenario == larger.scenario
+            and smaller not in useless
+            and max(beyond) < NOTHING_POINTS
+        ):
+            alike.append(
+                f"{_name(larger)}, {_span(beyond)} points beyond {smaller.cpu_blocks:,} blocks"
+            )
     if alike:
         yield f"    add no more: {_listed(alike, '; ')}"
     if knee and not useless:
@@ -83,9 +111,14 @@ def _knee(config: Config, curves: LevelCurves) -> str:
     found = curves.widest
     if found.tier is None or _gain(curves) < NOTHING_POINTS:
         return ""
-    sizes = [_rounded(size / found.usable[0] / BLOCK_TOKENS) for _, size in needed_sizes(found.tier, _KNEE)]
+    sizes = [
+        _rounded(size / found.usable[0] / BLOCK_TOKENS)
+        for _, size in needed_sizes(found.tier, _KNEE)
+    ]
     model = config.specification(next(iter(curves.cells))).model
-    amounts = " and ".join(f"{gib(size * BLOCK_TOKENS * model.kv_bytes_per_token):.2g}" for size in sizes)
+    amounts = " and ".join(
+        f"{gib(size * BLOCK_TOKENS * model.kv_bytes_per_token):.2g}" for size in sizes
+    )
     parts = " and ".join(f"{100 * part:.0f}" for part in _KNEE)
     of_any = f"{_gain(curves):.1f} points that a tier of any size adds"
     return f"cpu_blocks: {sizes} ({amounts} GiB) add {parts} % of the {of_any}"

@@ -17,7 +17,15 @@ from typing import Any
 from kveval.host.errors import Failure
 from kveval.host.files import clock_s, last_change_s, make_folder
 from kveval.host.findings import aligned
-from kveval.store.entries import PRUNED, Contents, StoreEntry, contents, pointers, size_text, written_s
+from kveval.store.entries import (
+    PRUNED,
+    Contents,
+    StoreEntry,
+    contents,
+    pointers,
+    size_text,
+    written_s,
+)
 from kveval.store.lock import abandoned, store_lock
 from kveval.store.run_file import IMPORTED
 from kveval.store.store import SUMS, Store
@@ -95,23 +103,46 @@ class Pruning:
         rows = [("what", "size", "days", "run", "why", "where")]
         for one in sorted(self.candidates, key=lambda one: (one.kind, -one.bytes)):
             why = KINDS[one.kind]
-            rows.append((one.kind, size_text(one.bytes), f"{one.days:.0f}", one.label, why, str(one.entry.place)))
+            rows.append(
+                (
+                    one.kind,
+                    size_text(one.bytes),
+                    f"{one.days:.0f}",
+                    one.label,
+                    why,
+                    str(one.entry.place),
+                )
+            )
         total = size_text(sum(one.bytes for one in self.candidates))
         found = [*aligned(rows), "", f"{len(self.candidates)} entries, {total}"]
         lines = found if self.candidates else ["Nothing to prune."]
-        lines += [f"kept: {one.entry.place}: {_STAYS[one.code].format(place=one.place)}" for one in self.spared]
+        lines += [
+            f"kept: {one.entry.place}: {_STAYS[one.code].format(place=one.place)}"
+            for one in self.spared
+        ]
         unknown = "cannot be read, so its references are not known"
         lines += [f"{unknown}: {name}: {why}" for name, why in self.unreadable.items()]
         return "\n".join(lines)
 
 
 def plan_pruning(
-    store: Store, workflows: Sequence[Workflow], kinds: Collection[str] = tuple(KINDS), older_than_days: float = 0.0
+    store: Store,
+    workflows: Sequence[Workflow],
+    kinds: Collection[str] = tuple(KINDS),
+    older_than_days: float = 0.0,
 ) -> Pruning:
     """Return what may be deleted: entries of these kinds that were finished at least `older_than_days` ago."""
-    pruning = Pruning(unreadable={name: why for flow in workflows for name, why in flow.wanted.unreadable.items()})
+    pruning = Pruning(
+        unreadable={
+            name: why
+            for flow in workflows
+            for name, why in flow.wanted.unreadable.items()
+        }
+    )
     now = clock_s(store.root)
-    for kind, entry in _unreferred(contents(store.root), workflows, _pointed(store, workflows)):
+    for kind, entry in _unreferred(
+        contents(store.root), workflows, _pointed(store, workflows)
+    ):
         days = max(0.0, now - written_s(entry)) / _DAY_S
         if kind not in kinds or days < older_than_days:
             continue
@@ -119,7 +150,9 @@ def plan_pruning(
         if code:
             pruning.spared.append(Spared(entry, code))
         else:
-            pruning.candidates.append(Candidate(kind, entry, entry.label, entry.bytes(), days))
+            pruning.candidates.append(
+                Candidate(kind, entry, entry.label, entry.bytes(), days)
+            )
     return pruning
 
 
@@ -138,9 +171,13 @@ def prune(
     with store_lock(store.root, exclusive=True):
         pruning = plan_pruning(store, workflows, kinds, older_than_days)
         if pruning.unreadable:
-            names = "; ".join(f"{name}: {why}" for name, why in pruning.unreadable.items())
+            names = "; ".join(
+                f"{name}: {why}" for name, why in pruning.unreadable.items()
+            )
             said = f"these campaigns cannot be read, so their references are not known and nothing is deleted: {names}"
-            raise PruneError(said, code="references_unknown", campaigns=[*pruning.unreadable])
+            raise PruneError(
+                said, code="references_unknown", campaigns=[*pruning.unreadable]
+            )
         moved = [_moved(store, one) for one in pruning.candidates]
         time.sleep(grace_s if any(moved) else 0.0)
         pointed = _pointed(store, workflows)
@@ -155,7 +192,9 @@ def prune(
                 if not taken:
                     make_folder(entry.place.parent, store.root)
                     place.rename(entry.place)
-                pruning.spared.append(Spared(one.entry, "place_taken" if taken else "referred_to"))
+                pruning.spared.append(
+                    Spared(one.entry, "place_taken" if taken else "referred_to")
+                )
                 continue
             shutil.rmtree(place, ignore_errors=True)
             if place.exists():
@@ -166,26 +205,46 @@ def prune(
     return Pruning(gone, pruning.spared)
 
 
-def workflows(folder: Path, catalogues: Path, campaign: Path | Mapping[str, Any], also: object = ()) -> list[Workflow]:
+def workflows(
+    folder: Path,
+    catalogues: Path,
+    campaign: Path | Mapping[str, Any],
+    also: object = (),
+) -> list[Workflow]:
     """Return the workflow that works in `folder`, with the campaign that was asked for, and others with the same store.
 
     `catalogues`: its folder config; `also`: further campaign files, or folders of other copies of the workflow with
     campaigns, catalogues and results of their own. Raises PruneError for a path that is neither.
     """
-    paths = [Path(str(path)) for path in (also if isinstance(also, list | tuple) else [also])]
-    unknown = [path for path in paths if not (path.is_file() or (path / "config").is_dir())]
+    paths = [
+        Path(str(path)) for path in (also if isinstance(also, list | tuple) else [also])
+    ]
+    unknown = [
+        path for path in paths if not (path.is_file() or (path / "config").is_dir())
+    ]
     if unknown:
         said = f"prune_also names {unknown[0]}: neither a campaign's file nor a copy of the workflow"
         raise PruneError(said, code="unknown_path", path=unknown[0])
-    own = [*campaign_files(catalogues), campaign, *(path for path in paths if path.is_file())]
+    own = [
+        *campaign_files(catalogues),
+        campaign,
+        *(path for path in paths if path.is_file()),
+    ]
     others = [path for path in paths if path.is_dir()]
     return [
         Workflow(folder, references(own, catalogues)),
-        *(Workflow(other, references(campaign_files(other / "config"), other / "config")) for other in others),
+        *(
+            Workflow(
+                other, references(campaign_files(other / "config"), other / "config")
+            )
+            for other in others
+        ),
     ]
 
 
-def prune_as_asked(store: Store, using: Sequence[Workflow], asked: object, days: object) -> str:
+def prune_as_asked(
+    store: Store, using: Sequence[Workflow], asked: object, days: object
+) -> str:
     """Show what may be deleted, or delete it, as `snakemake prune` does; return the text to print.
 
     `asked`, `days`: the values of `--config prune=... prune_days=...`. Raises PruneError for values that make no sense.
@@ -194,7 +253,9 @@ def prune_as_asked(store: Store, using: Sequence[Workflow], asked: object, days:
     try:
         older_than_days = float(str(days))
     except ValueError:
-        raise PruneError(f"prune_days={days} is not a number of days", code="no_number", days=days) from None
+        raise PruneError(
+            f"prune_days={days} is not a number of days", code="no_number", days=days
+        ) from None
     if kinds:
         pruned = prune(store, using, kinds, older_than_days)
         return f"Deleted:\n{pruned.text()}" if pruned.candidates else pruned.text()
@@ -215,7 +276,12 @@ def kinds_of(asked: object) -> Collection[str]:
     """
     if asked is None:
         return ()
-    words = [str(word).strip() for word in (asked if isinstance(asked, list | tuple) else str(asked).split(","))]
+    words = [
+        str(word).strip()
+        for word in (
+            asked if isinstance(asked, list | tuple) else str(asked).split(",")
+        )
+    ]
     if words == ["delete"]:
         return tuple(KINDS)
     unknown = [word for word in words if word not in KINDS]
@@ -230,21 +296,35 @@ def _unreferred(
 ) -> Iterable[tuple[str, StoreEntry]]:
     for entry in found.measurements:
         if not _referred(entry, entry.place, workflows, pointed):
-            yield ("import" if entry.facts.get("engine") == IMPORTED else "measurement"), entry
+            yield (
+                ("import" if entry.facts.get("engine") == IMPORTED else "measurement"),
+                entry,
+            )
     for kind in ("failed", "damaged", "partial", "incoming", "pruned"):
         for entry in getattr(found, kind):
             yield kind, entry
 
 
-def _referred(entry: StoreEntry, place: Path, workflows: Iterable[Workflow], pointed: Collection[str]) -> bool:
+def _referred(
+    entry: StoreEntry,
+    place: Path,
+    workflows: Iterable[Workflow],
+    pointed: Collection[str],
+) -> bool:
     """Return whether anything refers to an entry whose files are in `place` at the moment."""
     facts = StoreEntry(place, None, None).facts
-    wanted = any(flow.wanted.wanting(entry.measurement, entry.run, facts) for flow in workflows)
+    wanted = any(
+        flow.wanted.wanting(entry.measurement, entry.run, facts) for flow in workflows
+    )
     return wanted or os.path.realpath(entry.place) in pointed
 
 
 def _pointed(store: Store, workflows: Iterable[Workflow]) -> set[str]:
-    links = (link for flow in workflows for link in pointers(flow.wanted.roots(flow.folder), store.root, flow.folder))
+    links = (
+        link
+        for flow in workflows
+        for link in pointers(flow.wanted.roots(flow.folder), store.root, flow.folder)
+    )
     return {os.path.realpath(link.place) for link in links if link.place is not None}
 
 
@@ -258,7 +338,9 @@ def _spared(kind: str, entry: StoreEntry, now: float) -> str:
     silent_s = now - last_change_s(entry.place)
     if kind == "partial":
         return "" if abandoned(entry.place) or silent_s > _SILENT_S else "in_progress"
-    if kind == "incoming" or (kind in ("measurement", "import") and not (entry.place / SUMS).exists()):
+    if kind == "incoming" or (
+        kind in ("measurement", "import") and not (entry.place / SUMS).exists()
+    ):
         return "" if silent_s > _SILENT_S else "arriving"
     if kind in ("measurement", "import") and silent_s < _YOUNG_S:
         return "young"
@@ -286,7 +368,11 @@ def _origin(store: Store, place: Path) -> Path:
 
 
 def _remove_empty_folders(store: Store) -> None:
-    for folder in [*store.root.glob("*"), *(store.root / PRUNED).glob("*"), store.root / PRUNED]:
+    for folder in [
+        *store.root.glob("*"),
+        *(store.root / PRUNED).glob("*"),
+        store.root / PRUNED,
+    ]:
         if folder.is_dir() and folder.name not in ("partial", "failed"):
             with contextlib.suppress(OSError):
                 folder.rmdir()

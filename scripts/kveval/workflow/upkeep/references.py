@@ -27,25 +27,44 @@ class References:
 
     def roots(self, workflow: Path) -> list[Path]:
         """Return the folders below which pointers lie, none of them within another."""
-        inner = {name for name in self.results for other in self.results if name.startswith(f"{other}/")}
+        inner = {
+            name
+            for name in self.results
+            for other in self.results
+            if name.startswith(f"{other}/")
+        }
         return [workflow / name for name in sorted(self.results - inner)]
 
-    def wanting(self, measurement: str | None, run: int | None, facts: Mapping[str, Any]) -> list[str]:
+    def wanting(
+        self, measurement: str | None, run: int | None, facts: Mapping[str, Any]
+    ) -> list[str]:
         """Return the cells and campaigns that want a run, by its id, or by the tree that it was imported from."""
         if facts.get("engine") == IMPORTED:
             return self.trees.get(str(facts.get("tree")), [])
-        found, cell = self.runs.get((measurement or "", run or 0), []), facts.get("cell")
-        names = [cell.get(key) for key in ("model", "scenario", "cpu_blocks")] if isinstance(cell, dict) else []
+        found, cell = (
+            self.runs.get((measurement or "", run or 0), []),
+            facts.get("cell"),
+        )
+        names = (
+            [cell.get(key) for key in ("model", "scenario", "cpu_blocks")]
+            if isinstance(cell, dict)
+            else []
+        )
         return found or self.searched.get("/".join(map(str, names)), [])
 
 
 def campaign_files(config: Path) -> list[Path]:
     """Return the campaign files of a copy of the workflow, in its folder `config`: config.yaml and campaigns/*.yaml."""
     default = config / "config.yaml"
-    return [*([default] if default.exists() else []), *sorted((config / "campaigns").glob("*.yaml"))]
+    return [
+        *([default] if default.exists() else []),
+        *sorted((config / "campaigns").glob("*.yaml")),
+    ]
 
 
-def references(campaigns: Iterable[Path | Mapping[str, Any]], catalogues: Path) -> References:
+def references(
+    campaigns: Iterable[Path | Mapping[str, Any]], catalogues: Path
+) -> References:
     """Read campaigns, given by their files or their values, and return what they refer to.
 
     `catalogues` is the folder of models.yaml and the others.
@@ -59,7 +78,9 @@ def references(campaigns: Iterable[Path | Mapping[str, Any]], catalogues: Path) 
     return found
 
 
-def _add_campaign(found: References, campaign: Path | Mapping[str, Any], catalogues: Path) -> None:
+def _add_campaign(
+    found: References, campaign: Path | Mapping[str, Any], catalogues: Path
+) -> None:
     try:
         config = load_config(campaign, catalogues)
     except ConfigError as error:
@@ -71,8 +92,12 @@ def _add_campaign(found: References, campaign: Path | Mapping[str, Any], catalog
     for tree in config.imports:
         found.trees.setdefault(tree.path, []).append(f"imported by {name}")
     for cell in config.cells:
-        for wanted_cell in {cell.path, pilot.path} if (pilot := config.pilot(cell)) else ():
-            found.searched.setdefault(wanted_cell, []).append(f"{wanted_cell} of {name}")
+        for wanted_cell in (
+            {cell.path, pilot.path} if (pilot := config.pilot(cell)) else ()
+        ):
+            found.searched.setdefault(wanted_cell, []).append(
+                f"{wanted_cell} of {name}"
+            )
         measurement = config.measurement_id(cell)
         for run in config.runs_of(cell):
             wanted = found.runs.setdefault((measurement, run), [])

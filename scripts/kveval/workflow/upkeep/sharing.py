@@ -27,7 +27,9 @@ def share_run(pointer: Path, shared: Path, description: Path, raw: Path) -> None
     shutil.copyfile(place / RUN, description)
     content = json.loads(pointer.read_text())
     write_json(
-        shared, {name: value for name, value in content.items() if name != "path"} | {BESIDE: description.parent.name}
+        shared,
+        {name: value for name, value in content.items() if name != "path"}
+        | {BESIDE: description.parent.name},
     )
 
 

@@ -17,7 +17,15 @@ from kveval.host.files import clock_s, last_change_s, sha256_file
 from kveval.host.findings import Finding
 from kveval.spec.servers.registry import wrong_answers
 from kveval.store.derived import damage_in, derived_files, remove_derived
-from kveval.store.entries import Contents, Pointer, Verdict, contents, judge, pointers, size_text
+from kveval.store.entries import (
+    Contents,
+    Pointer,
+    Verdict,
+    contents,
+    judge,
+    pointers,
+    size_text,
+)
 from kveval.store.store import SUMS, Store, key_of
 from kveval.workflow.upkeep.references import References
 
@@ -41,11 +49,17 @@ class Checked:
         """Return the table, and what is measured again."""
         lines = [findings.table(self.findings)]
         if self.again:
-            lines += ["", "The next run measures again, or imports:", *(f"  {run}" for run in self.again)]
+            lines += [
+                "",
+                "The next run measures again, or imports:",
+                *(f"  {run}" for run in self.again),
+            ]
         return "\n".join(lines)
 
 
-def verify_store(store: Store, workflow: Path, wanted: References, threads: int | None = None) -> Checked:
+def verify_store(
+    store: Store, workflow: Path, wanted: References, threads: int | None = None
+) -> Checked:
     """Check every entry of a store, every pointer of a workflow's folder to it and every table; add what has arrived.
 
     `wanted`: what the workflow's campaigns refer to; `threads`: how many hash files, by default the number of CPUs.
@@ -55,7 +69,9 @@ def verify_store(store: Store, workflow: Path, wanted: References, threads: int 
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         _take_in(store, pool, checked)
         found = contents(store.root)
-        verdicts = list(pool.map(lambda entry: judge(entry, store.arriving), found.measurements))
+        verdicts = list(
+            pool.map(lambda entry: judge(entry, store.arriving), found.measurements)
+        )
         lost = _entries(store, verdicts, checked)
         links = pointers(wanted.roots(workflow), store.root, workflow)
         dead = _links(links, verdicts, checked)
@@ -68,14 +84,23 @@ def verify_store(store: Store, workflow: Path, wanted: References, threads: int 
         f" {len(links) - len(dead)} of {len(links)} pointers; {size_text(sum(v.bytes for v in verdicts))} read in"
         f" {time.monotonic() - began:.1f} s"
     )
-    counts = {"entries": len(verdicts), "sound": len(sound), "imported": sum(verdict.imported for verdict in sound)}
+    counts = {
+        "entries": len(verdicts),
+        "sound": len(sound),
+        "imported": sum(verdict.imported for verdict in sound),
+    }
     counts |= {"pointers": len(links), "dead_pointers": len(dead)}
-    checked.findings.insert(0, findings.ok(store.root.as_posix(), said, "checked", **counts))
+    checked.findings.insert(
+        0, findings.ok(store.root.as_posix(), said, "checked", **counts)
+    )
     return checked
 
 
 def runs_again(
-    lost: Iterable[Verdict], dead: Iterable[Pointer], verdicts: Iterable[Verdict], wanted: References
+    lost: Iterable[Verdict],
+    dead: Iterable[Pointer],
+    verdicts: Iterable[Verdict],
+    wanted: References,
 ) -> list[str]:
     """Return the runs that campaigns want and the store no longer has, by the campaigns' names for them.
 
@@ -83,32 +108,47 @@ def runs_again(
     if it is of the same hardware.
     """
     sound = [verdict for verdict in verdicts if verdict.state == "sound"]
-    there = {(verdict.entry.measurement, verdict.entry.run, verdict.fingerprint) for verdict in sound}
+    there = {
+        (verdict.entry.measurement, verdict.entry.run, verdict.fingerprint)
+        for verdict in sound
+    }
     anywhere = {key[:2] for key in there}
     labels = {verdict.label for verdict in sound}
     found: dict[tuple[str | None, int | None], list[str]] = {}
     for verdict in lost:
         key = (verdict.entry.measurement, verdict.entry.run)
         if (*key, verdict.fingerprint) not in there:
-            found.setdefault(key, wanted.wanting(*key, verdict.entry.facts) or [verdict.label])
+            found.setdefault(
+                key, wanted.wanting(*key, verdict.entry.facts) or [verdict.label]
+            )
     for link in dead:
         key = (link.measurement, link.run)
         # A pointer that cannot be read still has its path, which names the cell.
-        if key not in anywhere and not (link.measurement is None and link.cell in labels):
+        if key not in anywhere and not (
+            link.measurement is None and link.cell in labels
+        ):
             found.setdefault(key, wanted.wanting(*key, {}) or [link.cell])
     return sorted({text for texts in found.values() for text in texts})
 
 
 def _take_in(store: Store, pool: Executor, checked: Checked) -> None:
     """Move what was copied into `incoming/` and is complete by now to its place."""
-    for verdict in pool.map(lambda entry: judge(entry, store.arriving), contents(store.root).incoming):
+    for verdict in pool.map(
+        lambda entry: judge(entry, store.arriving), contents(store.root).incoming
+    ):
         place = verdict.entry.place
         if verdict.state == "sound":
             there = store.bring_in(place, key_of(verdict.entry.facts))
-            checked.findings.append(findings.ok(verdict.label, f"arrived: {there}", "arrived"))
+            checked.findings.append(
+                findings.ok(verdict.label, f"arrived: {there}", "arrived")
+            )
         elif verdict.bytes:
             said = f"{place} is damaged or incomplete: {verdict.reason}"
-            checked.findings.append(findings.warning(verdict.label, said, verdict.fix or COPY_AGAIN, "not_whole"))
+            checked.findings.append(
+                findings.warning(
+                    verdict.label, said, verdict.fix or COPY_AGAIN, "not_whole"
+                )
+            )
         elif clock_s(store.root) - last_change_s(place) > store.settled_s:
             _remove_empty(place)
 
@@ -122,35 +162,60 @@ def _remove_empty(folder: Path) -> None:
         folder.parent.rmdir()
 
 
-def _entries(store: Store, verdicts: Sequence[Verdict], checked: Checked) -> list[Verdict]:
+def _entries(
+    store: Store, verdicts: Sequence[Verdict], checked: Checked
+) -> list[Verdict]:
     """Add findings on wrong entries, set the damaged ones aside and return them."""
     lost = []
     for verdict in verdicts:
-        place, done, fix, judged = verdict.entry.place, "it stays where it is", verdict.fix, findings.error
+        place, done, fix, judged = (
+            verdict.entry.place,
+            "it stays where it is",
+            verdict.fix,
+            findings.error,
+        )
         if verdict.state == "damaged":
             lost.append(verdict)
             aside = store.set_aside(place, verdict.reason)
-            done, fix = f"set aside as {aside}" if aside else "this user may not set it aside; it is not adopted", ""
+            done, fix = (
+                f"set aside as {aside}"
+                if aside
+                else "this user may not set it aside; it is not adopted",
+                "",
+            )
         elif verdict.state == "arriving":
-            done, fix = "it is not adopted: it is still being copied, or its copying was interrupted", COPY_AGAIN
+            done, fix = (
+                "it is not adopted: it is still being copied, or its copying was interrupted",
+                COPY_AGAIN,
+            )
             judged = findings.warning
         if verdict.state != "sound":
             told = {"reason": verdict.code, "files": verdict.wrong}
             said = f"{place}: {verdict.reason}; {done}"
-            checked.findings.append(judged(verdict.label, said, fix, verdict.state, **told))
+            checked.findings.append(
+                judged(verdict.label, said, fix, verdict.state, **told)
+            )
         reason = wrong_answers(verdict.entry.facts.get("specification") or {})
         if reason:
             said = f"{place}: invalid, a known defect of this workflow: {reason}; no cell of today refers to it"
             fix = "measure the cell again; snakemake prune removes the run"
-            checked.findings.append(findings.warning(verdict.label, said, fix, "wrong_answers"))
+            checked.findings.append(
+                findings.warning(verdict.label, said, fix, "wrong_answers")
+            )
         if verdict.extra:
             said = f"{place}: {_few(verdict.extra)} not covered by its checksums; nothing reads that"
             fix = "see who put it there"
-            checked.findings.append(findings.warning(verdict.label, said, fix, "extra_files", files=verdict.extra))
+            checked.findings.append(
+                findings.warning(
+                    verdict.label, said, fix, "extra_files", files=verdict.extra
+                )
+            )
     return lost
 
 
-def _links(links: Iterable[Pointer], verdicts: Iterable[Verdict], checked: Checked) -> list[Pointer]:
+def _links(
+    links: Iterable[Pointer], verdicts: Iterable[Verdict], checked: Checked
+) -> list[Pointer]:
     """Remove pointers to what is not there, or not what they say, and return them: the next run makes them again."""
     known = {os.path.realpath(verdict.entry.place): verdict for verdict in verdicts}
     dead = []
@@ -163,7 +228,11 @@ def _links(links: Iterable[Pointer], verdicts: Iterable[Verdict], checked: Check
         said, code = wrong
         if said:
             said = f"{link.path} {said}; removed"
-            checked.findings.append(findings.error(link.cell, said, REPORT, f"pointer_{code}", path=link.path))
+            checked.findings.append(
+                findings.error(
+                    link.cell, said, REPORT, f"pointer_{code}", path=link.path
+                )
+            )
     return dead
 
 
@@ -176,14 +245,22 @@ def _wrong_link(link: Pointer, known: Mapping[str, Verdict]) -> tuple[str, str] 
         return "cannot be read", "unreadable"
     verdict = known.get(os.path.realpath(link.place))
     if verdict is None:
-        return None if link.place.exists() else (f"points to {link.place}, which no longer exists", "to_nothing")
+        return (
+            None
+            if link.place.exists()
+            else (f"points to {link.place}, which no longer exists", "to_nothing")
+        )
     if verdict.state == "damaged":
         return "", ""
     try:
         matches = link.sha256 in (None, sha256_file(link.place / SUMS))
     except OSError:
         return None
-    return None if matches else (f"points to {link.place}, which now holds another run", "to_another")
+    return (
+        None
+        if matches
+        else (f"points to {link.place}, which now holds another run", "to_another")
+    )
 
 
 def _tables(links: Iterable[Path], pool: Executor, checked: Checked) -> None:
@@ -191,21 +268,41 @@ def _tables(links: Iterable[Path], pool: Executor, checked: Checked) -> None:
     paths = derived_files(links)
     for path, damage in zip(paths, pool.map(damage_in, paths), strict=True):
         if damage is not None:
-            beside = [removed.name for removed in remove_derived(path) if removed != path]
+            beside = [
+                removed.name for removed in remove_derived(path) if removed != path
+            ]
             more = f" with {' and '.join(beside)} of its cell" if beside else ""
-            said = f"{path} cannot be read: {damage}; removed{more}, made again in seconds"
-            checked.findings.append(findings.error("a table", said, REPORT, "table_removed", path=path))
+            said = (
+                f"{path} cannot be read: {damage}; removed{more}, made again in seconds"
+            )
+            checked.findings.append(
+                findings.error("a table", said, REPORT, "table_removed", path=path)
+            )
 
 
 def _rest(found: Contents, checked: Checked) -> None:
     for path in found.strange:
         said = f"{path} does not belong in a store; nothing reads it"
-        checked.findings.append(findings.warning("no entry", said, "see who put it there", "no_entry", path=path))
-    kinds = {"failed": found.failed, "damaged": found.damaged, "partial": found.partial, "pruned": found.pruned}
+        checked.findings.append(
+            findings.warning(
+                "no entry", said, "see who put it there", "no_entry", path=path
+            )
+        )
+    kinds = {
+        "failed": found.failed,
+        "damaged": found.damaged,
+        "partial": found.partial,
+        "pruned": found.pruned,
+    }
     kept = {name: len(entries) for name, entries in kinds.items() if entries}
     if kept:
         said = ", ".join(f"{count} in {name}/" for name, count in kept.items())
-        told = findings.ok("never adopted", f"{said}; snakemake prune shows them", "never_adopted", **kept)
+        told = findings.ok(
+            "never adopted",
+            f"{said}; snakemake prune shows them",
+            "never_adopted",
+            **kept,
+        )
         checked.findings.append(told)
 
 

@@ -14,9 +14,21 @@ from tests.support.fake_cluster import Call, FakeTransport, made, ok, resources,
 
 from kveval.engines.kubernetes.api import client as api_module
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted, Refused, Unreachable
+from kveval.engines.kubernetes.api.errors import (
+    ClusterError,
+    Interrupted,
+    Refused,
+    Unreachable,
+)
 from kveval.engines.kubernetes.api.exec import Execution
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, GATEWAY, GATEWAY_CLASS, POD, POOL, Kind
+from kveval.engines.kubernetes.api.kinds import (
+    CONFIG_MAP,
+    GATEWAY,
+    GATEWAY_CLASS,
+    POD,
+    POOL,
+    Kind,
+)
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Reply
 
 Answer = Reply | Exception
@@ -58,8 +70,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def retrying(*answers: Answer, outage_s: float = 300.0, said: list[str] | None = None) -> Api:
-    return Api(FakeTransport(answering(*answers)), outage_s, None if said is None else said.append)
+def retrying(
+    *answers: Answer, outage_s: float = 300.0, said: list[str] | None = None
+) -> Api:
+    return Api(
+        FakeTransport(answering(*answers)),
+        outage_s,
+        None if said is None else said.append,
+    )
 
 
 # --- patience
@@ -76,7 +94,9 @@ def retrying(*answers: Answer, outage_s: float = 300.0, said: list[str] | None =
     ],
     ids=["refused", "503", "500", "429", "502"],
 )
-def test_an_api_server_that_is_away_is_waited_for(passing: Answer, clock: Clock) -> None:
+def test_an_api_server_that_is_away_is_waited_for(
+    passing: Answer, clock: Clock
+) -> None:
     asking = retrying(passing, passing, passing, ok({"gitVersion": "v1.30"}))
     assert asking.request("GET", "/version").json() == {"gitVersion": "v1.30"}
     assert len(clock.slept) == 3
@@ -87,7 +107,11 @@ def test_a_final_answer_is_not_asked_for_again(code: int, clock: Clock) -> None:
     asking = retrying(status(code, "Because", "spec.x is wrong"))
     with pytest.raises(Refused) as error:
         asking.request("PATCH", "/api/v1/x")
-    assert (error.value.status, error.value.reason, clock.slept) == (code, "Because", [])
+    assert (error.value.status, error.value.reason, clock.slept) == (
+        code,
+        "Because",
+        [],
+    )
     assert error.value.facts == {
         "server": "https://cluster.test",
         "request": "PATCH /api/v1/x",
@@ -95,13 +119,18 @@ def test_a_final_answer_is_not_asked_for_again(code: int, clock: Clock) -> None:
     }
 
 
-def test_after_the_outage_the_server_and_its_last_answer_are_named(clock: Clock) -> None:
+def test_after_the_outage_the_server_and_its_last_answer_are_named(
+    clock: Clock,
+) -> None:
     said: list[str] = []
     asking = retrying(GONE, outage_s=100.0, said=said)
     with pytest.raises(ClusterError) as error:
         asking.request("GET", "/x")
     assert error.value.code == "no_usable_answer"
-    assert error.value.facts == {"server": "https://cluster.test", "lasted_s": pytest.approx(100)}
+    assert error.value.facts == {
+        "server": "https://cluster.test",
+        "lasted_s": pytest.approx(100),
+    }
     assert error.value.__cause__ is GONE
     assert str(GONE) in str(error.value)
     assert clock.now == pytest.approx(1100.0)
@@ -118,7 +147,12 @@ def test_without_patience_the_first_failure_is_final(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [status(403, "Forbidden"), status(401, "Unauthorized"), Reply(404, {}, b"404 page not found")]
+    "answer",
+    [
+        status(403, "Forbidden"),
+        status(401, "Unauthorized"),
+        Reply(404, {}, b"404 page not found"),
+    ],
 )
 def test_a_server_that_has_just_come_back_may_not_know_its_roles_and_custom_kinds_yet(
     answer: Reply, clock: Clock
@@ -131,12 +165,18 @@ def test_a_server_that_has_just_come_back_may_not_know_its_roles_and_custom_kind
     assert 15 < clock.now - began < 40
 
 
-def test_a_mistake_that_is_answered_like_an_outage_is_not_waited_for(clock: Clock) -> None:
+def test_a_mistake_that_is_answered_like_an_outage_is_not_waited_for(
+    clock: Clock,
+) -> None:
     mistake = 'failed to create typed patch object: .spec.ports: element 0: "protocol"'
     asking = retrying(status(500, "", mistake))
     with pytest.raises(Refused) as error:
         asking.request("PATCH", "/x")
-    assert (error.value.status, error.value.facts["said"], clock.slept) == (500, mistake, [])
+    assert (error.value.status, error.value.facts["said"], clock.slept) == (
+        500,
+        mistake,
+        [],
+    )
 
 
 def test_a_missing_object_is_missing_also_after_an_outage(clock: Clock) -> None:
@@ -146,8 +186,14 @@ def test_a_missing_object_is_missing_also_after_an_outage(clock: Clock) -> None:
     assert len(clock.slept) == 1
 
 
-def test_one_outage_is_told_once_though_several_threads_wait_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("_REMIND_S", 0.5), ("_FIRST_PAUSE_S", 0.02), ("_LONGEST_PAUSE_S", 0.02)):
+def test_one_outage_is_told_once_though_several_threads_wait_for_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, seconds in (
+        ("_REMIND_S", 0.5),
+        ("_FIRST_PAUSE_S", 0.02),
+        ("_LONGEST_PAUSE_S", 0.02),
+    ):
         monkeypatch.setattr(api_module, name, seconds)
     said: list[str] = []
     asking = retrying(GONE, outage_s=0.9, said=said)
@@ -165,8 +211,13 @@ def test_one_outage_is_told_once_though_several_threads_wait_for_its_end(monkeyp
     assert "has not answered for" in said[0]
 
 
-@given(st.lists(st.sampled_from([GONE, status(503, "x"), status(429, "x")]), max_size=30), st.floats(0, 60))
-def test_the_patience_is_never_exceeded(failures: list[Answer], outage_s: float) -> None:
+@given(
+    st.lists(st.sampled_from([GONE, status(503, "x"), status(429, "x")]), max_size=30),
+    st.floats(0, 60),
+)
+def test_the_patience_is_never_exceeded(
+    failures: list[Answer], outage_s: float
+) -> None:
     asking, clock = retrying(*failures, ok({}), outage_s=outage_s), Clock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api_module, "time", clock)
@@ -178,7 +229,11 @@ def test_the_patience_is_never_exceeded(failures: list[Answer], outage_s: float)
 
 
 def test_the_clusters_clock_is_learnt_from_its_answers() -> None:
-    api = Api(FakeTransport(answering(Reply(200, {"Date": "Thu, 01 Jan 2099 00:00:00 GMT"}, b"{}"))))
+    api = Api(
+        FakeTransport(
+            answering(Reply(200, {"Date": "Thu, 01 Jan 2099 00:00:00 GMT"}, b"{}"))
+        )
+    )
     api.get("/version")
     assert api.now().year in (2098, 2099)
 
@@ -187,7 +242,11 @@ def test_the_clusters_clock_is_learnt_from_its_answers() -> None:
 
 
 def test_documents_are_applied_in_the_order_in_which_they_need_each_other() -> None:
-    transport = FakeTransport(lambda call: ok(call.body) if call.method == "PATCH" else status(404, "NotFound"))
+    transport = FakeTransport(
+        lambda call: (
+            ok(call.body) if call.method == "PATCH" else status(404, "NotFound")
+        )
+    )
     documents = [
         made("Deployment", "b", version="apps/v1"),
         made("Deployment", "a", version="apps/v1"),
@@ -206,23 +265,37 @@ def test_documents_are_applied_in_the_order_in_which_they_need_each_other() -> N
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_namespace_that_is_there_is_left_as_it_is(exists: bool) -> None:
     there = ok(made("Namespace", "bench")) if exists else status(404, "NotFound")
-    transport = FakeTransport(lambda call: there if call.method == "GET" else ok(call.body))
+    transport = FakeTransport(
+        lambda call: there if call.method == "GET" else ok(call.body)
+    )
     Api(transport).apply([made("Namespace", "bench")])
     assert any(call.method == "PATCH" for call in transport.calls) is not exists
 
 
 def test_a_refused_document_is_named() -> None:
-    transport = FakeTransport(lambda call: status(422, "Invalid", "spec.replicas: must be positive"))
+    transport = FakeTransport(
+        lambda call: status(422, "Invalid", "spec.replicas: must be positive")
+    )
     with pytest.raises(ClusterError) as error:
         Api(transport).apply([made("Deployment", "server", version="apps/v1")])
-    assert (error.value.code, error.value.status, error.value.reason) == ("not_applied", 422, "Invalid")
+    assert (error.value.code, error.value.status, error.value.reason) == (
+        "not_applied",
+        422,
+        "Invalid",
+    )
     assert error.value.facts["object"] == "Deployment bench/server"
     assert error.value.facts["said"] == "spec.replicas: must be positive"
 
 
-def test_two_writers_at_the_same_moment_are_no_quarrel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_writers_at_the_same_moment_are_no_quarrel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(api_module.time, "sleep", lambda seconds: None)
-    transport = FakeTransport(answering(status(409, "Conflict"), status(409, "Conflict"), ok({"kind": "ConfigMap"})))
+    transport = FakeTransport(
+        answering(
+            status(409, "Conflict"), status(409, "Conflict"), ok({"kind": "ConfigMap"})
+        )
+    )
     assert Api(transport).apply([made("ConfigMap", "c")]) == [{"kind": "ConfigMap"}]
 
 
@@ -231,11 +304,15 @@ def test_a_kind_that_the_cluster_does_not_know_is_named_with_the_remedy() -> Non
     with pytest.raises(ClusterError, match="CustomResourceDefinition") as error:
         Api(FakeTransport()).apply([pool])
     assert error.value.code == "unknown_kind"
-    assert error.value.facts["kind"] == Kind("inference.networking.k8s.io/v1", "InferencePool")
+    assert error.value.facts["kind"] == Kind(
+        "inference.networking.k8s.io/v1", "InferencePool"
+    )
 
 
 def test_a_kind_installed_later_is_found() -> None:
-    answers = answering(status(404, "NotFound"), resources({"inferencepools": "InferencePool"}))
+    answers = answering(
+        status(404, "NotFound"), resources({"inferencepools": "InferencePool"})
+    )
     api = Api(FakeTransport(answers))
     assert not api.serves(POOL)
     assert api.serves(POOL)
@@ -244,14 +321,18 @@ def test_a_kind_installed_later_is_found() -> None:
 def test_a_missing_object_is_none_and_a_forbidden_one_an_error() -> None:
     assert Api(FakeTransport()).read(POD, "p", "bench") is None
     with pytest.raises(Refused) as error:
-        Api(FakeTransport(lambda call: status(403, "Forbidden"))).read(POD, "p", "bench")
+        Api(FakeTransport(lambda call: status(403, "Forbidden"))).read(
+            POD, "p", "bench"
+        )
     assert (error.value.status, error.value.reason) == (403, "Forbidden")
 
 
 def test_deleting_what_is_not_there_or_is_another_one_is_no_error() -> None:
     assert Api(FakeTransport()).delete(CONFIG_MAP, "c", "bench") is False
     transport = FakeTransport(lambda call: status(409, "Conflict"))
-    assert Api(transport).delete(CONFIG_MAP, "c", "bench", uid="of-the-old-one") is False
+    assert (
+        Api(transport).delete(CONFIG_MAP, "c", "bench", uid="of-the-old-one") is False
+    )
     assert transport.calls[0].body["preconditions"] == {"uid": "of-the-old-one"}
     with pytest.raises(Refused):
         Api(transport).delete(CONFIG_MAP, "c", "bench")
@@ -299,14 +380,19 @@ def ended(*frames: bytes | Exception | None) -> tuple[bytes, bytes, int]:
 
 
 def test_a_commands_output_errors_and_exit_code_are_told_apart() -> None:
-    failed = {"status": "Failure", "details": {"causes": [{"reason": "ExitCode", "message": "3"}]}}
+    failed = {
+        "status": "Failure",
+        "details": {"causes": [{"reason": "ExitCode", "message": "3"}]},
+    }
     frames = [b"\1", b"\1one ", b"\2oh", b"\1two", b"\3" + json.dumps(failed).encode()]
     assert ended(*frames) == (b"one two", b"oh", 3)
     assert ended(b"\1\xff\x00\n", b"\xff\1", END) == (b"\xff\x00\n", b"", 0)
 
 
 @pytest.mark.parametrize("end", [None, Unreachable("reset by peer"), TimeoutError()])
-def test_output_whose_end_was_not_told_is_not_taken_for_whole(end: Exception | None) -> None:
+def test_output_whose_end_was_not_told_is_not_taken_for_whole(
+    end: Exception | None,
+) -> None:
     with pytest.raises(Interrupted, match="`cat x`"):
         ended(b"\1half", end)
 
@@ -321,11 +407,15 @@ def test_a_command_that_cannot_run_says_why() -> None:
 
 
 def test_a_command_runs_in_a_container() -> None:
-    done = Api(FakeTransport()).exec("bench", "p", "main", ["sh", "-c", "echo out; echo err >&2; exit 4"])
+    done = Api(FakeTransport()).exec(
+        "bench", "p", "main", ["sh", "-c", "echo out; echo err >&2; exit 4"]
+    )
     assert (done.text, done.stderr, done.returncode) == ("out", b"err\n", 4)
 
 
-def test_only_the_start_of_a_command_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_start_of_a_command_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     transport = FakeTransport()
     run, failures = transport.command, [GONE, GONE]
 
@@ -354,15 +444,24 @@ def kubeconfig(tmp_path: Path, server: str = "http://127.0.0.1:9") -> Path:
         "users": [{"name": "u", "user": {"token": "secret-token"}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
     }
-    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "c", **part}))
+    path.write_text(
+        json.dumps(
+            {"apiVersion": "v1", "kind": "Config", "current-context": "c", **part}
+        )
+    )
     return path
 
 
-def test_a_kubeconfig_that_does_not_do_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kubeconfig_that_does_not_do_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ClusterError, match="get-contexts") as error:
         Api.connect(kubeconfig(tmp_path), "gpu")
     assert error.value.code == "kubeconfig_unusable"
-    assert error.value.facts == {"kubeconfig": str(tmp_path / "kubeconfig"), "context": "gpu"}
+    assert error.value.facts == {
+        "kubeconfig": str(tmp_path / "kubeconfig"),
+        "context": "gpu",
+    }
     with pytest.raises(ClusterError) as error:
         Api.connect("/nowhere")
     assert error.value.code == "kubeconfig_unusable"
@@ -372,13 +471,21 @@ def test_a_kubeconfig_that_does_not_do_is_named(tmp_path: Path, monkeypatch: pyt
 def test_an_unreachable_cluster_is_named_and_its_token_is_not(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"127\.0\.0\.1:9: .*refused") as error:
         Api.connect(kubeconfig(tmp_path), outage_s=0.0).get("/version")
-    assert (error.value.code, error.value.facts["server"]) == ("no_usable_answer", "http://127.0.0.1:9")
+    assert (error.value.code, error.value.facts["server"]) == (
+        "no_usable_answer",
+        "http://127.0.0.1:9",
+    )
     assert "secret-token" not in str(error.value)
 
 
 def test_a_query_is_written_as_the_api_server_reads_it(tmp_path: Path) -> None:
     transport = KubernetesTransport.configured(kubeconfig(tmp_path))
     headers: dict[str, str] = {}
-    url = transport._url("/x", {"command": ["sh", "-c", "a b&c"], "stdout": True, "limit": 3}, headers)
-    assert url == "http://127.0.0.1:9/x?command=sh&command=-c&command=a+b%26c&stdout=true&limit=3"
+    url = transport._url(
+        "/x", {"command": ["sh", "-c", "a b&c"], "stdout": True, "limit": 3}, headers
+    )
+    assert (
+        url
+        == "http://127.0.0.1:9/x?command=sh&command=-c&command=a+b%26c&stdout=true&limit=3"
+    )
     assert headers == {"authorization": "Bearer secret-token"}

@@ -23,7 +23,10 @@ PODS = {
         made("Pod", "starting", spec={"nodeName": "gpu-0"}, status={}),
     ],
     "gateway.networking.k8s.io/gateway-name=inference": [
-        {**made("Pod", "g", spec={}, status={"podIP": "10.1.0.9"}), "metadata": {"name": "g", "annotations": ISTIO}},
+        {
+            **made("Pod", "g", spec={}, status={"podIP": "10.1.0.9"}),
+            "metadata": {"name": "g", "annotations": ISTIO},
+        },
         made("Pod", "another-maker", spec={}, status={"podIP": "10.1.0.8"}),
     ],
 }
@@ -33,7 +36,12 @@ def api(answers: bool = True) -> Api:
     def answer(call: Call) -> Reply:
         if not answers:
             return status(403, "Forbidden")
-        return ok({"items": PODS.get(str(call.query.get("labelSelector")), []), "metadata": {}})
+        return ok(
+            {
+                "items": PODS.get(str(call.query.get("labelSelector")), []),
+                "metadata": {},
+            }
+        )
 
     return Api(FakeTransport(answer), outage_s=0)
 
@@ -46,7 +54,9 @@ def test_the_gpus_of_the_nodes_that_serve_are_found() -> None:
 
 
 def test_a_gateway_is_found_where_its_pods_say_where_their_metrics_are() -> None:
-    assert routes.gateway_urls(api(), "gateways", "inference") == ["http://10.1.0.9:15020/stats/prometheus"]
+    assert routes.gateway_urls(api(), "gateways", "inference") == [
+        "http://10.1.0.9:15020/stats/prometheus"
+    ]
     assert routes.gateway_urls(api(), "gateways", "other") == []
 
 
@@ -57,13 +67,19 @@ def test_what_may_not_be_listed_is_not_found() -> None:
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "metrics").write_text("a 1\n")
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    handler = functools.partial(
+        http.server.SimpleHTTPRequestHandler, directory=str(tmp_path)
+    )
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
 def test_an_endpoint_counts_when_the_recorder_reads_it(url: str) -> None:
     assert routes.reached(place(FakeTransport()), "recorder-0", [f"{url}/metrics"])
-    assert not routes.reached(place(FakeTransport()), "recorder-0", [f"{url}/metrics", f"{url}/none"])
+    assert not routes.reached(
+        place(FakeTransport()), "recorder-0", [f"{url}/metrics", f"{url}/none"]
+    )

@@ -44,7 +44,18 @@ class LeaseServer:
     def __call__(self, call: Call) -> Reply:
         if call.path.endswith("coordination.k8s.io/v1"):
             verbs = ["get", "list", "create", "patch", "delete"]
-            return ok({"resources": [{"name": "leases", "kind": "Lease", "namespaced": True, "verbs": verbs}]})
+            return ok(
+                {
+                    "resources": [
+                        {
+                            "name": "leases",
+                            "kind": "Lease",
+                            "namespaced": True,
+                            "verbs": verbs,
+                        }
+                    ]
+                }
+            )
         if call.method == "POST":
             return self._create(call.body)
         if call.path.endswith("/leases"):
@@ -66,7 +77,10 @@ class LeaseServer:
 
     def _patch(self, change: Mapping[str, Any]) -> Reply:
         assert self.lease is not None
-        if change["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
+        if (
+            change["metadata"]["resourceVersion"]
+            != self.lease["metadata"]["resourceVersion"]
+        ):
             return status(409, "Conflict")
         self.lease["spec"] |= change["spec"]
         self._count()
@@ -76,7 +90,9 @@ class LeaseServer:
 def left_by_a_dead_process() -> LeaseServer:
     dead = subprocess.Popen(["true"])
     dead.wait()
-    return LeaseServer(holder=owner().replace(f"-{owner().split('-')[-2]}-", f"-{dead.pid}-"))
+    return LeaseServer(
+        holder=owner().replace(f"-{owner().split('-')[-2]}-", f"-{dead.pid}-")
+    )
 
 
 @pytest.fixture
@@ -103,7 +119,9 @@ def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices() -> N
     server = LeaseServer(holder="elsewhere-1-1")
     said: list[str] = []
     begin = time.monotonic()
-    with leases.held(place(FakeTransport(server)), said.append, MARK, duration_s=0.3) as lease:
+    with leases.held(
+        place(FakeTransport(server)), said.append, MARK, duration_s=0.3
+    ) as lease:
         assert time.monotonic() - begin >= 0.3
         lease.check()
         assert server.lease is not None
@@ -124,7 +142,9 @@ def test_a_lease_that_may_no_longer_be_renewed_is_lost_once_it_has_expired() -> 
     def answer(call: Call) -> Reply:
         return status(403, "Forbidden") if call.method == "PATCH" else server(call)
 
-    with leases.held(place(FakeTransport(answer)), pytest.fail, MARK, duration_s=1) as lease:
+    with leases.held(
+        place(FakeTransport(answer)), pytest.fail, MARK, duration_s=1
+    ) as lease:
         begin = time.monotonic()
         with pytest.raises(leases.LeaseLost) as error:
             while time.monotonic() < begin + 10:
@@ -141,7 +161,9 @@ def test_a_lease_that_nobody_took_during_an_outage_is_still_held() -> None:
     def answer(call: Call) -> Reply:
         return status(503, "ServiceUnavailable") if away else server(call)
 
-    with leases.held(place(FakeTransport(answer)), pytest.fail, MARK, duration_s=0.1) as lease:
+    with leases.held(
+        place(FakeTransport(answer)), pytest.fail, MARK, duration_s=0.1
+    ) as lease:
         away = True
         time.sleep(0.4)
         before, away, begin = server.version, False, time.monotonic()
@@ -154,7 +176,9 @@ def test_a_lease_that_nobody_took_during_an_outage_is_still_held() -> None:
 @pytest.mark.usefixtures("fast")
 def test_a_holder_of_this_host_that_is_gone_is_not_waited_for() -> None:
     begin = time.monotonic()
-    with leases.held(place(FakeTransport(left_by_a_dead_process())), pytest.fail, MARK, duration_s=60):
+    with leases.held(
+        place(FakeTransport(left_by_a_dead_process())), pytest.fail, MARK, duration_s=60
+    ):
         assert time.monotonic() - begin < 10
 
 
@@ -180,8 +204,12 @@ def test_a_takeover_that_is_refused_is_not_repeated(code: int) -> None:
 
 
 @pytest.mark.usefixtures("fast")
-@pytest.mark.parametrize(("method", "code"), [("PATCH", 409), ("PATCH", 404), ("GET", 404)])
-def test_a_lease_that_changes_meanwhile_is_looked_at_again_after_a_pause(method: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("method", "code"), [("PATCH", 409), ("PATCH", 404), ("GET", 404)]
+)
+def test_a_lease_that_changes_meanwhile_is_looked_at_again_after_a_pause(
+    method: str, code: int
+) -> None:
     server, left = left_by_a_dead_process(), [status(code, "Changed")] * 3
 
     def answer(call: Call) -> Reply:
@@ -220,15 +248,22 @@ def test_an_outage_of_the_api_server_makes_no_holder_count_as_dead() -> None:
 
 @pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_job_whose_run_was_taken_over_leaves_the_objects_to_the_other(taken: bool, tmp_path: Path) -> None:
+def test_a_job_whose_run_was_taken_over_leaves_the_objects_to_the_other(
+    taken: bool, tmp_path: Path
+) -> None:
     server = LeaseServer()
     said: list[str] = []
-    objects = Objects(made("Pod", "server", place(FakeTransport()).labels("model-server")))
+    objects = Objects(
+        made("Pod", "server", place(FakeTransport()).labels("model-server"))
+    )
 
     def answer(call: Call) -> Reply:
         return (server if "coordination.k8s.io" in call.path else objects)(call)
 
-    here = place(FakeTransport(answer), Cluster.model_validate({"namespace": "bench", **FULL_SITE}))
+    here = place(
+        FakeTransport(answer),
+        Cluster.model_validate({"namespace": "bench", **FULL_SITE}),
+    )
     with leases.held(here, pytest.fail, MARK) as lease:
         if taken:
             assert server.lease is not None
@@ -247,7 +282,9 @@ def test_only_leases_that_were_renewed_lately_live() -> None:
     server.lease["spec"] |= leases.renewed()
     assert len(leases.living(api, "bench", "spring")) == 1
     # An API server that was away for two minutes could not be told that it lives.
-    stamp = (datetime.now(UTC) - timedelta(seconds=120)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    stamp = (datetime.now(UTC) - timedelta(seconds=120)).strftime(
+        "%Y-%m-%dT%H:%M:%S.%fZ"
+    )
     server.lease["spec"]["renewTime"] = stamp
     assert len(leases.living(api, "bench", "spring")) == 1
     server.lease["spec"]["renewTime"] = "2026-01-01T00:00:00.000000Z"

@@ -29,19 +29,31 @@ from kveval.load.guidellm import Level, LoadError
 from kveval.load.workload import BurstSpec, WorkloadSpec
 
 SPECIFICATION = cells(RELEASES[1])[0]["Qwen3-0.6B/native-offload/10000"]
-SITE = Cluster.model_validate({"namespace": "bench", "address": "service", "schedule_timeout_s": 300})
+SITE = Cluster.model_validate(
+    {"namespace": "bench", "address": "service", "schedule_timeout_s": 300}
+)
 LEVEL = Level(4, 0, 7)
 
 
 def jobs(transport: FakeTransport, **workload: Any) -> LoadJobs:
     specification = SPECIFICATION.with_workload(**workload)
     specification = replace(specification, reset_caches="endpoint")
-    place = RunContext(specification, SITE, 1, "spring", PORTS, "0123456789abcdef", Api(transport, outage_s=0))
+    place = RunContext(
+        specification,
+        SITE,
+        1,
+        "spring",
+        PORTS,
+        "0123456789abcdef",
+        Api(transport, outage_s=0),
+    )
     return LoadJobs(place, "http://server:8000", 8, lambda text: None)
 
 
 def status(*containers: dict[str, Any], phase: str = "Running") -> dict[str, Any]:
-    return made("Pod", "x", status={"phase": phase, "containerStatuses": list(containers)})
+    return made(
+        "Pod", "x", status={"phase": phase, "containerStatuses": list(containers)}
+    )
 
 
 ENDED = {"name": "load", "state": {"terminated": {"exitCode": 137}}}
@@ -59,20 +71,38 @@ SENDING = {"name": "load", "state": {"running": {}}}
         (status(phase="Succeeded"), 0),
     ],
 )
-def test_a_generator_has_ended_though_its_pod_stays(pod: dict[str, Any], code: int | None) -> None:
+def test_a_generator_has_ended_though_its_pod_stays(
+    pod: dict[str, Any], code: int | None
+) -> None:
     assert exit_code(pod) == code
 
 
 @pytest.mark.parametrize(
     ("code", "words"),
-    [(1, "exit code 1"), (128, "exit code 128"), (143, "killed by SIGTERM"), (255, "exit code 255")],
+    [
+        (1, "exit code 1"),
+        (128, "exit code 128"),
+        (143, "killed by SIGTERM"),
+        (255, "exit code 255"),
+    ],
 )
-def test_a_generator_killed_by_a_signal_is_told_from_one_that_failed(code: int, words: str) -> None:
-    assert exit_of(exit_code(status({"name": "load", "state": {"terminated": {"exitCode": code}}}))) == words
+def test_a_generator_killed_by_a_signal_is_told_from_one_that_failed(
+    code: int, words: str
+) -> None:
+    assert (
+        exit_of(
+            exit_code(
+                status({"name": "load", "state": {"terminated": {"exitCode": code}}})
+            )
+        )
+        == words
+    )
 
 
 def unpacked(files: dict[str, str]) -> dict[str, bytes]:
-    return {name: gzip.decompress(base64.b64decode(text)) for name, text in files.items()}
+    return {
+        name: gzip.decompress(base64.b64decode(text)) for name, text in files.items()
+    }
 
 
 def test_a_trace_is_given_to_the_pod_before_it_starts(tmp_path: Path) -> None:
@@ -85,25 +115,38 @@ def test_a_trace_is_given_to_the_pod_before_it_starts(tmp_path: Path) -> None:
     assert b"KVEVAL_GO" in found["sitecustomize.py.gz"]
 
 
-def test_a_trace_that_no_config_map_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_no_config_map_holds_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(load_jobs, "_FILES_BYTES", 100)
     with pytest.raises(LoadError) as error:
-        jobs(FakeTransport(), profile="bursts", bursts=BurstSpec(4.0, 0.1, 5.0), prime=False)._files(LEVEL)
+        jobs(
+            FakeTransport(),
+            profile="bursts",
+            bursts=BurstSpec(4.0, 0.1, 5.0),
+            prime=False,
+        )._files(LEVEL)
     assert error.value.code == "trace_too_large"
     assert error.value.facts["bytes"] > 100
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_a_pod_unpacks_what_it_was_given_and_begins_when_it_is_told_to(tmp_path: Path, given: bool) -> None:
+def test_a_pod_unpacks_what_it_was_given_and_begins_when_it_is_told_to(
+    tmp_path: Path, given: bool
+) -> None:
     folder, files = tmp_path / "load", tmp_path / "files"
     folder.mkdir()
     if given:
         files.mkdir()
         (files / "a trace.jsonl.gz").write_bytes(gzip.compress(b"{}\n"))
     script = f"{load_jobs._BEGIN}{load_jobs._WAIT}"
-    script = script.replace(load_jobs.LOAD_FILES, str(files)).replace(load_jobs.LOAD_FOLDER, str(folder))
+    script = script.replace(load_jobs.LOAD_FILES, str(files)).replace(
+        load_jobs.LOAD_FOLDER, str(folder)
+    )
     argv = ["sh", "-c", script, f"{folder}/go", "touch", f"{folder}/began"]
-    process = subprocess.Popen(argv, env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)})
+    process = subprocess.Popen(
+        argv, env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}
+    )
     try:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1.5)
@@ -114,10 +157,14 @@ def test_a_pod_unpacks_what_it_was_given_and_begins_when_it_is_told_to(tmp_path:
     finally:
         process.kill()
     assert (folder / "began").exists()
-    assert [path.read_text() for path in folder.glob("*.jsonl")] == (["{}\n"] if given else [])
+    assert [path.read_text() for path in folder.glob("*.jsonl")] == (
+        ["{}\n"] if given else []
+    )
 
 
-def test_a_report_is_read_through_what_stays_of_the_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_read_through_what_stays_of_the_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there, here = tmp_path / "there", tmp_path / "guidellm-0004.json"
     there.mkdir()
     (there / here.name).write_text("{}")
@@ -132,35 +179,72 @@ def test_a_report_is_read_through_what_stays_of_the_pod(tmp_path: Path, monkeypa
         jobs(transport)._fetch(status(ENDED, KEEPING), here)
 
 
-def test_the_next_pod_may_have_waited_for_the_room_of_the_one_before(tmp_path: Path) -> None:
+def test_the_next_pod_may_have_waited_for_the_room_of_the_one_before(
+    tmp_path: Path,
+) -> None:
     """A level lasts longer than a pod may be unschedulable; that of the next counts from when it is needed."""
 
     def answer(call: Call) -> Reply:
         if call.path.endswith("/pods"):
             since = "2026-01-01T00:00:00Z"
-            waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": since}
-            first = made("Pod", "load-1", status={"phase": "Pending", "conditions": [waits]})
+            waits = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "lastTransitionTime": since,
+            }
+            first = made(
+                "Pod", "load-1", status={"phase": "Pending", "conditions": [waits]}
+            )
             looks.append(1)
-            return ok({"items": [first if len(looks) == 1 else status(SENDING, KEEPING)], "metadata": {}})
+            return ok(
+                {
+                    "items": [first if len(looks) == 1 else status(SENDING, KEEPING)],
+                    "metadata": {},
+                }
+            )
         if call.path.endswith("/events"):
             return ok({"items": [], "metadata": {}})
         return ok(made("Job", "load-1", version="batch/v1"))
 
     looks: list[int] = []
     prepared = load_jobs.Prepared("load-1", made=-1e12)
-    assert jobs(FakeTransport(answer))._running(prepared, tmp_path / "log")["metadata"]["name"] == "x"
+    assert (
+        jobs(FakeTransport(answer))._running(prepared, tmp_path / "log")["metadata"][
+            "name"
+        ]
+        == "x"
+    )
     assert len(looks) == 2
 
 
-def test_a_generators_pod_without_a_node_is_given_up_when_the_site_says(tmp_path: Path) -> None:
+def test_a_generators_pod_without_a_node_is_given_up_when_the_site_says(
+    tmp_path: Path,
+) -> None:
     def answer(call: Call) -> Reply:
         if call.path.endswith("/pods"):
             since = (datetime.now(UTC) - timedelta(seconds=lasted_s)).isoformat()
-            waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": since}
-            first = made("Pod", "load-1", status={"phase": "Pending", "conditions": [waits]})
+            waits = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "lastTransitionTime": since,
+            }
+            first = made(
+                "Pod", "load-1", status={"phase": "Pending", "conditions": [waits]}
+            )
             looks.append(1)
-            return ok({"items": [first if len(looks) == 1 else status(SENDING, KEEPING)], "metadata": {}})
-        return ok({"items": [], "metadata": {}} if call.path.endswith("/events") else made("Job", "load-1"))
+            return ok(
+                {
+                    "items": [first if len(looks) == 1 else status(SENDING, KEEPING)],
+                    "metadata": {},
+                }
+            )
+        return ok(
+            {"items": [], "metadata": {}}
+            if call.path.endswith("/events")
+            else made("Job", "load-1")
+        )
 
     prepared = load_jobs.Prepared("load-1", made=time.monotonic())
     for lasted_s in (250, 350):

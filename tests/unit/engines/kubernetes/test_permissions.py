@@ -12,7 +12,13 @@ import print_permissions
 from kveval.config.problems import ConfigError
 from kveval.config.site import Cluster
 from kveval.engines.kubernetes.api.kinds import kind_of
-from kveval.engines.kubernetes.manifests.permissions import ACCOUNT, manifest, namespace_of, namespaces, permissions
+from kveval.engines.kubernetes.manifests.permissions import (
+    ACCOUNT,
+    manifest,
+    namespace_of,
+    namespaces,
+    permissions,
+)
 from kveval.spec.loading import load_config
 from kveval.workflow.doctor.documents import planned
 
@@ -29,10 +35,14 @@ def rules_of(documents, kind, namespace=None):
     return {
         (group, resource, verb, name)
         for document in documents
-        if document["kind"] == kind and document["metadata"].get("namespace") == namespace
+        if document["kind"] == kind
+        and document["metadata"].get("namespace") == namespace
         for rule in document["rules"]
         for group, resource, verb, name in itertools.product(
-            rule["apiGroups"], rule["resources"], rule["verbs"], rule.get("resourceNames", [""])
+            rule["apiGroups"],
+            rule["resources"],
+            rule["verbs"],
+            rule.get("resourceNames", [""]),
         )
     }
 
@@ -57,7 +67,9 @@ def test_the_manifest_grants_the_table_and_nothing_else(values):
 
 
 def test_the_account_may_not_touch_what_is_not_its_own():
-    site = Cluster.model_validate({"address": "service", "token_secret": {"name": "hub"}})
+    site = Cluster.model_validate(
+        {"address": "service", "token_secret": {"name": "hub"}}
+    )
     for permission in permissions(site):
         # Reading a secret is reading a token: the one that is named, and no list of them.
         if permission.resource == "secrets":
@@ -68,15 +80,29 @@ def test_the_account_may_not_touch_what_is_not_its_own():
         assert "bind" not in permission.verbs
 
 
-OF_THE_PICKER = {"serviceaccounts", "roles", "rolebindings", "inferencepools", "httproutes", "inferenceobjectives"}
+OF_THE_PICKER = {
+    "serviceaccounts",
+    "roles",
+    "rolebindings",
+    "inferencepools",
+    "httproutes",
+    "inferenceobjectives",
+}
 
 
 @pytest.mark.parametrize("address", ["service", "http://127.0.0.1:{port}"])
 def test_an_account_that_deploys_no_picker_may_make_none_of_its_rights(address):
     gateway = {"name": "gw", "class": "istio", "create": True}
     for site in ({"address": address}, {"address": address, "gateway": gateway}):
-        assert not OF_THE_PICKER & {one.resource for one in permissions(Cluster.model_validate(site))}
-    routed = {one.resource for one in permissions(Cluster.model_validate({"address": "gateway", "gateway": gateway}))}
+        assert not OF_THE_PICKER & {
+            one.resource for one in permissions(Cluster.model_validate(site))
+        }
+    routed = {
+        one.resource
+        for one in permissions(
+            Cluster.model_validate({"address": "gateway", "gateway": gateway})
+        )
+    }
     assert routed >= OF_THE_PICKER
 
 
@@ -86,46 +112,90 @@ def test_an_account_that_deploys_no_picker_may_make_none_of_its_rights(address):
     " privileged, and run commands in the recorder's, and either is root on the node",
 )
 def test_an_account_whose_recorder_an_administrator_installs_cannot_be_root_on_a_node():
-    site = Cluster.model_validate({"address": "service", "recorder": {"installed": True}})
-    made = {(one.resource, verb) for one in permissions(site) if one.place == "pcp_namespace" for verb in one.verbs}
+    site = Cluster.model_validate(
+        {"address": "service", "recorder": {"installed": True}}
+    )
+    made = {
+        (one.resource, verb)
+        for one in permissions(site)
+        if one.place == "pcp_namespace"
+        for verb in one.verbs
+    }
     workloads = ("pods", "daemonsets", "jobs", "pods/exec")
     assert not {(resource, "create") for resource in workloads} & made
 
 
 def test_namespaces_are_the_administrators():
-    spaces = list(yaml.safe_load_all(namespaces(Cluster.model_validate({"address": "service"}))))
+    spaces = list(
+        yaml.safe_load_all(namespaces(Cluster.model_validate({"address": "service"})))
+    )
     assert [space["metadata"]["name"] for space in spaces] == ["kveval", "kveval-pcp"]
     for space in spaces:
-        assert not [label for label in space["metadata"]["labels"] if "managed-by" in label]
-    assert spaces[1]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+        assert not [
+            label for label in space["metadata"]["labels"] if "managed-by" in label
+        ]
+    assert (
+        spaces[1]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        == "privileged"
+    )
 
 
 def test_every_role_is_bound_to_the_account():
     documents = list(yaml.safe_load_all(manifest(Cluster.model_validate(SITES[2]))))
-    roles = {(one["kind"], one["metadata"].get("namespace")) for one in documents if one["kind"].endswith("Role")}
+    roles = {
+        (one["kind"], one["metadata"].get("namespace"))
+        for one in documents
+        if one["kind"].endswith("Role")
+    }
     bound = {
         (one["roleRef"]["kind"], one["metadata"].get("namespace")): one["subjects"]
         for one in documents
         if one["kind"].endswith("RoleBinding")
     }
     assert (
-        set(bound) == roles == {("Role", n) for n in ("kveval", "kveval-pcp", "istio-system")} | {("ClusterRole", None)}
+        set(bound)
+        == roles
+        == {("Role", n) for n in ("kveval", "kveval-pcp", "istio-system")}
+        | {("ClusterRole", None)}
     )
-    assert all(one == [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": "kveval"}] for one in bound.values())
+    assert all(
+        one == [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": "kveval"}]
+        for one in bound.values()
+    )
 
 
 def test_a_user_takes_the_place_of_the_service_account():
-    documents = list(yaml.safe_load_all(manifest(Cluster.model_validate(SITES[0]), ("User", "ada@example.com"))))
+    documents = list(
+        yaml.safe_load_all(
+            manifest(Cluster.model_validate(SITES[0]), ("User", "ada@example.com"))
+        )
+    )
     assert "ServiceAccount" not in {document["kind"] for document in documents}
-    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ada@example.com"}
-    assert all(one["subjects"] == [subject] for one in documents if one["kind"].endswith("RoleBinding"))
+    subject = {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "User",
+        "name": "ada@example.com",
+    }
+    assert all(
+        one["subjects"] == [subject]
+        for one in documents
+        if one["kind"].endswith("RoleBinding")
+    )
 
 
 def test_the_documented_command_prints_it():
-    script = [sys.executable, "scripts/print_permissions.py", "config/campaigns/cluster-first.yaml"]
-    done = subprocess.run(script, cwd=ROOT, env={"PATH": "/usr/bin"}, capture_output=True, text=True)
+    script = [
+        sys.executable,
+        "scripts/print_permissions.py",
+        "config/campaigns/cluster-first.yaml",
+    ]
+    done = subprocess.run(
+        script, cwd=ROOT, env={"PATH": "/usr/bin"}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
-    assert "ServiceAccount" in {document["kind"] for document in yaml.safe_load_all(done.stdout)}
+    assert "ServiceAccount" in {
+        document["kind"] for document in yaml.safe_load_all(done.stdout)
+    }
 
 
 def printed(*arguments, monkeypatch, capsys):
@@ -136,11 +206,15 @@ def printed(*arguments, monkeypatch, capsys):
     return list(yaml.safe_load_all(capsys.readouterr().out))
 
 
-def test_namespaces_are_created_apart_so_that_none_that_exists_is_relabelled(tmp_path, monkeypatch, capsys):
+def test_namespaces_are_created_apart_so_that_none_that_exists_is_relabelled(
+    tmp_path, monkeypatch, capsys
+):
     site = tmp_path / "ours.yaml"
     site.write_text("namespace: ours\n")
     campaign = "config/campaigns/cluster-first.yaml"
-    made = printed(campaign, f"site={site}", "namespaces", monkeypatch=monkeypatch, capsys=capsys)
+    made = printed(
+        campaign, f"site={site}", "namespaces", monkeypatch=monkeypatch, capsys=capsys
+    )
     assert [(one["kind"], one["metadata"]["name"]) for one in made] == [
         ("Namespace", "ours"),
         ("Namespace", "kveval-pcp"),
@@ -152,7 +226,11 @@ def test_namespaces_are_created_apart_so_that_none_that_exists_is_relabelled(tmp
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["config/config.yaml"], "engine local"), (["config/config.yaml", "User"], "usage"), (["config/none.yaml"], "")],
+    [
+        (["config/config.yaml"], "engine local"),
+        (["config/config.yaml", "User"], "usage"),
+        (["config/none.yaml"], ""),
+    ],
     ids=str,
 )
 def test_it_says_what_is_wrong(arguments, said, monkeypatch):
@@ -172,7 +250,9 @@ def campaign(release, vllm, address, scenarios, **site):
         "engine": "kubernetes",
         "cluster": {
             "address": address,
-            "gateway": {"name": "gw", "class": "istio", "create": True} if address != "service" else None,
+            "gateway": {"name": "gw", "class": "istio", "create": True}
+            if address != "service"
+            else None,
             "model_cache": {"size": "10Gi"},
             "token_secret": {"name": "hub"},
             **site,
@@ -202,9 +282,14 @@ def rendered(release, vllm, address):
     for name, scenario in RAW["scenarios"].items():
         if "extends" in scenario and "mempress" in name:
             continue
-        tier = scenario.get("cpu_tier", RAW["scenarios"].get(scenario.get("extends"), {}).get("cpu_tier"))
+        tier = scenario.get(
+            "cpu_tier",
+            RAW["scenarios"].get(scenario.get("extends"), {}).get("cpu_tier"),
+        )
         try:
-            config = load_config(campaign(release, vllm, address, [(name, tier)]), CONFIG)
+            config = load_config(
+                campaign(release, vllm, address, [(name, tier)]), CONFIG
+            )
         except ConfigError:
             continue
         arms += 1
@@ -223,7 +308,9 @@ def documents():
     }
 
 
-SITE = Cluster.model_validate({"gateway": {"name": "gw", "class": "istio", "create": True}})
+SITE = Cluster.model_validate(
+    {"gateway": {"name": "gw", "class": "istio", "create": True}}
+)
 
 
 def test_the_table_covers_every_kind_that_is_rendered(documents):
@@ -241,37 +328,68 @@ def test_the_table_covers_every_kind_that_is_rendered(documents):
                 # The administrator's; an account that may, makes the recorder's.
                 continue
             # All of these have regular plurals.
-            asked = (document["metadata"]["namespace"], kind.group, f"{kind.kind.lower()}s")
+            asked = (
+                document["metadata"]["namespace"],
+                kind.group,
+                f"{kind.kind.lower()}s",
+            )
             assert asked in made, f"{release}, address {address}"
             seen.add(kind.kind)
-    assert seen >= {"Deployment", "Job", "PersistentVolumeClaim", "DaemonSet", "InferencePool", "HTTPRoute"}
+    assert seen >= {
+        "Deployment",
+        "Job",
+        "PersistentVolumeClaim",
+        "DaemonSet",
+        "InferencePool",
+        "HTTPRoute",
+    }
 
 
 def test_gke_has_kinds_of_its_own():
     site = {"gateway": {"name": "gw", "class": "gke-l7-rilb", "create": True}}
-    config = load_config(campaign("llm-d-0.8.0", "0.23.0", "gateway", [("no-offload", False)], **site), CONFIG)
+    config = load_config(
+        campaign("llm-d-0.8.0", "0.23.0", "gateway", [("no-offload", False)], **site),
+        CONFIG,
+    )
     made = {(one.group, one.resource) for one in permissions(config.campaign.cluster)}
     kinds = {kind_of(document) for document in planned(config).documents}
     assert {kind.kind for kind in kinds if kind.group == "networking.gke.io"} == {
         "HealthCheckPolicy",
         "GCPBackendPolicy",
     }
-    assert made >= {("networking.gke.io", "healthcheckpolicies"), ("networking.gke.io", "gcpbackendpolicies")}
+    assert made >= {
+        ("networking.gke.io", "healthcheckpolicies"),
+        ("networking.gke.io", "gcpbackendpolicies"),
+    }
 
 
 def test_the_account_has_what_the_roles_it_makes_give_away(documents):
     """Kubernetes lets nobody make a Role that grants more than he has."""
     held = {
-        (namespace_of(permission.place, SITE), permission.group, permission.resource, verb)
+        (
+            namespace_of(permission.place, SITE),
+            permission.group,
+            permission.resource,
+            verb,
+        )
         for permission in permissions(SITE)
         for verb in permission.verbs
         if not permission.names
     }
-    roles = [one for found, _ in documents.values() for one in found if one["kind"] in ("Role", "ClusterRole")]
+    roles = [
+        one
+        for found, _ in documents.values()
+        for one in found
+        if one["kind"] in ("Role", "ClusterRole")
+    ]
     assert roles
     for role in roles:
-        assert role["kind"] == "Role", "the workflow's account makes nothing outside namespaces"
+        assert role["kind"] == "Role", (
+            "the workflow's account makes nothing outside namespaces"
+        )
         for rule in role["rules"]:
-            wanted = itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
+            wanted = itertools.product(
+                rule["apiGroups"], rule["resources"], rule["verbs"]
+            )
             missing = {(role["metadata"]["namespace"], *one) for one in wanted} - held
             assert not missing, f"{role['metadata']['name']}: {missing}"

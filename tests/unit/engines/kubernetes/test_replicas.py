@@ -57,15 +57,27 @@ class Replicas:
 
 
 def two_servers(
-    tmp_path: Path, answers: Callable[[Call], Reply], environment: dict[str, str] | None = None
+    tmp_path: Path,
+    answers: Callable[[Call], Reply],
+    environment: dict[str, str] | None = None,
 ) -> ClusterServer:
-    here = replace(place(FakeTransport(answers, environment=environment)), specification=SPECIFICATION)
-    pods = [made("Pod", f"server-{number}", spec={"containers": []}) for number in range(2)]
+    here = replace(
+        place(FakeTransport(answers, environment=environment)),
+        specification=SPECIFICATION,
+    )
+    pods = [
+        made("Pod", f"server-{number}", spec={"containers": []}) for number in range(2)
+    ]
     replicas = [
         Replica(
             pod,
             Endpoint(
-                VllmProgram(), "m", fetch_from_pod(here, pod, 8000), tmp_path / f"server-{number}.log", "0.32.0", number
+                VllmProgram(),
+                "m",
+                fetch_from_pod(here, pod, 8000),
+                tmp_path / f"server-{number}.log",
+                "0.32.0",
+                number,
             ),
             Follower(here.api, pod, "server", tmp_path / f"server-{number}.log"),
         )
@@ -85,13 +97,24 @@ class Restarted(Replicas):
 
     def __call__(self, call: Call) -> Reply:
         if call.path.endswith("/log"):
-            text = self.former if call.query.get("previous") else "INFO 11-22 14:34:02 [api_server.py:1] starting\n"
+            text = (
+                self.former
+                if call.query.get("previous")
+                else "INFO 11-22 14:34:02 [api_server.py:1] starting\n"
+            )
             return Reply(200, {}, text.encode()) if text else status(400, "BadRequest")
         if "/pods/" in call.path and "/proxy" not in call.path:
             pod = made("Pod", call.path.rpartition("/")[2])
             ended = {"exitCode": 1, "finishedAt": "2026-01-01T00:00:00Z"}
-            state = {"name": "server", "restartCount": 1, "lastState": {"terminated": ended}, "state": {"running": {}}}
-            return ok(pod | {"status": {"phase": "Running", "containerStatuses": [state]}})
+            state = {
+                "name": "server",
+                "restartCount": 1,
+                "lastState": {"terminated": ended},
+                "state": {"running": {}},
+            }
+            return ok(
+                pod | {"status": {"phase": "Running", "containerStatuses": [state]}}
+            )
         return super().__call__(call)
 
 
@@ -116,14 +139,25 @@ class Deleted(Replicas):
         self.names = names
 
     def __call__(self, call: Call) -> Reply:
-        if "/pods/" in call.path and call.path.rpartition("/")[2] not in (*self.names, "log"):
-            return ok(made("Pod", call.path.rpartition("/")[2]) | {"status": {"phase": "Running"}})
+        if "/pods/" in call.path and call.path.rpartition("/")[2] not in (
+            *self.names,
+            "log",
+        ):
+            return ok(
+                made("Pod", call.path.rpartition("/")[2])
+                | {"status": {"phase": "Running"}}
+            )
         return status(404, "NotFound")
 
 
 def beside(server: ClusterServer, component: str, tmp_path: Path, log: str) -> str:
     """Have a pod of a component watched, too, whose log says `log`; return the pod's name."""
-    pod = made("Pod", f"{component}-0", {"kveval.dev/component": component}, spec={"containers": []})
+    pod = made(
+        "Pod",
+        f"{component}-0",
+        {"kveval.dev/component": component},
+        spec={"containers": []},
+    )
     follower = Follower(server.place.api, pod, component, tmp_path / f"{component}.log")
     follower.close()
     follower.log.write_text(log)
@@ -131,8 +165,12 @@ def beside(server: ClusterServer, component: str, tmp_path: Path, log: str) -> s
     return f"{component}-0"
 
 
-@pytest.mark.parametrize(("component", "title"), [("redis", "redis"), ("epp", "the endpoint picker")])
-def test_a_sidecars_pod_that_dies_is_named_with_its_own_log(tmp_path: Path, component: str, title: str) -> None:
+@pytest.mark.parametrize(
+    ("component", "title"), [("redis", "redis"), ("epp", "the endpoint picker")]
+)
+def test_a_sidecars_pod_that_dies_is_named_with_its_own_log(
+    tmp_path: Path, component: str, title: str
+) -> None:
     server = two_servers(tmp_path, Deleted(f"{component}-0"))
     (tmp_path / "server-0.log").write_text("ValueError: of the server, which is well\n")
     beside(server, component, tmp_path, "OSError: its own reason\n")
@@ -147,16 +185,29 @@ def test_a_sidecars_pod_that_dies_is_named_with_its_own_log(tmp_path: Path, comp
 def test_of_several_servers_the_one_that_dies_is_quoted(tmp_path: Path) -> None:
     server = two_servers(tmp_path, Deleted("server-1"))
     for number in range(2):
-        (tmp_path / f"server-{number}.log").write_text(f"ValueError: of server {number}\n")
-    with pytest.raises(ServerDied, match=r"bench/server-1 was deleted while it was in use: ValueError: of server 1;"):
+        (tmp_path / f"server-{number}.log").write_text(
+            f"ValueError: of server {number}\n"
+        )
+    with pytest.raises(
+        ServerDied,
+        match=r"bench/server-1 was deleted while it was in use: ValueError: of server 1;",
+    ):
         server.require_alive()
 
 
 @pytest.mark.parametrize(
     ("component", "facts", "words"),
     [
-        ("model-server", {"container": "server", "exit_code": 126}, ": exec /usr/bin/server: exec format error"),
-        ("redis", {"container": "redis", "exit_code": 126}, ": exec /usr/bin/redis: exec format error"),
+        (
+            "model-server",
+            {"container": "server", "exit_code": 126},
+            ": exec /usr/bin/server: exec format error",
+        ),
+        (
+            "redis",
+            {"container": "redis", "exit_code": 126},
+            ": exec /usr/bin/redis: exec format error",
+        ),
         # It runs, and its only line need not be why it is not ready.
         ("redis", {}, ""),
     ],
@@ -165,23 +216,43 @@ def test_a_container_that_does_not_start_is_quoted_from_its_own_log(
     tmp_path: Path, component: str, facts: dict[str, object], words: str
 ) -> None:
     name = "server" if component == "model-server" else component
-    pod = made("Pod", "pod-0", {"kveval.dev/component": component}, spec={"containers": [{"name": name}]})
+    pod = made(
+        "Pod",
+        "pod-0",
+        {"kveval.dev/component": component},
+        spec={"containers": [{"name": name}]},
+    )
 
     def answer(call: Call) -> Reply:
-        return Reply(200, {}, f"exec /usr/bin/{name}: exec format error\n".encode()) if "/log" in call.path else ok(pod)
+        return (
+            Reply(200, {}, f"exec /usr/bin/{name}: exec format error\n".encode())
+            if "/log" in call.path
+            else ok(pod)
+        )
 
     site = Cluster.model_validate({"namespace": "bench", **FULL_SITE})
     lease = SimpleNamespace(document={"metadata": {}})
-    handle = ClusterServerHandle(place(FakeTransport(answer), site), lease, tmp_path, print)  # type: ignore[arg-type]
-    error = RolloutError("Deployment bench/x: Failed: see its last log lines", "Failed", "pod-0", **facts)
-    assert str(handle._explained(error)) == f"Deployment bench/x: Failed: see its last log lines{words}"
+    handle = ClusterServerHandle(
+        place(FakeTransport(answer), site), lease, tmp_path, print
+    )  # type: ignore[arg-type]
+    error = RolloutError(
+        "Deployment bench/x: Failed: see its last log lines", "Failed", "pod-0", **facts
+    )
+    assert (
+        str(handle._explained(error))
+        == f"Deployment bench/x: Failed: see its last log lines{words}"
+    )
 
 
 def test_evidence_of_two_failures_is_told_apart(tmp_path: Path) -> None:
     for reason in ("one", "other"):
-        assert keep_evidence(RuntimeError(f"{reason}\n| events"), tmp_path).startswith(f"{reason}; see ")
+        assert keep_evidence(RuntimeError(f"{reason}\n| events"), tmp_path).startswith(
+            f"{reason}; see "
+        )
     kept = (tmp_path / "cluster.log").read_text()
-    assert re.fullmatch(r"--- 20\S+Z\none\n\| events\n--- 20\S+Z\nother\n\| events\n", kept)
+    assert re.fullmatch(
+        r"--- 20\S+Z\none\n\| events\n--- 20\S+Z\nother\n\| events\n", kept
+    )
 
 
 def test_every_replica_is_asked_warmed_up_and_emptied(tmp_path: Path) -> None:
@@ -205,16 +276,24 @@ class Declared(Replicas):
     def __call__(self, call: Call) -> Reply:
         pod, _, path = call.path.partition("/pods/")[2].partition("/proxy")
         if path == "/version":
-            return ok({"version": self.lmcache if pod.startswith("server-0:6") else "0.32.0"})
+            return ok(
+                {"version": self.lmcache if pod.startswith("server-0:6") else "0.32.0"}
+            )
         if path == "/v1/models":
             return ok({"data": [{"id": "m"}]})
         if path == "/status":
             return ok({"storage_manager": {"l1_managers": {}, "store_controllers": {}}})
-        return Reply(200, {}, b"") if call.path.endswith("/log") else super().__call__(call)
+        return (
+            Reply(200, {}, b"")
+            if call.path.endswith("/log")
+            else super().__call__(call)
+        )
 
 
 @pytest.mark.parametrize("found", ["0.5.6-g3e11e108", "0.4.0"])
-def test_sidecars_in_pods_tell_their_release_as_servers_do(tmp_path: Path, found: str) -> None:
+def test_sidecars_in_pods_tell_their_release_as_servers_do(
+    tmp_path: Path, found: str
+) -> None:
     server = two_servers(tmp_path, Declared(found))
     fetch = fetch_from_pod(server.place, POD_OF_SERVER, 6000)
     lmcache = LMCacheServer(["lmcache", "server"], "lmcache.log", fetch)
@@ -227,7 +306,9 @@ def test_sidecars_in_pods_tell_their_release_as_servers_do(tmp_path: Path, found
         assert error.value.code == "other_version"
     else:
         server.require_declared(specification)
-        assert [(one.name, one.version) for one in server.sidecar_facts] == [("lmcache", found)]
+        assert [(one.name, one.version) for one in server.sidecar_facts] == [
+            ("lmcache", found)
+        ]
 
 
 class Answering(Replicas):
@@ -236,22 +317,35 @@ class Answering(Replicas):
     def __init__(self, wrong: str = "") -> None:
         super().__init__()
         self.wrong = wrong
-        self.kept: dict[str, dict[str, int]] = {f"server-{number}": {} for number in range(2)}
+        self.kept: dict[str, dict[str, int]] = {
+            f"server-{number}": {} for number in range(2)
+        }
         self.hits = {"server-0": 0, "server-1": 0}
 
     def __call__(self, call: Call) -> Reply:
         pod, _, path = call.path.partition("/pods/")[2].partition(":8000/proxy")
         if path == "/metrics":
             page = "# TYPE vllm:external_prefix_cache_hits_total counter\n"
-            return Reply(200, {}, f"{page}vllm:external_prefix_cache_hits_total {self.hits[pod]}\n".encode())
+            return Reply(
+                200,
+                {},
+                f"{page}vllm:external_prefix_cache_hits_total {self.hits[pod]}\n".encode(),
+            )
         if path != "/v1/completions":
             return super().__call__(call)
         prompt, kept = call.body["prompt"], self.kept[pod]
         known = prompt in kept
         self.hits[pod] += 800 * known
         token = kept.setdefault(prompt, len(kept))
-        top = [{f"token_id:{token}": -0.1, "token_id:99": -9.0}] if "logprobs" in call.body else None
-        choice = {"token_ids": [99 if known and pod == self.wrong else token], "logprobs": {"top_logprobs": top}}
+        top = (
+            [{f"token_id:{token}": -0.1, "token_id:99": -9.0}]
+            if "logprobs" in call.body
+            else None
+        )
+        choice = {
+            "token_ids": [99 if known and pod == self.wrong else token],
+            "logprobs": {"top_logprobs": top},
+        }
         return ok({"choices": [choice], "usage": {"prompt_tokens": 800}})
 
 
@@ -264,15 +358,23 @@ def test_every_replica_is_asked_in_its_own_pod_whether_its_tier_changes_answers(
     server = two_servers(tmp_path, answers)
     found = server.check_answers(tier=True, longest=8192)
     assert (found.prompts, found.changed, found.same) == (8, changed, 8 - changed)
-    assert (found.served_from, found.served_tokens, found.unchecked) == ("tier", 8 * 800, "")
+    assert (found.served_from, found.served_tokens, found.unchecked) == (
+        "tier",
+        8 * 800,
+        "",
+    )
     # What one stored must not serve another.
     assert not answers.kept["server-0"].keys() & answers.kept["server-1"].keys()
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_gpus_are_asked_in_every_pod_and_need_not_answer(tmp_path: Path, there: bool) -> None:
+def test_gpus_are_asked_in_every_pod_and_need_not_answer(
+    tmp_path: Path, there: bool
+) -> None:
     program = tmp_path / "nvidia-smi"
-    says = 'echo "GPU-$$, H100, 1755, 1980, 700, 689, 64, 100, 0x4"' if there else "exit 9"
+    says = (
+        'echo "GPU-$$, H100, 1755, 1980, 700, 689, 64, 100, 0x4"' if there else "exit 9"
+    )
     program.write_text(f"#!/bin/sh\n{says}\n")
     program.chmod(0o755)
     server = two_servers(tmp_path, Replicas(), {"PATH": f"{tmp_path}:/usr/bin:/bin"})
@@ -281,7 +383,9 @@ def test_gpus_are_asked_in_every_pod_and_need_not_answer(tmp_path: Path, there: 
     assert [found["index"] for found in watch.conditions()] == ([0, 1] if there else [])
 
 
-def test_a_replica_without_requests_may_rest_while_another_works(tmp_path: Path) -> None:
+def test_a_replica_without_requests_may_rest_while_another_works(
+    tmp_path: Path,
+) -> None:
     server = two_servers(tmp_path, Replicas())
     checks = server.stall_checks(limit_s=0.01, idle_s=1000.0, loaded_s=0.0)
     # One per replica, and one over all of them.
@@ -306,18 +410,30 @@ class Garbled(Replicas):
         self.page = page
 
     def __call__(self, call: Call) -> Reply:
-        return Reply(200, {}, self.page) if call.path.endswith("/metrics") else super().__call__(call)
+        return (
+            Reply(200, {}, self.page)
+            if call.path.endswith("/metrics")
+            else super().__call__(call)
+        )
 
 
-@pytest.mark.parametrize("page", [b"# HELP \xff\n", b"vllm:generation_tokens_total 1.2.3\n"])
-def test_a_page_that_is_garbled_counts_as_no_answer(page: bytes, tmp_path: Path) -> None:
-    for check, _ in two_servers(tmp_path, Garbled(page)).stall_checks(limit_s=60.0, idle_s=0.0, loaded_s=0.0):
+@pytest.mark.parametrize(
+    "page", [b"# HELP \xff\n", b"vllm:generation_tokens_total 1.2.3\n"]
+)
+def test_a_page_that_is_garbled_counts_as_no_answer(
+    page: bytes, tmp_path: Path
+) -> None:
+    for check, _ in two_servers(tmp_path, Garbled(page)).stall_checks(
+        limit_s=60.0, idle_s=0.0, loaded_s=0.0
+    ):
         check()
         check()
 
 
 def test_replicas_that_all_rest_for_too_long_are_reported(tmp_path: Path) -> None:
-    *_, (together, _) = two_servers(tmp_path, Replicas()).stall_checks(limit_s=0.01, idle_s=0.05, loaded_s=0.0)
+    *_, (together, _) = two_servers(tmp_path, Replicas()).stall_checks(
+        limit_s=0.01, idle_s=0.05, loaded_s=0.0
+    )
     together()
     together()
     time.sleep(0.1)

@@ -9,8 +9,14 @@ from kveval.engines.kubernetes import routes
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
 
-ACCEPTED = [{"type": "Accepted", "status": "True"}, {"type": "ResolvedRefs", "status": "True"}]
-REFUSED = [{"type": "Accepted", "status": "True"}, {"type": "ResolvedRefs", "status": "False", "reason": "NoKind"}]
+ACCEPTED = [
+    {"type": "Accepted", "status": "True"},
+    {"type": "ResolvedRefs", "status": "True"},
+]
+REFUSED = [
+    {"type": "Accepted", "status": "True"},
+    {"type": "ResolvedRefs", "status": "False", "reason": "NoKind"},
+]
 
 
 class StubApi:
@@ -23,7 +29,13 @@ class StubApi:
         found = self.objects.get(kind.kind)
         if isinstance(found, Exception):
             raise found
-        return found.pop(0) if isinstance(found, list) and len(found) > 1 else found[0] if found else None
+        return (
+            found.pop(0)
+            if isinstance(found, list) and len(found) > 1
+            else found[0]
+            if found
+            else None
+        )
 
     def exec(self, namespace, pod, container, argv, timeout_s):
         self.asked.append((pod, container, argv))
@@ -70,7 +82,9 @@ def site(**gateway):
     ],
 )
 @pytest.mark.parametrize("created", [True, False])
-def test_whose_a_gateway_is_says_the_controller_of_its_class(controller, provider, created):
+def test_whose_a_gateway_is_says_the_controller_of_its_class(
+    controller, provider, created
+):
     objects = {
         "Gateway": [{"spec": {"gatewayClassName": "ours"}}],
         "GatewayClass": [{"spec": {"controllerName": controller}}],
@@ -81,8 +95,16 @@ def test_whose_a_gateway_is_says_the_controller_of_its_class(controller, provide
 
 
 def test_a_class_that_may_not_be_read_is_told_by_its_name():
-    denied = {"Gateway": ClusterError("forbidden"), "GatewayClass": ClusterError("forbidden")}
-    assert routes.with_controller(StubApi(denied), site(**{"class": "openshift-default"})).gateway.provider == "istio"
+    denied = {
+        "Gateway": ClusterError("forbidden"),
+        "GatewayClass": ClusterError("forbidden"),
+    }
+    assert (
+        routes.with_controller(
+            StubApi(denied), site(**{"class": "openshift-default"})
+        ).gateway.provider
+        == "istio"
+    )
     assert routes.with_controller(StubApi(denied), site()).gateway.provider == "none"
     bare = Cluster.model_validate({})
     assert routes.with_controller(StubApi(denied), bare) is bare
@@ -90,7 +112,10 @@ def test_a_class_that_may_not_be_read_is_told_by_its_name():
 
 def test_a_request_goes_through_once_everything_is_accepted():
     answers = [(1, "HTTP 503: no healthy upstream"), (0, "")]
-    api = StubApi({"HTTPRoute": [{}, status(ACCEPTED)], "InferencePool": [status(ACCEPTED)]}, answers)
+    api = StubApi(
+        {"HTTPRoute": [{}, status(ACCEPTED)], "InferencePool": [status(ACCEPTED)]},
+        answers,
+    )
     routes.require_routed(place(api), SERVER, "http://gw:80", 5.0)
     assert [(pod, container, argv[3]) for pod, container, argv in api.asked] == 2 * [
         ("server-0", "server", "http://gw:80/v1/completions")
@@ -109,7 +134,10 @@ def test_a_proxy_of_its_own_is_asked_and_nothing_else_read():
     ("objects", "says"),
     [
         ({"HTTPRoute": [status(REFUSED)]}, ["HTTPRoute", "ResolvedRefs", "NoKind"]),
-        ({"HTTPRoute": [status(ACCEPTED)], "InferencePool": [status([])]}, ["InferencePool", "gw"]),
+        (
+            {"HTTPRoute": [status(ACCEPTED)], "InferencePool": [status([])]},
+            ["InferencePool", "gw"],
+        ),
         (
             {"HTTPRoute": [status(ACCEPTED)], "InferencePool": [status(ACCEPTED)]},
             ["http://gw:80", "HTTP 503: no healthy upstream"],
@@ -119,7 +147,10 @@ def test_a_proxy_of_its_own_is_asked_and_nothing_else_read():
 def test_what_does_not_let_requests_through_is_named(objects, says):
     with pytest.raises(ClusterError) as refused:
         routes.require_routed(
-            place(StubApi(objects, [(1, "HTTP 503: no healthy upstream")])), SERVER, "http://gw:80", 0.02
+            place(StubApi(objects, [(1, "HTTP 503: no healthy upstream")])),
+            SERVER,
+            "http://gw:80",
+            0.02,
         )
     assert all(word in str(refused.value) for word in says)
 
@@ -135,13 +166,18 @@ def test_what_does_not_let_requests_through_is_named(objects, says):
             "http://10.0.0.1:80",
         ),
         ({"spec": {"listeners": [{"protocol": "HTTP", "port": 80}]}}, "address"),
-        ({"spec": {"listeners": [{"protocol": "HTTPS", "port": 443}]}}, "HTTP listener"),
+        (
+            {"spec": {"listeners": [{"protocol": "HTTPS", "port": 443}]}},
+            "HTTP listener",
+        ),
         (None, "no Gateway"),
     ],
 )
 def test_the_address_of_a_gateway(gateway, found):
     there = SimpleNamespace(
-        api=StubApi({"Gateway": [gateway]} if gateway else {}), gateway_name="gw", gateway_namespace="kv"
+        api=StubApi({"Gateway": [gateway]} if gateway else {}),
+        gateway_name="gw",
+        gateway_namespace="kv",
     )
     if found.startswith("http"):
         assert routes.gateway_url(there, 0.02) == found

@@ -23,7 +23,10 @@ _FOLDER = files(kubernetes_validate) / "kubernetes-json-schema"
 @functools.cache
 def registry(version):
     folder = _FOLDER / f"v{version}-local-strict"
-    return Resource.from_contents(json.loads((folder / "_definitions.json").read_text())) @ Registry()
+    return (
+        Resource.from_contents(json.loads((folder / "_definitions.json").read_text()))
+        @ Registry()
+    )
 
 
 @functools.cache
@@ -32,7 +35,9 @@ def validator(version, kind, api_version):
     group, _, rest = api_version.rpartition("/")
     name = f"{kind.lower()}-{group.split('.')[0] + '-' if group else ''}{rest}.json"
     schema = json.loads((_FOLDER / f"v{version}-local-strict" / name).read_text())
-    return Draft202012Validator(schema, registry=Resource.from_contents(schema) @ registry(version))
+    return Draft202012Validator(
+        schema, registry=Resource.from_contents(schema) @ registry(version)
+    )
 
 
 def shape(value):
@@ -57,16 +62,24 @@ def findings(version, documents):
     return [
         f"{title}: {document['kind']}: {'.'.join(map(str, error.absolute_path))}: {error.message}"
         for title, document in documents
-        for error in validator(version, document["kind"], document["apiVersion"]).iter_errors(document)
+        for error in validator(
+            version, document["kind"], document["apiVersion"]
+        ).iter_errors(document)
     ]
 
 
 def test_the_bundled_versions_are_those_that_are_promised():
-    assert [version.rpartition(".")[0] for version in BUNDLED] == [f"1.{minor}" for minor in range(25, 38)]
+    assert [version.rpartition(".")[0] for version in BUNDLED] == [
+        f"1.{minor}" for minor in range(25, 38)
+    ]
 
 
 def test_references_labels_security_and_custom_kinds():
-    assert [f"{title}: {problem}" for title, documents in all_documents() for problem in problems(documents)] == []
+    assert [
+        f"{title}: {problem}"
+        for title, documents in all_documents()
+        for problem in problems(documents)
+    ] == []
 
 
 def test_every_shape_of_document_is_valid_in_the_newest_version():
@@ -84,7 +97,10 @@ def test_every_document_is_valid_in_every_version(version):
 def custom_findings(release, documents):
     """Return what the definitions that a release of llm-d names have against its documents, and the kinds looked at."""
     router = RAW["releases"][release]["router"]
-    named = {"InferencePool": router["inference_extension"], "HTTPRoute": router["gateway_api"]}
+    named = {
+        "InferencePool": router["inference_extension"],
+        "HTTPRoute": router["gateway_api"],
+    }
     named["Gateway"] = named["HTTPRoute"]
     found, seen = [], set()
     for document in documents:
@@ -92,7 +108,10 @@ def custom_findings(release, documents):
             seen.add(kind)
             schema = json.loads(_of_version(kind, named[kind]).read_text())
             assert schema["$comment"].endswith(f" at {named[kind]}")
-            found += [error.message for error in Draft202012Validator(schema).iter_errors(document)]
+            found += [
+                error.message
+                for error in Draft202012Validator(schema).iter_errors(document)
+            ]
     return found, seen
 
 
@@ -104,11 +123,18 @@ def _of_version(kind, version):
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_custom_kinds_are_those_of_the_versions_that_the_release_names(release):
-    documents = [found for title, run in all_documents() if title.startswith(f"{release} ") for found in run]
+    documents = [
+        found
+        for title, run in all_documents()
+        if title.startswith(f"{release} ")
+        for found in run
+    ]
     found, seen = custom_findings(release, documents)
     assert found == []
     assert seen == {"InferencePool", "HTTPRoute", "Gateway"}
-    changed = json.loads(json.dumps(next(one for one in documents if one["kind"] == "InferencePool")))
+    changed = json.loads(
+        json.dumps(next(one for one in documents if one["kind"] == "InferencePool"))
+    )
     changed["spec"]["targetPortNumber"] = 8000
     assert "targetPortNumber" in custom_findings(release, [changed])[0][0]
 
@@ -117,12 +143,19 @@ def test_custom_kinds_are_those_of_the_versions_that_the_release_names(release):
     ("change", "says"),
     [
         (lambda d: d["spec"].update(replica=2), "replica"),
-        (lambda d: d["spec"]["template"]["spec"]["containers"][0].update(imagePullPolicies="Always"), "imagePullPol"),
+        (
+            lambda d: d["spec"]["template"]["spec"]["containers"][0].update(
+                imagePullPolicies="Always"
+            ),
+            "imagePullPol",
+        ),
         (lambda d: d["spec"].update(replicas="2"), "'2'"),
     ],
 )
 def test_a_mistake_would_be_found(change, says):
-    document = json.loads(json.dumps(next(d for _, d in built_in() if d["kind"] == "Deployment")))
+    document = json.loads(
+        json.dumps(next(d for _, d in built_in() if d["kind"] == "Deployment"))
+    )
     change(document)
     found = findings(BUNDLED[-1], [("changed", document)])
     assert found

@@ -17,7 +17,10 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import DAEMON_SET, LEASE
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.engine import ClusterEngine
-from kveval.engines.kubernetes.manifests.recorder import recorder_name, recording_documents
+from kveval.engines.kubernetes.manifests.recorder import (
+    recorder_name,
+    recording_documents,
+)
 
 CAMPAIGN = "spring"
 LEASES = LEASE.path(SITE.namespace)
@@ -46,26 +49,56 @@ class Objects:
     def _answer(self, call: Call) -> Reply:
         if call.method == "POST":
             path = f"{call.path}/{call.body['metadata']['name']}"
-            return status(409, "AlreadyExists") if path in self.there else self._write(path, call.body)
+            return (
+                status(409, "AlreadyExists")
+                if path in self.there
+                else self._write(path, call.body)
+            )
         if call.content == "apply":
             return self._write(call.path, call.body)
         if call.path not in self.there:
-            listed = call.path.rpartition("/")[2] in ("leases", "daemonsets", "pods", "jobs", "configmaps")
-            return ok({"items": self._list(call)}) if listed else status(404, "NotFound")
+            listed = call.path.rpartition("/")[2] in (
+                "leases",
+                "daemonsets",
+                "pods",
+                "jobs",
+                "configmaps",
+            )
+            return (
+                ok({"items": self._list(call)}) if listed else status(404, "NotFound")
+            )
         if call.method == "PATCH":
             changed = self.there[call.path]
-            return self._write(call.path, {**changed, "spec": changed["spec"] | call.body["spec"]})
-        return ok(self.there.pop(call.path) if call.method == "DELETE" else self.there[call.path])
+            return self._write(
+                call.path, {**changed, "spec": changed["spec"] | call.body["spec"]}
+            )
+        return ok(
+            self.there.pop(call.path)
+            if call.method == "DELETE"
+            else self.there[call.path]
+        )
 
     def _list(self, call: Call) -> list[dict[str, Any]]:
-        wanted = dict(term.split("=") for term in str(call.query["labelSelector"]).split(","))
-        of_kind = [one for path, one in self.there.items() if path.rpartition("/")[0] == call.path]
-        return [one for one in of_kind if wanted.items() <= one["metadata"]["labels"].items()]
+        wanted = dict(
+            term.split("=") for term in str(call.query["labelSelector"]).split(",")
+        )
+        of_kind = [
+            one
+            for path, one in self.there.items()
+            if path.rpartition("/")[0] == call.path
+        ]
+        return [
+            one
+            for one in of_kind
+            if wanted.items() <= one["metadata"]["labels"].items()
+        ]
 
     def _write(self, path: str, document: dict[str, Any]) -> Reply:
         self._made += 1
         written = json.loads(json.dumps(document))
-        uid = self.there.get(path, {"metadata": {"uid": f"uid-{self._made}"}})["metadata"]["uid"]
+        uid = self.there.get(path, {"metadata": {"uid": f"uid-{self._made}"}})[
+            "metadata"
+        ]["uid"]
         written["metadata"] |= {"uid": uid, "resourceVersion": str(self._made)}
         self.there[path] = written
         return ok(written)
@@ -75,8 +108,12 @@ class Objects:
 def objects(monkeypatch: pytest.MonkeyPatch) -> Objects:
     """A stand-in for the API server, asked by jobs that are threads here and hosts of their own to each other."""
     found = Objects()
-    monkeypatch.setattr(Api, "connect", lambda *_args, **_options: Api(FakeTransport(found), outage_s=0))
-    monkeypatch.setattr(leases, "owner", lambda: f"host-of-{threading.current_thread().name}-1-1")
+    monkeypatch.setattr(
+        Api, "connect", lambda *_args, **_options: Api(FakeTransport(found), outage_s=0)
+    )
+    monkeypatch.setattr(
+        leases, "owner", lambda: f"host-of-{threading.current_thread().name}-1-1"
+    )
     monkeypatch.setattr(leases, "_POLL_S", 0.01)
     return found
 
@@ -87,10 +124,24 @@ def begin(name: str, body: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def measured(folder: Path, run: int, do: Callable[[Api], None] = lambda api: None, site: Cluster = SITE) -> None:
+def measured(
+    folder: Path,
+    run: int,
+    do: Callable[[Api], None] = lambda api: None,
+    site: Cluster = SITE,
+) -> None:
     """Measure a run as the last of its folder: its recorder is applied, `do` is done."""
     pointer = folder / "measurement.json"
-    job = Job(SPECIFICATION, "0123456789abcdef", run, folder, folder, campaign=CAMPAIGN, site=site, pointers=[pointer])
+    job = Job(
+        SPECIFICATION,
+        "0123456789abcdef",
+        run,
+        folder,
+        folder,
+        campaign=CAMPAIGN,
+        site=site,
+        pointers=[pointer],
+    )
     with ClusterEngine(job).alone(lambda text: None):
         api = Api.connect()
         api.apply(recording_documents(CAMPAIGN, site)[1:])
@@ -101,7 +152,9 @@ def asks_for_living(call: Call) -> bool:
     return call.method == "GET" and call.path == LEASES
 
 
-@pytest.mark.parametrize("run", [1, 2], ids=["the same run, awaited", "another cell's run"])
+@pytest.mark.parametrize(
+    "run", [1, 2], ids=["the same run, awaited", "another cell's run"]
+)
 def test_a_run_that_begins_while_the_last_one_removes_the_recorder_has_one(
     objects: Objects, tmp_path: Path, run: int
 ) -> None:
@@ -113,7 +166,11 @@ def test_a_run_that_begins_while_the_last_one_removes_the_recorder_has_one(
             # It has seen that nobody lives. The other job goes as far as it can before anything is removed.
             asked.set()
             assert answered.wait(10)
-        refused = job == "second" and call.method == "POST" and "recorder-removal" in str(call.body)
+        refused = (
+            job == "second"
+            and call.method == "POST"
+            and "recorder-removal" in str(call.body)
+        )
         if refused and asked.is_set() and not answered.is_set():
             waits.set()
             answered.set()
@@ -137,10 +194,14 @@ def test_a_run_that_begins_while_the_last_one_removes_the_recorder_has_one(
     assert recorders == [True]
     assert waits.is_set()
     # The last one has removed it, and nothing is left.
-    assert not [path for path in objects.there if "/leases/" in path or path == RECORDER]
+    assert not [
+        path for path in objects.there if "/leases/" in path or path == RECORDER
+    ]
 
 
-def test_a_recorder_that_another_run_uses_is_left_to_it(objects: Objects, tmp_path: Path) -> None:
+def test_a_recorder_that_another_run_uses_is_left_to_it(
+    objects: Objects, tmp_path: Path
+) -> None:
     recorders: list[bool] = []
 
     def recorded(api: Api) -> None:
@@ -158,11 +219,18 @@ def test_a_recorder_that_another_run_uses_is_left_to_it(objects: Objects, tmp_pa
     reason="campaigns of one name in two namespaces share the recorder in the third, and neither sees the other's runs:"
     " the one that ends first removes it",
 )
-def test_a_campaign_of_the_same_name_in_another_namespace_keeps_its_recorder(objects: Objects, tmp_path: Path) -> None:
+def test_a_campaign_of_the_same_name_in_another_namespace_keeps_its_recorder(
+    objects: Objects, tmp_path: Path
+) -> None:
     recorders: list[bool] = []
 
     def recorded(api: Api) -> None:
-        other = begin("first", lambda: measured(tmp_path, 1, site=SITE.model_copy(update={"namespace": "theirs"})))
+        other = begin(
+            "first",
+            lambda: measured(
+                tmp_path, 1, site=SITE.model_copy(update={"namespace": "theirs"})
+            ),
+        )
         other.join(10)
         recorders.append(RECORDER in objects.there)
 
@@ -181,7 +249,9 @@ def test_a_removal_that_a_killed_job_has_begun_is_ended_before_a_recorder_is_app
 
     objects.before = noted
     begin("earlier", lambda: measured(tmp_path, 1)).join(20)
-    removal = next(made for made in leases_made if "recorder-removal" in made["metadata"]["name"])
+    removal = next(
+        made for made in leases_made if "recorder-removal" in made["metadata"]["name"]
+    )
     # A job is killed while it waits for the recorder's pods to go.
     api = Api.connect()
     api.create(removal)

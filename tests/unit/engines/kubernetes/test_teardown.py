@@ -17,7 +17,10 @@ from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER, selector
 from kveval.engines.kubernetes.manifests.permissions import permissions
 from kveval.engines.kubernetes.teardown import TeardownError, ours, remove
 
-SITES = [{"gateway": {"name": "any", "class": name, "create": True}} for name in ("istio", "gke-l7-rilb")]
+SITES = [
+    {"gateway": {"name": "any", "class": name, "create": True}}
+    for name in ("istio", "gke-l7-rilb")
+]
 OURS = {MANAGED_BY: MANAGER, "kveval.dev/campaign": "c"}
 OTHER_CAMPAIGN = OURS | {"kveval.dev/campaign": "d"}
 THEIRS = {"app": "somebody-else", "kveval.dev/campaign": "c"}
@@ -28,7 +31,9 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teardown.time, "sleep", lambda seconds: None)
 
 
-def removed(objects: Objects, wanted: str = selector("c"), **options: Any) -> teardown.Removed:
+def removed(
+    objects: Objects, wanted: str = selector("c"), **options: Any
+) -> teardown.Removed:
     return remove(Api(FakeTransport(objects)), wanted, ["bench", "pcp"], **options)
 
 
@@ -48,10 +53,16 @@ def test_all_of_one_campaign_goes_and_nothing_else() -> None:
         made("ConfigMap", "other-campaign", OTHER_CAMPAIGN),
         made("ConfigMap", "elsewhere", OURS, namespace="default"),
     ]
-    objects = Objects(*a_deployment(), made("Job", "load", OURS, version="batch/v1"), *others)
+    objects = Objects(
+        *a_deployment(), made("Job", "load", OURS, version="batch/v1"), *others
+    )
     objects.present.append(made("ConfigMap", "plan", OURS, namespace="pcp"))
     found = removed(objects)
-    assert names(objects) == ["Pod theirs", "ConfigMap other-campaign", "ConfigMap elsewhere"]
+    assert names(objects) == [
+        "Pod theirs",
+        "ConfigMap other-campaign",
+        "ConfigMap elsewhere",
+    ]
     assert sorted(found.removed) == [
         "ConfigMap pcp/plan",
         "Deployment bench/server",
@@ -77,20 +88,30 @@ def test_an_orphan_goes_too() -> None:
 
 def test_what_works_goes_before_what_it_needs() -> None:
     kinds = ("PersistentVolumeClaim", "ConfigMap", "Service", "Pod")
-    objects = Objects(*(made(kind, kind.lower(), OURS, namespace="pcp") for kind in kinds))
+    objects = Objects(
+        *(made(kind, kind.lower(), OURS, namespace="pcp") for kind in kinds)
+    )
     removed(objects)
     assert [entry.split()[0] for entry in objects.deleted] == list(reversed(kinds))
 
 
 def test_every_kind_that_is_made_is_looked_for() -> None:
-    made_kinds = {kind_of(document) for _, documents in all_documents() for document in documents}
+    made_kinds = {
+        kind_of(document) for _, documents in all_documents() for document in documents
+    }
     assert made_kinds - {NAMESPACE} <= set(teardown.KINDS)
-    rights = {one.resource for values in SITES for one in permissions(Cluster.model_validate(values))}
+    rights = {
+        one.resource
+        for values in SITES
+        for one in permissions(Cluster.model_validate(values))
+    }
     assert {kind.plural for kind in teardown.KINDS} - {"replicasets"} <= rights
 
 
 def test_namespaces_stay() -> None:
-    objects = Objects(made("Namespace", "pcp", OURS), made("Pod", "p", OURS, namespace="pcp"))
+    objects = Objects(
+        made("Namespace", "pcp", OURS), made("Pod", "p", OURS, namespace="pcp")
+    )
     assert removed(objects).removed == ["Pod pcp/p"]
     assert names(objects) == ["Namespace pcp"]
 
@@ -100,17 +121,26 @@ def test_kinds_that_the_account_may_not_list_are_noted() -> None:
     objects.forbidden = {"services", "configmaps"}
     found = removed(objects)
     assert names(objects) == []
-    assert sorted(found.unlisted) == sorted(itertools.product((CONFIG_MAP, SERVICE), ("bench", "pcp")))
+    assert sorted(found.unlisted) == sorted(
+        itertools.product((CONFIG_MAP, SERVICE), ("bench", "pcp"))
+    )
 
 
 def test_what_will_not_go_is_named_with_what_holds_it() -> None:
-    volume = made("PersistentVolumeClaim", "results", OURS, metadata={"finalizers": ["kubernetes.io/pvc-protection"]})
+    volume = made(
+        "PersistentVolumeClaim",
+        "results",
+        OURS,
+        metadata={"finalizers": ["kubernetes.io/pvc-protection"]},
+    )
     objects = Objects(volume)
     objects.stay = {"results"}
     with pytest.raises(TeardownError, match="pvc-protection") as error:
         removed(objects, timeout_s=0.0)
     assert error.value.facts == {
-        "finalizers": {"PersistentVolumeClaim bench/results": ["kubernetes.io/pvc-protection"]}
+        "finalizers": {
+            "PersistentVolumeClaim bench/results": ["kubernetes.io/pvc-protection"]
+        }
     }
     assert objects.deleted == ["PersistentVolumeClaim results"]
 
@@ -119,12 +149,24 @@ def test_what_appears_while_the_rest_goes_is_removed_as_well() -> None:
     objects = Objects(made("Pod", "first", OURS))
     objects.changes = [
         lambda state: None,
-        lambda state: state.present.append(made("ConfigMap", "late", OURS, namespace="pcp")),
+        lambda state: state.present.append(
+            made("ConfigMap", "late", OURS, namespace="pcp")
+        ),
     ]
     assert sorted(removed(objects).removed) == ["ConfigMap pcp/late", "Pod bench/first"]
 
 
-@given(st.sampled_from(["", "app=x", "kveval.dev/cell=a,kveval.dev/run=1", selector(), selector("c", "cell", 3)]))
+@given(
+    st.sampled_from(
+        [
+            "",
+            "app=x",
+            "kveval.dev/cell=a,kveval.dev/run=1",
+            selector(),
+            selector("c", "cell", 3),
+        ]
+    )
+)
 def test_a_selector_always_asks_for_ours(text: str) -> None:
     assert f"{MANAGED_BY}={MANAGER}" in ours(text).split(",")
     assert ours(ours(text)) == ours(text)

@@ -24,7 +24,11 @@ def an_api(*cuts: int, environment: dict[str, str] | None = None) -> Api:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +48,9 @@ def test_a_file_arrives_whole_though_the_connection_is_cut(tmp_path: Path) -> No
 
 @settings(max_examples=15, deadline=None)
 @given(
-    sizes=st.lists(st.sampled_from([0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7]), max_size=4),
+    sizes=st.lists(
+        st.sampled_from([0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7]), max_size=4
+    ),
     cuts=st.lists(st.integers(0, 4 * BLOCK), max_size=4),
 )
 def test_a_folder_arrives_whole_whatever_the_sizes_and_cuts(
@@ -61,7 +67,9 @@ def test_a_folder_arrives_whole_whatever_the_sizes_and_cuts(
     assert found.received == sum(sizes)
 
 
-def test_what_is_left_of_an_earlier_attempt_is_not_taken_for_a_part(tmp_path: Path) -> None:
+def test_what_is_left_of_an_earlier_attempt_is_not_taken_for_a_part(
+    tmp_path: Path,
+) -> None:
     there, here = tmp_path / "there.bin", tmp_path / "here.bin"
     data = random.Random(3).randbytes(500_000)
     there.write_bytes(data)
@@ -77,18 +85,28 @@ def test_a_file_that_was_written_anew_meanwhile_is_brought_anew(
     there, here = tmp_path / "there.json", tmp_path / "here.json"
     there.write_bytes(b"old" * 1000)
     listed = transfer.parse_list
-    monkeypatch.setattr(transfer, "parse_list", lambda *output: (there.write_bytes(b"new!" * 1000), listed(*output))[1])
+    monkeypatch.setattr(
+        transfer,
+        "parse_list",
+        lambda *output: (there.write_bytes(b"new!" * 1000), listed(*output))[1],
+    )
     collect(an_api(), *POD, str(there), here)
     assert here.read_bytes() == b"new!" * 1000
 
 
-def test_a_file_that_keeps_changing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_keeps_changing_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = tmp_path / "there.json"
     numbers = iter(range(100))
     there.write_bytes(b"first")
     listed = transfer.parse_list
     monkeypatch.setattr(
-        transfer, "parse_list", lambda *output: (there.write_bytes(b"%05d" % next(numbers)), listed(*output))[1]
+        transfer,
+        "parse_list",
+        lambda *output: (there.write_bytes(b"%05d" % next(numbers)), listed(*output))[
+            1
+        ],
     )
     with pytest.raises(TransferError) as error:
         collect(an_api(), *POD, str(there), tmp_path / "here")
@@ -102,12 +120,25 @@ def test_a_connection_that_brings_nothing_any_more_is_given_up(tmp_path: Path) -
     with pytest.raises(TransferError) as error:
         collect(an_api(10**9, 131_072, *[0] * 9), *POD, str(there), here)
     assert error.value.code == "nothing_arrived"
-    assert error.value.facts == {"attempts": 5, "bytes_here": 131_072, "bytes_there": 400_000}
+    assert error.value.facts == {
+        "attempts": 5,
+        "bytes_here": 131_072,
+        "bytes_there": 400_000,
+    }
     assert not here.exists()
 
 
-def test_why_the_api_server_refuses_is_still_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = Refused("forbidden", 403, "Forbidden", code="right_missing", verb="create", resource="pods/exec")
+def test_why_the_api_server_refuses_is_still_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = Refused(
+        "forbidden",
+        403,
+        "Forbidden",
+        code="right_missing",
+        verb="create",
+        resource="pods/exec",
+    )
     monkeypatch.setattr(FakeTransport, "command", mock.Mock(side_effect=refused))
     with pytest.raises(TransferError) as error:
         collect(an_api(), *POD, str(tmp_path / "there"), tmp_path / "here")
@@ -124,7 +155,12 @@ def test_a_missing_tool_is_named(tmp_path: Path) -> None:
         (tools / tool).symlink_to(found)
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(TransferError, match="sha256sum: not found"):
-        collect(an_api(environment={"PATH": str(tools)}), *POD, str(tmp_path / "file"), tmp_path / "here")
+        collect(
+            an_api(environment={"PATH": str(tools)}),
+            *POD,
+            str(tmp_path / "file"),
+            tmp_path / "here",
+        )
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ def first(documents, kind, component=None):
     return next(
         document
         for document in documents
-        if document["kind"] == kind and component in (None, document["metadata"]["labels"]["kveval.dev/component"])
+        if document["kind"] == kind
+        and component in (None, document["metadata"]["labels"]["kveval.dev/component"])
     )
 
 
@@ -37,39 +38,65 @@ def test_what_is_rendered_is_right(documents):
 
 
 MISTAKES = {
-    "no label": (lambda d: d[0]["metadata"]["labels"].pop("kveval.dev/run"), "no_label", "kveval.dev/run"),
+    "no label": (
+        lambda d: d[0]["metadata"]["labels"].pop("kveval.dev/run"),
+        "no_label",
+        "kveval.dev/run",
+    ),
     "long name": (lambda d: d[0]["metadata"].update(name="a" * 64), "name", "a" * 64),
-    "bad label": (lambda d: d[0]["metadata"]["labels"].update(x="a/b"), "label_value", "x"),
+    "bad label": (
+        lambda d: d[0]["metadata"]["labels"].update(x="a/b"),
+        "label_value",
+        "x",
+    ),
     "twice": (lambda d: d.append(d[0]), "twice", None),
     "selector": (
-        lambda d: first(d, "Deployment")["spec"]["selector"]["matchLabels"].update(other="1"),
+        lambda d: first(d, "Deployment")["spec"]["selector"]["matchLabels"].update(
+            other="1"
+        ),
         "selector",
         "other",
     ),
-    "service": (lambda d: first(d, "Service")["spec"]["selector"].update(other="1"), "selects_no_pod", None),
+    "service": (
+        lambda d: first(d, "Service")["spec"]["selector"].update(other="1"),
+        "selects_no_pod",
+        None,
+    ),
     "pool": (
-        lambda d: first(d, "InferencePool")["spec"]["selector"]["matchLabels"].update(other="1"),
+        lambda d: first(d, "InferencePool")["spec"]["selector"]["matchLabels"].update(
+            other="1"
+        ),
         "selects_no_pod",
         None,
     ),
     "picker": (
-        lambda d: first(d, "InferencePool")["spec"]["endpointPickerRef"].update(name="nobody"),
+        lambda d: first(d, "InferencePool")["spec"]["endpointPickerRef"].update(
+            name="nobody"
+        ),
         "not_rendered",
         "Service nobody",
     ),
     "failure mode": (
-        lambda d: first(d, "InferencePool")["spec"]["endpointPickerRef"].update(failureMode="Open"),
+        lambda d: first(d, "InferencePool")["spec"]["endpointPickerRef"].update(
+            failureMode="Open"
+        ),
         "schema",
         "spec.endpointPickerRef.failureMode",
     ),
-    "unknown field": (lambda d: first(d, "InferencePool")["spec"].update(targetPort=1), "schema", "spec"),
+    "unknown field": (
+        lambda d: first(d, "InferencePool")["spec"].update(targetPort=1),
+        "schema",
+        "spec",
+    ),
     "no port": (
         lambda d: first(d, "InferencePool")["spec"]["endpointPickerRef"].pop("port"),
         "schema",
         "spec.endpointPickerRef",
     ),
     "route": (
-        lambda d: first(d, "HTTPRoute")["spec"]["rules"][0]["backendRefs"][0].update(name="nobody"),
+        lambda d: first(d, "HTTPRoute")["spec"]["rules"][0]["backendRefs"][0].update(
+            name="nobody"
+        ),
         "not_rendered",
         "InferencePool nobody",
     ),
@@ -79,42 +106,74 @@ MISTAKES = {
         "spec.parentRefs",
     ),
     "path": (
-        lambda d: first(d, "HTTPRoute")["spec"]["rules"][0]["matches"][0]["path"].update(value="v1"),
+        lambda d: first(d, "HTTPRoute")["spec"]["rules"][0]["matches"][0][
+            "path"
+        ].update(value="v1"),
         "schema",
         "spec.rules.0.matches.0.path.value",
     ),
     "timeout": (
-        lambda d: first(d, "HTTPRoute")["spec"]["rules"][0]["timeouts"].update(request="5 minutes"),
+        lambda d: first(d, "HTTPRoute")["spec"]["rules"][0]["timeouts"].update(
+            request="5 minutes"
+        ),
         "schema",
         "spec.rules.0.timeouts.request",
     ),
-    "role": (lambda d: first(d, "RoleBinding")["roleRef"].update(name="other"), "not_rendered", "Role other"),
+    "role": (
+        lambda d: first(d, "RoleBinding")["roleRef"].update(name="other"),
+        "not_rendered",
+        "Role other",
+    ),
     "volume": (
-        lambda d: next(v for v in pod(d, "epp")["volumes"] if "configMap" in v)["configMap"].update(name="other"),
+        lambda d: next(v for v in pod(d, "epp")["volumes"] if "configMap" in v)[
+            "configMap"
+        ].update(name="other"),
         "not_rendered",
         "ConfigMap other",
     ),
-    "too large": (lambda d: first(d, "ConfigMap")["data"].update(big="x" * 2**20), "too_large", "data"),
+    "too large": (
+        lambda d: first(d, "ConfigMap")["data"].update(big="x" * 2**20),
+        "too_large",
+        "data",
+    ),
     "number": (
-        lambda d: pod(d)["containers"][0]["resources"]["limits"].update({"nvidia.com/gpu": 2}),
+        lambda d: pod(d)["containers"][0]["resources"]["limits"].update(
+            {"nvidia.com/gpu": 2}
+        ),
         "number",
         "spec.template.spec.containers.0.resources.limits.nvidia.com/gpu",
     ),
     "token": (
-        lambda d: pod(d)["containers"][0]["env"].append({"name": "HF_TOKEN", "value": "x"}),
+        lambda d: pod(d)["containers"][0]["env"].append(
+            {"name": "HF_TOKEN", "value": "x"}
+        ),
         "secret_in_clear",
         "HF_TOKEN",
     ),
-    "root": (lambda d: pod(d)["securityContext"].update(runAsNonRoot=False), "pod_security", "runAsNonRoot"),
-    "user 0": (lambda d: pod(d)["securityContext"].update(runAsUser=0), "pod_security", "runAsUser"),
-    "seccomp": (lambda d: pod(d)["securityContext"].pop("seccompProfile"), "pod_security", "seccompProfile"),
+    "root": (
+        lambda d: pod(d)["securityContext"].update(runAsNonRoot=False),
+        "pod_security",
+        "runAsNonRoot",
+    ),
+    "user 0": (
+        lambda d: pod(d)["securityContext"].update(runAsUser=0),
+        "pod_security",
+        "runAsUser",
+    ),
+    "seccomp": (
+        lambda d: pod(d)["securityContext"].pop("seccompProfile"),
+        "pod_security",
+        "seccompProfile",
+    ),
     "escalation": (
         lambda d: pod(d)["containers"][0].pop("securityContext"),
         "pod_security",
         "allowPrivilegeEscalation",
     ),
     "capability": (
-        lambda d: pod(d)["containers"][0]["securityContext"]["capabilities"].update(add=["IPC_LOCK"]),
+        lambda d: pod(d)["containers"][0]["securityContext"]["capabilities"].update(
+            add=["IPC_LOCK"]
+        ),
         "capability",
         "IPC_LOCK",
     ),
@@ -123,17 +182,27 @@ MISTAKES = {
         "pod_security",
         "hostPath",
     ),
-    "host network": (lambda d: pod(d).update(hostNetwork=True), "pod_security", "hostNetwork"),
-    "host port": (lambda d: pod(d)["containers"][0]["ports"][0].update(hostPort=80), "pod_security", "hostPort"),
+    "host network": (
+        lambda d: pod(d).update(hostNetwork=True),
+        "pod_security",
+        "hostNetwork",
+    ),
+    "host port": (
+        lambda d: pod(d)["containers"][0]["ports"][0].update(hostPort=80),
+        "pod_security",
+        "hostPort",
+    ),
     "privileged recorder": (
-        lambda d: pod(d, "recorder", "DaemonSet")["containers"][0]["securityContext"].update(privileged=True),
+        lambda d: pod(d, "recorder", "DaemonSet")["containers"][0][
+            "securityContext"
+        ].update(privileged=True),
         "pod_security",
         "privileged",
     ),
     "recorder with more": (
-        lambda d: pod(d, "recorder", "DaemonSet")["containers"][0]["securityContext"]["capabilities"]["add"].append(
-            "SYS_ADMIN"
-        ),
+        lambda d: pod(d, "recorder", "DaemonSet")["containers"][0]["securityContext"][
+            "capabilities"
+        ]["add"].append("SYS_ADMIN"),
         "capability",
         "SYS_ADMIN",
     ),
@@ -145,7 +214,11 @@ def test_a_mistake_is_found(documents, mistake):
     change, code, about = MISTAKES[mistake]
     change(documents)
     found = problems(documents)
-    assert [problem for problem in found if problem.code == code and about in (None, problem.about)], found
+    assert [
+        problem
+        for problem in found
+        if problem.code == code and about in (None, problem.about)
+    ], found
 
 
 def test_the_recorder_has_two_capabilities_and_no_privileges(documents):
@@ -153,7 +226,15 @@ def test_the_recorder_has_two_capabilities_and_no_privileges(documents):
     (container,) = spec["containers"]
     context = container["securityContext"]
     assert context["privileged"] is False
-    assert context["capabilities"] == {"drop": ["ALL"], "add": ["DAC_READ_SEARCH", "SYS_PTRACE"]}
+    assert context["capabilities"] == {
+        "drop": ["ALL"],
+        "add": ["DAC_READ_SEARCH", "SYS_PTRACE"],
+    }
     assert not any("hostPath" in volume for volume in spec["volumes"])
-    (namespace,) = (document for document in documents if document["kind"] == "Namespace")
-    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    (namespace,) = (
+        document for document in documents if document["kind"] == "Namespace"
+    )
+    assert (
+        namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        == "privileged"
+    )

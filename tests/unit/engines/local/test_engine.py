@@ -58,7 +58,13 @@ def start(tmp_path):
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/stand_in.py "$@"\n')
     python.chmod(0o755)
 
-    def start(behaviour="", served_model="tiny", device_tokens=17920, start_timeout_s=20.0, **changed):
+    def start(
+        behaviour="",
+        served_model="tiny",
+        device_tokens=17920,
+        start_timeout_s=20.0,
+        **changed,
+    ):
         specification = {
             "argv": [
                 "--model",
@@ -73,7 +79,9 @@ def start(tmp_path):
             "sidecars": (),
             "file_tier": False,
             "model": SimpleNamespace(served_name=served_model),
-            "budget": SimpleNamespace(device_tokens=device_tokens, host_bytes=0, split={}),
+            "budget": SimpleNamespace(
+                device_tokens=device_tokens, host_bytes=0, split={}
+            ),
         } | changed
         return deployed(
             processes,
@@ -89,7 +97,9 @@ def start(tmp_path):
         yield start
 
 
-def test_a_server_that_answers_as_declared_is_deployed_and_gone_afterwards(start, tmp_path):
+def test_a_server_that_answers_as_declared_is_deployed_and_gone_afterwards(
+    start, tmp_path
+):
     with start() as server:
         assert server.argv[server.argv.index("--model") + 1] == str(tmp_path / "model")
         assert server.argv[-1] == '{"kv_role":"kv_both"}'
@@ -106,25 +116,53 @@ def test_a_server_that_answers_as_declared_is_deployed_and_gone_afterwards(start
     ("behaviour", "changed", "code", "facts"),
     [
         ("never healthy", {"start_timeout_s": 0.5}, "not_healthy", {}),
-        ("", {"versions": {"vllm": "0.31.0"}}, "other_version", {"found": "0.32.0+cpu", "declared": "0.31.0"}),
-        ("", {"served_model": "other"}, "other_model", {"found": ["tiny"], "declared": "other"}),
-        ("", {"device_tokens": 20000}, "other_device_cache", {"found": 17920, "declared": 20000}),
+        (
+            "",
+            {"versions": {"vllm": "0.31.0"}},
+            "other_version",
+            {"found": "0.32.0+cpu", "declared": "0.31.0"},
+        ),
+        (
+            "",
+            {"served_model": "other"},
+            "other_model",
+            {"found": ["tiny"], "declared": "other"},
+        ),
+        (
+            "",
+            {"device_tokens": 20000},
+            "other_device_cache",
+            {"found": 17920, "declared": 20000},
+        ),
     ],
 )
-def test_a_server_that_is_not_what_was_declared_is_refused(start, behaviour, changed, code, facts):
+def test_a_server_that_is_not_what_was_declared_is_refused(
+    start, behaviour, changed, code, facts
+):
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     with pytest.raises(DeploymentError) as error, start(behaviour, **changed):
         pytest.fail("deployed all the same")
     assert (error.value.code, error.value.facts) == (code, facts)
-    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+    assert {
+        process.pid for process in psutil.Process().children(recursive=True)
+    } <= before
 
 
 def test_a_server_that_dies_at_its_start_says_so_in_its_own_words(start, tmp_path):
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    with pytest.raises(ServerDied, match="ValueError: No available memory") as error, start("dies"):
+    with (
+        pytest.raises(ServerDied, match="ValueError: No available memory") as error,
+        start("dies"),
+    ):
         pytest.fail("deployed all the same")
-    assert error.value.facts == {"exit_code": 3, "log": tmp_path / "server.log", "offset": 0}
-    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+    assert error.value.facts == {
+        "exit_code": 3,
+        "log": tmp_path / "server.log",
+        "offset": 0,
+    }
+    assert {
+        process.pid for process in psutil.Process().children(recursive=True)
+    } <= before
 
 
 def test_a_healthy_server_that_generates_nothing_is_found_out(start):
@@ -145,7 +183,9 @@ def test_a_server_that_dies_in_service_is_noticed_with_its_last_words(start, tmp
             server.require_alive()
 
 
-def test_the_servers_environment_is_made_anew_and_holds_the_token_only_for_full_weights(monkeypatch, tmp_path):
+def test_the_servers_environment_is_made_anew_and_holds_the_token_only_for_full_weights(
+    monkeypatch, tmp_path
+):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "left over in the shell")
     env = server_environment({"A": "1"}, tmp_path)
@@ -153,7 +193,10 @@ def test_the_servers_environment_is_made_anew_and_holds_the_token_only_for_full_
     assert "VLLM_ATTENTION_BACKEND" not in env
     assert env["A"] == "1"
     assert env["PATH"] == os.environ["PATH"]
-    assert server_environment({}, tmp_path, secrets=["HF_TOKEN"])["HF_TOKEN"] == "hf_secret"
+    assert (
+        server_environment({}, tmp_path, secrets=["HF_TOKEN"])["HF_TOKEN"]
+        == "hf_secret"
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,8 +216,14 @@ def test_the_device_capacity_is_read_from_gpu_and_cpu_logs(line, tokens):
 @pytest.mark.parametrize(
     ("line", "size"),
     [
-        ("INFO [kveval_host_offload.py:121] host offloading: CPU tier of 16777216 bytes", 16777216),
-        ("INFO Created mmap file /dev/shm/vllm_offload_2cfb.mmap (41.94 GB)", 41_940_000_000),
+        (
+            "INFO [kveval_host_offload.py:121] host offloading: CPU tier of 16777216 bytes",
+            16777216,
+        ),
+        (
+            "INFO Created mmap file /dev/shm/vllm_offload_2cfb.mmap (41.94 GB)",
+            41_940_000_000,
+        ),
         ("INFO Created mmap file /dev/shm/vllm_offload_2cfb.mmap (0.02 GB)", None),
     ],
 )
@@ -185,7 +234,9 @@ def test_the_tiers_size_is_read_where_the_server_says_it_well_enough(line, size)
 def test_random_weights_with_which_answers_can_be_checked_are_told_from_dummy_ones():
     told = "INFO [kveval_weights.py:70] kveval: random weights, version 1: answers depend on the prompt"
     assert VLLM.startup_facts(told)["random_weights"] == 1
-    assert "random_weights" not in VLLM.startup_facts("INFO Loading weights took 0.02 seconds")
+    assert "random_weights" not in VLLM.startup_facts(
+        "INFO Loading weights took 0.02 seconds"
+    )
 
 
 def test_a_tier_more_than_2_percent_off_its_budget_is_refused(tmp_path):
@@ -215,7 +266,9 @@ SPLIT = {"native_bytes": 400, "lmcache_bytes": 600}
         (None, [600], SPLIT, None),
     ],
 )
-def test_tiers_are_held_to_their_parts_of_the_budget(own, beside, split, noted, tmp_path):
+def test_tiers_are_held_to_their_parts_of_the_budget(
+    own, beside, split, noted, tmp_path
+):
     facts = {} if own is None else {"tier_bytes": own}
     check_tiers(facts, beside, 1000, split, tmp_path)
     assert facts.get("tier_bytes") == noted
@@ -232,23 +285,34 @@ def test_tiers_are_held_to_their_parts_of_the_budget(own, beside, split, noted, 
         (1000, [], SPLIT, 1000, 400),
     ],
 )
-def test_a_tier_of_another_size_ends_the_run(own, beside, split, found, budget, tmp_path):
+def test_a_tier_of_another_size_ends_the_run(
+    own, beside, split, found, budget, tmp_path
+):
     facts = {} if own is None else {"tier_bytes": own}
     with pytest.raises(DeploymentError) as error:
         check_tiers(facts, beside, 1000, split, tmp_path)
     assert error.value.code == "other_tier"
-    assert (error.value.facts["found_bytes"], error.value.facts["budget_bytes"]) == (found, budget)
+    assert (error.value.facts["found_bytes"], error.value.facts["budget_bytes"]) == (
+        found,
+        budget,
+    )
 
 
 def test_a_file_tier_has_a_folder_of_its_own_that_is_counted_emptied_and_removed(start):
     files = '{"root_dir":"{fs_dir}"}'
-    with start(argv=["--model", "{model_dir}", "--port", "{port}", "--kv", files], file_tier=True) as server:
+    with start(
+        argv=["--model", "{model_dir}", "--port", "{port}", "--kv", files],
+        file_tier=True,
+    ) as server:
         folder = server.files
         assert server.argv[-1] == f'{{"root_dir":"{folder}"}}'
         block = folder / "r0" / "abc" / "1.bin"
         block.parent.mkdir(parents=True)
         block.write_bytes(bytes(4096))
-        assert server.file_counters() == {"file_tier_files": 1.0, "file_tier_bytes": 4096.0}
+        assert server.file_counters() == {
+            "file_tier_files": 1.0,
+            "file_tier_bytes": 4096.0,
+        }
         server.reset_caches()
         assert list(folder.iterdir()) == []
     assert not folder.exists()

@@ -17,7 +17,9 @@ def test_its_metrics_are_served_for_as_long_as_they_are_wanted(tmp_path: Path) -
     env, said = {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}, list[str]()
     with (
         supervisor(tmp_path / "registry") as processes,
-        gpu_exporter(processes, Path(sys.executable), tmp_path, "0", env, said.append) as endpoints,
+        gpu_exporter(
+            processes, Path(sys.executable), tmp_path, "0", env, said.append
+        ) as endpoints,
     ):
         text = fetch(endpoints[SOURCE]).decode()
     assert 'gpu_active_percent{gpu="0"} 97.0' in text
@@ -29,7 +31,9 @@ def test_without_nvml_a_run_goes_on_and_says_so(tmp_path: Path) -> None:
     said: list[str] = []
     with (
         supervisor(tmp_path / "registry") as processes,
-        gpu_exporter(processes, Path(sys.executable), tmp_path, "", {}, said.append) as endpoints,
+        gpu_exporter(
+            processes, Path(sys.executable), tmp_path, "", {}, said.append
+        ) as endpoints,
     ):
         assert endpoints == {}
     assert "pynvml" in said[0]

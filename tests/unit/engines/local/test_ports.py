@@ -15,18 +15,30 @@ import pytest
 from tests.support.fault_chain import stand_in_environment
 
 from kveval.engines.local import server as local
-from kveval.engines.local.server import Deployment, LocalServerHandle, PortTaken, deployed
+from kveval.engines.local.server import (
+    Deployment,
+    LocalServerHandle,
+    PortTaken,
+    deployed,
+)
 from kveval.host.ports import foreign_listeners, require_own_port
 from kveval.host.processes import supervisor
 
-ENV = {"STAND_IN_VERSION": "0.32.0", "STAND_IN_MODEL": "tiny", "STAND_IN_TOKENS": "17920"}
+ENV = {
+    "STAND_IN_VERSION": "0.32.0",
+    "STAND_IN_MODEL": "tiny",
+    "STAND_IN_TOKENS": "17920",
+}
 
 
 class SameAnswers(http.server.BaseHTTPRequestHandler):
     """What another measurement's server would say: the very version and model that are expected."""
 
     def do_GET(self) -> None:
-        body = {"/version": b'{"version": "0.32.0"}', "/v1/models": b'{"data": [{"id": "tiny"}]}'}.get(self.path, b"")
+        body = {
+            "/version": b'{"version": "0.32.0"}',
+            "/v1/models": b'{"data": [{"id": "tiny"}]}',
+        }.get(self.path, b"")
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -39,7 +51,9 @@ class SameAnswers(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def another_server() -> Iterator[int]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), SameAnswers)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}
+    )
     thread.start()
     yield server.server_port
     server.shutdown()
@@ -69,9 +83,14 @@ def handle(
         budget=SimpleNamespace(device_tokens=17920, host_bytes=0, split={}),
     )
     environment = stand_in_environment(tmp_path / "server")
-    with supervisor(tmp_path / "registry.json") as processes, contextlib.ExitStack() as stack:
+    with (
+        supervisor(tmp_path / "registry.json") as processes,
+        contextlib.ExitStack() as stack,
+    ):
 
-        def deploy(ports: dict[str, int]) -> contextlib.AbstractContextManager[Deployment]:
+        def deploy(
+            ports: dict[str, int],
+        ) -> contextlib.AbstractContextManager[Deployment]:
             log = tmp_path / "server.log"
             return deployed(
                 processes,
@@ -85,7 +104,9 @@ def handle(
             )
 
         def make(say: Callable[[str], None]) -> LocalServerHandle:
-            return stack.enter_context(contextlib.closing(LocalServerHandle(deploy, say)))
+            return stack.enter_context(
+                contextlib.closing(LocalServerHandle(deploy, say))
+            )
 
         yield make
 
@@ -130,7 +151,9 @@ def test_only_other_listeners_are_strangers() -> None:
         name = f"process {os.getpid()} ({psutil.Process().name()})"
         assert foreign_listeners(port, []) == [name]
         require_own_port(port, [os.getpid()], PortTaken, "the server", Path("x.log"))
-        with pytest.raises(PortTaken, match=r"the server was taken in the meantime .*; see x\.log") as error:
+        with pytest.raises(
+            PortTaken, match=r"the server was taken in the meantime .*; see x\.log"
+        ) as error:
             require_own_port(port, [], PortTaken, "the server", Path("x.log"))
         assert error.value.facts == {"port": port, "by": [name]}
     assert foreign_listeners(port, []) == []

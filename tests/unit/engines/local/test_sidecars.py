@@ -12,7 +12,12 @@ from tests.support.paths import REPOSITORY
 from kveval.engines.local.sidecars import fill, find_program, sidecars
 from kveval.engines.servers import keyvalue, lmcache
 from kveval.engines.servers.declared import same_release
-from kveval.engines.servers.lmcache import LMCacheServer, _moving, _objects, _read_locked
+from kveval.engines.servers.lmcache import (
+    LMCacheServer,
+    _moving,
+    _objects,
+    _read_locked,
+)
 from kveval.engines.servers.program import SidecarError, SidecarPortTaken
 from kveval.host.processes import supervisor
 from kveval.spec.specification import SidecarSpec
@@ -31,7 +36,15 @@ LMCACHE = SidecarSpec(
 
 
 def store(name):
-    argv = (f"{name}-server", "--bind", f"{{{name}_host}}", "--port", f"{{{name}_port}}", "--save", "")
+    argv = (
+        f"{name}-server",
+        "--bind",
+        f"{{{name}_host}}",
+        "--port",
+        f"{{{name}_port}}",
+        "--save",
+        "",
+    )
     return SidecarSpec(name, (*argv, "--appendonly", "no"))
 
 
@@ -50,7 +63,11 @@ def start(tmp_path):
             processes,
             wanted,
             environments=[ENVIRONMENT],
-            base_env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path)},
+            base_env={
+                "PATH": "/usr/bin:/bin",
+                "HOME": str(tmp_path),
+                "TMPDIR": str(tmp_path),
+            },
             versions=versions,
             logs=tmp_path,
             ports={} if ports is None else ports,
@@ -80,8 +97,14 @@ def test_a_store_starts_empty_counts_is_emptied_and_is_gone_afterwards(start, na
         assert server.ask("GET key3") == "value"
         after = server.counters()
         assert after[f"{name}_keys"] == 5
-        assert after[f"{name}_keyspace_hits_total"] - before[f"{name}_keyspace_hits_total"] == 1
-        assert after[f"{name}_received_bytes_total"] > before[f"{name}_received_bytes_total"]
+        assert (
+            after[f"{name}_keyspace_hits_total"] - before[f"{name}_keyspace_hits_total"]
+            == 1
+        )
+        assert (
+            after[f"{name}_received_bytes_total"]
+            > before[f"{name}_received_bytes_total"]
+        )
         assert server.reported_bytes() is None
         server.reset(5.0)
         assert server.counters()[f"{name}_keys"] == 0
@@ -116,7 +139,11 @@ def test_a_store_whose_port_is_taken_says_so_with_its_log(start, tmp_path, monke
         ):
             pytest.fail("started on a port that is taken")
     assert error.value.code == "died"
-    assert error.value.facts == {"program": "redis", "exit_code": 1, "log": tmp_path / "redis.log"}
+    assert error.value.facts == {
+        "program": "redis",
+        "exit_code": 1,
+        "log": tmp_path / "redis.log",
+    }
 
 
 def test_a_store_that_dies_in_service_is_noticed(start, tmp_path):
@@ -129,11 +156,18 @@ def test_a_store_that_dies_in_service_is_noticed(start, tmp_path):
         with pytest.raises(SidecarError) as error:
             program.require_alive()
         assert error.value.code == "died"
-        facts = {"program": "redis", "exit_code": -signal.SIGKILL, "log": tmp_path / "redis.log"}
+        facts = {
+            "program": "redis",
+            "exit_code": -signal.SIGKILL,
+            "log": tmp_path / "redis.log",
+        }
         assert error.value.facts == facts
         with pytest.raises(SidecarError) as error:
             server.counters()
-        assert (error.value.code, error.value.facts["program"]) == ("no_answer", "redis")
+        assert (error.value.code, error.value.facts["program"]) == (
+            "no_answer",
+            "redis",
+        )
 
 
 @pytest.mark.e2e
@@ -146,12 +180,21 @@ def test_lmcache_reports_its_size_version_and_counters_and_can_be_emptied(start)
         assert server.reported_bytes() == 32 * 2**20
         assert server.counters()["lmcache_l1_memory_bytes"] == 0
         server.reset(5.0)
-        assert server._ask("/cache/clear", "POST", {"tier": "l1", "force": True})["status"] == "ok"
+        assert (
+            server._ask("/cache/clear", "POST", {"tier": "l1", "force": True})["status"]
+            == "ok"
+        )
         assert set(ports) == {"lmcache_port", "lmcache_http_port"}
     assert not any(listens(port) for port in ports.values())
-    with pytest.raises(SidecarError) as error, start(LMCACHE, versions={**VERSIONS, "lmcache": "0.4.0"}):
+    with (
+        pytest.raises(SidecarError) as error,
+        start(LMCACHE, versions={**VERSIONS, "lmcache": "0.4.0"}),
+    ):
         pytest.fail("another version was accepted")
-    assert (error.value.code, error.value.facts["declared"]) == ("other_version", "0.4.0")
+    assert (error.value.code, error.value.facts["declared"]) == (
+        "other_version",
+        "0.4.0",
+    )
     assert error.value.facts["found"].startswith("0.5.6")
 
 
@@ -160,14 +203,20 @@ def test_a_program_that_is_missing_says_how_to_get_it(tmp_path, monkeypatch):
     for program in ("redis-server", "valkey-server", "lmcache"):
         with pytest.raises(SidecarError, match=r"run scripts/setup\.sh") as error:
             find_program(program, tmp_path)
-        assert (error.value.code, error.value.facts["program"]) == ("not_installed", program)
+        assert (error.value.code, error.value.facts["program"]) == (
+            "not_installed",
+            program,
+        )
 
 
 def test_an_environments_own_program_goes_before_the_hosts(tmp_path):
     own = tmp_path / "bin" / "redis-server"
     own.parent.mkdir()
     own.touch()
-    assert find_program("redis-server", tmp_path) == [str(tmp_path / "bin" / "python"), str(own)]
+    assert find_program("redis-server", tmp_path) == [
+        str(tmp_path / "bin" / "python"),
+        str(own),
+    ]
 
 
 def test_ports_hosts_and_folders_are_filled_and_other_braces_left():
@@ -180,14 +229,22 @@ def test_ports_hosts_and_folders_are_filled_and_other_braces_left():
 
 
 def status(objects=0, **transfers):
-    tier = {"total_object_count": objects, "write_locked_count": 0, "read_locked_count": 0} | transfers
+    tier = {
+        "total_object_count": objects,
+        "write_locked_count": 0,
+        "read_locked_count": 0,
+    } | transfers
     return {
         "l1_managers": {"_default": tier},
-        "store_controllers": {"_default": {"in_flight_task_count": 0, "pending_keys_count": 0} | transfers},
+        "store_controllers": {
+            "_default": {"in_flight_task_count": 0, "pending_keys_count": 0} | transfers
+        },
     }
 
 
-@pytest.mark.parametrize("transfer", ["write_locked_count", "in_flight_task_count", "pending_keys_count"])
+@pytest.mark.parametrize(
+    "transfer", ["write_locked_count", "in_flight_task_count", "pending_keys_count"]
+)
 def test_a_transfer_under_way_is_seen_in_lmcaches_status(transfer):
     quiet = status(objects=3)
     assert _objects(quiet) == 3
@@ -215,7 +272,13 @@ class Tier(LMCacheServer):
         moving = {}
         if self.looks:
             self.locked, moving = self.looks.pop(0)
-        return json.dumps({"storage_manager": status(self.objects, read_locked_count=self.locked, **moving)}).encode()
+        return json.dumps(
+            {
+                "storage_manager": status(
+                    self.objects, read_locked_count=self.locked, **moving
+                )
+            }
+        ).encode()
 
 
 @pytest.fixture
@@ -259,7 +322,12 @@ def test_locks_in_lmcache_are_never_overridden_while_anything_moves(clock):
 
 @pytest.mark.parametrize(
     ("found", "declared", "same"),
-    [("0.5.6-g3e11e108", "0.5.6", True), ("0.5.6", "0.5.6", True), ("0.5.7", "0.5.6", False), ("", "0.5.6", False)],
+    [
+        ("0.5.6-g3e11e108", "0.5.6", True),
+        ("0.5.6", "0.5.6", True),
+        ("0.5.7", "0.5.6", False),
+        ("", "0.5.6", False),
+    ],
 )
 def test_lmcaches_release_is_told_from_its_commit(found, declared, same):
     assert same_release(found, declared) is same
@@ -269,4 +337,7 @@ def test_programs_of_the_environment_answer_with_their_version():
     if not has("valkey-server"):
         pytest.skip("no valkey-server: bash scripts/setup.sh server")
     command = [*find_program("valkey-server", ENVIRONMENT), "--version"]
-    assert "v=" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert (
+        "v="
+        in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    )

@@ -7,8 +7,14 @@ from kveval.report.html.cells import cell_attributes, inline, sort_key
     ("text", "html"),
     [
         ("**no** `x|y`", "<strong>no</strong> <code>x|y</code>"),
-        ("[195](measurements/beef/run-1/)", '<a href="measurements/beef/run-1/">195</a>'),
-        ("a < b & <script>alert(1)</script>", "a &lt; b &amp; &lt;script&gt;alert(1)&lt;/script&gt;"),
+        (
+            "[195](measurements/beef/run-1/)",
+            '<a href="measurements/beef/run-1/">195</a>',
+        ),
+        (
+            "a < b & <script>alert(1)</script>",
+            "a &lt; b &amp; &lt;script&gt;alert(1)&lt;/script&gt;",
+        ),
         ("throughput_tok_s of 2 * 3", "throughput_tok_s of 2 * 3"),
         ('plain "words"', "plain &#34;words&#34;"),
     ],
@@ -31,7 +37,9 @@ def test_inline_markdown_becomes_html_and_html_does_not(text: str, html: str) ->
         ("**5**", 5),
     ],
 )
-def test_a_cell_of_a_column_of_numbers_is_sorted_by_its_first_number(text: str, value: float) -> None:
+def test_a_cell_of_a_column_of_numbers_is_sorted_by_its_first_number(
+    text: str, value: float
+) -> None:
     assert float(sort_key(text, number=True)) == value
 
 
@@ -41,8 +49,18 @@ def test_what_is_no_number_has_no_key_and_comes_last(text: str) -> None:
 
 
 def test_texts_are_sorted_with_their_numbers_in_order_and_without_marks() -> None:
-    arms = ["[native-offload 10K](#a)", "no-offload", "native-offload 5K", "**Native-offload 500**"]
-    said = ["native-offload 5K", "[native-offload 10K](#a)", "**Native-offload 500**", "no-offload"]
+    arms = [
+        "[native-offload 10K](#a)",
+        "no-offload",
+        "native-offload 5K",
+        "**Native-offload 500**",
+    ]
+    said = [
+        "native-offload 5K",
+        "[native-offload 10K](#a)",
+        "**Native-offload 500**",
+        "no-offload",
+    ]
     assert sorted(arms, key=lambda arm: sort_key(arm, number=False)) == said
 
 

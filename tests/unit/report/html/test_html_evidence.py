@@ -21,7 +21,9 @@ def campaign() -> tuple[ReportPlan, Measured]:
 def placed(measured: Measured) -> Measured:
     """The campaign with the runs' folders, as a list of collected runs has them."""
     runs = [
-        msgspec.structs.replace(run, place=f"results/measurements/{run.measurement}/run-{run.run}@f00d")
+        msgspec.structs.replace(
+            run, place=f"results/measurements/{run.measurement}/run-{run.run}@f00d"
+        )
         for run in measured.runs
     ]
     return dataclasses.replace(measured, runs=runs)
@@ -39,24 +41,34 @@ def column(table: Table, title: str) -> list[str]:
     return [row[list(table.header).index(title)] for row in table.rows]
 
 
-def test_each_comparison_stands_with_the_values_of_its_runs(campaign: tuple[ReportPlan, Measured]) -> None:
+def test_each_comparison_stands_with_the_values_of_its_runs(
+    campaign: tuple[ReportPlan, Measured],
+) -> None:
     plan, measured = campaign
     table = arm_tables(evidence(plan, placed(measured), HERE))[evidence_title(CELL)]
     compared = measured.compared_of(CELL)
     assert len(table.rows) == len(compared)
-    assert [text.strip("*") for text in column(table, "verdict")] == list(compared["verdict"])
+    assert [text.strip("*") for text in column(table, "verdict")] == list(
+        compared["verdict"]
+    )
     assert set(column(table, "against")) == {"no-offload"}
     values = column(table, "its runs")[0].split("), ")
     assert len(values) == len(measured.runs_of(CELL))
     level = compared.iloc[0]["level"]
-    known = dict(measured.levels_of(CELL, level)[["run", "throughput_tok_s"]].itertuples(index=False))
+    known = dict(
+        measured.levels_of(CELL, level)[["run", "throughput_tok_s"]].itertuples(
+            index=False
+        )
+    )
     for run, value in zip(measured.runs_of(CELL), values, strict=True):
         shown, target = value.strip("[)").split("](")
         assert float(shown.replace(",", "")) == pytest.approx(known[run.run], rel=0.01)
         assert target == f"<../measurements/{run.measurement}/run-{run.run}@f00d/>"
 
 
-def test_a_baseline_has_its_runs_without_a_verdict(campaign: tuple[ReportPlan, Measured]) -> None:
+def test_a_baseline_has_its_runs_without_a_verdict(
+    campaign: tuple[ReportPlan, Measured],
+) -> None:
     plan, measured = campaign
     tables = arm_tables(evidence(plan, placed(measured), HERE))
     table = tables[evidence_title(("Qwen3-14B", "no-offload", 0))]
@@ -65,9 +77,13 @@ def test_a_baseline_has_its_runs_without_a_verdict(campaign: tuple[ReportPlan, M
     assert all("/run-1@f00d/>)" in runs for runs in column(table, "its runs"))
 
 
-def test_runs_that_are_not_on_this_machine_have_no_links(campaign: tuple[ReportPlan, Measured]) -> None:
+def test_runs_that_are_not_on_this_machine_have_no_links(
+    campaign: tuple[ReportPlan, Measured],
+) -> None:
     tables = arm_tables(evidence(*campaign, HERE))
-    assert "](" not in "".join(text for table in tables.values() for row in table.rows for text in row)
+    assert "](" not in "".join(
+        text for table in tables.values() for row in table.rows for text in row
+    )
 
 
 def test_cells_without_runs_are_left_out(campaign: tuple[ReportPlan, Measured]) -> None:

@@ -12,20 +12,40 @@ from kveval.report.data.campaign import Table
 from kveval.report.html.page import render_page
 from kveval.report.sections import Bullets, Code, Paragraph, Picture, Section
 
-pytestmark = pytest.mark.skipif(not shutil.which(PROGRAM), reason=f"needs {PROGRAM} (Debian's package)")
+pytestmark = pytest.mark.skipif(
+    not shutil.which(PROGRAM), reason=f"needs {PROGRAM} (Debian's package)"
+)
 
 DRAWING = b'<svg xmlns="http://www.w3.org/2000/svg" width="900" height="400"><rect width="900" height="400"/></svg>'
-ROWS = [["b 10K", "9 (8 to 10)"], ["b 5K", "1,200 (1,100 to 1,300)"], ["a", "n/a"], ["c", "-30 (-40 to -20)"]]
-WIDE = Table([f"column {number} of a wide table" for number in range(8)], [["some words in a cell"] * 8] * 2)
+ROWS = [
+    ["b 10K", "9 (8 to 10)"],
+    ["b 5K", "1,200 (1,100 to 1,300)"],
+    ["a", "n/a"],
+    ["c", "-30 (-40 to -20)"],
+]
+WIDE = Table(
+    [f"column {number} of a wide table" for number in range(8)],
+    [["some words in a cell"] * 8] * 2,
+)
 MODES = ({}, {"dark": True}, {"width": 390, "height": 844}, {"scripts": False})
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     picture = Picture("drawing", "figures/drawing.svg", "A drawing", "What it shows.")
-    folded = Section("Runs", [Paragraph("Deep inside."), Section("Of one arm", [WIDE])], folded=True)
-    parts = [Section("Results", [Table(["arm", "tok/s"], ROWS, frozenset({1})), picture, Code("x" * 300)])]
-    front = [Paragraph("A note.", note=True), Bullets(["No arm was better. [The runs](#of-one-arm)"])]
+    folded = Section(
+        "Runs", [Paragraph("Deep inside."), Section("Of one arm", [WIDE])], folded=True
+    )
+    parts = [
+        Section(
+            "Results",
+            [Table(["arm", "tok/s"], ROWS, frozenset({1})), picture, Code("x" * 300)],
+        )
+    ]
+    front = [
+        Paragraph("A note.", note=True),
+        Bullets(["No arm was better. [The runs](#of-one-arm)"]),
+    ]
     text = render_page(
         Section("A campaign", [*front, *parts, folded]),
         {"drawing": f"data:image/svg+xml;base64,{base64.b64encode(DRAWING).decode()}"},
@@ -42,11 +62,15 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_it_asks_for_nothing_and_nothing_complains(browser: Page, file: Path, mode: dict[str, int | bool]) -> None:
+def test_it_asks_for_nothing_and_nothing_complains(
+    browser: Page, file: Path, mode: dict[str, int | bool]
+) -> None:
     browser.open(file, **mode)
     assert browser.requested == [file.as_uri()]
     assert browser.complaints == []
-    assert browser.value("[...document.querySelectorAll('h1, h2')].map(e => e.textContent)") == [
+    assert browser.value(
+        "[...document.querySelectorAll('h1, h2')].map(e => e.textContent)"
+    ) == [
         "A campaign",
         "Results",
     ]
@@ -55,9 +79,13 @@ def test_it_asks_for_nothing_and_nothing_complains(browser: Page, file: Path, mo
     assert browser.value("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_what_is_loaded_from_elsewhere_or_breaks_would_be_seen(browser: Page, tmp_path: Path) -> None:
+def test_what_is_loaded_from_elsewhere_or_breaks_would_be_seen(
+    browser: Page, tmp_path: Path
+) -> None:
     path = tmp_path / "bad.html"
-    path.write_text('<!doctype html><img src="https://example.org/x.png"><script>broken(</script>')
+    path.write_text(
+        '<!doctype html><img src="https://example.org/x.png"><script>broken(</script>'
+    )
     browser.open(path)
     assert "https://example.org/x.png" in browser.requested
     assert browser.complaints != []
@@ -88,11 +116,16 @@ def test_a_click_on_a_header_sorts_by_the_numbers(browser: Page, file: Path) -> 
     assert column(browser, 1) == ["c", "b 10K", "b 5K", "a"]
     browser.click("#results th:nth-child(1)")
     assert column(browser, 1) == ["a", "b 5K", "b 10K", "c"]
-    assert browser.value("document.querySelector('#results th').getAttribute('aria-sort')") == "ascending"
+    assert (
+        browser.value("document.querySelector('#results th').getAttribute('aria-sort')")
+        == "ascending"
+    )
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_folded_parts_open_by_a_click_and_by_a_link_into_them(browser: Page, file: Path, scripts: bool) -> None:
+def test_folded_parts_open_by_a_click_and_by_a_link_into_them(
+    browser: Page, file: Path, scripts: bool
+) -> None:
     browser.open(file, scripts=scripts)
     shown = "document.querySelector('#of-one-arm').checkVisibility({contentVisibilityAuto: true})"
     is_open = "document.querySelector('#runs').open"

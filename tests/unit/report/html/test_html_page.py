@@ -12,7 +12,11 @@ from kveval.report.html.page import render_page, write_page
 from kveval.report.sections import Block, Bullets, Code, Paragraph, Picture, Section
 
 IMAGE = "data:image/svg+xml;base64,PHN2Zy8+"
-TABLE = Table(["arm", "tok/s"], [["no-offload", "1,190 (1,150 to 1,240)"], ["**better** <b>", "n/a"]], frozenset({1}))
+TABLE = Table(
+    ["arm", "tok/s"],
+    [["no-offload", "1,190 (1,150 to 1,240)"], ["**better** <b>", "n/a"]],
+    frozenset({1}),
+)
 
 
 def page(*blocks: Block, images: Mapping[str, str] | None = None) -> str:
@@ -20,8 +24,16 @@ def page(*blocks: Block, images: Mapping[str, str] | None = None) -> str:
 
 
 def test_every_kind_of_block_is_shown_and_the_page_is_whole() -> None:
-    picture = Picture("effect_plot", "figures/effect_plot.png", "Effects", "Against the *baseline*.")
-    blocks = [Paragraph("Said.", note=True), Bullets(["one"]), Code("vllm serve <x>"), TABLE, picture]
+    picture = Picture(
+        "effect_plot", "figures/effect_plot.png", "Effects", "Against the *baseline*."
+    )
+    blocks = [
+        Paragraph("Said.", note=True),
+        Bullets(["one"]),
+        Code("vllm serve <x>"),
+        TABLE,
+        picture,
+    ]
     text = page(Section("Part", blocks), images={"effect_plot": IMAGE})
     read = PageReader(text)
     assert read.problems == []
@@ -36,7 +48,9 @@ def test_every_kind_of_block_is_shown_and_the_page_is_whole() -> None:
 def test_folded_sections_and_appendices_are_closed_and_others_are_not() -> None:
     inner = [Paragraph("x")]
     text = page(
-        Section("Open", inner), Section("Folded", inner, folded=True), Section("Apart", inner, appendix="apart")
+        Section("Open", inner),
+        Section("Folded", inner, folded=True),
+        Section("Apart", inner, appendix="apart"),
     )
     main = text.partition("<main>")[2]
     assert '<section id="open">' in main
@@ -45,15 +59,25 @@ def test_folded_sections_and_appendices_are_closed_and_others_are_not() -> None:
 
 
 def test_the_contents_lead_to_every_part() -> None:
-    read = PageReader(page(Section("One part", []), Section("Another", [Section("Inner", [])], appendix="x")))
+    read = PageReader(
+        page(
+            Section("One part", []),
+            Section("Another", [Section("Inner", [])], appendix="x"),
+        )
+    )
     assert read.links == ["#one-part", "#another"]
 
 
 def test_sections_of_one_title_have_ids_of_their_own() -> None:
     twice = Section("Throughput", [TABLE])
-    read = PageReader(page(Section("A", [twice]), Section("B", [Section("Throughput", [TABLE])])))
+    read = PageReader(
+        page(Section("A", [twice]), Section("B", [Section("Throughput", [TABLE])]))
+    )
     assert read.problems == []
-    assert [name for name in read.ids if "throughput" in name] == ["throughput", "throughput-1"]
+    assert [name for name in read.ids if "throughput" in name] == [
+        "throughput",
+        "throughput-1",
+    ]
 
 
 def test_tables_are_sortable_where_there_is_something_to_sort_by() -> None:
@@ -87,9 +111,13 @@ def test_what_is_wrong_with_a_page_is_found(text: str, problem: str) -> None:
 
 
 @pytest.mark.parametrize("campaign", CAMPAIGNS)
-def test_a_campaign_is_on_one_page_with_a_link_from_every_sentence_of_its_answer(campaign: str, tmp_path: Path) -> None:
+def test_a_campaign_is_on_one_page_with_a_link_from_every_sentence_of_its_answer(
+    campaign: str, tmp_path: Path
+) -> None:
     plan, measured = CAMPAIGNS[campaign]()
-    figures = [tmp_path / f"{name}.png" for name in figure_names(measured.levels["model"])]
+    figures = [
+        tmp_path / f"{name}.png" for name in figure_names(measured.levels["model"])
+    ]
     for figure in figures:
         figure.write_bytes(b"png")
     write_page(plan, measured, tree(campaign), figures, tmp_path / "report.html")
@@ -97,8 +125,15 @@ def test_a_campaign_is_on_one_page_with_a_link_from_every_sentence_of_its_answer
     read = PageReader(text)
     assert read.problems == []
     assert text.count("data:image/png;base64,cG5n") == len(figures)
-    sentences = text.partition("<main>")[2].partition("<ul>")[2].partition("</ul>")[0].split("</li>")[:-1]
+    sentences = (
+        text.partition("<main>")[2]
+        .partition("<ul>")[2]
+        .partition("</ul>")[0]
+        .split("</li>")[:-1]
+    )
     assert sentences
     assert [
-        sentence for sentence in sentences if 'href="#runs-of-' not in sentence and "#the-runs-" not in sentence
+        sentence
+        for sentence in sentences
+        if 'href="#runs-of-' not in sentence and "#the-runs-" not in sentence
     ] == []

@@ -63,7 +63,10 @@ class Api:
     """
 
     def __init__(
-        self, transport: KubernetesTransport, outage_s: float = OUTAGE_S, say: Callable[[str], None] | None = None
+        self,
+        transport: KubernetesTransport,
+        outage_s: float = OUTAGE_S,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.transport = transport
         self.say = say
@@ -109,7 +112,9 @@ class Api:
         timeout_s: float = _ANSWER_S,
     ) -> Reply:
         """Send a request once and return a 2xx answer. Raises Refused with any other, Unreachable without one."""
-        reply = self.transport.request(method, path, query or {}, body, content, timeout_s)
+        reply = self.transport.request(
+            method, path, query or {}, body, content, timeout_s
+        )
         if date := reply.headers.get("Date"):
             self._ahead = parsedate_to_datetime(date) - datetime.now(UTC)
         if not 200 <= reply.status < 300:
@@ -143,13 +148,25 @@ class Api:
                     said = f"cluster {self.server}: {NO_ANSWER_WORDS} for {lasted_s:.0f} s; last: {error}; "
                     said += "is the API server up, and is this the right kubeconfig and context?"
                     facts = {"server": self.server, "lasted_s": lasted_s}
-                    raise ClusterError(said, error.status, error.reason, code=NO_ANSWER, **facts) from error
+                    raise ClusterError(
+                        said, error.status, error.reason, code=NO_ANSWER, **facts
+                    ) from error
                 # One outage is the same for all threads.
-                if self.say is not None and now - max(begin, self._reminded_at) >= _REMIND_S:
+                if (
+                    self.say is not None
+                    and now - max(begin, self._reminded_at) >= _REMIND_S
+                ):
                     self._reminded_at = now
-                    self.say(f"the cluster's API server has not answered for {lasted_s:.0f} s ({error}); still trying")
+                    self.say(
+                        f"the cluster's API server has not answered for {lasted_s:.0f} s ({error}); still trying"
+                    )
                 # Random, so that the cells of a campaign do not all retry at the same moment.
-                time.sleep(min(pause * random.uniform(0.7, 1.0), max(0.0, begin + self._outage_s - now)))
+                time.sleep(
+                    min(
+                        pause * random.uniform(0.7, 1.0),
+                        max(0.0, begin + self._outage_s - now),
+                    )
+                )
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _passes(self, error: ClusterError, now: float) -> bool:
@@ -163,7 +180,9 @@ class Api:
         if error.status == _TOO_MANY_REQUESTS or error.status >= 500:
             return True
         # The 404 of a missing object has a reason; that of a path that is not served (yet) has none.
-        unsettled = error.status in _UNSETTLED and not (error.status == 404 and error.reason)
+        unsettled = error.status in _UNSETTLED and not (
+            error.status == 404 and error.reason
+        )
         return unsettled and now - self._lost_at < _SETTLING_S
 
     def serves(self, kind: Kind) -> bool:
@@ -182,7 +201,9 @@ class Api:
         """Make `owner` the owner of all objects of its run (by labels and namespace) that are applied from now on."""
         self._owners[_run_of(owner["metadata"])] = owner
 
-    def apply(self, documents: Iterable[Mapping[str, Any]], field_manager: str = MANAGER) -> Documents:
+    def apply(
+        self, documents: Iterable[Mapping[str, Any]], field_manager: str = MANAGER
+    ) -> Documents:
         """Create or update the documents' objects (server-side apply), those first that others depend on.
 
         Takes over fields that other managers had set. A namespace that exists is left as it is.
@@ -191,27 +212,51 @@ class Api:
         return [self._apply(document, field_manager) for document in ordered]
 
     def _apply(self, document: Mapping[str, Any], field_manager: str) -> Document:
-        kind, metadata, name = kind_of(document), document["metadata"], described(document)
-        if kind == NAMESPACE and (there := self.read(NAMESPACE, metadata["name"])) is not None:
+        kind, metadata, name = (
+            kind_of(document),
+            document["metadata"],
+            described(document),
+        )
+        if (
+            kind == NAMESPACE
+            and (there := self.read(NAMESPACE, metadata["name"])) is not None
+        ):
             return there
         query: Query = {"fieldManager": field_manager, "force": True}
         path = kind.path(metadata.get("namespace", ""), metadata["name"])
         owner = self._owners.get(_run_of(metadata))
         # An owner that is created again must not be owned by the previous one.
-        if owner is not None and (owner["kind"], owner["metadata"]["name"]) != (document["kind"], metadata["name"]):
-            document = {**document, "metadata": {**metadata, "ownerReferences": [reference_to(owner)]}}
+        if owner is not None and (owner["kind"], owner["metadata"]["name"]) != (
+            document["kind"],
+            metadata["name"],
+        ):
+            document = {
+                **document,
+                "metadata": {**metadata, "ownerReferences": [reference_to(owner)]},
+            }
         for attempt in range(_CONFLICTS):
             try:
-                return self.request("PATCH", path, query=query, body=document, content="apply").json()
+                return self.request(
+                    "PATCH", path, query=query, body=document, content="apply"
+                ).json()
             except Refused as error:
                 if error.status == 404 and not self.serves(kind):
-                    fix = "install its CustomResourceDefinition" if "." in kind.group else "is the cluster too old?"
+                    fix = (
+                        "install its CustomResourceDefinition"
+                        if "." in kind.group
+                        else "is the cluster too old?"
+                    )
                     said = f"cluster {self.server} has no {kind.kind} of {kind.api_version}: {fix}"
                     raise ClusterError(said, code="unknown_kind", kind=kind) from error
                 # Forced, so a 409 is not a conflict of field managers but a concurrent write.
                 if error.status != 409 or attempt == _CONFLICTS - 1:
                     raise ClusterError(
-                        f"{name}: {error}", error.status, error.reason, code="not_applied", object=name, **error.facts
+                        f"{name}: {error}",
+                        error.status,
+                        error.reason,
+                        code="not_applied",
+                        object=name,
+                        **error.facts,
                     ) from error
                 time.sleep(0.2 * (attempt + 1))
         raise AssertionError("unreachable")
@@ -224,9 +269,13 @@ class Api:
         path = kind_of(document).path(document.get("metadata", {}).get("namespace", ""))
         return self.request("POST", path, body=document).json()
 
-    def patch(self, kind: Kind, name: str, namespace: str, body: Mapping[str, Any]) -> Document:
+    def patch(
+        self, kind: Kind, name: str, namespace: str, body: Mapping[str, Any]
+    ) -> Document:
         """Merge `body` into an object."""
-        return self.request("PATCH", kind.path(namespace, name), body=body, content="merge").json()
+        return self.request(
+            "PATCH", kind.path(namespace, name), body=body, content="merge"
+        ).json()
 
     def read(self, kind: Kind, name: str, namespace: str = "") -> Document | None:
         """Return an object, None when there is none of this name."""
@@ -237,12 +286,20 @@ class Api:
                 return None
             raise
 
-    def list(self, kind: Kind, namespace: str = "", selector: str = "", fields: str = "") -> Documents:
+    def list(
+        self, kind: Kind, namespace: str = "", selector: str = "", fields: str = ""
+    ) -> Documents:
         """Return the objects with these labels and fields, of one namespace or (empty) of all."""
         wanted = {"labelSelector": selector, "fieldSelector": fields}
-        listed = self.get(kind.path(namespace), {name: value for name, value in wanted.items() if value})
+        listed = self.get(
+            kind.path(namespace),
+            {name: value for name, value in wanted.items() if value},
+        )
         # The items of a list have neither apiVersion nor kind.
-        return [{"apiVersion": kind.api_version, "kind": kind.kind} | item for item in listed.get("items") or []]
+        return [
+            {"apiVersion": kind.api_version, "kind": kind.kind} | item
+            for item in listed.get("items") or []
+        ]
 
     def delete(
         self,
@@ -254,7 +311,11 @@ class Api:
         uid: str | None = None,
     ) -> bool:
         """Request the deletion of an object (with `uid`: only if it has this uid); return False if there is none."""
-        body: Document = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+        body: Document = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "propagationPolicy": propagation,
+        }
         body |= {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         body |= {} if uid is None else {"preconditions": {"uid": uid}}
         try:
@@ -268,13 +329,25 @@ class Api:
     def events(self, document: Mapping[str, Any]) -> Documents:
         """Return the Events of an object, the oldest first."""
         metadata = document["metadata"]
-        wanted = {"involvedObject.name": metadata["name"], "involvedObject.uid": metadata.get("uid")}
+        wanted = {
+            "involvedObject.name": metadata["name"],
+            "involvedObject.uid": metadata.get("uid"),
+        }
         fields = ",".join(f"{name}={value}" for name, value in wanted.items() if value)
-        return sorted(self.list(EVENT, metadata.get("namespace") or "default", fields=fields), key=event_time)
+        return sorted(
+            self.list(EVENT, metadata.get("namespace") or "default", fields=fields),
+            key=event_time,
+        )
 
     # --- pods
 
-    def of_pod(self, namespace: str, pod: str, once: Callable[[], T], final: Collection[int] = ()) -> T:
+    def of_pod(
+        self,
+        namespace: str,
+        pod: str,
+        once: Callable[[], T],
+        final: Collection[int] = (),
+    ) -> T:
         """Return the result of `once`, a request to a pod, which is retried as long as the pod's node is ready.
 
         Raises NodeNotReady if the node is not. `final`: HTTP statuses that are the pod's answer, not to be retried.
@@ -296,37 +369,74 @@ class Api:
     def _require_node(self, namespace: str, pod: str) -> None:
         """Raise NodeNotReady if the cluster reports a pod's node as not ready; return if it does not answer."""
         try:
-            found = self.once("GET", POD.path(namespace, pod), timeout_s=_VERDICT_S).json()
+            found = self.once(
+                "GET", POD.path(namespace, pod), timeout_s=_VERDICT_S
+            ).json()
             name = str(found["spec"].get("nodeName") or "")
-            node = self.once("GET", NODE.path("", name), timeout_s=_VERDICT_S).json() if name else {}
+            node = (
+                self.once("GET", NODE.path("", name), timeout_s=_VERDICT_S).json()
+                if name
+                else {}
+            )
         except ClusterError:
             return
         if said := unready(node):
-            raise NodeNotReady(f"pod {namespace}/{pod} cannot be asked: {said}", node=name)
+            raise NodeNotReady(
+                f"pod {namespace}/{pod} cannot be asked: {said}", node=name
+            )
 
-    def logs(self, namespace: str, pod: str, container: str, previous: bool = False, tail: int | None = None) -> str:
+    def logs(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        previous: bool = False,
+        tail: int | None = None,
+    ) -> str:
         """Return a container's log (before its last restart: `previous`), all of it or the last `tail` lines."""
-        query: Query = {"container": container, "previous": previous, **({} if tail is None else {"tailLines": tail})}
+        query: Query = {
+            "container": container,
+            "previous": previous,
+            **({} if tail is None else {"tailLines": tail}),
+        }
         path = f"{POD.path(namespace, pod)}/log"
         reply = self.of_pod(namespace, pod, lambda: self.once("GET", path, query=query))
         return reply.body.decode(errors="replace")
 
-    def started(self, namespace: str, pod: str, container: str, argv: Sequence[str]) -> Execution:
+    def started(
+        self, namespace: str, pod: str, container: str, argv: Sequence[str]
+    ) -> Execution:
         """Start a command in a container. Only the start is retried, because the command may have side effects."""
-        query: Query = {"container": container, "command": list(argv), "stdout": True, "stderr": True}
+        query: Query = {
+            "container": container,
+            "command": list(argv),
+            "stdout": True,
+            "stderr": True,
+        }
         line = " ".join(" ".join(argv).split())
         what = f"`{line if len(line) <= 80 else f'{line[:77]}...'}` in pod {namespace}/{pod}, container {container},"
         path = f"{POD.path(namespace, pod)}/exec"
         try:
-            frames = self.of_pod(namespace, pod, lambda: self.transport.command(path, query, _CONNECT_S))
+            frames = self.of_pod(
+                namespace, pod, lambda: self.transport.command(path, query, _CONNECT_S)
+            )
         except NodeNotReady:
             raise
         except ClusterError as error:
             message = f"{what} could not be started: {error}"
-            raise ClusterError(message, error.status, error.reason, code=error.code, **error.facts) from error
+            raise ClusterError(
+                message, error.status, error.reason, code=error.code, **error.facts
+            ) from error
         return Execution(frames, what)
 
-    def exec(self, namespace: str, pod: str, container: str, argv: Sequence[str], timeout_s: float = 60.0) -> Executed:
+    def exec(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        argv: Sequence[str],
+        timeout_s: float = 60.0,
+    ) -> Executed:
         """Run a command in a container and return its result. Raises Interrupted if the connection is lost."""
         return self.started(namespace, pod, container, argv).result(timeout_s)
 
@@ -334,20 +444,39 @@ class Api:
 def reference_to(owner: Mapping[str, Any]) -> Document:
     """Return an entry of ownerReferences, without blockOwnerDeletion, which needs an additional right on OpenShift."""
     metadata = owner["metadata"]
-    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
 
 
 def _run_of(metadata: Mapping[str, Any]) -> tuple[str | None, ...]:
     labels = metadata.get("labels") or {}
-    return (metadata.get("namespace"), *(labels.get(f"{PREFIX}/{key}") for key in ("campaign", "cell", "run")))
+    return (
+        metadata.get("namespace"),
+        *(labels.get(f"{PREFIX}/{key}") for key in ("campaign", "cell", "run")),
+    )
 
 
 def event_time(event: Mapping[str, Any]) -> str:
     """Return when an event was last seen, as a text that sorts by time."""
     series = event.get("series") or {}
-    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return str(next((time for time in times if time), event["metadata"].get("creationTimestamp") or ""))
+    times = (
+        series.get("lastObservedTime"),
+        event.get("lastTimestamp"),
+        event.get("eventTime"),
+    )
+    return str(
+        next(
+            (time for time in times if time),
+            event["metadata"].get("creationTimestamp") or "",
+        )
+    )
 
 
 def _rank(kind: str) -> int:
-    return -1 if kind == NAMESPACE.kind else _LAST.index(kind) + 1 if kind in _LAST else 0
+    return (
+        -1 if kind == NAMESPACE.kind else _LAST.index(kind) + 1 if kind in _LAST else 0
+    )

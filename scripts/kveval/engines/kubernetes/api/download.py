@@ -44,7 +44,14 @@ class TransferError(ClusterError):
 
 
 def collect(
-    api: Api, namespace: str, pod: str, container: str, remote: str, local: Path, *, say: Say | None = None
+    api: Api,
+    namespace: str,
+    pod: str,
+    container: str,
+    remote: str,
+    local: Path,
+    *,
+    say: Say | None = None,
 ) -> "Transfer":
     """Copy a file of a running container, or all files of a folder without links, to `local`. Raises TransferError."""
     found = Transfer(api, namespace, pod, container, PurePosixPath(remote), say)
@@ -52,12 +59,16 @@ def collect(
         for file in found.listed():
             found.bring(file, local / file.path)
     except OSError as error:
-        raise TransferError(f"{found.what()}: cannot be written here: {error}") from error
+        raise TransferError(
+            f"{found.what()}: cannot be written here: {error}"
+        ) from error
     except ClusterError as error:
         if isinstance(error, TransferError):
             raise
         said = f"{found.what()}: {error}"
-        raise TransferError(said, error.status, error.reason, code=error.code, **error.facts) from error
+        raise TransferError(
+            said, error.status, error.reason, code=error.code, **error.facts
+        ) from error
     return found
 
 
@@ -77,12 +88,23 @@ class Transfer:
 
     def listed(self, path: str = "") -> list[RemoteFile]:
         """Return the files below a path; if the connection is lost, they are listed again."""
-        argv = ["sh", "-c", _LIST, str(self.remote.parent), str(PurePosixPath(self.remote.name, path))]
+        argv = [
+            "sh",
+            "-c",
+            _LIST,
+            str(self.remote.parent),
+            str(PurePosixPath(self.remote.name, path)),
+        ]
         for fruitless in range(_FRUITLESS):
             with contextlib.suppress(Interrupted, EOFError):
-                return parse_list(b"".join(self._output(argv, _LIST_STALL_S)), self.remote.name)
+                return parse_list(
+                    b"".join(self._output(argv, _LIST_STALL_S)), self.remote.name
+                )
             self._cut(fruitless)
-        raise TransferError(f"{self.what(path)}: the list of files was cut off {_FRUITLESS} times", code="not_listed")
+        raise TransferError(
+            f"{self.what(path)}: the list of files was cut off {_FRUITLESS} times",
+            code="not_listed",
+        )
 
     def bring(self, file: RemoteFile, final: Path) -> None:
         """Copy one file to `final`."""
@@ -136,11 +158,18 @@ class Transfer:
 
     def _output(self, argv: list[str], stall_s: float) -> Iterator[bytes]:
         """Yield what a command prints. Raises TransferError if it fails, Interrupted if the connection is lost."""
-        with contextlib.closing(self.api.started(self.namespace, self.pod, self.container, argv)) as execution:
+        with contextlib.closing(
+            self.api.started(self.namespace, self.pod, self.container, argv)
+        ) as execution:
             yield from execution.output(stall_s)
         if execution.returncode:
-            said = " ".join(execution.stderr.decode(errors="replace").split()) or f"exit code {execution.returncode}"
-            raise TransferError(f"{self.what()}: {said}", code="command_failed", said=said)
+            said = (
+                " ".join(execution.stderr.decode(errors="replace").split())
+                or f"exit code {execution.returncode}"
+            )
+            raise TransferError(
+                f"{self.what()}: {said}", code="command_failed", said=said
+            )
 
     def what(self, path: str = "") -> str:
         """Name what is copied, for messages."""
@@ -152,7 +181,9 @@ def parse_list(output: bytes, within: str) -> list[RemoteFile]:
 
     Raises EOFError if the end of the output is missing: a connection may lose it without an error.
     """
-    *entries, end = output.decode(errors="surrogateescape").removesuffix("\0").split("\0")
+    *entries, end = (
+        output.decode(errors="surrogateescape").removesuffix("\0").split("\0")
+    )
     if end != "end":
         raise EOFError
     found = []
@@ -160,6 +191,8 @@ def parse_list(output: bytes, within: str) -> list[RemoteFile]:
         size, sha256, path = entry.split(" ", 2)
         place = PurePosixPath(path)
         if not place.is_relative_to(within) or ".." in place.parts:
-            raise TransferError(f"unexpected entry {entry!r} in the list of a pod's files")
+            raise TransferError(
+                f"unexpected entry {entry!r} in the list of a pod's files"
+            )
         found.append(RemoteFile(str(place.relative_to(within)), int(size), sha256))
     return found

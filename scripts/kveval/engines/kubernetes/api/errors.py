@@ -15,7 +15,13 @@ class ClusterError(Failure):
     """The cluster, or the connection to it, failed; `status` and `reason` are the API server's, if it answered."""
 
     def __init__(
-        self, message: str, status: int | None = None, reason: str = "", *, code: str = "", **facts: Any
+        self,
+        message: str,
+        status: int | None = None,
+        reason: str = "",
+        *,
+        code: str = "",
+        **facts: Any,
     ) -> None:
         super().__init__(message, code=code, **facts)
         self.status = status

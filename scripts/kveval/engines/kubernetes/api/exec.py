@@ -57,13 +57,19 @@ class Execution:
                 frame = self._frames.receive(max(wait, 0.01))
             except TimeoutError as error:
                 late = time.monotonic() >= deadline
-                why = "did not end in the time given to it" if late else f"was silent for {stall_s:.0f} s"
+                why = (
+                    "did not end in the time given to it"
+                    if late
+                    else f"was silent for {stall_s:.0f} s"
+                )
                 raise Interrupted(f"{self._what} {why}") from error
             except Unreachable as error:
                 raise Interrupted(f"{self._what} was cut off: {error}") from error
             if frame is None:
                 if self.returncode is None:
-                    raise Interrupted(f"{self._what} was cut off: the API server closed the connection before its end")
+                    raise Interrupted(
+                        f"{self._what} was cut off: the API server closed the connection before its end"
+                    )
                 return
             channel, data = (frame[0], frame[1:]) if frame else (_OUTPUT, b"")
             if channel == _OUTPUT and data:
@@ -83,7 +89,12 @@ class Execution:
                 return int(cause["message"])
         message = " ".join(str(status.get("message", data)).split())
         reason = str(status.get("reason", ""))
-        raise ClusterError(f"{self._what} could not be run: {message}", reason=reason, code="not_run", said=message)
+        raise ClusterError(
+            f"{self._what} could not be run: {message}",
+            reason=reason,
+            code="not_run",
+            said=message,
+        )
 
     def close(self) -> None:
         """Close the connection without waiting for the command's end."""

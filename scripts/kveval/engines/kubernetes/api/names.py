@@ -27,7 +27,9 @@ def label_value(text: str) -> str:
     return f"{head}-{_digest(text)}" if head else _digest(text)
 
 
-def labels(campaign: str, cell_path: str, run: int | None, measurement: str, component: str) -> dict[str, str]:
+def labels(
+    campaign: str, cell_path: str, run: int | None, measurement: str, component: str
+) -> dict[str, str]:
     """Return the labels of an object; one that does not apply to it (the cell of a campaign's storage) is empty."""
     return {
         MANAGED_BY: MANAGER,
@@ -53,11 +55,15 @@ def selector(
         f"{PREFIX}/run": None if run is None else str(run),
         f"{PREFIX}/component": component,
     }
-    given = {MANAGED_BY: MANAGER} | {name: value for name, value in wanted.items() if value is not None}
+    given = {MANAGED_BY: MANAGER} | {
+        name: value for name, value in wanted.items() if value is not None
+    }
     return ",".join(f"{name}={value}" for name, value in given.items())
 
 
-def object_name(cell_path: str, run: int | None, component: str, campaign: str = "") -> str:
+def object_name(
+    cell_path: str, run: int | None, component: str, campaign: str = ""
+) -> str:
     """Return the name of a cell's object: an RFC 1123 label of at most 52 characters.
 
     Cell, run and component make it readable; a hash of them, and of the campaign, makes it unique.

@@ -24,9 +24,14 @@ _SILENCE_S = 24 * 3600.0
 class Follower:
     """Copies one container's log into a file until it is closed or the pod is gone."""
 
-    def __init__(self, api: Api, pod: Mapping[str, Any], container: str, log: Path) -> None:
+    def __init__(
+        self, api: Api, pod: Mapping[str, Any], container: str, log: Path
+    ) -> None:
         self._api = api
-        self._namespace, self.pod = str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])
+        self._namespace, self.pod = (
+            str(pod["metadata"]["namespace"]),
+            str(pod["metadata"]["name"]),
+        )
         self.container = container
         self.log = log
         # A run's second deployment appends to the file of the first.
@@ -34,7 +39,9 @@ class Follower:
         """Where this container's log begins in the file, bytes."""
         self._stream: urllib3.BaseHTTPResponse | None = None
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name=f"log-{log.stem}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._follow, name=f"log-{log.stem}", daemon=True
+        )
         log.touch()
         self._thread.start()
 
@@ -52,7 +59,9 @@ class Follower:
         The followed file has only what was written since the restart.
         """
         with contextlib.suppress(ClusterError):
-            text = self._api.logs(self._namespace, self.pod, self.container, previous=True)
+            text = self._api.logs(
+                self._namespace, self.pod, self.container, previous=True
+            )
             if text:
                 log = self.log.with_suffix(".before-restart.log")
                 log.write_text(text)
@@ -63,7 +72,9 @@ class Follower:
         """Stop following; may be called again."""
         self._over.set()
         if self._stream is not None:
-            with contextlib.suppress(OSError, RuntimeError, ValueError):  # it ended by itself meanwhile
+            with contextlib.suppress(
+                OSError, RuntimeError, ValueError
+            ):  # it ended by itself meanwhile
                 self._stream.shutdown()
         self._thread.join(timeout=2.0)
 
@@ -76,12 +87,17 @@ class Follower:
     def _follow(self) -> None:
         query: Query = {"container": self.container, "follow": True}
         while not self._over.is_set():
-            with contextlib.suppress(ClusterError, OSError, urllib3.exceptions.HTTPError, HTTPException):
+            with contextlib.suppress(
+                ClusterError, OSError, urllib3.exceptions.HTTPError, HTTPException
+            ):
                 path = f"{POD.path(self._namespace, self.pod)}/log"
                 self._stream = self._api.transport.stream(path, query, _SILENCE_S)
                 # Every answer begins with the log's first line: after a lost connection the whole log is read again.
                 self._write(b"")
-                with contextlib.closing(self._stream), self.log.open("ab", buffering=0) as file:
+                with (
+                    contextlib.closing(self._stream),
+                    self.log.open("ab", buffering=0) as file,
+                ):
                     for part in self._stream.stream(None, decode_content=False):
                         if self._over.is_set():
                             return
@@ -94,7 +110,10 @@ class Follower:
             found = self._api.read(POD, self.pod, self._namespace)
         except ClusterError:
             return False
-        return found is None or (found.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        return found is None or (found.get("status") or {}).get("phase") in (
+            "Succeeded",
+            "Failed",
+        )
 
 
 def keep_evidence(error: Exception, folder: Path, words: str = "") -> str:
@@ -114,8 +133,12 @@ def keep_evidence(error: Exception, folder: Path, words: str = "") -> str:
 def keep_logs(api: Api, pod: Document, folder: Path) -> None:
     """Save the logs of a pod that does not run in `folder`, one CONTAINER.log each, as far as there are any."""
     metadata = pod["metadata"]
-    for name, previous in itertools.product((entry["name"] for entry in pod["spec"]["containers"]), (True, False)):
+    for name, previous in itertools.product(
+        (entry["name"] for entry in pod["spec"]["containers"]), (True, False)
+    ):
         with contextlib.suppress(ClusterError):
             # After a restart the newer log overwrites the older one, unless it is empty.
-            if text := api.logs(metadata["namespace"], metadata["name"], name, previous):
+            if text := api.logs(
+                metadata["namespace"], metadata["name"], name, previous
+            ):
                 (folder / f"{name}.log").write_text(text)

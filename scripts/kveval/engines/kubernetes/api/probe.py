@@ -72,12 +72,26 @@ class Asking:
         """Send a GET request and return the answer. Raises ClusterError if there is none."""
         return self.request("GET", path, query)
 
-    def request(self, method: str, path: str, query: Query, body: Any = None, content: str = "json") -> Answer:
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        body: Any = None,
+        content: str = "json",
+    ) -> Answer:
         """Send one request and return the answer, which may be a refusal. Raises ClusterError if there is none."""
 
         def timed() -> Reply:
             begin = time.time()
-            reply = self._api.once(method, path, query=query, body=body, content=content, timeout_s=_TIMEOUT_S)
+            reply = self._api.once(
+                method,
+                path,
+                query=query,
+                body=body,
+                content=content,
+                timeout_s=_TIMEOUT_S,
+            )
             self._narrow(begin, reply.headers.get("Date"))
             return reply
 
@@ -86,8 +100,12 @@ class Asking:
         except ClusterError as error:
             if error.status is None:
                 raise
-            return Answer(error.status, {"message": error.facts.get("said", str(error))})
-        return Answer(reply.status, reply.json(), _warnings(reply.headers.get("Warning", "")))
+            return Answer(
+                error.status, {"message": error.facts.get("said", str(error))}
+            )
+        return Answer(
+            reply.status, reply.json(), _warnings(reply.headers.get("Warning", ""))
+        )
 
     def _narrow(self, begin: float, date: str | None) -> None:
         end = time.time()
@@ -110,5 +128,8 @@ def every(things: Iterable[T], do: Callable[[T], R]) -> list[R]:
 
 def _warnings(header: str) -> tuple[str, ...]:
     """Return the texts of a Warning header: `299 - "text", 299 - "text"`, with quotes escaped by a backslash."""
-    texts = [re.sub(r"\\(.)", r"\1", text) for text in re.findall(r'"((?:[^"\\]|\\.)*)"', header)]
+    texts = [
+        re.sub(r"\\(.)", r"\1", text)
+        for text in re.findall(r'"((?:[^"\\]|\\.)*)"', header)
+    ]
     return tuple(dict.fromkeys(texts))

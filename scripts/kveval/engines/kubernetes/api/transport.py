@@ -36,8 +36,15 @@ _OPTIONS = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
 ]
-_FORBIDDEN = re.compile(r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)"(?:.*namespace "(?P<namespace>[^"]+)")?')
-_NO_CONTAINER = ("container not found", "is not running", "not created or running", "completed pod")
+_FORBIDDEN = re.compile(
+    r'cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)"(?:.*namespace "(?P<namespace>[^"]+)")?'
+)
+_NO_CONTAINER = (
+    "container not found",
+    "is not running",
+    "not created or running",
+    "completed pod",
+)
 _CONTENT_TYPES = {
     "json": "application/json",
     "apply": "application/apply-patch+yaml",
@@ -66,7 +73,9 @@ class Reply:
     def refusal(self, server: str, asked: str) -> Refused:
         """Return the error for an answer that refuses; `asked`: the request's method and path."""
         told, code, facts = self.json(), "", {}
-        said = " ".join(str(told.get("message") or self.body[:400].decode(errors="replace")).split())
+        said = " ".join(
+            str(told.get("message") or self.body[:400].decode(errors="replace")).split()
+        )
         reason = str(told.get("reason") or "")
         answer = ": ".join(part for part in (reason, said) if part)
         message = f"cluster {server} refused {asked}: {self.status} {answer}"
@@ -80,9 +89,22 @@ class Reply:
             # Without a reason the answer is not the API server's, but that of a proxy, or of the pod that was asked.
             code = "right_missing"
             found = _FORBIDDEN.search(said)
-            facts = {name: value for name, value in (found.groupdict() if found else {}).items() if value}
+            facts = {
+                name: value
+                for name, value in (found.groupdict() if found else {}).items()
+                if value
+            }
             message += "; `snakemake doctor` lists the rights that are missing, and the command that gives them"
-        return Refused(message, self.status, reason, code=code, server=server, request=asked, said=said, **facts)
+        return Refused(
+            message,
+            self.status,
+            reason,
+            code=code,
+            server=server,
+            request=asked,
+            said=said,
+            **facts,
+        )
 
 
 class Frames:
@@ -128,13 +150,21 @@ class KubernetesTransport:
         self.server: str = configuration.host
 
     @classmethod
-    def configured(cls, kubeconfig: str | Path | None = None, context: str | None = None) -> "KubernetesTransport":
+    def configured(
+        cls, kubeconfig: str | Path | None = None, context: str | None = None
+    ) -> "KubernetesTransport":
         """Read the kubeconfig (default: KUBECONFIG, ~/.kube/config, else the pod's account). Raises ClusterError."""
         configuration = client.Configuration()
         # The client read KUBECONFIG when it was imported; the variable may have several paths.
-        named = str(Path(kubeconfig).expanduser()) if kubeconfig else os.environ.get("KUBECONFIG") or None
+        named = (
+            str(Path(kubeconfig).expanduser())
+            if kubeconfig
+            else os.environ.get("KUBECONFIG") or None
+        )
         try:
-            config.load_kube_config(named, context, client_configuration=configuration, persist_config=False)
+            config.load_kube_config(
+                named, context, client_configuration=configuration, persist_config=False
+            )
         except (config.ConfigException, OSError) as error:
             if named is None and context is None:
                 with contextlib.suppress(config.ConfigException):
@@ -156,7 +186,9 @@ class KubernetesTransport:
         for setting in self._configuration.auth_settings().values():
             parts = str(setting["value"]).removeprefix("Bearer ").split(".")
             with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
-                claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+                claims = json.loads(
+                    base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+                )
                 return datetime.fromtimestamp(claims["exp"], UTC)
         return None
 
@@ -166,11 +198,22 @@ class KubernetesTransport:
         setting: Any
         for setting in self._configuration.auth_settings().values():
             headers[setting["key"]] = setting["value"]
-        pairs = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
-        return f"{self.server}{path}" + (f"?{urlencode(pairs, doseq=True)}" if pairs else "")
+        pairs = {
+            name: str(value).lower() if isinstance(value, bool) else value
+            for name, value in query.items()
+        }
+        return f"{self.server}{path}" + (
+            f"?{urlencode(pairs, doseq=True)}" if pairs else ""
+        )
 
     def _open(
-        self, method: str, path: str, query: Query, body: bytes | None, content: str, timeout: urllib3.Timeout
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        body: bytes | None,
+        content: str,
+        timeout: urllib3.Timeout,
     ) -> urllib3.BaseHTTPResponse:
         headers = {"Accept": "application/json", "User-Agent": "kveval"}
         if body is not None:
@@ -179,34 +222,66 @@ class KubernetesTransport:
         pool: urllib3.PoolManager = self._client.rest_client.pool_manager
         with _lost(f"{method} {path}"):
             return pool.request(
-                method, url, body=body, headers=headers, timeout=timeout, preload_content=False, redirect=False
+                method,
+                url,
+                body=body,
+                headers=headers,
+                timeout=timeout,
+                preload_content=False,
+                redirect=False,
             )
 
-    def request(self, method: str, path: str, query: Query, body: Any, content: str, timeout_s: float) -> Reply:
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        body: Any,
+        content: str,
+        timeout_s: float,
+    ) -> Reply:
         """Send one request and return its whole answer; a wait for a part of it may last `timeout_s` seconds.
 
         `content` says what `body` is: json, apply or merge.
         """
         data = None if body is None else json.dumps(body).encode()
         answer = self._open(
-            method, path, query, data, content, urllib3.Timeout(connect=min(10, timeout_s), read=timeout_s)
+            method,
+            path,
+            query,
+            data,
+            content,
+            urllib3.Timeout(connect=min(10, timeout_s), read=timeout_s),
         )
         with contextlib.closing(answer), _lost(f"the answer to {method} {path}"):
             return Reply(answer.status, answer.headers, answer.data)
 
-    def stream(self, path: str, query: Query, timeout_s: float) -> urllib3.BaseHTTPResponse:
+    def stream(
+        self, path: str, query: Query, timeout_s: float
+    ) -> urllib3.BaseHTTPResponse:
         """Open an answer that goes on, as a log that is followed; `timeout_s` is the longest silence in it, seconds."""
-        answer = self._open("GET", path, query, None, "json", urllib3.Timeout(connect=10, read=timeout_s))
+        answer = self._open(
+            "GET",
+            path,
+            query,
+            None,
+            "json",
+            urllib3.Timeout(connect=10, read=timeout_s),
+        )
         if answer.status != 200:
             with contextlib.closing(answer), _lost(f"the answer to GET {path}"):
-                raise Reply(answer.status, {}, answer.data).refusal(self.server, f"GET {path}")
+                raise Reply(answer.status, {}, answer.data).refusal(
+                    self.server, f"GET {path}"
+                )
         return answer
 
     def command(self, path: str, query: Query, timeout_s: float) -> Frames:
         """Start a command in a pod. A refusal raises ClusterError with its status."""
         headers: dict[str, str] = {}
         split = urlsplit(self._url(path, query, headers))
-        url = urlunsplit(split._replace(scheme={"https": "wss", "http": "ws"}[split.scheme]))
+        url = urlunsplit(
+            split._replace(scheme={"https": "wss", "http": "ws"}[split.scheme])
+        )
         options: dict[str, Any] = {}
         if self._configuration.proxy or self._configuration.proxy_headers:
             websocket_proxycare(options, self._configuration, url, headers)
@@ -229,7 +304,9 @@ class KubernetesTransport:
                 refusal.status, refusal.reason = 404, "ContainerNotRunning"
             raise refusal from error
         except (websocket.WebSocketException, OSError, HTTPException) as error:
-            raise Unreachable(f"{path} at {self.server}: {type(error).__name__}: {error}") from error
+            raise Unreachable(
+                f"{path} at {self.server}: {type(error).__name__}: {error}"
+            ) from error
         return Frames(connection)
 
     def _tls(self) -> dict[str, Any]:
@@ -251,7 +328,9 @@ def _lost(what: str) -> Iterator[None]:
     try:
         yield
     except (urllib3.exceptions.HTTPError, OSError, HTTPException) as error:
-        if "CERTIFICATE_VERIFY_FAILED" in str(error) or "certificate verify failed" in str(error):
+        if "CERTIFICATE_VERIFY_FAILED" in str(
+            error
+        ) or "certificate verify failed" in str(error):
             raise ClusterError(
                 f"{what}: the API server's certificate is not trusted ({error}); "
                 "is the kubeconfig's certificate-authority that of this cluster?"

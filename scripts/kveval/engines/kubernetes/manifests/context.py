@@ -33,7 +33,9 @@ LOAD_FOLDER = "/kveval/load"
 LOAD_FILES = "/kveval/load-files"
 """Folder in a load generator's pod with its compressed input files."""
 LOOPBACK = "127.0.0.1"
-HOME_ENV: Mapping[str, str] = MappingProxyType({"HOME": "/home/kveval", "USER": "kveval"})
+HOME_ENV: Mapping[str, str] = MappingProxyType(
+    {"HOME": "/home/kveval", "USER": "kveval"}
+)
 """Home and name for a user id that an image does not know."""
 
 
@@ -56,8 +58,18 @@ class RenderContext:
     def documents(self, template: str, **values: Any) -> tuple[Document, ...]:
         """Fill a template of manifests/. Raises ManifestError."""
         specification = self.specification
-        values |= {"deployment": self.deployment, "images": specification.images, "home": HOME_ENV}
-        return documents(f"{template}.yaml.j2", context=self, site=self.site, specification=specification, **values)
+        values |= {
+            "deployment": self.deployment,
+            "images": specification.images,
+            "home": HOME_ENV,
+        }
+        return documents(
+            f"{template}.yaml.j2",
+            context=self,
+            site=self.site,
+            specification=specification,
+            **values,
+        )
 
     # Names, labels, addresses.
 
@@ -69,34 +81,63 @@ class RenderContext:
         """Return the labels of the cell's objects; for storage, those of the campaign."""
         if component == "storage":
             return names.labels(self.campaign, "", None, "", component)
-        return names.labels(self.campaign, self.cell, self.run, self.measurement, component)
+        return names.labels(
+            self.campaign, self.cell, self.run, self.measurement, component
+        )
 
     def pod_labels(self, component: str) -> dict[str, str]:
         """Return the labels that select the cell's pods of a component."""
-        wanted = [f"{names.PREFIX}/{part}" for part in ("campaign", "cell", "run", "component")]
-        return {key: value for key, value in self.labels(component).items() if key in wanted}
+        wanted = [
+            f"{names.PREFIX}/{part}"
+            for part in ("campaign", "cell", "run", "component")
+        ]
+        return {
+            key: value for key, value in self.labels(component).items() if key in wanted
+        }
 
     def metadata(self, component: str, name: str | None = None) -> dict[str, Any]:
         """Return an object's metadata, with the cell's path in full."""
         named = {"name": name or self.name(component), "namespace": self.site.namespace}
         found = {**named, "labels": self.labels(component)}
-        return found if component == "storage" else {**found, "annotations": {names.CELL_ANNOTATION: self.cell}}
+        return (
+            found
+            if component == "storage"
+            else {**found, "annotations": {names.CELL_ANNOTATION: self.cell}}
+        )
 
-    def pod_metadata(self, component: str, labels: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    def pod_metadata(
+        self, component: str, labels: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, Any]:
         """Return a pod's metadata, with the site's annotations."""
-        annotations = {names.CELL_ANNOTATION: self.cell, **self.site.annotations_of(component)}
-        return {"labels": {**labels, **self.labels(component)}, "annotations": annotations}
+        annotations = {
+            names.CELL_ANNOTATION: self.cell,
+            **self.site.annotations_of(component),
+        }
+        return {
+            "labels": {**labels, **self.labels(component)},
+            "annotations": annotations,
+        }
 
     def address(self, component: str) -> str:
         """Return the host name at which pods reach a component's Service."""
-        return LOOPBACK if self.site.shared_network else f"{self.name(component)}.{self.site.namespace}.svc"
+        return (
+            LOOPBACK
+            if self.site.shared_network
+            else f"{self.name(component)}.{self.site.namespace}.svc"
+        )
 
     # Placeholders of the specification.
 
     def fill(self, text: str) -> str:
         """Replace the placeholders of hosts, ports and folders; other braces, as of JSON, stay."""
-        places = {f"{store}_host": self.address(store) for store in ("redis", "valkey", "epp")}
-        places |= {"model_dir": MODEL_FOLDER, "fs_dir": FILES_FOLDER, "lmcache_host": LOOPBACK}
+        places = {
+            f"{store}_host": self.address(store) for store in ("redis", "valkey", "epp")
+        }
+        places |= {
+            "model_dir": MODEL_FOLDER,
+            "fs_dir": FILES_FOLDER,
+            "lmcache_host": LOOPBACK,
+        }
         places |= {place: str(port) for place, port in self.ports.items()}
         return re.sub(r"\{(\w+)\}", lambda match: places.get(match[1], match[0]), text)
 
@@ -112,7 +153,11 @@ class RenderContext:
             return [self.filled(item) for item in value]
         if isinstance(value, str):
             text = self.fill(value)
-            return int(text) if re.fullmatch(r"\{\w+_port\}", value) and text.isdigit() else text
+            return (
+                int(text)
+                if re.fullmatch(r"\{\w+_port\}", value) and text.isdigit()
+                else text
+            )
         return value
 
     # The server.
@@ -136,19 +181,31 @@ class RenderContext:
         if self.deployment.lmcache_form == "process":
             # LMCache's counters are in other processes than the one that answers /metrics.
             env["PROMETHEUS_MULTIPROC_DIR"] = "/tmp"
-        return {**env, **{name: self.fill(value) for name, value in self.specification.env.items()}}
+        return {
+            **env,
+            **{
+                name: self.fill(value) for name, value in self.specification.env.items()
+            },
+        }
 
     @property
     def model_env(self) -> dict[str, str]:
         """Environment variables for where the weights are and whether the Hugging Face hub may be asked."""
         if self.specification.miniature:
             return {"HF_HUB_OFFLINE": "1"}
-        return {"HF_HOME": CACHE_FOLDER, **({"HF_HUB_OFFLINE": "1"} if self.site.model_cache else {})}
+        return {
+            "HF_HOME": CACHE_FOLDER,
+            **({"HF_HUB_OFFLINE": "1"} if self.site.model_cache else {}),
+        }
 
     @property
     def gpus(self) -> dict[str, str]:
         """The server's GPUs, as an entry of requests and limits."""
-        return {self.site.gpu_resource: str(self.deployment.gpus)} if self.deployment.gpus else {}
+        return (
+            {self.site.gpu_resource: str(self.deployment.gpus)}
+            if self.deployment.gpus
+            else {}
+        )
 
     @property
     def start_seconds(self) -> int:
@@ -174,13 +231,17 @@ class RenderContext:
     def gateway_name(self) -> str:
         """The name of the Gateway: an existing one, or the cell's own."""
         gateway = self.site.gateway
-        return self.name("gateway") if gateway is None or gateway.create else gateway.name
+        return (
+            self.name("gateway") if gateway is None or gateway.create else gateway.name
+        )
 
     @property
     def gateway_namespace(self) -> str:
         """The namespace of the Gateway."""
         gateway = self.site.gateway
-        return (gateway.namespace if gateway and not gateway.create else None) or self.site.namespace
+        return (
+            gateway.namespace if gateway and not gateway.create else None
+        ) or self.site.namespace
 
     # Volumes and files.
 
@@ -195,7 +256,10 @@ class RenderContext:
     @property
     def cache_is_shared(self) -> bool:
         """Whether pods on several nodes may mount the model cache at once."""
-        return self.model_claim is not None and self.site.model_cache.access == "ReadWriteMany"  # type: ignore[union-attr]
+        return (
+            self.model_claim is not None
+            and self.site.model_cache.access == "ReadWriteMany"
+        )  # type: ignore[union-attr]
 
     @property
     def cache_labels(self) -> dict[str, str]:
@@ -221,7 +285,10 @@ class RenderContext:
         if folder is None:
             return {}
         paths = [*folder.glob("*.py"), *folder.glob("*.dist-info/*")]
-        return {path.relative_to(folder).as_posix(): path.read_text() for path in sorted(paths)}
+        return {
+            path.relative_to(folder).as_posix(): path.read_text()
+            for path in sorted(paths)
+        }
 
     @property
     def plugin_keys(self) -> dict[str, str]:
@@ -260,4 +327,7 @@ def served_files(geometry: Geometry) -> dict[str, str]:
     """Return the files of a miniature of this geometry, by name; the same bytes every time."""
     with tempfile.TemporaryDirectory() as folder:
         write_served(geometry, Path(folder))
-        return {path.name: path.read_text(encoding="utf-8") for path in sorted(Path(folder).iterdir())}
+        return {
+            path.name: path.read_text(encoding="utf-8")
+            for path in sorted(Path(folder).iterdir())
+        }

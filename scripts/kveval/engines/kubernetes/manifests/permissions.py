@@ -55,10 +55,25 @@ RBAC_GROUP = "rbac.authorization.k8s.io"
 
 
 # By the Gateway's provider, which is unknown until the cluster is asked if the site names no class.
-_OF_ISTIO = ("networking.istio.io", "destinationrules", MAKE, "TLS between Istio's Gateway and the endpoint picker")
+_OF_ISTIO = (
+    "networking.istio.io",
+    "destinationrules",
+    MAKE,
+    "TLS between Istio's Gateway and the endpoint picker",
+)
 _OF_GKE = (
-    ("networking.gke.io", "healthcheckpolicies", MAKE, "how GKE's Gateway checks the servers"),
-    ("networking.gke.io", "gcpbackendpolicies", MAKE, "how long GKE's Gateway waits for them"),
+    (
+        "networking.gke.io",
+        "healthcheckpolicies",
+        MAKE,
+        "how GKE's Gateway checks the servers",
+    ),
+    (
+        "networking.gke.io",
+        "gcpbackendpolicies",
+        MAKE,
+        "how long GKE's Gateway waits for them",
+    ),
 )
 _BY_PROVIDER = {"istio": (_OF_ISTIO,), "none": (_OF_ISTIO,), "gke": _OF_GKE}
 # Group, resource, verbs, and what needs them.
@@ -74,8 +89,18 @@ _IN_NAMESPACE = (
     ("", "persistentvolumeclaims", MAKE, "the volume for weights"),
     ("apps", "deployments", MAKE, "the servers"),
     ("apps", "replicasets", LOOK, "following a rollout"),
-    ("batch", "jobs", MAKE, "the load generator; downloading weights; the automatic removal of a run"),
-    ("coordination.k8s.io", "leases", (*MAKE, "update"), "detecting whether a job still runs"),
+    (
+        "batch",
+        "jobs",
+        MAKE,
+        "the load generator; downloading weights; the automatic removal of a run",
+    ),
+    (
+        "coordination.k8s.io",
+        "leases",
+        (*MAKE, "update"),
+        "detecting whether a job still runs",
+    ),
 )
 # Where requests go through an endpoint picker.
 _WITH_PICKER = (
@@ -84,7 +109,12 @@ _WITH_PICKER = (
     (RBAC_GROUP, "rolebindings", MAKE, "what the endpoint picker may do"),
 )
 _WITH_GATEWAY = (
-    (POOL_GROUP, "inferencepools", MAKE, "the replicas that the endpoint picker chooses from"),
+    (
+        POOL_GROUP,
+        "inferencepools",
+        MAKE,
+        "the replicas that the endpoint picker chooses from",
+    ),
     (GATEWAY_GROUP, "httproutes", MAKE, "the route from the Gateway to the pool"),
     # An account can only grant permissions that it has: these are in the endpoint picker's role.
     *(
@@ -96,11 +126,26 @@ _WITH_GATEWAY = (
 _IN_PCP_NAMESPACE = (
     ("apps", "daemonsets", MAKE, "the recorder"),
     ("batch", "jobs", MAKE, "the automatic removal of the recorder"),
-    ("coordination.k8s.io", "leases", (*MAKE, "update"), "which campaign measures on which nodes"),
+    (
+        "coordination.k8s.io",
+        "leases",
+        (*MAKE, "update"),
+        "which campaign measures on which nodes",
+    ),
     ("", "configmaps", MAKE, "what the recorder reads"),
-    ("", "pods", (*LOOK, "create", "delete"), "the recorder's pods, and the doctor's trial of them"),
+    (
+        "",
+        "pods",
+        (*LOOK, "create", "delete"),
+        "the recorder's pods, and the doctor's trial of them",
+    ),
     ("", "pods/log", ("get",), "the cause of a failure, in its message"),
-    ("", "pods/exec", ("get", "create"), "starting, stopping and collecting a recording"),
+    (
+        "",
+        "pods/exec",
+        ("get", "create"),
+        "starting, stopping and collecting a recording",
+    ),
     ("", "events", LOOK, "the cause of a failure, in its message"),
 )
 
@@ -113,31 +158,68 @@ def permissions(site: Cluster) -> tuple[Permission, ...]:
         found += [Permission("namespace", *row) for row in _WITH_PICKER]
     if site.token_secret is not None:
         why = "the doctor checks whether the token's key exists"
-        found.append(Permission("namespace", "", "secrets", ("get",), why, (site.token_secret.name,), True))
+        found.append(
+            Permission(
+                "namespace",
+                "",
+                "secrets",
+                ("get",),
+                why,
+                (site.token_secret.name,),
+                True,
+            )
+        )
     if routed and (gateway := site.gateway) is not None:
         rows = (*_WITH_GATEWAY, *_BY_PROVIDER.get(gateway.provider, ()))
         found += [Permission("namespace", *row) for row in rows]
         if gateway.create:
-            found.append(Permission("namespace", GATEWAY_GROUP, "gateways", MAKE, "a Gateway for each cell"))
+            found.append(
+                Permission(
+                    "namespace",
+                    GATEWAY_GROUP,
+                    "gateways",
+                    MAKE,
+                    "a Gateway for each cell",
+                )
+            )
         else:
             why = "the doctor checks the Gateway; its address"
-            found.append(Permission("gateway", GATEWAY_GROUP, "gateways", ("get",), why, (gateway.name,)))
+            found.append(
+                Permission(
+                    "gateway", GATEWAY_GROUP, "gateways", ("get",), why, (gateway.name,)
+                )
+            )
         why = "the Gateway's provider: some need additional documents"
         found.append(Permission("cluster", GATEWAY_GROUP, "gatewayclasses", _READ, why))
     found += [Permission("pcp_namespace", *row) for row in _IN_PCP_NAMESPACE]
     why = "the hardware that was measured; GPUs and memory for the campaign"
     found.append(Permission("cluster", "", "nodes", _READ, why))
     why = "the doctor checks the classes"
-    found.append(Permission("cluster", "storage.k8s.io", "storageclasses", _READ, why, advisory=True))
+    found.append(
+        Permission(
+            "cluster", "storage.k8s.io", "storageclasses", _READ, why, advisory=True
+        )
+    )
     both = (site.namespace, site.pcp_namespace)
-    return (*found, Permission("cluster", "", "namespaces", ("get",), "checking whether they exist", both))
+    return (
+        *found,
+        Permission(
+            "cluster", "", "namespaces", ("get",), "checking whether they exist", both
+        ),
+    )
 
 
 def namespace_of(place: Place, site: Cluster) -> str:
     """Return the namespace of a place in the table; "" for `cluster`."""
     if place == "gateway":
-        return (site.gateway.namespace if site.gateway is not None else None) or site.namespace
-    return {"namespace": site.namespace, "pcp_namespace": site.pcp_namespace, "cluster": ""}[place]
+        return (
+            site.gateway.namespace if site.gateway is not None else None
+        ) or site.namespace
+    return {
+        "namespace": site.namespace,
+        "pcp_namespace": site.pcp_namespace,
+        "cluster": "",
+    }[place]
 
 
 def roles(site: Cluster) -> dict[str, list[dict[str, Any]]]:
@@ -145,13 +227,22 @@ def roles(site: Cluster) -> dict[str, list[dict[str, Any]]]:
 
     Resources with equal verbs share a rule.
     """
-    found: dict[str, dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]]] = defaultdict(dict)
+    found: dict[str, dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]]] = (
+        defaultdict(dict)
+    )
     for permission in permissions(site):
         rules = found[namespace_of(permission.place, site)]
-        rules.setdefault((permission.group, permission.verbs, permission.names), []).append(permission.resource)
+        rules.setdefault(
+            (permission.group, permission.verbs, permission.names), []
+        ).append(permission.resource)
     return {
         namespace: [
-            {"group": group, "resources": resources, "verbs": list(verbs), "names": list(names)}
+            {
+                "group": group,
+                "resources": resources,
+                "verbs": list(verbs),
+                "names": list(names),
+            }
             for (group, verbs, names), resources in rules.items()
         ]
         for namespace, rules in found.items()
@@ -173,7 +264,9 @@ def manifest(site: Cluster, subject: tuple[str, str] | None = None) -> str:
 
 def namespaces(site: Cluster) -> str:
     """Return the YAML of the namespaces, for creating those that do not exist."""
-    return filled(NAMESPACES, namespace=site.namespace, pcp_namespace=site.pcp_namespace)
+    return filled(
+        NAMESPACES, namespace=site.namespace, pcp_namespace=site.pcp_namespace
+    )
 
 
 def fix_command(campaign: str) -> str:

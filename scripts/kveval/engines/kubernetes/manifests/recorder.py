@@ -23,10 +23,16 @@ def logged_groups() -> dict[str, str]:
 
     In a source's group @SOURCE@ stands for the source's name. `access`, the last part, denies all access to pmlogger.
     """
-    host = [metric for metric in DEFAULT_METRICS if not metric.startswith(("openmetrics", "nvidia"))]
+    host = [
+        metric
+        for metric in DEFAULT_METRICS
+        if not metric.startswith(("openmetrics", "nvidia"))
+    ]
     once = [metric for metric in ONCE_METRICS if not metric.startswith("nvidia")]
     groups = {"once": log_block("once", once), "host": log_block("default", host)}
-    groups |= {group: log_block("default", [f"openmetrics.{PLACE}"]) for group in SOURCE_GROUPS}
+    groups |= {
+        group: log_block("default", [f"openmetrics.{PLACE}"]) for group in SOURCE_GROUPS
+    }
     return {**groups, "access": "[access]\ndisallow * : all;\n"}
 
 
@@ -43,7 +49,10 @@ def recorder_labels(campaign: str) -> dict[str, str]:
 def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
     """Return the documents of a campaign's recorder: namespace, one pod per node, endpoints and logged metrics."""
     labels = recorder_labels(campaign)
-    selector = {key: labels[key] for key in (f"{names.PREFIX}/campaign", f"{names.PREFIX}/component")}
+    selector = {
+        key: labels[key]
+        for key in (f"{names.PREFIX}/campaign", f"{names.PREFIX}/component")
+    }
     return documents(
         "recorder.yaml.j2",
         site=site,
@@ -52,7 +61,9 @@ def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
         selector=selector,
         annotations=site.annotations_of(COMPONENT),
         start=(MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8"),
-        sources={f"{name}.url": f"{url}\n" for name, url in site.recorder.sources.items()},
+        sources={
+            f"{name}.url": f"{url}\n" for name, url in site.recorder.sources.items()
+        },
         groups=logged_groups(),
         pcp=f"{STATE}/pcp",
     )

@@ -37,10 +37,16 @@ The router's ports are those of its chart."""
 
 
 def context_of(
-    specification: Specification, site: Cluster, run: int, campaign: str, ports: Mapping[str, int] = PORTS
+    specification: Specification,
+    site: Cluster,
+    run: int,
+    campaign: str,
+    ports: Mapping[str, int] = PORTS,
 ) -> RenderContext:
     """Return the values from which the templates of one run of a cell are filled."""
-    return RenderContext(specification, site, run, campaign, ports, specification.measurement_id)
+    return RenderContext(
+        specification, site, run, campaign, ports, specification.measurement_id
+    )
 
 
 def storage(context: RenderContext) -> tuple[Document, ...]:
@@ -52,7 +58,11 @@ def storage(context: RenderContext) -> tuple[Document, ...]:
 def serving(context: RenderContext) -> tuple[Document, ...]:
     """Return the documents of the servers of one run and of their routing. Raises ManifestError for a bad template."""
     stores = [name for name in ("redis", "valkey") if name in context.sidecars]
-    found = [document for store in stores for document in context.documents("store", store=store)]
+    found = [
+        document
+        for store in stores
+        for document in context.documents("store", store=store)
+    ]
     if context.deployment.route != "service":
         found += router(context)
     found += context.documents("model-server")
@@ -74,13 +84,20 @@ def target_url(context: RenderContext) -> str | None:
     if context.deployment.route == "standalone":
         return f"http://{context.address('epp')}:{PROXY_PORT}"
     if context.deployment.route == "gateway":
-        return None if site.gateway is None or site.gateway.url is None else place(site.gateway.url, context)
+        return (
+            None
+            if site.gateway is None or site.gateway.url is None
+            else place(site.gateway.url, context)
+        )
     return f"http://{context.address('model-server')}:{context.ports['port']}"
 
 
 def place(url: str, context: RenderContext, port: int | None = None) -> str:
     """Replace {port} (by default the server's), {service} and {namespace} in a URL that the campaign declares."""
-    values = {"port": port or context.ports["port"], "service": context.name("model-server")}
+    values = {
+        "port": port or context.ports["port"],
+        "service": context.name("model-server"),
+    }
     for name, value in {**values, "namespace": context.site.namespace}.items():
         url = url.replace(f"{{{name}}}", str(value))
     return url
@@ -108,7 +125,11 @@ def load_job(
         argv=list(argv),
         files=dict(files),
         deadline_seconds=math.ceil(deadline_s),
-        env={**HOME_ENV, **(context.model_env if shared else {"HF_HOME": CACHE_FOLDER}), **env},
+        env={
+            **HOME_ENV,
+            **(context.model_env if shared else {"HF_HOME": CACHE_FOLDER}),
+            **env,
+        },
         load_folder=LOAD_FOLDER,
         files_folder=LOAD_FILES,
     )
@@ -117,13 +138,18 @@ def load_job(
 def load_target(context: RenderContext, url: str) -> load.LoadTarget:
     """Return where the load is sent, with the URL and the tokenizer's path as the load generator's pod sees them."""
     specification = context.specification
-    tokenizer = Path(MODEL_FOLDER) if specification.miniature else specification.model.hf_id
+    tokenizer = (
+        Path(MODEL_FOLDER) if specification.miniature else specification.model.hf_id
+    )
     return load.LoadTarget(url, specification.model.served_name, tokenizer)
 
 
 def load_command(context: RenderContext, level: load.Level, url: str) -> list[str]:
     """Return GuideLLM's command line for a level, with the paths in its pod; the load is sent to `url`."""
-    report, workload = Path(LOAD_FOLDER, level.report_name), context.specification.workload
+    report, workload = (
+        Path(LOAD_FOLDER, level.report_name),
+        context.specification.workload,
+    )
     return load.command("guidellm", workload, level, load_target(context, url), report)
 
 
@@ -137,13 +163,21 @@ def preview_text(specification: Specification, site: Cluster, campaign: str) -> 
     context = context_of(specification, site, 1, campaign)
     level = load.levels_of(specification.workload, 1)[0]
     # Only the cluster knows the address of a Gateway.
-    command = load_command(context, level, target_url(context) or "http://ADDRESS-OF-THE-GATEWAY")
+    command = load_command(
+        context, level, target_url(context) or "http://ADDRESS-OF-THE-GATEWAY"
+    )
     parts: dict[str, tuple[Document, ...]] = {
         "Kept between cells": storage(context),
-        "Fetches the weights, once": (download_job(context),) if context.model_claim else (),
+        "Fetches the weights, once": (download_job(context),)
+        if context.model_claim
+        else (),
         "What serves": serving(context),
-        "The load of the first level; every level has such a Job": load_job(context, level.index, command, {}),
+        "The load of the first level; every level has such a Job": load_job(
+            context, level.index, command, {}
+        ),
         "The recorder, shared by all cells": recording_documents(campaign, site),
     }
     head = f"# {context.cell}: measurement {context.measurement}, as run 1 of campaign {campaign} would be deployed.\n"
-    return head + "".join(f"---\n# {title}.\n{to_text(found)}" for title, found in parts.items() if found)
+    return head + "".join(
+        f"---\n# {title}.\n{to_text(found)}" for title, found in parts.items() if found
+    )

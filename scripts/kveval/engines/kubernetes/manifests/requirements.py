@@ -60,7 +60,9 @@ def _pods_of(document: Mapping[str, Any]) -> PodNeed | None:
     if not isinstance(template, Mapping) or "spec" not in template:
         return None
     pod = template["spec"]
-    copies = {"DaemonSet": 0, "Pod": 1, "Job": spec.get("parallelism", 1)}.get(kind, spec.get("replicas", 1))
+    copies = {"DaemonSet": 0, "Pod": 1, "Job": spec.get("parallelism", 1)}.get(
+        kind, spec.get("replicas", 1)
+    )
     containers = [*pod.get("initContainers", []), *pod["containers"]]
     return PodNeed(
         owner=described(document),
@@ -68,7 +70,10 @@ def _pods_of(document: Mapping[str, Any]) -> PodNeed | None:
         component=template.get("metadata", {}).get("labels", {}).get(_COMPONENT, ""),
         copies=copies,
         requests=_requests(pod),
-        memory_limit=sum(quantity(_resources(one, "limits").get("memory")) for one in pod["containers"]),
+        memory_limit=sum(
+            quantity(_resources(one, "limits").get("memory"))
+            for one in pod["containers"]
+        ),
         shared_memory=_shared_memory(pod),
         images=tuple(dict.fromkeys(container["image"] for container in containers)),
         template=template,
@@ -105,7 +110,10 @@ def _shared_memory(pod: Mapping[str, Any]) -> float | None:
         if mount["mountPath"].rstrip("/") == _SHARED_MEMORY
     }
     for volume in pod.get("volumes", []):
-        if volume["name"] in mounted and (volume.get("emptyDir") or {}).get("medium") == "Memory":
+        if (
+            volume["name"] in mounted
+            and (volume.get("emptyDir") or {}).get("medium") == "Memory"
+        ):
             return quantity(volume["emptyDir"].get("sizeLimit"))
     return None
 
@@ -150,26 +158,43 @@ class Node:
 def node_of(thing: Mapping[str, Any]) -> Node:
     """Return the Node for an object of the API server."""
     status, spec = thing.get("status", {}), thing.get("spec", {})
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", []))
+    ready = any(
+        one["type"] == "Ready" and one["status"] == "True"
+        for one in status.get("conditions", [])
+    )
     return Node(
         name=thing["metadata"]["name"],
         labels=thing["metadata"].get("labels") or {},
-        taints=[taint for taint in spec.get("taints") or [] if taint["effect"] in ("NoSchedule", "NoExecute")],
+        taints=[
+            taint
+            for taint in spec.get("taints") or []
+            if taint["effect"] in ("NoSchedule", "NoExecute")
+        ],
         schedulable=ready and not spec.get("unschedulable", False),
-        allocatable={name: quantity(value) for name, value in status.get("allocatable", {}).items()},
+        allocatable={
+            name: quantity(value)
+            for name, value in status.get("allocatable", {}).items()
+        },
     )
 
 
 def accepts(node: Node, pod: Mapping[str, Any]) -> bool:
     """Tell whether a node is schedulable and a pod's selector and tolerations allow it; affinities are ignored."""
-    selected = all(node.labels.get(name) == value for name, value in (pod.get("nodeSelector") or {}).items())
+    selected = all(
+        node.labels.get(name) == value
+        for name, value in (pod.get("nodeSelector") or {}).items()
+    )
     return node.schedulable and selected and not untolerated(node, pod)
 
 
 def untolerated(node: Node, pod: Mapping[str, Any]) -> list[str]:
     """Return the taints that keep a pod off a node, as kubectl writes them: KEY=VALUE:EFFECT."""
     tolerations = pod.get("tolerations") or []
-    return [_taint_text(taint) for taint in node.taints if not any(_tolerates(one, taint) for one in tolerations)]
+    return [
+        _taint_text(taint)
+        for taint in node.taints
+        if not any(_tolerates(one, taint) for one in tolerations)
+    ]
 
 
 def _taint_text(taint: Mapping[str, Any]) -> str:
@@ -182,4 +207,6 @@ def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
         return False
     if toleration.get("operator", "Equal") == "Exists":
         return toleration.get("key") in (None, taint["key"])
-    return toleration.get("key") == taint["key"] and (toleration.get("value") or "") == (taint.get("value") or "")
+    return toleration.get("key") == taint["key"] and (
+        toleration.get("value") or ""
+    ) == (taint.get("value") or "")

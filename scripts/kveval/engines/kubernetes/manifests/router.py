@@ -15,9 +15,16 @@ from kveval.engines.kubernetes.manifests.templates import MANIFESTS
 PROXY_PORT = 8081
 """Port of the charts' Envoy, which gets the requests if there is no Gateway."""
 _NAME = re.compile(r"kveval-router(?:-([a-z]+(?:-[a-z]+)*))?")
-_OF_PROVIDER = {"DestinationRule": "istio", "GCPBackendPolicy": "gke", "HealthCheckPolicy": "gke"}
+_OF_PROVIDER = {
+    "DestinationRule": "istio",
+    "GCPBackendPolicy": "gke",
+    "HealthCheckPolicy": "gke",
+}
 # From llm-d's charts; the chart of the oldest release has none.
-_PICKER_RESOURCES = {"requests": {"cpu": "8", "memory": "8Gi"}, "limits": {"memory": "16Gi"}}
+_PICKER_RESOURCES = {
+    "requests": {"cpu": "8", "memory": "8Gi"},
+    "limits": {"memory": "16Gi"},
+}
 
 
 def router(context: RenderContext) -> tuple[Document, ...]:
@@ -47,7 +54,9 @@ def _named(value: Any, context: RenderContext) -> Any:
     if value == "kveval-plugins":
         # JSON is YAML, too.
         return json.dumps(context.filled(context.deployment.picker), indent=1)
-    selector = ",".join(f"{name}={label}" for name, label in context.pod_labels("model-server").items())
+    selector = ",".join(
+        f"{name}={label}" for name, label in context.pod_labels("model-server").items()
+    )
     text = value.replace("kveval-selector=kveval-selector", selector)
     text = text.replace("kveval-namespace", context.site.namespace)
     return _NAME.sub(lambda match: context.name(match[1] or "routing"), text)
@@ -59,12 +68,25 @@ def _completed(document: Document, added: Document, context: RenderContext) -> D
     found["metadata"] = _merged(found["metadata"], own)
     if found["kind"] == "Deployment":
         pod = found["spec"]["template"]["spec"]
-        wanted = {container["name"] for container in added["spec"]["template"]["spec"]["containers"]}
-        pod["containers"] = [container for container in pod["containers"] if container["name"] in wanted]
+        wanted = {
+            container["name"]
+            for container in added["spec"]["template"]["spec"]["containers"]
+        }
+        pod["containers"] = [
+            container for container in pod["containers"] if container["name"] in wanted
+        ]
         for container in pod["containers"]:
-            container["resources"] = _merged(_PICKER_RESOURCES, container.get("resources", {}))
-        mounted = {mount["name"] for container in pod["containers"] for mount in container.get("volumeMounts", [])}
-        pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] in mounted]
+            container["resources"] = _merged(
+                _PICKER_RESOURCES, container.get("resources", {})
+            )
+        mounted = {
+            mount["name"]
+            for container in pod["containers"]
+            for mount in container.get("volumeMounts", [])
+        }
+        pod["volumes"] = [
+            volume for volume in pod["volumes"] if volume["name"] in mounted
+        ]
     return found
 
 
@@ -76,13 +98,27 @@ def _merged(value: Any, added: Any) -> Any:
             for key, item in added.items()
             if item is not None
         }
-        return {key: item for key, item in {**value, **both}.items() if key not in added or added[key] is not None}
+        return {
+            key: item
+            for key, item in {**value, **both}.items()
+            if key not in added or added[key] is not None
+        }
     if isinstance(value, list) and isinstance(added, list):
         named = {_key(item): item for item in added if _key(item)}
-        kept = [_merged(item, named.pop(_key(item), item)) if _key(item) in named else item for item in value]
-        return [*kept, *(item for item in added if not _key(item) or _key(item) in named)]
+        kept = [
+            _merged(item, named.pop(_key(item), item)) if _key(item) in named else item
+            for item in value
+        ]
+        return [
+            *kept,
+            *(item for item in added if not _key(item) or _key(item) in named),
+        ]
     return value if added is None else added
 
 
 def _key(item: Any) -> str:
-    return str(item.get("mountPath") or item.get("name") or "") if isinstance(item, Mapping) else ""
+    return (
+        str(item.get("mountPath") or item.get("name") or "")
+        if isinstance(item, Mapping)
+        else ""
+    )

@@ -26,7 +26,12 @@ def documents(template: str, **values: Any) -> tuple[Document, ...]:
         found = list(yaml.load_all(filled(template, **values), Loader=yaml.CSafeLoader))
     except (jinja2.TemplateError, yaml.YAMLError) as error:
         said = " ".join(str(error).split())
-        raise ManifestError(f"manifests/{template}: {said}", code="not_filled", template=template, said=said) from error
+        raise ManifestError(
+            f"manifests/{template}: {said}",
+            code="not_filled",
+            template=template,
+            said=said,
+        ) from error
     return tuple(document for document in found if document is not None)
 
 
@@ -37,7 +42,9 @@ def filled(template: str, **values: Any) -> str:
 
 def to_text(found: tuple[Document, ...]) -> str:
     """Return documents as one YAML text for human readers."""
-    return yaml.dump_all(found, Dumper=_Readable, sort_keys=False, width=120, allow_unicode=True)
+    return yaml.dump_all(
+        found, Dumper=_Readable, sort_keys=False, width=120, allow_unicode=True
+    )
 
 
 class _Readable(yaml.CSafeDumper):
@@ -49,7 +56,9 @@ class _Readable(yaml.CSafeDumper):
 
 
 def _text(dumper: _Readable, text: str) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    )
 
 
 _Readable.add_representer(str, _text)
@@ -64,7 +73,9 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         autoescape=False,
     )
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, default=_plain)
+    environment.filters["tojson"] = lambda value: json.dumps(
+        value, ensure_ascii=False, default=_plain
+    )
     environment.filters["size"] = _size
     return environment
 

@@ -33,7 +33,15 @@ _STUCK = {
 }
 # The reason before ImagePullBackOff: only its message shows whether the name does not exist or the registry is busy.
 _FIRST_PULL = "ErrImagePull"
-_HOPELESS_PULL = ("not found", "unauthorized", "denied", "forbidden", "manifest unknown", "no such image", "invalid")
+_HOPELESS_PULL = (
+    "not found",
+    "unauthorized",
+    "denied",
+    "forbidden",
+    "manifest unknown",
+    "no such image",
+    "invalid",
+)
 _PULL_FIX = _STUCK["ImagePullBackOff"]
 _OOM = "OOMKilled"
 _OOM_FIX = "raise the container's memory limit (host KV cache and /dev/shm count towards it) or lower the cache's size"
@@ -67,7 +75,12 @@ _NO_ROOM = (
 _NODE_COMES = ("TriggeredScaleUp", "Nominated")
 _NO_NODE_COMES = "NotTriggerScaleUp"
 # Refusals of the autoscaler that may be temporary: a full node group may shrink, a failed one is tried again.
-_MAY_PASS = ("max node group size reached", "in backoff", "not ready for scale-up", "max cluster")
+_MAY_PASS = (
+    "max node group size reached",
+    "in backoff",
+    "not ready for scale-up",
+    "max cluster",
+)
 # While its node starts, a kubelet reports for a moment that it is not ready.
 _NODE_STARTS_S = 30.0
 _FIXES_OF_PHASE = {
@@ -114,7 +127,11 @@ class Trouble:
 
     def line(self) -> str:
         """Return the cause, the message and what to do, in one line."""
-        where = f"container {self.container} of pod {self.pod}" if self.container else f"pod {self.pod}"
+        where = (
+            f"container {self.container} of pod {self.pod}"
+            if self.container
+            else f"pod {self.pod}"
+        )
         said = " ".join(self.text.split())
         return f"{self.cause}: {_joined(where if self.pod else '', said)}; {self.fix}"
 
@@ -126,7 +143,9 @@ def alive(pods: Iterable[AnyPod]) -> list[AnyPod]:
 
 def is_ready(pod: Pod) -> bool:
     """Whether a pod is ready and not being deleted."""
-    return condition(pod, "Ready").get("status") == "True" and not pod["metadata"].get("deletionTimestamp")
+    return condition(pod, "Ready").get("status") == "True" and not pod["metadata"].get(
+        "deletionTimestamp"
+    )
 
 
 def restarts(pod: Pod) -> int:
@@ -135,7 +154,10 @@ def restarts(pod: Pod) -> int:
 
 
 def trouble_of(
-    pod: Pod, events: Iterable[Mapping[str, Any]] = (), now: datetime | None = None, patience: Patience | None = None
+    pod: Pod,
+    events: Iterable[Mapping[str, Any]] = (),
+    now: datetime | None = None,
+    patience: Patience | None = None,
 ) -> Trouble | None:
     """Return why a pod will not run, None as long as it still may.
 
@@ -159,17 +181,29 @@ def trouble_of(
     return (_unscheduled if waits else _not_set_up)(pod, list(events), now, patience)
 
 
-def node_trouble(pod: Pod, node: Mapping[str, Any] | None, now: datetime) -> Trouble | None:
+def node_trouble(
+    pod: Pod, node: Mapping[str, Any] | None, now: datetime
+) -> Trouble | None:
     """Return why the node of a pod cannot run it, None as long as it may; `node`: None if it no longer exists."""
     where = pod["metadata"]["name"]
     if node is None:
         text = f"its node {pod['spec']['nodeName']} is no longer in the cluster"
-        return Trouble("NodeGone", text, "was it scaled down, or reclaimed (spot)?", where)
+        return Trouble(
+            "NodeGone", text, "was it scaled down, or reclaimed (spot)?", where
+        )
     said, ready = unready(node), condition(node, "Ready")
-    starts = ready.get("status") == "False" and seconds_since(ready.get("lastTransitionTime"), now) < _NODE_STARTS_S
+    starts = (
+        ready.get("status") == "False"
+        and seconds_since(ready.get("lastTransitionTime"), now) < _NODE_STARTS_S
+    )
     if not said or starts:
         return None
-    return Trouble("NodeNotReady", said, "check the node, or exclude it (node_selector, cordon)", where)
+    return Trouble(
+        "NodeNotReady",
+        said,
+        "check the node, or exclude it (node_selector, cordon)",
+        where,
+    )
 
 
 def waits_for(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
@@ -180,7 +214,11 @@ def waits_for(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
     parts = [str(scheduled.get("message") or scheduled.get("reason") or "no node yet")]
     event = _of_autoscaler(events)
     if event:
-        by = event.get("reportingComponent") or (event.get("source") or {}).get("component") or "autoscaler"
+        by = (
+            event.get("reportingComponent")
+            or (event.get("source") or {}).get("component")
+            or "autoscaler"
+        )
         parts.append(f"{by}: {event['reason']}, {event.get('message')}")
     return " | ".join(" ".join(part.split()) for part in parts)
 
@@ -188,7 +226,11 @@ def waits_for(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
 def _of_autoscaler(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the last event of the autoscaler, {} without one; `events` are in the order of their times."""
     known = (*_NODE_COMES, _NO_NODE_COMES)
-    found = (one for one in events[::-1] if one.get("reason") in known or one.get("reportingComponent") == "karpenter")
+    found = (
+        one
+        for one in events[::-1]
+        if one.get("reason") in known or one.get("reportingComponent") == "karpenter"
+    )
     return next(found, {})
 
 
@@ -206,57 +248,111 @@ def _of_container(status: Mapping[str, Any], patience: Patience) -> Trouble | No
     for end, previous in ((ended, False), (last, True)):
         if end.get("reason") == _OOM:
             code = int(end.get("exitCode", 137))
-            return Trouble(_OOM, f"exit code {code}", _OOM_FIX, "", name, code, previous, ended=True)
+            return Trouble(
+                _OOM,
+                f"exit code {code}",
+                _OOM_FIX,
+                "",
+                name,
+                code,
+                previous,
+                ended=True,
+            )
     waiting = state.get("waiting") or {}
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     image = f"image {status['image']}" if status.get("image") else ""
-    if reason == _FIRST_PULL and any(word in message.lower() for word in _HOPELESS_PULL):
+    if reason == _FIRST_PULL and any(
+        word in message.lower() for word in _HOPELESS_PULL
+    ):
         return Trouble(reason, _joined(image, message), _PULL_FIX, "", name)
     crashed = reason == "CrashLoopBackOff"
     if reason in _STUCK and not crashed:
         pulling = "Image" in reason or reason == "RegistryUnavailable"
         text = _joined(image if pulling else "", message, exit_of(last.get("exitCode")))
-        return Trouble(reason, text, _STUCK[reason], "", name, last.get("exitCode"), previous=bool(last))
+        return Trouble(
+            reason,
+            text,
+            _STUCK[reason],
+            "",
+            name,
+            last.get("exitCode"),
+            previous=bool(last),
+        )
     end = ended or last
     ends = int(status.get("restartCount") or 0) + bool(crashed or ended)
     if (crashed or end.get("exitCode")) and ends > patience.restarts:
         cause = reason if crashed else end.get("reason") or "Error"
-        text = _joined(exit_of(end.get("exitCode")), end.get("message") or (message if crashed else ""))
+        text = _joined(
+            exit_of(end.get("exitCode")),
+            end.get("message") or (message if crashed else ""),
+        )
         fix = _STUCK["CrashLoopBackOff"] if crashed else "see its last log lines"
         before = not ended and not crashed
-        return Trouble(cause, text, fix, "", name, end.get("exitCode"), previous=before, ended=True)
+        return Trouble(
+            cause, text, fix, "", name, end.get("exitCode"), previous=before, ended=True
+        )
     return None
 
 
-def _unscheduled(pod: Pod, events: Sequence[Mapping[str, Any]], now: datetime, patience: Patience) -> Trouble | None:
+def _unscheduled(
+    pod: Pod, events: Sequence[Mapping[str, Any]], now: datetime, patience: Patience
+) -> Trouble | None:
     scheduled = condition(pod, "PodScheduled")
-    since = scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
+    since = scheduled.get("lastTransitionTime") or pod["metadata"].get(
+        "creationTimestamp"
+    )
     lasted_s, event = seconds_since(since, now), _of_autoscaler(events)
     said = str(event.get("message") or "")
-    comes = not event or event["reason"] in _NODE_COMES or any(words in said for words in _MAY_PASS)
+    comes = (
+        not event
+        or event["reason"] in _NODE_COMES
+        or any(words in said for words in _MAY_PASS)
+    )
     if lasted_s < (patience.unschedulable_s if comes else patience.refused_s):
         return None
     cause = (scheduled.get("reason") or "Unschedulable") if comes else event["reason"]
     placed = str(scheduled.get("message") or "").lower()
-    fix = next((fix for words, fix in _FIXES_OF_PLACE.items() if words in placed), _NO_ROOM)
-    fix += "; cluster.schedule_timeout_s sets how long to wait for a node" if comes else ""
+    fix = next(
+        (fix for words, fix in _FIXES_OF_PLACE.items() if words in placed), _NO_ROOM
+    )
+    fix += (
+        "; cluster.schedule_timeout_s sets how long to wait for a node" if comes else ""
+    )
     return Trouble(cause, waits_for(pod, events), fix, pod["metadata"]["name"])
 
 
-def _not_set_up(pod: Pod, events: list[Mapping[str, Any]], now: datetime, patience: Patience) -> Trouble | None:
+def _not_set_up(
+    pod: Pod, events: list[Mapping[str, Any]], now: datetime, patience: Patience
+) -> Trouble | None:
     metadata, status = pod["metadata"], pod.get("status") or {}
-    bound = condition(pod, "PodScheduled").get("lastTransitionTime") or metadata.get("creationTimestamp")
+    bound = condition(pod, "PodScheduled").get("lastTransitionTime") or metadata.get(
+        "creationTimestamp"
+    )
     lasted = seconds_since(status.get("startTime") or bound, now)
-    told = [event for event in events if event.get("reason") in (*_SETUP_EVENTS, *_WENT_ON)]
+    told = [
+        event for event in events if event.get("reason") in (*_SETUP_EVENTS, *_WENT_ON)
+    ]
     if told and told[-1]["reason"] in _SETUP_EVENTS and lasted >= patience.setup_s:
         last = told[-1]
-        fix = _FIXES_OF_SETUP.get(last["reason"], "see the node's kubelet and network plugin")
+        fix = _FIXES_OF_SETUP.get(
+            last["reason"], "see the node's kubelet and network plugin"
+        )
         return Trouble(last["reason"], last.get("message") or "", fix, metadata["name"])
     node = (pod.get("spec") or {}).get("nodeName")
-    if not status.get("startTime") and not status.get("containerStatuses") and lasted >= patience.unseen_s:
-        text, fix = f"no node was found for it in {lasted:.0f} s", "is the cluster's scheduler running?"
+    if (
+        not status.get("startTime")
+        and not status.get("containerStatuses")
+        and lasted >= patience.unseen_s
+    ):
+        text, fix = (
+            f"no node was found for it in {lasted:.0f} s",
+            "is the cluster's scheduler running?",
+        )
         if node:
-            text, fix = f"node {node} has not started it for {lasted:.0f} s", "is the node's kubelet running?"
+            text, fix = (
+                f"node {node} has not started it for {lasted:.0f} s",
+                "is the node's kubelet running?",
+            )
         return Trouble("NotStarted", text, fix, metadata["name"])
     return None
 

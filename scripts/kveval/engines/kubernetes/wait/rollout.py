@@ -44,7 +44,10 @@ _NO_NODE_S = 10.0
 _EVENTS = 8
 _LOG_LINES = 20
 _REVISION = "deployment.kubernetes.io/revision"
-_DAEMON_GENERATION, _POD_GENERATION = "deprecated.daemonset.template.generation", "pod-template-generation"
+_DAEMON_GENERATION, _POD_GENERATION = (
+    "deprecated.daemonset.template.generation",
+    "pod-template-generation",
+)
 
 
 class RolloutError(ClusterError):
@@ -96,7 +99,9 @@ class WaitTarget:
             self.seen, self._missing_since = found, None
             return found
         now = time.monotonic()
-        self._missing_since = now if self._missing_since is None else self._missing_since
+        self._missing_since = (
+            now if self._missing_since is None else self._missing_since
+        )
         if now - self._missing_since < _MISSING_S:
             return None
         text = "was deleted while it was waited for" if self.seen else "does not exist"
@@ -111,21 +116,38 @@ class WaitTarget:
             now = self.api.now()
             found = trouble_of(pod, events, now, self.patience)
             name = (pod.get("spec") or {}).get("nodeName")
-            if found is None and name and not is_ready(pod) and (pod.get("status") or {}).get("phase") != "Succeeded":
+            if (
+                found is None
+                and name
+                and not is_ready(pod)
+                and (pod.get("status") or {}).get("phase") != "Succeeded"
+            ):
                 found = node_trouble(pod, self.api.read(NODE, name), now)
             if found is not None and not (retried and found.ended):
                 raise self.failed(found, pod)
             notes.append(waits_for(pod, events))
         self.notes = "".join(dict.fromkeys(f"; {note}" for note in notes if note))
 
-    def failed(self, found: Trouble, pod: Document | None = None, **facts: Any) -> RolloutError:
+    def failed(
+        self, found: Trouble, pod: Document | None = None, **facts: Any
+    ) -> RolloutError:
         """Return the error for a trouble, with the last events and the last lines of the container's log."""
         quoted = _evidence(self.api, self.seen, pod, found.container, found.previous)
-        facts |= {"container": found.container, "exit_code": found.exit_code} if found.container else {}
+        facts |= (
+            {"container": found.container, "exit_code": found.exit_code}
+            if found.container
+            else {}
+        )
         facts |= {"previous": True} if found.previous else {}
         name = found.pod or (pod["metadata"]["name"] if pod else "")
-        said = f"{self.label}: {found.line()}" if found.fix else f"{self.label} {found.text}"
-        return RolloutError(f"{said}{quoted}", found.cause, name, object=self.label, **facts)
+        said = (
+            f"{self.label}: {found.line()}"
+            if found.fix
+            else f"{self.label} {found.text}"
+        )
+        return RolloutError(
+            f"{said}{quoted}", found.cause, name, object=self.label, **facts
+        )
 
     def require_creatable(self, since: str | None, said: str = "") -> None:
         """Raise RolloutError if, some time after `since`, the controller reports that it cannot create pods.
@@ -136,16 +158,24 @@ class WaitTarget:
         if self.seen is None or lasted_s < _CREATION_S:
             return
         if not said:
-            failed = [event for event in self.api.events(self.seen) if event.get("reason") == "FailedCreate"]
+            failed = [
+                event
+                for event in self.api.events(self.seen)
+                if event.get("reason") == "FailedCreate"
+            ]
             if not failed:
                 return
             said = str(failed[-1].get("message") or "")
         fix = "a quota, the namespace's pod security, or a missing service account prevents it"
-        found = Trouble("FailedCreate", f"no pod could be created for {lasted_s:.0f} s, {said}", fix)
+        found = Trouble(
+            "FailedCreate", f"no pod could be created for {lasted_s:.0f} s, {said}", fix
+        )
         raise self.failed(found, lasted_s=lasted_s, said=said)
 
 
-def wait(target: WaitTarget, look: Callable[[], WaitState], timeout_s: float, say: Say | None) -> list[Document]:
+def wait(
+    target: WaitTarget, look: Callable[[], WaitState], timeout_s: float, say: Say | None
+) -> list[Document]:
     """Call `look` every second until its state is done; return the pods of that state.
 
     Raises RolloutError after `timeout_s`, and whatever `look` raises. Reports each new text with `say`, and repeats an
@@ -160,20 +190,30 @@ def wait(target: WaitTarget, look: Callable[[], WaitState], timeout_s: float, sa
             said, said_at = text, now
         if now - begin >= timeout_s:
             late = next((pod for pod in found.pods if not is_ready(pod)), None)
-            raise target.failed(Trouble("Timeout", f"is not done after {timeout_s:.0f} s: {text}"), late)
+            raise target.failed(
+                Trouble("Timeout", f"is not done after {timeout_s:.0f} s: {text}"), late
+            )
         time.sleep(min(_POLL_S, begin + timeout_s - now))
     return found.pods
 
 
 def _evidence(
-    api: Api, document: Mapping[str, Any] | None, pod: Mapping[str, Any] | None, container: str, previous: bool
+    api: Api,
+    document: Mapping[str, Any] | None,
+    pod: Mapping[str, Any] | None,
+    container: str,
+    previous: bool,
 ) -> str:
     """Return an error's further lines: the last events of an object and its pod, the last lines of a container's log.
 
     Each begins with |, which separates them where a message becomes one line. `previous`: quote the log from before the
     container's last restart. Never raises ClusterError.
     """
-    parts = [_events(api, found) for found in (document, pod, *_unbound(api, pod)) if found is not None]
+    parts = [
+        _events(api, found)
+        for found in (document, pod, *_unbound(api, pod))
+        if found is not None
+    ]
     if pod is not None:
         parts.append(_log(api, pod, container, previous))
     return "".join(f"\n| {line}" for part in parts for line in part.splitlines())
@@ -182,12 +222,22 @@ def _evidence(
 def _unbound(api: Api, pod: Mapping[str, Any] | None) -> list[Document]:
     """Return the claims of a pod that have no volume; their events say why, which the pod's events do not."""
     volumes = (pod or {}).get("spec", {}).get("volumes") or []
-    names = [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]
+    names = [
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in volumes
+        if "persistentVolumeClaim" in volume
+    ]
     found = []
     for name in names:
         with contextlib.suppress(ClusterError):
-            found.append(api.read(VOLUME_CLAIM, name, (pod or {})["metadata"]["namespace"]))
-    return [claim for claim in found if claim and (claim.get("status") or {}).get("phase") != "Bound"]
+            found.append(
+                api.read(VOLUME_CLAIM, name, (pod or {})["metadata"]["namespace"])
+            )
+    return [
+        claim
+        for claim in found
+        if claim and (claim.get("status") or {}).get("phase") != "Bound"
+    ]
 
 
 def _events(api: Api, document: Mapping[str, Any]) -> str:
@@ -199,18 +249,28 @@ def _events(api: Api, document: Mapping[str, Any]) -> str:
     for event in found:
         often = f" (x{event['count']})" if (event.get("count") or 1) > 1 else ""
         message = " ".join(str(event.get("message") or "").split())
-        lines.append(f"  {event_time(event)} {event.get('type')} {event.get('reason')}{often}: {message}")
+        lines.append(
+            f"  {event_time(event)} {event.get('type')} {event.get('reason')}{often}: {message}"
+        )
     return "\n".join([f"events of {described(document)}:", *lines]) if lines else ""
 
 
 def _log(api: Api, pod: Mapping[str, Any], container: str, previous: bool) -> str:
     metadata, status = pod["metadata"], pod.get("status") or {}
-    states = (status.get("initContainerStatuses") or []) + (status.get("containerStatuses") or [])
+    states = (status.get("initContainerStatuses") or []) + (
+        status.get("containerStatuses") or []
+    )
     name = container or (states[-1]["name"] if states else "")
     for before in dict.fromkeys((previous, False)) if name else ():
         # A container that never ran has no log, another's is gone with its node or its pod.
         with contextlib.suppress(ClusterError):
-            text = api.logs(metadata["namespace"], metadata["name"], name, previous=before, tail=_LOG_LINES)
+            text = api.logs(
+                metadata["namespace"],
+                metadata["name"],
+                name,
+                previous=before,
+                tail=_LOG_LINES,
+            )
             if lines := text.rstrip().splitlines():
                 head = f"last log lines of container {name} of pod {metadata['name']}:"
                 return "\n".join([head, *(f"  {line}" for line in lines)])
@@ -218,7 +278,12 @@ def _log(api: Api, pod: Mapping[str, Any], container: str, previous: bool) -> st
 
 
 def wait_for_deployment(
-    api: Api, namespace: str, name: str, timeout_s: float, say: Say | None = None, patience: Patience | None = None
+    api: Api,
+    namespace: str,
+    name: str,
+    timeout_s: float,
+    say: Say | None = None,
+    patience: Patience | None = None,
 ) -> list[Document]:
     """Wait until all replicas of the newest revision are available and no others are left; return their pods.
 
@@ -229,7 +294,10 @@ def wait_for_deployment(
 
 
 def _waited(
-    target: WaitTarget, judge: Callable[[WaitTarget, Document], WaitState], timeout_s: float, say: Say | None
+    target: WaitTarget,
+    judge: Callable[[WaitTarget, Document], WaitState],
+    timeout_s: float,
+    say: Say | None,
 ) -> list[Document]:
     """Wait until `judge` finds an object done, whose controller has seen its last change; return its pods."""
 
@@ -237,19 +305,31 @@ def _waited(
         found = target.read()
         if found is None:
             return WaitState(False, "does not exist yet")
-        return judge(target, found) if _observed(found) else WaitState(False, "its controller has not seen it yet")
+        return (
+            judge(target, found)
+            if _observed(found)
+            else WaitState(False, "its controller has not seen it yet")
+        )
 
     return wait(target, look, timeout_s, say)
 
 
 def _deployment(target: WaitTarget, found: Document) -> WaitState:
-    spec, status, pods = found["spec"], found.get("status") or {}, _pods_of_revision(target, found)
+    spec, status, pods = (
+        found["spec"],
+        found.get("status") or {},
+        _pods_of_revision(target, found),
+    )
     wanted = int(spec.get("replicas", 1))
     target.check(pods)
     failure = condition(found, "ReplicaFailure")
     if failure.get("status") == "True" and len(pods) < wanted:
-        target.require_creatable(failure.get("lastTransitionTime"), failure.get("message") or "")
-    updated, available = (int(status.get(key) or 0) for key in ("updatedReplicas", "availableReplicas"))
+        target.require_creatable(
+            failure.get("lastTransitionTime"), failure.get("message") or ""
+        )
+    updated, available = (
+        int(status.get(key) or 0) for key in ("updatedReplicas", "availableReplicas")
+    )
     old = int(status.get("replicas") or 0) - updated
     ready = [pod for pod in pods if is_ready(pod)]
     done = old == 0 and wanted == updated == available == len(ready)
@@ -269,7 +349,11 @@ def _pods_of_revision(target: WaitTarget, deployment: Document) -> list[Document
         if _owned(found, {deployment["metadata"]["uid"]})
         and (found["metadata"].get("annotations") or {}).get(_REVISION) == revision
     }
-    return [pod for pod in alive(api.list(POD, target.namespace, labels)) if _owned(pod, newest)]
+    return [
+        pod
+        for pod in alive(api.list(POD, target.namespace, labels))
+        if _owned(pod, newest)
+    ]
 
 
 def wait_for_daemonset(
@@ -286,43 +370,78 @@ def wait_for_daemonset(
     Faults on other nodes are ignored. Raises RolloutError.
     """
     target = WaitTarget(api, DAEMON_SET, namespace, name, patience or Patience())
-    return _waited(target, lambda target, found: _daemon_set(target, found, nodes), timeout_s, say)
+    return _waited(
+        target, lambda target, found: _daemon_set(target, found, nodes), timeout_s, say
+    )
 
 
-def _daemon_set(target: WaitTarget, found: Document, nodes: Collection[str]) -> WaitState:
+def _daemon_set(
+    target: WaitTarget, found: Document, nodes: Collection[str]
+) -> WaitState:
     listed = alive(target.api.list(POD, target.namespace, _selector(found)))
-    pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]}) and pod["spec"].get("nodeName") in nodes]
+    pods = [
+        pod
+        for pod in listed
+        if _owned(pod, {found["metadata"]["uid"]})
+        and pod["spec"].get("nodeName") in nodes
+    ]
     generation = (found["metadata"].get("annotations") or {}).get(_DAEMON_GENERATION)
-    new = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(_POD_GENERATION) in (generation, None)]
+    new = [
+        pod
+        for pod in pods
+        if (pod["metadata"].get("labels") or {}).get(_POD_GENERATION)
+        in (generation, None)
+    ]
     without = sorted(set(nodes) - {pod["spec"]["nodeName"] for pod in pods})
     made = found["metadata"].get("creationTimestamp")
     if without:
         target.require_creatable(made)
     target.check(new)
-    target.without_since = (target.without_since or time.monotonic()) if without else None
-    if target.without_since is not None and time.monotonic() - target.without_since >= _NO_NODE_S:
+    target.without_since = (
+        (target.without_since or time.monotonic()) if without else None
+    )
+    if (
+        target.without_since is not None
+        and time.monotonic() - target.without_since >= _NO_NODE_S
+    ):
         text = f"no pod on node {', '.join(without)}, where a server is: its selector or tolerations do not match"
-        raise target.failed(Trouble("NoNode", text, "correct cluster.node_selector and cluster.tolerations"))
+        raise target.failed(
+            Trouble(
+                "NoNode", text, "correct cluster.node_selector and cluster.tolerations"
+            )
+        )
     ready = [pod for pod in new if is_ready(pod)]
     text = f"it is available on {len(ready)} of {len(nodes)} measured nodes"
     return WaitState(len(ready) == len(nodes), text, ready or pods)
 
 
 def wait_for_job(
-    api: Api, namespace: str, name: str, timeout_s: float, say: Say | None = None, patience: Patience | None = None
+    api: Api,
+    namespace: str,
+    name: str,
+    timeout_s: float,
+    say: Say | None = None,
+    patience: Patience | None = None,
 ) -> list[Document]:
     """Wait until a Job has completed; return its successful pods, as far as they still exist.
 
     Raises RolloutError if the Job failed, if its pod cannot run, or after `timeout_s`.
     """
-    return _waited(WaitTarget(api, JOB, namespace, name, patience or Patience()), _job, timeout_s, say)
+    return _waited(
+        WaitTarget(api, JOB, namespace, name, patience or Patience()),
+        _job,
+        timeout_s,
+        say,
+    )
 
 
 def _job(target: WaitTarget, found: Document) -> WaitState:
     listed = target.api.list(POD, target.namespace, f"job-name={target.name}")
     pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]})]
     if condition(found, "Complete").get("status") == "True":
-        return WaitState(True, "completed", [pod for pod in pods if _phase(pod) == "Succeeded"])
+        return WaitState(
+            True, "completed", [pod for pod in pods if _phase(pod) == "Succeeded"]
+        )
     for kind in ("Failed", "FailureTarget"):
         if condition(found, kind).get("status") == "True":
             raise _failed(target, condition(found, kind), pods)
@@ -331,10 +450,14 @@ def _job(target: WaitTarget, found: Document) -> WaitState:
         target.require_creatable(found["metadata"].get("creationTimestamp"))
     # An ended pod is not judged here: the Job's own status says whether there is another attempt.
     target.check(live, retried=True)
-    return WaitState(False, f"its pod is {', '.join(map(_phase, live)) or 'not there yet'}", live)
+    return WaitState(
+        False, f"its pod is {', '.join(map(_phase, live)) or 'not there yet'}", live
+    )
 
 
-def _failed(target: WaitTarget, verdict: Mapping[str, Any], pods: list[Document]) -> RolloutError:
+def _failed(
+    target: WaitTarget, verdict: Mapping[str, Any], pods: list[Document]
+) -> RolloutError:
     """Return the error of a failed Job: how its pod ended, unless the Job's own deadline is the reason."""
     reason, message = verdict.get("reason") or "Failed", verdict.get("message") or ""
     ended = [(pod, trouble) for pod in pods if (trouble := trouble_of(pod)) is not None]
@@ -343,9 +466,15 @@ def _failed(target: WaitTarget, verdict: Mapping[str, Any], pods: list[Document]
         return target.failed(trouble, pod)
     deadline = target.seen["spec"].get("activeDeadlineSeconds") if target.seen else None
     limit = f" ({deadline} s)" if deadline and reason == "DeadlineExceeded" else ""
-    fix = "see its events; raise its time limit if it was only slow" if limit else "see its events"
+    fix = (
+        "see its events; raise its time limit if it was only slow"
+        if limit
+        else "see its events"
+    )
     trouble = Trouble(reason, f"{message}{limit}", fix)
-    return target.failed(trouble, pods[-1] if pods else None, limit_s=deadline if limit else None)
+    return target.failed(
+        trouble, pods[-1] if pods else None, limit_s=deadline if limit else None
+    )
 
 
 def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
@@ -353,19 +482,45 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
     for before in pods:
         metadata = before["metadata"]
         patience = Patience(restarts=restarts(before))
-        target = WaitTarget(api, POD, metadata["namespace"], metadata["name"], patience, seen=before)
+        target = WaitTarget(
+            api, POD, metadata["namespace"], metadata["name"], patience, seen=before
+        )
         now = api.read(POD, metadata["name"], metadata["namespace"])
-        if now is None or now["metadata"]["uid"] != metadata["uid"] or now["metadata"].get("deletionTimestamp"):
-            raise target.failed(Trouble("PodDeleted", "was deleted while it was in use", pod=metadata["name"]))
+        if (
+            now is None
+            or now["metadata"]["uid"] != metadata["uid"]
+            or now["metadata"].get("deletionTimestamp")
+        ):
+            raise target.failed(
+                Trouble(
+                    "PodDeleted",
+                    "was deleted while it was in use",
+                    pod=metadata["name"],
+                )
+            )
         target.check([now])
         if (again := restarts(now) - restarts(before)) > 0:
             states = (now.get("status") or {}).get("containerStatuses") or []
-            ends = [(one["name"], (one.get("lastState") or {}).get("terminated") or {}) for one in states]
+            ends = [
+                (one["name"], (one.get("lastState") or {}).get("terminated") or {})
+                for one in states
+            ]
             container, last = next((end for end in ends if end[1]), ("", {}))
             code = last.get("exitCode")
             text = f"restarted {again} time(s) while in use, exit code {'unknown' if code is None else code}"
             fix = "what it held in memory is lost: see its last log lines"
-            raise target.failed(Trouble("Restarted", text, fix, metadata["name"], container, code, previous=True), now)
+            raise target.failed(
+                Trouble(
+                    "Restarted",
+                    text,
+                    fix,
+                    metadata["name"],
+                    container,
+                    code,
+                    previous=True,
+                ),
+                now,
+            )
 
 
 def _phase(pod: Document) -> str:
@@ -380,9 +535,15 @@ def _observed(document: Document) -> bool:
 
 
 def _owned(document: Document, owners: set[str]) -> bool:
-    return any(owner["uid"] in owners for owner in document["metadata"].get("ownerReferences") or [])
+    return any(
+        owner["uid"] in owners
+        for owner in document["metadata"].get("ownerReferences") or []
+    )
 
 
 def _selector(document: Document) -> str:
     """Return the selector of a Deployment or DaemonSet of this program, which has labels only, for an API query."""
-    return ",".join(f"{key}={value}" for key, value in document["spec"]["selector"]["matchLabels"].items())
+    return ",".join(
+        f"{key}={value}"
+        for key, value in document["spec"]["selector"]["matchLabels"].items()
+    )

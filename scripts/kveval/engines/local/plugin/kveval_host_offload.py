@@ -35,18 +35,28 @@ class HostCopyWorker(OffloadingWorker):
     """
 
     def __init__(
-        self, kv_caches: CanonicalKVCaches, tier: list[torch.Tensor], region: SharedOffloadRegion | None = None
+        self,
+        kv_caches: CanonicalKVCaches,
+        tier: list[torch.Tensor],
+        region: SharedOffloadRegion | None = None,
     ) -> None:
-        self._device = [cache.tensor.view(torch.int8).view(-1, cache.page_size_bytes) for cache in kv_caches.tensors]
+        self._device = [
+            cache.tensor.view(torch.int8).view(-1, cache.page_size_bytes)
+            for cache in kv_caches.tensors
+        ]
         self._tier = tier
         self._region = region
         self._finished: list[TransferResult] = []
 
-    def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
+    def submit_store(
+        self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec
+    ) -> bool:
         """Copy device blocks into the tier."""
         return self._copy(job_id, self._device, src_spec, self._tier, dst_spec)
 
-    def submit_load(self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec) -> bool:
+    def submit_load(
+        self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec
+    ) -> bool:
         """Copy tier blocks back to the device."""
         return self._copy(job_id, self._tier, src_spec, self._device, dst_spec)
 
@@ -73,10 +83,15 @@ class HostCopyWorker(OffloadingWorker):
         target: list[torch.Tensor],
         target_spec: LoadStoreSpec,
     ) -> bool:
-        if not isinstance(source_spec, BlockIDsLoadStoreSpec) or not isinstance(target_spec, BlockIDsLoadStoreSpec):
+        if not isinstance(source_spec, BlockIDsLoadStoreSpec) or not isinstance(
+            target_spec, BlockIDsLoadStoreSpec
+        ):
             raise TypeError("transfers are described by block numbers on both sides")
         begin = time.perf_counter()
-        rows_from, rows_to = source_spec.block_ids.tolist(), target_spec.block_ids.tolist()
+        rows_from, rows_to = (
+            source_spec.block_ids.tolist(),
+            target_spec.block_ids.tolist(),
+        )
         if len(rows_from) != len(rows_to):
             raise ValueError(
                 f"{len(rows_from)} blocks cannot be copied to {len(rows_to)}: one block a chunk is assumed"
@@ -104,10 +119,22 @@ class RowCopyOffloadingSpec(CPUOffloadingSpec):
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """Build the copying worker once (single KV group, one block a chunk, one rank)."""
-        if len(kv_caches.group_data_refs) != 1 or self.blocks_per_chunk != 1 or self.config.parallel.world_size != 1:
-            raise ValueError("host offloading serves one KV cache group on one rank with one block a chunk")
-        tier = [torch.zeros((self.num_chunks, cache.page_size_bytes), dtype=torch.int8) for cache in kv_caches.tensors]
-        logger.info("host offloading: CPU tier of %d bytes", sum(tensor.nbytes for tensor in tier))
+        if (
+            len(kv_caches.group_data_refs) != 1
+            or self.blocks_per_chunk != 1
+            or self.config.parallel.world_size != 1
+        ):
+            raise ValueError(
+                "host offloading serves one KV cache group on one rank with one block a chunk"
+            )
+        tier = [
+            torch.zeros((self.num_chunks, cache.page_size_bytes), dtype=torch.int8)
+            for cache in kv_caches.tensors
+        ]
+        logger.info(
+            "host offloading: CPU tier of %d bytes",
+            sum(tensor.nbytes for tensor in tier),
+        )
         return HostCopyWorker(kv_caches, tier)
 
 
@@ -119,8 +146,14 @@ class RowCopyTieringOffloadingSpec(TieringOffloadingSpec):
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """Build the copying worker once, over this rank's rows of the shared region."""
-        if len(kv_caches.group_data_refs) != 1 or self.blocks_per_chunk != 1 or self.config.parallel.world_size != 1:
-            raise ValueError("host offloading serves one KV cache group on one rank with one block a chunk")
+        if (
+            len(kv_caches.group_data_refs) != 1
+            or self.blocks_per_chunk != 1
+            or self.config.parallel.world_size != 1
+        ):
+            raise ValueError(
+                "host offloading serves one KV cache group on one rank with one block a chunk"
+            )
         region = SharedOffloadRegion(
             engine_id=self._engine_id,
             num_chunks=self.num_chunks,
@@ -128,6 +161,9 @@ class RowCopyTieringOffloadingSpec(TieringOffloadingSpec):
             kv_bytes_per_chunk=self.kv_bytes_per_chunk,
             cpu_page_size=self.cpu_page_size_per_worker,
         )
-        tier = [region.create_next_worker_view(cache.page_size_bytes) for cache in kv_caches.tensors]
+        tier = [
+            region.create_next_worker_view(cache.page_size_bytes)
+            for cache in kv_caches.tensors
+        ]
         logger.info("host offloading: CPU tier of %d bytes", region.total_size_bytes)
         return HostCopyWorker(kv_caches, tier, region)

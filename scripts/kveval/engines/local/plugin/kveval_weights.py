@@ -17,7 +17,10 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 from vllm.config import ModelConfig
-from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from vllm.distributed import (
+    get_tensor_model_parallel_rank,
+    get_tensor_model_parallel_world_size,
+)
 from vllm.logger import init_logger
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
@@ -47,16 +50,26 @@ class PromptDependentLoader(DummyModelLoader):
     def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
         """Draw every weight of the model; one that is quantised or not known gets vLLM's."""
         known = _KNOWN.intersection(model_config.hf_config.architectures or ())
-        if model_config.quantization is not None or not known or not _tokenizer(model_config).exists():
+        if (
+            model_config.quantization is not None
+            or not known
+            or not _tokenizer(model_config).exists()
+        ):
             super().load_weights(model, model_config)
             return
-        untied = any(name.startswith("lm_head.") for name, _ in model.named_parameters())
+        untied = any(
+            name.startswith("lm_head.") for name, _ in model.named_parameters()
+        )
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 _draw(name, weight, model_config)
-                if name.startswith("lm_head.") or ("embed_tokens" in name and not untied):
+                if name.startswith("lm_head.") or (
+                    "embed_tokens" in name and not untied
+                ):
                     _prefer_words(weight, model_config)
-        logger.info("kveval: random weights, version %d: answers depend on the prompt", VERSION)
+        logger.info(
+            "kveval: random weights, version %d: answers depend on the prompt", VERSION
+        )
 
 
 def _tokenizer(model_config: ModelConfig) -> Path:
@@ -67,7 +80,9 @@ def _draw(name: str, weight: torch.Tensor, model_config: ModelConfig) -> None:
     """Fill a norm with its factor, a matrix with seeded values, of the same distribution on every rank."""
     # Norms are the same on every rank.
     rank = get_tensor_model_parallel_rank() if weight.dim() > 1 else 0
-    generator = torch.Generator(device=weight.device).manual_seed(zlib.crc32(f"{rank} {name}".encode()))
+    generator = torch.Generator(device=weight.device).manual_seed(
+        zlib.crc32(f"{rank} {name}".encode())
+    )
     if weight.dim() > 1:
         # Uniform, because that takes less time than a normal distribution.
         limit = _deviation(name, weight.shape[1], model_config) * math.sqrt(3)
@@ -103,10 +118,20 @@ def _prefer_words(weight: torch.Tensor, model_config: ModelConfig) -> None:
     """
     tokenizer = Tokenizer.from_file(str(_tokenizer(model_config)))
     vocabulary = tokenizer.get_vocab()
-    words = {token: " " + token[1:] for token in vocabulary if re.fullmatch(f"{_SPACE}[A-Za-z]+", token)}
+    words = {
+        token: " " + token[1:]
+        for token in vocabulary
+        if re.fullmatch(f"{_SPACE}[A-Za-z]+", token)
+    }
     split = tokenizer.encode_batch(list(words.values()), add_special_tokens=False)
-    whole = [vocabulary[token] for token, found in zip(words, split, strict=True) if found.ids == [vocabulary[token]]]
-    factors = torch.full((get_tensor_model_parallel_world_size() * weight.shape[0],), _NO_WORDS)
+    whole = [
+        vocabulary[token]
+        for token, found in zip(words, split, strict=True)
+        if found.ids == [vocabulary[token]]
+    ]
+    factors = torch.full(
+        (get_tensor_model_parallel_world_size() * weight.shape[0],), _NO_WORDS
+    )
     factors[torch.tensor(whole, dtype=torch.long)] = 1.0
     first = get_tensor_model_parallel_rank() * weight.shape[0]
     # In place: on a GPU there may be no room for a copy of so large a matrix.
