@@ -13,23 +13,24 @@ from tests.support.paths import SCRIPTS
 LIBRARY = SCRIPTS / "kveval"
 MOST_ENTRIES, MOST_MODULES = 12, 16
 """At the top of kveval; in one folder."""
-_BELOW_SPEC = ("host", "load", "pcp", "store", "config")
+_BELOW_CAMPAIGN = ("host", "load", "pcp", "store")
+_BELOW_ENGINES = (*_BELOW_CAMPAIGN, "campaign")
 ALLOWED: Mapping[str, Sequence[str]] = {
     "host": (),
     "load": ("host",),
     "pcp": ("host",),
     "store": ("host",),
-    "config": ("host", "load", "pcp", "store"),
-    "spec": _BELOW_SPEC,
-    "engines": (*_BELOW_SPEC, "spec"),
-    "analysis": (*_BELOW_SPEC, "spec"),
-    "importing": (*_BELOW_SPEC, "spec"),
-    "report": (*_BELOW_SPEC, "spec", "analysis"),
+    "campaign": _BELOW_CAMPAIGN,
+    "curve": _BELOW_ENGINES,
+    "engines": _BELOW_ENGINES,
+    "analysis": (*_BELOW_ENGINES, "curve"),
+    "importing": _BELOW_ENGINES,
+    "report": (*_BELOW_ENGINES, "curve", "analysis"),
     # A search for levels judges each level at once, with the checks of the report.
-    "measure": (*_BELOW_SPEC, "spec", "engines", "analysis"),
+    "measure": (*_BELOW_ENGINES, "engines", "curve", "analysis"),
     "workflow": (
-        *_BELOW_SPEC,
-        "spec",
+        *_BELOW_ENGINES,
+        "curve",
         "engines",
         "analysis",
         "importing",
@@ -44,18 +45,18 @@ _CONFIGURED = "speaks of keys of the configuration"
 _FOREIGN = "reads results of others, which are vLLM's"
 VLLM_NAMED: Mapping[str, str] = {
     "engines/servers/vllm.py": "the adapter: behaviour",
-    "spec/servers/vllm.py": "the adapter: arguments",
-    "spec/servers/vllm_wire.py": "the adapter: names on the wire and in the log",
+    "campaign/servers/vllm.py": "the adapter: arguments",
+    "campaign/servers/vllm_wire.py": "the adapter: names on the wire and in the log",
     "engines/local/plugin/kveval_host_offload.py": "runs inside vLLM",
     "engines/local/plugin/kveval_weights.py": "runs inside vLLM",
     "engines/servers/lmcache.py": "LMCache's adapter: the server that it stands beside",
-    "spec/routing.py": "a key of llm-d's endpoint picker",
-    "spec/deployment.py": _CONFIGURED,
+    "campaign/routing.py": "a key of llm-d's endpoint picker",
+    "campaign/deployment.py": _CONFIGURED,
     "engines/kubernetes/replicas.py": "the name of a container of llm-d's router",
-    "config/campaign.py": _CONFIGURED,
-    "config/catalogue.py": _CONFIGURED,
-    "config/imports.py": _CONFIGURED,
-    "config/release.py": _CONFIGURED,
+    "campaign/campaign.py": _CONFIGURED,
+    "campaign/catalogue.py": _CONFIGURED,
+    "campaign/imports.py": _CONFIGURED,
+    "campaign/release.py": _CONFIGURED,
     "importing/compared.py": _CONFIGURED,
     "importing/describe.py": _FOREIGN,
     "importing/settings.py": _FOREIGN,

@@ -4,8 +4,8 @@ import pytest
 from tests.support import structure
 from tests.support.paths import REPOSITORY
 
+from kveval.campaign.servers.registry import SERVERS
 from kveval.engines.servers.registry import PROGRAMS
-from kveval.spec.servers.registry import SERVERS
 
 
 @pytest.fixture(scope="module")
