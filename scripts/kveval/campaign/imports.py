@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StrictBool
 
-from kveval.campaign.campaign import Campaign, MatrixEntry, ServerConfig
+from kveval.campaign.campaign_file import Campaign, MatrixEntry, ServerConfig
 from kveval.campaign.catalogue import Catalogue
 from kveval.campaign.problems import ConfigProblem, Mistake
 from kveval.campaign.result_names import NamePattern, NameProblem

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kveval.campaign.campaign import UNRESOLVABLE, Campaign
+from kveval.campaign.campaign_file import UNRESOLVABLE, Campaign
 from kveval.campaign.catalogue import Catalogue, Model
 from kveval.campaign.config import Config
 from kveval.campaign.entries import (

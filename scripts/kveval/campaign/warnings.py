@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kveval.campaign.campaign import Campaign
+from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.catalogue import Catalogue
 from kveval.campaign.deployment import replicas
 from kveval.campaign.reuse import LevelReuse, reuse_of

@@ -1,4 +1,4 @@
-"""The model of a campaign: which cells, on which server, under which workload, how often."""
+"""The keys of a campaign's file: which cells, on which server, under which workload, how often."""
 
 import itertools
 from collections.abc import Iterator
