@@ -21,8 +21,8 @@ from kveval.analysis.levels.server_counters import server_delta
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
+from kveval.curve.cells import CellCurves, curves_of_prompts, prompts_of
 from kveval.curve.curve import ReuseCurve
-from kveval.curve.of_cells import CellCurves, curves_of_prompts, prompts_of
 from kveval.curve.prompts import Prompts
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads

@@ -13,7 +13,7 @@ from kveval.campaign.specification import Specification
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.host.findings import Finding, warning
 from kveval.host.hashing import content_hash
-from kveval.load.enough import MIN_RUNS, window_s
+from kveval.load.sample_sizes import MIN_RUNS, window_s
 from kveval.store.run_file import Cell
 
 WORKLOAD = "workload"

@@ -12,7 +12,7 @@ from kveval.campaign.config import Config
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
 from kveval.campaign.types import BLOCK_TOKENS
-from kveval.curve.of_cells import (
+from kveval.curve.cells import (
     NOTHING_POINTS,
     needed_sizes,
     order_is_assumed,

@@ -9,7 +9,7 @@ from kveval.campaign.config import Config
 from kveval.campaign.reuse import reuse_of
 from kveval.campaign.sizing import gib
 from kveval.campaign.types import BLOCK_TOKENS
-from kveval.curve.of_cells import NOTHING_POINTS, needed_sizes
+from kveval.curve.cells import NOTHING_POINTS, needed_sizes
 from kveval.load import levels as workloads
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.curves import LevelCurves, level_curves

@@ -10,7 +10,7 @@ from tests.support.paths import REPOSITORY
 from kveval.campaign.config import Config
 from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
-from kveval.curve.of_cells import (
+from kveval.curve.cells import (
     curves_of,
     needed_sizes,
     prompts_of,
