@@ -145,7 +145,7 @@ class Basis:
             draws.append(
                 {
                     size: _figures(
-                        level_seen.served(
+                        level_seen.simulate(
                             speed, tier if size else TierSpeed(), requests
                         )
                     )

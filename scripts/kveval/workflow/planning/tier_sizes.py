@@ -64,7 +64,11 @@ def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
     unit = workloads.level_unit(config.workload.specification)
     where = f"{best.level} {unit}" if len(found) == 1 else f"{len(found)} levels"
     alone = _span(
-        [100 * share for curves in found if (share := curves.widest.alone) is not None]
+        [
+            100 * share
+            for curves in found
+            if (share := curves.widest.device_hit_share) is not None
+        ]
     )
     listed = _listed([f"{_name(cell)} +{_span(adds[cell])}" for cell in ladder])
     yield f"  {best.model}, {where}: the device serves {alone} %; tiers add, in points: {listed}"
