@@ -13,24 +13,27 @@ from pydantic import (
 )
 
 from kveval.campaign.catalogue import Model, Scenario
-from kveval.campaign.problems import Mistake, refuse
+from kveval.campaign.problems import refuse
 from kveval.campaign.release import Image, ImageName
 from kveval.campaign.site import Cluster
 from kveval.campaign.types import (
     BLOCK_TOKENS,
-    CountInt,
     Environment,
     Name,
-    Number,
-    PositiveInt,
-    PositiveNumber,
-    Strict,
-    Text,
     VariableName,
     VersionText,
     on_cpu,
 )
 from kveval.campaign.workload import Workload
+from kveval.host.values import (
+    CountInt,
+    Mistake,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Strict,
+    Text,
+)
 from kveval.store.run_file import Cell
 
 UNRESOLVABLE = frozenset(

@@ -31,10 +31,10 @@ from kveval.campaign.problems import (
     MISTAKES,
     ConfigError,
     ConfigProblem,
-    Mistake,
     problems_of,
     unknown_name,
 )
+from kveval.host.values import Mistake
 from kveval.store.run_file import Cell
 
 
