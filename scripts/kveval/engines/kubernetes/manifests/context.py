@@ -256,10 +256,9 @@ class RenderContext:
     @property
     def cache_is_shared(self) -> bool:
         """Whether pods on several nodes may mount the model cache at once."""
-        return (
-            self.model_claim is not None
-            and self.site.model_cache.access == "ReadWriteMany"
-        )  # type: ignore[union-attr]
+        cache = self.site.model_cache
+        mounted = self.model_claim is not None and cache is not None
+        return mounted and cache.access == "ReadWriteMany"
 
     @property
     def cache_labels(self) -> dict[str, str]:
