@@ -257,8 +257,9 @@ class RenderContext:
     def cache_is_shared(self) -> bool:
         """Whether pods on several nodes may mount the model cache at once."""
         cache = self.site.model_cache
-        mounted = self.model_claim is not None and cache is not None
-        return mounted and cache.access == "ReadWriteMany"
+        if self.model_claim is None or cache is None:
+            return False
+        return cache.access == "ReadWriteMany"
 
     @property
     def cache_labels(self) -> dict[str, str]:
