@@ -8,9 +8,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from kveval.campaign.loading import load_config
 from kveval.engines.kubernetes.manifests.rendering import preview_text
 from kveval.load.guidellm import LoadTarget, command, levels_of
-from kveval.campaign.loading import load_config
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CATALOGUES = REPOSITORY / "config"
