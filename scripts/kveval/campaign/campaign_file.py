@@ -24,7 +24,6 @@ from kveval.campaign.types import (
     VersionText,
     on_cpu,
 )
-from kveval.campaign.workload import Workload
 from kveval.host.values import (
     CountInt,
     Mistake,
@@ -34,6 +33,7 @@ from kveval.host.values import (
     Strict,
     Text,
 )
+from kveval.load.workload import Workload
 from kveval.store.run_file import Cell
 
 UNRESOLVABLE = frozenset(

@@ -27,6 +27,7 @@ from kveval.campaign.catalogue import name_for
 from kveval.campaign.json_schema import json_schema
 from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError, closest
+from kveval.load.levels import working_set_tokens
 from kveval.store.run_file import Cell
 
 
@@ -47,7 +48,7 @@ def test_the_default_campaign_shows_a_tier_too_small_and_one_large_enough(defaul
     assert (
         small
         < default.campaign.server.device_tokens
-        < default.workload.working_set_tokens
+        < working_set_tokens(default.workload)
         < large
     )
     assert default.warnings == ()
