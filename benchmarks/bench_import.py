@@ -31,10 +31,10 @@ from tests.support.fault_chain import workflow_copy  # noqa: E402
 from tests.support.guidellm_reports import START  # noqa: E402
 from tests.support.result_trees import LMCACHE, native, write_level  # noqa: E402
 
+from kveval.campaign.loading import load_config  # noqa: E402
 from kveval.importing.campaign import import_plan  # noqa: E402
 from kveval.importing.run import import_run  # noqa: E402
 from kveval.importing.table import summary, write_table  # noqa: E402
-from kveval.spec.loading import load_config  # noqa: E402
 from kveval.store.store import Store  # noqa: E402
 
 MODELS = ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ")

@@ -21,7 +21,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 
-from kveval.config.inheritance import campaign_values  # noqa: E402
+from kveval.campaign.inheritance import campaign_values  # noqa: E402
 
 EXAMPLES = REPOSITORY / "docs" / "examples"
 PICTURE, ORIGIN = "first-screen.png", "made-by.json"

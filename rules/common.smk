@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(workflow.snakefile).resolve().parents[1] / "scripts"))
 
-from kveval.config.problems import ConfigError
+from kveval.campaign.problems import ConfigError
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
 from kveval.report.files import APPENDICES
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan

@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from kveval.analysis.levels.pilot import frozen_levels
+from kveval.campaign.loading import load_config
 from kveval.host.errors import Failure
 from kveval.host.lock import hold
 from kveval.host.processes import Terminated
@@ -20,7 +21,6 @@ from kveval.host.redaction import Redactor
 from kveval.measure.failures import FAILED, REPORT_COMMAND, STOPPED
 from kveval.measure.progress import Progress, campaign_progress, requested_with
 from kveval.measure.transaction import Job, measure
-from kveval.spec.loading import load_config
 from kveval.workflow.planning.order import (
     campaign_pointer,
     planned_runs,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kveval.spec.loading import load_config
+from kveval.campaign.loading import load_config
 from kveval.workflow.planning.curve_files import write_curve_files
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from kveval.campaign.loading import load_config
 from kveval.host.processes import stop_signals_raise
-from kveval.spec.loading import load_config
 from kveval.workflow.deploy_one import deploy_one
 from kveval.workflow.said import write_said
 

@@ -4,8 +4,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from kveval.campaign.loading import load_config
 from kveval.host.findings import table, worst
-from kveval.spec.loading import load_config
 from kveval.workflow.doctor.doctor import diagnose
 from kveval.workflow.said import write_said
 

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
+from kveval.campaign.loading import load_config
 from kveval.importing.campaign import import_plan
 from kveval.importing.table import write_table
-from kveval.spec.loading import load_config
 from kveval.store.run_file import stored_run
 
 if __name__ == "__main__":

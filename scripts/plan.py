@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
+from kveval.campaign.loading import load_config
 from kveval.host import hardware
-from kveval.spec.loading import load_config
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import make_plan
 from kveval.workflow.planning.stored import StoreIndex, frozen, pointed

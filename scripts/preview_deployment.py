@@ -5,9 +5,9 @@ from pathlib import Path
 
 import yaml
 
-from kveval.config.site import Cluster
+from kveval.campaign.site import Cluster
+from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes.manifests.rendering import preview_text
-from kveval.spec.specification import Specification
 
 if __name__ == "__main__":
     params = snakemake.params

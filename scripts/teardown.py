@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
+from kveval.campaign.loading import load_config
 from kveval.host.errors import Failure
-from kveval.spec.loading import load_config
 from kveval.workflow.teardown import tear_down
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from tests.support.documentation import FENCE
 from tests.support.fault_chain import workflow_copy
 from tests.support.testbed import own_testbed, wait_until
 
-from kveval.config.site import Cluster
+from kveval.campaign.loading import load_config
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.kinds import (
@@ -32,7 +33,6 @@ from kveval.engines.kubernetes.manifests.permissions import (
     namespaces,
 )
 from kveval.host.findings import table, worst
-from kveval.spec.loading import load_config
 from kveval.workflow.doctor.doctor import diagnose
 from kveval.workflow.doctor.documents import planned
 from kveval.workflow.teardown import StillMeasuring, tear_down

@@ -16,8 +16,8 @@ from tests.support.config_files import CONFIG
 from tests.support.fault_chain import merged
 from tests.support.tree import Tree
 
-from kveval.config.inheritance import with_site
-from kveval.spec.loading import load_config
+from kveval.campaign.inheritance import with_site
+from kveval.campaign.loading import load_config
 from kveval.workflow.doctor.doctor import diagnose
 
 pytestmark = [pytest.mark.workflow, pytest.mark.cluster, needs_cluster]

@@ -27,8 +27,9 @@ from tests.support.fault_chain import merged
 from tests.support.tree import Tree
 
 from kveval.analysis.levels.recording import convert_recording
-from kveval.config.inheritance import with_site
-from kveval.config.site import Cluster as Site
+from kveval.campaign.inheritance import with_site
+from kveval.campaign.loading import load_config
+from kveval.campaign.site import Cluster as Site
 from kveval.engines.kubernetes import recordings
 from kveval.engines.kubernetes.api.kinds import EVENT, NODE
 from kveval.engines.kubernetes.api.names import selector
@@ -38,7 +39,6 @@ from kveval.engines.kubernetes.nodes import fingerprint
 from kveval.engines.kubernetes.teardown import remove
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.parquet.reading import archive_info, series
-from kveval.spec.loading import load_config
 from kveval.workflow.doctor.doctor import diagnose
 
 pytestmark = [pytest.mark.workflow, pytest.mark.cluster, needs_cluster]

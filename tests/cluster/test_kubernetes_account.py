@@ -16,7 +16,7 @@ from tests.support.cluster_chain import (
 from tests.support.fault_chain import PATIENCE_S
 from tests.support.testbed import wait_until
 
-from kveval.config import site as config_cluster
+from kveval.campaign import site as config_cluster
 from kveval.engines.kubernetes.api.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,

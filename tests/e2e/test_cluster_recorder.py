@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kveval.config.site import Cluster
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.manifests.recorder import (
     PLACE,
     SOURCE_GROUPS,

@@ -5,10 +5,10 @@ import functools
 from msgspec.structs import replace
 from tests.support.paths import CONFIG
 
-from kveval.config.site import Cluster
+from kveval.campaign.loading import load_config
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.kinds import Kind
 from kveval.engines.kubernetes.api.probe import Answer, Bounds
-from kveval.spec.loading import load_config
 from kveval.workflow.doctor.cluster_facts import ClusterFacts
 from kveval.workflow.doctor.documents import CampaignDocuments, CellPlan
 

@@ -4,7 +4,7 @@ from tests.support.cluster_cells import cells
 from tests.support.config_files import RELEASES
 from tests.support.fake_cluster import FakeTransport
 
-from kveval.config.site import Cluster
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import PORTS

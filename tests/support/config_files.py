@@ -1,11 +1,11 @@
-"""The shipped configuration as raw content, changed and written elsewhere; shared by the tests of kveval.spec."""
+"""The shipped configuration as raw content, changed and written elsewhere; shared by the tests of kveval.campaign."""
 
 import copy
 
 import yaml
 from tests.support.paths import REPOSITORY
 
-from kveval.spec.loading import load_config
+from kveval.campaign.loading import load_config
 from kveval.store.run_file import Cell
 
 ROOT = REPOSITORY

@@ -22,8 +22,8 @@ import pytest
 from tests.support.leftovers import Trace
 from tests.support.paths import REPOSITORY, STAND_INS
 
+from kveval.campaign.loading import load_config
 from kveval.pcp.installation import RecordingError, require_pcp
-from kveval.spec.loading import load_config
 
 PARTS = ("config", "manifests", "rules", "scripts", "profiles", "envs")
 CELL = "Qwen3-0.6B/no-offload/0"

@@ -2,8 +2,8 @@
 
 from tests.support.config_files import CONFIG, RAW
 
-from kveval.config.catalogue import KnownDefect
-from kveval.spec.loading import load_config
+from kveval.campaign.catalogue import KnownDefect
+from kveval.campaign.loading import load_config
 
 NAME = "vllm-43226"
 KNOWN: dict[str, KnownDefect] = load_config(

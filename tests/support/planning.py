@@ -9,9 +9,9 @@ from pathlib import Path
 import yaml
 from tests.support.paths import REPOSITORY
 
+from kveval.campaign.loading import load_config
 from kveval.report.figures.names import FAMILIES
 from kveval.report.files import APPENDICES
-from kveval.spec.loading import load_config
 from kveval.store.run_file import pointer_of
 
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")

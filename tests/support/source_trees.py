@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.support.config_files import RAW
 
-from kveval.config.campaign import ServerConfig
-from kveval.config.catalogue import BuildSource
+from kveval.campaign.builds import ArmBuild, find_build
+from kveval.campaign.campaign import ServerConfig
+from kveval.campaign.catalogue import BuildSource
 from kveval.engines.local.builds import environment_of
-from kveval.spec.builds import ArmBuild, find_build
 
 CONNECTOR = "vllm/connector.py"
 SERVER = ServerConfig.model_validate(RAW["config"]["server"])

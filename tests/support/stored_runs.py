@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kveval.campaign.config import measurement_id
 from kveval.host import hardware
 from kveval.host.files import write_json
-from kveval.spec.config import measurement_id
 from kveval.store.store import Key, Store, pointer
 
 KEY = Key("0123456789abcdef", 2, "aaaa")

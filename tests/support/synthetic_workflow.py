@@ -12,7 +12,7 @@ from tests.support.paths import REPOSITORY
 
 from kveval.analysis.cells import CellKey
 from kveval.analysis.peaks import collect
-from kveval.spec.loading import load_config
+from kveval.campaign.loading import load_config
 
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 # The site and the release of the published evaluation.

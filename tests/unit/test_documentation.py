@@ -119,7 +119,7 @@ def test_faults_of_prose_are_found() -> None:
         "python benchmarks/bench_planning.py --cell 100",
         "python scripts/print_permission.py CAMPAIGN.yaml | kubectl apply -f -",
         "python -m kveval.load.trace_forms mooncake a.jsonl b.jsonl",
-        "python -m kveval.spec --json > config/schema.json",
+        "python -m kveval.campaign --json > config/schema.json",
         "pcp-parquet -a ARCHIVE --checks",
         "mkdir results && snakmake report",
         "alias here='snakemake --cores 4'; here reports",

@@ -22,9 +22,9 @@ from tests.support.paths import REPOSITORY
 from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
 
+from kveval.campaign.loading import load_config
 from kveval.host.files import write_json
 from kveval.pcp.archive_tools import pack_archives
-from kveval.spec.loading import load_config
 from kveval.store.store import Key, pointer
 
 pytestmark = pytest.mark.workflow

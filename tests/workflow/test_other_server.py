@@ -14,7 +14,7 @@ from tests.support.tree import Tree
 pytestmark = [pytest.mark.workflow, needs_pcp]
 OTHER = REPOSITORY / "tests" / "support" / "other_server"
 ENTRIES = {
-    "spec": "SERVERS['toy'] = toy.TOY",
+    "campaign": "SERVERS['toy'] = toy.TOY",
     "engines": "PROGRAMS['toy'] = toy.ToyProgram()",
 }
 ARMS = (("no-offload", 0), ("native-offload", 2000))

@@ -17,9 +17,9 @@ import yaml
 from tests.support.fault_chain import ADOPTED
 from tests.support.paths import REPOSITORY
 
+from kveval.campaign.loading import load_config
 from kveval.host import hardware
 from kveval.host.files import write_json
-from kveval.spec.loading import load_config
 from kveval.store.run_file import SCHEMA
 from kveval.store.store import Key, Store
 
@@ -214,7 +214,7 @@ def change_version(folder: Path) -> None:
 
 
 def raise_protocol(folder: Path) -> None:
-    path = folder / "scripts" / "kveval" / "spec" / "config.py"
+    path = folder / "scripts" / "kveval" / "campaign" / "config.py"
     path.write_text(
         re.sub(
             r"^PROTOCOL = (\d+)",

@@ -13,7 +13,7 @@ from tests.support.fault_chain import REPOSITORY, workflow_copy
 from tests.support.stored_runs import CELL, measured
 
 from kveval.analysis.peaks import cell_tables
-from kveval.spec.loading import load_config
+from kveval.campaign.loading import load_config
 from kveval.store.derived import DamagedTable
 from kveval.store.store import Store
 

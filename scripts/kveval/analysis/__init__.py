@@ -2,6 +2,6 @@
 
 Every column and check is in docs/analysis.md and docs/comparisons.md.
 
-Imports `load`, `pcp`, `store`, `config`, `spec`; no engine, no Snakemake. A check is a function marked
+Imports `load`, `pcp`, `store`, `campaign`, `curve`; no engine, no Snakemake. A check is a function marked
 `@check(RULES)` in the `checks` module of what it checks.
 """

@@ -1,6 +1,6 @@
 """The gain from a tier: throughput and time to the first token, predicted from levels measured without one.
 
-`kveval.spec.curve` simulates the requests, the caches and the server's batches. A prediction is the change between two
+`kveval.curve` simulates the requests, the caches and the server's batches. A prediction is the change between two
 simulations of one server, with and without a tier, applied to what was measured without.
 """
 
@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from kveval.analysis.levels.server_counters import server_delta
+from kveval.campaign.servers.registry import software_of
+from kveval.campaign.specification import Specification
+from kveval.curve.of_cells import demands
+from kveval.curve.service import Demanded, Floats, ServedLevel, TierSpeed
+from kveval.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
 from kveval.load import levels as workloads
-from kveval.spec.curve.of_cells import demands
-from kveval.spec.curve.service import Demanded, Floats, ServedLevel, TierSpeed
-from kveval.spec.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
-from kveval.spec.servers.registry import software_of
-from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell, Change, Run
 
 # The number of levels that the server's speed is fitted to, and of simulations for each tier size.

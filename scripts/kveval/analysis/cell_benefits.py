@@ -14,9 +14,9 @@ import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
 from kveval.analysis.cells import KEYS, common_level
-from kveval.config.types import BLOCK_TOKENS
-from kveval.spec.curve.of_cells import CellCurves, curves_of, serving_of
-from kveval.spec.specification import Specification, SpecificationError
+from kveval.campaign.specification import Specification, SpecificationError
+from kveval.campaign.types import BLOCK_TOKENS
+from kveval.curve.of_cells import CellCurves, curves_of, serving_of
 from kveval.store.run_file import IMPORTED, Cell, Run
 
 RUNS_READ = 3

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kveval.config.arm_kinds import ARM_KINDS
+from kveval.campaign.arm_kinds import ARM_KINDS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,7 +24,7 @@ from kveval.analysis.cells import (
 )
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.analysis.statistics.verdicts import VERDICTS, of_idle_arm
-from kveval.config.types import on_cpu
+from kveval.campaign.types import on_cpu
 from kveval.store.run_file import Run
 
 GIB = 2**30

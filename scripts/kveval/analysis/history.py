@@ -19,7 +19,7 @@ from kveval.analysis.estimators.change_points import ChangePoint, change_points
 from kveval.analysis.estimators.intervals import mean_interval, percent
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics.campaign import METRICS
-from kveval.spec.servers.registry import served_by
+from kveval.campaign.servers.registry import served_by
 from kveval.store.run_file import Run
 
 HIGHER_IS_BETTER: Mapping[str, bool] = METRICS | {GOODPUT: True}

@@ -1,7 +1,7 @@
 """The hit share predicted from the requests that were sent, and the hit share measured.
 
 Both are over a whole level, from its first request to its last, with warm-up, without priming, because the servers'
-counters are read before and after it. `kveval.spec.curve` models what device and tier hold and evict.
+counters are read before and after it. `kveval.curve` models what device and tier hold and evict.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from kveval.analysis.cells import KEYS, CellKey, cell_of
 from kveval.analysis.estimators.intervals import half_width
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.analysis.system.tier_activity import tier_activity
-from kveval.config.types import BLOCK_TOKENS
+from kveval.campaign.specification import Specification, SpecificationError
+from kveval.campaign.types import BLOCK_TOKENS
+from kveval.curve.curve import ReuseCurve
+from kveval.curve.of_cells import CellCurves, curves_of_prompts, prompts_of
+from kveval.curve.prompts import Prompts
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
 from kveval.load import traces
 from kveval.load.guidellm import trace_file
 from kveval.load.trace_file import TraceRow
-from kveval.spec.curve.curve import ReuseCurve
-from kveval.spec.curve.of_cells import CellCurves, curves_of_prompts, prompts_of
-from kveval.spec.curve.prompts import Prompts
-from kveval.spec.specification import Specification, SpecificationError
 from kveval.store.run_file import IMPORTED, LevelRun, Run, read_run
 
 NUMBERS = (

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kveval.config.catalogue import KnownDefect
-from kveval.config.site import Cluster
+from kveval.campaign.builds import ArmBuild
+from kveval.campaign.catalogue import KnownDefect
+from kveval.campaign.site import Cluster
+from kveval.campaign.specification import Specification
 from kveval.host.errors import Failure
-from kveval.spec.builds import ArmBuild
-from kveval.spec.specification import Specification
 
 
 class MeasurementError(Failure):

@@ -8,6 +8,10 @@ from pathlib import Path
 import psutil
 from msgspec import UNSET
 
+from kveval.campaign.random_model import model_config
+from kveval.campaign.servers.registry import held_bytes
+from kveval.campaign.sizing import GIB
+from kveval.campaign.specification import ServedModel, Specification
 from kveval.engines.servers.registry import program_of
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
 from kveval.host.errors import Failure
@@ -15,10 +19,6 @@ from kveval.host.redaction import Redactor
 from kveval.host.registry import SHARED_MEMORY
 from kveval.load.guidellm import worker_processes
 from kveval.load.workload import WorkloadSpec
-from kveval.spec.random_model import model_config
-from kveval.spec.servers.registry import held_bytes
-from kveval.spec.sizing import GIB
-from kveval.spec.specification import ServedModel, Specification
 
 MEMORY_SHARE = 0.7
 """Share of a host's memory above which KV caches leave too little for the servers themselves and the page cache."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kveval.campaign.servers.software import ServerSoftware
 from kveval.host.errors import Failure
 from kveval.host.http import HttpError
-from kveval.spec.servers.software import ServerSoftware
 
 Check = tuple[Callable[[], None], float]
 """A function that raises a Failure when something is wrong, and the interval in seconds at which it is called."""

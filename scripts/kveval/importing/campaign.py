@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from kveval.campaign.config import Config
 from kveval.host.errors import Failure
 from kveval.importing.plan import ImportPlan, make_plan
 from kveval.importing.table import summary
-from kveval.spec.config import Config
 
 # The most that a message lists of each kind.
 _SHOWN = 8

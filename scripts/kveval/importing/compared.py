@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from kveval.config.imports import named_on
-from kveval.config.problems import ConfigError
+from kveval.campaign.config import Config
+from kveval.campaign.imports import named_on
+from kveval.campaign.problems import ConfigError
+from kveval.campaign.specification import described, differences
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.importing.plan import RunElsewhere, RunsElsewhere
-from kveval.spec.config import Config
-from kveval.spec.specification import described, differences
 from kveval.store.run_file import Cell, pointer_of
 
 # The keys with which a campaign declares a release, and those of a specification that follow from it.

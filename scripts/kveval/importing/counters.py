@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from kveval.campaign.servers.registry import IMPORTED
 from kveval.importing.plan import LevelPlan, RunPlan
 from kveval.pcp.archive.problems import ArchiveError
 from kveval.pcp.conversion.conversion import convert
 from kveval.pcp.parquet.rates import PreparedCounter
 from kveval.pcp.parquet.reading import describe, series
-from kveval.spec.servers.registry import IMPORTED
 
 _TOKENS = "generation_tokens"
 _WANTED = (

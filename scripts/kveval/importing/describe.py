@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from kveval import __version__
-from kveval.config.catalogue import Model
+from kveval.campaign import sizing
+from kveval.campaign.catalogue import Model
 from kveval.importing.interpret import FoundLevel, Result, effective
 from kveval.importing.runs import PlacedLevel
 from kveval.load.levels import OPEN_LOOP
 from kveval.load.reports.data import SyntheticData
 from kveval.load.reports.vllm_bench import VLLM_BENCH
-from kveval.spec import sizing
 from kveval.store.run_file import time_text
 
 UNKNOWN_RELEASE = "0"

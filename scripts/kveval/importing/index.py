@@ -11,14 +11,14 @@ from statistics import fmean
 import msgspec
 import zstandard
 
-from kveval.config.result_names import NamePattern
+from kveval.campaign.result_names import NamePattern
+from kveval.campaign.servers.registry import IMPORTED
 from kveval.host.files import is_lfs_pointer, write_bytes
 from kveval.importing.trees import FoundTree, Stamp, Tree, scan
 from kveval.load.reports import LevelReport, ReportFileError
 from kveval.load.reports.data import SyntheticData
 from kveval.load.reports.reading import read_report
 from kveval.load.reports.vllm_bench import VLLM_BENCH
-from kveval.spec.servers.registry import IMPORTED
 
 _VERSION = 3
 # Release and size are logged when the server starts; after that there is one line per request.

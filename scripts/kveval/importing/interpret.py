@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kveval.config.catalogue import Catalogue, Model, Scenario
-from kveval.config.imports import Import
-from kveval.config.result_names import (
+from kveval.campaign.catalogue import Catalogue, Model, Scenario
+from kveval.campaign.imports import Import
+from kveval.campaign.result_names import (
     Declared,
     NamedHardware,
     NamePattern,

@@ -9,8 +9,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kveval.config.catalogue import Scenario
-from kveval.config.imports import ImportCampaign
+from kveval.campaign.arms import Platform
+from kveval.campaign.catalogue import Scenario
+from kveval.campaign.config import Config
+from kveval.campaign.imports import ImportCampaign
+from kveval.campaign.resolve import exercised_counters
+from kveval.campaign.servers.registry import IMPORTED
 from kveval.host.hashing import content_hash
 from kveval.importing.describe import describe_run
 from kveval.importing.index import read_tree
@@ -25,10 +29,6 @@ from kveval.importing.interpret import (
 )
 from kveval.importing.runs import PlacedLevel, drafts_of, joined
 from kveval.importing.trees import LeftOut, Tree, stamps_of
-from kveval.spec.arms import Platform
-from kveval.spec.config import Config
-from kveval.spec.resolve import exercised_counters
-from kveval.spec.servers.registry import IMPORTED
 from kveval.store.run_file import Cell
 
 _ALIKE = "configured_alike"

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from kveval.campaign.config import measurement_id
 from kveval.host.errors import Failure
 from kveval.host.files import is_lfs_pointer, sha256_file, write_json
 from kveval.importing.counters import counters_of
@@ -22,7 +23,6 @@ from kveval.pcp.archive.index import read_index
 from kveval.pcp.archive.member import Member
 from kveval.pcp.archive.problems import ProblemLog
 from kveval.pcp.archive.tars import is_tar
-from kveval.spec.config import measurement_id
 from kveval.store.run_file import SCHEMA
 from kveval.store.store import Key, Store, pointer
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from kveval.config.result_names import Declared
+from kveval.campaign.result_names import Declared
 from kveval.importing.interpret import DAMAGED, NO_REPORT, FoundLevel, Result
 from kveval.store.run_file import Cell
 

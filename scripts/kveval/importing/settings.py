@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kveval.config.catalogue import Model
-from kveval.config.types import BLOCK_TOKENS
-from kveval.spec import sizing
+from kveval.campaign import sizing
+from kveval.campaign.catalogue import Model
+from kveval.campaign.types import BLOCK_TOKENS
 
 CONFIG_NAME = "benchmark-config.txt"
 # LMCache's own default, GiB per rank.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from kveval.config.result_names import NamePattern
+from kveval.campaign.result_names import NamePattern
 from kveval.importing.settings import CONFIG_NAME
 from kveval.pcp.archive.tars import TARS
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from kveval import __version__
+from kveval.campaign.servers.registry import held_bytes, software_of
 from kveval.engines.counters import exercised
 from kveval.engines.job import Job
 from kveval.engines.protocol import Engine, Recorder, RunSession
@@ -24,7 +25,6 @@ from kveval.measure.level_run import Levels, pack
 from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.verification import verify_recording
-from kveval.spec.servers.registry import held_bytes, software_of
 from kveval.store.run_file import Answers, Repeat, time_text
 
 SCHEMA = 1

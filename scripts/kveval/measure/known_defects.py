@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from kveval.config.catalogue import KnownDefect
+from kveval.campaign.catalogue import KnownDefect
+from kveval.campaign.specification import Specification
 from kveval.engines.servers.protocol import ServerDied
 from kveval.engines.servers.registry import program_of
 from kveval.host.logs import raised
 from kveval.load.guidellm import LoadError
-from kveval.spec.specification import Specification
 
 
 def recognised(

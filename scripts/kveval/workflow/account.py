@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kveval.config.inheritance import campaign_values, with_site
+from kveval.campaign.inheritance import campaign_values, with_site
+from kveval.campaign.loading import load_config
 from kveval.engines.kubernetes.manifests.permissions import manifest, namespaces
 from kveval.host.errors import Failure
-from kveval.spec.loading import load_config
 
 
 class UsageError(Failure):

@@ -19,6 +19,9 @@ from snakemake.exceptions import WorkflowError
 
 from kveval.analysis.cells import by_size
 from kveval.analysis.levels.pilot import frozen_levels
+from kveval.campaign.config import Config
+from kveval.campaign.loading import load_config
+from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
 from kveval.host.errors import Failure
 from kveval.host.findings import counted
 from kveval.importing.campaign import import_plan
@@ -30,9 +33,6 @@ from kveval.importing.compared import (
 )
 from kveval.importing.table import findings
 from kveval.report.figures.names import FAMILIES, Extent, families_of
-from kveval.spec.config import Config
-from kveval.spec.loading import load_config
-from kveval.spec.sizing import kv_bytes_per_token, parameter_count
 from kveval.store.run_file import POINTER, Cell
 from kveval.workflow.planning.due import due_tables
 from kveval.workflow.planning.order import planned_runs, priority

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from snakemake.utils import update_config
 
-from kveval.config.inheritance import ADDED, EXTENDS, campaign_values, with_site
+from kveval.campaign.inheritance import ADDED, EXTENDS, campaign_values, with_site
 
 PRUNING = ("prune", "prune_days", "prune_also")
 """Keys of --config for `snakemake prune`; not part of a campaign."""

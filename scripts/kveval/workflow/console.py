@@ -8,14 +8,14 @@ from logging import LogRecord
 from pathlib import Path
 from typing import TextIO
 
-from kveval.config.problems import closest
+from kveval.campaign.problems import closest
+from kveval.campaign.warnings import sentence
 from kveval.host.findings import counted
 from kveval.importing.plan import ImportPlan
 from kveval.importing.table import summary
 from kveval.measure.failures import REPORT_COMMAND, causes, is_stop
 from kveval.measure.progress import write_requested
 from kveval.report.files import in_short
-from kveval.spec.warnings import sentence
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.invocation import Asked
 from kveval.workflow.planning.order import requested_file

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from kveval.config.site import Cluster
+from kveval.campaign.config import Config
+from kveval.campaign.site import Cluster
+from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD, Document, condition
@@ -23,8 +25,6 @@ from kveval.host.findings import aligned
 from kveval.host.redaction import Redactor
 from kveval.measure.progress import Progress
 from kveval.measure.transaction import Job, measure
-from kveval.spec.config import Config
-from kveval.spec.specification import Specification
 
 _LOOK_S = 1.0
 _OUTAGE_S = 30.0

@@ -1,6 +1,7 @@
 """Removal of what a campaign left running, on a cluster or on this host, and of nothing else."""
 
-from kveval.config.site import Cluster
+from kveval.campaign.config import Config
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.leases import LIVING_S, holder_of, living
@@ -9,7 +10,6 @@ from kveval.engines.protocol import Say
 from kveval.host.errors import Failure
 from kveval.host.lock import LOCK, holder, host_lock
 from kveval.host.registry import registry_path, remove_leftovers
-from kveval.spec.config import Config
 
 
 class StillMeasuring(Failure):

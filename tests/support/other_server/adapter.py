@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kveval.config.campaign import ServerConfig
-from kveval.config.catalogue import Scenario
+from kveval.campaign.arms import ArmArguments, Platform
+from kveval.campaign.campaign import ServerConfig
+from kveval.campaign.catalogue import Scenario
+from kveval.campaign.servers.software import ServerSoftware
+from kveval.campaign.sizing import Budget
+from kveval.campaign.specification import ServedModel, Specification
 from kveval.engines.servers.protocol import Ask, Completion
 from kveval.host.logs import LogForm
-from kveval.spec.arms import ArmArguments, Platform
-from kveval.spec.servers.software import ServerSoftware
-from kveval.spec.sizing import Budget
-from kveval.spec.specification import ServedModel, Specification
 
 
 def common_arguments(

@@ -16,10 +16,10 @@ from kveval.analysis.benefit import (
     context_share,
     tier_copies,
 )
-from kveval.spec.curve.service import ServerSpeed
-from kveval.spec.curve.speed import FittedSpeed
-from kveval.spec.loading import load_config
-from kveval.spec.specification import Specification
+from kveval.campaign.loading import load_config
+from kveval.campaign.specification import Specification
+from kveval.curve.service import ServerSpeed
+from kveval.curve.speed import FittedSpeed
 from kveval.store.run_file import Cell, Change, LevelRun, Run
 
 CONFIG = REPOSITORY / "config"

@@ -18,8 +18,8 @@ from kveval.analysis.levels.noise import (
 )
 from kveval.analysis.levels.records import measured, prompt_shares
 from kveval.analysis.levels.requests import Requests
+from kveval.campaign.reuse import visited
 from kveval.load.reports import RequestRecord
-from kveval.spec.reuse import visited
 
 WORKLOAD = {
     "prefix_count": 8,

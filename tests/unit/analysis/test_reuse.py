@@ -19,11 +19,11 @@ from kveval.analysis.reuse import (
     served_shares,
     with_predictions,
 )
+from kveval.campaign.loading import load_config
+from kveval.campaign.specification import Specification
 from kveval.load import traces
 from kveval.load.guidellm import trace_file
 from kveval.report.tables.reuse import likely_cause
-from kveval.spec.loading import load_config
-from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
 
 CONFIG = REPOSITORY / "config"

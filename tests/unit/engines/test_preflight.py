@@ -10,6 +10,9 @@ import pytest
 from msgspec.structs import replace
 from tests.support.config_files import BASE, CONFIG, LMCACHE, NATIVE
 
+from kveval.campaign.loading import load_config
+from kveval.campaign.random_model import model_config
+from kveval.campaign.specification import Specification
 from kveval.engines import preflight
 from kveval.engines.preflight import (
     PreflightError,
@@ -22,9 +25,6 @@ from kveval.engines.preflight import (
 )
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, DiskFullError
 from kveval.host.redaction import Redactor
-from kveval.spec.loading import load_config
-from kveval.spec.random_model import model_config
-from kveval.spec.specification import Specification
 
 MIB, GIB = 2**20, 2**30
 Usage = namedtuple("Usage", "total used free")

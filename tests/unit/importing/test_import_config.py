@@ -7,10 +7,10 @@ import pytest
 import yaml
 from tests.support.config_files import CONFIG
 
-from kveval.config.imports import ImportCampaign
-from kveval.config.problems import ConfigError, ConfigProblem
-from kveval.spec.config import Config
-from kveval.spec.loading import load_config
+from kveval.campaign.config import Config
+from kveval.campaign.imports import ImportCampaign
+from kveval.campaign.loading import load_config
+from kveval.campaign.problems import ConfigError, ConfigProblem
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ from tests.support.result_trees import (
 )
 from tests.support.vllm_bench import result
 
+from kveval.campaign.loading import load_config
 from kveval.importing.campaign import NothingToImport, import_plan
 from kveval.importing.interpret import Result
 from kveval.importing.plan import ImportPlan
 from kveval.importing.table import findings, rows
 from kveval.load.reports.vllm_bench import VLLM_BENCH
-from kveval.spec.loading import load_config
 
 MODEL = "Qwen3-0.6B"
 POINTER = (

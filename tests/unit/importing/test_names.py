@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kveval.config.result_names import (
+from kveval.campaign.result_names import (
     Declared,
     NamePattern,
     NameProblem,

@@ -20,13 +20,13 @@ from tests.support.result_trees import (
     write_report,
 )
 
-from kveval.config.problems import ConfigError
+from kveval.campaign.loading import load_config
+from kveval.campaign.problems import ConfigError
 from kveval.importing import index
 from kveval.importing.campaign import NothingToImport, import_plan
 from kveval.importing.interpret import Result
 from kveval.importing.plan import ImportPlan, RunPlan
 from kveval.importing.table import COLUMNS, findings, rows, summary, write_table
-from kveval.spec.loading import load_config
 
 MODEL = "Qwen3-0.6B"
 PER_BLOCK_GIB = 16 * 114_688 / 2**30

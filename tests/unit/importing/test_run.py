@@ -20,6 +20,7 @@ from tests.support.result_trees import (
 from kveval.analysis.levels.recording import convert_recording
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.peaks import cell_tables
+from kveval.campaign.loading import load_config
 from kveval.importing.campaign import import_plan
 from kveval.importing.plan import ImportPlan
 from kveval.importing.run import (
@@ -32,7 +33,6 @@ from kveval.importing.run import (
 )
 from kveval.importing.table import write_table
 from kveval.pcp.parquet.reading import archive_info, describe
-from kveval.spec.loading import load_config
 from kveval.store.run_file import read_run, stored_run
 from kveval.store.store import Store
 

@@ -3,8 +3,10 @@
 import pytest
 from tests.support.config_files import CONFIG
 
-from kveval.config.catalogue import Catalogue
-from kveval.config.types import BLOCK_TOKENS
+from kveval.campaign import sizing
+from kveval.campaign.catalogue import Catalogue
+from kveval.campaign.loading import load_config
+from kveval.campaign.types import BLOCK_TOKENS
 from kveval.importing.settings import (
     connectors,
     effective_tier,
@@ -12,8 +14,6 @@ from kveval.importing.settings import (
     parse_settings,
     ranks,
 )
-from kveval.spec import sizing
-from kveval.spec.loading import load_config
 
 
 @pytest.fixture(scope="module")

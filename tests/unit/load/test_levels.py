@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kveval.config.workload import Workload
+from kveval.campaign.workload import Workload
 from kveval.load import levels as workloads
 from kveval.load.workload import WorkloadError, workload_of
 

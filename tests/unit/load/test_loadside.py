@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from tests.support.fault_chain import REPOSITORY
 
-from kveval.config.catalogue import Geometry
+from kveval.campaign.catalogue import Geometry
+from kveval.campaign.random_model import write_served
 from kveval.host.http import HttpError, request
 from kveval.host.processes import Supervisor, supervisor
 from kveval.load.guidellm import (
@@ -32,7 +33,6 @@ from kveval.load.guidellm import (
 )
 from kveval.load.loadside import sitecustomize
 from kveval.load.workload import workload_of
-from kveval.spec.random_model import write_served
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
 GUIDELLM = ENVIRONMENT / "bin" / "guidellm"

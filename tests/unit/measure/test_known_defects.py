@@ -8,11 +8,11 @@ from pydantic import ValidationError
 from tests.support.config_files import BASE, CONFIG, LMCACHE, RAW
 from tests.support.known_crash import KNOWN, LOG, NAME
 
-from kveval.config.catalogue import KnownDefect
+from kveval.campaign.catalogue import KnownDefect
+from kveval.campaign.loading import load_config
 from kveval.engines.servers.protocol import DeploymentError, ServerDied
 from kveval.load.guidellm import LoadError
 from kveval.measure.known_defects import recognised
-from kveval.spec.loading import load_config
 
 CONFIGURATION = load_config(RAW["config"], CONFIG)
 LMCACHE_RUN = CONFIGURATION.specification(LMCACHE)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.support.config_files import BASE, CONFIG, RAW
 
+from kveval.campaign.loading import load_config
 from kveval.engines.job import Job
 from kveval.engines.protocol import LoadResult
 from kveval.host.redaction import Redactor
@@ -19,7 +20,6 @@ from kveval.load.guidellm import Level, LoadError
 from kveval.measure import level_run
 from kveval.measure.level_run import Levels
 from kveval.measure.progress import Progress
-from kveval.spec.loading import load_config
 
 SPECIFICATION = load_config(RAW["config"], CONFIG).specification(BASE)
 SECONDS = SPECIFICATION.workload.seconds

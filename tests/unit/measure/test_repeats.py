@@ -12,6 +12,7 @@ from tests.support.config_files import CONFIG, LMCACHE, RAW
 from tests.support.known_crash import KNOWN, LOG, NAME
 from tests.support.stored_runs import described
 
+from kveval.campaign.loading import load_config
 from kveval.engines.job import Job
 from kveval.engines.protocol import Say
 from kveval.engines.servers.protocol import DeploymentError, ServerDied
@@ -19,7 +20,6 @@ from kveval.host.errors import Failure
 from kveval.measure import attempt, transaction
 from kveval.measure.progress import Progress
 from kveval.measure.transaction import MeasurementError, measure
-from kveval.spec.loading import load_config
 from kveval.store.run_file import pointed_run
 from kveval.store.store import Store
 

@@ -8,14 +8,14 @@ from tests.support.config_files import CONFIG, NATIVE, RAW, load
 from tests.unit.report.test_report import measured, plan
 
 from kveval.analysis.cells import KNOWN_ARMS
-from kveval.config.arm_kinds import ARM_KINDS, ArmKind
-from kveval.config.catalogue import Scenario
-from kveval.config.problems import ConfigError
+from kveval.campaign.arm_kinds import ARM_KINDS, ArmKind
+from kveval.campaign.arms import ArmArguments, Platform
+from kveval.campaign.catalogue import Scenario
+from kveval.campaign.loading import load_config
+from kveval.campaign.problems import ConfigError
+from kveval.campaign.servers.vllm import VLLM
+from kveval.campaign.sizing import Budget
 from kveval.report.tables.results import arms_table
-from kveval.spec.arms import ArmArguments, Platform
-from kveval.spec.loading import load_config
-from kveval.spec.servers.vllm import VLLM
-from kveval.spec.sizing import Budget
 
 KIND = ArmKind(frozenset({"native"}), "offload", True, "none", ("native-offload",))
 FLAG = "--pooled-memory-bytes"

@@ -9,8 +9,8 @@ import pytest
 from snakemake.exceptions import WorkflowError
 from tests.support.paths import REPOSITORY
 
+from kveval.campaign.loading import load_config
 from kveval.report.figures.names import FAMILIES
-from kveval.spec.loading import load_config
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.invocation import Invocation, limit_of
 

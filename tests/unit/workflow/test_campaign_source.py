@@ -7,8 +7,8 @@ import pytest
 import yaml
 from tests.support.paths import REPOSITORY
 
-from kveval.config.problems import ConfigError
-from kveval.spec.loading import load_config
+from kveval.campaign.loading import load_config
+from kveval.campaign.problems import ConfigError
 from kveval.workflow.campaign_source import campaign_source, complete_values
 
 CAMPAIGNS = REPOSITORY / "config" / "campaigns"

@@ -6,11 +6,11 @@ import fcntl
 import pytest
 from tests.support.config_files import CONFIG, RAW, changed, load, on_gpus
 
+from kveval.campaign.loading import load_config
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host.errors import Failure
 from kveval.host.findings import worst
-from kveval.spec.loading import load_config
 from kveval.workflow.doctor import local as doctor_local
 from kveval.workflow.doctor.local import LocalFacts, examine_local, local_facts
 

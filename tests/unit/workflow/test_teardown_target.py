@@ -9,9 +9,9 @@ import psutil
 import pytest
 from tests.support.config_files import CONFIG
 
+from kveval.campaign.loading import load_config
 from kveval.host.registry import Registry
 from kveval.host.sessions import Session
-from kveval.spec.loading import load_config
 from kveval.workflow import teardown
 from kveval.workflow.teardown import StillMeasuring, tear_down
 

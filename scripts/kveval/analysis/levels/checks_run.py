@@ -10,16 +10,16 @@ from packaging.version import InvalidVersion, Version
 
 from kveval.analysis.levels.checks import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
-from kveval.config.types import BLOCK_TOKENS, on_cpu
-from kveval.load.reports.vllm_bench import VLLM_BENCH
-from kveval.spec import sizing
-from kveval.spec.servers.registry import (
+from kveval.campaign import sizing
+from kveval.campaign.servers.registry import (
     IMPORTED,
     SERVERS,
     served_by,
     server_version,
     wrong_answers,
 )
+from kveval.campaign.types import BLOCK_TOKENS, on_cpu
+from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.store.run_file import Answers, Run
 
 _TOLERANCE = 0.02

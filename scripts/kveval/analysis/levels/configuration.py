@@ -10,12 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kveval.campaign.builds import BESIDE
+from kveval.campaign.servers.registry import SERVERS, server_version
 from kveval.host.hashing import content_hash
 from kveval.load import levels as workloads
 from kveval.load.reports import LevelReport
 from kveval.load.workload import workload_of
-from kveval.spec.builds import BESIDE
-from kveval.spec.servers.registry import SERVERS, server_version
 from kveval.store.run_file import IMPORTED, Run
 
 # The fields of a specification that say what ran; the cell's name and its declared size do not.

@@ -19,9 +19,9 @@ from kveval.analysis.levels.noise import (
     whole,
 )
 from kveval.analysis.levels.requests import Requests
+from kveval.campaign.reuse import visited
 from kveval.load.levels import prefix_count_at, prefix_tokens_at
 from kveval.load.workload import workload_of
-from kveval.spec.reuse import visited
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 # The statistics by which latencies are compared; the others need no error.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from kveval.analysis.levels.server_counters import server_delta
-from kveval.config.types import on_cpu
+from kveval.campaign.types import on_cpu
 from kveval.store.run_file import Run
 
 _COUNTERS = (

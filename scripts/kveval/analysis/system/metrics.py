@@ -20,10 +20,10 @@ from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, ju
 from kveval.analysis.system import checks
 from kveval.analysis.system.checks import Reduced
 from kveval.analysis.system.windows import CounterSeries, Gauge, Window, selected
-from kveval.config.catalogue import Metric, MetricSource, name_for
+from kveval.campaign.catalogue import Metric, MetricSource, name_for
+from kveval.campaign.servers.registry import recorded_as
 from kveval.host.errors import Failure
 from kveval.pcp.parquet.reading import samples_of
-from kveval.spec.servers.registry import recorded_as
 
 SYSTEM_CHECKS = checks_in(checks)
 # The fewest samples that describe a window.

@@ -14,7 +14,7 @@ import pandas as pd
 
 from kveval.analysis.cells import KEYS
 from kveval.analysis.levels.server_counters import server_delta
-from kveval.spec.arms import LMCACHE_CHUNK_TOKENS
+from kveval.campaign.arms import LMCACHE_CHUNK_TOKENS
 from kveval.store.run_file import LevelRun, Run
 
 _STORES = ("redis", "valkey")

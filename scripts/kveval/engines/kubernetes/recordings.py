@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kveval.config.site import Cluster
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import leases, merge_metrics
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
@@ -20,7 +21,6 @@ from kveval.engines.servers.program import Sidecar, SidecarError
 from kveval.engines.servers.protocol import DeploymentError, ServerDied
 from kveval.engines.servers.server import Server
 from kveval.host.logs import last_words
-from kveval.spec.specification import Specification
 
 T = TypeVar("T")
 SERVER = "server"

@@ -19,12 +19,12 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from kveval.campaign.builds import BESIDE, ArmBuild, asked_of, files_in, git
 from kveval.engines.protocol import Say
 from kveval.engines.servers.declared import same_release
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.host.hashing import content_hash
-from kveval.spec.builds import BESIDE, ArmBuild, asked_of, files_in, git
 
 FOLDER = ".server-builds"
 READY = "build.json"

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from kveval.campaign.random_model import write_served
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local import server as local
 from kveval.engines.local.builds import build_facts, environment_of
@@ -33,7 +34,6 @@ from kveval.pcp.direct.recorder import (
 )
 from kveval.pcp.installation import installed_pcp
 from kveval.pcp.recording import Recording, RecordingSettings, recording
-from kveval.spec.random_model import write_served
 from kveval.store.store import Store
 
 _SHARED_MEMORY_CHECK_S = 10.0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from kveval.campaign.specification import Specification
 from kveval.engines.local.sidecars import fill, sidecars
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.program import Program, Sidecar, SidecarPortTaken
@@ -22,7 +23,6 @@ from kveval.host.logs import exit_words, last_words
 from kveval.host.ports import require_own_port
 from kveval.host.processes import Supervisor
 from kveval.host.sessions import Session, lives, title_of
-from kveval.spec.specification import Specification
 
 _PORT_ATTEMPTS = 3
 _HEALTH_ANSWER_S = 2.0

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from kveval.campaign.specification import SidecarSpec
 from kveval.engines.servers.keyvalue import KeyValueStore, sent
 from kveval.engines.servers.lmcache import LMCacheServer
 from kveval.engines.servers.program import (
@@ -26,7 +27,6 @@ from kveval.host.logs import last_words
 from kveval.host.ports import require_own_port
 from kveval.host.processes import Supervisor
 from kveval.host.sessions import Session
-from kveval.spec.specification import SidecarSpec
 
 _ADVICE = {
     "redis-server": "run scripts/setup.sh, or apt-get install redis-server",

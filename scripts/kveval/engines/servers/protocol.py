@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from kveval.campaign.servers.software import ServerSoftware
+from kveval.campaign.specification import Specification
 from kveval.host.errors import Failure
 from kveval.host.logs import LogForm
-from kveval.spec.servers.software import ServerSoftware
-from kveval.spec.specification import Specification
 
 
 class DeploymentError(Failure):

@@ -1,11 +1,11 @@
-"""The server programs that an engine can start: one entry each, under its name in `kveval.spec.servers`."""
+"""The server programs that an engine can start: one entry each, under its name in `kveval.campaign.servers`."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from kveval.campaign.servers.registry import UnknownServer, software_of
 from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.servers.vllm import VllmProgram
-from kveval.spec.servers.registry import UnknownServer, software_of
 
 PROGRAMS: dict[str, ServerProgram] = {
     program.software.name: program for program in (VllmProgram(),)

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from kveval.campaign.specification import Specification
 from kveval.engines.servers import answers
 from kveval.engines.servers.declared import check_tiers, require_device_cache
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.program import Sidecar
 from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.watchdog import Check, StallWatch, Work
-from kveval.spec.specification import Specification
 from kveval.store.run_file import Answers, SidecarRecord
 
 T = TypeVar("T")

@@ -1,16 +1,16 @@
 """vLLM's behaviour: how it is started, queried and emptied, how it reports version and death, what it allocates.
 
-Its names and arguments are in kveval.spec.servers.vllm.
+Its names and arguments are in kveval.campaign.servers.vllm.
 """
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from kveval.campaign.servers.vllm import VLLM, shares_native_tier
+from kveval.campaign.specification import Specification
 from kveval.engines.servers.protocol import Ask, Completion
 from kveval.host.logs import LogForm
-from kveval.spec.servers.vllm import VLLM, shares_native_tier
-from kveval.spec.specification import Specification
 
 _MIB = 2**20
 # Shared-memory queues between its processes: one to all workers, one back from each.

@@ -8,7 +8,7 @@ import yaml
 
 from kveval.analysis.levels.pilot import read_pilot
 from kveval.analysis.peaks import read_table
-from kveval.config.types import on_cpu
+from kveval.campaign.types import on_cpu
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import footer, tiers_of

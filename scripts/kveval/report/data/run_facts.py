@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kveval.campaign.servers.registry import SERVERS
 from kveval.load.levels import working_set_tokens_at
 from kveval.load.workload import WorkloadSpec, workload_of
-from kveval.spec.servers.registry import SERVERS
 from kveval.store.run_file import Run
 
 _TOOLS = {

@@ -21,12 +21,12 @@ import pandas as pd
 import yaml
 
 from kveval.analysis.cells import THROUGHPUT, CellKey
+from kveval.campaign.servers.registry import IMPORTED, served_by, server_version
 from kveval.host.errors import Failure
 from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, cell_label
 from kveval.report.data.level_units import unit_of
-from kveval.spec.servers.registry import IMPORTED, served_by, server_version
 from kveval.store.run_file import Run
 
 # Namespace of the ids, so that a level of a run always has the same id.

@@ -18,7 +18,7 @@ from kveval.analysis.cells import ArmSize, CellKey, blocks_label
 from kveval.analysis.estimators.correlations import recorded
 from kveval.analysis.reuse import ServedShare, read_curve, served_shares
 from kveval.analysis.system.tier_activity import tier_activity
-from kveval.config.types import BLOCK_TOKENS
+from kveval.campaign.types import BLOCK_TOKENS
 from kveval.report.data.figures import FigureData
 from kveval.report.data.level_units import LevelUnit
 from kveval.report.data.run_facts import Tiers

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from kveval.config.types import BLOCK_TOKENS
+from kveval.campaign.types import BLOCK_TOKENS
+from kveval.curve.curve import ReuseCurve
 from kveval.report.figures.axes import BOX, GREY, PLAIN, panels
-from kveval.spec.curve.curve import ReuseCurve
 
 _CURVE, _DEVICE = "#333333", "#0072B2"
 

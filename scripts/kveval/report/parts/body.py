@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from kveval.analysis.cells import cell_of
 from kveval.analysis.levels import goodput
-from kveval.config.arm_kinds import kinds_of
+from kveval.campaign.arm_kinds import kinds_of
 from kveval.load.levels import OPEN_LOOP, in_words
 from kveval.load.workload import workload_of
 from kveval.report.answer import CampaignAnswer

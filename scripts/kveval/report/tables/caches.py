@@ -16,13 +16,13 @@ from kveval.analysis.system.ceilings import (
     served,
 )
 from kveval.analysis.system.tier_activity import COLUMNS
-from kveval.config.types import BLOCK_TOKENS
+from kveval.campaign.sizing import GIB
+from kveval.campaign.types import BLOCK_TOKENS
 from kveval.load.levels import streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 from kveval.report.data.run_facts import Tiers, tiers_of
-from kveval.spec.sizing import GIB
 
 GB = 1e9
 

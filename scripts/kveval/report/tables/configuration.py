@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kveval.analysis.levels.pilot import Pilot
-from kveval.config.types import on_cpu
+from kveval.campaign.types import on_cpu
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.metric_titles import METRIC_TITLES

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from kveval.analysis.cells import CellKey, blocks_label
-from kveval.config.types import BLOCK_TOKENS
+from kveval.campaign.sizing import GIB, blocks_for_tokens
+from kveval.campaign.types import BLOCK_TOKENS
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.run_facts import tiers_of
 from kveval.report.tables.results import strategy_table
-from kveval.spec.sizing import GIB, blocks_for_tokens
 
 # Between these hit shares of the device's prefix cache, per cent, the hit share alone does not decide.
 LOW_HITS, HIGH_HITS = 50, 70

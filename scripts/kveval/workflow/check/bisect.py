@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kveval.analysis.estimators.sequential import Design
-from kveval.config.campaign import ServerConfig
+from kveval.campaign.builds import BuildError
+from kveval.campaign.campaign import ServerConfig
 from kveval.host.files import write_text
 from kveval.host.hashing import content_hash
 from kveval.report.data.numbers import MISSING
-from kveval.spec.builds import BuildError
 from kveval.workflow.check.campaign import CheckPlan, check_plan
 from kveval.workflow.check.check import (
     arms_of,

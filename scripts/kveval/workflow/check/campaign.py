@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kveval.config.campaign import ServerConfig
-from kveval.config.catalogue import BuildSource
+from kveval.campaign.builds import BESIDE, find_build
+from kveval.campaign.campaign import ServerConfig
+from kveval.campaign.catalogue import BuildSource
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
-from kveval.spec.builds import BESIDE, find_build
 
 ARMS = ("native-offload/3000", "lmcache-local/10000")
 """Default arms: the server's own tier, too small not to evict, and LMCache's, which holds the default working set."""

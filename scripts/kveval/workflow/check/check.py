@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from kveval.analysis.estimators.sequential import Design
+from kveval.campaign.config import Config
+from kveval.campaign.loading import load_config
 from kveval.host.files import write_json, write_text
 from kveval.host.hardware import probe
 from kveval.report.figures.draw import write_alone
-from kveval.spec.config import Config
-from kveval.spec.loading import load_config
 from kveval.store.run_file import pointed_run
 from kveval.workflow.check.campaign import (
     BLOCKS,

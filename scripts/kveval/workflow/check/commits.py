@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kveval.campaign.builds import BESIDE, BuildError, git
 from kveval.host.hashing import content_hash
-from kveval.spec.builds import BESIDE, BuildError, git
 from kveval.workflow.check.campaign import CheckError
 
 _BUILD_S = 6 * 3600.0

@@ -13,10 +13,10 @@ import pandas as pd
 
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.statistics.comparison import no_value, unfit
+from kveval.campaign.config import Config
 from kveval.host.errors import Failure
 from kveval.measure.failures import cause
 from kveval.measure.progress import write_requested
-from kveval.spec.config import Config
 from kveval.store.run_file import Cell, read_run, stored_run
 from kveval.workflow.planning.order import (
     campaign_pointer,

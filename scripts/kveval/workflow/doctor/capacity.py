@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kveval.config.site import Cluster
+from kveval.campaign.site import Cluster
+from kveval.campaign.sizing import GIB
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.requirements import (
@@ -18,7 +19,6 @@ from kveval.engines.kubernetes.manifests.requirements import (
 )
 from kveval.engines.preflight import MEMORY_SHARE, memory_bytes, shared_memory_bytes
 from kveval.host.findings import Finding, counted, error, ok, warning
-from kveval.spec.sizing import GIB
 from kveval.workflow.doctor.documents import CampaignDocuments, CellPlan
 
 SERVER = "model-server"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kveval.config.site import Cluster
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import Kind, described, kind_of
 from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, every

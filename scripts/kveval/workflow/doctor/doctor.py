@@ -4,14 +4,14 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from kveval.campaign.config import Config
+from kveval.campaign.warnings import WORKLOAD
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.manifests.permissions import fix_command
 from kveval.engines.kubernetes.routes import with_controller
 from kveval.host.errors import Failure
 from kveval.host.findings import Finding, counted, error, ok, warning
-from kveval.spec.config import Config
-from kveval.spec.warnings import WORKLOAD
 from kveval.workflow.doctor.cluster import examine
 from kveval.workflow.doctor.cluster_facts import collect
 from kveval.workflow.doctor.documents import planned

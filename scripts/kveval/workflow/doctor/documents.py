@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from kveval.config.release import Release
-from kveval.config.site import Cluster
+from kveval.campaign.config import Config
+from kveval.campaign.release import Release
+from kveval.campaign.site import Cluster
+from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes.api.kinds import Document, Kind, kind_of
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import (
@@ -12,8 +14,6 @@ from kveval.engines.kubernetes.manifests.rendering import (
     load_job,
     render,
 )
-from kveval.spec.config import Config
-from kveval.spec.specification import Specification
 
 
 @dataclass(frozen=True)

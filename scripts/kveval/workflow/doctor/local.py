@@ -12,6 +12,10 @@ from typing import TypeVar
 
 import psutil
 
+from kveval.campaign.builds import ArmBuild, BuildError, asked_of, git
+from kveval.campaign.config import Config
+from kveval.campaign.sizing import GIB
+from kveval.campaign.specification import Specification
 from kveval.engines.local.builds import is_made
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import (
@@ -31,10 +35,6 @@ from kveval.host.gpus.stacks import judge_stack, read_stacks
 from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
 from kveval.pcp.installation import installed_pcp
-from kveval.spec.builds import ArmBuild, BuildError, asked_of, git
-from kveval.spec.config import Config
-from kveval.spec.sizing import GIB
-from kveval.spec.specification import Specification
 from kveval.workflow.planning.gpus import gpus_of_server, told_gpus
 
 STACKS = Path(__file__).resolve().parents[4] / "config" / "gpu_stacks.yaml"

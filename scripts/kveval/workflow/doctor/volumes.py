@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kveval.campaign.sizing import GIB
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.requirements import Claim, claims, quantity
 from kveval.host.findings import Finding, error, ok, warning
-from kveval.spec.sizing import GIB
 from kveval.workflow.doctor.documents import CampaignDocuments
 
 _DEFAULT = (

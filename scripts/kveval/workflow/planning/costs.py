@@ -14,6 +14,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from kveval.analysis.levels.server_counters import server_delta
+from kveval.campaign.sizing import parameter_count
+from kveval.campaign.specification import Specification
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host.findings import counted
@@ -21,8 +23,6 @@ from kveval.load import levels as workloads
 from kveval.load.enough import MIN_TOKENS, SUFFICIENT, window_s
 from kveval.load.guidellm import PREFIX_TOKENS_PER_S
 from kveval.load.workload import WorkloadSpec, workload_of
-from kveval.spec.sizing import parameter_count
-from kveval.spec.specification import Specification
 from kveval.store.run_file import Run
 from kveval.workflow.planning.stored import StoreIndex
 

@@ -8,19 +8,19 @@ from typing import NamedTuple
 import numpy as np
 
 from kveval.analysis.benefit import Basis, Benefit, Interval, MeasuredLevel
-from kveval.config.types import BLOCK_TOKENS
-from kveval.load import levels as workloads
-from kveval.report.figures.draw import write_alone
-from kveval.report.figures.reuse import CurvePanel, draw_curves
-from kveval.spec.config import Config
-from kveval.spec.curve.of_cells import (
+from kveval.campaign.config import Config
+from kveval.campaign.sizing import gib
+from kveval.campaign.specification import Specification
+from kveval.campaign.types import BLOCK_TOKENS
+from kveval.curve.of_cells import (
     NOTHING_POINTS,
     needed_sizes,
     order_is_assumed,
     worst_order_is_assumed,
 )
-from kveval.spec.sizing import gib
-from kveval.spec.specification import Specification
+from kveval.load import levels as workloads
+from kveval.report.figures.draw import write_alone
+from kveval.report.figures.reuse import CurvePanel, draw_curves
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.curves import (
     LevelBenefits,

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kveval.config.problems import ConfigError
+from kveval.campaign.config import Config
+from kveval.campaign.problems import ConfigError
+from kveval.campaign.specification import Specification
 from kveval.host.findings import counted
-from kveval.spec.config import Config
-from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.plan import Plan
 from kveval.workflow.planning.stored import StoreIndex

@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from kveval.spec.config import Config
+from kveval.campaign.config import Config
 from kveval.store.run_file import Cell, pointer_of
 
 _PLACES = 1_000_000

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Literal
 
-from kveval.spec.config import Config
-from kveval.spec.specification import Specification, described, differences
+from kveval.campaign.config import Config
+from kveval.campaign.specification import Specification, described, differences
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.order import block_of, in_order
 from kveval.workflow.planning.stored import StoreIndex, can_adopt

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from kveval.campaign.reuse import LevelReuse, reuse_of
+from kveval.campaign.servers.registry import held_bytes
+from kveval.campaign.sizing import gib
+from kveval.campaign.specification import Specification
 from kveval.load.enough import window_s
 from kveval.load.workload import WorkloadSpec
-from kveval.spec.reuse import LevelReuse, reuse_of
-from kveval.spec.servers.registry import held_bytes
-from kveval.spec.sizing import gib
-from kveval.spec.specification import Specification
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import (
     completed_req_s,

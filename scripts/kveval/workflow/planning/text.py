@@ -7,11 +7,11 @@ from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 
+from kveval.campaign.sizing import memory_text
+from kveval.campaign.warnings import sentence
 from kveval.engines.preflight import memory_bytes
 from kveval.host.findings import aligned, counted
 from kveval.report.data.run_facts import WEIGHTS
-from kveval.spec.sizing import memory_text
-from kveval.spec.warnings import sentence
 from kveval.store.entries import size_text
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages

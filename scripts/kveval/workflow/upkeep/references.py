@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kveval.config.problems import ConfigError
-from kveval.spec.loading import load_config
+from kveval.campaign.loading import load_config
+from kveval.campaign.problems import ConfigError
 from kveval.store.run_file import IMPORTED
 
 

@@ -13,7 +13,7 @@ from tests.support.cluster_cells import FULL_SITE
 from tests.support.cluster_run import place
 from tests.support.fake_cluster import Call, FakeTransport, Objects, made, ok, status
 
-from kveval.config.site import Cluster
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import leases
 from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.transport import Reply

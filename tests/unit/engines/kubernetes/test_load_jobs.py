@@ -15,7 +15,7 @@ from tests.support.cluster_cells import cells
 from tests.support.config_files import RELEASES
 from tests.support.fake_cluster import Call, FakeTransport, made, ok
 
-from kveval.config.site import Cluster
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import load_jobs
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply

@@ -9,8 +9,9 @@ import yaml
 from tests.support.config_files import CONFIG, RAW, ROOT
 
 import print_permissions
-from kveval.config.problems import ConfigError
-from kveval.config.site import Cluster
+from kveval.campaign.loading import load_config
+from kveval.campaign.problems import ConfigError
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.kinds import kind_of
 from kveval.engines.kubernetes.manifests.permissions import (
     ACCOUNT,
@@ -19,7 +20,6 @@ from kveval.engines.kubernetes.manifests.permissions import (
     namespaces,
     permissions,
 )
-from kveval.spec.loading import load_config
 from kveval.workflow.doctor.documents import planned
 
 SITES = [

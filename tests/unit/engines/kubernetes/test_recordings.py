@@ -18,7 +18,7 @@ from tests.support.fake_cluster import (
 )
 from tests.unit.engines.kubernetes.test_engine import SITE, place
 
-from kveval.config.site import Cluster
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import engine, recordings
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.errors import ClusterError

@@ -6,8 +6,9 @@ import pytest
 from tests.support.cluster_cells import FILES, FULL_SITE, cells, rendered, variants
 from tests.support.config_files import RELEASES, load, on_cluster
 
-from kveval.config.problems import ConfigError
-from kveval.config.site import Cluster
+from kveval.campaign.problems import ConfigError
+from kveval.campaign.site import Cluster
+from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes.deployment import RESTARTED
 from kveval.engines.kubernetes.manifests.context import component_of
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
@@ -22,7 +23,6 @@ from kveval.engines.kubernetes.manifests.rendering import (
     target_url,
 )
 from kveval.engines.kubernetes.manifests.templates import ManifestError, documents
-from kveval.spec.specification import Specification
 
 OLD, NEW, _ = RELEASES
 ON_CPU = {

@@ -15,7 +15,8 @@ from tests.support.config_files import CONFIG, LMCACHE, RAW
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 from tests.support.known_crash import KNOWN, LOG, NAME
 
-from kveval.config.site import Cluster
+from kveval.campaign.loading import load_config
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.deployment import ClusterServerHandle
@@ -30,7 +31,6 @@ from kveval.engines.servers.vllm import VllmProgram
 from kveval.engines.watchdog import StallError
 from kveval.host.gpu_conditions import GpuWatch
 from kveval.measure.known_defects import recognised
-from kveval.spec.loading import load_config
 
 POD_OF_SERVER = made("Pod", "server-0")
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kveval.config.site import Cluster
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import routes
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed

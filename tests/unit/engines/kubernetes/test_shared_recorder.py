@@ -10,7 +10,7 @@ import pytest
 from tests.support.cluster_run import SITE, SPECIFICATION
 from tests.support.fake_cluster import Call, FakeTransport, ok, status
 
-from kveval.config.site import Cluster
+from kveval.campaign.site import Cluster
 from kveval.engines.job import Job
 from kveval.engines.kubernetes import leases
 from kveval.engines.kubernetes.api.client import Api

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.cluster_cells import all_documents
 from tests.support.fake_cluster import FakeTransport, Objects, made
 
-from kveval.config.site import Cluster
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import teardown
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, NAMESPACE, SERVICE, kind_of

@@ -9,6 +9,7 @@ import psutil
 import pytest
 from tests.support.paths import REPOSITORY
 
+from kveval.campaign.specification import SidecarSpec
 from kveval.engines.local.sidecars import fill, find_program, sidecars
 from kveval.engines.servers import keyvalue, lmcache
 from kveval.engines.servers.declared import same_release
@@ -20,7 +21,6 @@ from kveval.engines.servers.lmcache import (
 )
 from kveval.engines.servers.program import SidecarError, SidecarPortTaken
 from kveval.host.processes import supervisor
-from kveval.spec.specification import SidecarSpec
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
 VERSIONS = {"vllm": "0.32.0", "lmcache": "0.5.6"}

@@ -10,8 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kveval.config.catalogue import Geometry
-from kveval.config.site import Cluster
+from kveval.campaign.catalogue import Geometry
+from kveval.campaign.random_model import write_served
+from kveval.campaign.site import Cluster
+from kveval.campaign.specification import DeploymentSpec, SidecarSpec, Specification
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import Document
@@ -19,8 +21,6 @@ from kveval.engines.kubernetes.manifests.templates import documents
 from kveval.engines.kubernetes.wait.diagnosis import Patience
 from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.servers.registry import program_of
-from kveval.spec.random_model import write_served
-from kveval.spec.specification import DeploymentSpec, SidecarSpec, Specification
 
 MODEL_FOLDER = "/model"
 """Folder in pods with the miniature's files."""
@@ -256,10 +256,10 @@ class RenderContext:
     @property
     def cache_is_shared(self) -> bool:
         """Whether pods on several nodes may mount the model cache at once."""
-        return (
-            self.model_claim is not None
-            and self.site.model_cache.access == "ReadWriteMany"
-        )  # type: ignore[union-attr]
+        cache = self.site.model_cache
+        if self.model_claim is None or cache is None:
+            return False
+        return cache.access == "ReadWriteMany"
 
     @property
     def cache_labels(self) -> dict[str, str]:

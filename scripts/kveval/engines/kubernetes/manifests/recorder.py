@@ -1,11 +1,11 @@
 """The recorder of a campaign: PCP on every node, with its configuration of endpoints and logged metrics."""
 
-from kveval.config.site import Cluster
+from kveval.campaign.servers.registry import SERVERS
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS, documents
 from kveval.pcp.installation import DEFAULT_METRICS, ONCE_METRICS, log_block
-from kveval.spec.servers.registry import SERVERS
 
 COMPONENT = "recorder"
 CONTAINER = "pmcd"

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from kveval.config.site import ROUTES, Cluster
+from kveval.campaign.site import ROUTES, Cluster
+from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.manifests.context import (
     CACHE_FOLDER,
@@ -19,7 +20,6 @@ from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.router import PROXY_PORT, router
 from kveval.engines.kubernetes.manifests.templates import to_text
 from kveval.load import guidellm as load
-from kveval.spec.specification import Specification
 
 PORTS: Mapping[str, int] = {
     "port": 8000,

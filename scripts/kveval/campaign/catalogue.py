@@ -1,0 +1,474 @@
+"""The types of the catalogues that a campaign chooses from: models, KV-cache arms, workloads, system metrics."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, Literal, Self
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from kveval.campaign.arm_kinds import ARM_KINDS, ArmKind
+from kveval.campaign.problems import Mistake
+from kveval.campaign.release import Release
+from kveval.campaign.types import (
+    Environment,
+    Name,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Share,
+    Strict,
+    Text,
+    VersionText,
+    version_text,
+)
+from kveval.campaign.workload import Workload
+
+
+def _named(value: Any) -> Any:
+    return {"*": value} if isinstance(value, str) else value
+
+
+def _version_keys(names: dict[str, str]) -> dict[str, str]:
+    if not names:
+        raise ValueError(
+            "names nothing; valid is a name, or a mapping from the first version that has it to the name"
+        )
+    for key in names:
+        if key != "*":
+            version_text(key)
+    return names
+
+
+VersionedName = Annotated[
+    dict[str, Text],
+    BeforeValidator(_named, json_schema_input_type=str | dict[str, str]),
+    AfterValidator(_version_keys),
+]
+"""A name that depends on the version: {"0.16": old, "0.24": new}, each from that version on; "*" for earlier ones."""
+
+
+@cache
+def _version(text: str) -> Version:
+    return Version(text)
+
+
+def name_for(names: Mapping[str, str], version: str) -> str | None:
+    """Return the name in `version`: that of the highest key not above it; None if the version is before all keys."""
+    wanted = _version(_version(version).public)
+    found = {
+        _version(key): name
+        for key, name in names.items()
+        if key != "*" and _version(key) <= wanted
+    }
+    return found[max(found)] if found else names.get("*")
+
+
+class Geometry(Strict):
+    """A model's shape, as in its config.json."""
+
+    architecture: Literal["Qwen3ForCausalLM", "LlamaForCausalLM"] = Field(
+        description="architecture, as vLLM names it"
+    )
+    layers: PositiveInt = Field(description="number of layers")
+    kv_heads: PositiveInt
+    """number of key and value heads; with grouped-query attention fewer than attention_heads"""
+    head_dim: PositiveInt = Field(description="values per head")
+    hidden_size: PositiveInt = Field(description="values per token between layers")
+    attention_heads: PositiveInt = Field(description="number of attention heads")
+    intermediate_size: PositiveInt = Field(
+        description="values per token within the MLP"
+    )
+    vocab_size: PositiveInt = Field(description="entries of the vocabulary")
+    max_position_embeddings: PositiveInt = Field(
+        description="longest possible conversation in tokens"
+    )
+    tie_word_embeddings: StrictBool = Field(
+        False, description="whether input and output embeddings are the same"
+    )
+
+    @model_validator(mode="after")
+    def _heads(self) -> Self:
+        if self.attention_heads % self.kv_heads:
+            raise ValueError(
+                f"{self.attention_heads} attention heads cannot share {self.kv_heads} KV heads evenly"
+            )
+        return self
+
+
+class Model(Strict):
+    """A model to serve. Every size is computed from its geometry and KV dtype."""
+
+    hf_id: Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
+    """id on the Hugging Face hub"""
+    path: Annotated[str, StringConstraints(pattern=r"^/\S*$")] | None = None
+    """folder of the checkpoint on this host, absolute: weights full reads it instead of asking the hub"""
+    geometry: Geometry = Field(description="the shape, as in its config.json")
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    """float32 is for CPUs without 16-bit instructions; the KV cache is then twice as large"""
+    kv_cache_dtype: Literal[
+        "auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"
+    ] = "auto"
+    """auto is dtype; quantised weights do not make the KV cache smaller"""
+    quantization: Literal["awq", "gptq", "fp8"] | None = None
+    """quantisation of the checkpoint's weights; recorded, never passed to the server"""
+    tensor_parallel_size: PositiveInt = Field(1, description="GPUs of one server")
+    max_model_len: PositiveInt = Field(description="longest conversation in tokens")
+    gpu_memory_utilization: Share = Field(
+        0.9, description="share of the GPU's memory that vLLM may use"
+    )
+    extends: Name | None = None
+    """another model, from which every key that is not given here is taken"""
+    extra_args: tuple[Text, ...] = Field(
+        (), description="more arguments of the server for this model"
+    )
+
+    @model_validator(mode="after")
+    def _parallel(self) -> Self:
+        shape, ranks = self.geometry, self.tensor_parallel_size
+        if not self.divides_among(ranks):
+            heads = (
+                f"{shape.attention_heads} attention heads and {shape.kv_heads} KV heads"
+            )
+            raise Mistake(
+                f"tensor_parallel_size {ranks} does not divide {heads} evenly",
+                "ranks_do_not_divide",
+            )
+        if self.max_model_len > shape.max_position_embeddings:
+            said = f"max_model_len {self.max_model_len} is more than {shape.max_position_embeddings} positions"
+            raise Mistake(said, "too_many_positions")
+        return self
+
+    def divides_among(self, ranks: int) -> bool:
+        """Whether so many ranks can share the model's heads evenly, with KV heads replicated if they are fewer."""
+        heads = self.geometry.kv_heads
+        return self.geometry.attention_heads % ranks == 0 and (
+            heads % ranks == 0 or ranks % heads == 0
+        )
+
+
+class Counter(Strict):
+    """A counter of the server that must move for the arm to count as exercised."""
+
+    name: VersionedName
+    """its name in /metrics, which may have one label; or {first vLLM version: name}"""
+    at_least: PositiveNumber = Field(1.0, description="least increase that counts")
+    unit: Text = Field(description="tokens, bytes, ...")
+    of: Literal["lmcache server"] | None = None
+    """the program beside vLLM that has the counter; not needed if LMCache is inside vLLM"""
+
+
+def _known_kind(arm: str) -> str:
+    if arm not in ARM_KINDS:
+        raise PydanticCustomError(
+            "literal_error",
+            "Input should be {expected}",
+            {"expected": repr(tuple(ARM_KINDS))},
+        )
+    return arm
+
+
+class BuildSource(Strict):
+    """The build that an arm runs in place of the installed one: one key, or checkout and commit (docs/builds.md).
+
+    Paths are relative to snakemake's working folder.
+    """
+
+    vllm: VersionText | None = Field(None, description="a release of vLLM")
+    lmcache: VersionText | None = Field(
+        None, description="a release of LMCache, beside the installed server"
+    )
+    wheel: Text | None = Field(None, description="file of a wheel of vLLM or LMCache")
+    checkout: Text | None = None
+    """folder of a source tree whose Python files are laid over the installed vLLM or LMCache"""
+    commit: (
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w./~^-]*$")] | None
+    ) = None
+    """of the checkout, in place of what its working tree has: a commit, tag or branch"""
+    environment: Text | None = Field(
+        None, description="folder of a virtual environment that has the server"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        kinds = [name for name in type(self).model_fields if name != "commit"]
+        given = [name for name in kinds if getattr(self, name) is not None]
+        if len(given) != 1:
+            said = f"names {' and '.join(given) or 'nothing'}; valid is one of {', '.join(kinds)}"
+            raise Mistake(
+                f"{said} (null removes a key of the extended scenario)", "not_one_build"
+            )
+        if self.commit is not None and self.checkout is None:
+            raise Mistake("commit needs checkout", "commit_alone")
+        return self
+
+
+class Companion(Strict):
+    """More settings of a program beside the server."""
+
+    args: tuple[Text, ...] = ()
+    env: Environment = Field(default_factory=dict)
+
+
+class Scenario(Strict):
+    """A KV-cache arm: how it differs from its baseline, and which counters prove that it was active."""
+
+    title: Text = Field(description="the arm in words, for the report")
+    arm: Annotated[str, AfterValidator(_known_kind)]
+    """the kind of arm (scripts/kveval/campaign/arm_kinds.py)"""
+    form: Literal["connector", "size-flag"] = "connector"
+    """native arms: set up by --kv-transfer-config, or by --kv-offloading-size (vLLM 0.14.1 and newer)"""
+    store: Literal["redis", "valkey"] | None = None
+    """LMCache's remote store, or the store of llm-d's index"""
+    cpu_tier: StrictBool = Field(
+        description="whether cpu_blocks is the size of a tier in host memory; else it is 0"
+    )
+    baseline: Name | None = Field(
+        None,
+        description="the scenario that this one is compared with; a baseline has none",
+    )
+    extends: Name | None = None
+    """another scenario, from which every key that is not given here is taken; mappings merge"""
+    server: BuildSource | None = None
+    """on engine local, the build that it runs in place of the one installed"""
+    replicate: StrictBool = False
+    """the scenario that it repeats, measured separately and compared with it (A/A)"""
+    args: tuple[Text, ...] = Field((), description="more arguments of the server")
+    env: Environment = Field(
+        default_factory=dict, description="environment variables of the server"
+    )
+    companions: Mapping[Literal["lmcache", "redis", "valkey"], Companion] = Field({})
+    """more arguments and environment of the programs beside the server, e.g. LMCache's policy"""
+    connector_config: dict[Name, StrictBool | StrictInt | float | str] = Field({})
+    """more keys of kv_connector_extra_config, such as eviction_policy"""
+    native_share: Annotated[Share, Field(lt=1)] | None = None
+    """hybrid arms: share of the budget for vLLM's tier, the rest is LMCache's; 0.5 when left out"""
+    gpu_memory_utilization: dict[Name, Share] = Field(
+        {}, description="by model, in place of the model's own"
+    )
+    serves: dict[Name, Name] = Field({})
+    """by model, another one that is served in its place, with another KV dtype or quantised weights"""
+    tensor_parallel_size: PositiveInt | None = Field(
+        None, description="in place of the model's own"
+    )
+    replicas: PositiveInt | None = Field(
+        None, description="on a cluster, in place of server.replicas"
+    )
+    routing: Literal["prefix", "tiered-prefix"] | None = None
+    """on a cluster, in place of server.routing"""
+    image: Text | None = None
+    """on a cluster, image of the server; a baseline with another image makes the comparison confounded"""
+    exercised: tuple[Counter, ...] = Field(
+        (), description="counters that must rise for the arm to count as active"
+    )
+
+    @property
+    def kind(self) -> ArmKind:
+        """The properties that all arms of its kind share."""
+        return ARM_KINDS[self.arm]
+
+    def same_arm(self, other: "Scenario") -> bool:
+        """Whether both are the same arm, regardless of build and settings: equal cpu_blocks then mean equal tiers."""
+        return (self.arm, self.store, self.cpu_tier) == (
+            other.arm,
+            other.store,
+            other.cpu_tier,
+        )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_replicate(cls, given: Any) -> Any:
+        """Make the scenario that a replicate repeats its baseline, instead of that scenario's baseline."""
+        if (
+            isinstance(given, Mapping)
+            and given.get("replicate") is True
+            and given.get("extends") is not None
+        ):
+            return {**given, "baseline": given["extends"]}
+        return given
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.replicate and self.extends is None:
+            raise Mistake(
+                "replicate needs extends: the scenario that it repeats",
+                "replicate_of_nothing",
+            )
+        arm, kind = self.arm, self.kind
+        if kind.cpu_tier is not None and kind.cpu_tier != self.cpu_tier:
+            has = "a" if kind.cpu_tier else "no"
+            raise Mistake(
+                f"arm {arm} has {has} CPU tier: cpu_tier must be {str(kind.cpu_tier).lower()}",
+                "cpu_tier",
+            )
+        if kind.store == "none" and self.store is not None:
+            users = [name for name, other in ARM_KINDS.items() if other.store != "none"]
+            raise Mistake(
+                f"arm {arm} uses no store; {', '.join(users[:-1])} and {users[-1]} do",
+                "store_not_used",
+            )
+        if self.form != "connector" and kind.parts != {"native"}:
+            raise Mistake(f"form {self.form} is only for arm native", "form_of_native")
+        if self.native_share is not None and not kind.shares_budget:
+            said = f"arm {arm} has no two tiers that share a budget: native_share is only for arm hybrid"
+            raise Mistake(said, "share_of_hybrid")
+        if kind.store == "required" and self.store is None:
+            raise Mistake(f"arm {arm} needs store: redis or valkey", "store_missing")
+        if not kind.parts and self.connector_config:
+            raise Mistake(f"arm {arm} has no connector to configure", "no_connector")
+        if kind.parts and not self.exercised:
+            said = "exercised is empty: name a counter that must rise, or nothing proves that the arm was active"
+            raise Mistake(said, "exercised_empty")
+        return self
+
+
+class MetricSource(Strict):
+    """The source of a system metric: a sum of PCP metrics, or a pair of them for a ratio; and which instances."""
+
+    pcp: VersionedName | None = None
+    """PCP metric, several joined by ' + ' to add them up, or {first vLLM version: metric}"""
+    numerator: VersionedName | None = Field(
+        None, description="reduction ratio: what is divided, named like pcp"
+    )
+    denominator: VersionedName | None = Field(
+        None, description="reduction ratio: by what it is divided"
+    )
+    scale: Number = Field(
+        1.0,
+        description="what one unit of a metric without units is, in the column's unit",
+    )
+    select: Text | None = Field(
+        None, description="regular expression: only instances whose name matches it"
+    )
+    omit: Text | None = Field(
+        None, description="regular expression: no instances whose name matches it"
+    )
+
+
+class Metric(MetricSource):
+    """One column of the system metrics: what is read from PCP, and how a level's window is reduced to a number."""
+
+    title: Text = Field(description="the quantity in words, for tables and figures")
+    unit: Text = Field(
+        description="unit of the column; values are converted from the recorded unit"
+    )
+    alternatives: tuple[MetricSource, ...] = ()
+    """other metrics of the same quantity; the first that was recorded is read"""
+    reduction: Literal["mean", "max", "last", "rate", "increase", "ratio"]
+    """how a window becomes one number: mean, max, last, ratio; for counters rate (per second), increase"""
+    instances: Literal["sum", "mean", "max", "min", "share_above"] = "sum"
+    """how instances, such as CPUs or GPUs, become one number: sum, mean, max, min, share_above"""
+    above: Number | None = Field(
+        None,
+        description="share_above: per cent of instances above this many of the unit",
+    )
+    plausible: tuple[Number | None, Number | None] | None = None
+    """[lowest, highest] possible value; others are refused; null is open"""
+    optional: StrictBool = Field(
+        False,
+        description="not every deployment has it, so that its absence is not reported",
+    )
+    breakdown: StrictBool = Field(
+        False, description="also a column NAME_by_instance, one number per instance"
+    )
+    table: Text | None = Field(
+        None,
+        description="title of the table that shows it in the report's appendix The system",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        sources: list[MetricSource] = [self, *self.alternatives]
+        for source in sources:
+            pair = source.numerator is not None and source.denominator is not None
+            if self.reduction == "ratio" and (not pair or source.pcp is not None):
+                raise Mistake(
+                    "reduction ratio takes numerator and denominator in place of pcp",
+                    "ratio_without_parts",
+                )
+            if self.reduction != "ratio" and (
+                source.pcp is None or source.numerator or source.denominator
+            ):
+                raise ValueError(
+                    f"reduction {self.reduction} takes pcp; numerator and denominator belong to ratio"
+                )
+        if (self.instances == "share_above") != (self.above is not None):
+            raise ValueError("above and instances: share_above go together")
+        low, high = self.plausible or (None, None)
+        if low is not None and high is not None and low >= high:
+            raise ValueError(
+                f"plausible [{low:g}, {high:g}] is empty; valid is [lowest, highest]"
+            )
+        return self
+
+
+def _version_range(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        said = f"{text!r} is not a range of versions; valid is for instance '>=0.28,<=0.32.0'"
+        raise Mistake(said, "no_range") from None
+    return text
+
+
+VersionRange = Annotated[Text, AfterValidator(_version_range)]
+"""A range of versions (PEP 440): comma-separated clauses that all must hold."""
+
+
+class RaisedIn(Strict):
+    """An exception and where it is raised, as in the traceback in the server's log."""
+
+    error: Text = Field(description="its class")
+    file: Text = Field(description="end of the file's path")
+    function: Text
+    line: Text = Field(description="the line of code that raises it")
+
+
+class KnownDefect(Strict):
+    """A defect of released software that occasionally ends a server and is not caused by the arm or the host."""
+
+    title: Text
+    link: Annotated[str, StringConstraints(pattern=r"^https://\S+$")] = Field(
+        description="the upstream report"
+    )
+    versions: Annotated[dict[Name, VersionRange], Field(min_length=1)]
+    """program: range of its versions with the defect; a server must match all"""
+    arguments: tuple[Text, ...] = Field(
+        (), description="only servers with one of these arguments have it; empty: all"
+    )
+    raised_in: RaisedIn
+    effect: Text = Field(
+        description="how repeating the runs that it ended affects comparisons; for the report"
+    )
+
+    def possible(self, versions: Mapping[str, str], argv: Sequence[str]) -> bool:
+        """Return whether a server with these arguments and declared versions (by program) has the defect."""
+        return all(
+            name in versions
+            and SpecifierSet(allowed).contains(versions[name], prereleases=True)
+            for name, allowed in self.versions.items()
+        ) and (
+            not self.arguments
+            or any(text in argument for text in self.arguments for argument in argv)
+        )
+
+
+class Catalogue(Strict):
+    """Everything a campaign can name."""
+
+    models: dict[Name, Model]
+    scenarios: dict[Name, Scenario]
+    workloads: dict[Name, Workload]
+    metrics: dict[Name, Metric]
+    releases: dict[Name, Release]
+    known_defects: dict[Name, KnownDefect]

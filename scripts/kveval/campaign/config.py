@@ -1,0 +1,252 @@
+"""The configuration of a campaign, checked: its cells, and what defines their measurements."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from kveval.campaign.builds import ArmBuild, BuildError, find_build
+from kveval.campaign.campaign import Campaign
+from kveval.campaign.catalogue import BuildSource, Catalogue
+from kveval.campaign.imports import Compared, Import, ImportCampaign
+from kveval.campaign.problems import ConfigError, ConfigProblem
+from kveval.campaign.resolve import resolve_cell
+from kveval.campaign.specification import Specification, described, differences
+from kveval.campaign.warnings import warnings_of
+from kveval.campaign.workload import Workload
+from kveval.host.findings import Finding
+from kveval.host.hashing import content_hash
+from kveval.store.run_file import Cell
+
+# Between the seeds of two runs, see kveval.load.guidellm.levels_of.
+_PILOT_SEED = 50_000
+
+PROTOCOL = 2
+"""The protocol number: raised when older measurements are no longer comparable and all must be made again."""
+
+
+def measurement_id(specification: Mapping[str, Any]) -> str:
+    """Return the id of what a specification defines: 16 hex digits of the SHA-256 of its canonical JSON."""
+    return content_hash(specification)
+
+
+@dataclass(frozen=True, eq=False)
+class Config:
+    """A campaign with the catalogues it chooses from, checked."""
+
+    campaign: Campaign
+    catalogue: Catalogue
+    compared: "Sequence[tuple[Compared, Config]]" = ()
+    _resolved: dict[Cell, tuple[Specification, tuple[dict[str, Any], ...]]] = field(
+        default_factory=dict, init=False
+    )
+    _builds: dict[BuildSource, ArmBuild] = field(default_factory=dict, init=False)
+    _ids: dict[tuple[Cell, tuple[int, ...] | None], str] = field(
+        default_factory=dict, init=False
+    )
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The campaign's cells in the matrix's order, each once."""
+        return tuple(
+            dict.fromkeys(
+                cell for entry in self.campaign.matrix for cell in entry.cells()
+            )
+        )
+
+    def runs_of(self, cell: Cell) -> range:
+        """Return the numbers of a cell's runs; a bridge is measured in more runs than other cells."""
+        rounds = sum(
+            entry.rounds for entry in self.campaign.bridges if cell in entry.cells()
+        )
+        return range(1, self.campaign.runs * (1 + rounds) + 1)
+
+    def cell(self, model: str, scenario: str, cpu_blocks: str | int) -> Cell:
+        """Return the cell of a path's parts, listed in the matrix or not, checked. Raises ConfigError."""
+        if isinstance(cpu_blocks, str) and not re.fullmatch(
+            r"0|[1-9][0-9]*", cpu_blocks
+        ):
+            place = f"cell {model}/{scenario}/{cpu_blocks}"
+            said = f"{cpu_blocks!r} is not a number of blocks"
+            raise ConfigError(
+                [
+                    ConfigProblem(
+                        place, "cpu_blocks", said, "0, 500, 10000, ...", "no_number"
+                    )
+                ]
+            )
+        cell = Cell(model, scenario, int(cpu_blocks))
+        self.specification(cell)
+        return cell
+
+    def specification(
+        self, cell: Cell, levels: Sequence[int] | None = None
+    ) -> Specification:
+        """Return what defines the cell's measurement. Raises ConfigError, with everything that is wrong with the cell.
+
+        `levels`: those that the pilot chose, if the workload has them searched; the measurement is then the same as
+        if they had been given.
+        """
+        if cell not in self._resolved:
+            try:
+                self._resolved[cell] = resolve_cell(
+                    cell, self.campaign, self.catalogue, PROTOCOL, self.build(cell)
+                )
+            except ConfigError as error:
+                raise ConfigError(
+                    replace(one, file=f"cell {cell.path}") for one in error.problems
+                ) from None
+        found, _ = self._resolved[cell]
+        if levels is not None and self.workload.searched is not None:
+            return found.with_workload(levels=tuple(levels))
+        return found
+
+    def required_counters(self, cell: Cell) -> tuple[dict[str, Any], ...]:
+        """Return the counters that prove the cell's arm active; they check a measurement and do not define it."""
+        self.specification(cell)
+        return self._resolved[cell][1]
+
+    def build(self, cell: Cell) -> ArmBuild | None:
+        """Return the build that a cell runs in place of what is installed, as it is now. Raises ConfigError.
+
+        None if it runs what is installed, or if the scenario is unknown.
+        """
+        scenario = self.catalogue.scenarios.get(cell.scenario)
+        if (
+            scenario is None
+            or scenario.server is None
+            or self.campaign.engine != "local"
+        ):
+            return None
+        if scenario.server not in self._builds:
+            try:
+                self._builds[scenario.server] = find_build(
+                    scenario.server, self.campaign.server
+                )
+            except BuildError as error:
+                said = f"{cell.scenario}: server: {error}"
+                right = (
+                    "a path from the folder that snakemake works in"
+                    if error.code.endswith("_there")
+                    else ""
+                )
+                problem = ConfigProblem(
+                    f"cell {cell.path}", "scenarios", said, right, error.code
+                )
+                raise ConfigError([problem]) from None
+        return self._builds[scenario.server]
+
+    def server_version(self, cell: Cell) -> str:
+        """Return the release of the server that a cell runs."""
+        return self.specification(cell).versions[self.campaign.server.program]
+
+    def measurement_id(self, cell: Cell, levels: Sequence[int] | None = None) -> str:
+        """Return the id of the cell's measurement; see `specification`."""
+        key = cell, None if levels is None else tuple(levels)
+        if key not in self._ids:
+            self._ids[key] = self.specification(cell, levels).measurement_id
+        return self._ids[key]
+
+    def pilot(self, cell: Cell) -> Cell | None:
+        """Return the cell whose pilot finds the levels: the cell's last baseline or itself; None if they are given."""
+        if self.workload.searched is None:
+            return None
+        return self.last_baseline(cell) or cell
+
+    def pilot_specification(self, cell: Cell) -> Specification:
+        """Return what defines the pilot of a baseline."""
+        found, search = self.specification(cell), self.workload.searched
+        if search is None:
+            return found
+        # Prompts of its own: levels must not be chosen by the very requests that they are then measured with.
+        workload = found.workload
+        return found.with_workload(
+            seconds=search.seconds or workload.seconds, seed=workload.seed + _PILOT_SEED
+        )
+
+    def baseline(self, cell: Cell) -> Cell | None:
+        """Return the cell that `cell` is compared with, or None for a baseline."""
+        scenarios = self.catalogue.scenarios
+        name = scenarios[cell.scenario].baseline
+        if name is None:
+            return None
+        # A baseline with a tier has the cell's size; one that does not exist is reported elsewhere.
+        sized = name in scenarios and scenarios[name].cpu_tier
+        return Cell(cell.model, name, cell.cpu_blocks if sized else 0)
+
+    def last_baseline(self, cell: Cell) -> Cell | None:
+        """Return the end of a cell's chain of baselines: for another build of an arm, the baseline of that arm."""
+        found = None
+        while (baseline := self.baseline(found or cell)) is not None:
+            found = baseline
+        return found
+
+    @property
+    def workload(self) -> Workload:
+        """The campaign's workload."""
+        return self.catalogue.workloads[self.campaign.workload]
+
+    @property
+    def searches(self) -> bool:
+        """Whether a pilot searches the levels; a campaign that measures nothing has no workload of its own."""
+        workload = self.catalogue.workloads.get(self.campaign.workload)
+        return workload is not None and workload.searched is not None
+
+    @property
+    def imports(self) -> tuple[Import, ...]:
+        """The trees of existing results that the campaign imports instead of measuring."""
+        return (
+            self.campaign.imports if isinstance(self.campaign, ImportCampaign) else ()
+        )
+
+    @property
+    def wildcard_constraints(self) -> dict[str, str]:
+        """Regular expressions for the parts of a cell's path: every name of the catalogues, escaped."""
+        return {
+            "model": "|".join(map(re.escape, self.catalogue.models)),
+            "scenario": "|".join(map(re.escape, self.catalogue.scenarios)),
+            "cpu_blocks": "0|[1-9][0-9]*",
+            # A measured run is run-1, an imported one run-i1.
+            "run": "i?[1-9][0-9]*",
+        }
+
+    @cached_property
+    def warnings(self) -> tuple[Finding, ...]:
+        """Warnings of cells that can be measured but will not show what they seem to."""
+        if self.imports or self.compared:
+            return ()
+        specifications = {cell: self.specification(cell) for cell in self.cells}
+        baselines = {cell: self.baseline(cell) for cell in self.cells}
+        return tuple(
+            warnings_of(self.campaign, self.catalogue, specifications, baselines)
+        )
+
+    def replicate_problems(self, cell: Cell) -> list[ConfigProblem]:
+        """Report how a replicate differs from the cell it repeats: their comparison would not show noise alone."""
+        scenario, baseline = (
+            self.catalogue.scenarios[cell.scenario],
+            self.baseline(cell),
+        )
+        if (
+            not scenario.replicate
+            or baseline is None
+            or baseline.scenario not in self.catalogue.scenarios
+        ):
+            return []
+        before, after = (self.specification(one).to_json() for one in (baseline, cell))
+        other = [
+            one for one in differences(before, after) if not one[0].startswith("cell.")
+        ]
+        if not other:
+            return []
+        said = f"{cell.scenario} is a replicate of {baseline.scenario}, and differs: {described(other)}"
+        return [
+            ConfigProblem(
+                f"cell {cell.path}",
+                "scenarios",
+                said,
+                "replicate: false",
+                "no_replicate",
+            )
+        ]

@@ -1,0 +1,248 @@
+"""Resolves a cell into everything that defines its measurement: server arguments, environment, budget, workload."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from kveval.campaign import arms, sizing
+from kveval.campaign.builds import ArmBuild, with_build
+from kveval.campaign.campaign import Campaign, ServerConfig
+from kveval.campaign.catalogue import Catalogue, Model, Scenario, name_for
+from kveval.campaign.cell_checks import (
+    flags,
+    overrides,
+    server_problems,
+    size_problems,
+    unknown_names,
+    with_settings,
+    workload_problems,
+    wrong,
+)
+from kveval.campaign.deployment import deployed, deployment_problems
+from kveval.campaign.problems import ConfigError, ConfigProblem
+from kveval.campaign.random_model import miniature_geometry
+from kveval.campaign.release import Release
+from kveval.campaign.servers.registry import SERVERS
+from kveval.campaign.servers.software import ServerSoftware
+from kveval.campaign.specification import CacheSizes, ServedModel, Specification
+from kveval.store.run_file import Cell
+
+
+def served_model(
+    name: str, model: Model, scenario: Scenario, server: ServerConfig
+) -> ServedModel:
+    """Return `model` as this server serves it in this scenario; `name` is the cell's, which another may replace."""
+    miniature = server.weights == "miniature"
+    utilization = scenario.gpu_memory_utilization.get(
+        name, model.gpu_memory_utilization
+    )
+    name = scenario.serves.get(name, name)
+    geometry = miniature_geometry(model) if miniature else model.geometry
+    dtype = "bfloat16" if miniature else model.dtype
+    ranks = (
+        scenario.tensor_parallel_size
+        or server.tensor_parallel_size
+        or model.tensor_parallel_size
+    )
+    ranks = 1 if server.one_rank else ranks
+    return ServedModel(
+        name=name,
+        hf_id=model.hf_id,
+        served_name=model.hf_id
+        if server.weights == "full"
+        else f"{name}-{server.weights}",
+        dtype=dtype,
+        kv_cache_dtype=model.kv_cache_dtype,
+        quantization=None if miniature else model.quantization,
+        tensor_parallel_size=ranks,
+        max_model_len=min(
+            model.max_model_len,
+            server.max_model_len or server.device_tokens or model.max_model_len,
+        ),
+        gpu_memory_utilization=None if server.one_rank else utilization,
+        geometry=geometry,
+        kv_bytes_per_token=sizing.kv_bytes_per_token(
+            geometry, model.kv_cache_dtype, ranks, dtype
+        ),
+        folder=model.path
+        if server.weights == "full" and model.path is not None
+        else UNSET,
+    )
+
+
+def exercised_counters(
+    scenario: Scenario, software: ServerSoftware, platform: arms.Platform
+) -> tuple[dict[str, Any], ...]:
+    """Return the counters that must increase, by their names in this release of the server.
+
+    Those of later releases are left out, and those of an LMCache server if there is none.
+    """
+    inside = (
+        "lmcache" in scenario.kind.parts
+        and software.lmcache_form(platform) == "process"
+    )
+    version, found = platform.server_version, []
+    for counter in scenario.exercised:
+        name = name_for(counter.name, version)
+        # Names that are no server's terms stay.
+        if any(name in other.metrics for other in (software, *SERVERS.values())):
+            name = software.on_wire(str(name), version)
+        if name is not None and not (inside and counter.of == "lmcache server"):
+            found.append(
+                {"counter": name, "at_least": counter.at_least, "unit": counter.unit}
+            )
+    return tuple(found)
+
+
+def resolve_cell(
+    cell: Cell,
+    campaign: Campaign,
+    catalogue: Catalogue,
+    protocol: int,
+    build: ArmBuild | None = None,
+) -> tuple[Specification, tuple[dict[str, Any], ...]]:
+    """Return what defines a cell's measurement, and the counters that prove its arm active, which do not define it.
+
+    `build`: what its scenario runs in place of what is installed. Raises ConfigError with all that is wrong with the
+    cell; a problem's key is the part of the matrix it is about.
+    """
+    server = with_build(campaign.server, build)
+    campaign = campaign.model_copy(update={"server": server})
+    _refuse(*unknown_names(cell, campaign, catalogue))
+    scenario = catalogue.scenarios[cell.scenario]
+    model = catalogue.models[scenario.serves.get(cell.model, cell.model)]
+    workload, software = catalogue.workloads[campaign.workload], SERVERS[server.program]
+    release = None if server.release is None else catalogue.releases[server.release]
+    served = served_model(cell.model, model, scenario, server)
+    _refuse(
+        *size_problems(cell, scenario, server),
+        *server_problems(cell, scenario, model, server, build),
+        *workload_problems(cell, served.max_model_len, workload, campaign.workload),
+    )
+    budget = sizing.budget(
+        served.kv_bytes_per_token,
+        cell.cpu_blocks,
+        server.block_size,
+        served.tensor_parallel_size,
+    )
+    platform = _platform(served, campaign, release)
+    if release is not None:
+        _refuse(
+            *deployment_problems(
+                cell.scenario, scenario, campaign, release, software, platform
+            )
+        )
+    counters = exercised_counters(scenario, software, platform)
+    try:
+        if scenario.exercised and not counters:
+            said = f"{software.title} {server.declared_version}"
+            raise arms.ArmError(
+                f"{said} has none of the counters that would prove it active",
+                code="no_proof",
+            )
+        arm = software.arm_arguments(scenario, platform, budget)
+        sizes = _sizes(scenario, server, platform, budget)
+    except arms.ArmError as error:
+        raise ConfigError(
+            [wrong("scenarios", f"{cell.scenario}: {error}", code=error.code)]
+        ) from None
+    sidecars, problems = with_settings(cell.scenario, scenario, arm.sidecars)
+    argv = (*software.common_arguments(served, server, campaign.engine), *arm.argv)
+    env = {**software.common_environment(served, server), **arm.env}
+    computed = flags(argv) | env.keys() | software.arm_flags
+    for owner, key, args, own in (
+        (cell.model, "models", model.extra_args, {}),
+        ("server", "server", server.args, server.env),
+        (cell.scenario, "scenarios", scenario.args, scenario.env),
+    ):
+        problems += overrides(owner, key, args, own, computed)
+    _refuse(*problems)
+    argv = (*argv, *model.extra_args, *server.args, *scenario.args)
+    versions = {software.name: server.declared_version, "guidellm": server.guidellm}
+    if "lmcache" in scenario.kind.parts and server.lmcache is not None:
+        versions["lmcache"] = server.lmcache
+    images, deployment = (
+        ({}, None)
+        if release is None
+        else deployed(
+            scenario,
+            campaign,
+            release,
+            software,
+            platform,
+            served,
+            sizes,
+            argv,
+            sidecars,
+        )
+    )
+    specification = Specification(
+        protocol=protocol,
+        cell=cell,
+        engine=campaign.engine,
+        weights=server.weights,
+        model=served,
+        versions=versions,
+        build=server.build,
+        source=build.source or UNSET if build is not None else UNSET,
+        block_size=server.block_size,
+        argv=argv,
+        env={**env, **server.env, **scenario.env},
+        sidecars=sidecars,
+        budget=sizes,
+        fs_dir=server.fs_dir if "files" in scenario.kind.parts else UNSET,
+        workload=workload.specification,
+        reset_caches=campaign.reset_caches,
+        images=images,
+        deployment=deployment,
+    )
+    return specification, counters
+
+
+def _refuse(*problems: ConfigProblem) -> None:
+    if problems:
+        raise ConfigError(problems)
+
+
+def _platform(
+    served: ServedModel, campaign: Campaign, release: Release | None
+) -> arms.Platform:
+    server = campaign.server
+    # Two of the longest conversations: enough for a buffer, too little to serve as a tier.
+    staging_blocks = sizing.server_blocks(
+        2 * sizing.blocks_for_tokens(served.max_model_len), server.block_size
+    )
+    return arms.Platform(
+        server_version=server.declared_version,
+        lmcache=server.lmcache,
+        on_cpu=server.on_cpu,
+        engine=campaign.engine,
+        block_size=server.block_size,
+        served_name=served.served_name,
+        staging_bytes=staging_blocks * server.block_size * served.kv_bytes_per_token,
+        lmcache_form=None if release is None else release.lmcache_form,
+        events=None if release is None else release.events,
+    )
+
+
+def _sizes(
+    scenario: Scenario,
+    server: ServerConfig,
+    platform: arms.Platform,
+    budget: sizing.Budget,
+) -> CacheSizes:
+    """Return the budget with its parts, where two tiers share it, the staging buffer and the device's own cache."""
+    split = {}
+    if scenario.kind.shares_budget:
+        native, lmcache = arms.hybrid_budgets(scenario, platform, budget)
+        split = {"native_bytes": native.tier_bytes, "lmcache_bytes": lmcache.tier_bytes}
+    return CacheSizes(
+        **msgspec.structs.asdict(budget),
+        staging_bytes=platform.staging_bytes
+        if "files" in scenario.kind.parts and not scenario.cpu_tier
+        else 0,
+        device_blocks=server.device_blocks,
+        device_tokens=server.device_tokens,
+        split=split,
+    )

@@ -1,0 +1,154 @@
+"""How large a KV cache is: bytes per token and block, and one budget translated for every arm.
+
+bytes per token = 2 (keys and values) x layers x KV heads x head dimension x bytes per element. Weight quantisation does
+not enter: the cache holds activations. `cpu_blocks` counts blocks of 16 tokens of the model as served, over all of its
+ranks, whatever block size the server itself runs with.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kveval.campaign.catalogue import Geometry
+from kveval.campaign.types import BLOCK_TOKENS
+
+GIB = 2**30
+_DTYPE_BYTES = {
+    "bfloat16": 2,
+    "float16": 2,
+    "fp8": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+    "float32": 4,
+}
+
+
+def element_bytes(kv_cache_dtype: str, dtype: str = "bfloat16") -> int:
+    """Return the bytes of one cached element; "auto" is the model's own `dtype`. Raises ValueError if unknown."""
+    name = dtype if kv_cache_dtype == "auto" else kv_cache_dtype
+    if name not in _DTYPE_BYTES:
+        raise ValueError(
+            f"KV cache dtype {name!r} has no known size; known: auto, {', '.join(_DTYPE_BYTES)}"
+        )
+    return _DTYPE_BYTES[name]
+
+
+def parameter_count(geometry: Geometry) -> int:
+    """Return the parameters of a dense decoder with grouped-query attention and a gated feed-forward network.
+
+    Embeddings, then per layer the projections of queries and outputs, of keys and values, and the three matrices of the
+    feed-forward network; norms and biases, less than a thousandth, are left out.
+    """
+    hidden, heads = geometry.hidden_size, geometry.head_dim
+    attention = 2 * hidden * heads * (geometry.attention_heads + geometry.kv_heads)
+    layer = attention + 3 * hidden * geometry.intermediate_size
+    embeddings = (
+        geometry.vocab_size * hidden * (1 if geometry.tie_word_embeddings else 2)
+    )
+    return embeddings + geometry.layers * layer
+
+
+def kv_bytes_per_token(
+    geometry: Geometry,
+    kv_cache_dtype: str = "auto",
+    tensor_parallel_size: int = 1,
+    dtype: str = "bfloat16",
+) -> int:
+    """Return the bytes of cache per token over all ranks; with more ranks than KV heads, heads are replicated."""
+    heads = tensor_parallel_size * max(1, geometry.kv_heads // tensor_parallel_size)
+    return (
+        2
+        * geometry.layers
+        * heads
+        * geometry.head_dim
+        * element_bytes(kv_cache_dtype, dtype)
+    )
+
+
+def gib(size_bytes: int) -> float:
+    """Convert bytes to GiB; exact for anything that is a multiple of a KiB."""
+    return size_bytes / GIB
+
+
+def memory_text(size_bytes: int) -> str:
+    """Return a size with its unit, GiB or TiB, to one decimal."""
+    if size_bytes < 1024 * GIB:
+        return f"{size_bytes / GIB:,.1f} GiB"
+    return f"{size_bytes / GIB / 1024:,.1f} TiB"
+
+
+def server_blocks(blocks: int, block_size: int) -> int:
+    """Return how many whole server blocks of `block_size` tokens fit into `blocks` 16-token blocks."""
+    return blocks * BLOCK_TOKENS // block_size
+
+
+def blocks_of_server(count: int, block_size: int) -> int:
+    """Return how many whole 16-token blocks `count` server blocks of `block_size` tokens hold."""
+    return count * block_size // BLOCK_TOKENS
+
+
+def blocks_for_tokens(tokens: int) -> int:
+    """Return the 16-token blocks needed to hold `tokens`."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
+def pinned_bytes(size_bytes: int, ranks: int, layouts: Sequence[int]) -> int:
+    """Return the host memory that a tier of `size_bytes` over all ranks takes at most, bytes.
+
+    `layouts`: the numbers of tensors that a rank may allocate it as, none where nothing is rounded. PyTorch's pinned
+    allocator rounds every tensor up to a power of two (aten/src/ATen/core/CachingHostAllocator.h; vllm#53042 measured
+    1.92 times the size).
+    """
+    rounded = (
+        ranks * tensors * _power_of_two(-(-size_bytes // (ranks * tensors)))
+        for tensors in layouts
+    )
+    return max(size_bytes, *rounded, 0)
+
+
+def _power_of_two(size_bytes: int) -> int:
+    return 1 << (size_bytes - 1).bit_length() if size_bytes else 0
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """A CPU tier's size. `tier_bytes` is what every arm is given: `requested_bytes` down to whole server blocks."""
+
+    cpu_blocks: int
+    tokens: int
+    requested_bytes: int
+    tier_blocks: int
+    tier_bytes: int
+    rank_bytes: int
+
+    @property
+    def tier_gib(self) -> float:
+        """The tier over all ranks, GiB."""
+        return gib(self.tier_bytes)
+
+    @property
+    def rank_gib(self) -> float:
+        """One rank's share of the tier, GiB."""
+        return gib(self.rank_bytes)
+
+
+def budget(
+    kv_bytes_per_token: int,
+    cpu_blocks: int,
+    block_size: int = BLOCK_TOKENS,
+    ranks: int = 1,
+) -> Budget:
+    """Translate `cpu_blocks` (16-token blocks) for a server with blocks of `block_size` tokens, over all its ranks.
+
+    The bytes given to an arm are a multiple of the server's block, so that arms which count blocks and arms which count
+    bytes get the same tier.
+    """
+    blocks = server_blocks(cpu_blocks, block_size)
+    tier_bytes = blocks * block_size * kv_bytes_per_token
+    return Budget(
+        cpu_blocks=cpu_blocks,
+        tokens=cpu_blocks * BLOCK_TOKENS,
+        requested_bytes=cpu_blocks * BLOCK_TOKENS * kv_bytes_per_token,
+        tier_blocks=blocks,
+        tier_bytes=tier_bytes,
+        rank_bytes=tier_bytes // ranks,
+    )

@@ -1,0 +1,415 @@
+"""The requests of a cell's levels, and what the caches that it has serve of them: its curves, and its `demands`."""
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from typing import NamedTuple
+
+import numpy as np
+
+from kveval.campaign.arms import LMCACHE_CHUNK_TOKENS
+from kveval.campaign.reuse import caches_of
+from kveval.campaign.specification import Specification
+from kveval.curve.curve import (
+    ReuseCurve,
+    dealt,
+    replicas,
+    reuse_curve,
+    served_by_request,
+)
+from kveval.curve.prompts import Prompts
+from kveval.curve.service import Demanded, Floats
+from kveval.load import levels as workloads
+from kveval.load import traces
+from kveval.load.trace_file import TraceRow
+from kveval.load.workload import WorkloadSpec
+
+# LMCache 0.5 evicts a fifth of its chunks as soon as it is four fifths full, so it holds 64 to 80 %.
+LMCACHE_HOLDS = (0.64, 0.8)
+NOTHING_POINTS = 0.5
+"""Percentage points: a tier that adds less is of no use, and sizes that differ by less count as equal."""
+# Conversations that are drawn for each prefix: first, uncounted, until nearly every prefix has been visited; then those
+# that count.
+_DRAWN_BEFORE, _DRAWN = 6, 10
+_DRAWN_AT_LEAST = 400
+
+
+@dataclass(frozen=True)
+class CellCurves:
+    """The shares of a level's prompt tokens that a cell's caches serve.
+
+    Attributes:
+        device: the curve of devices without a tier.
+        tier: the curve of tiers behind the cell's device; None if the device's size is not known.
+        device_tokens: size of one server's device; None until a server has reported it.
+        tier_tokens: size of one server's tier; 0 without one.
+        usable: the smallest and the largest share of a tier that is used before it evicts.
+    """
+
+    device: ReuseCurve
+    tier: ReuseCurve | None
+    device_tokens: int | None
+    tier_tokens: float
+    usable: tuple[float, float]
+
+    @property
+    def alone(self) -> float | None:
+        """Share that the device alone serves."""
+        return (
+            None
+            if self.device_tokens is None
+            else self.device.share(self.device_tokens)
+        )
+
+    @property
+    def served(self) -> tuple[float, float] | None:
+        """Smallest and largest share that device and tier serve; None if the device's size is not known."""
+        if self.tier is None:
+            return None
+        low, high = (self.tier.share(self.tier_tokens * part) for part in self.usable)
+        return low, high
+
+    @property
+    def adds_points(self) -> float | None:
+        """Percentage points that the tier adds at most; None if the device's size is not known."""
+        return (
+            None
+            if self.served is None or self.alone is None
+            else 100 * (self.served[1] - self.alone)
+        )
+
+
+def curves_of(
+    specification: Specification,
+    level: int,
+    run: int = 1,
+    reported_tokens: int | None = None,
+    requests: int | None = None,
+) -> CellCurves:
+    """Return the curves of a level of a run, for its first `requests`, or, if None, for a load without end.
+
+    `reported_tokens`: size of the device as a server reported it, if the configuration does not give it.
+    """
+    serving = serving_of(specification, reported_tokens)
+    load = _Load(
+        specification.workload,
+        level,
+        run,
+        requests,
+        serving.block,
+        serving.servers,
+        serving.by_prefix,
+    )
+    return _of_cell(specification, serving, partial(_curve, load))
+
+
+def curves_of_prompts(
+    specification: Specification, prompts: Prompts, reported_tokens: int | None = None
+) -> CellCurves:
+    """Return the curves of requests as they were sent; `reported_tokens` as in `curves_of`."""
+    serving = serving_of(specification, reported_tokens)
+    each = replicas(prompts, serving.servers, serving.by_prefix)
+    return _of_cell(specification, serving, partial(reuse_curve, each, serving.block))
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a cell's servers divide and look up prompts, in tokens of a block and a tier's chunk; each device's size."""
+
+    block: int
+    servers: int
+    by_prefix: bool
+    chunk: int
+    device_tokens: int | None
+
+
+def serving_of(
+    specification: Specification, reported_tokens: int | None = None
+) -> Serving:
+    """Return how a cell's servers work; `reported_tokens` as in `curves_of`."""
+    deployment, block = specification.deployment, specification.block_size
+    return Serving(
+        block=block,
+        servers=1 if deployment is None else deployment.replicas,
+        # Behind llm-d's router, with or without a gateway; a service deals requests out in turn.
+        by_prefix=deployment is not None and deployment.route != "service",
+        chunk=LMCACHE_CHUNK_TOKENS if "lmcache" in specification.versions else block,
+        device_tokens=caches_of(specification, reported_tokens).device,
+    )
+
+
+def _of_cell(
+    specification: Specification, serving: Serving, curve: Callable[..., ReuseCurve]
+) -> CellCurves:
+    device = serving.device_tokens
+    tier = None if device is None else curve((device, serving.chunk))
+    holds = LMCACHE_HOLDS if "lmcache" in specification.versions else (1.0, 1.0)
+    return CellCurves(curve(), tier, device, caches_of(specification).tier, holds)
+
+
+class _Load(NamedTuple):
+    """The requests of a level, and how they are divided among servers: the same for cells of different arms."""
+
+    workload: WorkloadSpec
+    level: int
+    run: int
+    requests: int | None
+    block: int
+    servers: int
+    by_prefix: bool
+
+
+@cache
+def _curve(load: _Load, behind: tuple[int, int] | None = None) -> ReuseCurve:
+    return reuse_curve(_each(load), load.block, behind)
+
+
+@lru_cache(maxsize=1)
+def _each(load: _Load) -> list[Prompts]:
+    prompts = prompts_of(load.workload, load.level, load.run, load.block, load.requests)
+    return replicas(prompts, load.servers, load.by_prefix)
+
+
+def order_is_assumed(workload: WorkloadSpec) -> bool:
+    """Return whether answers decide the order of requests: conversations of several turns that arrive by a schedule.
+
+    At each arrival GuideLLM 0.8 sends the next turn of the first conversation whose last answer is back, and begins
+    another if there is none: if answers take longer than the time between arrivals, several conversations alternate.
+    Here each conversation ends before the next begins.
+    """
+    return workload.turns > 1 and workload.profile in ("poisson", "constant", "sweep")
+
+
+def worst_order_is_assumed(workload: WorkloadSpec) -> bool:
+    """Return whether several streams of a closed loop have conversations of several turns.
+
+    Here they take their turns strictly one after the other, so that every other conversation comes between two turns of
+    one: the worst order for a cache that drops what was used least recently. Real streams overtake each other.
+    """
+    streams = (
+        workloads.streams_at(workload, level) or 0 for level in workload.given_levels
+    )
+    return (
+        workload.turns > 1
+        and workload.profile not in workloads.REPLAYS
+        and max(streams, default=0) > 1
+    )
+
+
+def prompts_of(
+    workload: WorkloadSpec,
+    level: int,
+    run: int,
+    block_tokens: int,
+    requests: int | None = None,
+) -> Prompts:
+    """Return the requests of a level of a run in order of arrival, the first `requests` if given.
+
+    Without that number: of a trace those of the level's time, or all in a closed loop; of other loads enough to
+    visit nearly every prefix, and then those that count.
+    """
+    if workload.profile not in workloads.REPLAYS:
+        return _conversations(
+            workload, level, _seed(workload, level, run), block_tokens, requests
+        )
+    return Prompts.of_rows(
+        _rows(workload, level, run)[:requests], traces.block_tokens(workload, level)
+    )
+
+
+def _seed(workload: WorkloadSpec, level: int, run: int) -> int:
+    """The seed of a level, as kveval.load.guidellm draws with it."""
+    return workload.seed + 100_000 * run + workload.given_levels.index(level)
+
+
+def _rows(workload: WorkloadSpec, level: int, run: int) -> list[TraceRow]:
+    """The requests of a level that are read from a file: those of its time, or all in a closed loop."""
+    rows = traces.rows(workload, level, _seed(workload, level, run))
+    return [
+        row
+        for row in rows
+        if workload.profile == "trace-streams" or row.timestamp < workload.seconds
+    ]
+
+
+def demands(
+    specification: Specification,
+    level: int,
+    run: int,
+    requests: int,
+    device_tokens: float,
+    tier_tokens: Sequence[float],
+) -> list[list[Demanded]]:
+    """Return a level's first requests for `service`, by size of the tier and by server.
+
+    `requests`: the most that a closed loop may send; an open loop sends those of the level's time.
+    `tier_tokens`: sizes of one server's tier, of which only what is used before eviction.
+    """
+    workload, serving = specification.workload, serving_of(specification)
+    times = _arrivals_s(workload, level, run)
+    prompts = prompts_of(
+        workload, level, run, serving.block, requests if times is None else len(times)
+    )
+    server = dealt(prompts, serving.servers, serving.by_prefix)
+    found: list[list[Demanded]] = [[] for _ in tier_tokens]
+    for number in range(serving.servers):
+        own = prompts.served_by(server == number)
+        on_device, in_tier = served_by_request(
+            own, serving.block, device_tokens, tier_tokens, serving.chunk
+        )
+        kept = own.counted
+        for of_size, added in zip(found, in_tier, strict=True):
+            of_size.append(
+                Demanded(
+                    arrivals_s=None
+                    if times is None
+                    else times[server[prompts.counted] == number],
+                    input_tokens=own.input_tokens[kept],
+                    output_tokens=np.maximum(1, own.output_tokens[kept]),
+                    on_device=on_device[kept],
+                    in_tier=added[kept],
+                    groups=own.first_ids[kept],
+                )
+            )
+    return found
+
+
+def _arrivals_s(workload: WorkloadSpec, level: int, run: int) -> Floats | None:
+    """Arrival times within a level, s, drawn as the load generator draws them; None in a closed loop."""
+    if workload.profile not in workloads.OPEN_LOOP:
+        return None
+    if workload.profile in workloads.REPLAYS:
+        return np.array([row.timestamp for row in _rows(workload, level, run)])
+    rate = workloads.rate_req_s_at(workload, level) or 0.0
+    count = int(rate * workload.seconds)
+    if workload.profile == "constant":
+        return np.arange(count) / rate
+    generator = random.Random(run)
+    return np.array(
+        [*itertools.accumulate(generator.expovariate(rate) for _ in range(count))]
+    )
+
+
+def block_count(workload: WorkloadSpec, level: int, block_tokens: int) -> float:
+    """Estimate how many blocks `curves_of` makes of the requests of a level, without making them."""
+    if workload.trace is not None:
+        tokens = sum(
+            row.input_length + row.output_length
+            for row in traces.from_start(workload.trace)
+        )
+        return tokens / block_tokens
+    new, prefix = (
+        workload.prompt_tokens + workload.output_tokens,
+        workloads.prefix_tokens_at(workload, level),
+    )
+    if workload.profile in workloads.REPLAYS:
+        return (
+            (workloads.rate_req_s_at(workload, level) or 0.0)
+            * workload.seconds
+            * (prefix + new)
+            / block_tokens
+        )
+    before, counted = _drawn_conversations(workload, level)
+    turns = workload.turns
+    return (before + counted) * turns * (prefix + new * (turns + 1) / 2) / block_tokens
+
+
+def _drawn_conversations(workload: WorkloadSpec, level: int) -> tuple[int, int]:
+    """How many conversations are drawn, or primed, before any counts, and how many count, for a load without end."""
+    count = workloads.prefix_count_at(workload, level)
+    before = count if workload.prime else 0
+    return before or max(_DRAWN_AT_LEAST, _DRAWN_BEFORE * count), max(
+        _DRAWN_AT_LEAST, _DRAWN * count
+    )
+
+
+def _conversations(
+    workload: WorkloadSpec,
+    level: int,
+    seed: int,
+    block_tokens: int,
+    requests: int | None = None,
+) -> Prompts:
+    """Conversations over shared prefixes, as many at once as there are streams, with alternating turns.
+
+    GuideLLM 0.8 draws the prefixes with a generator of its own that is seeded from the level's seed.
+    """
+    generator = _drawing(seed)
+    prefix, count = (
+        workloads.prefix_tokens_at(workload, level),
+        workloads.prefix_count_at(workload, level),
+    )
+    primed = count if workload.prime else 0
+    if requests is None:
+        before, counting = _drawn_conversations(workload, level)
+        total = before + counting
+    else:
+        before, total = primed, primed + requests
+    streams = workloads.streams_at(workload, level) or 1
+    new = workload.prompt_tokens + workload.output_tokens
+    # Ids of whole blocks: those within a prefix are shared, all others a conversation's own.
+    shared = prefix // block_tokens
+    longest = -(-(prefix + workload.turns * new) // block_tokens)
+    # Of each request its conversation, the prefix drawn, and the tokens of prompt and answer.
+    sent: list[tuple[int, int, int, int]] = []
+    numbers = itertools.count()
+    for drawn in _order_drawn(seed, primed):
+        sent.append((next(numbers), drawn, prefix, 0))
+    running: list[tuple[int, int, int]] = []
+    while requests is None or len(sent) < total:
+        while len(running) < streams and (number := next(numbers)) < total:
+            running.append((number, generator.choice(range(count)) if count else 0, 0))
+        if not running:
+            break
+        number, drawn, turn = running.pop(0)
+        sent.append(
+            (
+                number,
+                drawn,
+                prefix + turn * new + workload.prompt_tokens,
+                workload.output_tokens,
+            )
+        )
+        if turn + 1 < workload.turns:
+            running.append((number, drawn, turn + 1))
+    conversation, prefixes, inputs, outputs = np.array(sent, np.int64).reshape(-1, 4).T
+    lengths = -(-(inputs + outputs) // block_tokens)
+    heads = np.minimum(shared, lengths)
+    begins = np.column_stack(
+        (prefixes * shared, count * shared + conversation * longest + heads)
+    ).ravel()
+    counts = np.column_stack((heads, lengths - heads)).ravel()
+    return Prompts(
+        hash_ids=np.repeat(begins - (np.cumsum(counts) - counts), counts)
+        + np.arange(counts.sum()),
+        offsets=np.concatenate(([0], np.cumsum(lengths))),
+        hash_tokens=block_tokens,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        counted=conversation >= before,
+        answers_known=True,
+    )
+
+
+def _drawing(seed: int) -> random.Random:
+    """The generator with which GuideLLM 0.8 draws the prefixes of a level with this seed."""
+    return random.Random(random.Random(seed).getrandbits(32) + 3)
+
+
+def _order_drawn(seed: int, count: int) -> list[int]:
+    """Prefixes in the order in which each is drawn first, which is the order in which they are primed."""
+    generator, found = _drawing(seed), dict[int, None]()
+    while len(found) < count:
+        found[generator.choice(range(count))] = None
+    return [*found]
+
+
+def needed_sizes(
+    curve: ReuseCurve, parts: Sequence[float] = (0.5, 0.9, 0.99)
+) -> list[tuple[float, int]]:
+    """Return the smallest sizes, in tokens, that add these parts of the most that any size adds."""
+    return [
+        (part, size) for part in parts if (size := curve.size_for(part)) is not None
+    ]
