@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 import zstandard
 from benchmarks import campaign_files as files
-from tests.gates.planned import PlannedCell, host_fingerprint, planned_cells
+from tests.gates.library import PlannedCell, host_fingerprint, planned_cells
 from tests.unit.pcp.test_archive_writer import (
     COUNTER,
     DOUBLE,

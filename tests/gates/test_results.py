@@ -14,7 +14,7 @@ import pytest
 from tests.gates import golden
 from tests.gates.campaigns import NAMES
 from tests.gates.forks import SAME_NUMBERS
-from tests.gates.planned import host_fingerprint
+from tests.gates.library import host_fingerprint
 from tests.support.paths import REPOSITORY, SCRIPTS
 
 pytestmark = pytest.mark.workflow
