@@ -49,7 +49,7 @@ def combination(config: Config) -> Combination:
             vllm=source.campaign.server.vllm,
             pointer=pointer_of(source.campaign.results, cell, run).as_posix(),
             campaign=entry.campaign,
-            required=[dict(counter) for counter in source.required_counters(cell)],
+            required=list(map(dict, source.required_counters(cell))),
         )
         for entry, source in config.compared
         for cell in source.cells
