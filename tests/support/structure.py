@@ -13,14 +13,14 @@ from tests.support.paths import SCRIPTS
 LIBRARY = SCRIPTS / "kveval"
 MOST_ENTRIES, MOST_MODULES = 12, 16
 """At the top of kveval; in one folder."""
-_BELOW_CAMPAIGN = ("host", "load", "pcp", "store")
-_BELOW_ENGINES = (*_BELOW_CAMPAIGN, "campaign")
+_BELOW_ENGINES = ("host", "load", "pcp", "campaign", "store")
 ALLOWED: Mapping[str, Sequence[str]] = {
     "host": (),
     "load": ("host",),
     "pcp": ("host",),
-    "store": ("host",),
-    "campaign": _BELOW_CAMPAIGN,
+    "campaign": ("host", "load"),
+    # A stored run names its cell.
+    "store": ("host", "campaign"),
     "curve": _BELOW_ENGINES,
     "engines": _BELOW_ENGINES,
     "analysis": (*_BELOW_ENGINES, "curve"),

@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from kveval.campaign.catalogue import Model, Scenario
+from kveval.campaign.cell import Cell
 from kveval.campaign.problems import Mistake, refuse
 from kveval.campaign.release import Image, ImageName
 from kveval.campaign.site import Cluster
@@ -31,7 +32,6 @@ from kveval.campaign.types import (
     on_cpu,
 )
 from kveval.campaign.workload import Workload
-from kveval.store.run_file import Cell
 
 UNRESOLVABLE = frozenset(
     {

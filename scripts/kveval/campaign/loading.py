@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from kveval.campaign.campaign import UNRESOLVABLE, Campaign
 from kveval.campaign.catalogue import Catalogue, Model
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.entries import (
     KINDS,
@@ -35,7 +36,6 @@ from kveval.campaign.problems import (
     problems_of,
     unknown_name,
 )
-from kveval.store.run_file import Cell
 
 
 def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
