@@ -17,7 +17,7 @@ from kveval.analysis.cells import KEYS, common_level
 from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
-from kveval.curve.of_cells import CellCurves, curves_of, serving_of
+from kveval.curve.cells import CellCurves, curves_of, serving_of
 from kveval.store.run_file import IMPORTED, Run
 
 RUNS_READ = 3

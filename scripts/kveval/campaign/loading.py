@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kveval.campaign.campaign import UNRESOLVABLE, Campaign
+from kveval.campaign.campaign_file import UNRESOLVABLE, Campaign
 from kveval.campaign.catalogue import Catalogue, Model
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
@@ -32,10 +32,10 @@ from kveval.campaign.problems import (
     MISTAKES,
     ConfigError,
     ConfigProblem,
-    Mistake,
     problems_of,
     unknown_name,
 )
+from kveval.host.values import Mistake
 
 
 def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
