@@ -16,14 +16,14 @@ from tests.support import nesting, trend
 from tests.support.paths import SCRIPTS
 
 LIBRARY = SCRIPTS / "kveval"
-_BELOW_CAMPAIGN = ("host", "load", "pcp", "store")
-_BELOW_ENGINES = (*_BELOW_CAMPAIGN, "campaign")
+_BELOW_ENGINES = ("host", "load", "pcp", "campaign", "store")
 ALLOWED: Mapping[str, Sequence[str]] = {
     "host": (),
     "load": ("host",),
     "pcp": ("host",),
-    "store": ("host",),
-    "campaign": _BELOW_CAMPAIGN,
+    "campaign": ("host", "load"),
+    # A stored run names its cell.
+    "store": ("host", "campaign"),
     "curve": _BELOW_ENGINES,
     "engines": _BELOW_ENGINES,
     "analysis": (*_BELOW_ENGINES, "curve"),
@@ -56,7 +56,7 @@ VLLM_NAMED: Mapping[str, str] = {
     "campaign/routing.py": "a key of llm-d's endpoint picker",
     "campaign/deployment.py": _CONFIGURED,
     "engines/kubernetes/replicas.py": "the name of a container of llm-d's router",
-    "campaign/campaign.py": _CONFIGURED,
+    "campaign/campaign_file.py": _CONFIGURED,
     "campaign/catalogue.py": _CONFIGURED,
     "campaign/imports.py": _CONFIGURED,
     "campaign/release.py": _CONFIGURED,

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kveval.campaign.campaign import UNRESOLVABLE, Campaign
+from kveval.campaign.campaign_file import UNRESOLVABLE, Campaign
 from kveval.campaign.catalogue import Catalogue, Model
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.entries import (
     KINDS,
@@ -31,11 +32,10 @@ from kveval.campaign.problems import (
     MISTAKES,
     ConfigError,
     ConfigProblem,
-    Mistake,
     problems_of,
     unknown_name,
 )
-from kveval.store.run_file import Cell
+from kveval.host.values import Mistake
 
 
 def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:

@@ -11,6 +11,7 @@ import msgspec
 
 from kveval.campaign.arms import Platform
 from kveval.campaign.catalogue import Scenario
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.imports import ImportCampaign
 from kveval.campaign.resolve import exercised_counters
@@ -29,7 +30,6 @@ from kveval.importing.interpret import (
 )
 from kveval.importing.runs import PlacedLevel, drafts_of, joined
 from kveval.importing.trees import LeftOut, Tree, stamps_of
-from kveval.store.run_file import Cell
 
 _ALIKE = "configured_alike"
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.result_names import Declared
 from kveval.importing.interpret import DAMAGED, NO_REPORT, FoundLevel, Result
-from kveval.store.run_file import Cell
 
 # Lengths that are drawn at random differ from level to level.
 _SAME_LENGTH = 0.05
