@@ -14,10 +14,11 @@ import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
 from kveval.analysis.cells import KEYS, common_level
+from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.cells import CellCurves, curves_of, serving_of
-from kveval.store.run_file import IMPORTED, Cell, Run
+from kveval.store.run_file import IMPORTED, Run
 
 RUNS_READ = 3
 """Number of the baseline's runs that a prediction uses; each takes a second or more to simulate."""
