@@ -241,19 +241,20 @@ class Table:
     def columns(self, chosen: Sequence[int]) -> Table:
         """The same with only these columns, in this order."""
         numbers = frozenset(
-            place for place, at in enumerate(chosen) if at in self.numbers
+            place for place, column in enumerate(chosen) if column in self.numbers
         )
-        return Table(
-            [self.header[at] for at in chosen],
-            [[row[at] for at in chosen] for row in self.rows],
-            numbers,
-        )
+
+        def part(cells: Sequence[str]) -> list[str]:
+            return [cells[column] for column in chosen]
+
+        return Table(part(self.header), [part(row) for row in self.rows], numbers)
 
     def without_blank(self) -> Table:
         """The same without the columns that are blank in every row."""
-        return self.columns(
-            [at for at in range(len(self.header)) if any(row[at] for row in self.rows)]
-        )
+        filled: set[int] = set()
+        for row in self.rows:
+            filled.update(column for column, cell in enumerate(row) if cell)
+        return self.columns(sorted(filled))
 
 
 def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:

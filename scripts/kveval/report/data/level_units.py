@@ -42,7 +42,9 @@ _MIXED = LevelUnit("level {}", "level {}", "level")
 def unit_of(workloads: Iterable[WorkloadSpec]) -> LevelUnit:
     """Return the unit of these workloads' levels; neutral words if their units differ."""
     units = list(dict.fromkeys(_unit(workload) for workload in workloads))
-    return units[0] if len(units) == 1 else _MIXED if units else STREAMS
+    if not units:
+        return STREAMS
+    return units[0] if len(units) == 1 else _MIXED
 
 
 def _unit(workload: WorkloadSpec) -> LevelUnit:

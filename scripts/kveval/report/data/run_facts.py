@@ -111,18 +111,16 @@ def repeats(runs: Sequence[Run]) -> list[str]:
     """Return a sentence for each known defect that ended runs: which were measured again, and how that may affect
     comparisons.
     """
-    met = [(run, repeat) for run in runs for repeat in run.repeats]
-    found = []
-    for defect, known in {repeat.defect: repeat for _, repeat in met}.items():
-        ended = [run for run, repeat in met if repeat.defect == defect]
-        arms = "; ".join(
-            _repeated(arm, ended, runs)
-            for arm in dict.fromkeys(run.cell.scenario for run in ended)
+    repeats_met = [(run, repeat) for run in runs for repeat in run.repeats]
+    sentences = []
+    for defect, known in {repeat.defect: repeat for _, repeat in repeats_met}.items():
+        ended = [run for run, repeat in repeats_met if repeat.defect == defect]
+        arms = dict.fromkeys(run.cell.scenario for run in ended)
+        again = "; ".join(_repeated(arm, ended, runs) for arm in arms)
+        sentences.append(
+            f"[{defect}]({known.link}): {known.title}. Measured again: {again}. {known.effect}"
         )
-        found.append(
-            f"[{defect}]({known.link}): {known.title}. Measured again: {arms}. {known.effect}"
-        )
-    return found
+    return sentences
 
 
 def _repeated(scenario: str, ended: Sequence[Run], runs: Sequence[Run]) -> str:

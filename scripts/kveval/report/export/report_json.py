@@ -68,17 +68,24 @@ def build(
             dict(zip(("what", "why", "settled_by"), row, strict=True))
             for row in gaps.rows
         ],
-        "figures": [
-            {
-                "name": name,
-                "title": figure.title,
-                "path": path,
-                "empty": empty.get(name),
-            }
-            for name, path in figures.items()
-            if (figure := find_figure(name, [cell[0] for cell in plan.cells]))
-        ],
+        "figures": _figures(plan, figures, empty),
     }
+
+
+def _figures(
+    plan: ReportPlan, figures: Mapping[str, str], empty: Mapping[str, str]
+) -> list[Part]:
+    """The campaign's figures; files that are none of them are left out."""
+    models = [cell[0] for cell in plan.cells]
+    parts = []
+    for name, path in figures.items():
+        figure = find_figure(name, models)
+        if figure is not None:
+            reason = empty.get(name)
+            parts.append(
+                {"name": name, "title": figure.title, "path": path, "empty": reason}
+            )
+    return parts
 
 
 def _cell(plan: ReportPlan, measured: Measured, cell: CellKey) -> Part:
@@ -112,11 +119,7 @@ def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Part:
         ),
         "throughput_crossfit_tok_s": _number(peak["throughput_crossfit_tok_s"]),
         "latency_ms": {
-            name: {
-                key: _number(peak[f"{name}_ms_{key}"])
-                for key in ("mean", "p50", "p90", "p99")
-            }
-            for name in ("ttft", "tpot", "itl", "e2e")
+            name: _latency(peak, name) for name in ("ttft", "tpot", "itl", "e2e")
         },
         "requests": {
             state: int(peak[f"requests_{state}"])
@@ -125,6 +128,11 @@ def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Part:
         "system": {name: _number(peak[name]) for name in plan.metrics if name in peak},
         "checks_failed": _parts(peak["checks_failed"]),
     }
+
+
+def _latency(peak: pd.Series[Any], name: str) -> Part:
+    statistics = ("mean", "p50", "p90", "p99")
+    return {key: _number(peak[f"{name}_ms_{key}"]) for key in statistics}
 
 
 def _comparison(row: Mapping[Any, Any]) -> Part:

@@ -124,13 +124,13 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
                 data.rows(data.peaks, model, cell),
                 data.rows(data.levels, model, cell),
             )
-            level = peak.iloc[0]["level"] if len(peak) else np.nan
+            level, note = np.nan, ""
+            if len(peak):
+                level = peak.iloc[0]["level"]
+                edge = "" if peak.iloc[0]["bracketed"] else ", edge"
+                note = f" at {level:.0f}{edge}"
             at_peak.append(runs[runs["level"] == level])
-            notes.append(
-                f" at {level:.0f}{'' if peak.iloc[0]['bracketed'] else ', edge'}"
-                if len(peak)
-                else ""
-            )
+            notes.append(note)
         rows = pd.concat(at_peak)
         _bars(
             axes,
@@ -237,20 +237,12 @@ def latency_comparison_all(data: FigureData) -> Figure:
             [], [], color="#444444", marker="o", markerfacecolor="white", label="P90"
         ),
     ]
-    tables = {
-        model: data.levels[data.levels["model"] == model] for model in data.models
-    }
-    at = [
-        table[table["level"] == data.common_level(model)]
-        for model, table in tables.items()
-    ]
+    tables = []
+    for model in data.models:
+        levels = data.levels[data.levels["model"] == model]
+        tables.append(levels[levels["level"] == data.common_level(model)])
     known = {
-        name: title
-        for name, title in _LATENCIES.items()
-        if any(
-            table[[f"{name}_ms_p50", f"{name}_ms_p90"]].notna().to_numpy().any()
-            for table in at
-        )
+        name: title for name, title in _LATENCIES.items() if _is_observed(name, tables)
     }
     if not known:
         raise NothingToDraw(
@@ -258,36 +250,15 @@ def latency_comparison_all(data: FigureData) -> Figure:
         )
     figure, grid = model_rows(data, len(known), cells=data.cells_of, handles=handles)
     for column_of_axes, (name, title) in zip(grid.T, known.items(), strict=True):
-        unit, size = seconds_or_ms(max(table[f"{name}_ms_p90"].max() for table in at))
-        for axes, model, table in zip(column_of_axes, data.models, at, strict=True):
-            cells, shown = (
-                data.cells_of(model),
-                [table[f"{name}_ms_{quantile}"] / size for quantile in ("p50", "p90")],
-            )
+        slowest = max(table[f"{name}_ms_p90"].max() for table in tables)
+        unit, unit_ms = seconds_or_ms(slowest)
+        for axes, model, table in zip(column_of_axes, data.models, tables, strict=True):
+            cells = data.cells_of(model)
             for place, cell in enumerate(cells):
-                rows, colour = data.rows(table, model, cell), data.look(cell).colour
-                for quantile, aside, face in (
-                    ("p50", -0.16, colour),
-                    ("p90", 0.16, "white"),
-                ):
-                    column = f"{name}_ms_{quantile}"
-                    value = rows[column].mean() / size
-                    for _, low, high in geometric_interval(rows, column).itertuples():
-                        axes.plot(
-                            [low / size, high / size],
-                            [place + aside] * 2,
-                            color=colour,
-                            linewidth=1.3,
-                        )
-                    axes.plot(
-                        value,
-                        place + aside,
-                        "o",
-                        color=colour,
-                        markerfacecolor=face,
-                        markersize=4,
-                    )
-            spanning(axes.xaxis, pd.concat(shown), pd.concat(shown))
+                rows = data.rows(table, model, cell)
+                _latency_marks(axes, place, rows, name, unit_ms, data.look(cell).colour)
+            shown = pd.concat([table[column] for column in _latency_columns(name)])
+            spanning(axes.xaxis, shown / unit_ms, shown / unit_ms)
             first = name == next(iter(known))
             cell_axis(axes, cells, labels=first)
             axes.set_title(
@@ -295,3 +266,36 @@ def latency_comparison_all(data: FigureData) -> Figure:
             )
             axes.set_xlabel(f"{title}, {unit}" if model == data.models[-1] else "")
     return figure
+
+
+def _latency_columns(name: str) -> list[str]:
+    return [f"{name}_ms_p50", f"{name}_ms_p90"]
+
+
+def _is_observed(name: str, tables: Sequence[pd.DataFrame]) -> bool:
+    """Whether any row of these tables has a latency."""
+    columns = _latency_columns(name)
+    return any(table[columns].notna().to_numpy().any() for table in tables)
+
+
+def _latency_marks(
+    axes: Axes, place: int, rows: pd.DataFrame, name: str, unit_ms: float, colour: str
+) -> None:
+    """Draw a cell's median and P90 of a latency, each with its interval, a little above and below its place."""
+    marks = zip(_latency_columns(name), (-0.16, 0.16), (colour, "white"), strict=True)
+    for column, aside, face in marks:
+        for _, low, high in geometric_interval(rows, column).itertuples():
+            axes.plot(
+                [low / unit_ms, high / unit_ms],
+                [place + aside] * 2,
+                color=colour,
+                linewidth=1.3,
+            )
+        axes.plot(
+            rows[column].mean() / unit_ms,
+            place + aside,
+            "o",
+            color=colour,
+            markerfacecolor=face,
+            markersize=4,
+        )

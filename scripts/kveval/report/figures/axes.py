@@ -342,25 +342,21 @@ def against_concurrency(
     if not shown:
         raise NothingToDraw(not_recorded(columns))
     known = data.levels[data.levels[shown].notna().any(axis=1)]
+    cells_known = set(zip(known["scenario"], known["cpu_blocks"], strict=True))
     cells = [
-        cell
-        for cell in data.cells
-        if any(len(data.rows(known, model, cell)) for model in data.models)
+        cell for cell in data.cells if (cell.scenario, cell.cpu_blocks) in cells_known
     ]
+    placed: list[tuple[ModelPanel, str, bool]] = []
     if len(shown) == 1:
         figure, places = model_panels(data, 2.4, legend=cells)
-        placed = [(panel, shown[0], True) for panel in places]
+        placed += [(panel, shown[0], True) for panel in places]
     else:
         figure, grid = panels(data, (len(shown), len(data.models)), 2.2, legend=cells)
-        placed = [
-            (
-                ModelPanel(axes, model, model == data.models[0], name == shown[-1]),
-                name,
-                name == shown[0],
-            )
-            for row, name in zip(grid, shown, strict=True)
-            for axes, model in zip(row, data.models, strict=True)
-        ]
+        for row, name in zip(grid, shown, strict=True):
+            for axes, model in zip(row, data.models, strict=True):
+                left, bottom = model == data.models[0], name == shown[-1]
+                panel = ModelPanel(axes, model, left, bottom)
+                placed.append((panel, name, name == shown[0]))
     for panel, name, titled in placed:
         if not curves(panel.axes, data, panel.model, name, run_range):
             say_not_recorded(panel.axes)

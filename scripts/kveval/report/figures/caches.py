@@ -25,6 +25,7 @@ from kveval.report.data.run_facts import Tiers
 from kveval.report.figures.axes import (
     BOX,
     GREY,
+    Array,
     NothingToDraw,
     against_concurrency,
     cell_axis,
@@ -154,10 +155,9 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
         raise NothingToDraw(
             f"not computed: {reasons.iloc[0] if len(reasons) else 'shares of tiers of known size'}"
         )
+    sized_cells = {one.cell[1:] for one in sized}
     cells = [
-        cell
-        for cell in data.cells
-        if any(one.cell[1:] == (cell.scenario, cell.cpu_blocks) for one in sized)
+        cell for cell in data.cells if (cell.scenario, cell.cpu_blocks) in sized_cells
     ]
     handles = [
         Line2D([], [], color=GREY, linestyle="--", label="device alone, computed")
@@ -203,16 +203,17 @@ def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> No
         sizes = np.unique(
             np.concatenate([axes.get_xlim(), *(curve.index for curve in curves)])
         )
-        low, high = (
-            100
-            * np.mean(
-                [np.interp(sizes, curve.index, curve[end]) for curve in curves], axis=0
-            )
-            for end in ("low", "high")
-        )
+        low, high = (_mean_curve(curves, end, sizes) for end in ("low", "high"))
         colour = data.look(ArmSize(*cells[0].cell[1:])).colour
         axes.plot(sizes, (low + high) / 2, color=colour, linewidth=1.2)
         axes.fill_between(sizes, low, high, color=colour, alpha=0.25, linewidth=0)
+
+
+def _mean_curve(curves: Sequence[pd.DataFrame], end: str, sizes: Array) -> Array:
+    """The mean over curves of one end of their hit shares, in per cent, interpolated at sizes in cpu_blocks."""
+    values = [np.interp(sizes, curve.index, curve[end]) for curve in curves]
+    mean: Array = 100 * np.mean(values, axis=0)
+    return mean
 
 
 def _counted_shares(
@@ -262,10 +263,6 @@ def _sizes_axis(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> 
 
 def working_set(data: FigureData) -> Figure:
     """Tokens of the distinct prefixes at each level against what the device and the CPU tiers hold."""
-    known = {
-        model: {key: tiers for key, tiers in data.tiers.items() if key[0] == model}
-        for model in data.models
-    }
     capacities = [
         size for tiers in data.tiers.values() for size in (tiers.device, tiers.cpu)
     ]
@@ -292,7 +289,10 @@ def working_set(data: FigureData) -> Figure:
     ]
     figure, shown = model_panels(data, 2.6, handles=handles)
     for panel in shown:
-        _capacities(panel.axes, known[panel.model], data.unit)
+        of_model = {
+            cell: tiers for cell, tiers in data.tiers.items() if cell[0] == panel.model
+        }
+        _capacities(panel.axes, of_model, data.unit)
         panel.axes.set_title(panel.model)
         panel.axes.set_ylabel("tokens" if panel.left else "")
     low, high = (

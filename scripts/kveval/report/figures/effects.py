@@ -41,10 +41,7 @@ def effect_plot(data: FigureData) -> Figure:
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
     if not metrics:
         raise NothingToDraw(_NO_COMPARISON)
-    arms = {
-        model: [cell for cell in data.cells_of(model) if _is_arm(data, cell)]
-        for model in data.models
-    }
+    arms = {model: _arms_of(data, model) for model in data.models}
     figure, grid = model_rows(
         data,
         len(metrics),
@@ -119,6 +116,10 @@ def _is_arm(data: FigureData, cell: ArmSize) -> bool:
     return (
         cell.scenario not in data.baselines or cell.scenario in data.compared_baselines
     )
+
+
+def _arms_of(data: FigureData, model: str) -> list[ArmSize]:
+    return [cell for cell in data.cells_of(model) if _is_arm(data, cell)]
 
 
 def _key(comparison: pd.DataFrame) -> list[Line2D]:
@@ -229,13 +230,12 @@ def _effects(
     """Effects in per cent, cells x models, and whether each has a verdict."""
     table = _against_baselines(data, metric)
     rows = {cell_of(row): row for row in table.to_dict("records")}
-    found = [
-        [rows.get((model, cell.scenario, cell.cpu_blocks), {}) for model in data.models]
-        for cell in cells
-    ]
-    value = np.array(
-        [[row.get("effect_percent", np.nan) for row in line] for line in found]
-    )
-    return value, np.array(
-        [[row.get("verdict") in words.DECIDED for row in line] for line in found]
-    )
+    shape = len(cells), len(data.models)
+    effects, decided = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+    for place, cell in enumerate(cells):
+        for at, model in enumerate(data.models):
+            row = rows.get((model, cell.scenario, cell.cpu_blocks))
+            if row is not None:
+                effects[place, at] = row["effect_percent"]
+                decided[place, at] = row["verdict"] in words.DECIDED
+    return effects, decided

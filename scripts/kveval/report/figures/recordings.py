@@ -44,20 +44,17 @@ def level_timeline(data: FigureData, model: str) -> Figure:
         for cell in data.cells_of(model)
         if (window := _window(data, model, cell, level))
     ]
+    names = [name for lines in _COLUMNS.values() for name in lines if name in entries]
     drawn = {}
     for cell, (run, start, end) in cells:
         parquet = data.recordings[(model, cell.scenario, cell.cpu_blocks), run]
-        for name in (name for lines in _COLUMNS.values() for name in lines):
-            if name in entries:
-                drawn[cell, name] = timeline(
-                    parquet, entries[name], data.server_version, start, end
-                )
+        for name in names:
+            values = timeline(parquet, entries[name], data.server_version, start, end)
+            if values is not None:
+                drawn[cell, name] = values
+    recorded = {name for _, name in drawn}
     shown = {
-        title: lines
-        for title, lines in _COLUMNS.items()
-        if any(
-            drawn.get((cell, name)) is not None for cell, _ in cells for name in lines
-        )
+        title: lines for title, lines in _COLUMNS.items() if recorded & lines.keys()
     }
     if not shown:
         raise NothingToDraw(

@@ -104,26 +104,32 @@ def pcp_correlation_heatmap(data: FigureData) -> Figure:
         )
     figure, grid = panels(data, (1, 1), 0.32 * len(metrics) + 1.2)
     axes = grid[0, 0]
-    cells = [[found.get((name, model)) for model in data.models] for name in metrics]
-    values = np.array(
-        [[cell["r"] if cell else np.nan for cell in row] for row in cells]
-    )
-    said = np.array([[_said(cell) if cell else "" for cell in row] for row in cells])
+    shape = len(metrics), len(data.models)
+    values, labels = np.full(shape, np.nan), np.full(shape, "", dtype=object)
+    shown = []
+    for place, name in enumerate(metrics):
+        for at, model in enumerate(data.models):
+            correlation = found.get((name, model))
+            if correlation:
+                values[place, at] = correlation["r"]
+                labels[place, at] = _label(correlation)
+                shown.append(correlation)
     bar = {
         "location": "top",
         "label": "correlation with ln throughput at equal concurrency",
         "aspect": 45,
     }
     names = data.models, [_NAMES[name] for name in metrics]
-    heatmap(axes, values, said, names, cbar_kws=bar, cmap="PuOr_r", vmin=-1, vmax=1)
-    shown = [cell for row in cells for cell in row if cell]
-    for letters, one in zip(axes.texts, shown, strict=True):
-        letters.set_fontweight("normal" if one["low"] <= 0 <= one["high"] else "bold")
+    heatmap(axes, values, labels, names, cbar_kws=bar, cmap="PuOr_r", vmin=-1, vmax=1)
+    for letters, correlation in zip(axes.texts, shown, strict=True):
+        clear = not correlation["low"] <= 0 <= correlation["high"]
+        letters.set_fontweight("bold" if clear else "normal")
     return figure
 
 
-def _said(one: Mapping[Any, Any]) -> str:
-    return f"{_signed(one['r'])} ({_signed(one['low'])} to {_signed(one['high'])}), n {one['n']}"
+def _label(correlation: Mapping[Any, Any]) -> str:
+    r, low, high = (_signed(correlation[end]) for end in ("r", "low", "high"))
+    return f"{r} ({low} to {high}), n {correlation['n']}"
 
 
 def _signed(value: float) -> str:

@@ -30,17 +30,12 @@ def evidence(plan: ReportPlan, measured: Measured, folder: Path) -> Section:
 
     `folder`: the folder of the page, to which links to the runs' folders are relative.
     """
-    models = [
-        Section(f"Runs on {model}", arms, folded=True)
-        for model in plan.models_by_size
-        if (
-            arms := [
-                _arm(measured, cell, folder)
-                for cell in plan.cells_of(model)
-                if measured.runs_of(cell)
-            ]
-        )
-    ]
+    models = []
+    for model in plan.models_by_size:
+        cells = [cell for cell in plan.cells_of(model) if measured.runs_of(cell)]
+        if cells:
+            arms = [_arm(measured, cell, folder) for cell in cells]
+            models.append(Section(f"Runs on {model}", arms, folded=True))
     return Section(TITLE, [Paragraph(_SAID), *models])
 
 

@@ -67,11 +67,10 @@ def under(title: str, *blocks: Block) -> list[Block]:
 def titled(title: str, blocks: Iterable[Block], text: str = "") -> list[Section]:
     """Return a section with blocks below a text; nothing if there is no block."""
     shown = [*blocks]
-    return (
-        [Section(title, [*([Paragraph(text)] if text else []), *shown])]
-        if shown
-        else []
-    )
+    if not shown:
+        return []
+    first = [Paragraph(text)] if text else []
+    return [Section(title, [*first, *shown])]
 
 
 class Pictures:

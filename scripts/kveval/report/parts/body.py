@@ -178,14 +178,13 @@ def _models(
     plan: ReportPlan, measured: Measured, pictures: Pictures
 ) -> Iterator[Section]:
     for model in plan.models_by_size:
+        blocks: list[Block] = []
         level = measured.common_level(model)
-        against = ", ".join(baselines_of(plan, measured, model))
-        at = "" if level is None else f"At {measured.unit.said([level])}"
-        blocks: list[Block] = (
-            [Paragraph(f"{at}{f', against {against}' if against else ''}:")]
-            if at
-            else []
-        )
+        if level is not None:
+            baselines = ", ".join(baselines_of(plan, measured, model))
+            against = f", against {baselines}" if baselines else ""
+            at = f"At {measured.unit.said([level])}"
+            blocks.append(Paragraph(f"{at}{against}:"))
         blocks += fitted(arms_table(plan, measured, model))
         work = tiers_table(plan, measured, model, level)
         if work.rows:

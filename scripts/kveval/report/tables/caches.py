@@ -162,7 +162,9 @@ def activity_table(plan: ReportPlan, measured: Measured) -> Table:
                     if value < needed
                 }
             )
-            active = "**no**" if max(moved) < needed else "in part" if still else "yes"
+            active = "in part" if still else "yes"
+            if max(moved) < needed:
+                active = "**no**"
             row = [
                 cell[0],
                 cell_label(cell),
@@ -313,17 +315,16 @@ def _values(arm: Served, without: Served, ceiling: float, *, alone: bool) -> lis
         prefill_tok_s,
         1000 * besides,
     )
-    longest = (
-        "never"
-        if math.isinf(length)
-        else ""
-        if math.isnan(length)
-        else f"{math.ceil(length):,}"
-    )
     return [
         *(
             "" if math.isnan(value) else numerals.significant(value, 3)
             for value in rates
         ),
-        longest,
+        _length(length),
     ]
+
+
+def _length(tokens: float) -> str:
+    if math.isnan(tokens):
+        return ""
+    return "never" if math.isinf(tokens) else f"{math.ceil(tokens):,}"

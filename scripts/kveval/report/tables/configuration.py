@@ -95,11 +95,10 @@ def hardware_table(measured: Measured) -> Table:
     """The machines as they were probed, one column each."""
     found = machines(measured.runs)
     columns = [_machine(facts) for facts in found.values()]
-    names = dict.fromkeys(name for column in columns for name in column)
-    rows = [
-        [name, *(column.get(name, numerals.MISSING) for column in columns)]
-        for name in names
-    ]
+    rows = []
+    for name in dict.fromkeys(name for column in columns for name in column):
+        values = [column.get(name, numerals.MISSING) for column in columns]
+        rows.append([name, *values])
     return Table(["machine", *(f"`{name}`" for name in found)], rows)
 
 

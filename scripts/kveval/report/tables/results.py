@@ -162,18 +162,17 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
             numerals.with_interval(*throughput),
         ]
         latencies = [
-            " / ".join(
-                numerals.mean_of(list(at[f"{name}_ms_{quantile}"]))
-                for quantile in quantiles
-            )
-            for name, *quantiles in (
-                ("ttft", "p50", "p90"),
-                ("tpot", "p50"),
-                ("e2e", "p50", "p90"),
-            )
+            _latency_means(at, "ttft_ms_p50", "ttft_ms_p90"),
+            _latency_means(at, "tpot_ms_p50"),
+            _latency_means(at, "e2e_ms_p50", "e2e_ms_p90"),
         ]
         rows.append([*row, _peak_level(peak), *latencies, "; ".join(_remarks(peak))])
     return Table(header, rows, frozenset({1, 2, 3, 4, 5, 6}))
+
+
+def _latency_means(rows: pd.DataFrame, *columns: str) -> str:
+    """The means over runs of a latency's quantiles."""
+    return " / ".join(numerals.mean_of(list(rows[column])) for column in columns)
 
 
 def _remarks(peak: pd.Series[Any]) -> Iterator[str]:
@@ -373,9 +372,7 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
             for name in quantities
             for statistic in ("mean", "p90")
         ]
-        cells = [
-            numerals.mean_of([value / 1000 for value in at[name]]) for name in latencies
-        ]
+        cells = [numerals.mean_of(list(at[name] / 1000)) for name in latencies]
         total = (
             numerals.mean_of(list(at["total_tok_s"]))
             if "total_tok_s" in at
@@ -419,12 +416,13 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
                 if is_against_baseline(plan, row)
                 else f" against {baseline_label(row)}"
             )
-            cells = [
-                "; ".join(filter(None, (_word(row, name) for name in names)))
-                for names in _COLUMNS.values()
-            ]
+            cells = [_inputs(row, names) for names in _COLUMNS.values()]
             rows.append([row["model"], f"{cell_label(cell_of(row))}{against}", *cells])
     return Table(["model", "arm", *_COLUMNS], rows)
+
+
+def _inputs(row: Mapping[Any, Any], names: Sequence[str]) -> str:
+    return "; ".join(filter(None, (_word(row, name) for name in names)))
 
 
 def _word(row: Mapping[Any, Any], name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, cell_of
+from kveval.analysis.cells import THROUGHPUT, CellKey, cell_of
 from kveval.analysis.reuse import TOLERANCE_POINTS, ServedShare, served_shares
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
@@ -24,28 +24,18 @@ def reuse_table(plan: ReportPlan, measured: Measured, *, compared: bool) -> Tabl
 
     `compared`: only at the level at which a model's cells are compared, without the column of the level.
     """
-    found = {
-        (one.cell, one.level): one
-        for one in served_shares(measured.levels, measured.runs)
-    }
-    shown = [
-        found[cell, level]
-        for cell in plan.ordered
-        for level in sorted({level for of, level in found if of == cell})
-        if not compared or level == measured.common_level(cell[0])
-    ]
-    rows = [
-        [
-            *(
-                one.cell[0],
-                cell_label(one.cell),
-                *([] if compared else [f"{one.level}"]),
-            ),
-            *(text(one) for text in _COLUMNS.values()),
-            likely_cause(one) if one.is_finding else "",
-        ]
-        for one in shown
-    ]
+    shares: dict[CellKey, list[ServedShare]] = {}
+    for share in served_shares(measured.levels, measured.runs):
+        at_common_level = share.level == measured.common_level(share.cell[0])
+        if at_common_level or not compared:
+            shares.setdefault(share.cell, []).append(share)
+    rows = []
+    for cell in plan.ordered:
+        for share in sorted(shares.get(cell, ()), key=lambda share: share.level):
+            row = [cell[0], cell_label(cell)]
+            row += [] if compared else [f"{share.level}"]
+            row += [text(share) for text in _COLUMNS.values()]
+            rows.append([*row, likely_cause(share) if share.is_finding else ""])
     header = [
         "model",
         "arm",

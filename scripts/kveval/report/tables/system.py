@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -73,21 +73,18 @@ def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
     names = [name for name in broken_down if f"{name}{BY_INSTANCE}" in measured.levels]
     rows = []
     for cell, peak, at in measured.at_peaks(plan.ordered):
-        each = {
-            name: [_instances(text) for text in at[f"{name}{BY_INSTANCE}"]]
-            for name in names
-        }
-        gpus = list(
-            dict.fromkeys(gpu for runs in each.values() for run in runs for gpu in run)
-        )
+        # For each metric, the values of each run by GPU.
+        values = [list(map(_instances, at[f"{name}{BY_INSTANCE}"])) for name in names]
+        gpus = dict.fromkeys(gpu for runs in values for run in runs for gpu in run)
         for gpu in gpus if len(gpus) > 1 else ():
-            values = [
-                numerals.mean_of([run[gpu] for run in runs if gpu in run])
-                for runs in each.values()
-            ]
-            rows.append([cell[0], cell_label(cell), f"{peak['level']}", gpu, *values])
+            means = [_mean_of_gpu(runs, gpu) for runs in values]
+            rows.append([cell[0], cell_label(cell), f"{peak['level']}", gpu, *means])
     header = ["model", "arm", measured.unit.heading, "GPU", *_titles(plan, names)]
     return Table(header, rows, frozenset({2, *range(4, len(header))}))
+
+
+def _mean_of_gpu(runs: Sequence[Mapping[str, float]], gpu: str) -> str:
+    return numerals.mean_of([run[gpu] for run in runs if gpu in run])
 
 
 def _titles(plan: ReportPlan, names: Sequence[str]) -> list[str]:
