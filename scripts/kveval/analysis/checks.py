@@ -321,10 +321,8 @@ def censored_share_shown(tables: Tables) -> Iterator[Outcome]:
 
 def _rows(*tables: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for table in tables:
-        yield from (
-            {str(name): value for name, value in row.items()}
-            for row in table.to_dict("records")
-        )
+        for row in table.to_dict("records"):
+            yield {str(name): value for name, value in row.items()}
 
 
 def _values_of_cells(levels: pd.DataFrame, column: str) -> dict[str, set[str]]:

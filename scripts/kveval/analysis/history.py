@@ -170,10 +170,9 @@ def _build(
 ) -> Build:
     logs = np.log(rows["value"].to_numpy(dtype=float))
     ran = [programs[text] for text in rows["software"].unique()]
-    software = {
-        name: frozenset(one[name] for one in ran if name in one)
-        for name in dict.fromkeys(chain(*ran))
-    }
+    software = {}
+    for name in dict.fromkeys(chain(*ran)):
+        software[name] = frozenset(found[name] for found in ran if name in found)
     return Build(
         version, float(np.exp(logs.mean())), *mean_interval(logs), len(logs), software
     )

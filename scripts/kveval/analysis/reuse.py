@@ -68,9 +68,12 @@ def with_predictions(
         _predicted(run, entries[level], int(sent.get(level, 0)), directory)
         for level in levels["level"]
     ]
-    return levels.assign(
-        **{name: [row.get(name, np.nan) for row in rows] for name in NUMBERS}
-    ).assign(**{name: [row.get(name, "") for row in rows] for name in TEXTS})
+    columns: dict[str, list[Any]] = {}
+    for name in NUMBERS:
+        columns[name] = [row.get(name, np.nan) for row in rows]
+    for name in TEXTS:
+        columns[name] = [row.get(name, "") for row in rows]
+    return levels.assign(**columns)
 
 
 def _predicted(run: Run, level: LevelRun, sent: int, directory: Path) -> dict[str, Any]:

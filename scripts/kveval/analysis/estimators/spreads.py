@@ -133,7 +133,9 @@ class Spreads:
             found, rest = self.paired(cell, self.baseline), self._with_baseline
             return _exceeds(found, rest, 0.4 if few else 0.2)
         alone, others = self._alone(cell)
-        limit = (0.4 if self._arms == 3 else 0.3) if few else 0.4 / self._arms
+        limit = 0.4 / self._arms
+        if few:
+            limit = 0.4 if self._arms == 3 else 0.3
         return _exceeds(
             Variance(alone.value * (self._arms - 1) / self._arms, alone.df),
             others,
@@ -192,9 +194,11 @@ def unequal(logs: Array, ratio: float = 3.0) -> bool:
     spreads = freed.std(axis=0, ddof=1)
     if not spreads.max() > ratio * spreads.min():
         return False
-    # With three cells, pooling gains little over a pair's own differences. With enough runs, noisy cells are found one
-    # by one.
-    chance = 0.05 if cells == 3 else 0.03 if runs < TESTABLE_RUNS else 0.005
+    # With enough runs, noisy cells are found one by one.
+    chance = 0.03 if runs < TESTABLE_RUNS else 0.005
+    if cells == 3:
+        # Pooling three gains little over a pair's own differences.
+        chance = 0.05
     return bool(spreads.min() == 0 or bartlett(spreads**2, runs - 1) < chance)
 
 

@@ -244,11 +244,9 @@ def hardware_probed(level: JudgedLevel) -> Iterator[Outcome]:
     gpus, build = facts.get("gpus") or [], run.specification.get("build")
     if build and not on_cpu(build) and not gpus:
         lacking.append("gpus")
-    lacking += [
-        f"{name} of a GPU"
-        for name in ("name", "memory_bytes")
-        if any(not gpu.get(name) for gpu in gpus)
-    ]
+    for name in ("name", "memory_bytes"):
+        if any(not gpu.get(name) for gpu in gpus):
+            lacking.append(f"{name} of a GPU")
     cache = (run.server.get("facts", {}).get("kv_cache_tokens") or 0) * (
         run.kv_bytes_per_token or 0
     )

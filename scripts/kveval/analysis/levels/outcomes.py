@@ -92,16 +92,12 @@ def judge(checks: Iterable[Check], subject: Any) -> list[Outcome]:
 
 def columns(outcomes: Sequence[Outcome]) -> dict[str, str]:
     """Return the outcomes as columns: the names by severity, and all of them as JSON; "" for none."""
-    names = {
-        column: ";".join(
-            outcome.name for outcome in outcomes if outcome.severity == severity
-        )
-        for severity, column in COLUMNS.items()
-    }
-    return {
-        **names,
-        MESSAGES: msgspec.json.encode(outcomes).decode() if outcomes else "",
-    }
+    row = {}
+    for severity, column in COLUMNS.items():
+        names = [outcome.name for outcome in outcomes if outcome.severity == severity]
+        row[column] = ";".join(names)
+    row[MESSAGES] = msgspec.json.encode(outcomes).decode() if outcomes else ""
+    return row
 
 
 def outcomes_of(row: Mapping[Any, Any]) -> list[Outcome]:

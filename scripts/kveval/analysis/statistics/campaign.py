@@ -459,10 +459,11 @@ def _kept(sides: Sides) -> dict[str, Any]:
 
 
 def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, Any]]:
-    return {
-        (int(row["run"]), int(row["level"])): {str(k): v for k, v in row.items()}
-        for row in table.to_dict("records")
-    }
+    rows = {}
+    for record in table.to_dict("records"):
+        row = {str(name): value for name, value in record.items()}
+        rows[int(row["run"]), int(row["level"])] = row
+    return rows
 
 
 def _borrow_spread(

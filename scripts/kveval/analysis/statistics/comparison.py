@@ -144,14 +144,11 @@ def contrast_cells(
     alone names all sizes, each paired with the same size of the other side, or with its only cell.
     """
     found = []
+    references = _named(cells, other)
     for arm in _named(cells, one):
-        references = _named(cells, other)
-        same = [cell for cell in references if cell[2] == arm[2]]
-        chosen = (
-            references
-            if "/" in other
-            else same or (references if len(references) == 1 else [])
-        )
+        chosen = references
+        if "/" not in other and len(references) > 1:
+            chosen = [cell for cell in references if cell[2] == arm[2]]
         found += [(arm, reference) for reference in chosen if reference != arm]
     return found
 
@@ -492,10 +489,9 @@ def _copies(
     """The runs of a pair that repeat one of `originals` to the digit, as only a copy does; others are added to it."""
     found: dict[tuple[Side, int], Exclusion] = {}
     for side, run, row in zip(SIDES, runs, pair, strict=True):
-        values = tuple(
-            None if np.isnan(number(row, name)) else number(row, name)
-            for name in MEASURED
-        )
+        measured = [number(row, name) for name in MEASURED]
+        # NaN is not equal to itself.
+        values = tuple(None if np.isnan(value) else value for value in measured)
         first = originals.setdefault(values, (side, run))
         if first != (side, run):
             other = f" of {_label(entry, first[0])}" if first[0] != side else ""
@@ -517,10 +513,10 @@ def _defects(
     for side, run, row in zip(SIDES, runs, pair, strict=True):
         if why := unfit(row, metric):
             failed = failed_checks(row, metric == THROUGHPUT)
-            # The whole campaign is an open loop, and no run of it is to blame.
-            said = (
-                "failed a check" if failed else "" if why == OPEN_LOOP else "left out"
-            )
+            said = "failed a check" if failed else "left out"
+            if why == OPEN_LOOP:
+                # The whole campaign is an open loop, and no run of it is to blame.
+                said = ""
             found[side, run] = Exclusion(
                 why, said, failed=any(name in _OF_SERVER for name in failed)
             )
@@ -531,7 +527,7 @@ def _hardware(
     rows: Mapping[int, Sequence[Mapping[str, Any]]], usable: int
 ) -> list[Evidence]:
     """The evidence from the machines of the pairs of each run, of which so many are `usable`; none without a pair."""
-    pairs = [[_machine(row) for row in pair] for pair in rows.values()]
+    pairs = [tuple(map(_machine, pair)) for pair in rows.values()]
     if not pairs:
         return []
     unlike = sum(ours != theirs for ours, theirs in pairs)

@@ -90,10 +90,8 @@ def _of_blocks(
             )
             columns.setdefault(cell, (logs, starts))
     place = {cell: number for number, cell in enumerate(columns)}
-    table, starts = (
-        np.column_stack([column[which] for column in columns.values()])
-        for which in (0, 1)
-    )
+    table = np.column_stack([logs for logs, _ in columns.values()])
+    starts = np.column_stack([times for _, times in columns.values()])
     pairs = [
         (place[entry.arm], place[entry.reference])
         for entry in members

@@ -201,18 +201,22 @@ def definitions(sides: Sides) -> Evidence | None:
     Numbers that are computed from the requests have one definition, whichever program recorded them.
     """
     rows = (*sides.arm, *sides.reference)
-    both = (sides.arm, sides.reference)
-    named = [
-        {_generation(str(row.get("guidellm_version") or "")) for row in side}
-        for side in both
-    ]
-    if named[0] == named[1] or not any(
+    ours, theirs = _generators(sides.arm), _generators(sides.reference)
+    if ours == theirs or not any(
         "aggregate_only" in str(row.get("checks_warned") or "") for row in rows
     ):
         return None
-    said = " against ".join(" and ".join(sorted(names)) for names in named)
-    reason = f"statistics of {said}, which define them differently: compare reports that keep all requests"
-    return Evidence("work", f"statistics of {said}", "refuses", reason)
+    said = f"statistics of {' and '.join(ours)} against {' and '.join(theirs)}"
+    reason = (
+        f"{said}, which define them differently: compare reports that keep all requests"
+    )
+    return Evidence("work", said, "refuses", reason)
+
+
+def _generators(rows: Rows) -> list[str]:
+    """The load generators of these rows, sorted."""
+    versions = {str(row.get("guidellm_version") or "") for row in rows}
+    return sorted({_generation(version) for version in versions})
 
 
 def _generation(version: str) -> str:

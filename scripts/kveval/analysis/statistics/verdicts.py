@@ -72,11 +72,8 @@ def verdict(
         for found in entry.evidence.values()
         if found.severity in ("qualifies", "indicates")
     ]
-    why = "; ".join(
-        part
-        for part in (entry.indicative, *(found.reason for found in weighty), reason)
-        if part
-    )
+    reasons = [entry.indicative, *(found.reason for found in weighty), reason]
+    why = "; ".join(filter(None, reasons))
     only = ", ".join(found.says for found in weighty if found.severity == "indicates")
     if not (entry.indicative or only):
         return word, why

@@ -51,10 +51,9 @@ def served(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> Served:
     counted = [
         entry.counters for run in runs for entry in run.levels if entry.level == level
     ]
-    sums = {
-        name: sum(server_delta(counters, name) for counters in counted)
-        for name in _COUNTERS
-    }
+    sums = {}
+    for name in _COUNTERS:
+        sums[name] = sum(server_delta(counters, name) for counters in counted)
     asked, external = sums["prefix_cache_queries"], sums["external_prefix_cache_hits"]
     found = sums["prefix_cache_hits"] + (0.0 if math.isnan(external) else external)
     per_token = float(runs[0].kv_bytes_per_token or math.nan) if runs else math.nan

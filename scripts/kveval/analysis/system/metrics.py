@@ -181,22 +181,17 @@ class SystemRecording:
 
         Sources with values are preferred: an agent without its library records a metric but never a value.
         """
-        recorded = [
-            one
-            for one in self._sources[key]
-            if all(name in self.samples for name in one.all_names)
-        ]
-        told = (
-            one
-            for one in recorded
-            if all(len(self.samples[name].times) for name in one.all_names)
-        )
-        source = next(told, recorded[0] if recorded else None)
-        return (
-            None
-            if source is None
-            else _Reader(self, self._metrics[key], source, window, least)
-        )
+        recorded = list(filter(self._is_recorded, self._sources[key]))
+        if not recorded:
+            return None
+        source = next(filter(self._has_values, recorded), recorded[0])
+        return _Reader(self, self._metrics[key], source, window, least)
+
+    def _is_recorded(self, source: _Source) -> bool:
+        return all(name in self.samples for name in source.all_names)
+
+    def _has_values(self, source: _Source) -> bool:
+        return all(len(self.samples[name].times) for name in source.all_names)
 
     def counter(self, name: str, source: _Source) -> CounterSeries:
         """Return a metric as a counter, prepared once."""
@@ -323,7 +318,9 @@ class _Reader:
         ]
         per_host: list[float] = []
         counts = [0]
-        for host in [host for host in parts[0] if all(host in part for part in parts)]:
+        for host in parts[0]:
+            if not all(host in part for part in parts):
+                continue
             # The sum at the moments at which all of them were sampled.
             values = (
                 pd.concat([part[host] for part in parts], axis=1)
