@@ -177,7 +177,7 @@ def _binomial_quantile(probability: float, size: int, share: float) -> int:
     return count - 1 if one_less else count
 
 
-def whole(values: Array, unit: npt.NDArray[np.intp] | None = None) -> Observed:
+def uncensored(values: Array, unit: npt.NDArray[np.intp] | None = None) -> Observed:
     """Return `Observed` for latencies that were all observed completely; `unit` as there."""
     return Observed(
         np.zeros(len(values)), values, np.ones(len(values), dtype=np.bool_), unit

@@ -16,7 +16,7 @@ from kveval.analysis.levels.noise import (
     QUANTILES,
     quantile_error,
     quantile_interval,
-    whole,
+    uncensored,
 )
 from kveval.analysis.levels.requests import Requests
 from kveval.campaign.reuse import visited
@@ -78,7 +78,7 @@ def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
         row |= _statistics(
             name,
             values[known],
-            times.get(name) or whole(values[known], requests.conversations[known]),
+            times.get(name) or uncensored(values[known], requests.conversations[known]),
         )
     for name, observed in times.items():
         row |= {f"{name}_count": observed.events, f"{name}_censored": observed.censored}

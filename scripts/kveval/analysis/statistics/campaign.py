@@ -28,8 +28,8 @@ from kveval.analysis.statistics.comparison import (
     CellRows,
     ComparedCell,
     Kind,
+    collect_values,
     contrast_cells,
-    fill,
     refuse_unknown,
 )
 from kveval.analysis.statistics.estimates import (
@@ -44,7 +44,7 @@ from kveval.analysis.statistics.evidence import NAMES, Sides
 from kveval.analysis.statistics.inputs import COLUMNS as INPUT_COLUMNS
 from kveval.analysis.statistics.level_selection import (
     OwnPeak,
-    common_level,
+    comparison_level,
     falls_with_load,
     own_peak,
 )
@@ -315,7 +315,7 @@ class _Campaign:
             ],
         )
 
-    def _common_level(self, cell: CellKey, metric: str = THROUGHPUT) -> int | None:
+    def _comparison_level(self, cell: CellKey, metric: str = THROUGHPUT) -> int | None:
         """The level of all comparisons with `cell` as the reference: the declared one, or its baseline's peak.
 
         Goodput is compared where the baseline's goodput is best, everything else at the peak of its throughput.
@@ -332,13 +332,13 @@ class _Campaign:
                 for other, table in self._tables.items()
                 if self._baseline(other) == base
             ]
-            self._levels[base, of] = common_level(self._tables[base], others, of)
+            self._levels[base, of] = comparison_level(self._tables[base], others, of)
         return self._levels[base, of]
 
     def level_of_model(self, model: str) -> int | None:
         """Return the level that most of a model's comparisons with a baseline use."""
         levels = [
-            self._common_level(reference)
+            self._comparison_level(reference)
             for _, reference, kind in self.questions(model)
             if reference is not None and kind == "baseline"
         ]
@@ -363,7 +363,7 @@ class _Campaign:
             )
             level, levels = ours.level, (ours.by_run, theirs.by_run)
         else:
-            level = self._common_level(reference, metric)
+            level = self._comparison_level(reference, metric)
             # Without a level that all could be compared at, the runs say at the highest one what they lack.
             at = level or max(at for _, at in self.rows[reference])
             levels = (
@@ -372,7 +372,9 @@ class _Campaign:
             )
         entry.row["level"] = level
         rows = self.rows[arm], self.rows[reference]
-        fill(entry, pairing, levels, rows, self._absent(arm, reference, pairing))
+        collect_values(
+            entry, pairing, levels, rows, self._absent(arm, reference, pairing)
+        )
         refuse_unknown(entry, pairing, levels, rows)
         entry.row |= _kept(entry.sides)
         if pairing.apart and not entry.obstacle:

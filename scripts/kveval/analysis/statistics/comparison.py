@@ -111,7 +111,7 @@ class ComparedCell:
     indicative: str = ""
     evidence: dict[str, Evidence] = field(default_factory=dict)
 
-    def rest_on(self, *found: Evidence) -> None:
+    def add_evidence(self, *found: Evidence) -> None:
         """Add inputs; of two with one name the more severe one is kept. One that refuses becomes the obstacle."""
         for evidence in found:
             known = self.evidence.get(evidence.name)
@@ -273,7 +273,7 @@ def _gather(
     return gathered
 
 
-def fill(
+def collect_values(
     entry: ComparedCell,
     pairing: Pairing,
     levels: tuple[Mapping[int, int], Mapping[int, int]],
@@ -323,16 +323,18 @@ def fill(
     entry.obstacle = obstacle = (
         "" if enough else _obstacle(entry, blocks, len(usable), len(rows))
     )
-    entry.rest_on(*_hardware(rows, len(usable)))
+    entry.add_evidence(*_hardware(rows, len(usable)))
     if entry.idle:
-        entry.rest_on(Evidence("activity", "not active"))
+        entry.add_evidence(Evidence("activity", "not active"))
     elif states:
         arm_idle = any(arm is False for arm, _ in states.values())
         whose = "the arm" if arm_idle else "the cell it is compared with"
-        entry.rest_on(
+        entry.add_evidence(
             _activity(len(states) - len(idle), len(states), whose, enough=not too_idle)
         )
-    entry.rest_on(_BLOCKS[pairing.kind], *of_levels(entry.sides), *_runs(entry, blocks))
+    entry.add_evidence(
+        _BLOCKS[pairing.kind], *of_levels(entry.sides), *_runs(entry, blocks)
+    )
     paired = (
         cells[n].get((at, levels[n].get(at, 0)))
         for pair in pairing.pairs
@@ -340,7 +342,7 @@ def fill(
     )
     changed = wrong_answers([row for row in paired if row is not None])
     if changed is not None:
-        entry.rest_on(changed)
+        entry.add_evidence(changed)
     if obstacle not in ("", SINGLE):
         # The obstacle lists all; if it is another one now, what failed is still named.
         failed = {key: run for key, run in reasons.items() if run.failed}
@@ -379,7 +381,7 @@ def refuse_unknown(
 ) -> None:
     """Refuse a filled entry its verdict if too few runs have a known latency.
 
-    `levels` and `cells`: as for `fill`.
+    `levels` and `cells`: as for `collect_values`.
     """
     sides = ("the arm", "the cell it is compared with")
     found: dict[tuple[int, int], str] = {}
@@ -392,7 +394,7 @@ def refuse_unknown(
                 found.setdefault(pair, f"in {side}, {why}")
     if found and len(pairing.pairs) - len(found) < MIN_RUNS:
         many = f"{len(found)} of {len(pairing.pairs)} runs"
-        entry.rest_on(
+        entry.add_evidence(
             Evidence(
                 "latencies",
                 "not known",

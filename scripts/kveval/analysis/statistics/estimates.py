@@ -120,7 +120,7 @@ def _of_blocks(
                 f"the {len(table)} runs were measured in {len(groups)} sessions and differ less within a session than "
                 "between them; the interval allows for that, and runs in further sessions would narrow it"
             )
-            entry.rest_on(
+            entry.add_evidence(
                 Evidence("blocks", f"{len(groups)} sessions", "qualifies", reason)
             )
         describe(
@@ -137,17 +137,17 @@ def _after_drift(
 ) -> Contrast:
     """Return a contrast with the error that a drift of the machine may have caused if the order never changed."""
     if offset is None:
-        entry.rest_on(Evidence("order", "not known", "unknown"))
+        entry.add_evidence(Evidence("order", "not known", "unknown"))
         return contrast
     if offset == 0 or trend is None:
-        entry.rest_on(Evidence("order", "varied"))
+        entry.add_evidence(Evidence("order", "varied"))
         return contrast
     error = trend * abs(offset)
     reason = (
         "every block was measured in the same order, so a drift of the machine looks like an effect of the arm: the "
         f"interval allows for the runs' trend, {100 * error:.1f} % between the two cells; measure in random order"
     )
-    entry.rest_on(Evidence("order", "fixed order", "qualifies", reason))
+    entry.add_evidence(Evidence("order", "fixed order", "qualifies", reason))
     return contrast.with_error(error)
 
 
@@ -219,7 +219,7 @@ def claim_beyond_copies(
         found = Evidence("replicates", f"replicates {said}", "qualifies", reason)
     for entry in entries if copies else ():
         if not entry.replicate and entry.contrast is not None:
-            entry.rest_on(found)
+            entry.add_evidence(found)
             widened = replace(
                 entry.contrast,
                 below=entry.contrast.below + bias,

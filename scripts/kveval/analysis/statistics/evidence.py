@@ -1,7 +1,7 @@
 """The basis of a verdict: each input, in a few words, and its effect on the verdict.
 
 An input that follows from the levels' rows is a function in `inputs.INPUTS`; other inputs are passed to
-`ComparedCell.rest_on` where they are computed.
+`ComparedCell.add_evidence` where they are computed.
 """
 
 from __future__ import annotations

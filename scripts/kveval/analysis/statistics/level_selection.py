@@ -108,7 +108,7 @@ def own_peak(rows: pd.DataFrame, metric: str) -> OwnPeak:
     return OwnPeak(best, by_run)
 
 
-def common_level(
+def comparison_level(
     baseline: pd.DataFrame, others: Iterable[pd.DataFrame], metric: str
 ) -> int | None:
     """Return the level at which cells are compared with a baseline: its peak.

@@ -221,7 +221,7 @@ def judge(
         ):
             entry.row[target] = adjusted
     for entry in entries:
-        entry.rest_on(*_beyond_the_tier(entry, alpha, margin))
+        entry.add_evidence(*_beyond_the_tier(entry, alpha, margin))
         entry.row |= {"family": family, **evidence_columns(entry.evidence.values())}
         plan_runs(entry, margin, alpha, len(judged))
         if entry.idle:
