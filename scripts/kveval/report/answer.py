@@ -442,7 +442,7 @@ def _basis(plan: ReportPlan, measured: Measured, rows: Sequence[Row]) -> str:
     machines = hardware(measured.runs)
     parts = [
         _runs_of(plan, measured, rows, number),
-        *([f" at {measured.unit.said(levels)}"] if levels else []),
+        *([f" at {measured.unit.in_sentence(levels)}"] if levels else []),
         *([f" ({titles[0]})"] if titles[0] and len(titles) == 1 else []),
         _WEIGHTS.get(measured.runs[0].weights, ""),
         f", on {machines[0] if len(machines) == 1 else f'{len(machines)} different machines'}",

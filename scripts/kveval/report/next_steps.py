@@ -20,7 +20,7 @@ from kveval.report.data.campaign import (
     text,
 )
 from kveval.report.data.comparisons import against_baselines
-from kveval.report.tables.not_assessed import TO_BE_ACTIVE, settled_by
+from kveval.report.tables.not_assessed import TO_BE_ACTIVE, next_step_for
 
 _MOST = 4
 _few = partial(shortened, most=2)
@@ -65,7 +65,7 @@ def _without_verdict(
     for row in rows:
         open_ = row["verdict"] not in words.VERDICTS or _failed(row)
         if open_ and not row.get("replicate"):
-            steps.setdefault(settled_by(row), []).append(name(cell_of(row)))
+            steps.setdefault(next_step_for(row), []).append(name(cell_of(row)))
         elif row["verdict"] == words.WORSE_IDLE:
             steps.setdefault(_WHILE_IDLE, []).append(name(cell_of(row)))
         elif words.of_idle_arm(row) and not row.get("replicate"):

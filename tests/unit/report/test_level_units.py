@@ -20,7 +20,7 @@ def test_a_level_is_named_by_what_it_counts(
     workload: dict[str, str], heading: str, sentence: str
 ) -> None:
     unit = unit_of([workload_of(workload)] * 2)
-    assert (unit.heading, unit.said([300])) == (heading, sentence)
+    assert (unit.heading, unit.in_sentence([300])) == (heading, sentence)
     assert unit.axis
 
 

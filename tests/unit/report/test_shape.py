@@ -12,7 +12,7 @@ from tests.unit.report.test_report_claims import CAMPAIGNS, tree
 from kveval.report.data.campaign import Table, cell_label
 from kveval.report.files import APPENDICES, MAIN, in_short
 from kveval.report.markdown import render
-from kveval.report.parts.blocks import WIDEST, by_model, fitted
+from kveval.report.parts.blocks import WIDEST, by_model, split_wide
 from kveval.report.report import write_report
 
 # Lines of the first screen, and of a report of a small campaign.
@@ -72,7 +72,7 @@ def test_an_arm_has_one_name(name: str) -> None:
 def test_a_wide_table_loses_nothing(width: int, height: int, keys: int) -> None:
     header = [f"h{at}" for at in range(width)]
     rows = [[f"{row}:{at}" for at in range(width)] for row in range(height)]
-    parts = fitted(Table(header, rows, frozenset({width - 1})), keys)
+    parts = split_wide(Table(header, rows, frozenset({width - 1})), keys)
     assert all(len(part.header) <= WIDEST for part in parts)
     shown = {
         cell for part in parts for row in (part.header, *part.rows) for cell in row

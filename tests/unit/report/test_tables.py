@@ -31,7 +31,11 @@ from kveval.report.figures.names import find_figure
 from kveval.report.tables.caches import blocks_table, budget_table
 from kveval.report.tables.configuration import command_lines, software_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
-from kveval.report.tables.not_assessed import alike, gap_table, settled_by
+from kveval.report.tables.not_assessed import (
+    equal_configurations,
+    gap_table,
+    next_step_for,
+)
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import (
     arms_table,
@@ -551,7 +555,7 @@ def test_a_reason_leads_to_what_removes_it(
         levels.loc[levels["scenario"] == "llm-d-redis", name] = value
     table = compare_all(levels, campaign.BASELINES).baseline
     (row,) = table[table["metric"] == metric].to_dict("records")
-    assert settled_by(row).startswith(advice), row["reason"]
+    assert next_step_for(row).startswith(advice), row["reason"]
 
 
 def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None:
@@ -568,11 +572,11 @@ def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None
 
 
 def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
-    assert alike(measured) == []
+    assert equal_configurations(measured) == []
     first = {run.cell.key: run for run in measured.runs}
     one, other = (first["Qwen3-8B", arm, 0] for arm in ("no-offload", "llm-d-redis"))
     twin = msgspec.structs.replace(other, specification=one.specification)
-    (same,) = alike(dataclasses.replace(measured, runs=[one, twin]))
+    (same,) = equal_configurations(dataclasses.replace(measured, runs=[one, twin]))
     assert re.findall(r"[\w.-]+", same) == [
         "Qwen3-8B",
         "no-offload",

@@ -26,7 +26,7 @@ class LevelUnit:
         """Name a level in few words."""
         return self.phrase.format(level)
 
-    def said(self, levels: Iterable[int]) -> str:
+    def in_sentence(self, levels: Iterable[int]) -> str:
         """Name levels in a sentence."""
         return self.sentence.format(", ".join(map(str, levels)))
 

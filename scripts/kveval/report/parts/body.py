@@ -14,11 +14,17 @@ from kveval.load.workload import workload_of
 from kveval.report.answer import CampaignAnswer
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened
 from kveval.report.data.run_facts import WEIGHTS, hardware, repeats
-from kveval.report.parts.blocks import Pictures, fitted, of_models, titled, under
+from kveval.report.parts.blocks import (
+    Pictures,
+    headed,
+    of_models,
+    section_unless_empty,
+    split_wide,
+)
 from kveval.report.sections import Block, Bullets, Paragraph, Section
 from kveval.report.tables.caches import PREFILL, ceilings_table, tiers_table
 from kveval.report.tables.guidance import guidance_table
-from kveval.report.tables.not_assessed import alike
+from kveval.report.tables.not_assessed import equal_configurations
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import arms_table, baselines_of, strategy_table
 from kveval.report.tables.reuse import enough, predicted_table, reuse_table
@@ -111,7 +117,7 @@ def front(
     yield Bullets(answer.sentences)
     yield from pictures.take(answer.figure)
     steps = [Bullets(answer.next_steps)] if answer.next_steps else []
-    yield from under("What would make the answer more certain", *steps)
+    yield from headed("What would make the answer more certain", *steps)
 
 
 def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[Section]:
@@ -119,7 +125,7 @@ def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[S
     overview = [*_overview(plan, measured), *pictures.take(*OVERVIEW)]
     yield Section("By model", [*overview, *_models(plan, measured, pictures)])
     shares = [*of_models(reuse_table(plan, measured, compared=True))]
-    yield from titled(
+    yield from section_unless_empty(
         "Reuse, computed and found",
         [*(pictures.of_section("reuse") if shares else []), *shares],
         REUSE,
@@ -127,7 +133,9 @@ def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[S
     bought = [*of_models(predicted_table(plan, measured))]
     if bought:
         bought.append(Bullets([*enough(measured)]))
-    yield from titled("Gain from tiers, predicted and measured", bought, BOUGHT)
+    yield from section_unless_empty(
+        "Gain from tiers, predicted and measured", bought, BOUGHT
+    )
     if plan.goodput and goodput.GOODPUT in measured.levels:
         yield _goodput(plan, measured, pictures)
     priced = ", ".join(
@@ -140,16 +148,16 @@ def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[S
         if "host_gib_hour_usd" in plan.prices
         else " Host memory has no price of its own in these costs."
     )
-    yield from titled(
+    yield from section_unless_empty(
         "What it costs",
         of_models(cost_table(plan, measured)),
         f"Priced: {priced}. {COSTS}{memory}",
     )
-    yield from titled(
+    yield from section_unless_empty(
         "Arms against each other", of_models(pair_table(plan, measured)), PAIRS
     )
     answers = [*of_models(guidance_table(plan, measured))]
-    yield from titled(
+    yield from section_unless_empty(
         "Deployment guidance", [*answers, Bullets(GUIDANCE)] if answers else []
     )
     lists = {
@@ -183,16 +191,16 @@ def _models(
         if level is not None:
             baselines = ", ".join(baselines_of(plan, measured, model))
             against = f", against {baselines}" if baselines else ""
-            at = f"At {measured.unit.said([level])}"
+            at = f"At {measured.unit.in_sentence([level])}"
             blocks.append(Paragraph(f"{at}{against}:"))
-        blocks += fitted(arms_table(plan, measured, model))
+        blocks += split_wide(arms_table(plan, measured, model))
         work = tiers_table(plan, measured, model, level)
         if work.rows:
-            blocks += [Paragraph(TIERS), *fitted(work)]
+            blocks += [Paragraph(TIERS), *split_wide(work)]
         ceilings = ceilings_table(plan, measured, model)
         if ceilings.rows:
             lengths = LENGTHS if PREFILL in ceilings.header else ""
-            blocks += [Paragraph(f"{CEILINGS}{lengths}"), *fitted(ceilings)]
+            blocks += [Paragraph(f"{CEILINGS}{lengths}"), *split_wide(ceilings)]
         yield Section(model, [*blocks, *pictures.of_section("model", model)])
 
 
@@ -214,11 +222,11 @@ def _goodput(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Sectio
         at = (
             "no level has any"
             if level is None
-            else f"compared at {measured.unit.said([level])}"
+            else f"compared at {measured.unit.in_sentence([level])}"
         )
         blocks += [
             Paragraph(f"**{model}**, {at}:"),
-            *fitted(goodput_table(plan, measured, model)),
+            *split_wide(goodput_table(plan, measured, model)),
         ]
     return Section("Goodput", [*blocks, *pictures.take("goodput")])
 
@@ -267,7 +275,7 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
         yield (
             "With so few runs small differences stay undecided, and parity is seldom shown even where it holds."
         )
-    for cells in alike(measured):
+    for cells in equal_configurations(measured):
         yield f"{cells} ran the same configuration: a difference between them is noise."
     if len(hardware(measured.runs)) > 1:
         yield "The runs are from different machines."

@@ -32,7 +32,7 @@ _ANOTHER_TIME = "measured at another time than its baseline"
 _ANSWERS = "a server that answers every request: see its log"
 _MORE_RUNS = f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
 # Part of a reason, or a check in it -> what would remove it; the first match counts.
-_SETTLED_BY = {
+_STEP_FOR_CAUSE = {
     NO_COUNTER: "a recording of the server's metrics",
     OPEN_LOOP: "nothing: see the verdicts on latency; a closed loop (`profile: concurrent`) compares throughput",
     FEW_LATENCIES: "longer levels",
@@ -52,13 +52,13 @@ _SETTLED_BY = {
 TO_BE_ACTIVE = (
     "a larger tier, or prompts that exceed the device's cache and fit into the tier"
 )
-_SETTLED_BY_VERDICT = {
+_STEP_FOR_VERDICT = {
     **dict.fromkeys((words.SINGLE_RUN, words.INDICATIVE), _MORE_RUNS),
     **dict.fromkeys((words.NOT_EXERCISED, words.IDLE), TO_BE_ACTIVE),
     words.INDICATIVE_TIME: "measure it and its baseline again, together: list both cells under `bridges`",
 }
 # The input of a comparison that prevents a verdict -> what would remove the problem.
-_SETTLED_BY_INPUT = {
+_STEP_FOR_INPUT = {
     "work": "one workload for both",
     "hardware": "both on one machine",
     "clocks": "one power limit and one clock on all GPUs (nvidia-smi -pl, -lgc)",
@@ -111,7 +111,7 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
         reason = "; ".join(filter(None, (late, text(row["reason"]))))
         cell = cell_label(cell_of(row))
         named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
-        metrics = groups.setdefault((str(row["model"]), reason, settled_by(row)), {})
+        metrics = groups.setdefault((str(row["model"]), reason, next_step_for(row)), {})
         metrics.setdefault(
             METRIC_TITLES.get(row["metric"], str(row["metric"])), []
         ).append(named)
@@ -128,9 +128,9 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
             ]
 
 
-def settled_by(row: Mapping[Any, Any]) -> str:
+def next_step_for(row: Mapping[Any, Any]) -> str:
     """Return the step that would turn an open comparison into a verdict, by its verdict and reason."""
-    for name, step in _SETTLED_BY_INPUT.items():
+    for name, step in _STEP_FOR_INPUT.items():
         if text(row.get(f"basis_{name}")).startswith(("refuses", "indicates")):
             return step
     verdict, reason, needed = (
@@ -138,13 +138,13 @@ def settled_by(row: Mapping[Any, Any]) -> str:
         str(row["reason"]),
         row.get("runs_to_resolve"),
     )
-    if verdict in _SETTLED_BY_VERDICT:
+    if verdict in _STEP_FOR_VERDICT:
         also = (
             f"; for its cost: {_cause_removed(reason)}"
             if words.NO_COST in reason
             else ""
         )
-        return f"{_SETTLED_BY_VERDICT[verdict]}{also}"
+        return f"{_STEP_FOR_VERDICT[verdict]}{also}"
     if IN_FLIGHT in reason:
         return "a load generator that keeps up: processors of its own, or a lower level"
     if verdict == words.INCONCLUSIVE and text(row.get("basis_errors")).startswith(
@@ -162,7 +162,7 @@ def settled_by(row: Mapping[Any, Any]) -> str:
 def _cause_removed(reason: str) -> str:
     """The step that removes the first known cause in a reason."""
     return next(
-        (what for phrase, what in _SETTLED_BY.items() if phrase in reason),
+        (what for phrase, what in _STEP_FOR_CAUSE.items() if phrase in reason),
         "see the reason",
     )
 
@@ -223,7 +223,7 @@ def _scope(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
         ]
 
 
-def alike(measured: Measured) -> list[str]:
+def equal_configurations(measured: Measured) -> list[str]:
     """Return the cells that ran the same configuration under different names: a difference between them is noise."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     for run in measured.runs:

@@ -148,7 +148,7 @@ def enough(measured: Measured) -> Iterator[str]:
     rows = measured.predicted
     known = rows[rows["enough_blocks"].notna()] if len(rows) else pd.DataFrame()
     for row in known.drop_duplicates("model").to_dict("records") if len(known) else ():
-        at = measured.unit.said([row["level"]])
+        at = measured.unit.in_sentence([row["level"]])
         yield (
             f"{row['model']}: at {at}, {numerals.significant(row['enough_gib'], 3)} GiB of host memory"
             f" ({row['enough_blocks']:,.0f} blocks) add 90 % of what a tier of any size adds."
