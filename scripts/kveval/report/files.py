@@ -17,7 +17,7 @@ APPENDICES = tuple(
 )
 
 
-def in_short(folder: Path) -> list[str]:
+def summary_lines(folder: Path) -> list[str]:
     """Return a summary of the report in `folder` in three lines: the answer, the next step, and the report's path.
 
     Only the path if report.json has no answer; nothing if there is no report.

@@ -25,7 +25,7 @@ from kveval.load.enough import MIN_RUNS
 from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
-from kveval.report.data.comparisons import UNDECLARED, effect_text, pair
+from kveval.report.data.comparisons import UNDECLARED, comparison_of, effect_text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.caches import blocks_table, budget_table
@@ -192,7 +192,7 @@ def test_a_better_throughput_at_the_cost_of_latency_is_said(
 def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(
     measured: Measured,
 ) -> None:
-    found = pair(measured, ONE, OTHER)
+    found = comparison_of(measured, ONE, OTHER)
     assert (found["verdict"], found["reason"]) == (words.NOT_ASSESSED, UNDECLARED)
     at = [
         measured.levels_of(cell, found["level"])["throughput_tok_s"]
@@ -205,7 +205,10 @@ def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(
 
 def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -> None:
     declared = with_contrast(measured, bound="at least")
-    forwards, backwards = pair(declared, ONE, OTHER), pair(declared, OTHER, ONE)
+    forwards, backwards = (
+        comparison_of(declared, ONE, OTHER),
+        comparison_of(declared, OTHER, ONE),
+    )
     assert (forwards["effect_percent"], forwards["verdict"], forwards["level"]) == (
         25.0,
         words.BETTER,

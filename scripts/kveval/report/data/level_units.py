@@ -20,9 +20,9 @@ class LevelUnit:
     @property
     def heading(self) -> str:
         """The title of a table's column of levels."""
-        return f"at {self.at('N')}"
+        return f"at {self.label('N')}"
 
-    def at(self, level: object) -> str:
+    def label(self, level: object) -> str:
         """Name a level in few words."""
         return self.phrase.format(level)
 

@@ -14,20 +14,26 @@ import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, runs_named
 from kveval.report.answer import answer_of
-from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of, text
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    Table,
+    rows_of,
+    text_or_blank,
+)
 from kveval.report.data.run_facts import (
     distinct_workloads,
     machines,
-    seen_versions,
     tiers_of,
+    versions_by_tool,
 )
 from kveval.report.figures.names import find_figure
-from kveval.report.tables.configuration import method_of
+from kveval.report.tables.configuration import method_hash_of
 
 Part = dict[str, Any]
 
 
-def build(
+def report_content(
     plan: ReportPlan,
     measured: Measured,
     figures: Mapping[str, str],
@@ -51,17 +57,17 @@ def build(
         "hardware": list(machines(measured.runs).values()),
         "software": {
             tool: list(found)
-            for tool, found in sorted(seen_versions(measured.runs).items())
+            for tool, found in sorted(versions_by_tool(measured.runs).items())
         },
         "workloads": distinct_workloads(measured.runs),
-        "level_unit": measured.unit.axis,
-        "method_hash": method_of(measured),
+        "level_unit": measured.level_unit.axis,
+        "method_hash": method_hash_of(measured),
         "common_levels": {
             model: measured.common_level(model) for model in plan.models_by_size
         },
-        "cells": [_cell(plan, measured, cell) for cell in plan.ordered],
+        "cells": [_cell(plan, measured, cell) for cell in plan.ordered_cells],
         "comparisons": [
-            _comparison(row) for row in measured.compared.to_dict("records")
+            _comparison(row) for row in measured.all_comparisons.to_dict("records")
         ],
         "averages": [_average(row) for row in measured.averages.to_dict("records")],
         "not_assessed": [
@@ -143,9 +149,9 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
         else None,
         "effect_percent": _effect(row),
         "cost_percent": _number(row.get("cost_percent")),
-        "reason": text(row["reason"]),
+        "reason": text_or_blank(row["reason"]),
         **{
-            name: text(row.get(name)) or None
+            name: text_or_blank(row.get(name)) or None
             for name in ("bound", "qualifier", "indication")
         },
         **{name: _number(row[name]) for name in ("interval_percent", "p_holm")},
@@ -198,6 +204,6 @@ def _number(value: Any) -> float | None:
     return None if pd.isna(value) or not math.isfinite(value) else float(value)
 
 
-def dump(report: Part) -> str:
+def to_json(report: Part) -> str:
     """Return a report as JSON text."""
     return json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -21,13 +21,13 @@ from kveval.report.figures.axes import (
     BOX,
     GREY,
     NothingToDraw,
+    axis_maximum,
     cell_axis,
     geometric_interval,
-    highest_shown,
     model_rows,
+    scale_to_values,
     seconds_or_ms,
-    spanning,
-    thousands,
+    separate_thousands,
 )
 
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
@@ -49,8 +49,8 @@ _RUNS = [
 def throughput_by_arm(data: FigureData) -> Figure:
     """Output throughput of every cell at every level, with its interval and its runs."""
     columns = [
-        (THROUGHPUT, level, f"output tok/s, {data.unit.at(level)}", 1.0)
-        for level in data.grid
+        (THROUGHPUT, level, f"output tok/s, {data.level_unit.label(level)}", 1.0)
+        for level in data.all_levels
     ]
     return _by_arm(data, columns)
 
@@ -62,10 +62,10 @@ def ttft_by_arm(data: FigureData) -> Figure:
         (
             f"ttft_ms_{quantile}",
             level,
-            f"{word} TTFT, {unit}, {data.unit.at(level)}",
+            f"{word} TTFT, {unit}, {data.level_unit.label(level)}",
             size,
         )
-        for level in data.grid
+        for level in data.all_levels
         for quantile, word in (("p50", "median"), ("p90", "P90"))
     ]
     return _by_arm(data, columns)
@@ -143,7 +143,7 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
         cell_axis(axes, cells)
         axes.set_title(model)
     grid[-1, 0].set_xlabel(
-        f"peak output throughput, tok/s (label: mean {data.unit.heading})"
+        f"peak output throughput, tok/s (label: mean {data.level_unit.heading})"
     )
     return figure
 
@@ -170,7 +170,7 @@ def _bars(
     drawn = {
         **{"data": known.assign(arm=arms), "y": "arm", "order": labels, "hue": "arm"},
         **{
-            "palette": {cell.label: data.look(cell).colour for cell in cells},
+            "palette": {cell.label: data.style_of(cell).colour for cell in cells},
             "legend": False,
             "ax": axes,
         },
@@ -194,7 +194,7 @@ def _bars(
             linewidth=0.6,
             zorder=3,
         )
-    highest = highest_shown(known["value"]) if len(known) else 1.0
+    highest = axis_maximum(known["value"]) if len(known) else 1.0
     for place, (label, note) in enumerate(zip(labels, notes, strict=True)):
         of_arm = known[[arm == label for arm in arms]]
         runs = of_arm["averaged"].dropna()
@@ -212,7 +212,7 @@ def _bars(
     axes.set_xlim(0, room * min(axes.dataLim.x1, highest) if len(known) else 1.0)
     axes.set_ylabel("")
     axes.set_xlabel("")
-    thousands(axes.xaxis)
+    separate_thousands(axes.xaxis)
 
 
 def _geometric_mean(values: pd.Series[float]) -> float:
@@ -256,13 +256,17 @@ def latency_comparison_all(data: FigureData) -> Figure:
             cells = data.cells_of(model)
             for place, cell in enumerate(cells):
                 rows = data.rows(table, model, cell)
-                _latency_marks(axes, place, rows, name, unit_ms, data.look(cell).colour)
+                _latency_marks(
+                    axes, place, rows, name, unit_ms, data.style_of(cell).colour
+                )
             shown = pd.concat([table[column] for column in _latency_columns(name)])
-            spanning(axes.xaxis, shown / unit_ms, shown / unit_ms)
+            scale_to_values(axes.xaxis, shown / unit_ms, shown / unit_ms)
             first = name == next(iter(known))
             cell_axis(axes, cells, labels=first)
             axes.set_title(
-                f"{model}, {data.unit.at(data.common_level(model))}" if first else " "
+                f"{model}, {data.level_unit.label(data.common_level(model))}"
+                if first
+                else " "
             )
             axes.set_xlabel(f"{title}, {unit}" if model == data.models[-1] else "")
     return figure

@@ -20,7 +20,7 @@ from kveval.report.figures.axes import (
     PALE,
     NothingToDraw,
     cell_axis,
-    heatmap,
+    draw_heatmap,
     model_rows,
     panels,
 )
@@ -68,7 +68,7 @@ def effect_plot(data: FigureData) -> Figure:
             cell_axis(axes, cells, labels=metric == metrics[0])
             axes.set_xlim(-widest, widest)
             axes.set_title(
-                f"{model}, {data.unit.at(data.common_level(model))}"
+                f"{model}, {data.level_unit.label(data.common_level(model))}"
                 if metric == metrics[0]
                 else " "
             )
@@ -114,7 +114,8 @@ def _against_baselines(data: FigureData, metric: str) -> pd.DataFrame:
 
 def _is_arm(data: FigureData, cell: ArmSize) -> bool:
     return (
-        cell.scenario not in data.baselines or cell.scenario in data.compared_baselines
+        cell.scenario not in data.baselines
+        or cell.scenario in data.intermediate_baselines
     )
 
 
@@ -191,7 +192,7 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
         coloured = np.where(decided, value, np.nan)
         bar = {"location": "top", "label": "% of baseline (blue: better)", "aspect": 30}
         names = [cell.label if metric == metrics[0] else "" for cell in cells]
-        heatmap(
+        draw_heatmap(
             axes,
             coloured,
             text,

@@ -13,13 +13,13 @@ from kveval.analysis.estimators.correlations import CORRELATED, recorded, within
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
     NothingToDraw,
-    against_concurrency,
-    from_zero,
-    heatmap,
+    draw_heatmap,
+    lines_over_levels,
     model_panels,
-    not_recorded,
+    not_recorded_message,
     panels,
-    thousands,
+    separate_thousands,
+    start_at_zero,
 )
 
 _DEVICE = {
@@ -43,7 +43,7 @@ _NAMES = {
 
 def pcp_request_queues(data: FigureData) -> Figure:
     """Requests running and waiting in the server against concurrency."""
-    return against_concurrency(
+    return lines_over_levels(
         data,
         {
             "requests_running": "requests running",
@@ -59,14 +59,14 @@ def pcp_memory_usage(data: FigureData) -> Figure:
         "server_rss_gib": "server resident, GiB",
         "gpu_memory_used_gib": "GPU memory used, GiB",
     }
-    return against_concurrency(data, columns)
+    return lines_over_levels(data, columns)
 
 
 def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
     """Throughput against the utilisation of the device: a point per cell and level, a panel per model."""
     column, label = _DEVICE[data.device]
     if not recorded(data.levels, [column]):
-        raise NothingToDraw(not_recorded([column]))
+        raise NothingToDraw(not_recorded_message([column]))
     figure, shown = model_panels(data, 2.6, legend=data.cells)
     for panel in shown:
         axes, model = panel.axes, panel.model
@@ -82,11 +82,11 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
                 means[THROUGHPUT],
                 linewidth=0.6,
                 alpha=0.85,
-                **data.look(cell).line_style(),
+                **data.style_of(cell).line_style(),
             )
         axes.set_xlim(min(axes.get_xlim()[0], 90), 101.5)
-        from_zero(axes)
-        thousands(axes.yaxis)
+        start_at_zero(axes)
+        separate_thousands(axes.yaxis)
         axes.set_title(model)
         axes.set_xlabel(label if panel.bottom else "")
         axes.set_ylabel("output tok/s" if panel.left else "")
@@ -120,7 +120,9 @@ def pcp_correlation_heatmap(data: FigureData) -> Figure:
         "aspect": 45,
     }
     names = data.models, [_NAMES[name] for name in metrics]
-    heatmap(axes, values, labels, names, cbar_kws=bar, cmap="PuOr_r", vmin=-1, vmax=1)
+    draw_heatmap(
+        axes, values, labels, names, cbar_kws=bar, cmap="PuOr_r", vmin=-1, vmax=1
+    )
     for letters, correlation in zip(axes.texts, shown, strict=True):
         clear = not correlation["low"] <= 0 <= correlation["high"]
         letters.set_fontweight("bold" if clear else "normal")

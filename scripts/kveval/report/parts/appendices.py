@@ -9,8 +9,8 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.parts.blocks import (
     Pictures,
     headed,
-    of_models,
     section_unless_empty,
+    split_by_model,
     split_wide,
 )
 from kveval.report.parts.words import FILES, WORDS
@@ -76,7 +76,7 @@ def appendices(
         Section("Files", [*split_wide(FILES)]),
         *section_unless_empty("Where the time went", split_wide(time_table(measured))),
     ]
-    reading.append(Section("The runs", [*of_models(provenance_table(measured))]))
+    reading.append(Section("The runs", [*split_by_model(provenance_table(measured))]))
     yield Section("How to read this report", reading, appendix="reading")
 
 
@@ -128,7 +128,9 @@ def _comparisons(plan: ReportPlan, measured: Measured) -> Section:
     ]
     for model in plan.models_by_size:
         metrics = dict.fromkeys(
-            measured.compared[measured.compared["model"] == model]["metric"]
+            measured.all_comparisons[measured.all_comparisons["model"] == model][
+                "metric"
+            ]
         )
         parts: list[Block] = []
         for metric in metrics:
@@ -138,7 +140,9 @@ def _comparisons(plan: ReportPlan, measured: Measured) -> Section:
             )
         blocks += section_unless_empty(f"{model}, compared", parts)
     blocks += section_unless_empty(
-        "What each verdict rests on", of_models(basis_table(plan, measured)), _BASIS
+        "What each verdict rests on",
+        split_by_model(basis_table(plan, measured)),
+        _BASIS,
     )
     means = "Throughput, over the models that have each of the arms; the interval says how far models differ."
     blocks += section_unless_empty(
@@ -174,12 +178,12 @@ def _results(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Sectio
         Section("Peaks", peaks),
         *section_unless_empty(
             "Requests completed at the peak",
-            of_models(completed_table(plan, measured)),
+            split_by_model(completed_table(plan, measured)),
             _COMPLETED,
         ),
         *section_unless_empty(
             "Mean and P90 latencies at the common level",
-            of_models(guide_table(plan, measured)),
+            split_by_model(guide_table(plan, measured)),
             guide,
         ),
         *pictures.take(*pictures.names),
@@ -206,18 +210,20 @@ def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
     # With a single level, the main report has this table already.
     several = measured.levels["level"].nunique() > 1
     reuse = (
-        of_models(reuse_table(plan, measured, compared=False), keys=2)
+        split_by_model(reuse_table(plan, measured, at_common_level_only=False), keys=2)
         if several
         else ()
     )
     blocks: list[Block] = [
         Paragraph("What the tiers hold, and what they did."),
         *section_unless_empty(
-            "Was the arm active?", of_models(activity_table(plan, measured)), _ACTIVE
+            "Was the arm active?",
+            split_by_model(activity_table(plan, measured)),
+            _ACTIVE,
         ),
         *section_unless_empty(
             "What the tiers did, level by level",
-            of_models(tiers_table(plan, measured), keys=2),
+            split_by_model(tiers_table(plan, measured), keys=2),
             _WORK,
         ),
         *section_unless_empty("Reuse, computed and found, level by level", reuse),
@@ -225,11 +231,11 @@ def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
             "Sizes of KV blocks", split_wide(blocks_table(plan, measured)), _WEIGHTS
         ),
         *section_unless_empty(
-            "What the caches hold", of_models(budget_table(plan, measured))
+            "What the caches hold", split_by_model(budget_table(plan, measured))
         ),
         *section_unless_empty(
             "The numbers behind the guidance",
-            of_models(guidance_numbers(plan, measured)),
+            split_by_model(guidance_numbers(plan, measured)),
         ),
         *(*pictures.of_section("offload"), *pictures.of_section("tiers")),
     ]
@@ -245,7 +251,7 @@ def _system(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
         )
     ]
     for title, table in tables.items():
-        blocks += section_unless_empty(title, of_models(table, keys=2))
+        blocks += section_unless_empty(title, split_by_model(table, keys=2))
     return Section(
         "The system", [*blocks, *pictures.of_section("system")], appendix="system"
     )
@@ -256,7 +262,7 @@ def _checks(measured: Measured) -> Section:
     text = "A level of a run that failed a check enters no verdict; the other runs of its cell do."
     blocks: list[Block] = [
         Paragraph(text if failed.rows else "No level failed a check."),
-        *of_models(failed),
+        *split_by_model(failed),
     ]
     return Section(
         "Checks",

@@ -35,7 +35,7 @@ def split_wide(table: Table, keys: int = 1) -> list[Table]:
     ]
 
 
-def by_model(table: Table) -> list[tuple[str, Table]]:
+def tables_by_model(table: Table) -> list[tuple[str, Table]]:
     """Return a table whose first column names a model as one table per model, without that column."""
     found: dict[str, list[Sequence[str]]] = {}
     for row in table.rows:
@@ -47,12 +47,12 @@ def by_model(table: Table) -> list[tuple[str, Table]]:
     ]
 
 
-def of_models(table: Table, keys: int = 1) -> Iterator[Block]:
+def split_by_model(table: Table, keys: int = 1) -> Iterator[Block]:
     """Yield a table whose first column names a model as one table per model, titled with it if there are several.
 
     `keys`: as in `split_wide`, without that column.
     """
-    parts = by_model(table)
+    parts = tables_by_model(table)
     for model, part in parts:
         if len(parts) > 1:
             yield Paragraph(f"**{model or 'The campaign'}**")

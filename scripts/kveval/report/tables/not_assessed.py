@@ -22,11 +22,17 @@ from kveval.analysis.statistics.comparison import (
 from kveval.analysis.statistics.inputs import NO_COUNTER
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT
 from kveval.load.enough import MIN_RUNS
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    Table,
+    cell_label,
+    text_or_blank,
+)
 from kveval.report.data.comparisons import baseline_label
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
-from kveval.report.tables.pairs import pairs_of, undeclared
+from kveval.report.tables.pairs import pairs_of, undeclared_pairs
 
 _ANOTHER_TIME = "measured at another time than its baseline"
 _ANSWERS = "a server that answers every request: see its log"
@@ -100,7 +106,7 @@ def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) ->
 
 def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     """Yield comparisons without a deciding verdict; those of one model with the same reason are grouped."""
-    table = measured.compared
+    table = measured.all_comparisons
     # What an idle arm would gain stays open, whatever it costs.
     open_ = table[
         ~table["verdict"].isin(words.DECIDED) | (table["verdict"] == words.IDLE)
@@ -108,7 +114,7 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in open_.to_dict("records"):
         late = _ANOTHER_TIME if row["verdict"] == words.INDICATIVE_TIME else ""
-        reason = "; ".join(filter(None, (late, text(row["reason"]))))
+        reason = "; ".join(filter(None, (late, text_or_blank(row["reason"]))))
         cell = cell_label(cell_of(row))
         named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
         metrics = groups.setdefault((str(row["model"]), reason, next_step_for(row)), {})
@@ -131,7 +137,7 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
 def next_step_for(row: Mapping[Any, Any]) -> str:
     """Return the step that would turn an open comparison into a verdict, by its verdict and reason."""
     for name, step in _STEP_FOR_INPUT.items():
-        if text(row.get(f"basis_{name}")).startswith(("refuses", "indicates")):
+        if text_or_blank(row.get(f"basis_{name}")).startswith(("refuses", "indicates")):
             return step
     verdict, reason, needed = (
         str(row["verdict"]),
@@ -147,9 +153,9 @@ def next_step_for(row: Mapping[Any, Any]) -> str:
         return f"{_STEP_FOR_VERDICT[verdict]}{also}"
     if IN_FLIGHT in reason:
         return "a load generator that keeps up: processors of its own, or a lower level"
-    if verdict == words.INCONCLUSIVE and text(row.get("basis_errors")).startswith(
-        "qualifies"
-    ):
+    if verdict == words.INCONCLUSIVE and text_or_blank(
+        row.get("basis_errors")
+    ).startswith("qualifies"):
         return _ANSWERS
     if verdict == words.INCONCLUSIVE and words.MANY_FAILED not in reason:
         more = needed is not None and needed > row["runs"]
@@ -169,7 +175,7 @@ def _cause_removed(reason: str) -> str:
 
 def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     """Yield pairs of arms that have no verdict because the campaign does not declare them as contrasts."""
-    for names, models in undeclared(plan, measured).items():
+    for names, models in undeclared_pairs(plan, measured).items():
         one, other = map(_label, names)
         how = f"`contrasts: [[{', '.join(names)}]]` under `comparison`; nothing is measured again for it"
         yield [
