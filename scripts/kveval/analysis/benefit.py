@@ -99,7 +99,7 @@ class Basis:
     specification: Specification
     device_tokens: int
     levels: Mapping[int, Sequence[MeasuredLevel]]
-    fitted: FittedSpeed
+    speed: FittedSpeed
     copies: TierCopies
 
     @property
@@ -137,7 +137,7 @@ class Basis:
             for seen in measured
         ]
         draws: list[dict[float, Floats]] = []
-        for number, speed in enumerate(self.fitted.draws(_DRAWS)):
+        for number, speed in enumerate(self.speed.draws(_DRAWS)):
             tier, level_seen = (
                 self._tier(specification, number),
                 observed[number % len(observed)],

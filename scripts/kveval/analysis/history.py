@@ -212,7 +212,7 @@ def build_changes(series: Sequence[BuildSeries]) -> list[BuildChange]:
 
 
 def _change(series: BuildSeries, change: ChangePoint) -> BuildChange:
-    before, after = series.builds[change.at - 1], series.builds[change.at]
+    before, after = series.builds[change.index - 1], series.builds[change.index]
     difference = change.difference
     change_percent, low, high = (
         percent(each) for each in (difference.theta, *difference.interval(0.95))

@@ -16,14 +16,14 @@ import pandas as pd
 
 from kveval.analysis import checks
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey
-from kveval.analysis.estimators.correlations import CORRELATED, within_models
+from kveval.analysis.estimators.correlations import CORRELATED, correlations_by_model
 from kveval.analysis.levels.outcomes import (
     COLUMNS,
     Check,
     Outcome,
     checks_in,
-    judge,
     outcomes_of,
+    run_checks,
 )
 from kveval.analysis.levels.tables import LEVEL_CHECKS
 from kveval.analysis.statistics.averages import averages
@@ -72,23 +72,23 @@ def verdict_tables(
     peaks: pd.DataFrame,
     baselines: Mapping[str, str | None],
     settings: Comparison,
-    planned: Mapping[CellKey, int] | None = None,
+    requested_runs: Mapping[CellKey, int] | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Return comparison, contrasts, peak_comparison, averages and checks, by the names of their files.
 
     `complete` and `peaks`: complete_metrics.csv and peak_throughput_all.csv; `baselines`: scenario -> its baseline;
-    `planned`: cell -> the number of runs that the campaign asks for.
+    `requested_runs`: cell -> the number of runs that the campaign asks for.
     """
-    compared = compare_all(complete, baselines, settings, planned=planned)
+    compared = compare_all(complete, baselines, settings, requested_runs=requested_runs)
     means = averages(compared.baseline, settings.alpha)
-    related = within_models(complete, CORRELATED, THROUGHPUT)
+    related = correlations_by_model(complete, CORRELATED, THROUGHPUT)
     tables = checks.Tables(complete, peaks, *compared, means, related, settings.alpha)
     return {
         "comparison": compared.baseline,
         "contrasts": compared.contrasts,
         "peak_comparison": compared.peaks,
         "averages": means,
-        "checks": check_table(complete, judge(CHECKS["campaign"], tables)),
+        "checks": check_table(complete, run_checks(CHECKS["campaign"], tables)),
     }
 
 
@@ -104,7 +104,7 @@ def rules_of(name: str) -> str:
     return ";".join(rule for rule in RULES if rule in rules)
 
 
-def check_table(levels: pd.DataFrame, found: Sequence[Outcome] = ()) -> pd.DataFrame:
+def check_table(levels: pd.DataFrame, outcomes: Sequence[Outcome] = ()) -> pd.DataFrame:
     """Return checks.csv: a row for every outcome of a level, then those of the campaign's tables (no run, no level)."""
     rows: list[dict[str, Any]] = []
     for level in levels.to_dict("records"):
@@ -114,7 +114,7 @@ def check_table(levels: pd.DataFrame, found: Sequence[Outcome] = ()) -> pd.DataF
             key=lambda outcome: list(COLUMNS).index(outcome.severity),
         )
         rows += [{**place, **_row(outcome, outcome.message)} for outcome in by_severity]
-    for outcome in found:
+    for outcome in outcomes:
         cell = _CELL.fullmatch(outcome.where)
         place = (
             {}

@@ -68,7 +68,7 @@ def _without_verdict(
             steps.setdefault(next_step_for(row), []).append(name(cell_of(row)))
         elif row["verdict"] == words.WORSE_IDLE:
             steps.setdefault(_WHILE_IDLE, []).append(name(cell_of(row)))
-        elif words.of_idle_arm(row) and not row.get("replicate"):
+        elif words.is_of_idle_arm(row) and not row.get("replicate"):
             steps.setdefault(TO_BE_ACTIVE, []).append(name(cell_of(row)))
     for step, names in steps.items():
         yield f"For {_few(names)}: {step}."

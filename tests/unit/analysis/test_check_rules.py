@@ -26,11 +26,17 @@ from tests.unit.analysis.test_checks import level, steady
 from kveval.analysis import checks as checks_campaign
 from kveval.analysis.checks import Tables
 from kveval.analysis.levels import checks, checks_import, checks_run
-from kveval.analysis.levels.outcomes import Check, Outcome, checks_in, columns, judge
+from kveval.analysis.levels.outcomes import (
+    Check,
+    Outcome,
+    checks_in,
+    outcome_columns,
+    run_checks,
+)
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.statistics.averages import averages
 from kveval.analysis.system import checks as checks_system
-from kveval.analysis.system.checks import Reduced, Sampled
+from kveval.analysis.system.checks import SampledLevel, WindowMetrics
 from kveval.analysis.verdict_tables import (
     CHECKS,
     RULES,
@@ -119,7 +125,7 @@ def sent(late_s: float, strategy: str = "trace") -> checks.JudgedLevel:
     )
 
 
-def sampled(found: dict[str, Any] | None = None, **changes: Any) -> Sampled:
+def sampled(found: dict[str, Any] | None = None, **changes: Any) -> SampledLevel:
     """A level's system metrics that hold together: 6.4 requests run, half of the device's cache is in use."""
     row = level_row("m", "native-offload", 1, 8, 640.0) | {
         "server_generation_tok_s": 640.0
@@ -129,9 +135,9 @@ def sampled(found: dict[str, Any] | None = None, **changes: Any) -> Sampled:
         "requests_waiting": 1.0,
         "kv_cache_usage_percent": 45.0,
     }
-    return Sampled(
+    return SampledLevel(
         {**row, **changes},
-        Reduced({}, **{"samples": 120, "notes": [], **(found or {})}),
+        WindowMetrics({}, **{"samples": 120, "notes": [], **(found or {})}),
         30,
     )
 
@@ -547,16 +553,18 @@ def test_every_function_of_the_checks_modules_that_finds_something_is_entered_wi
 
 
 def test_a_sound_level_table_and_document_pass_everything() -> None:
-    assert judge(CHECKS["level"], replace(level(), run=run())) == []
-    assert judge(CHECKS["system"], sampled()) == []
-    assert {found.severity for found in judge(CHECKS["campaign"], tables())} <= {"note"}
+    assert run_checks(CHECKS["level"], replace(level(), run=run())) == []
+    assert run_checks(CHECKS["system"], sampled()) == []
+    assert {found.severity for found in run_checks(CHECKS["campaign"], tables())} <= {
+        "note"
+    }
     assert checks_document.judge_document(document()) == []
 
 
 def test_the_table_of_checks_names_place_rule_and_message() -> None:
     levels = levels_table(runs=1)
     odd = "+20 % | odd: x"
-    judged = columns(
+    judged = outcome_columns(
         [Outcome("few_tokens", "warn", "few"), Outcome("steadiness", "fail", odd)]
     )
     levels.loc[0, list(judged)] = list(judged.values())

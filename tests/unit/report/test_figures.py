@@ -16,7 +16,7 @@ from tests.support import synthetic_campaign as campaign
 from tests.support.synthetic import comparison_table, levels_table, peaks_table
 from tests.support.synthetic_value import with_goodput
 
-from kveval.analysis.cells import ArmSize, CellKey, by_size, rank_of
+from kveval.analysis.cells import ArmSize, CellKey, models_by_size, rank_of
 from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import tiers_of
 from kveval.report.data.style import arm_style
@@ -272,7 +272,11 @@ def test_models_stand_by_size_and_cells_in_their_fixed_order(data: FigureData) -
         "native-offload 10K",
         "native-offload 20K",
     ]
-    assert by_size(["unknown", "b", "a"], {"a": 7, "b": 7}) == ["a", "b", "unknown"]
+    assert models_by_size(["unknown", "b", "a"], {"a": 7, "b": 7}) == [
+        "a",
+        "b",
+        "unknown",
+    ]
 
 
 @pytest.mark.parametrize(

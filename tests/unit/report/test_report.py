@@ -17,7 +17,7 @@ from tests.support.synthetic import (
     runs,
 )
 
-from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import defect_sentences, footer, working_set
@@ -152,9 +152,9 @@ def test_failed_checks_are_listed_one_by_one() -> None:
     levels = levels_table()
     at = (levels["scenario"] == "idle") & (levels["level"] == 8) & (levels["run"] == 2)
     noted = Outcome("few_completions", "note", "few")
-    levels = levels.assign(**columns([noted]))
+    levels = levels.assign(**outcome_columns([noted]))
     message = "it rose by 40 %"
-    found = columns([Outcome("steadiness", "fail", message), noted])
+    found = outcome_columns([Outcome("steadiness", "fail", message), noted])
     levels.loc[at, list(found)] = list(found.values())
     facts = measured(levels)
     failed, others = check_tables(facts)

@@ -15,7 +15,7 @@ from tests.support.markdown import numbers
 
 from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import compare_all
@@ -336,7 +336,7 @@ def test_what_was_found_at_several_levels_of_a_run_is_said_once(
         & (levels["run"] == 2)
     )
     message = "every prompt is unique"
-    failed = columns([Outcome("no_reuse", "fail", message)])
+    failed = outcome_columns([Outcome("no_reuse", "fail", message)])
     levels.loc[at, list(failed)] = list(failed.values())
     failed, _ = check_tables(dataclasses.replace(measured, levels=levels))
     said = ", ".join(map(str, LEVELS))

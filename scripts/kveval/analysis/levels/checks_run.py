@@ -298,7 +298,7 @@ def tpot_definition(level: JudgedLevel) -> Iterator[Outcome]:
     waited = 1000 * (requests.column("last_token") - requests.column("start"))
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = (requests.column("tpot_ms") * tokens / waited)[
-            requests.status("completed") & (tokens > 0)
+            requests.has_status("completed") & (tokens > 0)
         ]
     known = ratios[np.isfinite(ratios)]
     if len(known) and abs(float(np.median(known)) - 1) > _TOLERANCE:

@@ -23,7 +23,7 @@ _COUNTERS = (
 
 
 @dataclass(frozen=True)
-class Served:
+class RequestMeans:
     """Means over a cell's requests at a level, over its runs; NaN for what is not known."""
 
     ttft_s: float
@@ -43,7 +43,7 @@ class Served:
         return _ratio(self.computed_tokens, self.ttft_s)
 
 
-def served(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> Served:
+def request_means(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> RequestMeans:
     """Return the means over these runs of one cell at a level; `rows`: the level's rows of complete_metrics.csv.
 
     The counters are divided among requests by their prompts' share of the tokens looked up in the device's cache.
@@ -60,7 +60,7 @@ def served(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> Served:
     prompt_tokens, ttft_ms = (
         _mean(rows, name) for name in ("request_prompt_tokens", "ttft_ms_mean")
     )
-    return Served(
+    return RequestMeans(
         ttft_s=ttft_ms / 1000,
         computed_tokens=prompt_tokens * _ratio(asked - found, asked),
         loaded_tokens=prompt_tokens
@@ -92,7 +92,7 @@ def copy_gb_s(runs: Sequence[Run]) -> float:
     return sum(rates) / len(rates) if rates else math.nan
 
 
-def overhead_s(arm: Served, baseline: Served) -> float:
+def overhead_s(arm: RequestMeans, baseline: RequestMeans) -> float:
     """Return the part of an arm's TTFT that is neither computing nor copying, seconds, at least 0.
 
     Computing is assumed to be as fast as in the baseline. Both sides must be levels with one request at a time.

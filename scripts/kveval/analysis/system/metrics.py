@@ -16,10 +16,10 @@ import pandas as pd
 from pydantic import ValidationError
 
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, judge
+from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, run_checks
 from kveval.analysis.system import checks
-from kveval.analysis.system.checks import Reduced
-from kveval.analysis.system.windows import CounterSeries, Gauge, Window, selected
+from kveval.analysis.system.checks import WindowMetrics
+from kveval.analysis.system.windows import CounterSeries, Gauge, Window, select_series
 from kveval.campaign.catalogue import Metric, MetricSource, name_for
 from kveval.campaign.servers.registry import recorded_as
 from kveval.host.errors import Failure
@@ -110,7 +110,7 @@ class SystemRecording:
         self.samples, self._archive = samples_of(parquet, wanted)
         self._counters: dict[tuple[str, str | None, str | None], CounterSeries] = {}
 
-    def reduce(self, window: Window, least: int = MIN_SAMPLES) -> Reduced:
+    def reduce(self, window: Window, least: int = MIN_SAMPLES) -> WindowMetrics:
         """Reduce every metric over a closed window (ns since 1970, UTC); NaN with fewer than `least` samples of it."""
         values: dict[str, float] = dict.fromkeys(self._metrics, np.nan)
         breakdown = {
@@ -164,7 +164,7 @@ class SystemRecording:
         if found["absent"]:
             notes.insert(0, f"not recorded: {', '.join(found['absent'])}")
         lists = {name: tuple(keys) for name, keys in found.items()}
-        return Reduced(values, max(counts), notes, breakdown, **lists)
+        return WindowMetrics(values, max(counts), notes, breakdown, **lists)
 
     def value(self, key: str, window: Window) -> float:
         """Return a metric over a part of a window, from at least two samples; NaN where it has no value."""
@@ -202,7 +202,7 @@ class SystemRecording:
             )
         key = (name, source.entry.select, source.entry.omit)
         if key not in self._counters:
-            keep = selected(samples.names, source.entry.select, source.entry.omit)
+            keep = select_series(samples.names, source.entry.select, source.entry.omit)
             self._counters[key] = CounterSeries(
                 samples, keep, self._archive.start_ns or 0, self._archive.marks_ns
             )
@@ -307,7 +307,9 @@ class _Reader:
         samples = self.recording.samples[name]
         return Gauge(
             samples,
-            selected(samples.names, self.source.entry.select, self.source.entry.omit),
+            select_series(
+                samples.names, self.source.entry.select, self.source.entry.omit
+            ),
         )
 
     def _gauge(self) -> tuple[float, int]:
@@ -426,7 +428,9 @@ def with_system_metrics(
                 for key, metric in metrics.items()
                 if metric.breakdown
             }
-            reduced = Reduced(dict.fromkeys(metrics, np.nan), 0, [NO_WINDOW], breakdown)
+            reduced = WindowMetrics(
+                dict.fromkeys(metrics, np.nan), 0, [NO_WINDOW], breakdown
+            )
             drift = dict.fromkeys(checks.HIT_RATIO_DRIFT, np.nan)
             outcomes.append([])
         else:
@@ -438,11 +442,11 @@ def with_system_metrics(
             )
             reduced = opened.reduce(window, min_samples)
             drift = checks.hit_ratio_drift(opened.value, window, level)
-            sampled = checks.Sampled(
+            sampled = checks.SampledLevel(
                 {**level, **reduced.values, **drift}, reduced, min_samples
             )
-            outcomes.append(judge(SYSTEM_CHECKS, sampled))
-            reduced.values.update(dict.fromkeys(sampled.impossible(), np.nan))
+            outcomes.append(run_checks(SYSTEM_CHECKS, sampled))
+            reduced.values.update(dict.fromkeys(sampled.impossible_columns(), np.nan))
         notes = " | ".join(reduced.notes)
         rows.append(
             {

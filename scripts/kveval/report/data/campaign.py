@@ -16,8 +16,8 @@ from kveval.analysis.cells import (
     THROUGHPUT,
     ArmSize,
     CellKey,
-    by_size,
     common_level,
+    models_by_size,
     rank_of,
 )
 from kveval.analysis.levels.pilot import Pilot
@@ -72,7 +72,7 @@ class ReportPlan:
     @property
     def models_by_size(self) -> list[str]:
         """The models in the order of every table and figure."""
-        return by_size([cell[0] for cell in self.cells], self.parameters)
+        return models_by_size([cell[0] for cell in self.cells], self.parameters)
 
     def cells_of(self, model: str) -> list[CellKey]:
         """The campaign's cells of a model, in the order of every table and figure."""

@@ -15,8 +15,8 @@ from kveval.analysis.cells import (
     CellKey,
     cell_named,
     cell_of,
+    parse_runs,
     path_of,
-    runs_named,
 )
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdicts as words
@@ -103,7 +103,7 @@ def _value(measured: Measured, row: Mapping[Any, Any], cell: CellKey, side: str)
     at, mean = measured.levels_of(cell, row["level"]), row.get(f"{side}mean")
     if mean is None or not math.isfinite(mean):
         return numerals.mean_of(list(at[row["metric"]]))
-    kept = at[at["run"].isin(runs_named(row[f"{side}runs_kept"]))]
+    kept = at[at["run"].isin(parse_runs(row[f"{side}runs_kept"]))]
     return numerals.rounded_mean(mean, list(kept[row["metric"]]))
 
 

@@ -10,7 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import ArmSize, CellKey, by_size, common_level, rank_of
+from kveval.analysis.cells import (
+    ArmSize,
+    CellKey,
+    common_level,
+    models_by_size,
+    rank_of,
+)
 from kveval.report.data.campaign import rows_of
 from kveval.report.data.level_units import STREAMS, LevelUnit
 from kveval.report.data.run_facts import Tiers
@@ -50,7 +56,7 @@ class FigureData:
     @cached_property
     def models(self) -> list[str]:
         """The models by size."""
-        return by_size(list(self.levels["model"]), self.parameters)
+        return models_by_size(list(self.levels["model"]), self.parameters)
 
     @cached_property
     def cells(self) -> list[ArmSize]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, runs_named
+from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, parse_runs
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import (
     Measured,
@@ -157,7 +157,7 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
         **{name: _number(row[name]) for name in ("interval_percent", "p_holm")},
         **{name: _number(row.get(name)) for name in ("mean", "baseline_mean")},
         **{
-            name: runs_named(row.get(name))
+            name: parse_runs(row.get(name))
             for name in ("runs_kept", "baseline_runs_kept")
         },
         **{name: _whole(row[name]) for name in ("level", "runs", "runs_to_resolve")},

@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from kveval.analysis.cells import ArmSize
-from kveval.analysis.estimators.correlations import recorded
+from kveval.analysis.estimators.correlations import recorded_columns
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.report.data.figures import FigureData
 
@@ -342,7 +342,7 @@ def lines_over_levels(
     limits: tuple[float, float] | None = None,
 ) -> Figure:
     """One row of panels per recorded quantity, one column per model; a single quantity wraps to two columns."""
-    shown = recorded(data.levels, list(columns))
+    shown = recorded_columns(data.levels, list(columns))
     if not shown:
         raise NothingToDraw(not_recorded_message(columns))
     known = data.levels[data.levels[shown].notna().any(axis=1)]

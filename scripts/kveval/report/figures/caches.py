@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from kveval.analysis.cells import ArmSize, CellKey, blocks_label
-from kveval.analysis.estimators.correlations import recorded
+from kveval.analysis.estimators.correlations import recorded_columns
 from kveval.analysis.reuse import ServedShare, read_curve, served_shares
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.campaign.types import BLOCK_TOKENS
@@ -63,9 +63,9 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
     """
     activity = tier_activity(data.runs)
     counted = bool(activity["device_hit_percent"].notna().any())
-    if not counted and not recorded(data.levels, ["prefix_cache_hit_percent"]):
+    if not counted and not recorded_columns(data.levels, ["prefix_cache_hit_percent"]):
         raise NothingToDraw("neither counted nor recorded: hits of the prefix cache")
-    shares = _shares(activity, data.levels, counted=counted)
+    shares = _shares(activity, data.levels, clues=counted)
     handles = [
         Patch(**style, label=name)
         for name, style in _SOURCES.items()
@@ -234,7 +234,7 @@ def _counted_shares(
         half = None if np.isnan(one.half_width) else one.half_width
         axes.errorbar(
             one.tier_blocks,
-            one.served,
+            one.measured,
             yerr=half,
             capsize=3,
             zorder=3,

@@ -65,7 +65,7 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
         color=colour,
     )
     changes = series.changes
-    bounds = [0, *(change.at for change in changes), len(means)]
+    bounds = [0, *(change.index for change in changes), len(means)]
     for start, end in itertools.pairwise(bounds):
         level = float(np.exp(np.log(means[start:end]).mean()))
         axes.hlines(level, start - 0.5, end - 0.5, color=GREY, linewidth=1.6)
@@ -76,13 +76,13 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
             if (theta > 0) == HIGHER_IS_BETTER.get(series.metric, True)
             else _WORSE
         )
-        # A change at `at` happened between the builds at - 1 and at.
+        # A change at an index happened between the build before it and the build there.
         axes.axvspan(
             change.earliest - 1, change.latest, color=shade, alpha=0.3, linewidth=0
         )
         axes.annotate(
-            f"{percent(theta):+.1f} %\n{series.builds[change.at].label}",
-            (change.at, 1),
+            f"{percent(theta):+.1f} %\n{series.builds[change.index].label}",
+            (change.index, 1),
             xycoords=("data", "axes fraction"),
             xytext=(3, -2),
             textcoords="offset points",

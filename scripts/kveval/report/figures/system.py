@@ -9,7 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.estimators.correlations import CORRELATED, recorded, within_models
+from kveval.analysis.estimators.correlations import (
+    CORRELATED,
+    correlations_by_model,
+    recorded_columns,
+)
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
     NothingToDraw,
@@ -65,7 +69,7 @@ def pcp_memory_usage(data: FigureData) -> Figure:
 def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
     """Throughput against the utilisation of the device: a point per cell and level, a panel per model."""
     column, label = _DEVICE[data.device]
-    if not recorded(data.levels, [column]):
+    if not recorded_columns(data.levels, [column]):
         raise NothingToDraw(not_recorded_message([column]))
     figure, shown = model_panels(data, 2.6, legend=data.cells)
     for panel in shown:
@@ -95,7 +99,7 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
 
 def pcp_correlation_heatmap(data: FigureData) -> Figure:
     """Correlation of system metrics with throughput at equal concurrency, within each model, with interval and n."""
-    table = within_models(data.levels, CORRELATED, THROUGHPUT)
+    table = correlations_by_model(data.levels, CORRELATED, THROUGHPUT)
     found = {(row["x"], row["model"]): row for row in table.to_dict("records")}
     metrics = list(dict.fromkeys(table["x"]))
     if not metrics:

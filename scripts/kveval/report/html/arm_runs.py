@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, runs_named
+from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, parse_runs
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
@@ -111,7 +111,7 @@ def _values(
     metric, at, kept = (
         str(row["metric"]),
         measured.levels_of(cell, row["level"]),
-        runs_named(row.get(kept_column)),
+        parse_runs(row.get(kept_column)),
     )
     known = dict(zip(at["run"], at[metric], strict=True)) if metric in at else {}
     found = []

@@ -213,7 +213,7 @@ def _goodput(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Sectio
         else ""
     )
     said = [
-        f"Limits: {goodput.in_words(plan.goodput)}.",
+        f"Limits: {goodput.limits_text(plan.goodput)}.",
         UNITS[plan.goodput["of"]],
         CUT_OFF,
         sent,

@@ -9,11 +9,11 @@ import pandas as pd
 
 from kveval.analysis.cells import CellKey, blocks_label
 from kveval.analysis.system.ceilings import (
-    Served,
+    RequestMeans,
     break_even_tokens,
     copy_gb_s,
     overhead_s,
-    served,
+    request_means,
 )
 from kveval.analysis.system.tier_activity import COLUMNS
 from kveval.campaign.sizing import GIB
@@ -293,14 +293,16 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     return Table(header, rows, frozenset(range(1, len(header)))).without_blank_columns()
 
 
-def _served(measured: Measured, cells: Sequence[CellKey], level: int) -> Served:
+def _served(measured: Measured, cells: Sequence[CellKey], level: int) -> RequestMeans:
     """Return the means over these cells' runs at a level."""
     runs = [run for cell in cells for run in measured.runs_of(cell)]
     rows = [measured.levels_of(cell, level) for cell in cells if measured.runs_of(cell)]
-    return served(runs, pd.concat(rows) if rows else pd.DataFrame(), level)
+    return request_means(runs, pd.concat(rows) if rows else pd.DataFrame(), level)
 
 
-def _values(arm: Served, without: Served, ceiling: float, *, alone: bool) -> list[str]:
+def _values(
+    arm: RequestMeans, without: RequestMeans, ceiling: float, *, alone: bool
+) -> list[str]:
     prefill_tok_s, besides = (
         (without.prefill_tok_s, overhead_s(arm, without))
         if alone

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kveval.analysis.cells import ArmSize, by_size, cell_of
+from kveval.analysis.cells import ArmSize, cell_of, models_by_size
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import (
@@ -91,7 +91,7 @@ def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) ->
         *_undeclared(plan, measured),
         *_scope(plan, measured),
     ]
-    models = by_size(list(measured.levels["model"]), plan.parameters)
+    models = models_by_size(list(measured.levels["model"]), plan.parameters)
     for name, reason in empty.items():
         figure = find_figure(name, models)
         rows.append(

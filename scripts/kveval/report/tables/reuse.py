@@ -58,7 +58,7 @@ def likely_cause(share: ServedShare) -> str:
 
 
 def _counted(share: ServedShare) -> Iterator[str]:
-    counted = share.counted
+    counted = share.clues
     if counted["preempted"] > 0:
         yield f"{counted['preempted']:,.0f} preempted requests, which looked up their tokens again"
     if counted["failed"] > 0:
@@ -75,7 +75,7 @@ def _counted(share: ServedShare) -> Iterator[str]:
         yield f"few requests: each is {counted['one_request_points']:.1f} points"
     if abs(counted["asked_percent"] - 100) > _SAME_TOKENS:
         yield f"the caches were asked for {counted['asked_percent']:.0f} % of the tokens sent"
-    if share.varied:
+    if share.lengths_vary:
         yield "lengths vary, and the computation uses their means"
 
 
@@ -93,12 +93,12 @@ def _difference(share: ServedShare) -> str:
 
 _COLUMNS: Mapping[str, Callable[[ServedShare], str]] = {
     "device, computed %": lambda one: f"{one.device_predicted:.1f}",
-    "device, found %": lambda one: f"{one.device:.1f}",
+    "device, found %": lambda one: f"{one.device_measured:.1f}",
     "device and tier, computed %": lambda one: (
         _range(*one.predicted) if one.tier_blocks else ""
     ),
     "device and tier, found %": lambda one: (
-        f"{one.served:.1f}" if one.tier_blocks else ""
+        f"{one.measured:.1f}" if one.tier_blocks else ""
     ),
     "found minus computed, points": _difference,
 }

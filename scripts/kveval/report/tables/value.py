@@ -10,7 +10,7 @@ import pandas as pd
 
 from kveval.analysis.cells import CellKey, cell_named, cell_of, kept_runs
 from kveval.analysis.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
-from kveval.analysis.levels.goodput import GOODPUT, in_words
+from kveval.analysis.levels.goodput import GOODPUT, limits_text
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
@@ -157,7 +157,7 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
         if row["model"] == model and row["baseline"]
     ]
     within, counted = (
-        f"Within the limits ({in_words(plan.goodput)})",
+        f"Within the limits ({limits_text(plan.goodput)})",
         plan.goodput["of"],
     )
     better = [row for row in rows if row["verdict"] == words.BETTER]
