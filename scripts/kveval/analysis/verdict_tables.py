@@ -1,9 +1,9 @@
 """The campaign's verdicts as tables, the rules that keep a report from known mistakes, and the checks of the rules.
 
 Each rule prevents mistakes that published evaluations of KV-cache offload made. A check is a pure function, marked
-`@check(RULES)`, of a level (`levels.checks`, `levels.checks_run`, `levels.checks_import`), of a level's system metrics
-(`system.checks`) or of the campaign's tables (`checks`). Tests of the report's template check the report's own
-sentences. docs/comparisons.md lists all.
+`@check(RULES)`, of a level (`levels.checks_level`, `levels.checks_run`, `levels.checks_import`), of a level's system
+metrics (`system.checks_system`) or of the campaign's tables (`checks_campaign`). Tests of the report's template check
+the report's own sentences. docs/comparisons.md lists all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis import checks
+from kveval.analysis import checks_campaign
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey
 from kveval.analysis.estimators.correlations import CORRELATED, correlations_by_model
 from kveval.analysis.levels.outcomes import (
@@ -59,7 +59,7 @@ RULES: Mapping[str, str] = {
 CHECKS: Mapping[str, tuple[Check, ...]] = {
     "level": LEVEL_CHECKS,
     "system": SYSTEM_CHECKS,
-    "campaign": checks_in(checks),
+    "campaign": checks_in(checks_campaign),
 }
 """What is checked -> all functions that are marked as its checks, each with the rules that it enforces."""
 
@@ -82,7 +82,9 @@ def verdict_tables(
     compared = compare_all(complete, baselines, settings, requested_runs=requested_runs)
     means = averages(compared.baseline, settings.alpha)
     related = correlations_by_model(complete, CORRELATED, THROUGHPUT)
-    tables = checks.Tables(complete, peaks, *compared, means, related, settings.alpha)
+    tables = checks_campaign.Tables(
+        complete, peaks, *compared, means, related, settings.alpha
+    )
     return {
         "comparison": compared.baseline,
         "contrasts": compared.contrasts,

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from tests.support.synthetic import level_row, run_description
 
-from kveval.analysis.levels import checks
+from kveval.analysis.levels import checks_level
 from kveval.analysis.levels.noise import rate_drift
 from kveval.analysis.levels.outcomes import (
     Outcome,
@@ -25,7 +25,9 @@ from kveval.load.reports import LevelReport, RequestRecord
 from kveval.store.run_file import IMPORTED, Change, LevelRun, Run
 
 
-def level(rate: float = 640.0, streams: int = 8, **changes: Any) -> checks.JudgedLevel:
+def level(
+    rate: float = 640.0, streams: int = 8, **changes: Any
+) -> checks_level.JudgedLevel:
     """A level that passes every check: 120 s at a constant rate."""
     row = level_row("m", "native-offload", 1, streams, rate)
     row |= {
@@ -44,7 +46,7 @@ def level(rate: float = 640.0, streams: int = 8, **changes: Any) -> checks.Judge
         f"{name}_ms_mean": row[f"{name}_ms_p50"]
         for name in ("ttft", "tpot", "itl", "e2e")
     }
-    return checks.JudgedLevel(
+    return checks_level.JudgedLevel(
         row={**row, **changes},
         run=msgspec.convert(run_description("m", "native-offload", 1, 1), Run),
         entry=LevelRun(
@@ -77,7 +79,7 @@ def steady(rate: float, seconds: float, late: float = 1.0) -> Requests:
     return Requests(records)
 
 
-def found(judged: checks.JudgedLevel) -> dict[str, str]:
+def found(judged: checks_level.JudgedLevel) -> dict[str, str]:
     return {
         outcome.name: outcome.severity for outcome in run_checks(LEVEL_CHECKS, judged)
     }
@@ -172,7 +174,7 @@ def test_what_warm_up_was_asked_for_is_not_known_of_imports() -> None:
     )
 
 
-def of_engine(engine: str, **workload: Any) -> checks.JudgedLevel:
+def of_engine(engine: str, **workload: Any) -> checks_level.JudgedLevel:
     good = level()
     description = run_description("m", "native-offload", 1, 1)
     description["specification"]["workload"] |= workload
@@ -286,7 +288,7 @@ def open_loop(
     strategy: str = "poisson",
     asked: int = 600,
     **changes: Any,
-) -> checks.JudgedLevel:
+) -> checks_level.JudgedLevel:
     """A level of `asked` requests a minute, answered as fast as they come: 10/s with 8 in flight."""
     closed = level(**changes)
     run = msgspec.convert(run_description("m", "native-offload", 1, 1), Run)

@@ -23,7 +23,7 @@ from tests.unit.pcp.test_archive_writer import (
 )
 
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
-from kveval.analysis.system.checks import WindowMetrics
+from kveval.analysis.system.checks_system import WindowMetrics
 from kveval.analysis.system.metrics import (
     NO_WINDOW,
     MetricsError,

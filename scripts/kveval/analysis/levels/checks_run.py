@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
-from kveval.analysis.levels.checks import JudgedLevel
+from kveval.analysis.levels.checks_level import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.campaign import sizing
 from kveval.campaign.servers.registry import (

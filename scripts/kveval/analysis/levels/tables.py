@@ -11,12 +11,12 @@ import pandas as pd
 from kveval.analysis.cells import KEYS
 from kveval.analysis.levels import (
     aggregates,
-    checks,
     checks_import,
+    checks_level,
     checks_run,
     records,
 )
-from kveval.analysis.levels.checks import JudgedLevel
+from kveval.analysis.levels.checks_level import JudgedLevel
 from kveval.analysis.levels.configuration import (
     arm_settings,
     declared_work,
@@ -45,7 +45,7 @@ from kveval.load.reports.reading import read_report
 from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, renamed
 
-LEVEL_CHECKS = checks_in(checks, checks_import, checks_run)
+LEVEL_CHECKS = checks_in(checks_level, checks_import, checks_run)
 # The warm-up that the generator cut off may be this much too short, since requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
 # A tier that served a smaller share of the prompt tokens has no measurable effect.

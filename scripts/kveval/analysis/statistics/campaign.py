@@ -17,7 +17,7 @@ import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_of, partner
 from kveval.analysis.estimators.intervals import Contrast
-from kveval.analysis.levels.checks import STARVED
+from kveval.analysis.levels.checks_level import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.outcomes import MESSAGES
 from kveval.analysis.statistics import limits_met

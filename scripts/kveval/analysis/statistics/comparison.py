@@ -13,7 +13,7 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, ArmSize, CellKey
 from kveval.analysis.estimators.intervals import Contrast
-from kveval.analysis.levels.checks import STARVED, completed, errors
+from kveval.analysis.levels.checks_level import STARVED, completed, errors
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import latencies_needed
 from kveval.analysis.levels.outcomes import (

@@ -16,7 +16,7 @@ from kveval.analysis.estimators.intervals import (
     percent,
     welch,
 )
-from kveval.analysis.estimators.planning import parity_power, runs_to_resolve
+from kveval.analysis.estimators.power import parity_power, runs_to_resolve
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics.comparison import (
     CellRows,

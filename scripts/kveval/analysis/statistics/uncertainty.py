@@ -14,7 +14,7 @@ import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import Contrast
-from kveval.analysis.levels.checks import STARVED
+from kveval.analysis.levels.checks_level import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import is_unsteady
 from kveval.analysis.statistics.evidence import Rows, number, numbers

@@ -17,15 +17,15 @@ from pydantic import ValidationError
 
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, run_checks
-from kveval.analysis.system import checks
-from kveval.analysis.system.checks import WindowMetrics
+from kveval.analysis.system import checks_system
+from kveval.analysis.system.checks_system import WindowMetrics
 from kveval.analysis.system.windows import CounterSeries, Gauge, Window, select_series
 from kveval.campaign.catalogue import Metric, MetricSource, name_for
 from kveval.campaign.servers.registry import recorded_as
 from kveval.host.errors import Failure
 from kveval.pcp.parquet.reading import samples_of
 
-SYSTEM_CHECKS = checks_in(checks)
+SYSTEM_CHECKS = checks_in(checks_system)
 # The fewest samples that describe a window.
 MIN_SAMPLES = 30
 _FEWEST_SAMPLES = 2
@@ -431,7 +431,7 @@ def with_system_metrics(
             reduced = WindowMetrics(
                 dict.fromkeys(metrics, np.nan), 0, [NO_WINDOW], breakdown
             )
-            drift = dict.fromkeys(checks.HIT_RATIO_DRIFT, np.nan)
+            drift = dict.fromkeys(checks_system.HIT_RATIO_DRIFT, np.nan)
             outcomes.append([])
         else:
             offset = level.get("clock_offset_s", 0.0)
@@ -441,8 +441,8 @@ def with_system_metrics(
                 level["window_end"].value + shift,
             )
             reduced = opened.reduce(window, min_samples)
-            drift = checks.hit_ratio_drift(opened.value, window, level)
-            sampled = checks.SampledLevel(
+            drift = checks_system.hit_ratio_drift(opened.value, window, level)
+            sampled = checks_system.SampledLevel(
                 {**level, **reduced.values, **drift}, reduced, min_samples
             )
             outcomes.append(run_checks(SYSTEM_CHECKS, sampled))
