@@ -14,7 +14,7 @@ from kveval.analysis.statistics.comparison import SINGLE, ComparedCell, idle_rea
 from kveval.analysis.statistics.estimates import add_runs_needed, show_interval
 from kveval.analysis.statistics.evidence import Evidence, evidence_columns
 from kveval.analysis.statistics.inputs import tier_gain
-from kveval.load.enough import MOST_FAILED
+from kveval.load.sample_sizes import MOST_FAILED
 
 BETTER, WORSE, PARITY, INCONCLUSIVE = "better", "worse", "parity", "inconclusive"
 WORSE_IDLE, IDLE = "worse although idle", "idle, cost bounded"
