@@ -20,7 +20,7 @@ from kveval.curve.cells import (
     worst_order_is_assumed,
 )
 from kveval.load import levels as workloads
-from kveval.report.figures.draw import write_alone
+from kveval.report.figures.draw import write_single_figure
 from kveval.report.figures.reuse import CurvePanel, draw_curves
 from kveval.workflow.planning.curves import (
     LevelBenefits,
@@ -69,7 +69,7 @@ def write_curve_files(config: Config, store: Path, table: Path, figure: Path) ->
                 )
                 writer.writerow((*row, *predicted))
     panels = [curve_panel(config, one) for one in curves]
-    write_alone(
+    write_single_figure(
         "What does a tier of each size serve?", lambda: draw_curves(panels), figure
     )
     notes = [benefit_lines(config, *both) for both in zip(curves, bought, strict=True)]
@@ -91,7 +91,7 @@ def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
         title=f"{curves.model}, {curves.level} {unit}",
         curve=found.tier or found.device,
         device=found.device_hit_share,
-        asked=[cell.cpu_blocks for cell in curves.cells if cell.cpu_blocks],
+        campaign_sizes=[cell.cpu_blocks for cell in curves.cells if cell.cpu_blocks],
     )
 
 
@@ -267,7 +267,7 @@ def _ranged(interval: Interval, form: str) -> str:
 
 
 def _grounds(basis: Basis, tier: Specification) -> Iterator[str]:
-    speed, runs = basis.fitted.best, basis.runs
+    speed, runs = basis.speed.best, basis.runs
     prompt = round(
         np.mean(
             [seen.prompt_tokens for levels in basis.levels.values() for seen in levels]
