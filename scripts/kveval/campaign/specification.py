@@ -191,12 +191,12 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def _encoded(value: Any) -> Any:
-    """What msgspec does not encode itself, as JSON has it."""
+    """Return as JSON has it a value that msgspec does not encode itself."""
     return value.to_json() if isinstance(value, Workload) else value.model_dump()
 
 
 def _decoded(kind: type, value: Any) -> Any:
-    """What msgspec does not decode itself, from JSON. Raises ValueError."""
+    """Return from JSON a value that msgspec does not decode itself. Raises ValueError."""
     if kind is not Workload:
         return Geometry.model_validate(value)
     try:

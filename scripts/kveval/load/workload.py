@@ -303,7 +303,7 @@ class Workload(Strict):
 
     @cached_property
     def definition(self) -> "Workload":
-        """What defines a measurement: the load without its title, and with a trace's content in place of its path.
+        """The load that defines a measurement: without its title, with the content of a trace in place of its path.
 
         Raises TraceError if a trace cannot be read or is too short for the levels.
         """
@@ -439,7 +439,7 @@ def workload_of(stored: Mapping[str, Any]) -> Workload:
 
 @cache
 def _readers() -> dict[str, TypeAdapter[Any]]:
-    """What reads each value of a stored workload: the field's type without its bounds."""
+    """Return a reader of each value of a stored workload: by the field's type, without its bounds."""
     fields = Workload.model_fields.items()
     declared: dict[str, Any] = {name: field.annotation for name, field in fields}
     return {
