@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(workflow.snakefile).resolve().parents[1] / "scripts"))
+# Before an installed kveval: jobs run this checkout, and what plans them must be the same code.
+sys.path.insert(0, str(Path(workflow.snakefile).resolve().parents[1] / "scripts"))
 
 from kveval.campaign.problems import ConfigError
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
