@@ -8,9 +8,8 @@ READ_ANEW = {
     "catalogues": local(ancient(CATALOGUES)),
 }
 SEARCHES = PLAN.config.searches
-# Snakemake does not record parameters that are functions of `input`, so `campaign` is one: a further cell is no reason
-# to measure the others again. Where a pilot searches the levels, the id is one too, and `definition` triggers reruns.
-CAMPAIGN_JSON = json.dumps(VALUES, default=str)
+# Snakemake does not record parameters that are functions of `input`. Where a pilot searches the levels, the id is one,
+# and `definition` triggers reruns.
 SEARCHED_PARAMS = {
     "levels": PLAN.levels_option,
     "definition": PLAN.measurement,
@@ -41,7 +40,7 @@ rule benchmark:
         measurement_slot=1,
     params:
         **(SEARCHED_PARAMS if SEARCHES else {}),
-        campaign=lambda wildcards, input: CAMPAIGN_JSON,
+        campaign=campaign_of_jobs,
         measurement=PLAN.searched_measurement if SEARCHES else PLAN.measurement,
         run="{run}",
         doing=doing("Measuring"),

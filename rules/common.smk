@@ -16,9 +16,11 @@ from kveval.report.files import APPENDICES
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.campaign_source import BISECTING, CHECKING, PRUNING, SITE
 from kveval.workflow.campaign_source import (
+    campaign_file,
     campaign_source,
     complete_values,
     history_folders,
+    write_campaign,
 )
 from kveval.workflow.console import (
     after_failures,
@@ -72,6 +74,8 @@ PLAN = WorkflowPlan.of(
     jobs_share_folder=INVOCATION.shared_folder,
 )
 CAMPAIGN = PLAN.config.campaign
+# Written before the first job starts.
+CAMPAIGN_FILE = campaign_file(VALUES)
 RESULTS, LOGS = PLAN.results, PLAN.logs
 # {so_far} is empty, or the folder of a report on the runs that exist: the same rules with fewer runs.
 MEASURED_CELL = f"{RESULTS}/{{model}}/{{scenario}}/{{cpu_blocks}}"
@@ -98,6 +102,14 @@ MB_FOR_ALL, MINUTES_FOR_ALL = growing(800, 0.7, len(PLAN.runs)), growing(
 wildcard_constraints:
     **PLAN.config.wildcard_constraints,
     so_far=f"({SO_FAR})?",
+
+
+def campaign_of_jobs(wildcards, input):
+    """Return the parameter with the campaign's file, which no job depends on: a further cell measures no other again.
+
+    Snakemake does not record parameters that are functions of `input`.
+    """
+    return CAMPAIGN_FILE
 
 
 def doing(verb):
@@ -140,6 +152,7 @@ onstart:
         require_seen_jobs(SlurmPolling.of(workflow), warn=logger.warning)
     except UnseenJobs as error:
         raise WorkflowError(str(error))
+    write_campaign(VALUES)
     before(PLAN, Asked.of(workflow), warn=logger.warning)
 
 

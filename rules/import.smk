@@ -37,7 +37,7 @@ rule list_imports:
         mem_mb=MB_FOR_ALL,
         runtime=MINUTES_FOR_ALL,
     params:
-        campaign=VALUES,
+        campaign=str(CAMPAIGN_FILE),
         catalogues=CATALOGUES,
         index=IMPORT_INDEX,
         # Identifies all results that were found, so that a change of those without a run also reruns this rule.

@@ -13,7 +13,7 @@ use rule benchmark as pilot with:
     # Everything else waits for it.
     priority: 1_000_000_000
     params:
-        campaign=lambda wildcards, input: CAMPAIGN_JSON,
+        campaign=campaign_of_jobs,
         measurement=PLAN.pilot_measurement,
         run=1,
         levels="--pilot",

@@ -5,7 +5,6 @@ asked to stop.
 """
 
 import argparse
-import json
 import sys
 import traceback
 from pathlib import Path
@@ -33,9 +32,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--campaign",
-        type=json.loads,
+        type=Path,
         required=True,
-        help="the campaign's complete values, as JSON",
+        help="the campaign's file, complete",
     )
     parser.add_argument(
         "--catalogues",
