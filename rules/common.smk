@@ -17,11 +17,11 @@ from kveval.report.figures.names import FAMILIES, figure_names, find_figure
 from kveval.report.files import APPENDICES
 from kveval.workflow.campaign_source import BISECTING, CHECKING, PRUNING, SITE
 from kveval.workflow.campaign_source import (
-    campaign_file,
+    resolved_campaign_file,
     campaign_source,
     complete_values,
     history_folders,
-    write_campaign,
+    write_resolved_campaign,
 )
 from kveval.workflow.code_digest import code_behind
 from kveval.workflow.console import (
@@ -85,7 +85,7 @@ except Failure as error:
 RUNS = Runs.of(CONFIG, Path(IMPORT_INDEX), jobs_share_folder=INVOCATION.shared_folder)
 CAMPAIGN = CONFIG.campaign
 # Written before the first job starts.
-CAMPAIGN_FILE = campaign_file(VALUES)
+CAMPAIGN_FILE = resolved_campaign_file(VALUES)
 RESULTS, LOGS = CAMPAIGN.results, f"logs/{CAMPAIGN.name}"
 # {so_far} is empty, or the folder of a report on the runs that exist: the same rules with fewer runs.
 MEASURED_CELL = f"{RESULTS}/{{model}}/{{scenario}}/{{cpu_blocks}}"
@@ -122,7 +122,7 @@ onstart:
         require_seen_jobs(SlurmPolling.of(workflow), warn=logger.warning)
     except UnseenJobs as error:
         raise WorkflowError(str(error))
-    write_campaign(VALUES)
+    write_resolved_campaign(VALUES)
     before(RUNS, RequestedJobs.of(workflow), warn=logger.warning)
 
 

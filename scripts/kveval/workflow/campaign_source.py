@@ -1,7 +1,7 @@
 """The campaign that is meant by files and values, as Snakemake or a command was given them, and the file of it for jobs.
 
 Whoever needs a campaign has it from here: `campaign_source` says what was meant, and a job reads what that came to from
-a file of its own (`campaign_file`), with the same `load_config` as everything else.
+a file of its own (`resolved_campaign_file`), with the same `load_config` as everything else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from snakemake.utils import update_config
 
-from kveval.campaign.campaign import Campaign
+from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.config import Config
 from kveval.campaign.inheritance import ADDED, EXTENDS, campaign_values, with_site
 from kveval.campaign.loading import load_config
@@ -97,7 +97,7 @@ def complete_values(source: Path | Mapping[str, Any]) -> dict[str, Any]:
     return campaign_values(source) if isinstance(source, Path) else dict(source)
 
 
-def campaign_file(values: Mapping[str, Any]) -> Path:
+def resolved_campaign_file(values: Mapping[str, Any]) -> Path:
     """Return the file in which jobs read a campaign of these complete values: named by them, so that it never changes.
 
     A job may start long after the campaign's own file was edited, and command lines have a limit.
@@ -106,9 +106,9 @@ def campaign_file(values: Mapping[str, Any]) -> Path:
     return Path("logs", str(values["name"]), f"campaign-{digest}.yaml")
 
 
-def write_campaign(values: Mapping[str, Any]) -> Path:
+def write_resolved_campaign(values: Mapping[str, Any]) -> Path:
     """Write the file of a campaign for its jobs, unless it is there, and return it."""
-    file = campaign_file(values)
+    file = resolved_campaign_file(values)
     if not file.exists():
         # In a file without this key the campaign's name would give the folder of the results.
         results = Campaign.model_fields["results"].default

@@ -11,11 +11,11 @@ from tests.support.paths import REPOSITORY
 from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
 from kveval.workflow.campaign_source import (
-    campaign_file,
     campaign_source,
     complete_values,
     load_campaign,
-    write_campaign,
+    resolved_campaign_file,
+    write_resolved_campaign,
 )
 
 CAMPAIGNS = REPOSITORY / "config" / "campaigns"
@@ -158,8 +158,8 @@ def test_jobs_read_the_same_campaign_from_its_own_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     values = complete_values(file)
-    written = write_campaign(values)
-    assert written == campaign_file(values)
+    written = write_resolved_campaign(values)
+    assert written == resolved_campaign_file(values)
     assert written.parts[:2] == ("logs", values["name"])
     here, there = (
         load_config(source, CAMPAIGNS.parent) for source in (values, written)
@@ -181,7 +181,7 @@ def test_values_of_another_workflow_keep_their_folder_and_their_numbers(
         "margin": 1e-05,
         "description": "\U0001f600",
     }
-    written = read(write_campaign(values | {"day": datetime.date(2026, 2, 1)}))
+    written = read(write_resolved_campaign(values | {"day": datetime.date(2026, 2, 1)}))
     assert written == values | {"results": "results", "day": "2026-02-01"}
 
 
@@ -190,8 +190,8 @@ def test_another_campaign_has_another_file_which_is_never_changed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     values = complete_values(FILE)
-    first = write_campaign(values)
+    first = write_resolved_campaign(values)
     first.write_text("name: edited\n")
-    assert write_campaign(values) == first
+    assert write_resolved_campaign(values) == first
     assert first.read_text() == "name: edited\n"
-    assert write_campaign(values | {"runs": 9}) != first
+    assert write_resolved_campaign(values | {"runs": 9}) != first

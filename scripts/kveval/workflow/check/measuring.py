@@ -17,7 +17,7 @@ from kveval.host.errors import Failure
 from kveval.measure.failures import cause
 from kveval.measure.progress import write_requested
 from kveval.store.run_file import Cell, read_run, stored_run
-from kveval.workflow.campaign_source import write_campaign
+from kveval.workflow.campaign_source import write_resolved_campaign
 from kveval.workflow.planning.order import (
     campaign_pointer,
     in_order,
@@ -76,7 +76,7 @@ def measure_block(
             sys.executable,
             str(places.script),
             "--campaign",
-            str(write_campaign(values)),
+            str(write_resolved_campaign(values)),
         ]
         command += [
             "--catalogues",
