@@ -1,7 +1,7 @@
 """The campaign that is meant by files and values, as Snakemake or a command was given them, and the file of it for jobs.
 
-Whoever needs a campaign has it from here: `campaign_source` says what was meant, and a job reads what that came to from
-a file of its own (`resolved_campaign_file`), with the same `load_config` as everything else.
+Snakemake and commands have it from here, and a job reads what they were given from a file of its own, complete:
+`resolved_campaign_file`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import yaml
 from snakemake.utils import update_config
 
 from kveval.campaign.campaign_file import Campaign
-from kveval.campaign.config import Config
 from kveval.campaign.inheritance import ADDED, EXTENDS, campaign_values, with_site
-from kveval.campaign.loading import load_config
 from kveval.host.files import write_text
 from kveval.host.hashing import content_hash
 
@@ -36,24 +34,25 @@ SITE = "site"
 _KINDS = {"matrix", "import", "compare", EXTENDS}
 
 
-def load_campaign(
-    catalogues: Path,
-    files: Sequence[Path] = (),
-    overrides: Mapping[str, Any] | None = None,
+def requested_campaign(
+    file: Path | None,
+    default: Path,
+    *,
     site: Path | None = None,
-) -> Config:
-    """Read and check the campaign that snakemake has with these values of --configfile, --config and --config site=.
+    overrides: Mapping[str, Any] | None = None,
+) -> Path | dict[str, Any]:
+    """Return what snakemake would have as its campaign with this --configfile and these values of --config.
 
-    `catalogues`: the folder of models, scenarios and workloads, with the default campaign, config.yaml. Raises
-    ConfigError with all mistakes.
+    `default`: the campaign used if there is no file; `site`: the file of --config site=. Raises ConfigError for a wrong
+    file.
     """
-    for file in files:
+    files = [] if file is None else [file]
+    if file is not None:
         campaign_values(file)
     given = _merged([*map(_raw, files), overrides or {}])
     if site is not None:
         given[SITE] = str(site)
-    source = campaign_source(given, files, catalogues / "config.yaml")
-    return load_config(source, catalogues)
+    return campaign_source(given, files, default)
 
 
 def campaign_source(

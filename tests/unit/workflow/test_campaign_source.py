@@ -13,7 +13,7 @@ from kveval.campaign.problems import ConfigError
 from kveval.workflow.campaign_source import (
     campaign_source,
     complete_values,
-    load_campaign,
+    requested_campaign,
     resolved_campaign_file,
     write_resolved_campaign,
 )
@@ -132,24 +132,19 @@ def test_a_site_file_that_is_wrong_is_named(
 def test_a_command_means_the_same_campaign_as_snakemake(tmp_path: Path) -> None:
     site = tmp_path / "ours.yaml"
     site.write_text("namespace: ours\n")
-    for files, overrides, where in (
-        ([], {}, None),
-        ([FILE], {"runs": 2}, site),
-        ([EXTENDING], {}, None),
-        ([], {"comparison": {"margin": 0.1}}, None),
-    ):
-        config = load_campaign(CAMPAIGNS.parent, files, overrides, where)
-        given: dict[str, Any] = {}
-        for file in files:
-            given |= read(file)
-        given |= overrides | ({"site": str(where)} if where else {})
-        source = campaign_source(given, files, DEFAULT)
-        assert config.campaign == load_config(source, CAMPAIGNS.parent).campaign
+    assert requested_campaign(None, DEFAULT) == DEFAULT
+    assert requested_campaign(EXTENDING, DEFAULT) == EXTENDING
+    margin = {"comparison": {"margin": 0.1}}
+    changed = requested_campaign(None, DEFAULT, overrides=margin)
+    assert changed == campaign_source(margin, [], DEFAULT)
+    both = requested_campaign(FILE, DEFAULT, site=site, overrides={"runs": 2})
+    given = read(FILE) | {"runs": 2, "site": str(site)}
+    assert both == campaign_source(given, [FILE], DEFAULT)
 
 
 def test_a_command_without_a_file_that_can_be_read_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no such file"):
-        load_campaign(CAMPAIGNS.parent, [tmp_path / "none.yaml"], {"runs": 2})
+        requested_campaign(tmp_path / "none.yaml", DEFAULT, overrides={"runs": 2})
 
 
 @pytest.mark.parametrize("file", [DEFAULT, FILE, EXTENDING])
