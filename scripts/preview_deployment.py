@@ -15,6 +15,6 @@ if __name__ == "__main__":
     if campaign.cluster is not None:
         text = preview_text(specification, campaign.cluster, campaign.name)
     else:
-        content = {"measurement": params.measurement, **specification.to_json()}
-        text = yaml.safe_dump(content, sort_keys=False, width=120)
+        text = yaml.safe_dump({"measurement": params.measurement})
+        text += yaml.safe_dump(specification.to_json(), width=120)
     Path(snakemake.output[0]).write_text(text)
