@@ -48,10 +48,10 @@ from kveval.workflow.invocation import (
 )
 from kveval.workflow.invocation import made_files, plan_anyway, target_names
 from kveval.workflow.report_settings import (
+    campaign_models,
     comparison_settings,
     external_runs_summary,
     figure_families,
-    models_by_size,
     report_settings,
 )
 from kveval.workflow.runs import PILOT, SO_FAR, Runs
@@ -95,7 +95,7 @@ FIGURES = f"{RESULTS}/{{so_far}}figures"
 REPORT = f"{RESULTS}/{{so_far}}REPORT.md"
 ALL_RUNS = f"{ANALYSIS}/runs.jsonl.zst"
 CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in RUNS.cells]
-MODELS, FIGURE_FAMILIES = models_by_size(RUNS), figure_families(RUNS)
+MODELS, FIGURE_FAMILIES = campaign_models(RUNS), figure_families(RUNS)
 SETTINGS = report_settings(RUNS)
 # The file that stands for a run in the analysis, and the run's files that are inputs where jobs share no folder.
 RUN, RUN_FILES = (

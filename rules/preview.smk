@@ -17,6 +17,7 @@ rule preview_deployment:
     params:
         campaign=campaign_of_jobs,
         catalogues=CATALOGUES,
+        cell="{model}/{scenario}/{cpu_blocks}",
         measurement=lambda wildcards: run_of(wildcards).id,
         site=SITE_DIGEST,
     message:

@@ -77,7 +77,7 @@ def main() -> int:
     # Rendered again, not passed in: the job refuses to measure anything but what was planned.
     try:
         config = load_config(args.campaign, args.catalogues)
-        cell = config.cell(*args.cell.split("/"))
+        cell = config.cell(args.cell)
         specification = planned = (
             config.pilot_specification(cell) if pilot else config.specification(cell)
         )

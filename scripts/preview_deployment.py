@@ -8,10 +8,10 @@ from kveval.campaign.loading import load_config
 from kveval.engines.kubernetes.manifests.rendering import preview_text
 
 if __name__ == "__main__":
-    params, wildcards = snakemake.params, snakemake.wildcards
+    params = snakemake.params
     config = load_config(Path(params.campaign), Path(params.catalogues))
-    cell = config.cell(wildcards.model, wildcards.scenario, wildcards.cpu_blocks)
-    specification, campaign = config.specification(cell), config.campaign
+    specification = config.specification(config.cell(params.cell))
+    campaign = config.campaign
     if campaign.cluster is not None:
         text = preview_text(specification, campaign.cluster, campaign.name)
     else:

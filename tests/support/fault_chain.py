@@ -165,7 +165,7 @@ class Chain:
         campaign = self.folder / "campaign.yaml"
         campaign.write_text(yaml.safe_dump(self.campaign))
         config = load_config(campaign, self.catalogues)
-        resolved = config.cell(*self.cell.split("/"))
+        resolved = config.cell(self.cell)
         options = {
             "campaign": campaign,
             "cell": self.cell,

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from kveval.analysis.cells import by_size
+from kveval.analysis.cells import models_by_size
 from kveval.campaign.catalogue import Model
+from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
 from kveval.host.findings import counted
 from kveval.importing.compared import Combination
 from kveval.importing.table import findings
 from kveval.report.figures.names import FAMILIES, Extent, families_of
-from kveval.store.run_file import Cell
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.runs import Runs
 
@@ -70,13 +70,13 @@ def comparison_settings(runs: Runs) -> dict[str, Any]:
     }
 
 
-def models_by_size(runs: Runs) -> list[str]:
+def campaign_models(runs: Runs) -> list[str]:
     """Return the campaign's models, ordered by size."""
     models = runs.config.catalogue.models
     parameters = {
         cell.model: parameter_count(models[cell.model].geometry) for cell in runs.cells
     }
-    return by_size(list(parameters), parameters)
+    return models_by_size(list(parameters), parameters)
 
 
 def figure_families(runs: Runs) -> list[str]:

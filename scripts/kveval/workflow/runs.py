@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from snakemake.exceptions import WorkflowError
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.host.errors import Failure
 from kveval.importing.campaign import import_plan
@@ -29,7 +30,7 @@ from kveval.importing.compared import (
     require_measured,
 )
 from kveval.importing.plan import ImportPlan, RunElsewhere
-from kveval.store.run_file import POINTER, Cell
+from kveval.store.run_file import POINTER
 from kveval.workflow.planning.due import due_tables
 from kveval.workflow.planning.order import planned_runs, priority
 from kveval.workflow.planning.stored import (
@@ -339,7 +340,7 @@ class Runs:
                 f"{path}: not among the imported results, and campaign {name} only imports"
             )
         with as_workflow_error():
-            return self.config.cell(*path.split("/"))
+            return self.config.cell(path)
 
     def _run(self, path: str, name: str) -> RunRecord:
         if (path, name) not in self._records:

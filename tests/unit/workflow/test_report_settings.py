@@ -7,10 +7,10 @@ from tests.unit.workflow.test_runs import CONFIG, runs_of
 
 from kveval.report.figures.names import FAMILIES
 from kveval.workflow.report_settings import (
+    campaign_models,
     comparison_settings,
     external_runs_summary,
     figure_families,
-    models_by_size,
     report_settings,
 )
 
@@ -38,7 +38,7 @@ def test_the_settings_are_plain_values_and_of_every_cell() -> None:
     ]
     assert len(settings["cells"]) == len(settings["cell_runs"]) == len(runs.cells)
     assert [*settings["models"]] and set(settings["models"]) == set(
-        models_by_size(runs)
+        campaign_models(runs)
     )
     assert settings["scenarios"]["native-offload"]["exercised"]
 

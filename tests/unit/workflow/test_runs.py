@@ -50,7 +50,7 @@ def point(pointer: str, measurement: str) -> None:
 
 def test_a_measured_runs_record_is_what_the_campaign_defines() -> None:
     runs, config = runs_of(), load_config(CAMPAIGN, CONFIG)
-    cell = config.cell("Qwen3-14B", "native-offload", 10000)
+    cell = config.cell("Qwen3-14B/native-offload/10000")
     run = runs.run_of(wildcards(run="2"))
     assert run.id == config.measurement_id(cell)
     assert (run.cell, run.name, run.number) == (cell, "run-2", 2)
