@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from kveval.analysis.cells import models_by_size
+from kveval.analysis.cells import by_size
 from kveval.campaign.catalogue import Model
 from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
@@ -76,7 +76,7 @@ def campaign_models(runs: Runs) -> list[str]:
     parameters = {
         cell.model: parameter_count(models[cell.model].geometry) for cell in runs.cells
     }
-    return models_by_size(list(parameters), parameters)
+    return by_size(list(parameters), parameters)
 
 
 def figure_families(runs: Runs) -> list[str]:
