@@ -15,7 +15,7 @@ from kveval.importing.plan import ImportPlan
 from kveval.importing.table import summary
 from kveval.measure.failures import REPORT_COMMAND, causes, is_stop
 from kveval.measure.progress import write_requested
-from kveval.report.files import in_short
+from kveval.report.files import summary_lines
 from kveval.workflow.invocation import RequestedJobs
 from kveval.workflow.planning.order import requested_file
 from kveval.workflow.runs import SO_FAR, Runs
@@ -214,7 +214,7 @@ def _made(runs: Runs, requested: RequestedJobs) -> Iterator[str]:
     """Yield a summary of each report and where it is, or the files that were requested by path."""
     results, elsewhere = runs.config.campaign.results, runs.elsewhere
     for folder in requested.reports:
-        yield from in_short(Path(results, folder))
+        yield from summary_lines(Path(results, folder))
         if isinstance(elsewhere, ImportPlan) and elsewhere.listed:
             table = f"{results}/analysis/imported.csv"
             yield f"Imports: {summary(elsewhere)}; each is listed in {table}"

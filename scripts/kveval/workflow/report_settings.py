@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from kveval.analysis.cells import by_size
+from kveval.analysis.cells import models_by_size
 from kveval.campaign.catalogue import Model
 from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
@@ -76,7 +76,7 @@ def campaign_models(runs: Runs) -> list[str]:
     parameters = {
         cell.model: parameter_count(models[cell.model].geometry) for cell in runs.cells
     }
-    return by_size(list(parameters), parameters)
+    return models_by_size(list(parameters), parameters)
 
 
 def figure_families(runs: Runs) -> list[str]:
@@ -85,10 +85,10 @@ def figure_families(runs: Runs) -> list[str]:
     workload = runs.config.catalogue.workloads.get(campaign.workload)
     if runs.elsewhere.runs or workload is None:
         return [*FAMILIES]
-    if workload.searched or not workload.fixed_levels:
+    if workload.searched or not workload.given_levels:
         return [*FAMILIES]
     extent = Extent(
-        len(workload.fixed_levels),
+        len(workload.given_levels),
         len({cell.model for cell in runs.cells}),
         bool(campaign.goodput),
     )
