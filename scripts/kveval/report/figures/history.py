@@ -45,8 +45,8 @@ def draw_history(series: Sequence[BuildSeries]) -> Figure:
         Patch(color=_WORSE, alpha=0.3, label="worse"),
     ]
     figure, grid = panels(None, (len(series), 1), 2.6, handles=handles)
-    for axes, each in zip(grid[:, 0], series, strict=True):
-        _panel(axes, each)
+    for axes, cell_series in zip(grid[:, 0], series, strict=True):
+        _panel(axes, cell_series)
     return figure
 
 
@@ -110,11 +110,11 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
 def series_title(series: BuildSeries) -> str:
     """Return the name of a series: its cell, the level, the hardware."""
     model, scenario, blocks = series.cell
-    said = f"{model} {ArmSize(scenario, blocks).label}, level {series.level}"
+    title = f"{model} {ArmSize(scenario, blocks).label}, level {series.level}"
     return (
-        f"{said}, hardware {series.conditions['hardware']}"
+        f"{title}, hardware {series.conditions['hardware']}"
         if series.conditions["hardware"]
-        else said
+        else title
     )
 
 
@@ -122,18 +122,21 @@ def select_series(series: Sequence[BuildSeries]) -> Sequence[BuildSeries]:
     """Return the series that a figure shows: at most 40, those with the most changes, then the most builds."""
     if len(series) <= _PANELS:
         return series
-    return sorted(series, key=lambda each: (-len(each.changes), -len(each.builds)))[
-        :_PANELS
-    ]
+    return sorted(
+        series,
+        key=lambda cell_series: (-len(cell_series.changes), -len(cell_series.builds)),
+    )[:_PANELS]
 
 
 def write_history(series: Sequence[BuildSeries], folder: Path) -> list[Path]:
     """Draw one figure for each metric, and return their paths: FOLDER/METRIC.png."""
     paths = []
     folder.mkdir(parents=True, exist_ok=True)
-    for metric in dict.fromkeys(each.metric for each in series):
+    for metric in dict.fromkeys(cell_series.metric for cell_series in series):
         path = folder / f"{metric}.png"
-        shown = select_series([each for each in series if each.metric == metric])
+        shown = select_series(
+            [cell_series for cell_series in series if cell_series.metric == metric]
+        )
         title = f"{METRIC_TITLES.get(metric, metric)} from build to build: where does it change?"
         write_single_figure(title, partial(draw_history, shown), path)
         paths.append(path)

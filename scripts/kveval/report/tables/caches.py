@@ -115,9 +115,9 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
 
 
 def _notes(
-    held: int | None, asked: int | None, tiers: Tiers, working: Sequence[int]
+    held: int | None, requested: int | None, tiers: Tiers, working: Sequence[int]
 ) -> Iterator[str]:
-    if held and asked and held > asked:
+    if held and requested and held > requested:
         yield f"takes up to {held / GIB:.4g} GiB of host memory: pinned tensors are rounded up to powers of two"
     if len(working) > 1:
         yield "the working set grows with the level"
@@ -205,20 +205,20 @@ def tiers_table(
     With `model` and `level`, only their rows, without the columns that name them.
     """
     activity = measured.activity
-    told = _ACTIVITY.keys() - (
+    counted = _ACTIVITY.keys() - (
         set() if (activity["requests_preempted"] > 0).any() else _PREEMPTION
     )
     columns = [
-        name for name in COLUMNS if name in told and activity[name].notna().any()
+        name for name in COLUMNS if name in counted and activity[name].notna().any()
     ]
     rows = []
     for cell in plan.ordered_cells if not model else plan.cells_of(model):
-        for found, values in rows_of(activity, cell).groupby("level"):
-            if level in (None, found):
+        for cell_level, values in rows_of(activity, cell).groupby("level"):
+            if level in (None, cell_level):
                 named = (
                     [cell_label(cell)]
                     if model
-                    else [cell[0], cell_label(cell), f"{found}"]
+                    else [cell[0], cell_label(cell), f"{cell_level}"]
                 )
                 rows.append(
                     [*named, *(tier_text(values[name].mean()) for name in columns)]
@@ -272,10 +272,13 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         levels = sorted({entry.level for run in runs for entry in run.levels})
         if not levels or baseline is None:
             continue
-        plain = [other for other in plan.cells_of(model) if other[1] == baseline]
+        baseline_cells = [base for base in plan.cells_of(model) if base[1] == baseline]
         lengths = workload_of(runs[0].workload).profile == "prefix-length"
         level = levels[-1] if lengths else levels[0]
-        arm, without = _served(measured, [cell], level), _served(measured, plain, level)
+        arm, without = (
+            _served(measured, [cell], level),
+            _served(measured, baseline_cells, level),
+        )
         if math.isnan(arm.load_gb_s):
             continue
         alone = streams_at(workload_of(runs[0].workload), level) == 1
@@ -283,7 +286,7 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
             length
             for length in (levels if lengths else ())
             if _served(measured, [cell], length).ttft_s
-            < _served(measured, plain, length).ttft_s
+            < _served(measured, baseline_cells, length).ttft_s
         ]
         values = [
             *_values(arm, without, copy_gb_s(runs), alone=alone),

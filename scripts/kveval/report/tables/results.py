@@ -51,9 +51,15 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     another level, than the baseline's row shows, the value is followed by that of the baseline.
     """
     against = baselines_of(plan, measured, model)
-    one = against[0] if len(against) == 1 else "the baseline"
-    header = ["arm", "runs", "output tok/s", f"change, % of {one} (95 %)", "verdict"]
-    header += ["median TTFT, ms", f"change, % of {one} (95 %)", "verdict"]
+    baseline_name = against[0] if len(against) == 1 else "the baseline"
+    header = [
+        "arm",
+        "runs",
+        "output tok/s",
+        f"change, % of {baseline_name} (95 %)",
+        "verdict",
+    ]
+    header += ["median TTFT, ms", f"change, % of {baseline_name} (95 %)", "verdict"]
     level = measured.common_level(model)
     compared = {
         (cell_of(row), metric): row
@@ -70,13 +76,17 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         )
         row = [cell_label(cell), f"{counted}{_compared_runs(measured, cell, runs)}"]
         for metric in (THROUGHPUT, TTFT):
-            held = compared.get((cell, metric))
+            row_compared = compared.get((cell, metric))
             row.append(
-                _beside_change(measured, held, level)
-                if held
+                _beside_change(measured, row_compared, level)
+                if row_compared
                 else _value_at(measured, cell, level, metric)
             )
-            row += [effect_text(held), verdict_text(held)] if held else ["", ""]
+            row += (
+                [effect_text(row_compared), verdict_text(row_compared)]
+                if row_compared
+                else ["", ""]
+            )
         if not runs:
             row[4] = row[4] or "not measured"
         rows.append(row)
@@ -112,16 +122,16 @@ def _beside_change(
     """The value of an arm as its change has it, with that of its baseline if the baseline's own row shows another."""
     if not row["baseline"] or not math.isfinite(row["effect_percent"]):
         return _value_at(measured, cell_of(row), level, row["metric"])
-    value, other = values_text(measured, row)
+    value, baseline_value = values_text(measured, row)
     at = (
         ""
         if row["level"] == level
         else f", {measured.level_unit.label(int(row['level']))}"
     )
-    differs = at or other != _value_at(
+    differs = at or baseline_value != _value_at(
         measured, cell_named(row["baseline"]), level, row["metric"]
     )
-    return f"{value} (against {other}{at})" if differs else value
+    return f"{value} (against {baseline_value}{at})" if differs else value
 
 
 def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
@@ -149,13 +159,13 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     header += ["E2E p50 / p90, ms", "remarks"]
     rows = []
     for cell in plan.cells_of(model):
-        asked, peak = plan.runs_of(cell), measured.peak_of(cell)
+        requested, peak = plan.runs_of(cell), measured.peak_of(cell)
         if peak is None:
             reason = measured.failures.get(cell, "not measured")
             rows.append(
                 [
                     cell_label(cell),
-                    f"0 of {asked}",
+                    f"0 of {requested}",
                     *[""] * (len(header) - 3),
                     f"**{reason}**",
                 ]
@@ -168,7 +178,7 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         )
         row = [
             cell_label(cell),
-            f"{peak['runs']:.0f} of {asked}",
+            f"{peak['runs']:.0f} of {requested}",
             numerals.with_interval(*throughput),
         ]
         latencies = [
@@ -259,7 +269,7 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
         at = " at ".join(
             filter(None, (whole_number(row["runs"]), whole_number(row["level"])))
         )
-        found = [
+        values = [
             cell_label(cell_of(row)),
             baseline_label(row),
             effect_text(row),
@@ -272,7 +282,7 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
             else ""
         )
         rows.append(
-            [*found, verdict_text(row), at, chance, text_or_blank(row["reason"])]
+            [*values, verdict_text(row), at, chance, text_or_blank(row["reason"])]
         )
     return Table(header, rows, frozenset({2, 3, 5, 6}))
 
@@ -305,7 +315,7 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     ]
     rows = []
     for model in plan.models_by_size:
-        found: dict[str, list[str]] = {}
+        arms_by_column: dict[str, list[str]] = {}
         against = [
             row
             for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
@@ -317,25 +327,29 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
                 named = " ".join(
                     [named, effect_text(row), *_latency_cost(measured, row)]
                 )
-            said = (
+            remarks = (
                 [verdict_words(row)]
                 if verdict in (words.WORSE_IDLE, words.IDLE)
                 else []
             )
-            said += [qualifier(row)] if qualifier(row) else []
-            if said:
-                named += f" ({', '.join(said)})"
-            found.setdefault(_STRATEGY_COLUMN.get(verdict, "open"), []).append(named)
-        if found:
+            remarks += [qualifier(row)] if qualifier(row) else []
+            if remarks:
+                named += f" ({', '.join(remarks)})"
+            arms_by_column.setdefault(_STRATEGY_COLUMN.get(verdict, "open"), []).append(
+                named
+            )
+        if arms_by_column:
             cells = [
-                "; ".join(found.get(verdict, ()))
+                "; ".join(arms_by_column.get(verdict, ()))
                 for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")
             ]
             rows.append(
                 [
                     model,
                     *cells,
-                    _conclusion(found, ", ".join(baselines_of(plan, measured, model))),
+                    _conclusion(
+                        arms_by_column, ", ".join(baselines_of(plan, measured, model))
+                    ),
                 ]
             )
     return Table(header, rows)
@@ -356,8 +370,11 @@ def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
     return [f"(but a worse {' and '.join(worse)})"] if worse else []
 
 
-def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
-    better, pending = found.get(words.BETTER, ()), found.get("open", ())
+def _conclusion(arms_by_column: Mapping[str, Sequence[str]], baseline: str) -> str:
+    better, pending = (
+        arms_by_column.get(words.BETTER, ()),
+        arms_by_column.get("open", ()),
+    )
     if len(better) == 1:
         return "the arm that is better" + (
             " (others are undecided or not assessed)" if pending else ""
@@ -442,10 +459,12 @@ def _inputs(row: Mapping[Any, Any], names: Sequence[str]) -> str:
 
 
 def _word(row: Mapping[Any, Any], name: str) -> str:
-    said = text_or_blank(row.get(f"basis_{name}"))
-    severity, found, rest = said.partition(": ")
+    text_of_input = text_or_blank(row.get(f"basis_{name}"))
+    severity, separator, rest = text_of_input.partition(": ")
     severity, words = (
-        (severity, rest) if found and severity in SEVERITIES else ("sound", said)
+        (severity, rest)
+        if separator and severity in SEVERITIES
+        else ("sound", text_of_input)
     )
     # "varied" alone would be unclear, since the column is shared.
     words = (

@@ -100,21 +100,21 @@ def _verdict(
 
     `explained`: with the reason where there is no verdict.
     """
-    found = [
+    rows = [
         row
         for row in baseline_comparisons(plan, table, GOODPUT)
         if cell_of(row) == cell
     ]
-    if not found:
+    if not rows:
         return ["", ""]
     reason = (
-        text_or_blank(found[0]["reason"])
-        if explained and found[0]["verdict"] not in words.VERDICTS
+        text_or_blank(rows[0]["reason"])
+        if explained and rows[0]["verdict"] not in words.VERDICTS
         else ""
     )
     return [
-        effect_text(found[0]),
-        ": ".join(filter(None, (verdict_text(found[0]), reason))),
+        effect_text(rows[0]),
+        ": ".join(filter(None, (verdict_text(rows[0]), reason))),
     ]
 
 
@@ -162,7 +162,7 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
     )
     better = [row for row in rows if row["verdict"] == words.BETTER]
     if better:
-        row = max(better, key=lambda found: float(found["effect_percent"]))
+        row = max(better, key=lambda candidate: float(candidate["effect_percent"]))
         arm, base = cell_of(row), cell_named(row["baseline"])
         return (
             f"{within} {cell_label(arm)} served at its best {_best(measured, arm, f' {counted} a second')},"
@@ -183,7 +183,7 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return every cell's costs at the level where its model's cells are compared; no rows without declared prices."""
     if not plan.prices:
         return Table([], [])
-    found = costs(
+    table = costs(
         measured.levels,
         measured.peaks,
         measured.comparison,
@@ -191,7 +191,7 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
         plan.prices,
         plan.stores,
     )
-    device = "GPU" if (found["gpus"] > 0).any() else "host"
+    device = "GPU" if (table["gpus"] > 0).any() else "host"
     header = [
         "model",
         "arm",
@@ -200,13 +200,13 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
         "$ an hour",
         "$ a million output tokens (95 %)",
     ]
-    against = {cell_label(cell_named(name)) for name in found["baseline"].dropna()}
+    against = {cell_label(cell_named(name)) for name in table["baseline"].dropna()}
     header += [
         f"change, % of {against.pop() if len(against) == 1 else 'the baseline'} (95 %)",
         f"{device} s per 1,000 requests (95 %)",
     ]
     header += ["the tier pays below, $ a GiB-hour (95 %)"]
-    by_cell = {cell_of(row): row for row in found.to_dict("records")}
+    by_cell = {cell_of(row): row for row in table.to_dict("records")}
     rows = []
     for cell in measured.cells_with_peak(plan.ordered_cells):
         row = by_cell[cell]
