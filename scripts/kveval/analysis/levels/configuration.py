@@ -158,8 +158,9 @@ def gpu_conditions(run: Run) -> dict[str, Any]:
     """
     conditions = run.gpu_conditions
     gpus = run.hardware.get("gpus")
-    known = gpus is not None and run.engine != IMPORTED
-    row: dict[str, Any] = {"gpus": float(len(gpus)) if known else math.nan}
+    row: dict[str, Any] = {"gpus": math.nan}
+    if gpus is not None and run.engine != IMPORTED:
+        row["gpus"] = float(len(gpus))
     for name, source in _GPU_CONDITIONS.items():
         row[f"gpu_{name}"] = _mean([getattr(gpu, source) for gpu in conditions])
     reasons = {reason for gpu in conditions for reason in gpu.throttle_reasons}

@@ -65,7 +65,7 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
     counted = bool(activity["device_hit_percent"].notna().any())
     if not counted and not recorded_columns(data.levels, ["prefix_cache_hit_percent"]):
         raise NothingToDraw("neither counted nor recorded: hits of the prefix cache")
-    shares = _shares(activity, data.levels, clues=counted)
+    shares = _shares(activity, data.levels, counted=counted)
     handles = [
         Patch(**style, label=name)
         for name, style in _SOURCES.items()
