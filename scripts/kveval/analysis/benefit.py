@@ -124,7 +124,7 @@ class Basis:
             sorted({size for both in tier_tokens for size in both}),
         )
         most = max(_most(seen.requests) for seen in measured)
-        asked = [
+        sequences = [
             demands(
                 specification, level, run, most, self.device_tokens, [_NONE, *sizes]
             )
@@ -138,19 +138,19 @@ class Basis:
         ]
         draws: list[dict[float, Floats]] = []
         for number, speed in enumerate(self.speed.draws(_DRAWS)):
-            tier, level_seen = (
+            tier, observed_level = (
                 self._tier(specification, number),
                 observed[number % len(observed)],
             )
             draws.append(
                 {
                     size: _figures(
-                        level_seen.simulate(
+                        observed_level.simulate(
                             speed, tier if size else TierSpeed(), requests
                         )
                     )
                     for size, requests in zip(
-                        [_NONE, *sizes], asked[number % len(asked)], strict=True
+                        [_NONE, *sizes], sequences[number % len(sequences)], strict=True
                     )
                 }
             )
@@ -306,8 +306,8 @@ def _figures(served: Sequence[ServedLevel]) -> Floats:
         if len(ttft_ms)
         else (math.nan, math.nan)
     )
-    busy = float(np.mean([one.busy for one in served]))
-    waiting, answered = sum(one.waiting for one in served), len(ttft_ms)
+    busy = float(np.mean([server.busy for server in served]))
+    waiting, answered = sum(server.waiting for server in served), len(ttft_ms)
     return np.array(
         [throughput, mean, median, busy, waiting > _PILED_UP * max(1, answered)], float
     )

@@ -39,15 +39,17 @@ def measured_levels(
     levels: pd.DataFrame, requests: pd.DataFrame
 ) -> dict[int, list[MeasuredLevel]]:
     """Return level -> what each run served at it, for the levels of a cell in which requests were completed."""
-    found: dict[int, list[MeasuredLevel]] = {}
+    by_level: dict[int, list[MeasuredLevel]] = {}
     of_run = dict(list(requests.groupby(["run", "level"])))
     for row in levels[
         levels["throughput_tok_s"].gt(0) & levels["requests_completed"].gt(0)
     ].to_dict("records"):
         sent = of_run.get((row["run"], row["level"]))
         if sent is not None:
-            found.setdefault(int(row["level"]), []).append(_measured_level(row, sent))
-    return found
+            by_level.setdefault(int(row["level"]), []).append(
+                _measured_level(row, sent)
+            )
+    return by_level
 
 
 def _measured_level(
@@ -88,24 +90,26 @@ def tier_benefits(
     """
     first, knee = next(iter(curves)), next(iter(curves.values())).tier
     size = None if knee is None else knee.size_for()
-    found: dict[Cell | None, Benefit] = {}
+    benefits_by_cell: dict[Cell | None, Benefit] = {}
     for serving in dict.fromkeys(serving_of(specifications[cell]) for cell in curves):
-        alike = [cell for cell in curves if serving_of(specifications[cell]) == serving]
+        cells = [cell for cell in curves if serving_of(specifications[cell]) == serving]
         # In use at least and at most.
         sizes: dict[Cell | None, tuple[float, float]] = {
             cell: (
                 curves[cell].usable[0] * curves[cell].tier_tokens,
                 curves[cell].usable[1] * curves[cell].tier_tokens,
             )
-            for cell in alike
+            for cell in cells
         }
-        if size is not None and alike[0] == first:
+        if size is not None and cells[0] == first:
             sizes[None] = size, size
-        benefits = basis.benefits(specifications[alike[0]], level, [*sizes.values()])
-        found |= zip(sizes, benefits, strict=True)
-    return {cell: found[cell] for cell in curves}, None if size is None else (
+        benefits = basis.benefits(specifications[cells[0]], level, [*sizes.values()])
+        benefits_by_cell |= zip(sizes, benefits, strict=True)
+    return {
+        cell: benefits_by_cell[cell] for cell in curves
+    }, None if size is None else (
         size,
-        found[None],
+        benefits_by_cell[None],
     )
 
 
@@ -174,8 +178,8 @@ def _of_model(
             continue
         alike = {cell: specifications[cell] for cell, of in tiers.items() if of == name}
         curves = {
-            cell: curves_of(one, level, reported_tokens=basis.device_tokens)
-            for cell, one in alike.items()
+            cell: curves_of(specification, level, reported_tokens=basis.device_tokens)
+            for cell, specification in alike.items()
         }
         benefits, enough = tier_benefits(basis, level, curves, alike)
         blocks = None if enough is None else -(-enough[0] // BLOCK_TOKENS)
@@ -198,11 +202,18 @@ def _specification(run: Run, level: int) -> Specification | None:
     if run.engine == IMPORTED:
         return None
     try:
-        found = Specification.from_json(run.specification)
+        specification = Specification.from_json(run.specification)
     except SpecificationError:
         return None
-    searched = found.workload.searched is not None or found.workload.profile == "sweep"
-    return None if searched or level not in found.workload.given_levels else found
+    searched = (
+        specification.workload.searched is not None
+        or specification.workload.profile == "sweep"
+    )
+    return (
+        None
+        if searched or level not in specification.workload.given_levels
+        else specification
+    )
 
 
 def _basis(
@@ -217,7 +228,7 @@ def _basis(
     rows = levels[
         (levels[[*KEYS]] == [*cell.key]).all(axis=1) & levels["level"].isin(given)
     ]
-    found = measured_levels(
+    measured = measured_levels(
         rows[rows["run"].isin(sorted(rows["run"].unique())[:RUNS_READ])], requests
     )
     reported = (
@@ -226,7 +237,10 @@ def _basis(
         if run.cell == cell
     )
     held = specification.budget.device_tokens or next(filter(None, reported), None)
-    most = max((seen.requests for each in found.values() for seen in each), default=0)
-    if not found or held is None or most > _MOST_REQUESTS:
+    most = max(
+        (seen.requests for of_level in measured.values() for seen in of_level),
+        default=0,
+    )
+    if not measured or held is None or most > _MOST_REQUESTS:
         return None
-    return basis_of(specification, int(held), found, tier_copies(runs))
+    return basis_of(specification, int(held), measured, tier_copies(runs))

@@ -172,7 +172,9 @@ def _build(
     ran = [programs[text] for text in rows["software"].unique()]
     software = {}
     for name in dict.fromkeys(chain(*ran)):
-        software[name] = frozenset(found[name] for found in ran if name in found)
+        software[name] = frozenset(
+            versions[name] for versions in ran if name in versions
+        )
     return Build(
         version, float(np.exp(logs.mean())), *mean_interval(logs), len(logs), software
     )
@@ -208,14 +210,19 @@ class BuildChange(NamedTuple):
 
 def build_changes(series: Sequence[BuildSeries]) -> list[BuildChange]:
     """Return every change of each series."""
-    return [_change(each, change) for each in series for change in each.changes]
+    return [
+        _change(one_series, change)
+        for one_series in series
+        for change in one_series.changes
+    ]
 
 
 def _change(series: BuildSeries, change: ChangePoint) -> BuildChange:
     before, after = series.builds[change.index - 1], series.builds[change.index]
     difference = change.difference
     change_percent, low, high = (
-        percent(each) for each in (difference.theta, *difference.interval(0.95))
+        percent(logarithm)
+        for logarithm in (difference.theta, *difference.interval(0.95))
     )
     return BuildChange(
         *series.cell,

@@ -128,21 +128,21 @@ def summary_table(
 
 def _differences(comparison: pd.DataFrame, cell: Mapping[Any, Any]) -> dict[str, Any]:
     same = (comparison[list(KEYS)] == [cell[key] for key in KEYS]).all(axis=1)
-    found: dict[str, Any] = {"baseline": "", "compared_at": np.nan}
+    columns: dict[str, Any] = {"baseline": "", "compared_at": np.nan}
     for metric, name in _COMPARED.items():
-        found |= {f"{name}_pct": np.nan, f"{name}_verdict": ""}
+        columns |= {f"{name}_pct": np.nan, f"{name}_verdict": ""}
         # The first row of a cell and metric is the one against its baseline.
         for row in (
             comparison[same & (comparison["metric"] == metric)]
             .head(1)
             .to_dict("records")
         ):
-            found |= {"baseline": row["baseline"], "compared_at": row["level"]}
-            found |= {
+            columns |= {"baseline": row["baseline"], "compared_at": row["level"]}
+            columns |= {
                 f"{name}_pct": row["effect_percent"],
                 f"{name}_verdict": row["verdict"],
             }
-    return found
+    return columns
 
 
 def detailed_table(

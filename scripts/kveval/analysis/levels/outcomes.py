@@ -78,16 +78,16 @@ def check(
 def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
     """Return the checks that modules define, in their order."""
     return tuple(
-        found
+        member
         for module in modules
-        for found in vars(module).values()
-        if isinstance(found, Check)
+        for member in vars(module).values()
+        if isinstance(member, Check)
     )
 
 
 def run_checks(checks: Iterable[Check], subject: Any) -> list[Outcome]:
     """Run checks on a subject and return their outcomes; checks that passed have none."""
-    return [outcome for each in checks for outcome in each(subject)]
+    return [outcome for function in checks for outcome in function(subject)]
 
 
 def outcome_columns(outcomes: Sequence[Outcome]) -> dict[str, str]:

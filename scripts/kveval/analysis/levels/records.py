@@ -136,9 +136,9 @@ def _seen(
 def _statistics(name: str, values: Array, times: ObservedTimes) -> dict[str, float]:
     """Return a latency's mean from `values`, and its quantiles and their errors from `times`."""
     row = {f"{name}_ms_mean": float(values.mean()) if len(values) else np.nan}
-    found = quantiles(times, list(QUANTILES.values()))
+    estimates = quantiles(times, list(QUANTILES.values()))
     columns = [f"{name}_ms_{label}" for label in QUANTILES]
-    row |= dict(zip(columns, found, strict=True))
+    row |= dict(zip(columns, estimates, strict=True))
     shares = zip(columns, QUANTILES.values(), strict=True)
     row |= {
         f"{column}_se": quantile_error(times, share)

@@ -67,14 +67,14 @@ def verdict(
         side = entry.starvation.bound * (1 if entry.row["effect_percent"] > 0 else -1)
         entry.row["bound"] = {1: "at least", -1: "at most"}.get(side, "")
     weighty = [
-        found
-        for found in entry.evidence.values()
-        if found.severity in ("qualifies", "indicates")
+        evidence
+        for evidence in entry.evidence.values()
+        if evidence.severity in ("qualifies", "indicates")
     ]
-    reasons = [entry.indicative, *(found.reason for found in weighty), reason]
+    reasons = [entry.indicative, *(evidence.reason for evidence in weighty), reason]
     why = "; ".join(filter(None, reasons))
     only = ", ".join(
-        found.summary for found in weighty if found.severity == "indicates"
+        evidence.summary for evidence in weighty if evidence.severity == "indicates"
     )
     if not (entry.indicative or only):
         return word, why
@@ -99,7 +99,9 @@ def _word(
 ) -> tuple[str, str]:
     """Test equivalence first, then difference; else inconclusive, with the runs that a verdict would take."""
     row = entry.row
-    barred = [found.name for found in entry.evidence.values() if found.bars_parity]
+    barred = [
+        evidence.name for evidence in entry.evidence.values() if evidence.bars_parity
+    ]
     against = _too_many_failed(entry)
     if row["p_parity_holm"] < alpha and against:
         return INCONCLUSIVE, f"equality is not shown: {MANY_FAILED}"
