@@ -124,13 +124,13 @@ def build_series(
     sound = history[(history["checks_failed"] == "") & (history["value"] > 0)].copy()
     programs = {text: json.loads(text) for text in sound["software"].unique()}
     sound["build"] = sound["software"].map(
-        {text: _version(found, program) for text, found in programs.items()}
+        {text: _version(software, program) for text, software in programs.items()}
     )
     sound = sound[sound["build"] != ""]
     place: dict[Any, int] = {
         build: number for number, build in enumerate(_in_order(sound))
     }
-    found = []
+    series = []
     for key, rows in sound.groupby(_SERIES, sort=False):
         named: dict[str, Any] = dict(zip(_SERIES, key, strict=True))
         builds = [
@@ -140,7 +140,7 @@ def build_series(
             )
         ]
         conditions = {name: str(named[name]) for name in _CONDITIONS}
-        found.append(
+        series.append(
             BuildSeries(
                 cell_of(named),
                 str(named["metric"]),
@@ -149,7 +149,7 @@ def build_series(
                 builds,
             )
         )
-    return found
+    return series
 
 
 def _version(software: Mapping[str, str], program: str | None) -> str:

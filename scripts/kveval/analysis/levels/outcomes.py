@@ -51,28 +51,26 @@ fail, warn, note = (
 class Check:
     """A check, named after its function; `rules`: those of `verdict_tables.RULES` that it enforces."""
 
-    look: Callable[[Any], Outcome | Iterable[Outcome] | None]
+    function: Callable[[Any], Outcome | Iterable[Outcome] | None]
     rules: tuple[str, ...]
 
     @property
     def name(self) -> str:
         """The check's name in every table."""
-        return self.look.__name__
+        return self.function.__name__
 
     def __call__(self, subject: Any) -> list[Outcome]:
         """Return what the check finds in its subject, nothing if all is well."""
-        found = self.look(subject) or ()
-        return [
-            replace(each, name=self.name)
-            for each in ([found] if isinstance(found, Outcome) else found)
-        ]
+        result = self.function(subject) or ()
+        outcomes = [result] if isinstance(result, Outcome) else result
+        return [replace(outcome, name=self.name) for outcome in outcomes]
 
 
 def check(
     *rules: str,
 ) -> Callable[[Callable[[Any], Outcome | Iterable[Outcome] | None]], Check]:
     """Mark a function as a check that enforces these rules."""
-    return lambda look: Check(look, rules)
+    return lambda function: Check(function, rules)
 
 
 def checks_in(*modules: ModuleType) -> tuple[Check, ...]:

@@ -114,35 +114,12 @@ def compare_all(
     everywhere = [(metric, False) for metric in metrics]
     at_peaks = [(metric, True) for metric in (THROUGHPUT, GOODPUT) if metric in metrics]
     for model in campaign.models:
-        questions, copies = campaign.questions(model), campaign.copies(model)
         for metric, own_peaks in (*everywhere, *at_peaks):
-            asked = [
-                question
-                for question in questions
-                if not own_peaks or question[2] == "baseline"
-            ]
-            entries = [
-                campaign.compare(question, metric, own_peaks) for question in asked
-            ]
-            # Together with cells that ran the same configuration.
-            estimated = [
-                *entries,
-                *(campaign.compare(pair, metric, own_peaks) for pair in copies),
-            ]
-            estimate(
-                estimated,
-                settings.margin,
-                settings.alpha,
-                settings.method,
-                campaign.pauses,
-            )
-            widen_by_copies(estimated, settings.margin, settings.alpha)
-            _borrow_spread(entries, campaign, metric)
+            entries = _comparisons_of(campaign, model, metric, own_peaks)
             primary = metric == settings.primary and not own_peaks
             for entry in entries:
-                families.setdefault(
-                    (metric, "" if primary else model, own_peaks, entry.idle), []
-                ).append(entry)
+                family = (metric, "" if primary else model, own_peaks, entry.idle)
+                families.setdefault(family, []).append(entry)
             (peaks if own_peaks else common).extend(entries)
     for (_, model, _, idle), members in families.items():
         name = "exploratory" if model else "primary"
@@ -161,6 +138,30 @@ def compare_all(
         _table([entry for entry in common if entry.kind == "contrast"]),
         _table(peaks),
     )
+
+
+def _comparisons_of(
+    campaign: _Campaign, model: str, metric: str, own_peaks: bool
+) -> list[ComparedCell]:
+    """Return the comparisons of a model in a metric with their effects and errors, before any verdict.
+
+    Cells that ran the same configuration are estimated with them, and are not among the result.
+    """
+    questions = campaign.questions(model)
+    if own_peaks:
+        questions = [question for question in questions if question[2] == "baseline"]
+    entries = [campaign.compare(question, metric, own_peaks) for question in questions]
+    copies = [
+        campaign.compare(pair, metric, own_peaks) for pair in campaign.copies(model)
+    ]
+    settings = campaign.settings
+    together = [*entries, *copies]
+    estimate(
+        together, settings.margin, settings.alpha, settings.method, campaign.pauses
+    )
+    widen_by_copies(together, settings.margin, settings.alpha)
+    _borrow_spread(entries, campaign, metric)
+    return entries
 
 
 _COLUMNS = [

@@ -233,6 +233,56 @@ class _PairedRuns:
         )
         return bool(self.states) and idle and not self.arm_was_active
 
+    @property
+    def idle(self) -> set[int]:
+        """The runs in which counters show a side idle."""
+        return {run for run, state in self.states.items() if False in state}
+
+    @property
+    def aside(self) -> Set[int]:
+        """The runs that do not show what is asked of the arm: what it gains, or what it costs if it never was active.
+
+        Only runs that are known to be idle show what an idle arm costs.
+        """
+        return self.rows.keys() - self.idle if self.never_active else self.idle
+
+    @property
+    def usable(self) -> list[int]:
+        """The runs that may enter a verdict."""
+        return sorted(self.rows.keys() - self.unusable - self.aside)
+
+    @property
+    def enough(self) -> bool:
+        """Whether the usable runs are enough for a verdict."""
+        return len(self.usable) >= MIN_RUNS
+
+    @property
+    def kept(self) -> list[int]:
+        """The runs that give the effect: the usable ones; of too few, all that show what is asked, else all."""
+        if self.enough:
+            return self.usable
+        return sorted(self.rows.keys() - self.aside) or sorted(self.rows)
+
+    @property
+    def too_idle(self) -> bool:
+        """Whether idle runs are the reason for no verdict, as with them there would have been enough."""
+        if self.never_active:
+            return True
+        with_idle = len(self.usable) + len(self.idle - self.unusable)
+        otherwise_enough = with_idle >= MIN_RUNS or not self.rows.keys() - self.idle
+        return bool(self.idle) and not self.enough and otherwise_enough
+
+    def exclusions(self, pairing: Pairing) -> dict[tuple[Side, int], Exclusion]:
+        """Return why runs are left out, by side and run."""
+        if not self.never_active:
+            return self.inactive | self.reasons
+        unknown = Exclusion("activity not known")
+        aside = self.aside
+        not_known: dict[tuple[Side, int], Exclusion] = {
+            ("arm", arm_run): unknown for arm_run, run in pairing.pairs if run in aside
+        }
+        return not_known | self.reasons
+
 
 def _gather(
     entry: ComparedCell,
@@ -288,69 +338,39 @@ def collect_values(
     with active arms are kept to describe the effect; if there are none, all runs. An arm that was not active in any
     run, against a cell that was not either, is idle: its runs show what it costs.
     """
-    metric: str = entry.row["metric"]
     gathered = _gather(entry, pairing, levels, cells, absent)
-    rows, states, unusable = gathered.rows, gathered.states, gathered.unusable
-    activity = gathered.inactive
-    idle = {run for run, state in states.items() if False in state}
+    rows, kept = gathered.rows, gathered.kept
     entry.idle = gathered.never_active
-    aside: Set[int] = idle
-    if entry.idle:
-        # Only runs that are known to be idle show what an idle arm costs.
-        aside = rows.keys() - idle
-        unknown = Exclusion("activity not known")
-        activity = {
-            ("arm", arm_run): unknown for arm_run, run in pairing.pairs if run in aside
-        }
-    reasons = entry.runs_left_out = activity | gathered.reasons
-    usable = sorted(rows.keys() - unusable - aside)
-    enough = len(usable) >= MIN_RUNS
-    kept = usable if enough else sorted(rows.keys() - aside) or sorted(rows)
-    # Inactive arms are the reason for no verdict if their runs would otherwise have been enough.
-    otherwise_enough = (
-        len(usable) + len(idle - unusable) >= MIN_RUNS or not rows.keys() - idle
-    )
-    too_idle = entry.idle or (bool(idle) and not enough and otherwise_enough)
-    entry.exercised = not too_idle if states else None
+    entry.exercised = not gathered.too_idle if gathered.states else None
+    entry.runs_left_out = gathered.exclusions(pairing)
     # The runs of a bridge have other numbers on the other side.
     numbered = set() if pairing.kind == "bridge" else rows.keys()
-    entry.left_out = exclusions_text(entry, reasons, of_both=numbered)
-    entry.sides = Sides(
-        metric, [rows[run][1] for run in kept], [rows[run][0] for run in kept]
+    entry.left_out = exclusions_text(entry, entry.runs_left_out, of_both=numbered)
+    arm_rows, reference_rows = (
+        [rows[run][0] for run in kept],
+        [rows[run][1] for run in kept],
     )
+    entry.sides = Sides(entry.row["metric"], reference_rows, arm_rows)
     entry.other_time = pairing.kind == "other time"
     blocks = (
         len(pairing.pairs) + len(pairing.separate_pairs) + len({*absent[0], *absent[1]})
     )
-    entry.obstacle = obstacle = (
-        "" if enough else _obstacle(entry, blocks, len(usable), len(rows))
-    )
-    entry.add_evidence(*_hardware(rows, len(usable)))
-    if entry.idle:
-        entry.add_evidence(Evidence("activity", "not active"))
-    elif states:
-        arm_idle = any(arm is False for arm, _ in states.values())
-        whose = "the arm" if arm_idle else "the cell it is compared with"
-        entry.add_evidence(
-            _activity(len(states) - len(idle), len(states), whose, enough=not too_idle)
-        )
+    if not gathered.enough:
+        entry.obstacle = _obstacle(entry, blocks, len(gathered.usable), len(rows))
+    few_runs = entry.obstacle
+    entry.add_evidence(*_hardware(rows, len(gathered.usable)))
+    entry.add_evidence(*_activity(gathered))
     entry.add_evidence(
         _BLOCKS[pairing.kind], *evidence_of_levels(entry.sides), *_runs(entry, blocks)
     )
-    paired = (
-        cells[n].get((at, levels[n].get(at, 0)))
-        for pair in pairing.pairs
-        for n, at in enumerate(pair)
-    )
-    changed = wrong_answers([row for row in paired if row is not None])
-    if changed is not None:
+    if changed := wrong_answers(_rows_of_pairs(pairing, levels, cells)):
         entry.add_evidence(changed)
-    if obstacle not in ("", SINGLE):
+    if few_runs not in ("", SINGLE):
         # The obstacle lists all; if it is another one now, what failed is still named.
-        failed = {key: run for key, run in reasons.items() if run.failed}
+        failed = {key: run for key, run in entry.runs_left_out.items() if run.failed}
         entry.left_out = (
             exclusions_text(entry, failed, of_both=numbered)
-            if entry.obstacle != obstacle
+            if entry.obstacle != few_runs
             else ""
         )
     compared = [levels[1].get(run, 0) for run in kept]
@@ -363,9 +383,24 @@ def collect_values(
         pairing.kind,
         {"bridge": entry.reference, "repeated": entry.arm}.get(pairing.kind),
         tuple(kept),
-        len(rows.keys() - unusable) < MIN_RUNS,
+        len(rows.keys() - gathered.unusable) < MIN_RUNS,
         tuple(compared),
     )
+
+
+def _rows_of_pairs(
+    pairing: Pairing,
+    levels: tuple[Mapping[int, int], Mapping[int, int]],
+    cells: tuple[CellRows, CellRows],
+) -> list[Mapping[str, Any]]:
+    """The rows of all paired runs, of arm and reference, as far as the levels were measured."""
+    rows = []
+    for pair in pairing.pairs:
+        for run, levels_of_side, rows_of_side in zip(pair, levels, cells, strict=True):
+            row = rows_of_side.get((run, levels_of_side.get(run, 0)))
+            if row is not None:
+                rows.append(row)
+    return rows
 
 
 def _is_active(row: Mapping[str, Any] | None) -> bool | None:
@@ -409,17 +444,22 @@ def refuse_unknown_latencies(
         entry.left_out = ""
 
 
-def _activity(active: int, known: int, whose: str, *, enough: bool) -> Evidence:
-    """The evidence from the counters that prove arms active; `enough`: whether the active runs allow a verdict.
-
-    `whose`: which of the two cells was not active in some run.
-    """
+def _activity(gathered: _PairedRuns) -> list[Evidence]:
+    """The evidence from the counters that prove arms active; none where there are no such counters."""
+    if gathered.never_active:
+        return [Evidence("activity", "not active")]
+    if not gathered.states:
+        return []
+    arm_idle = any(arm is False for arm, _ in gathered.states.values())
+    whose = "the arm" if arm_idle else "the cell it is compared with"
+    known = len(gathered.states)
+    active = known - len(gathered.idle)
     summary, reason = f"active in {active} of {known} runs", ""
     if not active:
         summary, reason = "not active", idle_reason(whose)
-    elif not enough:
+    elif gathered.too_idle:
         reason = f"{whose}'s own counters rose in {active} of {known} runs at this level, {MIN_RUNS} needed"
-    return Evidence("activity", summary, "refuses" if reason else "sound", reason)
+    return [Evidence("activity", summary, "refuses" if reason else "sound", reason)]
 
 
 def idle_reason(whose: str = "the arm") -> str:

@@ -139,12 +139,7 @@ class SystemRecording:
                 notes.append(f"{key}: {reason}")
                 continue
             counts.append(samples)
-            bounds = zip(
-                metric.plausible or (None, None), (-np.inf, np.inf), strict=True
-            )
-            low, high = (
-                default if bound is None else bound for bound, default in bounds
-            )
+            low, high = _plausible_range(metric)
             if not low - _ROUNDING * abs(low) <= value <= high + _ROUNDING * abs(high):
                 problems["refused"].append(key)
                 notes.append(
@@ -207,6 +202,11 @@ class SystemRecording:
                 samples, keep, self._archive.start_ns or 0, self._archive.marks_ns
             )
         return self._counters[key]
+
+
+def _plausible_range(metric: Metric) -> tuple[float, float]:
+    low, high = metric.plausible or (None, None)
+    return -np.inf if low is None else low, np.inf if high is None else high
 
 
 @dataclass(frozen=True)
@@ -424,23 +424,11 @@ def with_system_metrics(
     for record in levels.to_dict("records"):
         level = {str(name): value for name, value in record.items()}
         if pd.isna(level["window_start"]):
-            breakdown = {
-                f"{key}{BY_INSTANCE}": ""
-                for key, metric in metrics.items()
-                if metric.breakdown
-            }
-            reduced = WindowMetrics(
-                dict.fromkeys(metrics, np.nan), 0, [NO_WINDOW], breakdown
-            )
+            reduced = _no_window(metrics)
             drift = dict.fromkeys(checks_system.HIT_RATIO_DRIFT, np.nan)
             outcomes.append([])
         else:
-            offset = level.get("clock_offset_s", 0.0)
-            shift = 0 if pd.isna(offset) else round(1e9 * offset)
-            window = (
-                level["window_start"].value + shift,
-                level["window_end"].value + shift,
-            )
+            window = _window(level)
             reduced = opened.reduce(window, min_samples)
             drift = checks_system.hit_ratio_drift(opened.value, window, level)
             sampled = checks_system.SampledLevel(
@@ -449,14 +437,23 @@ def with_system_metrics(
             outcomes.append(run_checks(SYSTEM_CHECKS, sampled))
             reduced.values.update(dict.fromkeys(sampled.impossible_columns(), np.nan))
         notes = " | ".join(reduced.notes)
-        rows.append(
-            {
-                **drift,
-                **reduced.values,
-                **reduced.breakdown,
-                SAMPLES: reduced.samples,
-                NOTES: notes,
-            }
-        )
+        row = {**drift, **reduced.values, **reduced.breakdown}
+        rows.append({**row, SAMPLES: reduced.samples, NOTES: notes})
     added = pd.DataFrame(rows, index=levels.index)
     return add_outcomes(pd.concat([levels, added], axis=1), outcomes)
+
+
+def _no_window(metrics: Mapping[str, Metric]) -> WindowMetrics:
+    """The metrics of a level that has no window."""
+    broken_down = [key for key, metric in metrics.items() if metric.breakdown]
+    breakdown = {f"{key}{BY_INSTANCE}": "" for key in broken_down}
+    values = dict.fromkeys(metrics, np.nan)
+    return WindowMetrics(values, 0, [NO_WINDOW], breakdown)
+
+
+def _window(level: Mapping[str, Any]) -> Window:
+    """The window of a level by the recording's clock."""
+    offset_s = level.get("clock_offset_s", 0.0)
+    shift_ns = 0 if pd.isna(offset_s) else round(1e9 * offset_s)
+    start, end = level["window_start"].value, level["window_end"].value
+    return start + shift_ns, end + shift_ns
