@@ -15,6 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator
 
 from kveval.analysis.cells import ArmSize
+from kveval.analysis.estimators.change_points import ChangePoint
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.history import HIGHER_IS_BETTER, BuildSeries
 from kveval.report.data.metric_titles import METRIC_TITLES
@@ -70,26 +71,7 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
         level = float(np.exp(np.log(means[start:end]).mean()))
         axes.hlines(level, start - 0.5, end - 0.5, color=GREY, linewidth=1.6)
     for change in changes:
-        theta = change.difference.theta
-        shade = (
-            _BETTER
-            if (theta > 0) == HIGHER_IS_BETTER.get(series.metric, True)
-            else _WORSE
-        )
-        # A change at an index happened between the build before it and the build there.
-        axes.axvspan(
-            change.earliest - 1, change.latest, color=shade, alpha=0.3, linewidth=0
-        )
-        axes.annotate(
-            f"{percent(theta):+.1f} %\n{series.builds[change.index].label}",
-            (change.index, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(3, -2),
-            textcoords="offset points",
-            va="top",
-            fontsize=7,
-            color=shade,
-        )
+        _mark_change(axes, series, change)
     step = max(1, -(-len(means) // _LABELS))
     shown = range(0, len(means), step)
     axes.set_xticks(
@@ -105,6 +87,26 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
     separate_thousands(axes.yaxis)
     axes.set_ylabel(series.metric)
     axes.set_title(series_title(series))
+
+
+def _mark_change(axes: Axes, series: BuildSeries, change: ChangePoint) -> None:
+    """Shade where a change lies: it happened between the build before its index and the build there."""
+    theta = change.difference.theta
+    better = (theta > 0) == HIGHER_IS_BETTER.get(series.metric, True)
+    shade = _BETTER if better else _WORSE
+    axes.axvspan(
+        change.earliest - 1, change.latest, color=shade, alpha=0.3, linewidth=0
+    )
+    axes.annotate(
+        f"{percent(theta):+.1f} %\n{series.builds[change.index].label}",
+        (change.index, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(3, -2),
+        textcoords="offset points",
+        va="top",
+        fontsize=7,
+        color=shade,
+    )
 
 
 def series_title(series: BuildSeries) -> str:

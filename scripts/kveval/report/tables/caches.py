@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -23,6 +24,7 @@ from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 from kveval.report.data.run_facts import Tiers, tiers_of
+from kveval.store.run_file import LevelRun
 
 GB = 1e9
 
@@ -56,24 +58,18 @@ def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
             weights[f"{model}, as served (miniature)"] = of_runs
         for name, per_token in weights.items():
             if per_token:
-                block = BLOCK_TOKENS * per_token
-                row = [
-                    name,
-                    f"{per_token / 2**10:,.4g}",
-                    f"{block / 1e6:,.4g}",
-                    f"{block / 2**20:,.4g}",
-                ]
-                rows.append(
-                    [
-                        *row,
-                        *(
-                            f"{size * block / unit:,.4g}"
-                            for size in sizes
-                            for unit in (GB, GIB)
-                        ),
-                    ]
-                )
+                rows.append([name, *_block_bytes(per_token, sizes)])
     return Table(header, rows, frozenset(range(1, 4 + 2 * len(sizes))))
+
+
+def _block_bytes(bytes_per_token: float, sizes: Sequence[int]) -> list[str]:
+    """The bytes of a token, of a block, and of tiers of so many blocks."""
+    block = BLOCK_TOKENS * bytes_per_token
+    texts = [f"{bytes_per_token / 2**10:,.4g}"]
+    texts += [f"{block / 1e6:,.4g}", f"{block / 2**20:,.4g}"]
+    for size in sizes:
+        texts += [f"{size * block / GB:,.4g}", f"{size * block / GIB:,.4g}"]
+    return texts
 
 
 def budget_table(plan: ReportPlan, measured: Measured) -> Table:
@@ -143,43 +139,39 @@ def activity_table(plan: ReportPlan, measured: Measured) -> Table:
     header.append(f"not {measured.level_unit.heading}")
     rows = []
     for cell in plan.ordered_cells:
-        known = [
+        levels = [
             level
             for run in measured.runs_of(cell)
             for level in run.levels
             if level.status == "ok"
         ]
-        for entry in plan.scenarios[cell[1]].get("exercised", ()) if known else ():
-            counter, needed = entry["counter"], entry.get("at_least", 1)
-            moved = [
-                level.counters[counter].delta if counter in level.counters else 0.0
-                for level in known
-            ]
-            still = sorted(
-                {
-                    level.level
-                    for level, value in zip(known, moved, strict=True)
-                    if value < needed
-                }
-            )
-            active = "in part" if still else "yes"
-            if max(moved) < needed:
-                active = "**no**"
-            row = [
-                cell[0],
-                cell_label(cell),
-                f"`{counter}`",
-                f"{needed:g} {entry.get('unit', '')}".strip(),
-            ]
-            rows.append(
-                [
-                    *row,
-                    f"{min(moved):,.0f} to {max(moved):,.0f}",
-                    active,
-                    ", ".join(map(str, still)),
-                ]
-            )
+        for counter in plan.scenarios[cell[1]].get("exercised", ()) if levels else ():
+            rows.append([cell[0], cell_label(cell), *_counter_cells(counter, levels)])
     return Table(header, rows, frozenset({4}))
+
+
+def _counter_cells(counter: Mapping[str, Any], levels: Sequence[LevelRun]) -> list[str]:
+    """A counter that proves an arm active: its name, its limit, its increase, and the levels at which it rose less."""
+    name, needed = counter["counter"], counter.get("at_least", 1)
+    increases = [
+        level.counters[name].delta if name in level.counters else 0.0
+        for level in levels
+    ]
+    still = {
+        level.level
+        for level, increase in zip(levels, increases, strict=True)
+        if increase < needed
+    }
+    active = "in part" if still else "yes"
+    if max(increases) < needed:
+        active = "**no**"
+    return [
+        f"`{name}`",
+        f"{needed:g} {counter.get('unit', '')}".strip(),
+        f"{min(increases):,.0f} to {max(increases):,.0f}",
+        active,
+        ", ".join(map(str, sorted(still))),
+    ]
 
 
 _ACTIVITY = {

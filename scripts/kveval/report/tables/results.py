@@ -322,37 +322,28 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
             if row["model"] == model
         ]
         for row in against:
-            verdict, named = str(row["verdict"]), cell_label(cell_of(row))
-            if verdict == words.BETTER:
-                named = " ".join(
-                    [named, effect_text(row), *_latency_cost(measured, row)]
-                )
-            remarks = (
-                [verdict_words(row)]
-                if verdict in (words.WORSE_IDLE, words.IDLE)
-                else []
-            )
-            remarks += [qualifier(row)] if qualifier(row) else []
-            if remarks:
-                named += f" ({', '.join(remarks)})"
-            arms_by_column.setdefault(_STRATEGY_COLUMN.get(verdict, "open"), []).append(
-                named
-            )
+            column = _STRATEGY_COLUMN.get(str(row["verdict"]), "open")
+            arms_by_column.setdefault(column, []).append(_strategy_arm(measured, row))
         if arms_by_column:
             cells = [
                 "; ".join(arms_by_column.get(verdict, ()))
                 for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")
             ]
-            rows.append(
-                [
-                    model,
-                    *cells,
-                    _conclusion(
-                        arms_by_column, ", ".join(baselines_of(plan, measured, model))
-                    ),
-                ]
-            )
+            baselines = ", ".join(baselines_of(plan, measured, model))
+            rows.append([model, *cells, _conclusion(arms_by_column, baselines)])
     return Table(header, rows)
+
+
+def _strategy_arm(measured: Measured, row: Mapping[Any, Any]) -> str:
+    """An arm as it is named in its column, with what the verdict alone does not say."""
+    name = cell_label(cell_of(row))
+    if row["verdict"] == words.BETTER:
+        name = " ".join([name, effect_text(row), *_latency_cost(measured, row)])
+    idle = row["verdict"] in (words.WORSE_IDLE, words.IDLE)
+    remarks = ", ".join(
+        filter(None, (verdict_words(row) if idle else "", qualifier(row)))
+    )
+    return f"{name} ({remarks})" if remarks else name
 
 
 def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:

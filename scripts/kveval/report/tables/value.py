@@ -209,29 +209,28 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
     by_cell = {cell_of(row): row for row in table.to_dict("records")}
     rows = []
     for cell in measured.cells_with_peak(plan.ordered_cells):
-        row = by_cell[cell]
-        rows.append(
-            [
-                *(
-                    cell[0],
-                    cell_label(cell),
-                    numerals.rounded(row["gpus"] or row["servers"], 0),
-                ),
-                numerals.significant(row["tier_gib"], 3) if row["tier_gib"] else "",
-                numerals.significant(row["usd_per_hour"], 3),
-                numerals.with_interval(
-                    *(row[f"{TOKENS}{end}"] for end in ("", "_low", "_high"))
-                ),
-                ""
-                if pd.isna(row[CHANGE[0]])
-                else numerals.effect(*(row[name] for name in CHANGE)),
-                numerals.with_interval(
-                    *(row[f"{REQUESTS}{end}"] for end in ("", "_low", "_high"))
-                ),
-                _break_even(row),
-            ]
-        )
+        rows.append([cell[0], cell_label(cell), *_cost_cells(by_cell[cell])])
     return Table(header, rows, frozenset(range(2, 9)))
+
+
+def _cost_cells(row: Mapping[Any, Any]) -> list[str]:
+    """The costs of a cell as text, from its row of costs.csv."""
+    change = ""
+    if pd.notna(row[CHANGE[0]]):
+        change = numerals.effect(*(row[name] for name in CHANGE))
+    return [
+        numerals.rounded(row["gpus"] or row["servers"], 0),
+        numerals.significant(row["tier_gib"], 3) if row["tier_gib"] else "",
+        numerals.significant(row["usd_per_hour"], 3),
+        _with_interval(row, TOKENS),
+        change,
+        _with_interval(row, REQUESTS),
+        _break_even(row),
+    ]
+
+
+def _with_interval(row: Mapping[Any, Any], name: str) -> str:
+    return numerals.with_interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
 
 
 def _break_even(row: Mapping[Any, Any]) -> str:
