@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kveval.analysis.benefit import Basis, Benefit, Interval, MeasuredLevel
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
@@ -21,7 +22,6 @@ from kveval.curve.cells import (
 from kveval.load import levels as workloads
 from kveval.report.figures.draw import write_single_figure
 from kveval.report.figures.reuse import CurvePanel, draw_curves
-from kveval.store.run_file import Cell
 from kveval.workflow.planning.curves import (
     LevelBenefits,
     LevelCurves,
