@@ -161,7 +161,7 @@ def level_row(
     visits, unshared = records.prompt_shares(
         run.workload, level.level, requests, window
     )
-    exercised = _exercised(run, required, level.counters)
+    exercised = _is_exercised(run, required, level.counters)
     row |= {
         **_identity(run, level),
         "window_start": start,
@@ -357,7 +357,7 @@ def _ratio(counters: Mapping[str, Change], part: str, whole: str) -> float:
     return server_delta(counters, part) / denominator if denominator > 0 else np.nan
 
 
-def _exercised(
+def _is_exercised(
     run: Run, required: Sequence[Mapping[str, Any]], counters: Mapping[str, Change]
 ) -> bool | None:
     """Return whether every counter that proves the arm active rose enough in this level; None without such counters.
