@@ -89,29 +89,25 @@ def tier_benefits(
     Also the tier size in tokens with which the first arm has 90 % of the gain that any size has, and the effect of that
     size; None where no size has a gain.
     """
-    first, knee = next(iter(curves)), next(iter(curves.values())).tier
-    size = None if knee is None else knee.size_for()
+    first, tier = next(iter(curves)), next(iter(curves.values())).tier
+    size = None if tier is None else tier.size_for()
     benefits_by_cell: dict[Cell | None, Benefit] = {}
     for serving in dict.fromkeys(serving_of(specifications[cell]) for cell in curves):
         cells = [cell for cell in curves if serving_of(specifications[cell]) == serving]
         # In use at least and at most.
-        sizes: dict[Cell | None, tuple[float, float]] = {
-            cell: (
-                curves[cell].usable[0] * curves[cell].tier_tokens,
-                curves[cell].usable[1] * curves[cell].tier_tokens,
-            )
-            for cell in cells
-        }
+        sizes: dict[Cell | None, tuple[float, float]] = {}
+        for cell in cells:
+            least, most = curves[cell].usable
+            tier_tokens = curves[cell].tier_tokens
+            sizes[cell] = least * tier_tokens, most * tier_tokens
         if size is not None and cells[0] == first:
             sizes[None] = size, size
         benefits = basis.benefits(specifications[cells[0]], level, [*sizes.values()])
         benefits_by_cell |= zip(sizes, benefits, strict=True)
-    return {
-        cell: benefits_by_cell[cell] for cell in curves
-    }, None if size is None else (
-        size,
-        benefits_by_cell[None],
-    )
+    benefits_of_cells = {cell: benefits_by_cell[cell] for cell in curves}
+    if size is None:
+        return benefits_of_cells, None
+    return benefits_of_cells, (size, benefits_by_cell[None])
 
 
 def predicted_benefits(
@@ -167,35 +163,37 @@ def _of_model(
             ),
             None,
         )
-        file = (
-            None
-            if base is None
-            else files.get((base.model, base.scenario, str(base.cpu_blocks)))
-        )
-        if base is None or file is None:
+        if base is None:
+            continue
+        file = files.get((base.model, base.scenario, str(base.cpu_blocks)))
+        if file is None:
             continue
         basis = _basis(base, specifications[base], runs, levels, pd.read_parquet(file))
-        if basis is None or level not in basis.levels:
-            continue
-        alike = {cell: specifications[cell] for cell, of in tiers.items() if of == name}
-        curves = {
-            cell: curves_of(specification, level, reported_tokens=basis.device_tokens)
-            for cell, specification in alike.items()
-        }
-        benefits, enough = tier_benefits(basis, level, curves, alike)
-        blocks = None if enough is None else -(-enough[0] // BLOCK_TOKENS)
-        block_gib = BLOCK_TOKENS * basis.specification.model.kv_bytes_per_token / 2**30
-        for cell, benefit in benefits.items():
-            yield (
-                *(*cell.key, level, len(basis.levels[level])),
-                *(value for name in _PREDICTED for value in getattr(benefit, name)),
-                *(
-                    100 * benefit.busy,
-                    benefit.saturates,
-                    blocks,
-                    None if blocks is None else blocks * block_gib,
-                ),
-            )
+        if basis is not None and level in basis.levels:
+            arms = [cell for cell, baseline in tiers.items() if baseline == name]
+            yield from _rows(basis, level, {arm: specifications[arm] for arm in arms})
+
+
+def _rows(
+    basis: Basis, level: int, specifications: Mapping[Cell, Specification]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the cells with a tier that share a baseline."""
+    curves = {
+        cell: curves_of(specification, level, reported_tokens=basis.device_tokens)
+        for cell, specification in specifications.items()
+    }
+    benefits, enough = tier_benefits(basis, level, curves, specifications)
+    enough_blocks, enough_gib = None, None
+    if enough is not None:
+        enough_blocks = -(-enough[0] // BLOCK_TOKENS)
+        block_bytes = BLOCK_TOKENS * basis.specification.model.kv_bytes_per_token
+        enough_gib = enough_blocks * (block_bytes / 2**30)
+    for cell, benefit in benefits.items():
+        yield (
+            *(*cell.key, level, len(basis.levels[level])),
+            *(value for name in _PREDICTED for value in getattr(benefit, name)),
+            *(100 * benefit.busy, benefit.saturates, enough_blocks, enough_gib),
+        )
 
 
 def _specification(run: Run, level: int) -> Specification | None:

@@ -239,17 +239,17 @@ def give_verdicts(
         if PARITY in stated or IDLE in stated:
             # The interval that corresponds to one-sided tests at alpha has confidence 1 - 2 alpha.
             show_interval(entry, 1 - 2 * alpha)
-        remarks = [entry.starvation.text() if entry.can_have_verdict else ""]
-        if entry.row["metric"] == GOODPUT and entry.can_have_verdict:
-            remarks.append(limits_met.none_met_text(entry))
-            if limits_met.is_none_met_on_one_side(entry) and entry.row["verdict"] in (
-                BETTER,
-                WORSE,
-                WORSE_IDLE,
-            ):
-                entry.row["bound"] = "at least"
-        remarks.append(f"without {entry.left_out}" if entry.left_out else "")
-        entry.row["reason"] = "; ".join(part for part in (reason, *remarks) if part)
+        of_goodput = entry.row["metric"] == GOODPUT and entry.can_have_verdict
+        differs = entry.row["verdict"] in (BETTER, WORSE, WORSE_IDLE)
+        if of_goodput and differs and limits_met.is_none_met_on_one_side(entry):
+            entry.row["bound"] = "at least"
+        reasons = [
+            reason,
+            entry.starvation.text() if entry.can_have_verdict else "",
+            limits_met.none_met_text(entry) if of_goodput else "",
+            f"without {entry.left_out}" if entry.left_out else "",
+        ]
+        entry.row["reason"] = "; ".join(filter(None, reasons))
 
 
 def add_q_values(entries: Sequence[ComparedCell], q: float) -> None:

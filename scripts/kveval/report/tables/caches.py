@@ -197,24 +197,21 @@ def tiers_table(
     With `model` and `level`, only their rows, without the columns that name them.
     """
     activity = measured.activity
-    counted = _ACTIVITY.keys() - (
-        set() if (activity["requests_preempted"] > 0).any() else _PREEMPTION
-    )
+    names = set(_ACTIVITY)
+    if not (activity["requests_preempted"] > 0).any():
+        names -= _PREEMPTION
     columns = [
-        name for name in COLUMNS if name in counted and activity[name].notna().any()
+        name for name in COLUMNS if name in names and activity[name].notna().any()
     ]
     rows = []
-    for cell in plan.ordered_cells if not model else plan.cells_of(model):
+    for cell in plan.cells_of(model) if model else plan.ordered_cells:
         for cell_level, values in rows_of(activity, cell).groupby("level"):
             if level in (None, cell_level):
-                named = (
-                    [cell_label(cell)]
-                    if model
-                    else [cell[0], cell_label(cell), f"{cell_level}"]
-                )
-                rows.append(
-                    [*named, *(tier_text(values[name].mean()) for name in columns)]
-                )
+                row = [cell_label(cell)]
+                if not model:
+                    row = [cell[0], cell_label(cell), f"{cell_level}"]
+                row += [tier_text(values[name].mean()) for name in columns]
+                rows.append(row)
     header = ["arm"] if model else ["model", "arm", measured.level_unit.heading]
     first = len(header)
     header += [_ACTIVITY[name] for name in columns]

@@ -61,32 +61,23 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     ]
     header += ["median TTFT, ms", f"change, % of {baseline_name} (95 %)", "verdict"]
     level = measured.common_level(model)
-    compared = {
+    comparisons = {
         (cell_of(row), metric): row
         for metric in (THROUGHPUT, TTFT)
         for row in baseline_comparisons(plan, measured.comparison, metric)
     }
     rows = []
     for cell in plan.cells_of(model):
-        runs = len(measured.runs_of(cell))
-        counted = (
-            f"{runs}"
-            if runs == plan.runs_of(cell)
-            else f"{runs} of {plan.runs_of(cell)}"
-        )
-        row = [cell_label(cell), f"{counted}{_compared_runs(measured, cell, runs)}"]
+        runs, requested = len(measured.runs_of(cell)), plan.runs_of(cell)
+        count = f"{runs}" if runs == requested else f"{runs} of {requested}"
+        row = [cell_label(cell), f"{count}{_compared_runs(measured, cell, runs)}"]
         for metric in (THROUGHPUT, TTFT):
-            row_compared = compared.get((cell, metric))
-            row.append(
-                _beside_change(measured, row_compared, level)
-                if row_compared
-                else _value_at(measured, cell, level, metric)
-            )
-            row += (
-                [effect_text(row_compared), verdict_text(row_compared)]
-                if row_compared
-                else ["", ""]
-            )
+            comparison = comparisons.get((cell, metric))
+            if comparison:
+                row.append(_beside_change(measured, comparison, level))
+                row += [effect_text(comparison), verdict_text(comparison)]
+            else:
+                row += [_value_at(measured, cell, level, metric), "", ""]
         if not runs:
             row[4] = row[4] or "not measured"
         rows.append(row)
@@ -446,22 +437,19 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
 
 
 def _inputs(row: Mapping[Any, Any], names: Sequence[str]) -> str:
-    return "; ".join(filter(None, (_word(row, name) for name in names)))
+    return "; ".join(filter(None, (_input(row, name) for name in names)))
 
 
-def _word(row: Mapping[Any, Any], name: str) -> str:
-    text_of_input = text_or_blank(row.get(f"basis_{name}"))
-    severity, separator, rest = text_of_input.partition(": ")
-    severity, words = (
-        (severity, rest)
-        if separator and severity in SEVERITIES
-        else ("sound", text_of_input)
-    )
-    # "varied" alone would be unclear, since the column is shared.
-    words = (
-        f"order {words}"
-        if name == "order" and words and "order" not in words
-        else words
-    )
+def _input(row: Mapping[Any, Any], name: str) -> str:
+    """An input of a comparison, marked by its severity."""
+    text = text_or_blank(row.get(f"basis_{name}"))
+    severity, separator, rest = text.partition(": ")
+    if separator and severity in SEVERITIES:
+        text = rest
+    else:
+        severity = "sound"
+    if name == "order" and text and "order" not in text:
+        # "varied" alone would be unclear, since the column is shared.
+        text = f"order {text}"
     mark = _MARKS.get(severity, "")
-    return f"{mark}{words}{mark}"
+    return f"{mark}{text}{mark}"
