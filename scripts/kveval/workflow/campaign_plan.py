@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from snakemake.exceptions import WorkflowError
 
-from kveval.analysis.cells import by_size
+from kveval.analysis.cells import models_by_size
 from kveval.analysis.levels.pilot import frozen_levels
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.loading import load_config
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
@@ -33,7 +34,7 @@ from kveval.importing.compared import (
 )
 from kveval.importing.table import findings
 from kveval.report.figures.names import FAMILIES, Extent, families_of
-from kveval.store.run_file import POINTER, Cell
+from kveval.store.run_file import POINTER
 from kveval.workflow.planning.due import due_tables
 from kveval.workflow.planning.order import planned_runs, priority
 from kveval.workflow.planning.stored import (
@@ -170,7 +171,7 @@ class WorkflowPlan:
     @cached_property
     def models(self) -> list[str]:
         """The models, ordered by size."""
-        return by_size(list(self._parameters), self._parameters)
+        return models_by_size(list(self._parameters), self._parameters)
 
     @property
     def figure_families(self) -> list[str]:
@@ -180,12 +181,12 @@ class WorkflowPlan:
             self.elsewhere.runs
             or workload is None
             or workload.searched
-            or not workload.fixed_levels
+            or not workload.given_levels
         ):
             return [*FAMILIES]
         return families_of(
             Extent(
-                len(workload.fixed_levels),
+                len(workload.given_levels),
                 len(self.models),
                 bool(self.config.campaign.goodput),
             )
@@ -274,9 +275,7 @@ class WorkflowPlan:
                 f"{_path(wildcards)}: not among the imported results, and campaign {name} only imports"
             )
         with refusing():
-            return self.config.cell(
-                wildcards.model, wildcards.scenario, wildcards.cpu_blocks
-            )
+            return self.config.cell(_path(wildcards))
 
     def specification(self, wildcards: Any) -> str:
         """Return what defines the cell's measurement, as JSON."""
