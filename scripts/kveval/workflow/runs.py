@@ -389,7 +389,9 @@ class Runs:
         if number not in runs:
             raise WorkflowError(f"{path}: no run i{number} found")
         run = runs[number]
-        compared = isinstance(run, CombinedRun)
+        source: ComparedSource | ImportedSource = ImportedSource(run)
+        if isinstance(run, CombinedRun):
+            source = ComparedSource(run)
         return RunRecord(
             id="",
             cell=run.cell,
@@ -398,7 +400,7 @@ class Runs:
             pointer=self._pointer(path, name),
             counters=json.dumps(None),
             version=run.vllm,
-            source=ComparedSource(run) if compared else ImportedSource(run),
+            source=source,
         )
 
     def _counters(self, cell: Cell) -> str:
