@@ -70,7 +70,7 @@ def main() -> int:
     # Rendered again, not passed in: the job refuses to measure anything but what was planned.
     try:
         config = load_config(args.campaign, args.catalogues)
-        cell = config.cell(*args.cell.split("/"))
+        cell = config.cell(args.cell)
         frozen = None if args.levels is None else frozen_levels(args.levels)
         specification = (
             config.pilot_specification(cell)

@@ -3,14 +3,18 @@
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from kveval.campaign.loading import load_config
+from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes.manifests.rendering import preview_text
+from kveval.host import hardware
 from kveval.load.guidellm import LoadTarget, command, levels_of
+from kveval.store.run_file import read_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CATALOGUES = REPOSITORY / "config"
@@ -19,12 +23,45 @@ _NAME = re.compile(r"^metadata:\n(?:  .*\n)*?  name: (\S+)", re.MULTILINE)
 _APART = ("argv", "env", "companions", "cell")
 
 
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell with the id and the definition of its measurement, the counters that prove it active, its runs."""
+
+    model: str
+    scenario: str
+    cpu_blocks: int
+    measurement: str
+    specification: dict[str, Any]
+    required: tuple[dict[str, Any], ...]
+    runs: tuple[int, ...]
+
+
+def planned_cells(campaign: Path, catalogues: Path) -> Iterator[PlannedCell]:
+    """Yield the cells of a campaign file in its order."""
+    config = load_config(campaign, catalogues)
+    for cell in config.cells:
+        yield PlannedCell(
+            cell.model,
+            cell.scenario,
+            cell.cpu_blocks,
+            config.measurement_id(cell),
+            dict(config.specification(cell).to_json()),
+            tuple(dict(entry) for entry in config.required_counters(cell)),
+            tuple(config.runs_of(cell)),
+        )
+
+
+def host_fingerprint() -> str:
+    """Return the fingerprint under which this host adopts stored runs."""
+    return str(hardware.probe()["fingerprint"])
+
+
 def measurements(
     source: Path | Mapping[str, Any], paths: list[str] | None = None
 ) -> dict[str, Any]:
     """Return what a campaign measures, by cell; `paths`: cells to look at, in place of those of its matrix."""
     config = load_config(source, CATALOGUES)
-    cells = [config.cell(*path.split("/")) for path in paths or []] or config.cells
+    cells = [config.cell(path) for path in paths or []] or config.cells
     found: dict[str, Any] = {cell.path: _of_cell(config, cell) for cell in cells}
     if cells:
         found["load"] = _load(config.specification(cells[0]).workload)
@@ -35,6 +72,15 @@ def measurements(
             cell.path: compared.measurement_id(cell) for cell in compared.cells
         }
     return found
+
+
+def defining_id(place: Path) -> str:
+    """Return the id of what a stored run says that it measured, having read all of its description."""
+    run = read_run(place)
+    specification = Specification.from_json(run.specification)
+    assert run.measurement == specification.measurement_id
+    assert run.cell == specification.cell
+    return specification.measurement_id
 
 
 def _of_cell(config: Any, cell: Any) -> dict[str, Any]:

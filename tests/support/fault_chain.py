@@ -163,7 +163,7 @@ class Chain:
     def command(self) -> list[str]:
         self.log.parent.mkdir(exist_ok=True)
         config = load_config(self.campaign, self.catalogues)
-        resolved = config.cell(*self.cell.split("/"))
+        resolved = config.cell(self.cell)
         options = {
             "campaign": json.dumps(self.campaign),
             "cell": self.cell,

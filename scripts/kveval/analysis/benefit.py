@@ -12,13 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from kveval.analysis.levels.server_counters import server_delta
+from kveval.campaign.cell import Cell
 from kveval.campaign.servers.registry import software_of
 from kveval.campaign.specification import Specification
 from kveval.curve.cells import demands
 from kveval.curve.service import Demanded, Floats, ServedLevel, TierSpeed
 from kveval.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
 from kveval.load import levels as workloads
-from kveval.store.run_file import Cell, Change, Run
+from kveval.store.run_file import Change, Run
 
 # The number of levels that the server's speed is fitted to, and of simulations for each tier size.
 _FITTED = 4

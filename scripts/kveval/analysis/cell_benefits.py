@@ -14,10 +14,11 @@ import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
 from kveval.analysis.cells import KEYS, common_level
+from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.cells import CellCurves, curves_of, serving_of
-from kveval.store.run_file import IMPORTED, Cell, Run
+from kveval.store.run_file import IMPORTED, Run
 
 RUNS_READ = 3
 """Number of the baseline's runs that a prediction uses; each takes a second or more to simulate."""
@@ -200,6 +201,10 @@ def _specification(run: Run, level: int) -> Specification | None:
     try:
         found = Specification.from_json(run.specification)
     except SpecificationError:
+        return None
+    trace = found.workload.trace
+    # A run says which trace was replayed by its content, not where the file is.
+    if trace is not None and not trace.file:
         return None
     searched = found.workload.searched is not None or found.workload.profile == "sweep"
     return None if searched or level not in found.workload.given_levels else found

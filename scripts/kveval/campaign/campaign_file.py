@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from kveval.campaign.catalogue import Model, Scenario
+from kveval.campaign.cell import Cell
 from kveval.campaign.problems import refuse
 from kveval.campaign.release import Image, ImageName
 from kveval.campaign.site import Cluster
@@ -34,7 +35,6 @@ from kveval.host.values import (
     Strict,
     Text,
 )
-from kveval.store.run_file import Cell
 
 UNRESOLVABLE = frozenset(
     {

@@ -12,12 +12,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from kveval.campaign.catalogue import Geometry
+from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import Budget
 from kveval.campaign.types import on_cpu
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
 from kveval.load.workload import WorkloadSpec
-from kveval.store.run_file import Cell
 
 # Reasons name at most so many differences.
 _SHOWN = 3

@@ -6,6 +6,7 @@ from typing import Any
 
 from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.catalogue import Catalogue
+from kveval.campaign.cell import Cell
 from kveval.campaign.deployment import replicas
 from kveval.campaign.reuse import LevelReuse, reuse_of
 from kveval.campaign.sizing import memory_text
@@ -14,7 +15,6 @@ from kveval.campaign.types import BLOCK_TOKENS
 from kveval.host.findings import Finding, warning
 from kveval.host.hashing import content_hash
 from kveval.load.sample_sizes import MIN_RUNS, window_s
-from kveval.store.run_file import Cell
 
 WORKLOAD = "workload"
 """Check of the warnings of arms that can have no effect with the workload."""

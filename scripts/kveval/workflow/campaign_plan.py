@@ -19,6 +19,7 @@ from snakemake.exceptions import WorkflowError
 
 from kveval.analysis.cells import by_size
 from kveval.analysis.levels.pilot import frozen_levels
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.loading import load_config
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
@@ -33,7 +34,7 @@ from kveval.importing.compared import (
 )
 from kveval.importing.table import findings
 from kveval.report.figures.names import FAMILIES, Extent, families_of
-from kveval.store.run_file import POINTER, Cell
+from kveval.store.run_file import POINTER
 from kveval.workflow.planning.due import due_tables
 from kveval.workflow.planning.order import planned_runs, priority
 from kveval.workflow.planning.stored import (
@@ -274,9 +275,7 @@ class WorkflowPlan:
                 f"{_path(wildcards)}: not among the imported results, and campaign {name} only imports"
             )
         with refusing():
-            return self.config.cell(
-                wildcards.model, wildcards.scenario, wildcards.cpu_blocks
-            )
+            return self.config.cell(_path(wildcards))
 
     def specification(self, wildcards: Any) -> str:
         """Return what defines the cell's measurement, as JSON."""

@@ -16,11 +16,12 @@ from kveval.analysis.benefit import (
     context_share,
     tier_copies,
 )
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
 from kveval.curve.service import ServerSpeed
 from kveval.curve.speed import FittedSpeed
-from kveval.store.run_file import Cell, Change, LevelRun, Run
+from kveval.store.run_file import Change, LevelRun, Run
 
 CONFIG = REPOSITORY / "config"
 SPEED = ServerSpeed(

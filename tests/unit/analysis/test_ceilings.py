@@ -13,7 +13,8 @@ from kveval.analysis.system.ceilings import (
     overhead_s,
     served,
 )
-from kveval.store.run_file import Cell, Change, CopyBandwidth, LevelRun, Run
+from kveval.campaign.cell import Cell
+from kveval.store.run_file import Change, CopyBandwidth, LevelRun, Run
 
 RATES = st.floats(1, 1e6)
 OVERHEADS = st.floats(1e-4, 10)

@@ -14,7 +14,8 @@ from tests.unit.analysis.test_benefit import LEVEL, of
 
 from kveval.analysis.cell_benefits import COLUMNS, measured_levels, predicted_benefits
 from kveval.analysis.cells import CellKey
-from kveval.store.run_file import Cell, Run
+from kveval.campaign.cell import Cell
+from kveval.store.run_file import Run
 
 MODEL = "Qwen3-0.6B"
 BASE, TIERED = (MODEL, "no-offload", 0), (MODEL, "native-offload", 5000)
@@ -159,3 +160,12 @@ def test_times_to_the_first_token_are_those_in_the_window() -> None:
         COUNT,
     )
     assert 80 < len(seen.ttft_ms) < COUNT and 80 < len(seen.itl_ms) < COUNT
+
+
+def test_a_replayed_trace_is_left_out_as_runs_do_not_say_where_its_file_is() -> None:
+    campaign, runs = "campaigns/laptop-trace.yaml", []
+    for cell in (BASE, TIERED):
+        specification = of(cell[1], cell[2], campaign).to_json()
+        specification["workload"]["levels"] = [LEVEL]
+        runs.append(replace(a_run(cell), specification=specification))
+    assert predicted(runs) == []

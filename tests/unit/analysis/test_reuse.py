@@ -19,12 +19,12 @@ from kveval.analysis.reuse import (
     served_shares,
     with_predictions,
 )
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
 from kveval.load import traces
 from kveval.load.guidellm import trace_file
 from kveval.report.tables.reuse import likely_cause
-from kveval.store.run_file import Cell
 
 CONFIG = REPOSITORY / "config"
 TIERED = "native-offload", 10_000

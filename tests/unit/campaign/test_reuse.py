@@ -18,6 +18,7 @@ from tests.support.config_files import (
     on_gpus,
 )
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.reuse import (
     Caches,
@@ -30,7 +31,6 @@ from kveval.campaign.reuse import (
     visited,
 )
 from kveval.campaign.warnings import no_gain, sentence
-from kveval.store.run_file import Cell
 
 MARGIN = 0.05
 BASE, SMALL, LARGE = (

@@ -222,7 +222,7 @@ def test_a_scenario_that_serves_another_model_is_compared_under_the_cells_name()
     assert served["native-offload-awq"].hf_id == "Qwen/Qwen3-8B-AWQ"
     assert {cell.model for cell in study.cells} == {"Qwen3-8B-1-gpu"}
     argv = study.specification(
-        study.cell("Qwen3-8B-1-gpu", "native-offload-fp8-kv", 30_000)
+        study.cell("Qwen3-8B-1-gpu/native-offload-fp8-kv/30000")
     ).argv
     assert argv[argv.index("--kv-cache-dtype") + 1] == "fp8"
 

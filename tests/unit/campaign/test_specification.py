@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.support.config_files import CONFIG
 
 from kveval.campaign.catalogue import Geometry
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.specification import (
     CacheSizes,
@@ -29,7 +30,6 @@ from kveval.load.workload import (
     TraceSpec,
     WorkloadSpec,
 )
-from kveval.store.run_file import Cell
 
 CAMPAIGNS = sorted((CONFIG / "campaigns").glob("*.yaml"))
 COUNTS = st.integers(0, 2**53)

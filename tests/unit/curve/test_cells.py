@@ -7,6 +7,7 @@ import pytest
 from tests.support.config_files import load, on_cluster
 from tests.support.paths import REPOSITORY
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
@@ -18,7 +19,6 @@ from kveval.curve.cells import (
     worst_order_is_assumed,
 )
 from kveval.load import traces
-from kveval.store.run_file import Cell
 from kveval.workflow.planning.curve_figure import curve_panel
 from kveval.workflow.planning.curve_files import curve_lines, curve_rows
 from kveval.workflow.planning.curves import level_curves

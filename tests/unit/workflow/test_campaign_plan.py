@@ -54,7 +54,7 @@ def test_cells_runs_and_their_files_are_the_campaigns() -> None:
         == "results/campaigns/feb-2026/Qwen3-14B/native-offload/10000/run-1/pcp.parquet"
     )
     assert len(files) == config.campaign.runs
-    cell = config.cell("Qwen3-14B", "native-offload", 10000)
+    cell = config.cell("Qwen3-14B/native-offload/10000")
     assert plan.measurement(wildcards()) == config.measurement_id(cell)
     assert (
         json.loads(plan.specification(wildcards()))

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from kveval.analysis.estimators.sequential import Answer, Design, Look, look
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.store.run_file import Cell
 from kveval.workflow.check.measuring import COLD, IDLE, SHOWN, Values
 
 Verdict = Literal[

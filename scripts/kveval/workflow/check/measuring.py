@@ -13,11 +13,12 @@ import pandas as pd
 
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.statistics.comparison import no_value, unfit
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.host.errors import Failure
 from kveval.measure.failures import cause
 from kveval.measure.progress import write_requested
-from kveval.store.run_file import Cell, read_run, stored_run
+from kveval.store.run_file import read_run, stored_run
 from kveval.workflow.planning.order import (
     campaign_pointer,
     in_order,

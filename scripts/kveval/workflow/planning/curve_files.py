@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
@@ -21,7 +22,6 @@ from kveval.curve.cells import (
     worst_order_is_assumed,
 )
 from kveval.load import levels as workloads
-from kveval.store.run_file import Cell
 from kveval.workflow.planning.curves import LevelCurves, level_curves
 from kveval.workflow.planning.stored import StoreIndex
 

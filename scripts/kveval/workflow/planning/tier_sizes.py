@@ -5,13 +5,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.reuse import reuse_of
 from kveval.campaign.sizing import gib
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.cells import NOTHING_POINTS, needed_sizes
 from kveval.load import levels as workloads
-from kveval.store.run_file import Cell
 from kveval.workflow.planning.curves import LevelCurves, level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
