@@ -100,7 +100,7 @@ class Basis:
     specification: Specification
     device_tokens: int
     levels: Mapping[int, Sequence[MeasuredLevel]]
-    fitted: FittedSpeed
+    speed: FittedSpeed
     copies: TierCopies
 
     @property
@@ -138,7 +138,7 @@ class Basis:
             for seen in measured
         ]
         draws: list[dict[float, Floats]] = []
-        for number, speed in enumerate(self.fitted.draws(_DRAWS)):
+        for number, speed in enumerate(self.speed.draws(_DRAWS)):
             tier, level_seen = (
                 self._tier(specification, number),
                 observed[number % len(observed)],
@@ -186,15 +186,11 @@ class Basis:
         ratios = np.exp(
             np.outer((1 - _MODEL_ERROR, 1.0, 1 + _MODEL_ERROR), changes).reshape(-1, 3)
         )
-        predicted = {
-            name: _interval(
-                ratios[:, place]
-                * float(np.mean([getattr(seen, name) for seen in self.levels[level]]))
-            )
-            for place, name in enumerate(
-                ("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50")
-            )
-        }
+        predicted = {}
+        quantities = ("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50")
+        for place, name in enumerate(quantities):
+            measured = [getattr(seen, name) for seen in self.levels[level]]
+            predicted[name] = _interval(ratios[:, place] * float(np.mean(measured)))
         busy, piled_up = np.median(
             [draw[size][3:] for draw in draws for size in sizes], axis=0
         )
@@ -250,21 +246,24 @@ def context_share(specification: Specification) -> float:
 
 def tier_copies(runs: Sequence[Run]) -> TierCopies:
     """Return the rates at which the tiers of one model's runs copied, from the levels that copied enough."""
-    loads, stores = (
-        [
-            (run.cell.path, rate)
-            for run in runs
-            for level in run.levels
-            if (rate := _rate(level.counters, kind))
-        ]
-        for kind in ("offload_load", "offload_store")
-    )
+    loads, stores = _rates(runs, "offload_load"), _rates(runs, "offload_store")
     cells = dict.fromkeys(path for path, _ in loads)
     return TierCopies(
         tuple(rate for _, rate in loads),
         tuple(rate for _, rate in stores),
         tuple(cells),
     )
+
+
+def _rates(runs: Sequence[Run], kind: str) -> list[tuple[str, float]]:
+    """The cell and the copy rate, bytes per second, of each level that copied enough."""
+    rates = []
+    for run in runs:
+        for level in run.levels:
+            rate = _rate(level.counters, kind)
+            if rate:
+                rates.append((run.cell.path, rate))
+    return rates
 
 
 def _rate(counters: Mapping[str, Change], kind: str) -> float | None:

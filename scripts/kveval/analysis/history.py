@@ -170,10 +170,9 @@ def _build(
 ) -> Build:
     logs = np.log(rows["value"].to_numpy(dtype=float))
     ran = [programs[text] for text in rows["software"].unique()]
-    software = {
-        name: frozenset(one[name] for one in ran if name in one)
-        for name in dict.fromkeys(chain(*ran))
-    }
+    software = {}
+    for name in dict.fromkeys(chain(*ran)):
+        software[name] = frozenset(found[name] for found in ran if name in found)
     return Build(
         version, float(np.exp(logs.mean())), *mean_interval(logs), len(logs), software
     )
@@ -213,7 +212,7 @@ def build_changes(series: Sequence[BuildSeries]) -> list[BuildChange]:
 
 
 def _change(series: BuildSeries, change: ChangePoint) -> BuildChange:
-    before, after = series.builds[change.at - 1], series.builds[change.at]
+    before, after = series.builds[change.index - 1], series.builds[change.index]
     difference = change.difference
     change_percent, low, high = (
         percent(each) for each in (difference.theta, *difference.interval(0.95))

@@ -16,8 +16,8 @@ from kveval.analysis.cells import (
     KEYS,
     THROUGHPUT,
     ArmSize,
-    by_size,
     common_level,
+    models_by_size,
     partner,
     rank_of,
 )
@@ -72,17 +72,17 @@ def summary_tables(
     `baseline_of`: scenario -> its baseline, None for a baseline itself; `parameters`: model -> its size, for the order.
     """
     return {
-        "summary": summary(peaks, comparison, parameters),
-        "detailed": detailed(complete, parameters),
+        "summary": summary_table(peaks, comparison, parameters),
+        "detailed": detailed_table(complete, parameters),
         "pcp_summary_stats": system_summary(
             complete, comparison, peaks, baseline_of, parameters
         ),
     }
 
 
-def ordered(table: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
+def sort_cells(table: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
     """Return a table of cells in the order of every figure: models by size, arms in their order, tiers rising."""
-    models = by_size(list(table["model"]), parameters)
+    models = models_by_size(list(table["model"]), parameters)
     keys = [
         (models.index(model), rank_of(scenario), blocks)
         for model, scenario, blocks in table[list(KEYS)].itertuples(
@@ -94,7 +94,7 @@ def ordered(table: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
     )
 
 
-def summary(
+def summary_table(
     peaks: pd.DataFrame, comparison: pd.DataFrame, parameters: Mapping[str, int]
 ) -> pd.DataFrame:
     """Return one row per cell: its peak, and its differences from the baseline at the model's common level.
@@ -103,7 +103,7 @@ def summary(
     `bracketed` says whether it lies inside the grid). `..._pct` are per cent of the baseline, each beside its verdict.
     """
     rows = []
-    for peak in ordered(peaks, parameters).to_dict("records"):
+    for peak in sort_cells(peaks, parameters).to_dict("records"):
         row = {
             **{
                 "model": peak["model"],
@@ -145,9 +145,13 @@ def _differences(comparison: pd.DataFrame, cell: Mapping[Any, Any]) -> dict[str,
     return found
 
 
-def detailed(complete: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
+def detailed_table(
+    complete: pd.DataFrame, parameters: Mapping[str, int]
+) -> pd.DataFrame:
     """Return one row per level and run, with the older evaluation's column names; tps is output tokens per second."""
-    table = ordered(complete.sort_values(["run", "level"], kind="stable"), parameters)
+    table = sort_cells(
+        complete.sort_values(["run", "level"], kind="stable"), parameters
+    )
     columns = {"scenario": "config", **_DETAILS}
     kept = [
         "model",
@@ -176,7 +180,7 @@ def system_summary(
     the campaign's models that the panel lacks.
     """
     means = _at_common_levels(complete, comparison, peaks)
-    everything = by_size(list(complete["model"]), parameters)
+    everything = models_by_size(list(complete["model"]), parameters)
     of_cell = {
         ArmSize(
             str(rows["scenario"].iloc[0]), int(rows["cpu_blocks"].iloc[0])
@@ -208,7 +212,7 @@ def system_summary(
             )
             rows.append(
                 {
-                    "models": ";".join(by_size(list(panel), parameters)),
+                    "models": ";".join(models_by_size(list(panel), parameters)),
                     **{"scenario": cell.scenario, "cpu_blocks": cell.cpu_blocks},
                     "geomean_tps": _geometric(inside[cell][THROUGHPUT]),
                     "geomean_ratio_to_baseline": _geometric(

@@ -18,22 +18,22 @@ from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
+    abbreviate,
     cell_label,
     rows_of,
-    shortened,
-    text,
+    text_or_blank,
 )
 from kveval.report.data.comparisons import (
-    against_baselines,
+    baseline_comparisons,
     baseline_label,
     cost_text,
     effect_text,
     qualifier,
-    stated_verdict,
     values_text,
+    verdict_words,
 )
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.run_facts import hardware
+from kveval.report.data.run_facts import machine_descriptions
 from kveval.report.next_steps import next_steps
 from kveval.report.tables.caches import tier_text
 from kveval.report.tables.value import goodput_sentence
@@ -71,7 +71,7 @@ def answer_of(
 ) -> CampaignAnswer:
     """Return the answer, which rests on the verdicts only. `figures`: the names of the figures that are not empty."""
     metric = _asked(measured)
-    rows = against_baselines(plan, measured.comparison, metric)
+    rows = baseline_comparisons(plan, measured.comparison, metric)
     found = _of_one_model if len({row["model"] for row in rows}) == 1 else _of_models
     said = list(
         found(plan, measured, rows, metric)
@@ -89,7 +89,7 @@ def answer_of(
 def _asked(measured: Measured) -> str:
     """The metric that the question is about: throughput, or TTFT in an open loop, where the load sets throughput."""
     rows = measured.comparison[measured.comparison["metric"] == THROUGHPUT]
-    fixed = [OPEN_LOOP in text(reason) for reason in rows["reason"]]
+    fixed = [OPEN_LOOP in text_or_blank(reason) for reason in rows["reason"]]
     return TTFT if fixed and all(fixed) else THROUGHPUT
 
 
@@ -111,7 +111,7 @@ def _means(measured: Measured, row: Row) -> str:
     return " against ".join(values_text(measured, row))
 
 
-def times(row: Row) -> str:
+def factor_text(row: Row) -> str:
     """Return an effect as a factor, such as "8.1 times", with no more digits than its interval justifies."""
     low, value, high = (
         1 + row[f"{end}_percent"] / 100 for end in ("low", "effect", "high")
@@ -123,7 +123,7 @@ def times(row: Row) -> str:
         if known
         else f"{value:.2g}"
     )
-    return " ".join(filter(None, (text(row.get("bound")), shown, "times")))
+    return " ".join(filter(None, (text_or_blank(row.get("bound")), shown, "times")))
 
 
 def _question(plan: ReportPlan, rows: Sequence[Row], metric: str) -> str:
@@ -201,7 +201,9 @@ def _better(measured: Measured, row: Row) -> str:
     arm, against, means = _arm(row), baseline_label(row), _means(measured, row)
     if row["metric"] != THROUGHPUT:
         return f"{arm} had a shorter median TTFT than {against}, {_change(row)}: {means} ms"
-    much = f"{times(row)} as much as" if row["effect_percent"] > 100 else "more than"
+    much = (
+        f"{factor_text(row)} as much as" if row["effect_percent"] > 100 else "more than"
+    )
     return f"{arm} delivered {much} {against}, {_change(row)}: {means} output tok/s"
 
 
@@ -233,13 +235,13 @@ def _first_token(plan: ReportPlan, measured: Measured, best: Row) -> Iterator[st
         words.WORSE: "was longer",
         words.PARITY: "is at parity",
     }
-    for row in against_baselines(plan, measured.comparison, TTFT):
+    for row in baseline_comparisons(plan, measured.comparison, TTFT):
         if (
             cell_of(row) == cell_of(best)
             and row["baseline"]
             and math.isfinite(row["effect_percent"])
         ):
-            verdict = said.get(row["verdict"], f"is undecided ({stated_verdict(row)})")
+            verdict = said.get(row["verdict"], f"is undecided ({verdict_words(row)})")
             yield f"Its median TTFT {verdict}, {_change(row)}: {_means(measured, row)} ms."
 
 
@@ -259,17 +261,17 @@ def _said(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
         title = (
             "no verdict"
             if row["verdict"].startswith("not assessed")
-            else stated_verdict(row)
+            else verdict_words(row)
         )
         why = (
             f" ({row['reason']})"
-            if text(row["reason"]) and row["verdict"] not in words.VERDICTS
+            if text_or_blank(row["reason"]) and row["verdict"] not in words.VERDICTS
             else ""
         )
         grouped.setdefault(said.get(row["verdict"], f"{title}{why}"), []).append(
             f"{_arm(row)}{change}"
         )
-    yield from (f"{title}: {shortened(names)}" for title, names in grouped.items())
+    yield from (f"{title}: {abbreviate(names)}" for title, names in grouped.items())
 
 
 def _hits(measured: Measured, rows: Sequence[Row]) -> Iterator[str]:
@@ -287,9 +289,9 @@ def _hits(measured: Measured, rows: Sequence[Row]) -> Iterator[str]:
                 f"{tier_text(reloaded)} tokens for {tier_text(preempted)} requests with {_arm(row)}"
             )
     if reloads:
-        yield f"For preempted requests, tokens were loaded from the tier, not computed again: {shortened(reloads)}."
+        yield f"For preempted requests, tokens were loaded from the tier, not computed again: {abbreviate(reloads)}."
     elif shares:
-        yield f"Share of the prompt tokens that the tier behind the device served: {shortened(shares)}."
+        yield f"Share of the prompt tokens that the tier behind the device served: {abbreviate(shares)}."
 
 
 def _of_models(
@@ -316,7 +318,7 @@ def _of_models(
             for row in _by_size_of_effect(rows, verdict)
         ]
         if worse:
-            yield f"{verdict.capitalize()}: {shortened(worse)}."
+            yield f"{verdict.capitalize()}: {abbreviate(worse)}."
     parity = f"at parity within {100 * plan.margin:g} %"
     counted = {
         words.PARITY: parity,
@@ -332,7 +334,7 @@ def _of_models(
     decided |= {words.PARITY: "at parity"}
     for other in (GOODPUT, TTFT) if metric == THROUGHPUT else (GOODPUT,):
         yield from _counted(
-            against_baselines(plan, measured.comparison, other), decided
+            baseline_comparisons(plan, measured.comparison, other), decided
         )
 
 
@@ -349,7 +351,9 @@ def _most_cost(rows: Sequence[Row]) -> str:
 def _without(rows: Sequence[Row]) -> str:
     """The phrase for comparisons without a verdict, with the most frequent reason."""
     reasons = Counter(
-        text(row["reason"]) for row in rows if row["verdict"] not in words.VERDICTS
+        text_or_blank(row["reason"])
+        for row in rows
+        if row["verdict"] not in words.VERDICTS
     )
     mostly = "mostly: " if len(reasons) > 1 else ""
     return "".join(
@@ -378,18 +382,18 @@ def _best(rows: Sequence[Row]) -> str:
         rows[0]["metric"] == THROUGHPUT and rows[0]["effect_percent"] > 100,
     )
     most = f", the most of {len(rows)} arms" if len(rows) > 1 else ""
-    return f"{best['model']} with {_arm(best)}{f' {times(best)} as much,' if more else ''} {_change(best)}{most}"
+    return f"{best['model']} with {_arm(best)}{f' {factor_text(best)} as much,' if more else ''} {_change(best)}{most}"
 
 
 def _without_baseline(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     yield "Nothing was compared with a baseline, so there is no verdict."
     shown = []
-    for cell, _, at in measured.at_peaks(plan.ordered):
+    for cell, _, at in measured.peaks_of(plan.ordered_cells):
         shown.append(
             f"{cell_label(cell)} on {cell[0]} {numerals.mean_of(list(at[THROUGHPUT]))} output tok/s"
         )
     if shown:
-        yield f"Measured at the peak: {shortened(shown)}."
+        yield f"Measured at the peak: {abbreviate(shown)}."
 
 
 def _runs_of(
@@ -403,12 +407,12 @@ def _runs_of(
     compared = [
         row
         for metric in metrics
-        for row in against_baselines(plan, measured.comparison, metric)
+        for row in baseline_comparisons(plan, measured.comparison, metric)
     ]
     judged = [
         row
         for row in compared
-        if row["verdict"] in words.VERDICTS or text(row.get("indication"))
+        if row["verdict"] in words.VERDICTS or text_or_blank(row.get("indication"))
     ]
     if not any(row["runs"] < _paired(measured, row) for row in judged):
         return f"This rests on {counted} run{'s' * (counted != '1')} of each arm"
@@ -439,10 +443,10 @@ def _basis(plan: ReportPlan, measured: Measured, rows: Sequence[Row]) -> str:
     number = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     levels = sorted({int(row["level"]) for row in rows if pd.notna(row["level"])})
     titles = _distinct(str(run.workload.get("title") or "") for run in measured.runs)
-    machines = hardware(measured.runs)
+    machines = machine_descriptions(measured.runs)
     parts = [
         _runs_of(plan, measured, rows, number),
-        *([f" at {measured.unit.said(levels)}"] if levels else []),
+        *([f" at {measured.level_unit.in_sentence(levels)}"] if levels else []),
         *([f" ({titles[0]})"] if titles[0] and len(titles) == 1 else []),
         _WEIGHTS.get(measured.runs[0].weights, ""),
         f", on {machines[0] if len(machines) == 1 else f'{len(machines)} different machines'}",

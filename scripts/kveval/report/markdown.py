@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from kveval.report.data.campaign import Table
 from kveval.report.files import FOLDER, MAIN
@@ -77,10 +77,11 @@ def markdown_table(table: Table) -> str:
         "---:" if number in table.numbers else "---"
         for number in range(len(table.header))
     ]
-    lines = [table.header, rule, *table.rows]
-    return "\n".join(
-        f"| {' | '.join(_cell_text(cell) for cell in line)} |" for line in lines
-    )
+    return "\n".join(map(_line, [table.header, rule, *table.rows]))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_cell_text, cells))} |"
 
 
 def _cell_text(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from snakemake.exceptions import WorkflowError
 
-from kveval.analysis.cells import by_size
+from kveval.analysis.cells import models_by_size
 from kveval.analysis.levels.pilot import frozen_levels
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
@@ -171,7 +171,7 @@ class WorkflowPlan:
     @cached_property
     def models(self) -> list[str]:
         """The models, ordered by size."""
-        return by_size(list(self._parameters), self._parameters)
+        return models_by_size(list(self._parameters), self._parameters)
 
     @property
     def figure_families(self) -> list[str]:

@@ -15,7 +15,7 @@ from kveval.importing.plan import ImportPlan
 from kveval.importing.table import summary
 from kveval.measure.failures import REPORT_COMMAND, causes, is_stop
 from kveval.measure.progress import write_requested
-from kveval.report.files import in_short
+from kveval.report.files import summary_lines
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
 from kveval.workflow.invocation import Asked
 from kveval.workflow.planning.order import requested_file
@@ -209,7 +209,7 @@ def _said(asked: Asked, since: float) -> Iterator[str]:
 def _made(plan: WorkflowPlan, asked: Asked) -> Iterator[str]:
     """Yield a summary of each report and where it is, or the files that were requested by path."""
     for folder in asked.reports:
-        yield from in_short(Path(plan.results, folder))
+        yield from summary_lines(Path(plan.results, folder))
         if isinstance(plan.elsewhere, ImportPlan) and plan.elsewhere.listed:
             yield f"Imports: {summary(plan.elsewhere)}; each is listed in {plan.results}/analysis/imported.csv"
     for path in () if asked.reports else asked.files:

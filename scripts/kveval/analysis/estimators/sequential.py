@@ -27,7 +27,7 @@ _FARTHEST = 20.0
 _MOST_BLOCKS = 100
 
 
-def spent(fraction: float, alpha: float) -> float:
+def alpha_spent(fraction: float, alpha: float) -> float:
     """Return how much of a two-sided error rate may be spent once this fraction of the information has been collected.
 
     Half of it on each side.
@@ -47,7 +47,7 @@ def nominal_levels(first: int, budget: int, alpha: float) -> dict[int, float]:
     for blocks in range(first, budget + 1):
         fraction = blocks / budget
         step = np.sqrt(fraction - before)
-        mass, wanted = density * weights, spent(fraction, alpha) - so_far
+        mass, wanted = density * weights, alpha_spent(fraction, alpha) - so_far
 
         def leaving(
             bound: float, step: float = step, mass: Array = mass, places: Array = places
@@ -63,7 +63,7 @@ def nominal_levels(first: int, budget: int, alpha: float) -> dict[int, float]:
         inside, spread = bound * _NODES, (bound * _NODES[:, None] - places) / step
         density = np.exp(-(spread**2) / 2) @ mass / (step * np.sqrt(2 * np.pi))
         places, weights = inside, bound * _WEIGHTS
-        before, so_far = fraction, spent(fraction, alpha)
+        before, so_far = fraction, alpha_spent(fraction, alpha)
     return levels
 
 
@@ -112,7 +112,7 @@ class Look:
     sd: float = np.nan
 
 
-def look(
+def evaluate_look(
     base: Array, candidate: Array, design: Design, *, more_is_better: bool = True
 ) -> Look:
     """Return the result after some blocks, from the paired ln values of two builds, one pair per block.

@@ -16,7 +16,9 @@ from kveval.load.reports import Aggregate, ByStatus, LevelReport, Statistics
 _P90 = 1.2816
 
 
-def measured(report: LevelReport, unknown: Collection[str] = ()) -> dict[str, Any]:
+def window_columns(
+    report: LevelReport, unknown: Collection[str] = ()
+) -> dict[str, Any]:
     """Return throughput, counts and latencies under the names of levels.csv; rates are over the window.
 
     Latencies that are `unknown`, such as `ttft`, are NaN.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kveval.analysis.levels.aggregates import partial_output_counted
-from kveval.analysis.levels.checks import JudgedLevel
+from kveval.analysis.levels.checks_level import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.load.levels import rate_req_s_at
 from kveval.store.run_file import IMPORTED

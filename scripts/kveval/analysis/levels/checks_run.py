@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
-from kveval.analysis.levels.checks import JudgedLevel
+from kveval.analysis.levels.checks_level import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.campaign import sizing
 from kveval.campaign.servers.registry import (
@@ -244,11 +244,9 @@ def hardware_probed(level: JudgedLevel) -> Iterator[Outcome]:
     gpus, build = facts.get("gpus") or [], run.specification.get("build")
     if build and not on_cpu(build) and not gpus:
         lacking.append("gpus")
-    lacking += [
-        f"{name} of a GPU"
-        for name in ("name", "memory_bytes")
-        if any(not gpu.get(name) for gpu in gpus)
-    ]
+    for name in ("name", "memory_bytes"):
+        if any(not gpu.get(name) for gpu in gpus):
+            lacking.append(f"{name} of a GPU")
     cache = (run.server.get("facts", {}).get("kv_cache_tokens") or 0) * (
         run.kv_bytes_per_token or 0
     )
@@ -300,7 +298,7 @@ def tpot_definition(level: JudgedLevel) -> Iterator[Outcome]:
     waited = 1000 * (requests.column("last_token") - requests.column("start"))
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = (requests.column("tpot_ms") * tokens / waited)[
-            requests.status("completed") & (tokens > 0)
+            requests.has_status("completed") & (tokens > 0)
         ]
     known = ratios[np.isfinite(ratios)]
     if len(known) and abs(float(np.median(known)) - 1) > _TOLERANCE:

@@ -156,26 +156,21 @@ def gpu_conditions(run: Run) -> dict[str, Any]:
 
     `gpu_throttled`: the reasons for which any GPU was throttled, `;`-joined.
     """
-    found = run.gpu_conditions
+    conditions = run.gpu_conditions
     gpus = run.hardware.get("gpus")
-    return {
-        "gpus": float(len(gpus))
-        if gpus is not None and run.engine != IMPORTED
-        else math.nan,
-        **{
-            f"gpu_{name}": _mean(
-                [value for gpu in found if (value := getattr(gpu, source)) is not None]
-            )
-            for name, source in _GPU_CONDITIONS.items()
-        },
-        "gpu_throttled": ";".join(
-            sorted({reason for gpu in found for reason in gpu.throttle_reasons})
-        ),
-    }
+    row: dict[str, Any] = {"gpus": math.nan}
+    if gpus is not None and run.engine != IMPORTED:
+        row["gpus"] = float(len(gpus))
+    for name, source in _GPU_CONDITIONS.items():
+        row[f"gpu_{name}"] = _mean([getattr(gpu, source) for gpu in conditions])
+    reasons = {reason for gpu in conditions for reason in gpu.throttle_reasons}
+    return {**row, "gpu_throttled": ";".join(sorted(reasons))}
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(sum(values)) / len(values) if values else math.nan
+def _mean(values: Sequence[float | None]) -> float:
+    """The mean of the values that are known, NaN without any."""
+    known = [value for value in values if value is not None]
+    return float(sum(known)) / len(known) if known else math.nan
 
 
 def _steady(argv: Sequence[str]) -> list[str]:

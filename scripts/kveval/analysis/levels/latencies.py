@@ -38,20 +38,20 @@ def unknown_latencies(report: LevelReport) -> dict[str, str]:
     )
 
 
-def column_text(unknown: Mapping[str, str]) -> str:
+def reasons_text(unknown: Mapping[str, str]) -> str:
     """Return unknown latencies as a cell of levels.csv."""
     return ";".join(f"{name}={why}" for name, why in unknown.items())
 
 
-def reasons_in(text: object) -> dict[str, str]:
-    """Return the unknown latencies that a cell made by `column_text` names."""
+def parse_reasons(text: object) -> dict[str, str]:
+    """Return the unknown latencies that a cell made by `reasons_text` names."""
     parts = text.split(";") if isinstance(text, str) and text else []
     return dict(part.split("=", 1) for part in parts)
 
 
 def _of_requests(requests: Requests) -> Iterator[tuple[str, str]]:
     """Yield the latencies of completed requests that are 0, or contradict the requests' own times."""
-    done, tokens = requests.status("completed"), requests.column("output_tokens")
+    done, tokens = requests.has_status("completed"), requests.column("output_tokens")
     start, first, last, end = (
         requests.column(name) for name in ("start", "first_token", "last_token", "end")
     )

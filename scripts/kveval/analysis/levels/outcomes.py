@@ -85,27 +85,23 @@ def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
     )
 
 
-def judge(checks: Iterable[Check], subject: Any) -> list[Outcome]:
+def run_checks(checks: Iterable[Check], subject: Any) -> list[Outcome]:
     """Run checks on a subject and return their outcomes; checks that passed have none."""
     return [outcome for each in checks for outcome in each(subject)]
 
 
-def columns(outcomes: Sequence[Outcome]) -> dict[str, str]:
+def outcome_columns(outcomes: Sequence[Outcome]) -> dict[str, str]:
     """Return the outcomes as columns: the names by severity, and all of them as JSON; "" for none."""
-    names = {
-        column: ";".join(
-            outcome.name for outcome in outcomes if outcome.severity == severity
-        )
-        for severity, column in COLUMNS.items()
-    }
-    return {
-        **names,
-        MESSAGES: msgspec.json.encode(outcomes).decode() if outcomes else "",
-    }
+    row = {}
+    for severity, column in COLUMNS.items():
+        names = [outcome.name for outcome in outcomes if outcome.severity == severity]
+        row[column] = ";".join(names)
+    row[MESSAGES] = msgspec.json.encode(outcomes).decode() if outcomes else ""
+    return row
 
 
 def outcomes_of(row: Mapping[Any, Any]) -> list[Outcome]:
-    """Return the outcomes in a level's row. Raises msgspec.DecodeError for a row that `columns` did not make."""
+    """Return the outcomes in a level's row. Raises msgspec.DecodeError for a row that `outcome_columns` did not make."""
     text = row.get(MESSAGES)
     return (
         msgspec.json.decode(text, type=list[Outcome])
@@ -129,6 +125,7 @@ def add_outcomes(
     """Return a table of levels with each row's further outcomes added to its columns of checks."""
     rows = zip(table.to_dict("records"), outcomes, strict=True)
     joined = pd.DataFrame(
-        [columns([*outcomes_of(row), *added]) for row, added in rows], index=table.index
+        [outcome_columns([*outcomes_of(row), *added]) for row, added in rows],
+        index=table.index,
     )
     return table.assign(**{str(name): joined[name] for name in joined})

@@ -13,9 +13,9 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, ArmSize, CellKey
 from kveval.analysis.estimators.intervals import Contrast
-from kveval.analysis.levels.checks import STARVED, completed, errors
+from kveval.analysis.levels.checks_level import STARVED, completed, errors
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.noise import needed_for
+from kveval.analysis.levels.noise import latencies_needed
 from kveval.analysis.levels.outcomes import (
     LEVEL_FAILED,
     MESSAGES,
@@ -25,7 +25,7 @@ from kveval.analysis.levels.outcomes import (
 from kveval.analysis.statistics.evidence import Evidence, Sides, number
 from kveval.analysis.statistics.inputs import (
     MEASURED,
-    of_levels,
+    evidence_of_levels,
     unknown_latency,
     wrong_answers,
 )
@@ -74,12 +74,12 @@ PAST_THE_PEAK = (
 class Exclusion(NamedTuple):
     """The reason why a run is left out of a comparison.
 
-    `said`: the same for several runs beside a verdict, "" if it is not worth saying there. `failed`: the run would have
+    `summary`: the same for several runs beside a verdict, "" if it is not worth saying there. `failed`: the run would have
     counted against its cell, so that the cell's other runs make it look better than it is.
     """
 
-    why: str
-    said: str = ""
+    reason: str
+    summary: str = ""
     failed: bool = False
 
 
@@ -111,7 +111,7 @@ class ComparedCell:
     indicative: str = ""
     evidence: dict[str, Evidence] = field(default_factory=dict)
 
-    def rest_on(self, *found: Evidence) -> None:
+    def add_evidence(self, *found: Evidence) -> None:
         """Add inputs; of two with one name the more severe one is kept. One that refuses becomes the obstacle."""
         for evidence in found:
             known = self.evidence.get(evidence.name)
@@ -126,7 +126,7 @@ class ComparedCell:
         return starvation(self.sides.reference, self.sides.arm)
 
     @property
-    def judged(self) -> bool:
+    def can_have_verdict(self) -> bool:
         """Whether the comparison can have a verdict."""
         inactive = self.exercised is False and not self.idle
         return (
@@ -137,21 +137,18 @@ class ComparedCell:
         )
 
 
-def contrast_cells(
+def contrast_pairs(
     cells: Sequence[CellKey], one: str, other: str
 ) -> list[tuple[CellKey, CellKey]]:
     """Return the pairs of a model's cells that a declared contrast means: SCENARIO/CPU_BLOCKS names one cell; SCENARIO
     alone names all sizes, each paired with the same size of the other side, or with its only cell.
     """
     found = []
+    references = _named(cells, other)
     for arm in _named(cells, one):
-        references = _named(cells, other)
-        same = [cell for cell in references if cell[2] == arm[2]]
-        chosen = (
-            references
-            if "/" in other
-            else same or (references if len(references) == 1 else [])
-        )
+        chosen = references
+        if "/" not in other and len(references) > 1:
+            chosen = [cell for cell in references if cell[2] == arm[2]]
         found += [(arm, reference) for reference in chosen if reference != arm]
     return found
 
@@ -165,7 +162,7 @@ def _named(cells: Sequence[CellKey], name: str) -> list[CellKey]:
     ]
 
 
-def no_value(row: Mapping[str, Any], metric: str) -> str:
+def missing_value_reason(row: Mapping[str, Any], metric: str) -> str:
     """Return why a level has no value of a metric that can be compared, "" if it has one: finite and above 0."""
     if LEVEL_FAILED in failed_checks(row, True):
         messages = [
@@ -191,7 +188,7 @@ def no_value(row: Mapping[str, Any], metric: str) -> str:
     return "with a negative value" if value < 0 else ""
 
 
-def unfit(row: Mapping[str, Any], metric: str) -> str:
+def unfit_reason(row: Mapping[str, Any], metric: str) -> str:
     """Return why a level may not enter a verdict on a metric, "" if it may."""
     if failed := failed_checks(row, metric == THROUGHPUT):
         return f"{FAILED} {', '.join(failed)}"
@@ -201,7 +198,7 @@ def unfit(row: Mapping[str, Any], metric: str) -> str:
         counted = row[
             "ttft_count" if metric.startswith("ttft") else "requests_completed"
         ]
-        needed, few = needed_for(metric.rsplit("_", 1)[1]), FEW_LATENCIES
+        needed, few = latencies_needed(metric.rsplit("_", 1)[1]), FEW_LATENCIES
     elif row["concurrency_shortfall"] > STARVED:
         # Under too little load, limits are easier to meet.
         return f"{100 * row['concurrency_shortfall']:.0f} % fewer requests {IN_FLIGHT}"
@@ -276,7 +273,7 @@ def _gather(
     return gathered
 
 
-def fill(
+def collect_values(
     entry: ComparedCell,
     pairing: Pairing,
     levels: tuple[Mapping[int, int], Mapping[int, int]],
@@ -317,25 +314,29 @@ def fill(
     entry.exercised = not too_idle if states else None
     # The runs of a bridge have other numbers on the other side.
     numbered = set() if pairing.kind == "bridge" else rows.keys()
-    entry.left_out = in_words(entry, reasons, of_both=numbered)
+    entry.left_out = exclusions_text(entry, reasons, of_both=numbered)
     entry.sides = Sides(
         metric, [rows[run][1] for run in kept], [rows[run][0] for run in kept]
     )
     entry.other_time = pairing.kind == "other time"
-    blocks = len(pairing.pairs) + len(pairing.apart) + len({*absent[0], *absent[1]})
+    blocks = (
+        len(pairing.pairs) + len(pairing.separate_pairs) + len({*absent[0], *absent[1]})
+    )
     entry.obstacle = obstacle = (
         "" if enough else _obstacle(entry, blocks, len(usable), len(rows))
     )
-    entry.rest_on(*_hardware(rows, len(usable)))
+    entry.add_evidence(*_hardware(rows, len(usable)))
     if entry.idle:
-        entry.rest_on(Evidence("activity", "not active"))
+        entry.add_evidence(Evidence("activity", "not active"))
     elif states:
         arm_idle = any(arm is False for arm, _ in states.values())
         whose = "the arm" if arm_idle else "the cell it is compared with"
-        entry.rest_on(
+        entry.add_evidence(
             _activity(len(states) - len(idle), len(states), whose, enough=not too_idle)
         )
-    entry.rest_on(_BLOCKS[pairing.kind], *of_levels(entry.sides), *_runs(entry, blocks))
+    entry.add_evidence(
+        _BLOCKS[pairing.kind], *evidence_of_levels(entry.sides), *_runs(entry, blocks)
+    )
     paired = (
         cells[n].get((at, levels[n].get(at, 0)))
         for pair in pairing.pairs
@@ -343,12 +344,12 @@ def fill(
     )
     changed = wrong_answers([row for row in paired if row is not None])
     if changed is not None:
-        entry.rest_on(changed)
+        entry.add_evidence(changed)
     if obstacle not in ("", SINGLE):
         # The obstacle lists all; if it is another one now, what failed is still named.
         failed = {key: run for key, run in reasons.items() if run.failed}
         entry.left_out = (
-            in_words(entry, failed, of_both=numbered)
+            exclusions_text(entry, failed, of_both=numbered)
             if entry.obstacle != obstacle
             else ""
         )
@@ -374,7 +375,7 @@ def _is_active(row: Mapping[str, Any] | None) -> bool | None:
     return bool(row["exercised"])
 
 
-def refuse_unknown(
+def refuse_unknown_latencies(
     entry: ComparedCell,
     pairing: Pairing,
     levels: tuple[Mapping[int, int], Mapping[int, int]],
@@ -382,7 +383,7 @@ def refuse_unknown(
 ) -> None:
     """Refuse a filled entry its verdict if too few runs have a known latency.
 
-    `levels` and `cells`: as for `fill`.
+    `levels` and `cells`: as for `collect_values`.
     """
     sides = ("the arm", "the cell it is compared with")
     found: dict[tuple[int, int], str] = {}
@@ -395,7 +396,7 @@ def refuse_unknown(
                 found.setdefault(pair, f"in {side}, {why}")
     if found and len(pairing.pairs) - len(found) < MIN_RUNS:
         many = f"{len(found)} of {len(pairing.pairs)} runs"
-        entry.rest_on(
+        entry.add_evidence(
             Evidence(
                 "latencies",
                 "not known",
@@ -413,13 +414,13 @@ def _activity(active: int, known: int, whose: str, *, enough: bool) -> Evidence:
     """
     said, reason = f"active in {active} of {known} runs", ""
     if not active:
-        said, reason = "not active", next_to_nothing(whose)
+        said, reason = "not active", idle_reason(whose)
     elif not enough:
         reason = f"{whose}'s own counters rose in {active} of {known} runs at this level, {MIN_RUNS} needed"
     return Evidence("activity", said, "refuses" if reason else "sound", reason)
 
 
-def next_to_nothing(whose: str = "the arm") -> str:
+def idle_reason(whose: str = "the arm") -> str:
     """Return the reason that counters give where a tier was idle."""
     return f"by its own counters {whose} served next to nothing at this level"
 
@@ -430,10 +431,10 @@ def _obstacle(entry: ComparedCell, blocks: int, fit: int, known: int) -> str:
     if not known:
         return (
             f"no run has a value in both cells: {entry.left_out}"
-            if any(run.said for run in reasons)
+            if any(run.summary for run in reasons)
             else NO_LEVEL
         )
-    if fit == 1 and all(run.why == NOT_MEASURED for run in reasons):
+    if fit == 1 and all(run.reason == NOT_MEASURED for run in reasons):
         return SINGLE
     return (
         f"{fit} of {blocks} runs usable in {FEW_RUNS}: {entry.left_out}"
@@ -465,21 +466,21 @@ def _gaps(
     """The reasons why runs of a pair, of arm and reference, have no value, by side and run; empty if both have one."""
     found: dict[tuple[Side, int], Exclusion] = {}
     for side, run, row in zip(SIDES, runs, pair, strict=True):
-        why = NO_ROW if row is None else no_value(row, metric)
+        why = NO_ROW if row is None else missing_value_reason(row, metric)
         if row is None:
-            found[side, run] = missing._replace(why=NO_ROW)
+            found[side, run] = missing._replace(reason=NO_ROW)
         elif why:
             # A latency that was not recorded says nothing of how long it was.
             failed = why != NO_VALUE or metric == THROUGHPUT
             unknown = unknown_latency(row, metric) if why == NO_VALUE else ""
             found[side, run] = Exclusion(unknown or why, why.partition(" (")[0], failed)
-    whys = {each.why for each in found.values()}
+    whys = {each.reason for each in found.values()}
     lacks_alike = whys in ({NO_ROW}, {NO_VALUE})
     if len(found) == len(SIDES) and (
         lacks_alike or not any(each.failed for each in found.values())
     ):
         # What neither side has is no finding about one of them.
-        return {key: Exclusion(each.why) for key, each in found.items()}
+        return {key: Exclusion(each.reason) for key, each in found.items()}
     return found
 
 
@@ -492,10 +493,9 @@ def _copies(
     """The runs of a pair that repeat one of `originals` to the digit, as only a copy does; others are added to it."""
     found: dict[tuple[Side, int], Exclusion] = {}
     for side, run, row in zip(SIDES, runs, pair, strict=True):
-        values = tuple(
-            None if np.isnan(number(row, name)) else number(row, name)
-            for name in MEASURED
-        )
+        measured = [number(row, name) for name in MEASURED]
+        # NaN is not equal to itself.
+        values = tuple(None if np.isnan(value) else value for value in measured)
         first = originals.setdefault(values, (side, run))
         if first != (side, run):
             other = f" of {_label(entry, first[0])}" if first[0] != side else ""
@@ -515,12 +515,12 @@ def _defects(
     if _machine(pair[0]) != _machine(pair[1]):
         found["arm", runs[0]] = Exclusion("on another machine")
     for side, run, row in zip(SIDES, runs, pair, strict=True):
-        if why := unfit(row, metric):
+        if why := unfit_reason(row, metric):
             failed = failed_checks(row, metric == THROUGHPUT)
-            # The whole campaign is an open loop, and no run of it is to blame.
-            said = (
-                "failed a check" if failed else "" if why == OPEN_LOOP else "left out"
-            )
+            said = "failed a check" if failed else "left out"
+            if why == OPEN_LOOP:
+                # The whole campaign is an open loop, and no run of it is to blame.
+                said = ""
             found[side, run] = Exclusion(
                 why, said, failed=any(name in _OF_SERVER for name in failed)
             )
@@ -531,7 +531,7 @@ def _hardware(
     rows: Mapping[int, Sequence[Mapping[str, Any]]], usable: int
 ) -> list[Evidence]:
     """The evidence from the machines of the pairs of each run, of which so many are `usable`; none without a pair."""
-    pairs = [[_machine(row) for row in pair] for pair in rows.values()]
+    pairs = [tuple(map(_machine, pair)) for pair in rows.values()]
     if not pairs:
         return []
     unlike = sum(ours != theirs for ours, theirs in pairs)
@@ -558,7 +558,9 @@ def _hardware(
 def _runs(entry: ComparedCell, blocks: int) -> list[Evidence]:
     """The evidence from the runs that are left out; none if no run is, or if it says nothing of either cell."""
     counts = Counter(
-        (side, run.said) for (side, _), run in entry.runs_left_out.items() if run.said
+        (side, run.summary)
+        for (side, _), run in entry.runs_left_out.items()
+        if run.summary
     )
     if not counts:
         return []
@@ -573,21 +575,21 @@ def _runs(entry: ComparedCell, blocks: int) -> list[Evidence]:
     return [Evidence("runs", said, "qualifies", against=many)]
 
 
-def in_words(
+def exclusions_text(
     entry: ComparedCell,
     runs: Mapping[tuple[Side, int], Exclusion],
     of_both: Collection[int] = (),
 ) -> str:
     """Return which runs are left out and why; those `of_both` have a value in both cells, and name none."""
     both = {
-        (run, found.why): None
+        (run, found.reason): None
         for (_, run), found in sorted(runs.items())
         if run in of_both
     }
     sided: dict[tuple[Side, str], list[str]] = {}
     for (side, run), found in sorted(runs.items()):
         if run not in of_both:
-            sided.setdefault((side, found.why), []).append(str(run))
+            sided.setdefault((side, found.reason), []).append(str(run))
     said = [f"run {run}: {why}" for run, why in sorted(both)]
     for (side, why), numbers in sided.items():
         said.append(

@@ -11,7 +11,7 @@ import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.latencies import TITLES, reasons_in
+from kveval.analysis.levels.latencies import TITLES, parse_reasons
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.outcomes import MESSAGES, outcomes_of
 from kveval.analysis.levels.records import LATENCIES
@@ -114,14 +114,14 @@ _WITHIN_WINDOW = 2.0
 _SMALL_SHARE = 0.1
 
 
-def of_levels(sides: Sides) -> list[Evidence]:
+def evidence_of_levels(sides: Sides) -> list[Evidence]:
     """Return the inputs that the levels give; none if one of the sides has no level."""
     if not sides.reference or not sides.arm:
         return []
     return [found for look in INPUTS if (found := look(sides)) is not None]
 
 
-def build(sides: Sides) -> Evidence:
+def same_build(sides: Sides) -> Evidence:
     """Return whether both sides ran the same build of the server, or differ in nothing but the build."""
     ours, theirs = (
         _texts(sides.arm, "server_build"),
@@ -147,7 +147,7 @@ def _texts(rows: Rows, column: str) -> list[str]:
     return sorted({str(row.get(column) or "") for row in rows} - {"", "nan"})
 
 
-def activity(sides: Sides) -> Evidence | None:
+def activity_known(sides: Sides) -> Evidence | None:
     """Return a problem if the activity of the arm or of the reference was not recorded; None if there is none."""
     for rows in (sides.arm, sides.reference):
         found = {str(row.get("activity") or "") for row in rows}
@@ -156,7 +156,7 @@ def activity(sides: Sides) -> Evidence | None:
     return None
 
 
-def tier(sides: Sides) -> Evidence:
+def tier_size(sides: Sides) -> Evidence:
     """Return whether tiers have the sizes of their cells."""
     for row in (*sides.arm, *sides.reference):
         if TIER_CHECK in str(row.get("checks_failed") or "").split(";"):
@@ -195,24 +195,28 @@ def undeclared_tier(sides: Sides) -> Evidence | None:
     )
 
 
-def definitions(sides: Sides) -> Evidence | None:
+def same_definitions(sides: Sides) -> Evidence | None:
     """Return a problem if statistics of generators that define them differently are compared; None otherwise.
 
     Numbers that are computed from the requests have one definition, whichever program recorded them.
     """
     rows = (*sides.arm, *sides.reference)
-    both = (sides.arm, sides.reference)
-    named = [
-        {_generation(str(row.get("guidellm_version") or "")) for row in side}
-        for side in both
-    ]
-    if named[0] == named[1] or not any(
+    ours, theirs = _generators(sides.arm), _generators(sides.reference)
+    if ours == theirs or not any(
         "aggregate_only" in str(row.get("checks_warned") or "") for row in rows
     ):
         return None
-    said = " against ".join(" and ".join(sorted(names)) for names in named)
-    reason = f"statistics of {said}, which define them differently: compare reports that keep all requests"
-    return Evidence("work", f"statistics of {said}", "refuses", reason)
+    said = f"statistics of {' and '.join(ours)} against {' and '.join(theirs)}"
+    reason = (
+        f"{said}, which define them differently: compare reports that keep all requests"
+    )
+    return Evidence("work", said, "refuses", reason)
+
+
+def _generators(rows: Rows) -> list[str]:
+    """The load generators of these rows, sorted."""
+    versions = {str(row.get("guidellm_version") or "") for row in rows}
+    return sorted({_generation(version) for version in versions})
 
 
 def _generation(version: str) -> str:
@@ -247,7 +251,7 @@ def wrong_answers(rows: Rows) -> Evidence | None:
     return None
 
 
-def clocks(sides: Sides) -> Evidence:
+def same_clocks(sides: Sides) -> Evidence:
     """Return whether the GPUs of both sides had the same power limits and clocks."""
     everything = (*sides.arm, *sides.reference)
     if all(number(row, "gpus") == 0 for row in everything):
@@ -503,7 +507,7 @@ def _repeated(rows: Rows) -> float:
     return float(tokens.sum() / (numbers(rows, "requests_completed") * prompt).sum())
 
 
-def load(sides: Sides) -> Evidence | None:
+def same_rates(sides: Sides) -> Evidence | None:
     """Return whether open loops had the same rates of requests, on which latencies depend; None for other loads."""
     both = sides.arm, sides.reference
     if (
@@ -520,7 +524,7 @@ def load(sides: Sides) -> Evidence | None:
     return Evidence("load", "one rate")
 
 
-def first_visits(sides: Sides) -> Evidence | None:
+def same_first_visits(sides: Sides) -> Evidence | None:
     """Return whether as large a part of the prompts was visited for the first time; None where it is not known."""
     ours, theirs = (
         float(np.mean(numbers(rows, "first_visit_share")))
@@ -543,7 +547,7 @@ def unknown_latency(row: Mapping[str, Any], metric: str) -> str:
     name, _, _ = metric.partition("_ms_")
     if name not in TITLES or number(row, metric) > 0 or not number(row, THROUGHPUT) > 0:
         return ""
-    if why := reasons_in(row.get("latencies_unknown")).get(name):
+    if why := parse_reasons(row.get("latencies_unknown")).get(name):
         return f"{TITLES[name]} is unknown: {why}"
     if metric in str(row.get("not_reached") or "").split(";"):
         return f"{TITLES[name]} is longer than anything observed: too many requests were cut off"
@@ -627,7 +631,15 @@ def _counts(rows: Rows) -> tuple[int, int]:
 
 Input = Callable[[Sides], Evidence | None]
 INPUTS: tuple[Input, ...] = (
-    *(same_work, definitions, activity, build, clocks, tier, undeclared_tier),
-    *(failed_requests, load, first_visits),
+    *(
+        same_work,
+        same_definitions,
+        activity_known,
+        same_build,
+        same_clocks,
+        tier_size,
+        undeclared_tier,
+    ),
+    *(failed_requests, same_rates, same_first_visits),
 )
 """The functions that give the inputs of every comparison from its levels."""

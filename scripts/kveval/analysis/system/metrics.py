@@ -16,16 +16,16 @@ import pandas as pd
 from pydantic import ValidationError
 
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, judge
-from kveval.analysis.system import checks
-from kveval.analysis.system.checks import Reduced
-from kveval.analysis.system.windows import CounterSeries, Gauge, Window, selected
+from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, run_checks
+from kveval.analysis.system import checks_system
+from kveval.analysis.system.checks_system import WindowMetrics
+from kveval.analysis.system.windows import CounterSeries, Gauge, Window, select_series
 from kveval.campaign.catalogue import Metric, MetricSource, name_for
 from kveval.campaign.servers.registry import recorded_as
 from kveval.host.errors import Failure
 from kveval.pcp.parquet.reading import samples_of
 
-SYSTEM_CHECKS = checks_in(checks)
+SYSTEM_CHECKS = checks_in(checks_system)
 # The fewest samples that describe a window.
 MIN_SAMPLES = 30
 _FEWEST_SAMPLES = 2
@@ -110,7 +110,7 @@ class SystemRecording:
         self.samples, self._archive = samples_of(parquet, wanted)
         self._counters: dict[tuple[str, str | None, str | None], CounterSeries] = {}
 
-    def reduce(self, window: Window, least: int = MIN_SAMPLES) -> Reduced:
+    def reduce(self, window: Window, least: int = MIN_SAMPLES) -> WindowMetrics:
         """Reduce every metric over a closed window (ns since 1970, UTC); NaN with fewer than `least` samples of it."""
         values: dict[str, float] = dict.fromkeys(self._metrics, np.nan)
         breakdown = {
@@ -164,7 +164,7 @@ class SystemRecording:
         if found["absent"]:
             notes.insert(0, f"not recorded: {', '.join(found['absent'])}")
         lists = {name: tuple(keys) for name, keys in found.items()}
-        return Reduced(values, max(counts), notes, breakdown, **lists)
+        return WindowMetrics(values, max(counts), notes, breakdown, **lists)
 
     def value(self, key: str, window: Window) -> float:
         """Return a metric over a part of a window, from at least two samples; NaN where it has no value."""
@@ -181,22 +181,17 @@ class SystemRecording:
 
         Sources with values are preferred: an agent without its library records a metric but never a value.
         """
-        recorded = [
-            one
-            for one in self._sources[key]
-            if all(name in self.samples for name in one.all_names)
-        ]
-        told = (
-            one
-            for one in recorded
-            if all(len(self.samples[name].times) for name in one.all_names)
-        )
-        source = next(told, recorded[0] if recorded else None)
-        return (
-            None
-            if source is None
-            else _Reader(self, self._metrics[key], source, window, least)
-        )
+        recorded = list(filter(self._is_recorded, self._sources[key]))
+        if not recorded:
+            return None
+        source = next(filter(self._has_values, recorded), recorded[0])
+        return _Reader(self, self._metrics[key], source, window, least)
+
+    def _is_recorded(self, source: _Source) -> bool:
+        return all(name in self.samples for name in source.all_names)
+
+    def _has_values(self, source: _Source) -> bool:
+        return all(len(self.samples[name].times) for name in source.all_names)
 
     def counter(self, name: str, source: _Source) -> CounterSeries:
         """Return a metric as a counter, prepared once."""
@@ -207,7 +202,7 @@ class SystemRecording:
             )
         key = (name, source.entry.select, source.entry.omit)
         if key not in self._counters:
-            keep = selected(samples.names, source.entry.select, source.entry.omit)
+            keep = select_series(samples.names, source.entry.select, source.entry.omit)
             self._counters[key] = CounterSeries(
                 samples, keep, self._archive.start_ns or 0, self._archive.marks_ns
             )
@@ -312,7 +307,9 @@ class _Reader:
         samples = self.recording.samples[name]
         return Gauge(
             samples,
-            selected(samples.names, self.source.entry.select, self.source.entry.omit),
+            select_series(
+                samples.names, self.source.entry.select, self.source.entry.omit
+            ),
         )
 
     def _gauge(self) -> tuple[float, int]:
@@ -323,7 +320,9 @@ class _Reader:
         ]
         per_host: list[float] = []
         counts = [0]
-        for host in [host for host in parts[0] if all(host in part for part in parts)]:
+        for host in parts[0]:
+            if not all(host in part for part in parts):
+                continue
             # The sum at the moments at which all of them were sampled.
             values = (
                 pd.concat([part[host] for part in parts], axis=1)
@@ -429,8 +428,10 @@ def with_system_metrics(
                 for key, metric in metrics.items()
                 if metric.breakdown
             }
-            reduced = Reduced(dict.fromkeys(metrics, np.nan), 0, [NO_WINDOW], breakdown)
-            drift = dict.fromkeys(checks.HIT_RATIO_DRIFT, np.nan)
+            reduced = WindowMetrics(
+                dict.fromkeys(metrics, np.nan), 0, [NO_WINDOW], breakdown
+            )
+            drift = dict.fromkeys(checks_system.HIT_RATIO_DRIFT, np.nan)
             outcomes.append([])
         else:
             offset = level.get("clock_offset_s", 0.0)
@@ -440,12 +441,12 @@ def with_system_metrics(
                 level["window_end"].value + shift,
             )
             reduced = opened.reduce(window, min_samples)
-            drift = checks.hit_ratio_drift(opened.value, window, level)
-            sampled = checks.Sampled(
+            drift = checks_system.hit_ratio_drift(opened.value, window, level)
+            sampled = checks_system.SampledLevel(
                 {**level, **reduced.values, **drift}, reduced, min_samples
             )
-            outcomes.append(judge(SYSTEM_CHECKS, sampled))
-            reduced.values.update(dict.fromkeys(sampled.impossible(), np.nan))
+            outcomes.append(run_checks(SYSTEM_CHECKS, sampled))
+            reduced.values.update(dict.fromkeys(sampled.impossible_columns(), np.nan))
         notes = " | ".join(reduced.notes)
         rows.append(
             {

@@ -24,7 +24,7 @@ _BITS = {"32": 32, "U32": 32}
 _NS = 1e9
 
 
-def selected(
+def select_series(
     names: Sequence[tuple[str, str]], select: str | None, omit: str | None
 ) -> npt.NDArray[np.bool_]:
     """Return for each series whether its instance matches `select` (all if None) and does not match `omit`."""

@@ -15,13 +15,13 @@ from kveval.analysis.cells import (
     CellKey,
     cell_named,
     cell_of,
+    parse_runs,
     path_of,
-    runs_named,
 )
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, cell_label, text
+from kveval.report.data.campaign import Measured, ReportPlan, cell_label, text_or_blank
 
 UNDECLARED = "not declared as a contrast"
 _MIRRORED = {
@@ -34,7 +34,7 @@ _MIRRORED = {
 _MIRRORED |= dict.fromkeys((words.WORSE_IDLE, words.IDLE), words.NOT_EXERCISED)
 
 
-def pair(
+def comparison_of(
     measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT
 ) -> dict[str, Any]:
     """Return the comparison of `cell` with `other`, made in either direction, as a row of comparison.csv.
@@ -49,7 +49,7 @@ def pair(
             for end in ("effect", "high", "low")
         ]
         said = {
-            name: text(opposite.get(name))
+            name: text_or_blank(opposite.get(name))
             for name in ("verdict", "indication", "bound")
         }
         row = opposite | {
@@ -103,14 +103,14 @@ def _value(measured: Measured, row: Mapping[Any, Any], cell: CellKey, side: str)
     at, mean = measured.levels_of(cell, row["level"]), row.get(f"{side}mean")
     if mean is None or not math.isfinite(mean):
         return numerals.mean_of(list(at[row["metric"]]))
-    kept = at[at["run"].isin(runs_named(row[f"{side}runs_kept"]))]
+    kept = at[at["run"].isin(parse_runs(row[f"{side}runs_kept"]))]
     return numerals.rounded_mean(mean, list(kept[row["metric"]]))
 
 
 def _compared(
     measured: Measured, cell: CellKey, other: CellKey, metric: str
 ) -> dict[str, Any] | None:
-    rows = measured.compared_of(cell)
+    rows = measured.comparisons_of(cell)
     found = rows[(rows["baseline"] == path_of(other)) & (rows["metric"] == metric)]
     return (
         {str(name): value for name, value in found.iloc[0].items()}
@@ -144,12 +144,12 @@ def _described(
     }
 
 
-def against_baselines(
+def baseline_comparisons(
     plan: ReportPlan, table: pd.DataFrame, metric: str
 ) -> list[dict[Any, Any]]:
     """Return the comparisons of arms with their baselines in a metric, in the order of every table."""
     rows = table[table["metric"] == metric].to_dict("records") if len(table) else []
-    order = {cell: place for place, cell in enumerate(plan.ordered)}
+    order = {cell: place for place, cell in enumerate(plan.ordered_cells)}
     mine = [row for row in rows if is_against_baseline(plan, row)]
     return sorted(mine, key=lambda row: order.get(cell_of(row), len(order)))
 
@@ -174,7 +174,9 @@ def effect_text(row: Mapping[Any, Any]) -> str:
         row.get("interval_percent", 95.0),
     )
     return " ".join(
-        part for part in (text(row.get("bound")), numerals.effect(*numbers)) if part
+        part
+        for part in (text_or_blank(row.get("bound")), numerals.effect(*numbers))
+        if part
     )
 
 
@@ -182,14 +184,14 @@ def verdict_text(row: Mapping[Any, Any]) -> str:
     """Return the verdict of a comparison for a table, in bold if it is decided; with the indicated verdict if it is
     only indicative, and with the qualifier.
     """
-    stated = stated_verdict(row)
+    stated = verdict_words(row)
     word = f"**{stated}**" if row["verdict"] in words.DECIDED else stated
     return ", ".join(filter(None, (word, qualifier(row))))
 
 
-def stated_verdict(row: Mapping[Any, Any]) -> str:
+def verdict_words(row: Mapping[Any, Any]) -> str:
     """Return the verdict of a comparison, and the indicated one if it is only indicative, as the report words them."""
-    stated = (str(row["verdict"]), text(row.get("indication")))
+    stated = (str(row["verdict"]), text_or_blank(row.get("indication")))
     return ": ".join(
         cost_text(row) if word == words.IDLE else word for word in stated if word
     )
@@ -203,5 +205,5 @@ def cost_text(row: Mapping[Any, Any]) -> str:
 
 def qualifier(row: Mapping[Any, Any]) -> str:
     """Return the qualifier of a verdict, "" if it has none."""
-    stated = row["verdict"] in words.VERDICTS or text(row.get("indication"))
-    return text(row.get("qualifier")) if stated else ""
+    stated = row["verdict"] in words.VERDICTS or text_or_blank(row.get("indication"))
+    return text_or_blank(row.get("qualifier")) if stated else ""

@@ -73,18 +73,18 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
         runs=measured.runs,
         parameters=plan.parameters,
         baselines=plan.baselines,
-        compared_baselines=plan.compared_baselines,
+        intermediate_baselines=plan.intermediate_baselines,
         margin=plan.margin,
         device="CPU"
         if measured.runs
         and all(on_cpu(run.specification.get("build")) for run in measured.runs)
         else "GPU",
-        unit=measured.unit,
+        level_unit=measured.level_unit,
         tiers={run.cell.key: tiers_of(run) for run in reversed(measured.runs)},
         recordings=measured.recordings,
         metrics=plan.metrics,
         server_version=plan.server_version,
-        counted=plan.goodput.get("of", "requests"),
+        goodput_unit=plan.goodput.get("of", "requests"),
     )
 
 

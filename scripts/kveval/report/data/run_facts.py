@@ -38,16 +38,16 @@ def footer(runs: Sequence[Run], name: str) -> str:
     kind = WEIGHTS.get(runs[0].weights, runs[0].weights)
     named = {*(software.title for software in SERVERS.values()), _TOOLS["guidellm"]}
     software = ", ".join(
-        f"{tool} {version}" for tool, version in versions(runs).items() if tool in named
+        f"{tool} {version}"
+        for tool, version in versions_by_title(runs).items()
+        if tool in named
     )
     where = (
         "imported results"
         if runs[0].engine == "imported"
         else f"{runs[0].engine} engine"
     )
-    return (
-        f"{where}, {kind} · {'; '.join(hardware(runs))} · {software} · campaign {name}"
-    )
+    return f"{where}, {kind} · {'; '.join(machine_descriptions(runs))} · {software} · campaign {name}"
 
 
 def machines(runs: Sequence[Run]) -> dict[str, Mapping[str, Any]]:
@@ -58,7 +58,7 @@ def machines(runs: Sequence[Run]) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def hardware(runs: Sequence[Run]) -> list[str]:
+def machine_descriptions(runs: Sequence[Run]) -> list[str]:
     """Return the machines of the runs as they were probed, each in one phrase."""
     return [_machine(facts) for facts in machines(runs).values()]
 
@@ -89,7 +89,7 @@ def _gpu(facts: Mapping[str, Any]) -> str:
     return f"{facts.get('name', 'unknown GPU')}{f' ({memory / 2**30:.0f} GiB)' if memory else ''}"
 
 
-def seen_versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
+def versions_by_tool(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
     """Return tool -> the versions measured, each once."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
@@ -98,31 +98,29 @@ def seen_versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
     return found
 
 
-def versions(runs: Sequence[Run]) -> dict[str, str]:
+def versions_by_title(runs: Sequence[Run]) -> dict[str, str]:
     """Return the title of each tool -> its version as measured; several, joined by a slash, if the runs differ."""
     titles = {name: software.title for name, software in SERVERS.items()} | _TOOLS
     return {
         titles.get(tool, tool): " / ".join(seen)
-        for tool, seen in seen_versions(runs).items()
+        for tool, seen in versions_by_tool(runs).items()
     }
 
 
-def repeats(runs: Sequence[Run]) -> list[str]:
+def defect_sentences(runs: Sequence[Run]) -> list[str]:
     """Return a sentence for each known defect that ended runs: which were measured again, and how that may affect
     comparisons.
     """
-    met = [(run, repeat) for run in runs for repeat in run.repeats]
-    found = []
-    for defect, known in {repeat.defect: repeat for _, repeat in met}.items():
-        ended = [run for run, repeat in met if repeat.defect == defect]
-        arms = "; ".join(
-            _repeated(arm, ended, runs)
-            for arm in dict.fromkeys(run.cell.scenario for run in ended)
+    repeats_met = [(run, repeat) for run in runs for repeat in run.repeats]
+    sentences = []
+    for defect, known in {repeat.defect: repeat for _, repeat in repeats_met}.items():
+        ended = [run for run, repeat in repeats_met if repeat.defect == defect]
+        arms = dict.fromkeys(run.cell.scenario for run in ended)
+        again = "; ".join(_repeated(arm, ended, runs) for arm in arms)
+        sentences.append(
+            f"[{defect}]({known.link}): {known.title}. Measured again: {again}. {known.effect}"
         )
-        found.append(
-            f"[{defect}]({known.link}): {known.title}. Measured again: {arms}. {known.effect}"
-        )
-    return found
+    return sentences
 
 
 def _repeated(scenario: str, ended: Sequence[Run], runs: Sequence[Run]) -> str:

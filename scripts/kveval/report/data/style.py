@@ -48,7 +48,7 @@ class ArmStyle:
         return {"color": self.colour, "linestyle": self.line, **outline}
 
 
-def look_of(scenario: str, tier: int = 0) -> ArmStyle:
+def arm_style(scenario: str, tier: int = 0) -> ArmStyle:
     """Return the style of a scenario's cell; `tier` is the rank of its CPU tier's size among the campaign's, from 0.
 
     From the fifth size on, lines and fillings repeat with a darker colour.

@@ -105,7 +105,7 @@ def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Par
         for name in ("window_start", "window_end")
     )
     of_run = f"{run.measurement}/{run.run}/{row['level']}"
-    at = unit_of([workload_of(run.workload)]).at(row["level"])
+    at = unit_of([workload_of(run.workload)]).label(row["level"])
     which = (
         f"run {run.run}, the median of {runs} by throughput"
         if runs > 1

@@ -18,9 +18,9 @@ from kveval.analysis.cells import ArmSize
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.history import HIGHER_IS_BETTER, BuildSeries
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.style import look_of
-from kveval.report.figures.axes import GREY, panels, thousands
-from kveval.report.figures.draw import write_alone
+from kveval.report.data.style import arm_style
+from kveval.report.figures.axes import GREY, panels, separate_thousands
+from kveval.report.figures.draw import write_single_figure
 
 _BETTER, _WORSE = "#009E73", "#D55E00"
 # The most labels that fit along the axis.
@@ -53,7 +53,7 @@ def draw_history(series: Sequence[BuildSeries]) -> Figure:
 def _panel(axes: Axes, series: BuildSeries) -> None:
     means = np.array([build.mean for build in series.builds])
     ends = np.array([(build.low, build.high) for build in series.builds]).T
-    colour = look_of(series.cell[1]).colour
+    colour = arm_style(series.cell[1]).colour
     away = np.abs(np.where(np.isfinite(ends), ends, means) - means)
     axes.errorbar(
         range(len(means)),
@@ -65,7 +65,7 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
         color=colour,
     )
     changes = series.changes
-    bounds = [0, *(change.at for change in changes), len(means)]
+    bounds = [0, *(change.index for change in changes), len(means)]
     for start, end in itertools.pairwise(bounds):
         level = float(np.exp(np.log(means[start:end]).mean()))
         axes.hlines(level, start - 0.5, end - 0.5, color=GREY, linewidth=1.6)
@@ -76,13 +76,13 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
             if (theta > 0) == HIGHER_IS_BETTER.get(series.metric, True)
             else _WORSE
         )
-        # A change at `at` happened between the builds at - 1 and at.
+        # A change at an index happened between the build before it and the build there.
         axes.axvspan(
             change.earliest - 1, change.latest, color=shade, alpha=0.3, linewidth=0
         )
         axes.annotate(
-            f"{percent(theta):+.1f} %\n{series.builds[change.at].label}",
-            (change.at, 1),
+            f"{percent(theta):+.1f} %\n{series.builds[change.index].label}",
+            (change.index, 1),
             xycoords=("data", "axes fraction"),
             xytext=(3, -2),
             textcoords="offset points",
@@ -102,7 +102,7 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
     axes.xaxis.set_minor_locator(FixedLocator(list(range(len(means)))))
     axes.set_xlim(-0.7, len(means) - 0.3)
     axes.margins(y=0.2)
-    thousands(axes.yaxis)
+    separate_thousands(axes.yaxis)
     axes.set_ylabel(series.metric)
     axes.set_title(series_title(series))
 
@@ -118,7 +118,7 @@ def series_title(series: BuildSeries) -> str:
     )
 
 
-def shown_series(series: Sequence[BuildSeries]) -> Sequence[BuildSeries]:
+def select_series(series: Sequence[BuildSeries]) -> Sequence[BuildSeries]:
     """Return the series that a figure shows: at most 40, those with the most changes, then the most builds."""
     if len(series) <= _PANELS:
         return series
@@ -133,8 +133,8 @@ def write_history(series: Sequence[BuildSeries], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for metric in dict.fromkeys(each.metric for each in series):
         path = folder / f"{metric}.png"
-        shown = shown_series([each for each in series if each.metric == metric])
+        shown = select_series([each for each in series if each.metric == metric])
         title = f"{METRIC_TITLES.get(metric, metric)} from build to build: where does it change?"
-        write_alone(title, partial(draw_history, shown), path)
+        write_single_figure(title, partial(draw_history, shown), path)
         paths.append(path)
     return paths

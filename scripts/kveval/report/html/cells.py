@@ -55,21 +55,21 @@ def cell_attributes(text: str, number: bool) -> Markup:
     (Markup(' class="better"'), Markup(' class="number" data-sort="1190"'))
     """
     shown, key = _shown(text), sort_key(text, number)
-    word = shown.partition(",")[0]
-    word = words.WORSE if word == words.WORSE_IDLE else word
-    kind = (
-        word
-        if word in words.DECIDED
-        else "number"
-        if number
-        else "short"
-        if len(shown) <= _SHORT
-        else "prose"
-    )
     sorting = (
         Markup(' data-sort="{}"').format(key) if key != shown.casefold() else Markup()
     )
-    return Markup(' class="{}"{}').format(kind, sorting)
+    return Markup(' class="{}"{}').format(_style_class(shown, number), sorting)
+
+
+def _style_class(shown: str, number: bool) -> str:
+    word = shown.partition(",")[0]
+    if word == words.WORSE_IDLE:
+        return words.WORSE
+    if word in words.DECIDED:
+        return word
+    if number:
+        return "number"
+    return "short" if len(shown) <= _SHORT else "prose"
 
 
 def _shown(text: str) -> str:

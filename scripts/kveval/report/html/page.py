@@ -12,8 +12,8 @@ import jinja2
 from markupsafe import Markup
 
 from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.html.arm_runs import runs_section
 from kveval.report.html.cells import cell_attributes, inline
-from kveval.report.html.evidence import evidence
 from kveval.report.html.links import ClaimLinks
 from kveval.report.sections import Picture, Section
 
@@ -35,8 +35,10 @@ def write_page(
     """
     files = {path.stem: path for path in figures}
     links = ClaimLinks([cell for cell in plan.cells if measured.runs_of(cell)])
-    whole = links.with_answer(
-        replace(root, blocks=[*root.blocks, evidence(plan, measured, output.parent)])
+    whole = links.link_report(
+        replace(
+            root, blocks=[*root.blocks, runs_section(plan, measured, output.parent)]
+        )
     )
     pictures = [
         block

@@ -9,11 +9,11 @@ import pandas as pd
 
 from kveval.analysis.cells import CellKey, blocks_label
 from kveval.analysis.system.ceilings import (
-    Served,
+    RequestMeans,
     break_even_tokens,
     copy_gb_s,
     overhead_s,
-    served,
+    request_means,
 )
 from kveval.analysis.system.tier_activity import COLUMNS
 from kveval.campaign.sizing import GIB
@@ -88,7 +88,7 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
     ]
     header += ["distinct prefixes, tokens", "note"]
     rows = []
-    for cell, runs in ((cell, measured.runs_of(cell)) for cell in plan.ordered):
+    for cell, runs in ((cell, measured.runs_of(cell)) for cell in plan.ordered_cells):
         if not runs:
             continue
         budget, tiers = runs[0].budget, tiers_of(runs[0])
@@ -140,9 +140,9 @@ def activity_table(plan: ReportPlan, measured: Measured) -> Table:
         "increase per level, least to most",
         "active",
     ]
-    header.append(f"not {measured.unit.heading}")
+    header.append(f"not {measured.level_unit.heading}")
     rows = []
-    for cell in plan.ordered:
+    for cell in plan.ordered_cells:
         known = [
             level
             for run in measured.runs_of(cell)
@@ -162,7 +162,9 @@ def activity_table(plan: ReportPlan, measured: Measured) -> Table:
                     if value < needed
                 }
             )
-            active = "**no**" if max(moved) < needed else "in part" if still else "yes"
+            active = "in part" if still else "yes"
+            if max(moved) < needed:
+                active = "**no**"
             row = [
                 cell[0],
                 cell_label(cell),
@@ -210,7 +212,7 @@ def tiers_table(
         name for name in COLUMNS if name in told and activity[name].notna().any()
     ]
     rows = []
-    for cell in plan.ordered if not model else plan.cells_of(model):
+    for cell in plan.ordered_cells if not model else plan.cells_of(model):
         for found, values in rows_of(activity, cell).groupby("level"):
             if level in (None, found):
                 named = (
@@ -221,7 +223,7 @@ def tiers_table(
                 rows.append(
                     [*named, *(tier_text(values[name].mean()) for name in columns)]
                 )
-    header = ["arm"] if model else ["model", "arm", measured.unit.heading]
+    header = ["arm"] if model else ["model", "arm", measured.level_unit.heading]
     first = len(header)
     header += [_ACTIVITY[name] for name in columns]
     return Table(
@@ -262,7 +264,7 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     At the longest prefix if the workload varies it, else at the lowest level. The computed length from which loading is
     faster needs a level with one request at a time; the measured one needs a workload that varies the prefix.
     """
-    header = ["arm", measured.unit.heading, *_CEILINGS]
+    header = ["arm", measured.level_unit.heading, *_CEILINGS]
     rows = []
     for cell in plan.cells_of(model):
         baseline = plan.baseline_of.get(cell[1])
@@ -288,17 +290,19 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
             ", ".join(map(str, faster)),
         ]
         rows.append([cell_label(cell), f"{level}", *values])
-    return Table(header, rows, frozenset(range(1, len(header)))).without_blank()
+    return Table(header, rows, frozenset(range(1, len(header)))).without_blank_columns()
 
 
-def _served(measured: Measured, cells: Sequence[CellKey], level: int) -> Served:
+def _served(measured: Measured, cells: Sequence[CellKey], level: int) -> RequestMeans:
     """Return the means over these cells' runs at a level."""
     runs = [run for cell in cells for run in measured.runs_of(cell)]
     rows = [measured.levels_of(cell, level) for cell in cells if measured.runs_of(cell)]
-    return served(runs, pd.concat(rows) if rows else pd.DataFrame(), level)
+    return request_means(runs, pd.concat(rows) if rows else pd.DataFrame(), level)
 
 
-def _values(arm: Served, without: Served, ceiling: float, *, alone: bool) -> list[str]:
+def _values(
+    arm: RequestMeans, without: RequestMeans, ceiling: float, *, alone: bool
+) -> list[str]:
     prefill_tok_s, besides = (
         (without.prefill_tok_s, overhead_s(arm, without))
         if alone
@@ -313,17 +317,16 @@ def _values(arm: Served, without: Served, ceiling: float, *, alone: bool) -> lis
         prefill_tok_s,
         1000 * besides,
     )
-    longest = (
-        "never"
-        if math.isinf(length)
-        else ""
-        if math.isnan(length)
-        else f"{math.ceil(length):,}"
-    )
     return [
         *(
             "" if math.isnan(value) else numerals.significant(value, 3)
             for value in rates
         ),
-        longest,
+        _length(length),
     ]
+
+
+def _length(tokens: float) -> str:
+    if math.isnan(tokens):
+        return ""
+    return "never" if math.isinf(tokens) else f"{math.ceil(tokens):,}"

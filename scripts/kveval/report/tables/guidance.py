@@ -28,7 +28,7 @@ def guidance_table(plan: ReportPlan, measured: Measured) -> Table:
     }
     rows = []
     for model in plan.models_by_size:
-        cells = measured.with_peak(plan.cells_of(model))
+        cells = measured.cells_with_peak(plan.cells_of(model))
         answers = {
             "which arm": [strategies[model]] if cells and model in strategies else [],
             "how large a tier": _tier_sizes(measured, cells),
@@ -47,7 +47,7 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
     """Return the numbers behind the guidance, a row per model and tier size."""
     header = [
         "model",
-        measured.unit.heading,
+        measured.level_unit.heading,
         "distinct prefixes, tokens",
         f"the same in blocks of {BLOCK_TOKENS}",
     ]
@@ -59,7 +59,7 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
     ]
     rows = []
     for model in plan.models_by_size:
-        cells = measured.with_peak(plan.cells_of(model))
+        cells = measured.cells_with_peak(plan.cells_of(model))
         facts = [""] * 4
         if reuse := _reuse(measured, cells):
             level, working, device = reuse
@@ -143,7 +143,7 @@ def _hit_rates(
             says = f"above {HIGH_HITS} %: the device serves most of the reuse itself and leaves little for a tier"
         else:
             says = f"between {LOW_HITS} % and {HIGH_HITS} %: not decisive by itself"
-        at = measured.unit.at(measured.common_level(cells[0][0]))
+        at = measured.level_unit.label(measured.common_level(cells[0][0]))
         yield f"{name}, at {at}: {shown} % of prompt tokens; {says}"
 
 
@@ -158,7 +158,7 @@ def _hits(
         at = measured.levels_of(cell, measured.common_level(cell[0])).get(
             "prefix_cache_hit_percent", pd.Series()
         )
-        if cell[1] in plan.baselines - plan.compared_baselines and at.notna().any():
+        if cell[1] in plan.baselines - plan.intermediate_baselines and at.notna().any():
             found.append(
                 (cell_label(cell), numerals.mean_of(list(at)), float(at.mean()))
             )

@@ -5,8 +5,19 @@ from __future__ import annotations
 import itertools
 
 from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
-from kveval.report.data.comparisons import UNDECLARED, effect_text, pair, verdict_text
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    Table,
+    cell_label,
+    text_or_blank,
+)
+from kveval.report.data.comparisons import (
+    UNDECLARED,
+    comparison_of,
+    effect_text,
+    verdict_text,
+)
 
 
 def pair_table(plan: ReportPlan, measured: Measured) -> Table:
@@ -30,7 +41,7 @@ def pair_table(plan: ReportPlan, measured: Measured) -> Table:
     order = {model: place for place, model in enumerate(plan.models_by_size)}
     rows = []
     for one, other in sorted(pairs, key=lambda found: order[found[0][0]]):
-        found = pair(measured, one, other)
+        found = comparison_of(measured, one, other)
         row = [
             one[0],
             cell_label(one),
@@ -39,7 +50,12 @@ def pair_table(plan: ReportPlan, measured: Measured) -> Table:
             found["other_value"],
         ]
         rows.append(
-            [*row, effect_text(found), verdict_text(found), text(found["reason"])]
+            [
+                *row,
+                effect_text(found),
+                verdict_text(found),
+                text_or_blank(found["reason"]),
+            ]
         )
     return Table(header, rows, frozenset({2, 4, 5}))
 
@@ -58,7 +74,7 @@ def pairs_of(
         "tiers": [],
     }
     for model in plan.models_by_size:
-        cells = measured.with_peak(plan.cells_of(model))
+        cells = measured.cells_with_peak(plan.cells_of(model))
         for both in itertools.permutations(cells, 2):
             one, other = (plan.scenarios[scenario] for _, scenario, _ in both)
             if both[0][2] != both[1][2] or one.get("baseline") != other.get("baseline"):
@@ -77,14 +93,14 @@ def pairs_of(
     return found
 
 
-def undeclared(
+def undeclared_pairs(
     plan: ReportPlan, measured: Measured
 ) -> dict[tuple[str, str], list[str]]:
     """Return the pairs without a declared contrast, named as a campaign would declare them -> their models."""
     found: dict[tuple[str, str], list[str]] = {}
     for what, pairs in pairs_of(plan, measured).items():
         for one, other in pairs:
-            if pair(measured, one, other)["reason"] == UNDECLARED:
+            if comparison_of(measured, one, other)["reason"] == UNDECLARED:
                 names = [
                     f"{cell[1]}/{cell[2]}" if what == "tiers" else cell[1]
                     for cell in (one, other)

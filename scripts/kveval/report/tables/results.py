@@ -21,17 +21,23 @@ from kveval.analysis.cells import (
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.evidence import SEVERITIES
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    Table,
+    cell_label,
+    text_or_blank,
+)
 from kveval.report.data.comparisons import (
-    against_baselines,
+    baseline_comparisons,
     baseline_label,
+    comparison_of,
     effect_text,
     is_against_baseline,
-    pair,
     qualifier,
-    stated_verdict,
     values_text,
     verdict_text,
+    verdict_words,
 )
 
 TTFT = "ttft_ms_p50"
@@ -52,7 +58,7 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     compared = {
         (cell_of(row), metric): row
         for metric in (THROUGHPUT, TTFT)
-        for row in against_baselines(plan, measured.comparison, metric)
+        for row in baseline_comparisons(plan, measured.comparison, metric)
     }
     rows = []
     for cell in plan.cells_of(model):
@@ -107,7 +113,11 @@ def _beside_change(
     if not row["baseline"] or not math.isfinite(row["effect_percent"]):
         return _value_at(measured, cell_of(row), level, row["metric"])
     value, other = values_text(measured, row)
-    at = "" if row["level"] == level else f", {measured.unit.at(int(row['level']))}"
+    at = (
+        ""
+        if row["level"] == level
+        else f", {measured.level_unit.label(int(row['level']))}"
+    )
     differs = at or other != _value_at(
         measured, cell_named(row["baseline"]), level, row["metric"]
     )
@@ -116,7 +126,7 @@ def _beside_change(
 
 def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
     """Return the baselines that the arms of a model were compared with, each once."""
-    rows = against_baselines(plan, measured.comparison, THROUGHPUT)
+    rows = baseline_comparisons(plan, measured.comparison, THROUGHPUT)
     return list(
         dict.fromkeys(
             baseline_label(row)
@@ -132,7 +142,7 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         "arm",
         "runs",
         "peak, output tok/s (95 %)",
-        measured.unit.heading,
+        measured.level_unit.heading,
         "TTFT p50 / p90, ms",
         "TPOT p50, ms",
     ]
@@ -162,24 +172,23 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
             numerals.with_interval(*throughput),
         ]
         latencies = [
-            " / ".join(
-                numerals.mean_of(list(at[f"{name}_ms_{quantile}"]))
-                for quantile in quantiles
-            )
-            for name, *quantiles in (
-                ("ttft", "p50", "p90"),
-                ("tpot", "p50"),
-                ("e2e", "p50", "p90"),
-            )
+            _latency_means(at, "ttft_ms_p50", "ttft_ms_p90"),
+            _latency_means(at, "tpot_ms_p50"),
+            _latency_means(at, "e2e_ms_p50", "e2e_ms_p90"),
         ]
         rows.append([*row, _peak_level(peak), *latencies, "; ".join(_remarks(peak))])
     return Table(header, rows, frozenset({1, 2, 3, 4, 5, 6}))
 
 
+def _latency_means(rows: pd.DataFrame, *columns: str) -> str:
+    """The means over runs of a latency's quantiles."""
+    return " / ".join(numerals.mean_of(list(rows[column])) for column in columns)
+
+
 def _remarks(peak: pd.Series[Any]) -> Iterator[str]:
     if pd.notna(peak["exercised"]) and not peak["exercised"]:
         yield "**the arm was not active**"
-    failed = text(peak["checks_failed"]).split(";")
+    failed = text_or_blank(peak["checks_failed"]).split(";")
     if any(failed):
         yield f"failed: {', '.join(f'`{name}`' for name in failed)}"
 
@@ -201,7 +210,7 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     header = [
         "model",
         "arm",
-        measured.unit.heading,
+        measured.level_unit.heading,
         "completed",
         "unfinished",
         "failed",
@@ -209,7 +218,7 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     ]
     header += ["delivered, output tok/s", "of completed requests only, output tok/s"]
     rows = []
-    for cell, peak, at in measured.at_peaks(plan.ordered):
+    for cell, peak, at in measured.peaks_of(plan.ordered_cells):
         counts = [
             int(peak[f"requests_{state}"])
             for state in ("completed", "incomplete", "errored")
@@ -231,7 +240,7 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
 
 def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     """Every comparison of a model and metric with its interval and verdict."""
-    table = measured.compared
+    table = measured.all_comparisons
     header = [
         "arm",
         "against",
@@ -239,7 +248,7 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
         "p (Holm)",
         "verdict",
     ]
-    header += [f"runs, {measured.unit.heading}", _PARITY_CHANCE, "why"]
+    header += [f"runs, {measured.level_unit.heading}", _PARITY_CHANCE, "why"]
     rows = []
     compared = table[(table["model"] == model) & (table["metric"] == metric)].to_dict(
         "records"
@@ -247,7 +256,9 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     for row in sorted(
         compared, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"])
     ):
-        at = " at ".join(filter(None, (count(row["runs"]), count(row["level"]))))
+        at = " at ".join(
+            filter(None, (whole_number(row["runs"]), whole_number(row["level"])))
+        )
         found = [
             cell_label(cell_of(row)),
             baseline_label(row),
@@ -256,15 +267,17 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
         ]
         # The runs of a comparison without a verdict could not show parity.
         chance = (
-            count(row.get("parity_power_percent", math.nan))
+            whole_number(row.get("parity_power_percent", math.nan))
             if row["verdict"] in words.VERDICTS
             else ""
         )
-        rows.append([*found, verdict_text(row), at, chance, text(row["reason"])])
+        rows.append(
+            [*found, verdict_text(row), at, chance, text_or_blank(row["reason"])]
+        )
     return Table(header, rows, frozenset({2, 3, 5, 6}))
 
 
-def count(value: float) -> str:
+def whole_number(value: float) -> str:
     """Return a number as a whole number, "" for a missing one."""
     return "" if pd.isna(value) else f"{value:.0f}"
 
@@ -295,7 +308,7 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
         found: dict[str, list[str]] = {}
         against = [
             row
-            for row in against_baselines(plan, measured.comparison, THROUGHPUT)
+            for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
             if row["model"] == model
         ]
         for row in against:
@@ -305,7 +318,7 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
                     [named, effect_text(row), *_latency_cost(measured, row)]
                 )
             said = (
-                [stated_verdict(row)]
+                [verdict_words(row)]
                 if verdict in (words.WORSE_IDLE, words.IDLE)
                 else []
             )
@@ -335,7 +348,9 @@ def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
             ("ttft_ms_p50", "median TTFT"),
             ("e2e_ms_p50", "median end-to-end latency"),
         )
-        if pair(measured, cell_of(row), cell_named(row["baseline"]), metric)["verdict"]
+        if comparison_of(measured, cell_of(row), cell_named(row["baseline"]), metric)[
+            "verdict"
+        ]
         == words.WORSE
     ]
     return [f"(but a worse {' and '.join(worse)})"] if worse else []
@@ -357,7 +372,7 @@ def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
 def guide_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return mean and P90 of TTFT and end-to-end latency, and the throughput of all tokens, at the common level."""
     quantities = {"ttft_ms": "TTFT", "e2e_ms": "E2E latency"}
-    header = ["model", "arm", measured.unit.heading]
+    header = ["model", "arm", measured.level_unit.heading]
     header += [
         f"{which} {title}, s"
         for title in quantities.values()
@@ -365,7 +380,7 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
     ]
     header += ["prompt and output tokens, tok/s"]
     rows = []
-    for cell in measured.with_peak(plan.ordered):
+    for cell in measured.cells_with_peak(plan.ordered_cells):
         level = measured.common_level(cell[0])
         at = measured.levels_of(cell, level)
         latencies = [
@@ -373,16 +388,14 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
             for name in quantities
             for statistic in ("mean", "p90")
         ]
-        cells = [
-            numerals.mean_of([value / 1000 for value in at[name]]) for name in latencies
-        ]
+        cells = [numerals.mean_of(list(at[name] / 1000)) for name in latencies]
         total = (
             numerals.mean_of(list(at["total_tok_s"]))
             if "total_tok_s" in at
             else numerals.MISSING
         )
         rows.append(
-            [cell[0], cell_label(cell), count(level or math.nan), *cells, total]
+            [cell[0], cell_label(cell), whole_number(level or math.nan), *cells, total]
         )
     return Table(header, rows, frozenset(range(2, 8)))
 
@@ -406,9 +419,9 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
     """
     rows = []
     order = plan.models_by_size
-    known = measured.compared[
-        (measured.compared["metric"] == THROUGHPUT)
-        & measured.compared["model"].isin(order)
+    known = measured.all_comparisons[
+        (measured.all_comparisons["metric"] == THROUGHPUT)
+        & measured.all_comparisons["model"].isin(order)
     ]
     for row in sorted(
         known.to_dict("records"), key=lambda row: order.index(row["model"])
@@ -419,16 +432,17 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
                 if is_against_baseline(plan, row)
                 else f" against {baseline_label(row)}"
             )
-            cells = [
-                "; ".join(filter(None, (_word(row, name) for name in names)))
-                for names in _COLUMNS.values()
-            ]
+            cells = [_inputs(row, names) for names in _COLUMNS.values()]
             rows.append([row["model"], f"{cell_label(cell_of(row))}{against}", *cells])
     return Table(["model", "arm", *_COLUMNS], rows)
 
 
+def _inputs(row: Mapping[Any, Any], names: Sequence[str]) -> str:
+    return "; ".join(filter(None, (_word(row, name) for name in names)))
+
+
 def _word(row: Mapping[Any, Any], name: str) -> str:
-    said = text(row.get(f"basis_{name}"))
+    said = text_or_blank(row.get(f"basis_{name}"))
     severity, found, rest = said.partition(": ")
     severity, words = (
         (severity, rest) if found and severity in SEVERITIES else ("sound", said)

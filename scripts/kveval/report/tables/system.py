@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,10 @@ from kveval.report.data.campaign import (
     ReportPlan,
     Table,
     cell_label,
-    labelled,
+    with_cell_labels,
 )
 from kveval.report.data.comparisons import effect_text
-from kveval.report.tables.results import count
+from kveval.report.tables.results import whole_number
 
 
 def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:
@@ -42,7 +42,7 @@ def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -
     peaks = measured.peaks
     names = [name for name in wanted if name in peaks and peaks[name].notna().any()]
     rows = []
-    for cell, peak, at in measured.at_peaks(plan.ordered):
+    for cell, peak, at in measured.peaks_of(plan.ordered_cells):
         values = [numerals.mean_of(list(at[name])) for name in names]
         rows.append(
             [
@@ -50,13 +50,13 @@ def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -
                 cell_label(cell),
                 f"{peak['level']}",
                 *values,
-                count(peak.get("pcp_samples", np.nan)),
+                whole_number(peak.get("pcp_samples", np.nan)),
             ]
         )
     header = [
         "model",
         "arm",
-        measured.unit.heading,
+        measured.level_unit.heading,
         *_titles(plan, names),
         "samples, least",
     ]
@@ -72,22 +72,19 @@ def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
     ]
     names = [name for name in broken_down if f"{name}{BY_INSTANCE}" in measured.levels]
     rows = []
-    for cell, peak, at in measured.at_peaks(plan.ordered):
-        each = {
-            name: [_instances(text) for text in at[f"{name}{BY_INSTANCE}"]]
-            for name in names
-        }
-        gpus = list(
-            dict.fromkeys(gpu for runs in each.values() for run in runs for gpu in run)
-        )
+    for cell, peak, at in measured.peaks_of(plan.ordered_cells):
+        # For each metric, the values of each run by GPU.
+        values = [list(map(_instances, at[f"{name}{BY_INSTANCE}"])) for name in names]
+        gpus = dict.fromkeys(gpu for runs in values for run in runs for gpu in run)
         for gpu in gpus if len(gpus) > 1 else ():
-            values = [
-                numerals.mean_of([run[gpu] for run in runs if gpu in run])
-                for runs in each.values()
-            ]
-            rows.append([cell[0], cell_label(cell), f"{peak['level']}", gpu, *values])
-    header = ["model", "arm", measured.unit.heading, "GPU", *_titles(plan, names)]
+            means = [_mean_of_gpu(runs, gpu) for runs in values]
+            rows.append([cell[0], cell_label(cell), f"{peak['level']}", gpu, *means])
+    header = ["model", "arm", measured.level_unit.heading, "GPU", *_titles(plan, names)]
     return Table(header, rows, frozenset({2, *range(4, len(header))}))
+
+
+def _mean_of_gpu(runs: Sequence[Mapping[str, float]], gpu: str) -> str:
+    return numerals.mean_of([run[gpu] for run in runs if gpu in run])
 
 
 def _titles(plan: ReportPlan, names: Sequence[str]) -> list[str]:
@@ -164,7 +161,9 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
         )
         where = [", ".join(map(str, sorted(numbers))) for numbers in (runs, levels)]
         alike = f" (and {len(messages) - 1} alike)" if len(messages) > 1 else ""
-        rows.append([model, arm, *where, check, f"{labelled(messages[0])}{alike}"])
+        rows.append(
+            [model, arm, *where, check, f"{with_cell_labels(messages[0])}{alike}"]
+        )
     of_campaign = (
         measured.checks[measured.checks["level"].isna()]
         if len(measured.checks)
@@ -172,7 +171,7 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
     )
     for row in of_campaign.to_dict("records"):
         about = f"{_named(cell_of(row))}: " if isinstance(row["model"], str) else ""
-        message = f"{about}{labelled(str(row['message']))}"
+        message = f"{about}{with_cell_labels(str(row['message']))}"
         if row["severity"] == "fail":
             rows.append(["", "", "", "", f"`{row['check']}`", message])
         else:
@@ -181,10 +180,10 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
             ).append(message)
     words = {"warn": "warning", "note": "note"}
     summed = [
-        [f"`{name}`", words[severity], f"{len(said)}{of}", labelled(said[0])]
+        [f"`{name}`", words[severity], f"{len(said)}{of}", with_cell_labels(said[0])]
         for (severity, name, of), said in sorted(others.items(), reverse=True)
     ]
-    header = ["model", "arm", "runs", measured.unit.heading, "check", "finding"]
+    header = ["model", "arm", "runs", measured.level_unit.heading, "check", "finding"]
     return Table(header, rows, frozenset({2, 3})), Table(
         ["check", "weight", "levels", "for example"], summed
     )
@@ -234,4 +233,4 @@ def provenance_table(measured: Measured) -> Table:
         for run in sorted(measured.runs, key=lambda run: run.started)
     ]
     header = ["model", "arm", "run", "measurement", "started (UTC)", "hardware", "node"]
-    return Table(header, rows, frozenset({2})).without_blank()
+    return Table(header, rows, frozenset({2})).without_blank_columns()

@@ -10,11 +10,21 @@ import pandas as pd
 
 from kveval.analysis.cells import CellKey, cell_named, cell_of, kept_runs
 from kveval.analysis.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
-from kveval.analysis.levels.goodput import GOODPUT, in_words
+from kveval.analysis.levels.goodput import GOODPUT, limits_text
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
-from kveval.report.data.comparisons import against_baselines, effect_text, verdict_text
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    Table,
+    cell_label,
+    text_or_blank,
+)
+from kveval.report.data.comparisons import (
+    baseline_comparisons,
+    effect_text,
+    verdict_text,
+)
 
 NONE_MET = "none met"
 UNKNOWN = "not known"
@@ -32,21 +42,21 @@ def goodput_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         "verdict",
     ]
     header += [
-        f"at its best ({measured.unit.heading})",
+        f"at its best ({measured.level_unit.heading})",
         "change of the best, % of the baseline's (95 %)",
         "verdict",
     ]
     rows = []
-    for cell in measured.with_peak(plan.cells_of(model)):
+    for cell in measured.cells_with_peak(plan.cells_of(model)):
         at = measured.levels_of(cell, level)
         shares = 100 * at["goodput_share"].dropna()
         beside = _kept(measured.comparison, cell, at)
         row = [
             cell_label(cell),
-            beside or shown_goodput(at[GOODPUT]),
+            beside or goodput_text(at[GOODPUT]),
             _share(list(shares)),
         ]
-        row += [*_verdict(plan, measured.compared, cell), _best(measured, cell)]
+        row += [*_verdict(plan, measured.all_comparisons, cell), _best(measured, cell)]
         rows.append(
             [*row, *_verdict(plan, measured.peak_comparison, cell, explained=True)]
         )
@@ -65,7 +75,7 @@ def goodput_level(plan: ReportPlan, measured: Measured, model: str) -> int | Non
     return None if levels.empty else int(levels.mode().iloc[0])
 
 
-def shown_goodput(values: pd.Series[float]) -> str:
+def goodput_text(values: pd.Series[float]) -> str:
     """Return the mean goodput of a cell's runs at a level as text; NONE_MET or UNKNOWN if there is none."""
     known = values.dropna()
     if known.empty:
@@ -91,12 +101,14 @@ def _verdict(
     `explained`: with the reason where there is no verdict.
     """
     found = [
-        row for row in against_baselines(plan, table, GOODPUT) if cell_of(row) == cell
+        row
+        for row in baseline_comparisons(plan, table, GOODPUT)
+        if cell_of(row) == cell
     ]
     if not found:
         return ["", ""]
     reason = (
-        text(found[0]["reason"])
+        text_or_blank(found[0]["reason"])
         if explained and found[0]["verdict"] not in words.VERDICTS
         else ""
     )
@@ -118,7 +130,7 @@ def _best(measured: Measured, cell: CellKey, unit: str = "") -> str:
     shown = _kept(measured.peak_comparison, cell, at) or numerals.mean_of(
         list(at[GOODPUT])
     )
-    return f"{shown}{unit} ({measured.unit.at(level)})"
+    return f"{shown}{unit} ({measured.level_unit.label(level)})"
 
 
 def _kept(table: pd.DataFrame, cell: CellKey, at: pd.DataFrame) -> str:
@@ -141,11 +153,11 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
         return ""
     rows = [
         row
-        for row in against_baselines(plan, table, GOODPUT)
+        for row in baseline_comparisons(plan, table, GOODPUT)
         if row["model"] == model and row["baseline"]
     ]
     within, counted = (
-        f"Within the limits ({in_words(plan.goodput)})",
+        f"Within the limits ({limits_text(plan.goodput)})",
         plan.goodput["of"],
     )
     better = [row for row in rows if row["verdict"] == words.BETTER]
@@ -196,7 +208,7 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
     header += ["the tier pays below, $ a GiB-hour (95 %)"]
     by_cell = {cell_of(row): row for row in found.to_dict("records")}
     rows = []
-    for cell in measured.with_peak(plan.ordered):
+    for cell in measured.cells_with_peak(plan.ordered_cells):
         row = by_cell[cell]
         rows.append(
             [

@@ -12,7 +12,7 @@ from kveval.campaign.config import Config
 from kveval.campaign.loading import load_config
 from kveval.host.files import write_json, write_text
 from kveval.host.hardware import probe
-from kveval.report.figures.draw import write_alone
+from kveval.report.figures.draw import write_single_figure
 from kveval.store.run_file import pointed_run
 from kveval.workflow.check.campaign import (
     BLOCKS,
@@ -150,7 +150,7 @@ def write_check(checked: CheckResult, folder: Path) -> str:
     text = comment(checked)
     write_text(folder / "COMMENT.md", text)
     title = "Is the candidate slower than the base?"
-    write_alone(
+    write_single_figure(
         title, lambda: draw_check(checked.found, checked.design), folder / FIGURE
     )
     write_json(folder / "verdict.json", _plain(checked))

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from kveval.analysis.estimators.sequential import Answer, Design, Look, look
+from kveval.analysis.estimators.sequential import Answer, Design, Look, evaluate_look
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.report.data.metric_titles import METRIC_TITLES
@@ -140,7 +140,9 @@ def judged(
         active = _pairs(claim, blocks, idle=False)
         at_rest = _pairs(claim, blocks, idle=True)
         base, candidate = np.array(active or at_rest).reshape(-1, 2).T
-        seen = look(base, candidate, design, more_is_better=claim.more_is_better)
+        seen = evaluate_look(
+            base, candidate, design, more_is_better=claim.more_is_better
+        )
         means = [
             float(np.exp(side.mean())) if len(side) else math.nan
             for side in (base, candidate)

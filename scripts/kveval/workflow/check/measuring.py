@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.statistics.comparison import no_value, unfit
+from kveval.analysis.statistics.comparison import missing_value_reason, unfit_reason
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.host.errors import Failure
@@ -134,7 +134,11 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
         )
         for name in SHOWN:
             value = cold if name == COLD else float(row.get(name) or math.nan)
-            reason = "" if name == COLD else no_value(named, name) or unfit(named, name)
+            reason = (
+                ""
+                if name == COLD
+                else missing_value_reason(named, name) or unfit_reason(named, name)
+            )
             if value > 0 and not reason:
                 found[cell, level, name] = value
             elif reason and name == SHOWN[0]:

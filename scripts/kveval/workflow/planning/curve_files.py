@@ -273,7 +273,7 @@ def _ranged(interval: Interval, form: str) -> str:
 
 
 def _grounds(basis: Basis, tier: Specification) -> Iterator[str]:
-    speed, runs = basis.fitted.best, basis.runs
+    speed, runs = basis.speed.best, basis.runs
     prompt = round(
         np.mean(
             [seen.prompt_tokens for levels in basis.levels.values() for seen in levels]

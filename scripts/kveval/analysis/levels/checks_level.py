@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.levels.latencies import TITLES, reasons_in
-from kveval.analysis.levels.noise import QUANTILES, drift, uneven
+from kveval.analysis.levels.latencies import TITLES, parse_reasons
+from kveval.analysis.levels.noise import QUANTILES, is_unsteady, rate_drift
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.levels.requests import Requests
@@ -156,13 +156,13 @@ def steadiness(level: JudgedLevel) -> Iterator[Outcome]:
     A change by half is no steady state and disqualifies the throughput; a smaller one widens the intervals of its
     comparisons. Latencies stay valid: they describe all states within the window.
     """
-    change, error = drift(level.requests, *level.window, level.streams)
+    change, error = rate_drift(level.requests, *level.window, level.streams)
     said = f"the last third delivered tokens {100 * change:+.0f} % against the first"
-    if uneven(change, error) and abs(change) > max(_TWO_STATES, 3 * error):
+    if is_unsteady(change, error) and abs(change) > max(_TWO_STATES, 3 * error):
         yield fail(
             f"{said}: not one steady state; use a longer warm-up, primed prefixes or longer levels"
         )
-    elif uneven(change, error):
+    elif is_unsteady(change, error):
         limit = 100 * max(0.05, 2 * error)
         yield warn(
             f"{said} (limit {limit:.0f} %): where arms differ in this, intervals are wider"
@@ -311,7 +311,7 @@ def unobserved_is_missing(level: JudgedLevel) -> Iterator[Outcome]:
 @check("R7")
 def latencies_known(level: JudgedLevel) -> Iterator[Outcome]:
     """No latency is 0, and each agrees with the times of its requests, or with the report's other latencies."""
-    for name, why in reasons_in(level.row.get("latencies_unknown")).items():
+    for name, why in parse_reasons(level.row.get("latencies_unknown")).items():
         yield warn(f"{TITLES[name]} is unknown and gets no verdict: {why}")
 
 
