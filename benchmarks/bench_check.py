@@ -47,7 +47,7 @@ def main(
         next(cell for cell in config.cells if cell.scenario == name)
         for name in (base, candidate)
     )
-    level = config.workload.fixed_levels[0]
+    level = config.workload.given_levels[0]
     claims = [
         BuildClaim(base, name, ((first, second, level),), True) for name in _QUANTITIES
     ]

@@ -25,7 +25,6 @@ from kveval.campaign.types import (
     VersionText,
     on_cpu,
 )
-from kveval.campaign.workload import Workload
 from kveval.host.values import (
     CountInt,
     Mistake,
@@ -35,6 +34,7 @@ from kveval.host.values import (
     Strict,
     Text,
 )
+from kveval.load.workload import Workload
 
 UNRESOLVABLE = frozenset(
     {

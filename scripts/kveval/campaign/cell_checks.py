@@ -14,8 +14,8 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigProblem, unknown_name
 from kveval.campaign.servers.registry import SERVERS
 from kveval.campaign.specification import SidecarSpec
-from kveval.campaign.workload import Workload
 from kveval.load.trace_file import TraceError
+from kveval.load.workload import Workload
 
 wrong = partial(ConfigProblem, "")
 """A problem: its key, what is wrong, what would be right, its code."""
@@ -193,7 +193,7 @@ def workload_problems(
             "sweep",
         )
     try:
-        longest = workload.conversation_tokens
+        longest = workload.definition.conversation_tokens
     except TraceError as error:
         yield wrong(
             "workload",

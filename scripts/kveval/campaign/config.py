@@ -15,9 +15,9 @@ from kveval.campaign.problems import ConfigError, ConfigProblem
 from kveval.campaign.resolve import resolve_cell
 from kveval.campaign.specification import Specification, described, differences
 from kveval.campaign.warnings import warnings_of
-from kveval.campaign.workload import Workload
 from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
+from kveval.load.workload import Workload
 
 # Between the seeds of two runs, see kveval.load.guidellm.levels_of.
 _PILOT_SEED = 50_000

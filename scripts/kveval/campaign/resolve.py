@@ -192,7 +192,7 @@ def resolve_cell(
         sidecars=sidecars,
         budget=sizes,
         fs_dir=server.fs_dir if "files" in scenario.kind.parts else UNSET,
-        workload=workload.specification,
+        workload=workload.definition,
         reset_caches=campaign.reset_caches,
         images=images,
         deployment=deployment,

@@ -181,12 +181,12 @@ class WorkflowPlan:
             self.elsewhere.runs
             or workload is None
             or workload.searched
-            or not workload.fixed_levels
+            or not workload.given_levels
         ):
             return [*FAMILIES]
         return families_of(
             Extent(
-                len(workload.fixed_levels),
+                len(workload.given_levels),
                 len(self.models),
                 bool(self.config.campaign.goodput),
             )

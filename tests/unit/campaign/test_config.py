@@ -28,6 +28,7 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.json_schema import json_schema
 from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError, closest
+from kveval.load.levels import working_set_tokens
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_the_default_campaign_shows_a_tier_too_small_and_one_large_enough(defaul
     assert (
         small
         < default.campaign.server.device_tokens
-        < default.workload.working_set_tokens
+        < working_set_tokens(default.workload)
         < large
     )
     assert default.warnings == ()

@@ -110,7 +110,7 @@ def test_what_the_target_says_and_draws(name, request, tmp_path: Path):
     config = request.getfixturevalue(name)
     curves = list(level_curves(config, StoreIndex.read(tmp_path)))
     rows = [row for one in curves for row in curve_rows(config, one)]
-    assert len(rows) == len(config.cells) * len(config.workload.fixed_levels)
+    assert len(rows) == len(config.cells) * len(config.workload.given_levels)
     adds = [row.adds_points for row in rows]
     assert max(adds) > 10 and min(adds) >= 0
     text = list(curve_lines(config, curves))
@@ -171,7 +171,7 @@ def test_the_target_says_that_the_order_of_turns_is_assumed():
 def test_a_printed_share_holds_for_another_draw_of_the_load(laptop, tmp_path):
     curves = list(level_curves(laptop, StoreIndex.read(tmp_path)))
     printed = " ".join(curve_lines(laptop, curves))
-    level = laptop.workload.fixed_levels[0]
+    level = laptop.workload.given_levels[0]
     specification = of(laptop, "no-offload", 0)
     shares = [
         100 * curves_of(specification, level, run).device_hit_share

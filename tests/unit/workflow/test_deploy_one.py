@@ -12,7 +12,7 @@ from kveval.campaign.problems import ConfigError
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.host.findings import aligned
-from kveval.load.workload import BurstSpec
+from kveval.load.workload import Bursts
 from kveval.workflow.deploy_one import (
     PodStory,
     TrialError,
@@ -28,7 +28,7 @@ MADE = "2026-01-01T00:00:00Z"
 
 def test_a_trial_is_the_same_cell_under_a_load_of_seconds() -> None:
     heavy = SPECIFICATION.with_workload(
-        profile="bursts", bursts=BurstSpec(4.0, 0.1, 5.0), prime=True
+        profile="bursts", bursts=Bursts(factor=4.0, share=0.1, mean_s=5.0), prime=True
     )
     for specification in (SPECIFICATION, heavy):
         trial = trial_of(specification)

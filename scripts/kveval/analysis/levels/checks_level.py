@@ -21,7 +21,7 @@ from kveval.analysis.levels.requests import Requests
 from kveval.load.levels import rate_req_s_at, streams_at
 from kveval.load.reports import SCHEDULED, LevelReport
 from kveval.load.sample_sizes import MIN_TOKENS, SUFFICIENT
-from kveval.load.workload import WorkloadSpec, workload_of
+from kveval.load.workload import Workload, workload_of
 from kveval.store.run_file import IMPORTED, LevelRun, Run
 
 # If the requests in flight fall short of those asked for by more than this share, verdicts allow for the bias.
@@ -46,7 +46,7 @@ class JudgedLevel:
     window: tuple[float, float]
 
     @property
-    def workload(self) -> WorkloadSpec:
+    def workload(self) -> Workload:
         """The workload that was asked for."""
         return workload_of(self.run.workload)
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.load.peak_search import levels_to_freeze, outcome
@@ -51,7 +49,7 @@ def freeze(pointer: Path, output: Path) -> None:
         {
             "cell": f"{run.cell.model}/{run.cell.scenario}/{run.cell.cpu_blocks}",
             "measurement": run.measurement,
-            "settings": msgspec.to_builtins(search),
+            "settings": search.model_dump(mode="json", exclude_none=True),
             "tried": list(tried.items()),
             **{
                 "peak": found.peak,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kveval.load.levels import axis_title, level_unit
-from kveval.load.workload import WorkloadSpec
+from kveval.load.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ _SWEEP = LevelUnit(
 _MIXED = LevelUnit("level {}", "level {}", "level")
 
 
-def unit_of(workloads: Iterable[WorkloadSpec]) -> LevelUnit:
+def unit_of(workloads: Iterable[Workload]) -> LevelUnit:
     """Return the unit of these workloads' levels; neutral words if their units differ."""
     units = list(dict.fromkeys(_unit(workload) for workload in workloads))
     if not units:
@@ -47,7 +47,7 @@ def unit_of(workloads: Iterable[WorkloadSpec]) -> LevelUnit:
     return units[0] if len(units) == 1 else _MIXED
 
 
-def _unit(workload: WorkloadSpec) -> LevelUnit:
+def _unit(workload: Workload) -> LevelUnit:
     if workload.profile == "sweep":
         return _SWEEP
     unit = level_unit(workload)

@@ -11,7 +11,7 @@ from typing import Any
 
 from kveval.campaign.servers.registry import SERVERS
 from kveval.load.levels import working_set_tokens_at
-from kveval.load.workload import WorkloadSpec, workload_of
+from kveval.load.workload import Workload, workload_of
 from kveval.store.run_file import Run
 
 _TOOLS = {
@@ -142,7 +142,7 @@ def distinct_workloads(runs: Sequence[Run]) -> list[Mapping[str, Any]]:
     )
 
 
-def working_set(workload: WorkloadSpec) -> dict[int, int]:
+def working_set(workload: Workload) -> dict[int, int]:
     """Return level -> tokens of all distinct prefixes of a workload."""
     return {
         level: working_set_tokens_at(workload, level) for level in workload.given_levels

@@ -78,7 +78,7 @@ def arms_of(options: Mapping[str, Any]) -> list[str]:
 def planned_config(plan: CheckPlan, places: Places) -> Config:
     """Load a check's campaign. Raises CheckError for a load whose levels are searched."""
     config = load_config(plan.values, places.catalogues)
-    if not config.workload.fixed_levels:
+    if not config.workload.given_levels:
         raise CheckError(
             "check needs a load with given levels, not searched ones",
             code="levels_searched",

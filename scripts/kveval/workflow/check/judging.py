@@ -96,11 +96,11 @@ def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[Build
     for arm, names in arms.items():
         scenario, _, blocks = arm.partition("/")
         base, candidate = (Cell(model, name, int(blocks)) for name in names)
-        for level in config.workload.fixed_levels:
+        for level in config.workload.given_levels:
             pair = (base, candidate, level)
             where = (
                 arm
-                if len(config.workload.fixed_levels) == 1
+                if len(config.workload.given_levels) == 1
                 else f"{arm}, level {level}"
             )
             found += [

@@ -21,7 +21,7 @@ def write_curve_figure(
 
 def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
     """Return the panel of a level in the figure."""
-    found, unit = curves.widest, workloads.level_unit(config.workload.specification)
+    found, unit = curves.widest, workloads.level_unit(config.workload.definition)
     return CurvePanel(
         title=f"{curves.model}, {curves.level} {unit}",
         curve=found.tier or found.device,

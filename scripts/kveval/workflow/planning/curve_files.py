@@ -127,7 +127,7 @@ def curve_lines(
     notes: Sequence[Iterable[str]] = (),
 ) -> Iterator[str]:
     """Yield the curves as text, line by line; `notes`: lines to add after each level."""
-    workload = config.workload.specification
+    workload = config.workload.definition
     yield f"Campaign {config.campaign.name}: shares of the prompt tokens that its caches can serve, from the requests"
     yield f"themselves: {workloads.in_words(workload)}."
     if order_is_assumed(workload):
@@ -143,7 +143,7 @@ def curve_lines(
 
 
 def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
-    workload, found = config.workload.specification, curves.widest
+    workload, found = config.workload.definition, curves.widest
     unit = workloads.level_unit(workload)
     yield f"{curves.model}, {curves.level} {unit}"
     worst = max(
@@ -233,7 +233,7 @@ def _answer(
     tokens: int,
     benefit: Benefit,
 ) -> Iterator[str]:
-    workload, model = config.workload.specification, bought.basis.specification.model
+    workload, model = config.workload.definition, bought.basis.specification.model
     blocks = -(-tokens // BLOCK_TOKENS)
     at = f"{curves.level} {workloads.level_unit(workload)}"
     size = gib(blocks * BLOCK_TOKENS * model.kv_bytes_per_token)

@@ -61,7 +61,7 @@ def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
         for cell in ladder
     }
     best = max(found, key=_gain)
-    unit = workloads.level_unit(config.workload.specification)
+    unit = workloads.level_unit(config.workload.definition)
     where = f"{best.level} {unit}" if len(found) == 1 else f"{len(found)} levels"
     alone = _span(
         [
