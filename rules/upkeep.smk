@@ -15,7 +15,7 @@ rule plan:
         catalogues=CATALOGUES,
         results=RESULTS,
         store=STORE,
-        taken=PLAN.taken,
+        taken=external_runs_summary(RUNS),
         table=f"{LOGS}/plan.csv",
     message:
         "Planning campaign {CAMPAIGN.name}"

@@ -120,18 +120,14 @@ class Basis:
         tier_tokens: Sequence[tuple[float, float]],
     ) -> list[Benefit]:
         """Return the effect of each tier on a level; `tier_tokens`: the least and the most tokens each has in use."""
-        measured, sizes = (
-            self.levels[level],
-            sorted({size for both in tier_tokens for size in both}),
-        )
+        measured = self.levels[level]
+        sizes = [_NONE, *sorted({size for both in tier_tokens for size in both})]
         most = max(_most(seen.requests) for seen in measured)
-        asked = [
-            demands(
-                specification, level, run, most, self.device_tokens, [_NONE, *sizes]
-            )
-            for run in range(
-                1, 2 if specification.workload.trace is not None else _SEQUENCES + 1
-            )
+        # A trace is replayed as it is; all else is drawn anew for each run.
+        runs = 1 if specification.workload.trace is not None else _SEQUENCES
+        sequences = [
+            demands(specification, level, run, most, self.device_tokens, sizes)
+            for run in range(1, runs + 1)
         ]
         observed = [
             _observed(self.specification, self.device_tokens, level, seen, [])
@@ -139,22 +135,16 @@ class Basis:
         ]
         draws: list[dict[float, Floats]] = []
         for number, speed in enumerate(self.speed.draws(_DRAWS)):
-            tier, level_seen = (
-                self._tier(specification, number),
-                observed[number % len(observed)],
-            )
-            draws.append(
-                {
-                    size: _figures(
-                        level_seen.simulate(
-                            speed, tier if size else TierSpeed(), requests
-                        )
-                    )
-                    for size, requests in zip(
-                        [_NONE, *sizes], asked[number % len(asked)], strict=True
-                    )
-                }
-            )
+            tier = self._tier(specification, number)
+            observed_level = observed[number % len(observed)]
+            figures = {}
+            for size, requests in zip(
+                sizes, sequences[number % len(sequences)], strict=True
+            ):
+                copies = tier if size else TierSpeed()
+                servers = observed_level.simulate(speed, copies, requests)
+                figures[size] = _figures(servers)
+            draws.append(figures)
         return [self._benefit(level, draws, both) for both in tier_tokens]
 
     def _tier(self, specification: Specification, number: int) -> TierSpeed:
@@ -307,8 +297,8 @@ def _figures(served: Sequence[ServedLevel]) -> Floats:
         if len(ttft_ms)
         else (math.nan, math.nan)
     )
-    busy = float(np.mean([one.busy for one in served]))
-    waiting, answered = sum(one.waiting for one in served), len(ttft_ms)
+    busy = float(np.mean([server.busy for server in served]))
+    waiting, answered = sum(server.waiting for server in served), len(ttft_ms)
     return np.array(
         [throughput, mean, median, busy, waiting > _PILED_UP * max(1, answered)], float
     )

@@ -261,19 +261,24 @@ def one_machine(tables: Tables) -> Iterator[Outcome]:
 @check("R16")
 def one_build(tables: Tables) -> Iterator[Outcome]:
     """An arm and its baseline ran the same build of the server, or differ in nothing but the build."""
-    of_cell, alike = (
+    of_cell, settings_by_cell = (
         _values_of_cells(tables.levels, name)
         for name in ("server_build", "arm_settings")
     )
     for cell, baseline in dict.fromkeys(
         (_cell(row), str(row["baseline"])) for row in tables.comparisons()
     ):
-        own, other = of_cell.get(cell, set()), of_cell.get(baseline, set())
-        settings = alike.get(cell, set())
-        ours, theirs = (" and ".join(sorted(builds)) for builds in (own, other))
-        if not (own and other) or own == other:
+        own_builds, baseline_builds = (
+            of_cell.get(cell, set()),
+            of_cell.get(baseline, set()),
+        )
+        settings = settings_by_cell.get(cell, set())
+        ours, theirs = (
+            " and ".join(sorted(builds)) for builds in (own_builds, baseline_builds)
+        )
+        if not (own_builds and baseline_builds) or own_builds == baseline_builds:
             continue
-        if len(settings) == 1 and settings == alike.get(baseline):
+        if len(settings) == 1 and settings == settings_by_cell.get(baseline):
             yield note(f"builds compared: {ours} with {theirs}", cell)
         else:
             yield warn(f"confounded: ran {ours}, {baseline} {theirs}", cell)

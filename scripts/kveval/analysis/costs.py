@@ -185,8 +185,8 @@ def _against(
         for name in ("effect_percent", "low_percent", "high_percent")
     )
     relative = arm.usd_per_hour(prices) / base
-    found = {"baseline": row["baseline"]}
-    found |= dict(
+    columns = {"baseline": row["baseline"]}
+    columns |= dict(
         zip(
             CHANGE,
             (100 * (relative / times - 1) for times in (ratio, high, low)),
@@ -197,5 +197,5 @@ def _against(
     if arm.tier_gib > 0 and not is_of_idle_arm(row):
         without = arm.usd_per_hour(prices, memory=False)
         even = [(times * base - without) / arm.tier_gib for times in (ratio, low, high)]
-        found |= dict(zip(BREAK_EVEN, even, strict=True))
-    return found
+        columns |= dict(zip(BREAK_EVEN, even, strict=True))
+    return columns

@@ -107,13 +107,13 @@ def tables_of_runs(
     `pointers`: the runs' measurement.json; `required`: counters that prove the arm active; `limits`: the campaign's
     latency limits for goodput, None if it has none.
     """
-    found, all_requests = [], []
+    levels_of_runs, all_requests = [], []
     for pointer in pointers:
         place = stored_run(pointer)
         levels, requests = run_tables(place, required, scenario_name(pointer), limits)
-        found.append(with_predictions(levels, requests, place))
+        levels_of_runs.append(with_predictions(levels, requests, place))
         all_requests.append(requests)
-    return pd.concat(all_requests, ignore_index=True), found
+    return pd.concat(all_requests, ignore_index=True), levels_of_runs
 
 
 def cell_tables(

@@ -127,8 +127,10 @@ def _asked(prompts: Prompts, tokens: float) -> Prompts:
     if np.isnan(tokens):
         return prompts
     # Tokens that a chat template adds to the prompts may add one request at most.
-    asked = np.cumsum(np.where(prompts.counted, prompts.input_tokens, 0))
-    return prompts.subset(np.arange(len(asked)) <= np.argmin(np.abs(asked - tokens)))
+    looked_up = np.cumsum(np.where(prompts.counted, prompts.input_tokens, 0))
+    return prompts.subset(
+        np.arange(len(looked_up)) <= np.argmin(np.abs(looked_up - tokens))
+    )
 
 
 def _replayed(
@@ -217,13 +219,13 @@ def _shares(tier: ReuseCurve, tokens: float, usable: tuple[float, float]) -> str
 
 def read_curve(text: str) -> pd.DataFrame:
     """Return a `predicted_curve` as a table: `low` and `high` of the hit share (0 to 1), indexed by cpu_blocks."""
-    found: dict[int, tuple[float, float]] = {}
+    shares_by_size: dict[int, tuple[float, float]] = {}
     for part in filter(None, text.split(";")):
         size, _, shares = part.partition("=")
         low, _, high = shares.partition(":")
-        found[int(size)] = float(low), float(high or low)
+        shares_by_size[int(size)] = float(low), float(high or low)
     return pd.DataFrame.from_dict(
-        found, orient="index", columns=["low", "high"], dtype=float
+        shares_by_size, orient="index", columns=["low", "high"], dtype=float
     )
 
 
@@ -271,21 +273,21 @@ def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare
     if not {*NUMBERS} <= {*levels.columns}:
         return []
     keys = [*KEYS, "run", "level"]
-    found = tier_activity(runs).merge(levels, on=keys, suffixes=("", "_of_window"))
+    table = tier_activity(runs).merge(levels, on=keys, suffixes=("", "_of_window"))
     counted = pd.DataFrame(
         [_counted(run, level) for run in runs for level in run.levels]
     )
-    found = found.merge(counted, on=keys) if len(counted) else found[:0]
-    found = found.dropna(subset=[*NUMBERS[:3], "device_hit_percent"])
-    if found.empty:
+    table = table.merge(counted, on=keys) if len(counted) else table[:0]
+    table = table.dropna(subset=[*NUMBERS[:3], "device_hit_percent"])
+    if table.empty:
         return []
-    served = found["device_hit_percent"] + found["external_hit_percent"].fillna(0.0)
-    low, high = 100 * found["predicted_ratio_low"], 100 * found["predicted_ratio_high"]
-    found = found.assign(
+    served = table["device_hit_percent"] + table["external_hit_percent"].fillna(0.0)
+    low, high = 100 * table["predicted_ratio_low"], 100 * table["predicted_ratio_high"]
+    table = table.assign(
         served=served, low=low, high=high, difference=served - served.clip(low, high)
     )
-    found = found.assign(**_clues(found))
-    return [_of(rows) for _, rows in found.groupby([*KEYS, "level"], sort=False)]
+    table = table.assign(**_clues(table))
+    return [_of(rows) for _, rows in table.groupby([*KEYS, "level"], sort=False)]
 
 
 def _of(rows: pd.DataFrame) -> ServedShare:

@@ -128,21 +128,21 @@ def summary_table(
 
 def _differences(comparison: pd.DataFrame, cell: Mapping[Any, Any]) -> dict[str, Any]:
     same = (comparison[list(KEYS)] == [cell[key] for key in KEYS]).all(axis=1)
-    found: dict[str, Any] = {"baseline": "", "compared_at": np.nan}
+    columns: dict[str, Any] = {"baseline": "", "compared_at": np.nan}
     for metric, name in _COMPARED.items():
-        found |= {f"{name}_pct": np.nan, f"{name}_verdict": ""}
+        columns |= {f"{name}_pct": np.nan, f"{name}_verdict": ""}
         # The first row of a cell and metric is the one against its baseline.
         for row in (
             comparison[same & (comparison["metric"] == metric)]
             .head(1)
             .to_dict("records")
         ):
-            found |= {"baseline": row["baseline"], "compared_at": row["level"]}
-            found |= {
+            columns |= {"baseline": row["baseline"], "compared_at": row["level"]}
+            columns |= {
                 f"{name}_pct": row["effect_percent"],
                 f"{name}_verdict": row["verdict"],
             }
-    return found
+    return columns
 
 
 def detailed_table(
@@ -180,55 +180,64 @@ def system_summary(
     the campaign's models that the panel lacks.
     """
     means = _at_common_levels(complete, comparison, peaks)
-    everything = models_by_size(list(complete["model"]), parameters)
-    of_cell = {
+    all_models = models_by_size(list(complete["model"]), parameters)
+    by_arm = {
         ArmSize(
             str(rows["scenario"].iloc[0]), int(rows["cpu_blocks"].iloc[0])
         ): rows.set_index("model").sort_index()
         for _, rows in means.groupby(["scenario", "cpu_blocks"])
     }
-    models_of = {cell: frozenset(rows.index) for cell, rows in of_cell.items()}
+    models_of = {arm: frozenset(rows.index) for arm, rows in by_arm.items()}
     rows = []
     for panel in sorted(
         set(models_of.values()), key=lambda models: (-len(models), sorted(models))
     ):
         inside = {
-            cell: of_cell[cell].loc[sorted(panel)]
-            for cell, models in models_of.items()
+            arm: by_arm[arm].loc[sorted(panel)]
+            for arm, models in models_of.items()
             if panel <= models
         }
-        for cell in sorted(
-            inside, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks)
+        missing = [model for model in all_models if model not in panel]
+        for arm in sorted(
+            inside, key=lambda arm: (rank_of(arm.scenario), arm.cpu_blocks)
         ):
-            baseline = baseline_of.get(cell.scenario) or cell.scenario
-            candidates = [
-                ("", other.scenario, other.cpu_blocks)
-                for other in inside
-                if other.scenario == baseline
-            ]
-            found = partner(("", cell.scenario, cell.cpu_blocks), candidates)
-            reference = (
-                np.nan if found is None else inside[ArmSize(*found[1:])][THROUGHPUT]
-            )
             rows.append(
                 {
                     "models": ";".join(models_by_size(list(panel), parameters)),
-                    **{"scenario": cell.scenario, "cpu_blocks": cell.cpu_blocks},
-                    "geomean_tps": _geometric(inside[cell][THROUGHPUT]),
-                    "geomean_ratio_to_baseline": _geometric(
-                        inside[cell][THROUGHPUT] / reference
-                    ),
-                    **{
-                        name: inside[cell][column].mean(skipna=False)
-                        for column, name in _SYSTEM.items()
-                        if column in means
-                    },
-                    "models_missing": ";".join(
-                        model for model in everything if model not in panel
-                    ),
+                    **_means_over_models(inside, arm, baseline_of),
+                    "models_missing": ";".join(missing),
                 }
             )
     return pd.DataFrame(rows)
+
+
+def _means_over_models(
+    panel: Mapping[ArmSize, pd.DataFrame],
+    arm: ArmSize,
+    baseline_of: Mapping[str, str | None],
+) -> dict[str, Any]:
+    """The columns of one arm of a panel, whose tables have a row per model."""
+    table = panel[arm]
+    baseline = baseline_of.get(arm.scenario) or arm.scenario
+    candidates = [
+        ("", candidate.scenario, candidate.cpu_blocks)
+        for candidate in panel
+        if candidate.scenario == baseline
+    ]
+    match = partner(("", arm.scenario, arm.cpu_blocks), candidates)
+    reference = np.nan if match is None else panel[ArmSize(*match[1:])][THROUGHPUT]
+    means = {
+        name: table[column].mean(skipna=False)
+        for column, name in _SYSTEM.items()
+        if column in table
+    }
+    return {
+        "scenario": arm.scenario,
+        "cpu_blocks": arm.cpu_blocks,
+        "geomean_tps": _geometric(table[THROUGHPUT]),
+        "geomean_ratio_to_baseline": _geometric(table[THROUGHPUT] / reference),
+        **means,
+    }
 
 
 def _at_common_levels(

@@ -13,7 +13,7 @@ import msgspec
 
 from kveval import __version__
 from kveval.campaign.servers.registry import held_bytes, software_of
-from kveval.engines.counters import exercised
+from kveval.engines.counters import counter_proof
 from kveval.engines.job import Job
 from kveval.engines.protocol import Engine, Recorder, RunSession
 from kveval.engines.servers.server import Server
@@ -182,7 +182,7 @@ class Attempt:
             ],
             "clock_offset_s": 0.0,
             "levels": levels,
-            "exercised": exercised(self.job.required, levels),
+            "exercised": counter_proof(self.job.required, levels),
             **session.facts(),
             **self.repeated(),
         }

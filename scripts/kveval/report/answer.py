@@ -70,23 +70,24 @@ def answer_of(
     plan: ReportPlan, measured: Measured, figures: Sequence[str] = ()
 ) -> CampaignAnswer:
     """Return the answer, which rests on the verdicts only. `figures`: the names of the figures that are not empty."""
-    metric = _asked(measured)
+    metric = _answer_metric(measured)
     rows = baseline_comparisons(plan, measured.comparison, metric)
-    found = _of_one_model if len({row["model"] for row in rows}) == 1 else _of_models
-    said = list(
-        found(plan, measured, rows, metric)
-        if rows
-        else _without_baseline(plan, measured)
-    )
+    models = {row["model"] for row in rows}
+    if not models:
+        sentences = [*_without_baseline(plan, measured)]
+    elif len(models) == 1:
+        sentences = [*_of_one_model(plan, measured, rows, metric)]
+    else:
+        sentences = [*_of_models(plan, measured, rows, metric)]
     return CampaignAnswer(
         _question(plan, rows, metric),
-        (*said[: MOST_SENTENCES - 1], _basis(plan, measured, rows)),
+        (*sentences[: MOST_SENTENCES - 1], _basis(plan, measured, rows)),
         next((name for name in FIGURES if name in figures), ""),
         next_steps(plan, measured, metric),
     )
 
 
-def _asked(measured: Measured) -> str:
+def _answer_metric(measured: Measured) -> str:
     """The metric that the question is about: throughput, or TTFT in an open loop, where the load sets throughput."""
     rows = measured.comparison[measured.comparison["metric"] == THROUGHPUT]
     fixed = [OPEN_LOOP in text_or_blank(reason) for reason in rows["reason"]]
@@ -209,7 +210,7 @@ def _better(measured: Measured, row: Row) -> str:
 
 def _smaller(measured: Measured, best: Row) -> str:
     """The smallest tier of the same arm that a declared comparison did not show to differ from the best one."""
-    found = {
+    rows_by_blocks = {
         cell_named(row["baseline"])[2]: row
         for row in measured.contrasts.to_dict("records")
         if (cell_of(row), row["metric"]) == (cell_of(best), best["metric"])
@@ -217,20 +218,20 @@ def _smaller(measured: Measured, best: Row) -> str:
         and cell_named(row["baseline"])[1] == row["scenario"]
         and 0 < cell_named(row["baseline"])[2] < row["cpu_blocks"]
     }
-    if not found:
+    if not rows_by_blocks:
         return ""
-    row = found[min(found)]
-    alike = (
+    row = rows_by_blocks[min(rows_by_blocks)]
+    relation = (
         "at parity with"
         if row["verdict"] == words.PARITY
         else "not shown to differ from"
     )
-    return f"; it is {alike} the smaller {baseline_label(row)}, {effect_text(row)}"
+    return f"; it is {relation} the smaller {baseline_label(row)}, {effect_text(row)}"
 
 
 def _first_token(plan: ReportPlan, measured: Measured, best: Row) -> Iterator[str]:
     """Yield a sentence on the median TTFT of the best arm, whatever its verdict."""
-    said = {
+    phrases = {
         words.BETTER: "was shorter",
         words.WORSE: "was longer",
         words.PARITY: "is at parity",
@@ -241,18 +242,20 @@ def _first_token(plan: ReportPlan, measured: Measured, best: Row) -> Iterator[st
             and row["baseline"]
             and math.isfinite(row["effect_percent"])
         ):
-            verdict = said.get(row["verdict"], f"is undecided ({verdict_words(row)})")
+            verdict = phrases.get(
+                row["verdict"], f"is undecided ({verdict_words(row)})"
+            )
             yield f"Its median TTFT {verdict}, {_change(row)}: {_means(measured, row)} ms."
 
 
 def _said(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
     """Yield one clause per verdict with the arms that have it; arms without a verdict are grouped by reason."""
-    said = {
+    phrases = {
         words.BETTER: "better as well",
         words.WORSE: "worse",
         words.INCONCLUSIVE: "undecided",
     }
-    said[words.PARITY] = f"at parity within {100 * plan.margin:g} %"
+    phrases[words.PARITY] = f"at parity within {100 * plan.margin:g} %"
     grouped: dict[str, list[str]] = {}
     for row in sorted(
         rows, key=lambda row: (*words.VERDICTS, row["verdict"]).index(row["verdict"])
@@ -268,7 +271,7 @@ def _said(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
             if text_or_blank(row["reason"]) and row["verdict"] not in words.VERDICTS
             else ""
         )
-        grouped.setdefault(said.get(row["verdict"], f"{title}{why}"), []).append(
+        grouped.setdefault(phrases.get(row["verdict"], f"{title}{why}"), []).append(
             f"{_arm(row)}{change}"
         )
     yield from (f"{title}: {abbreviate(names)}" for title, names in grouped.items())
@@ -307,8 +310,8 @@ def _of_models(
         else "A shorter median TTFT"
     )
     if any(better.values()):
-        best = "; ".join(_best(of) for of in better.values() if of)
-        nothing = [model for model, of in better.items() if not of]
+        best = "; ".join(_best(of_model) for of_model in better.values() if of_model)
+        nothing = [model for model, of_model in better.items() if not of_model]
         yield f"{more} than {_against(rows)}: {best}{f'; no arm for {_listed(nothing)}' if nothing else ''}."
     else:
         yield _none_better(rows, metric)
@@ -332,9 +335,9 @@ def _of_models(
         words.WORSE_IDLE: "worse although idle",
     }
     decided |= {words.PARITY: "at parity"}
-    for other in (GOODPUT, TTFT) if metric == THROUGHPUT else (GOODPUT,):
+    for further_metric in (GOODPUT, TTFT) if metric == THROUGHPUT else (GOODPUT,):
         yield from _counted(
-            baseline_comparisons(plan, measured.comparison, other), decided
+            baseline_comparisons(plan, measured.comparison, further_metric), decided
         )
 
 
@@ -361,14 +364,14 @@ def _without(rows: Sequence[Row]) -> str:
     )
 
 
-def _counted(rows: Sequence[Row], said: Mapping[str, str]) -> Iterator[str]:
+def _counted(rows: Sequence[Row], phrases: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence with the number of comparisons for each verdict of `said`; "" stands for none."""
     counts = Counter(
         row["verdict"] if row["verdict"] in words.VERDICTS else "" for row in rows
     )
     shown = ", ".join(
         f"{counts[verdict]} {phrase}"
-        for verdict, phrase in said.items()
+        for verdict, phrase in phrases.items()
         if counts[verdict]
     )
     if shown:

@@ -32,10 +32,10 @@ def render(root: Section) -> dict[str, str]:
 def _linked(text: str, file: str, home: Mapping[str, str]) -> str:
     """Return `text` with links to sections in other files extended by the path of that file."""
 
-    def target(found: re.Match[str]) -> str:
-        other = home.get(found[1], MAIN)
+    def target(match: re.Match[str]) -> str:
+        target_file = home.get(match[1], MAIN)
         up = "" if file == MAIN else "../"
-        return found[0] if other == file else f"]({up}{other}#{found[1]})"
+        return match[0] if target_file == file else f"]({up}{target_file}#{match[1]})"
 
     return _TO_SECTION.sub(target, text)
 

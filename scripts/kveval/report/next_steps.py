@@ -40,9 +40,9 @@ def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, 
 
 def _namer(plan: ReportPlan) -> Callable[[CellKey], str]:
     """Return a function that names cells, with the model if there are several."""
-    one = len(plan.models_by_size) == 1
+    single_model = len(plan.models_by_size) == 1
     return lambda cell: (
-        cell_label(cell) if one else f"{cell[0]} with {cell_label(cell)}"
+        cell_label(cell) if single_model else f"{cell[0]} with {cell_label(cell)}"
     )
 
 

@@ -139,7 +139,7 @@ _MEASURING = frozenset({"benchmark", "pilot"})
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedJobs:
     """The jobs that snakemake was asked for.
 
     `measured`: the pointers of the measurements to make; `upkeep`: the logs of jobs of UPKEEP; `reports`: the folder of
@@ -152,7 +152,7 @@ class Asked:
     files: tuple[Path, ...]
 
     @classmethod
-    def of(cls, workflow: Any) -> Asked:
+    def of(cls, workflow: Any) -> RequestedJobs:
         """Read the graph of jobs of a running or finished workflow."""
         jobs = list(workflow.dag.jobs)
         making = workflow.dag.needrun_jobs(exclude_finished=False)
@@ -170,7 +170,7 @@ class Asked:
         )
 
     @classmethod
-    def idle(cls, workflow: Any) -> Asked | None:
+    def if_up_to_date(cls, workflow: Any) -> RequestedJobs | None:
         """Return what was requested if all of it existed; None if there was work, or no files were requested.
 
         Only `execute` sets an executor: --lint, --unlock, --summary and the like have none.

@@ -82,9 +82,19 @@ def correlations_by_model(
     rows = []
     for name in recorded_columns(levels, metrics):
         for model, of_model in levels.groupby("model", sort=False):
-            one = correlation_at_equal_levels(of_model, name, target)
-            if np.isfinite(one.r):
-                rows.append((model, name, target, one.points, one.r, one.low, one.high))
+            correlation = correlation_at_equal_levels(of_model, name, target)
+            if np.isfinite(correlation.r):
+                rows.append(
+                    (
+                        model,
+                        name,
+                        target,
+                        correlation.points,
+                        correlation.r,
+                        correlation.low,
+                        correlation.high,
+                    )
+                )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

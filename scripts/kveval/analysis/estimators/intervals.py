@@ -143,16 +143,16 @@ def contrasts(
         logs, Counter(reference for _, reference in pairs).most_common(1)[0][0]
     )
     name = "paired" if method == "paired" or spreads_differ(logs) else "blocks"
-    found = []
+    estimates = []
     for arm, reference in pairs:
         variance = (spreads.paired_variance if name == "paired" else spreads.variance)(
             arm, reference
         )
         error = float(np.sqrt(variance.value / runs))
-        found.append(
+        estimates.append(
             Contrast(float(means[arm] - means[reference]), error, variance.df, name)
         )
-    return found
+    return estimates
 
 
 def welch(arm: Array, reference: Array) -> Contrast:
@@ -160,8 +160,8 @@ def welch(arm: Array, reference: Array) -> Contrast:
     theta = float(np.mean(arm) - np.mean(reference))
     variance = sum_of_variances(
         *(
-            Variance(float(np.var(one, ddof=1)) / len(one), len(one) - 1)
-            for one in (arm, reference)
+            Variance(float(np.var(sample, ddof=1)) / len(sample), len(sample) - 1)
+            for sample in (arm, reference)
         )
     )
     df = variance.df if variance.value else len(arm) + len(reference) - 2

@@ -84,9 +84,9 @@ class Spreads:
     def _squares(self) -> Array:
         """Residuals of the table of arms, squared and summed over runs, by column; 0 for the baseline."""
         arms = np.arange(self.logs.shape[1]) != self.baseline
-        found = np.zeros(len(arms))
-        found[arms] = (residuals(self.logs[:, arms]) ** 2).sum(axis=0)
-        return found
+        squares = np.zeros(len(arms))
+        squares[arms] = (residuals(self.logs[:, arms]) ** 2).sum(axis=0)
+        return squares
 
     @cached_property
     def _apart(self) -> float:
@@ -130,8 +130,8 @@ class Spreads:
         few = len(self.logs) < TESTABLE_RUNS
         if self._arms == 2:
             # There are no other arms to compare with, only both arms and the baseline together.
-            found, rest = self.paired_variance(cell, self.baseline), self._with_baseline
-            return _exceeds(found, rest, 0.4 if few else 0.2)
+            own, rest = self.paired_variance(cell, self.baseline), self._with_baseline
+            return _exceeds(own, rest, 0.4 if few else 0.2)
         alone, others = self._alone(cell)
         limit = 0.4 / self._arms
         if few:
@@ -168,10 +168,15 @@ class Spreads:
         return Variance(max(both.value - 2 * others.value / count, 0.0), both.df)
 
 
-def _exceeds(one: Variance, other: Variance, chance: float) -> bool:
-    if not other.value > 0:
-        return one.value > 0
-    return float(special.fdtrc(one.df, other.df, one.value / other.value)) < chance
+def _exceeds(variance: Variance, reference: Variance, chance: float) -> bool:
+    if not reference.value > 0:
+        return variance.value > 0
+    return (
+        float(
+            special.fdtrc(variance.df, reference.df, variance.value / reference.value)
+        )
+        < chance
+    )
 
 
 def residuals(logs: Array) -> Array:

@@ -109,12 +109,12 @@ def effective_count(observed: ObservedTimes, share: float) -> float:
     if not 0 < survivors < 1:
         return float(observed.events)
     times, deaths, at_risk = (
-        each[: last + 1] for each in (sets.times, sets.deaths, sets.at_risk)
+        column[: last + 1] for column in (sets.times, sets.deaths, sets.at_risk)
     )
     hazard = np.concatenate([[0.0], np.cumsum(deaths / at_risk / (at_risk - deaths))])
     until_exit, until_entry = (
-        np.searchsorted(times, each, "right")
-        for each in (observed.exit, observed.entry)
+        np.searchsorted(times, column, "right")
+        for column in (observed.exit, observed.entry)
     )
     ended = observed.event & (observed.exit <= times[-1])
     influence = hazard[until_entry] - hazard[until_exit]

@@ -36,12 +36,12 @@ def limits_text(limits: Mapping[str, Any]) -> str:
     >>> limits_text({"ttft_ms": 500.0, "itl_ms": 50.0, "of": "sessions"})
     'TTFT up to 500 ms, ITL up to 50 ms in every turn'
     """
-    said = ", ".join(
+    text = ", ".join(
         f"{title} up to {limits[name]:,g} ms"
         for name, title in TITLES.items()
         if name in limits
     )
-    return f"{said} in every turn" if limits.get("of") == "sessions" else said
+    return f"{text} in every turn" if limits.get("of") == "sessions" else text
 
 
 @dataclass(frozen=True)

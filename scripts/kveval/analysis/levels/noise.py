@@ -115,10 +115,8 @@ def batch_count(seconds: float, latency_s: float) -> int:
     Batches shorter than the fluctuations of the rate are correlated, and make it look steadier than it is (Law and
     Kelton 2000, 9.5.3).
     """
-    wanted = (
-        seconds / (_BATCH_LATENCIES * latency_s) if latency_s > 0 else _MOST_BATCHES
-    )
-    return int(np.clip(wanted, _FEWEST_BATCHES, _MOST_BATCHES))
+    count = seconds / (_BATCH_LATENCIES * latency_s) if latency_s > 0 else _MOST_BATCHES
+    return int(np.clip(count, _FEWEST_BATCHES, _MOST_BATCHES))
 
 
 def change_error(batches: Array) -> float:

@@ -43,7 +43,7 @@ def freeze(pointer: Path, output: Path) -> None:
         message = f"{pointer}: names a measurement that is not a search for levels; delete the file to measure again"
         raise PilotError(message, code="no_search")
     tried = {level.level: float(level.throughput_tok_s or 0.0) for level in run.levels}
-    found = outcome(search, tried)
+    result = outcome(search, tried)
     write_json(
         output,
         {
@@ -52,10 +52,10 @@ def freeze(pointer: Path, output: Path) -> None:
             "settings": search.model_dump(mode="json", exclude_none=True),
             "tried": list(tried.items()),
             **{
-                "peak": found.peak,
-                "below": found.below,
-                "above": found.above,
-                "ending": found.ending,
+                "peak": result.peak,
+                "below": result.below,
+                "above": result.above,
+                "ending": result.ending,
             },
             "levels": list(levels_to_freeze(search, tried)),
         },

@@ -70,11 +70,24 @@ def window_columns(requests: Requests, start: float, end: float) -> dict[str, An
         "output_tokens": delivered,
         "concurrency_mean": float(np.nansum(overlap)) / seconds,
     }
-    answered = np.where(requests.has_status("completed"), finish, np.nan)
+    return row | _latency_columns(requests, start, end)
+
+
+def _latency_columns(requests: Requests, start: float, end: float) -> dict[str, Any]:
+    """The statistics of each latency, and how many of the times of TTFT and E2E were cut off."""
+    first, completed = (
+        requests.column("first_token"),
+        requests.completed_within(start, end),
+    )
+    began_output = (first >= start) & (first <= end) & ~requests.has_status("errored")
+    answered = np.where(
+        requests.has_status("completed"), requests.column("end"), np.nan
+    )
     times = {
         "ttft": _seen(requests, first, _observed(requests, "ttft"), start, end),
         "e2e": _seen(requests, answered, _observed(requests, "e2e"), start, end),
     }
+    row: dict[str, Any] = {}
     for name in LATENCIES:
         values = _observed(requests, name)
         known = (began_output if name == "ttft" else completed) & ~np.isnan(values)
@@ -92,10 +105,8 @@ def window_columns(requests: Requests, start: float, end: float) -> dict[str, An
         if observed.events
         for label in QUANTILES
     )
-    return {
-        **row,
-        "not_reached": ";".join(name for name in names if np.isnan(row[name])),
-    }
+    row["not_reached"] = ";".join(name for name in names if np.isnan(row[name]))
+    return row
 
 
 def _observed(requests: Requests, name: str) -> Array:
@@ -136,9 +147,9 @@ def _seen(
 def _statistics(name: str, values: Array, times: ObservedTimes) -> dict[str, float]:
     """Return a latency's mean from `values`, and its quantiles and their errors from `times`."""
     row = {f"{name}_ms_mean": float(values.mean()) if len(values) else np.nan}
-    found = quantiles(times, list(QUANTILES.values()))
+    estimates = quantiles(times, list(QUANTILES.values()))
     columns = [f"{name}_ms_{label}" for label in QUANTILES]
-    row |= dict(zip(columns, found, strict=True))
+    row |= dict(zip(columns, estimates, strict=True))
     shares = zip(columns, QUANTILES.values(), strict=True)
     row |= {
         f"{column}_se": quantile_error(times, share)

@@ -109,11 +109,11 @@ def _benchmark(report: LoadReport, level: LevelRun) -> LevelReport:
         return report.levels[level.benchmark]
     if level.benchmark is None and len(report.levels) == 1:
         return report.levels[0]
-    wanted = (
+    expected = (
         "the one" if level.benchmark is None else f"number {level.benchmark} as that"
     )
     raise LevelsError(
-        f"{level.report}: holds {len(report.levels)} benchmarks, expected {wanted} of level {level.level}"
+        f"{level.report}: holds {len(report.levels)} benchmarks, expected {expected} of level {level.level}"
     )
 
 
@@ -161,7 +161,7 @@ def level_row(
     visits, unshared = records.prompt_shares(
         run.workload, level.level, requests, window
     )
-    exercised = _exercised(run, required, level.counters)
+    exercised = _is_exercised(run, required, level.counters)
     row |= {
         **_identity(run, level),
         "window_start": start,
@@ -295,16 +295,17 @@ def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, f
     if report.requests_missing:
         return report.start, report.end
     begin = report.start - report.warmup_s
-    asked = float(run.workload.get("warmup_s", 0.0))
+    requested_s = float(run.workload.get("warmup_s", 0.0))
     warmup = max(
-        asked, min(_settling_s(run, requests), WARMUP_SHARE * (report.end - begin))
+        requested_s,
+        min(_settling_s(run, requests), WARMUP_SHARE * (report.end - begin)),
     )
-    missing = warmup - report.warmup_s
-    start = report.start + (missing if missing > _WARMUP_TOLERANCE_S else 0.0)
+    missing_s = warmup - report.warmup_s
+    start = report.start + (missing_s if missing_s > _WARMUP_TOLERANCE_S else 0.0)
     if not start < report.end:
         raise LevelsError(
             f"the window of {report.end - report.start:.1f} s is no longer than "
-            f"the {missing:.1f} s of warm-up still to be cut"
+            f"the {missing_s:.1f} s of warm-up still to be cut"
         )
     return start, report.end
 
@@ -356,7 +357,7 @@ def _ratio(counters: Mapping[str, Change], part: str, whole: str) -> float:
     return server_delta(counters, part) / denominator if denominator > 0 else np.nan
 
 
-def _exercised(
+def _is_exercised(
     run: Run, required: Sequence[Mapping[str, Any]], counters: Mapping[str, Change]
 ) -> bool | None:
     """Return whether every counter that proves the arm active rose enough in this level; None without such counters.

@@ -114,35 +114,12 @@ def compare_all(
     everywhere = [(metric, False) for metric in metrics]
     at_peaks = [(metric, True) for metric in (THROUGHPUT, GOODPUT) if metric in metrics]
     for model in campaign.models:
-        questions, copies = campaign.questions(model), campaign.copies(model)
         for metric, own_peaks in (*everywhere, *at_peaks):
-            asked = [
-                question
-                for question in questions
-                if not own_peaks or question[2] == "baseline"
-            ]
-            entries = [
-                campaign.compare(question, metric, own_peaks) for question in asked
-            ]
-            # Together with cells that ran the same configuration.
-            estimated = [
-                *entries,
-                *(campaign.compare(pair, metric, own_peaks) for pair in copies),
-            ]
-            estimate(
-                estimated,
-                settings.margin,
-                settings.alpha,
-                settings.method,
-                campaign.pauses,
-            )
-            widen_by_copies(estimated, settings.margin, settings.alpha)
-            _borrow_spread(entries, campaign, metric)
+            entries = _comparisons_of(campaign, model, metric, own_peaks)
             primary = metric == settings.primary and not own_peaks
             for entry in entries:
-                families.setdefault(
-                    (metric, "" if primary else model, own_peaks, entry.idle), []
-                ).append(entry)
+                family = (metric, "" if primary else model, own_peaks, entry.idle)
+                families.setdefault(family, []).append(entry)
             (peaks if own_peaks else common).extend(entries)
     for (_, model, _, idle), members in families.items():
         name = "exploratory" if model else "primary"
@@ -161,6 +138,30 @@ def compare_all(
         _table([entry for entry in common if entry.kind == "contrast"]),
         _table(peaks),
     )
+
+
+def _comparisons_of(
+    campaign: _Campaign, model: str, metric: str, own_peaks: bool
+) -> list[ComparedCell]:
+    """Return the comparisons of a model in a metric with their effects and errors, before any verdict.
+
+    Cells that ran the same configuration are estimated with them, and are not among the result.
+    """
+    questions = campaign.questions(model)
+    if own_peaks:
+        questions = [question for question in questions if question[2] == "baseline"]
+    entries = [campaign.compare(question, metric, own_peaks) for question in questions]
+    copies = [
+        campaign.compare(pair, metric, own_peaks) for pair in campaign.copies(model)
+    ]
+    settings = campaign.settings
+    together = [*entries, *copies]
+    estimate(
+        together, settings.margin, settings.alpha, settings.method, campaign.pauses
+    )
+    widen_by_copies(together, settings.margin, settings.alpha)
+    _borrow_spread(entries, campaign, metric)
+    return entries
 
 
 _COLUMNS = [
@@ -240,8 +241,10 @@ class _Campaign:
         self.hash = method_hash(settings)
         self._baselines = baselines
         complete = limits_met.replace_zero_goodput(complete)
-        wanted = {*_NEEDED, *metrics, *(f"{name}_se" for name in metrics)}
-        needed = complete[[name for name in complete if name in wanted]].astype(object)
+        column_names = {*_NEEDED, *metrics, *(f"{name}_se" for name in metrics)}
+        needed = complete[[name for name in complete if name in column_names]].astype(
+            object
+        )
         self._tables: dict[CellKey, pd.DataFrame] = {
             cell_of(dict(zip(KEYS, key, strict=True))): table
             for key, table in needed.groupby(list(KEYS), sort=False)
@@ -274,21 +277,21 @@ class _Campaign:
     def questions(self, model: str) -> list[Question]:
         """Return the comparisons of a model: every cell with its baseline, and the declared contrasts."""
         cells = [cell for cell in self._tables if cell[0] == model]
-        asked: list[Question] = [
+        questions: list[Question] = [
             (cell, self._baseline(cell), "baseline")
             for cell in cells
             if self._baselines.get(cell[1]) is not None
         ]
-        for one, other in self.settings.contrasts:
-            asked += [
+        for arm_name, reference_name in self.settings.contrasts:
+            questions += [
                 (arm, reference, "contrast")
-                for arm, reference in contrast_pairs(cells, one, other)
+                for arm, reference in contrast_pairs(cells, arm_name, reference_name)
             ]
-        return asked
+        return questions
 
     def copies(self, model: str) -> list[Question]:
         """Return the pairs of a model's cells that ran the same configuration and are not in `questions`."""
-        asked = {
+        compared_pairs = {
             frozenset((arm, reference)) for arm, reference, _ in self.questions(model)
         }
         pairs = (
@@ -300,7 +303,7 @@ class _Campaign:
         return [
             (arm, reference, "copies")
             for reference, arm in pairs
-            if {arm, reference} not in asked
+            if {arm, reference} not in compared_pairs
         ]
 
     def _baseline(self, cell: CellKey) -> CellKey | None:
@@ -309,9 +312,9 @@ class _Campaign:
         return partner(
             cell,
             [
-                other
-                for other in self._tables
-                if other[0] == cell[0] and other[1] == name
+                candidate
+                for candidate in self._tables
+                if candidate[0] == cell[0] and candidate[1] == name
             ],
         )
 
@@ -329,8 +332,8 @@ class _Campaign:
         if (base, of) not in self._levels:
             others = [
                 table
-                for other, table in self._tables.items()
-                if self._baseline(other) == base
+                for candidate, table in self._tables.items()
+                if self._baseline(candidate) == base
             ]
             self._levels[base, of] = comparison_level(self._tables[base], others, of)
         return self._levels[base, of]
@@ -411,13 +414,13 @@ class _Campaign:
             self.pauses,
         )
 
-    def _peak(self, cell: CellKey, other: CellKey, metric: str) -> OwnPeak:
+    def _peak(self, cell: CellKey, other_cell: CellKey, metric: str) -> OwnPeak:
         """A cell's own peak; the other cell's peak for a cell in which nothing met the limits at any level."""
-        found = self._peaks.get((cell, metric))
-        if found is None and (other, metric) in self._peaks:
-            level = self._peaks[other, metric].level or 0
-            found = OwnPeak(level, dict.fromkeys(self._spans[cell], level))
-        return found or OwnPeak(None, {})
+        peak = self._peaks.get((cell, metric))
+        if peak is None and (other_cell, metric) in self._peaks:
+            level = self._peaks[other_cell, metric].level or 0
+            peak = OwnPeak(level, dict.fromkeys(self._spans[cell], level))
+        return peak or OwnPeak(None, {})
 
     def _below_the_peak(self, entry: ComparedCell) -> None:
         """Refuse a verdict if too few requests were in flight at a level above the cell's peak."""
@@ -458,13 +461,13 @@ class _Campaign:
 
 def _kept(sides: Sides) -> dict[str, Any]:
     """The runs that a comparison rests on, and the geometric means over them, whose ratio is the effect."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for side, rows, logs in zip(
         ("baseline_", ""), (sides.reference, sides.arm), sides.logs, strict=True
     ):
-        found[f"{side}runs_kept"] = ";".join(str(row["run"]) for row in rows)
-        found[f"{side}mean"] = float(np.exp(logs.mean())) if len(rows) else np.nan
-    return found
+        columns[f"{side}runs_kept"] = ";".join(str(row["run"]) for row in rows)
+        columns[f"{side}mean"] = float(np.exp(logs.mean())) if len(rows) else np.nan
+    return columns
 
 
 def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, Any]]:

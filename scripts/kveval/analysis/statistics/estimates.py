@@ -99,24 +99,27 @@ def _of_blocks(
         if entry.reference is not None
     ]
     groups = group_by_session(starts, pauses)
-    alike = session_effect(table, groups)
+    session_part = session_effect(table, groups)
     trend = trend_error(table, starts)
     for entry, contrast, (arm, reference) in zip(
         members, contrasts(table, pairs, method), pairs, strict=True
     ):
         entry.cells = len(columns)
         sd = float(contrast.se * np.sqrt(len(table) / 2))
-        found = replace(
+        widened = replace(
             contrast,
             se=contrast.se
             * float(np.sqrt(_CROSS_FITTED if entry.kind == "peak" else 1.0)),
         )
-        if alike:
-            error = found.se * float(np.sqrt(alike.variance_factor))
-            found = replace(
-                found, se=error, df=min(found.df, alike.df), method="sessions"
+        if session_part:
+            error = widened.se * float(np.sqrt(session_part.variance_factor))
+            widened = replace(
+                widened,
+                se=error,
+                df=min(widened.df, session_part.df),
+                method="sessions",
             )
-        if alike and alike.significant:
+        if session_part and session_part.significant:
             reason = (
                 f"the {len(table)} runs were measured in {len(groups)} sessions and differ less within a session than "
                 "between them; the interval allows for that, and runs in further sessions would narrow it"
@@ -126,7 +129,9 @@ def _of_blocks(
             )
         write_estimate(
             entry,
-            _after_drift(entry, found, trend, constant_offset(starts, arm, reference)),
+            _after_drift(
+                entry, widened, trend, constant_offset(starts, arm, reference)
+            ),
             sd,
             margin,
             alpha,
@@ -208,19 +213,19 @@ def widen_by_copies(
     ]
     adjusted = holm([entry.row["p_value"] for entry in copies])
     beyond = [
-        abs(each.contrast.theta)
-        for each, p in zip(copies, adjusted, strict=True)
-        if each.contrast and p < alpha
+        abs(copy.contrast.theta)
+        for copy, p in zip(copies, adjusted, strict=True)
+        if copy.contrast and p < alpha
     ]
     bias = max(beyond, default=0.0)
-    found = Evidence("replicates", "copies alike")
+    evidence = Evidence("replicates", "copies alike")
     if beyond:
-        said = f"differ by {percent(bias):.1f} %"
-        reason = f"cells that ran the same configuration {said}, more than by chance, so smaller differences get no verdict"
-        found = Evidence("replicates", f"replicates {said}", "qualifies", reason)
+        apart = f"differ by {percent(bias):.1f} %"
+        reason = f"cells that ran the same configuration {apart}, more than by chance, so smaller differences get no verdict"
+        evidence = Evidence("replicates", f"replicates {apart}", "qualifies", reason)
     for entry in entries if copies else ():
         if not entry.replicate and entry.contrast is not None:
-            entry.add_evidence(found)
+            entry.add_evidence(evidence)
             widened = replace(
                 entry.contrast,
                 below=entry.contrast.below + bias,
@@ -231,11 +236,11 @@ def widen_by_copies(
 
 def configurations(cells: Mapping[CellKey, CellRows]) -> dict[CellKey, str]:
     """Return the configuration that each cell ran, as a hash; "" if it is not known, or its runs differ."""
-    found = {}
+    by_cell = {}
     for cell, rows in cells.items():
         names = {str(row.get("configuration") or "") for row in rows.values()} - {"nan"}
-        found[cell] = names.pop() if len(names) == 1 else ""
-    return found
+        by_cell[cell] = names.pop() if len(names) == 1 else ""
+    return by_cell
 
 
 def replicate_groups(cells: Mapping[CellKey, CellRows]) -> list[list[CellKey]]:
@@ -271,9 +276,9 @@ def pooled_spread(
                     and not unfit_reason(row, metric)
                 ):
                     by_run.setdefault(run, []).append(float(np.log(row[metric])))
-        for found in by_run.values():
+        for logs in by_run.values():
             # Equal to the digit are copies of one run.
-            values = list(dict.fromkeys(found))
+            values = list(dict.fromkeys(logs))
             squares += float(np.var(values)) * len(values)
             freedom += len(values) - 1
     return (float(np.sqrt(squares / freedom)), freedom) if freedom else None

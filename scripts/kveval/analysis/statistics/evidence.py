@@ -108,14 +108,14 @@ def numbers(rows: Rows, column: str) -> Array:
     return np.array([number(row, column) for row in rows], dtype=np.float64)
 
 
-def evidence_columns(found: Iterable[Evidence]) -> dict[str, str]:
+def evidence_columns(inputs: Iterable[Evidence]) -> dict[str, str]:
     """Return the inputs as columns of comparison.csv: `basis_NAME`, and `qualifier`, the words beside the verdict."""
-    by_name = {evidence.name: evidence for evidence in found}
-    said = [
+    by_name = {evidence.name: evidence for evidence in inputs}
+    qualifiers = [
         evidence.summary
         for evidence in by_name.values()
         if evidence.severity == "qualifies"
     ]
     return {f"basis_{name}": str(by_name.get(name, "")) for name in NAMES} | {
-        "qualifier": "; ".join(said)
+        "qualifier": "; ".join(qualifiers)
     }

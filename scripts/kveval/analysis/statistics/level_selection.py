@@ -85,8 +85,8 @@ def cross_fit(logs: pd.DataFrame) -> float:
         return np.nan
     halves = logs.iloc[0::2], logs.iloc[1::2]
     estimates = [
-        float(half[highest_level(other)].mean())
-        for half, other in (halves, halves[::-1])
+        float(half[highest_level(other_half)].mean())
+        for half, other_half in (halves, halves[::-1])
     ]
     return float(np.exp(np.mean(estimates)))
 
@@ -122,10 +122,10 @@ def comparison_level(
     if logs.empty:
         return None
     means = logs.mean()[_sound(baseline, plateau(logs))]
-    for other in others:
-        found = log_table(other, metric)
-        if set(means.index) <= set(found.columns):
-            means = means + found.mean()[means.index]
+    for table in others:
+        logs_there = log_table(table, metric)
+        if set(means.index) <= set(logs_there.columns):
+            means = means + logs_there.mean()[means.index]
     return int(means.index[int(np.argmax(means.to_numpy()))])
 
 

@@ -58,14 +58,14 @@ def none_met_text(entry: ComparedCell) -> str:
         "the arm": entry.sides.arm,
         "the cell it is compared with": entry.sides.reference,
     }
-    said = [
+    parts = [
         f"{who} in {_without(rows)} of {len(rows)} runs"
         for who, rows in sides.items()
         if _without(rows)
     ]
     return (
-        f"nothing met the limits in {' and in '.join(said)}, which counts as half a request"
-        if said
+        f"nothing met the limits in {' and in '.join(parts)}, which counts as half a request"
+        if parts
         else ""
     )
 

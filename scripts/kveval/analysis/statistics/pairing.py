@@ -100,8 +100,8 @@ def absent_runs(
         ), set()
     of_arm, of_reference = reference.keys() - arm.keys(), arm.keys() - reference.keys()
     if requested_runs is not None:
-        asked = set(range(1, min(requested_runs) + 1))
-        return of_arm & asked, of_reference & asked
+        requested = set(range(1, min(requested_runs) + 1))
+        return of_arm & requested, of_reference & requested
     return (
         {run for run in of_arm if _in_session_of(arm, reference[run], pauses)},
         {run for run in of_reference if _in_session_of(reference, arm[run], pauses)},
@@ -147,8 +147,8 @@ def _nearest(arm: Spans, reference: Spans) -> Pairs:
 
     def distance(window: tuple[list[int], list[int]]) -> float:
         return sum(
-            abs(arm[one][0] - reference[other][0])
-            for one, other in zip(*window, strict=True)
+            abs(arm[arm_run][0] - reference[reference_run][0])
+            for arm_run, reference_run in zip(*window, strict=True)
         )
 
     best = min(windows, key=distance)

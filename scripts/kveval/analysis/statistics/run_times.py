@@ -63,12 +63,12 @@ def find_pauses(spans: Iterable[Span]) -> list[float]:
         if known
         else 0.0
     )
-    found, busy = [], known[0][1] if known else 0.0
+    pauses, busy = [], known[0][1] if known else 0.0
     for begin, end in known:
         if begin - busy > longest:
-            found.append((begin + busy) / 2)
+            pauses.append((begin + busy) / 2)
         busy = max(busy, end)
-    return found
+    return pauses
 
 
 def group_by_session(starts: Array, pauses: Sequence[float]) -> list[list[int]]:
@@ -116,7 +116,7 @@ def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None
     # If sessions are unequal, the larger ones weigh more in the mean than in the mean square.
     unequal = float((sizes**2).sum()) / runs
     unequal *= (len(groups) - 1) / (runs - unequal)
-    found = unequal * (among / between) / (whole / (between + within))
+    factor = unequal * (among / between) / (whole / (between + within))
     inside = whole - among
     chance = (
         float(special.fdtrc(between, within, (among / between) / (inside / within)))
@@ -125,7 +125,7 @@ def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None
     )
     clear = chance < _ALIKE
     return (
-        SessionEffect(found, between, clear)
-        if found > 1 and (clear or between >= _TELLING)
+        SessionEffect(factor, between, clear)
+        if factor > 1 and (clear or between >= _TELLING)
         else None
     )

@@ -64,12 +64,12 @@ class Starvation:
     def text(self) -> str:
         """Return by how much which side fell short, as a reason for a table; "" if none did."""
         held = {"the arm": self.arm, "the cell it is compared with": self.reference}
-        said = [
+        parts = [
             f"{100 * share:.0f} % in {who}"
             for who, share in held.items()
             if share > STARVED
         ]
-        return f"fewer requests {IN_FLIGHT}, by {' and '.join(said)}" if said else ""
+        return f"fewer requests {IN_FLIGHT}, by {' and '.join(parts)}" if parts else ""
 
 
 def starvation(reference: Rows, arm: Rows) -> Starvation:

@@ -67,14 +67,14 @@ def verdict(
         side = entry.starvation.bound * (1 if entry.row["effect_percent"] > 0 else -1)
         entry.row["bound"] = {1: "at least", -1: "at most"}.get(side, "")
     weighty = [
-        found
-        for found in entry.evidence.values()
-        if found.severity in ("qualifies", "indicates")
+        evidence
+        for evidence in entry.evidence.values()
+        if evidence.severity in ("qualifies", "indicates")
     ]
-    reasons = [entry.indicative, *(found.reason for found in weighty), reason]
+    reasons = [entry.indicative, *(evidence.reason for evidence in weighty), reason]
     why = "; ".join(filter(None, reasons))
     only = ", ".join(
-        found.summary for found in weighty if found.severity == "indicates"
+        evidence.summary for evidence in weighty if evidence.severity == "indicates"
     )
     if not (entry.indicative or only):
         return word, why
@@ -99,7 +99,9 @@ def _word(
 ) -> tuple[str, str]:
     """Test equivalence first, then difference; else inconclusive, with the runs that a verdict would take."""
     row = entry.row
-    barred = [found.name for found in entry.evidence.values() if found.bars_parity]
+    barred = [
+        evidence.name for evidence in entry.evidence.values() if evidence.bars_parity
+    ]
     against = _too_many_failed(entry)
     if row["p_parity_holm"] < alpha and against:
         return INCONCLUSIVE, f"equality is not shown: {MANY_FAILED}"
@@ -237,17 +239,17 @@ def give_verdicts(
         if PARITY in stated or IDLE in stated:
             # The interval that corresponds to one-sided tests at alpha has confidence 1 - 2 alpha.
             show_interval(entry, 1 - 2 * alpha)
-        remarks = [entry.starvation.text() if entry.can_have_verdict else ""]
-        if entry.row["metric"] == GOODPUT and entry.can_have_verdict:
-            remarks.append(limits_met.none_met_text(entry))
-            if limits_met.is_none_met_on_one_side(entry) and entry.row["verdict"] in (
-                BETTER,
-                WORSE,
-                WORSE_IDLE,
-            ):
-                entry.row["bound"] = "at least"
-        remarks.append(f"without {entry.left_out}" if entry.left_out else "")
-        entry.row["reason"] = "; ".join(part for part in (reason, *remarks) if part)
+        of_goodput = entry.row["metric"] == GOODPUT and entry.can_have_verdict
+        differs = entry.row["verdict"] in (BETTER, WORSE, WORSE_IDLE)
+        if of_goodput and differs and limits_met.is_none_met_on_one_side(entry):
+            entry.row["bound"] = "at least"
+        reasons = [
+            reason,
+            entry.starvation.text() if entry.can_have_verdict else "",
+            limits_met.none_met_text(entry) if of_goodput else "",
+            f"without {entry.left_out}" if entry.left_out else "",
+        ]
+        entry.row["reason"] = "; ".join(filter(None, reasons))
 
 
 def add_q_values(entries: Sequence[ComparedCell], q: float) -> None:

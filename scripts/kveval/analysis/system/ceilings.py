@@ -54,17 +54,20 @@ def request_means(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> Reques
     sums = {}
     for name in _COUNTERS:
         sums[name] = sum(server_delta(counters, name) for counters in counted)
-    asked, external = sums["prefix_cache_queries"], sums["external_prefix_cache_hits"]
-    found = sums["prefix_cache_hits"] + (0.0 if math.isnan(external) else external)
+    looked_up, external = (
+        sums["prefix_cache_queries"],
+        sums["external_prefix_cache_hits"],
+    )
+    hits = sums["prefix_cache_hits"] + (0.0 if math.isnan(external) else external)
     per_token = float(runs[0].kv_bytes_per_token or math.nan) if runs else math.nan
     prompt_tokens, ttft_ms = (
         _mean(rows, name) for name in ("request_prompt_tokens", "ttft_ms_mean")
     )
     return RequestMeans(
         ttft_s=ttft_ms / 1000,
-        computed_tokens=prompt_tokens * _ratio(asked - found, asked),
+        computed_tokens=prompt_tokens * _ratio(looked_up - hits, looked_up),
         loaded_tokens=prompt_tokens
-        * _ratio(sums["offload_load_bytes"] / per_token, asked),
+        * _ratio(sums["offload_load_bytes"] / per_token, looked_up),
         load_gb_s=_ratio(
             sums["offload_load_bytes"] / 1e9, sums["offload_load_seconds"]
         ),
@@ -81,14 +84,14 @@ def copy_gb_s(runs: Sequence[Run]) -> float:
 
     From pinned host memory to the GPU, or within host memory where the CPU is the device.
     """
-    found = (
+    measured = (
         probed.host_gb_s
         if on_cpu(str(run.specification.get("build", "")))
         else probed.host_to_device_gb_s
         for run in runs
         if (probed := run.copy_bandwidth) is not None
     )
-    rates = [rate for rate in found if rate is not None]
+    rates = [rate for rate in measured if rate is not None]
     return sum(rates) / len(rates) if rates else math.nan
 
 

@@ -105,8 +105,10 @@ def kv_usage_physical(sampled: SampledLevel) -> Iterator[Outcome]:
     )
     needed = running * sampled.value("turn_prompt_tokens") + prefix
     if usage / 100 * device < _PARTLY * needed:
-        said = f"cannot hold the {needed:,.0f} tokens of {running:.1f} running requests"
-        yield warn(f"{usage:.2g} % of {device:,.0f} tokens {said}")
+        message = (
+            f"cannot hold the {needed:,.0f} tokens of {running:.1f} running requests"
+        )
+        yield warn(f"{usage:.2g} % of {device:,.0f} tokens {message}")
 
 
 @check("R3")
@@ -166,11 +168,11 @@ def server_rate(sampled: SampledLevel) -> Iterator[Outcome]:
 
     The counter is sampled, so its value at the window's edges is uncertain by one interval; the limits allow for that.
     """
-    said, received = (
+    counted, received = (
         sampled.value("server_generation_tok_s"),
         sampled.value("throughput_tok_s"),
     )
-    apart = received / said - 1 if said > 0 else 0.0
+    apart = received / counted - 1 if counted > 0 else 0.0
     sampling = 1 / max(sampled.metrics.samples, 1)
     if abs(apart) > 0.02 + sampling:
         yield (fail if abs(apart) > 0.05 + sampling else warn)(

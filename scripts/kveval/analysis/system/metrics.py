@@ -101,13 +101,13 @@ class SystemRecording:
         self._sources = {
             key: _sources(metric, version) for key, metric in metrics.items()
         }
-        wanted = {
+        names = {
             name
-            for found in self._sources.values()
-            for source in found
+            for sources in self._sources.values()
+            for source in sources
             for name in source.all_names
         }
-        self.samples, self._archive = samples_of(parquet, wanted)
+        self.samples, self._archive = samples_of(parquet, names)
         self._counters: dict[tuple[str, str | None, str | None], CounterSeries] = {}
 
     def reduce(self, window: Window, least: int = MIN_SAMPLES) -> WindowMetrics:
@@ -118,15 +118,15 @@ class SystemRecording:
             for key, metric in self._metrics.items()
             if metric.breakdown
         }
-        found: dict[str, list[str]] = {"absent": [], "refused": [], "unscaled": []}
+        problems: dict[str, list[str]] = {"absent": [], "refused": [], "unscaled": []}
         counts, notes, short = [0], [], []
         for key, metric in self._metrics.items():
             reader = self._reader(key, window, least)
             if reader is None:
-                found["absent"] += [] if metric.optional else [key]
+                problems["absent"] += [] if metric.optional else [key]
                 continue
             if reader.unscaled():
-                found["unscaled"].append(key)
+                problems["unscaled"].append(key)
                 notes.append(f"{key}: a fraction that is not scaled by 100")
                 continue
             try:
@@ -139,31 +139,26 @@ class SystemRecording:
                 notes.append(f"{key}: {reason}")
                 continue
             counts.append(samples)
-            bounds = zip(
-                metric.plausible or (None, None), (-np.inf, np.inf), strict=True
-            )
-            low, high = (
-                default if bound is None else bound for bound, default in bounds
-            )
+            low, high = _plausible_range(metric)
             if not low - _ROUNDING * abs(low) <= value <= high + _ROUNDING * abs(high):
-                found["refused"].append(key)
+                problems["refused"].append(key)
                 notes.append(
                     f"{key}: {value:g} {metric.unit} refused, outside the plausible {low:g}..{high:g}"
                 )
                 continue
             values[key] = value
             if metric.breakdown:
-                each = reader.per_instance()
+                by_instance = reader.per_instance()
                 breakdown[f"{key}{BY_INSTANCE}"] = ";".join(
-                    f"{name}={number:.4g}" for name, number in each.items()
+                    f"{name}={number:.4g}" for name, number in by_instance.items()
                 )
         if short:
             notes.insert(
                 0, f"fewer than {least} samples in the window: {', '.join(short)}"
             )
-        if found["absent"]:
-            notes.insert(0, f"not recorded: {', '.join(found['absent'])}")
-        lists = {name: tuple(keys) for name, keys in found.items()}
+        if problems["absent"]:
+            notes.insert(0, f"not recorded: {', '.join(problems['absent'])}")
+        lists = {name: tuple(keys) for name, keys in problems.items()}
         return WindowMetrics(values, max(counts), notes, breakdown, **lists)
 
     def value(self, key: str, window: Window) -> float:
@@ -209,6 +204,11 @@ class SystemRecording:
         return self._counters[key]
 
 
+def _plausible_range(metric: Metric) -> tuple[float, float]:
+    low, high = metric.plausible or (None, None)
+    return -np.inf if low is None else low, np.inf if high is None else high
+
+
 @dataclass(frozen=True)
 class _Source:
     """A source with its PCP names for one release of the server."""
@@ -223,7 +223,7 @@ class _Source:
 
 
 def _sources(metric: Metric, version: str) -> list[_Source]:
-    found = []
+    sources = []
     for entry in (metric, *metric.alternatives):
         expressions = [
             name_for(names or {}, version)
@@ -236,12 +236,12 @@ def _sources(metric: Metric, version: str) -> list[_Source]:
         for written in recorded_as(
             [expression or "" for expression in expressions], version
         ):
-            found.append(
+            sources.append(
                 _Source(
                     entry, written[0], written[1] if metric.reduction == "ratio" else ()
                 )
             )
-    return found
+    return sources
 
 
 @dataclass(frozen=True)
@@ -286,9 +286,10 @@ class _Reader:
         if self.metric.reduction in ("rate", "increase"):
             return self._gained()[0]
         over_time = _OVER_TIME[self.metric.reduction]
-        each = self._as_gauge(name).per_instance(self.window)
+        values_by_instance = self._as_gauge(name).per_instance(self.window)
         return {
-            label: self._factor() * over_time(values) for label, values in each.items()
+            label: self._factor() * over_time(values)
+            for label, values in values_by_instance.items()
         }
 
     @property
@@ -364,17 +365,17 @@ class _Reader:
         total: dict[str, float] = {}
         counts = []
         for name in names:
-            found = self.recording.counter(name, self.source).increase(self.window)
-            self._require(found.samples)
-            if found.seconds < 0.5 * self._seconds:
+            increase = self.recording.counter(name, self.source).increase(self.window)
+            self._require(increase.samples)
+            if increase.seconds < 0.5 * self._seconds:
                 raise _Unavailable(
-                    f"its samples cover {found.seconds:.0f} s of the window's {self._seconds:.0f} s"
+                    f"its samples cover {increase.seconds:.0f} s of the window's {self._seconds:.0f} s"
                 )
-            for label, gained in found.gained.items():
+            for label, gained in increase.gained.items():
                 total[label] = (
-                    total.get(label, 0.0) + gained * self._seconds / found.seconds
+                    total.get(label, 0.0) + gained * self._seconds / increase.seconds
                 )
-            counts.append(found.samples)
+            counts.append(increase.samples)
         return total, min(counts)
 
     def _factor(self, names: Sequence[str] = (), over: Sequence[str] = ()) -> float:
@@ -423,23 +424,11 @@ def with_system_metrics(
     for record in levels.to_dict("records"):
         level = {str(name): value for name, value in record.items()}
         if pd.isna(level["window_start"]):
-            breakdown = {
-                f"{key}{BY_INSTANCE}": ""
-                for key, metric in metrics.items()
-                if metric.breakdown
-            }
-            reduced = WindowMetrics(
-                dict.fromkeys(metrics, np.nan), 0, [NO_WINDOW], breakdown
-            )
+            reduced = _no_window(metrics)
             drift = dict.fromkeys(checks_system.HIT_RATIO_DRIFT, np.nan)
             outcomes.append([])
         else:
-            offset = level.get("clock_offset_s", 0.0)
-            shift = 0 if pd.isna(offset) else round(1e9 * offset)
-            window = (
-                level["window_start"].value + shift,
-                level["window_end"].value + shift,
-            )
+            window = _window(level)
             reduced = opened.reduce(window, min_samples)
             drift = checks_system.hit_ratio_drift(opened.value, window, level)
             sampled = checks_system.SampledLevel(
@@ -448,14 +437,23 @@ def with_system_metrics(
             outcomes.append(run_checks(SYSTEM_CHECKS, sampled))
             reduced.values.update(dict.fromkeys(sampled.impossible_columns(), np.nan))
         notes = " | ".join(reduced.notes)
-        rows.append(
-            {
-                **drift,
-                **reduced.values,
-                **reduced.breakdown,
-                SAMPLES: reduced.samples,
-                NOTES: notes,
-            }
-        )
+        row = {**drift, **reduced.values, **reduced.breakdown}
+        rows.append({**row, SAMPLES: reduced.samples, NOTES: notes})
     added = pd.DataFrame(rows, index=levels.index)
     return add_outcomes(pd.concat([levels, added], axis=1), outcomes)
+
+
+def _no_window(metrics: Mapping[str, Metric]) -> WindowMetrics:
+    """The metrics of a level that has no window."""
+    broken_down = [key for key, metric in metrics.items() if metric.breakdown]
+    breakdown = {f"{key}{BY_INSTANCE}": "" for key in broken_down}
+    values = dict.fromkeys(metrics, np.nan)
+    return WindowMetrics(values, 0, [NO_WINDOW], breakdown)
+
+
+def _window(level: Mapping[str, Any]) -> Window:
+    """The window of a level by the recording's clock."""
+    offset_s = level.get("clock_offset_s", 0.0)
+    shift_ns = 0 if pd.isna(offset_s) else round(1e9 * offset_s)
+    start, end = level["window_start"].value, level["window_end"].value
+    return start + shift_ns, end + shift_ns

@@ -176,12 +176,12 @@ class Measured:
 
     def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""
-        found = (
+        rows = (
             self._by_cell["levels"].get(cell)
             if level is None
             else self._by_level.get((*cell, level))
         )
-        return self.levels.iloc[:0] if found is None else found
+        return self.levels.iloc[:0] if rows is None else rows
 
     def comparisons_of(self, cell: CellKey) -> pd.DataFrame:
         """The comparisons of a cell with others."""
@@ -200,10 +200,10 @@ class Measured:
 
     @cached_property
     def _runs_by_cell(self) -> dict[CellKey, list[Run]]:
-        found: dict[CellKey, list[Run]] = {}
+        runs: dict[CellKey, list[Run]] = {}
         for run in sorted(self.runs, key=lambda run: run.run):
-            found.setdefault(run.cell.key, []).append(run)
-        return found
+            runs.setdefault(run.cell.key, []).append(run)
+        return runs
 
     @cached_property
     def _by_cell(self) -> dict[str, dict[CellKey, pd.DataFrame]]:
@@ -299,5 +299,5 @@ def with_cell_labels(text: str) -> str:
     'of Qwen3-8B with native-offload 10K and Qwen3-8B with no-offload'
     """
     return _CELL.sub(
-        lambda found: f"{found[1]} with {ArmSize(found[2], int(found[3])).label}", text
+        lambda match: f"{match[1]} with {ArmSize(match[2], int(match[3])).label}", text
     )

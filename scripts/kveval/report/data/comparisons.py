@@ -35,40 +35,20 @@ _MIRRORED |= dict.fromkeys((words.WORSE_IDLE, words.IDLE), words.NOT_EXERCISED)
 
 
 def comparison_of(
-    measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT
+    measured: Measured, cell: CellKey, reference: CellKey, metric: str = THROUGHPUT
 ) -> dict[str, Any]:
-    """Return the comparison of `cell` with `other`, made in either direction, as a row of comparison.csv.
+    """Return the comparison of `cell` with `reference`, made in either direction, as a row of comparison.csv.
 
     `value` and `other_value`: see `values_text`. Cells that were not compared have an effect without an interval, no
     verdict, and the reason UNDECLARED.
     """
-    row = _compared(measured, cell, other, metric)
-    if row is None and (opposite := _compared(measured, other, cell, metric)):
-        effects = [
-            100 * (1 / (1 + opposite[f"{end}_percent"] / 100) - 1)
-            for end in ("effect", "high", "low")
-        ]
-        said = {
-            name: text_or_blank(opposite.get(name))
-            for name in ("verdict", "indication", "bound")
-        }
-        row = opposite | {
-            name: _MIRRORED.get(value, value) for name, value in said.items()
-        }
-        row |= dict(
-            zip(("effect_percent", "low_percent", "high_percent"), effects, strict=True)
-        )
-        for name in ("mean", "runs_kept"):
-            row |= {
-                name: opposite.get(f"baseline_{name}"),
-                f"baseline_{name}": opposite.get(name),
-            }
-    known = row is not None and math.isfinite(row["level"])
-    level = (
-        int(row["level"])
-        if row is not None and known
-        else measured.common_level(cell[0])
-    )
+    row = _compared(measured, cell, reference, metric)
+    if row is None and (opposite := _compared(measured, reference, cell, metric)):
+        row = _mirrored(opposite)
+    if row is not None and math.isfinite(row["level"]):
+        level: int | None = int(row["level"])
+    else:
+        level = measured.common_level(cell[0])
     if row is None:
         row = {
             "verdict": words.NOT_ASSESSED,
@@ -76,16 +56,31 @@ def comparison_of(
             "low_percent": math.nan,
             "high_percent": math.nan,
         }
-        row |= _described(measured, cell, other, level, metric)
+        row |= _described(measured, cell, reference, level, metric)
     row |= {
         **dict(zip(KEYS, cell, strict=True)),
-        "baseline": path_of(other),
+        "baseline": path_of(reference),
         "metric": metric,
         "level": level,
     }
     return row | dict(
         zip(("value", "other_value"), values_text(measured, row), strict=True)
     )
+
+
+def _mirrored(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A comparison as it is from the other side: of the reference with the cell."""
+    mirrored = dict(row)
+    for end, opposite_end in (("effect", "effect"), ("low", "high"), ("high", "low")):
+        ratio = 1 + row[f"{opposite_end}_percent"] / 100
+        mirrored[f"{end}_percent"] = 100 * (1 / ratio - 1)
+    for name in ("verdict", "indication", "bound"):
+        word = text_or_blank(row.get(name))
+        mirrored[name] = _MIRRORED.get(word, word)
+    for name in ("mean", "runs_kept"):
+        mirrored[name] = row.get(f"baseline_{name}")
+        mirrored[f"baseline_{name}"] = row.get(name)
+    return mirrored
 
 
 def values_text(measured: Measured, row: Mapping[Any, Any]) -> tuple[str, str]:
@@ -108,24 +103,30 @@ def _value(measured: Measured, row: Mapping[Any, Any], cell: CellKey, side: str)
 
 
 def _compared(
-    measured: Measured, cell: CellKey, other: CellKey, metric: str
+    measured: Measured, cell: CellKey, reference: CellKey, metric: str
 ) -> dict[str, Any] | None:
     rows = measured.comparisons_of(cell)
-    found = rows[(rows["baseline"] == path_of(other)) & (rows["metric"] == metric)]
+    matches = rows[
+        (rows["baseline"] == path_of(reference)) & (rows["metric"] == metric)
+    ]
     return (
-        {str(name): value for name, value in found.iloc[0].items()}
-        if len(found)
+        {str(name): value for name, value in matches.iloc[0].items()}
+        if len(matches)
         else None
     )
 
 
 def _described(
-    measured: Measured, cell: CellKey, other: CellKey, level: int | None, metric: str
+    measured: Measured,
+    cell: CellKey,
+    reference: CellKey,
+    level: int | None,
+    metric: str,
 ) -> dict[str, Any]:
     """The geometric means over the runs both have, and their difference in per cent of the other cell."""
     of_runs = [
-        measured.levels_of(key, level).drop_duplicates("run").set_index("run")[metric]
-        for key in (cell, other)
+        measured.levels_of(side, level).drop_duplicates("run").set_index("run")[metric]
+        for side in (cell, reference)
     ]
     both = pd.concat(of_runs, axis=1, join="inner").astype(float)
     known = both[((both > 0) & np.isfinite(both)).all(axis=1)]
@@ -133,11 +134,11 @@ def _described(
         return {"effect_percent": math.nan}
     ours, theirs = np.log(known.to_numpy()).mean(axis=0)
     runs = ";".join(str(run) for run in known.index)
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "effect_percent": percent(float(ours - theirs)),
         "runs_kept": runs,
     }
-    return found | {
+    return row | {
         "baseline_runs_kept": runs,
         "mean": math.exp(ours),
         "baseline_mean": math.exp(theirs),

@@ -66,8 +66,8 @@ class FigureData:
             .drop_duplicates()
             .itertuples(index=False)
         )
-        found = [ArmSize(str(scenario), int(blocks)) for scenario, blocks in pairs]
-        return sorted(found, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks))
+        cells = [ArmSize(str(scenario), int(blocks)) for scenario, blocks in pairs]
+        return sorted(cells, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks))
 
     def cells_of(self, model: str) -> list[ArmSize]:
         """The cells that were measured for one model."""
@@ -83,7 +83,7 @@ class FigureData:
 
     def style_of(self, cell: ArmSize) -> ArmStyle:
         """The style of a cell, the same in every figure of the campaign."""
-        blocks = sorted({other.cpu_blocks for other in self.cells if other.cpu_blocks})
+        blocks = sorted({sized.cpu_blocks for sized in self.cells if sized.cpu_blocks})
         return arm_style(
             cell.scenario,
             blocks.index(cell.cpu_blocks) if cell.cpu_blocks in blocks else 0,

@@ -52,10 +52,12 @@ def footer(runs: Sequence[Run], name: str) -> str:
 
 def machines(runs: Sequence[Run]) -> dict[str, Mapping[str, Any]]:
     """Return fingerprint -> facts of the runs' machines, as they were probed."""
-    found: dict[str, Mapping[str, Any]] = {}
+    by_fingerprint: dict[str, Mapping[str, Any]] = {}
     for run in runs:
-        found.setdefault(str(run.hardware.get("fingerprint", "unknown")), run.hardware)
-    return found
+        by_fingerprint.setdefault(
+            str(run.hardware.get("fingerprint", "unknown")), run.hardware
+        )
+    return by_fingerprint
 
 
 def machine_descriptions(runs: Sequence[Run]) -> list[str]:
@@ -91,11 +93,11 @@ def _gpu(facts: Mapping[str, Any]) -> str:
 
 def versions_by_tool(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
     """Return tool -> the versions measured, each once."""
-    found: dict[str, dict[str, None]] = {}
+    by_tool: dict[str, dict[str, None]] = {}
     for run in runs:
         for tool, version in run.software.items():
-            found.setdefault(tool, {})[str(version)] = None
-    return found
+            by_tool.setdefault(tool, {})[str(version)] = None
+    return by_tool
 
 
 def versions_by_title(runs: Sequence[Run]) -> dict[str, str]:

@@ -56,8 +56,8 @@ def report_content(
         "weights": measured.runs[0].weights,
         "hardware": list(machines(measured.runs).values()),
         "software": {
-            tool: list(found)
-            for tool, found in sorted(versions_by_tool(measured.runs).items())
+            tool: list(versions)
+            for tool, versions in sorted(versions_by_tool(measured.runs).items())
         },
         "workloads": distinct_workloads(measured.runs),
         "level_unit": measured.level_unit.axis,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -167,26 +166,28 @@ def _bars(
         ArmSize(*cell).label
         for cell in zip(known["scenario"], known["cpu_blocks"], strict=True)
     ]
-    drawn = {
-        **{"data": known.assign(arm=arms), "y": "arm", "order": labels, "hue": "arm"},
-        **{
+    if len(known):
+        marks = {
+            "data": known.assign(arm=arms),
+            "y": "arm",
+            "order": labels,
+            "hue": "arm",
             "palette": {cell.label: data.style_of(cell).colour for cell in cells},
             "legend": False,
             "ax": axes,
-        },
-    }
-    if len(known):
-        lines = {"color": GREY, "linewidth": 1.6}
-        bars = {
-            "errorbar": _interval,
-            "estimator": mean_of,
-            "alpha": 0.35,
-            "width": 0.66,
-            "saturation": 1,
         }
-        sns.barplot(**drawn, **bars, x="averaged", err_kws=lines)
+        sns.barplot(
+            **marks,
+            x="averaged",
+            estimator=mean_of,
+            errorbar=_interval,
+            err_kws={"color": GREY, "linewidth": 1.6},
+            alpha=0.35,
+            width=0.66,
+            saturation=1,
+        )
         sns.stripplot(
-            **drawn,
+            **marks,
             x="value",
             jitter=False,
             size=4.5,
@@ -200,12 +201,8 @@ def _bars(
         runs = of_arm["averaged"].dropna()
         if len(runs):
             right = min(np.nanmax([of_arm["value"].max(), _interval(runs)[1]]), highest)
-            # The interval's line may continue behind the text.
-            style: dict[str, Any] = {"va": "center", "fontsize": 7.5, "bbox": BOX}
             text = f"{numerals.rounded_mean(mean_of(runs), list(runs))}{note}"
-            axes.annotate(
-                text, (right, place), xytext=(5, 0), textcoords="offset points", **style
-            )
+            _write_beside(axes, (right, place), text)
     # In a narrow panel a label needs a larger share of the width.
     spec = axes.get_subplotspec()
     room = 1.12 + 0.08 * (spec.get_gridspec().ncols if spec else 1)
@@ -213,6 +210,19 @@ def _bars(
     axes.set_ylabel("")
     axes.set_xlabel("")
     separate_thousands(axes.xaxis)
+
+
+def _write_beside(axes: Axes, place: tuple[float, float], text: str) -> None:
+    """Write a text to the right of a bar; the line of its interval may continue behind the text."""
+    axes.annotate(
+        text,
+        place,
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=7.5,
+        bbox=BOX,
+    )
 
 
 def _geometric_mean(values: pd.Series[float]) -> float:

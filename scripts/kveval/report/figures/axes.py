@@ -284,13 +284,13 @@ def run_range(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 def geometric_interval(rows: pd.DataFrame, column: str) -> pd.DataFrame:
     """Return the 95 % t interval of the geometric mean over runs by level, for levels with several runs."""
     known = rows[rows[column] > 0]
-    found = {
+    bounds = {
         level: mean_interval(np.log(values.to_numpy(dtype=np.float64)))
         for level, values in known.groupby("level")[column]
         if len(values) > 1
     }
     return pd.DataFrame.from_dict(
-        found, orient="index", columns=["low", "high"], dtype=float
+        bounds, orient="index", columns=["low", "high"], dtype=float
     )
 
 

@@ -138,13 +138,13 @@ def _stack(axes: Axes, place: int, means: pd.Series[float]) -> None:
 
 def reuse_by_tier_size(data: FigureData) -> Figure:
     """Hit share of device and tier against the tier's size, predicted and measured."""
-    at = {model: data.common_level(model) for model in data.models}
-    found = [
-        one
-        for one in served_shares(data.levels, data.runs)
-        if one.level == at[one.cell[0]]
+    levels = {model: data.common_level(model) for model in data.models}
+    shares = [
+        share
+        for share in served_shares(data.levels, data.runs)
+        if share.level == levels[share.cell[0]]
     ]
-    sized = [one for one in found if 0 < one.tier_blocks < np.inf]
+    sized = [share for share in shares if 0 < share.tier_blocks < np.inf]
     if not sized:
         reasons = (
             data.levels.get("predicted_not", pd.Series(dtype=str))
@@ -155,7 +155,7 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
         raise NothingToDraw(
             f"not computed: {reasons.iloc[0] if len(reasons) else 'shares of tiers of known size'}"
         )
-    sized_cells = {one.cell[1:] for one in sized}
+    sized_cells = {share.cell[1:] for share in sized}
     cells = [
         cell for cell in data.cells if (cell.scenario, cell.cpu_blocks) in sized_cells
     ]
@@ -164,32 +164,34 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
     ]
     figure, shown = model_panels(data, 3.1, handles=handles, legend=cells)
     for panel in shown:
-        of_model = [one for one in sized if one.cell[0] == panel.model]
+        of_model = [share for share in sized if share.cell[0] == panel.model]
         if of_model:
             _sizes_axis(panel.axes, data, of_model)
             _computed(panel.axes, data, of_model)
             _counted_shares(panel.axes, data, of_model)
             panel.axes.axhline(
-                fmean(one.device_predicted for one in of_model),
+                fmean(share.device_predicted for share in of_model),
                 color=GREY,
                 linestyle="--",
             )
         else:
             write_not_recorded(panel.axes)
         panel.axes.set_ylim(0, 103)
-        panel.axes.set_title(f"{panel.model}, {data.level_unit.label(at[panel.model])}")
+        panel.axes.set_title(
+            f"{panel.model}, {data.level_unit.label(levels[panel.model])}"
+        )
         panel.axes.set_ylabel("% of prompt tokens\nfrom caches" if panel.left else "")
     return figure
 
 
 def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:
     """One line per scenario: the mean over its cells and runs, which differ in how many requests they sent."""
-    for scenario in dict.fromkeys(one.cell[1] for one in shares):
-        cells = [one for one in shares if one.cell[1] == scenario]
+    for scenario in dict.fromkeys(share.cell[1] for share in shares):
+        cells = [share for share in shares if share.cell[1] == scenario]
         rows = pd.concat(
             [
-                data.rows(data.levels, one.cell[0], ArmSize(*one.cell[1:]))
-                for one in cells
+                data.rows(data.levels, share.cell[0], ArmSize(*share.cell[1:]))
+                for share in cells
             ]
         )
         curves = [
@@ -219,22 +221,22 @@ def _mean_curve(curves: Sequence[pd.DataFrame], end: str, sizes: Array) -> Array
 def _counted_shares(
     axes: Axes, data: FigureData, shares: Sequence[ServedShare]
 ) -> None:
-    for one in shares:
-        style = data.style_of(ArmSize(*one.cell[1:])).line_style() | {
+    for share in shares:
+        style = data.style_of(ArmSize(*share.cell[1:])).line_style() | {
             "linestyle": "none"
         }
         axes.plot(
-            one.tier_blocks,
-            fmean(one.predicted),
+            share.tier_blocks,
+            fmean(share.predicted),
             "x",
             color=style["color"],
             zorder=2,
             clip_on=False,
         )
-        half = None if np.isnan(one.half_width) else one.half_width
+        half = None if np.isnan(share.half_width) else share.half_width
         axes.errorbar(
-            one.tier_blocks,
-            one.measured,
+            share.tier_blocks,
+            share.measured,
             yerr=half,
             capsize=3,
             zorder=3,
@@ -245,7 +247,7 @@ def _counted_shares(
 
 def _sizes_axis(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:
     """Sizes in blocks below, from half the smallest tier's to twice the largest's, and in GiB above."""
-    sizes = [one.tier_blocks for one in shares]
+    sizes = [share.tier_blocks for share in shares]
     axes.set_xscale("log")
     axes.set_xlim(min(sizes) / 4, 2.5 * max(sizes))
     make_logarithmic(axes.xaxis)

@@ -44,12 +44,11 @@ def level_timeline(data: FigureData, model: str) -> Figure:
         for cell in data.cells_of(model)
         if (window := _window(data, model, cell, level))
     ]
-    names = [name for lines in _COLUMNS.values() for name in lines if name in entries]
     drawn = {}
     for cell, (run, start, end) in cells:
         parquet = data.recordings[(model, cell.scenario, cell.cpu_blocks), run]
-        for name in names:
-            values = timeline(parquet, entries[name], data.server_version, start, end)
+        for name, entry in entries.items():
+            values = timeline(parquet, entry, data.server_version, start, end)
             if values is not None:
                 drawn[cell, name] = values
     recorded = {name for _, name in drawn}
@@ -87,29 +86,31 @@ def level_timeline(data: FigureData, model: str) -> Figure:
             fontsize=8,
         )
     for column, title in zip(grid.T, shown, strict=True):
-        # The panels of a column have the same scale, so that cells can be compared.
-        highest = max(
-            (axes.dataLim.y1 for axes in column if np.isfinite(axes.dataLim.y1)),
-            default=1.0,
-        )
-        for axes in column:
-            axes.set_ylim(0, _PERCENT if "%" in title else 1.1 * highest or 1.0)
-            separate_thousands(axes.yaxis, 3)
+        _share_scale(column, title)
     return figure
 
 
-def _entries(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """The entries of metrics.yaml, and the hits behind the device as a share of all prompt tokens."""
-    device, behind = (
-        metrics.get("prefix_cache_hit_percent"),
-        metrics.get("external_cache_hit_percent"),
+def _share_scale(column: Sequence[Axes], title: str) -> None:
+    """Give the panels of a column the same scale, so that cells can be compared."""
+    highest = max(
+        (axes.dataLim.y1 for axes in column if np.isfinite(axes.dataLim.y1)),
+        default=1.0,
     )
-    if not device or not behind:
-        return dict(metrics)
-    return {
-        **metrics,
-        "behind_device_percent": {**behind, "denominator": device["denominator"]},
-    }
+    for axes in column:
+        axes.set_ylim(0, _PERCENT if "%" in title else 1.1 * highest or 1.0)
+        separate_thousands(axes.yaxis, 3)
+
+
+def _entries(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The entries of metrics.yaml in _COLUMNS, with the hits behind the device as a share of all prompt tokens."""
+    entries = dict(metrics)
+    device = metrics.get("prefix_cache_hit_percent")
+    behind = metrics.get("external_cache_hit_percent")
+    if device and behind:
+        share_of_prompts = {**behind, "denominator": device["denominator"]}
+        entries["behind_device_percent"] = share_of_prompts
+    names = [name for lines in _COLUMNS.values() for name in lines]
+    return {name: entries[name] for name in names if name in entries}
 
 
 def _draw_series(

@@ -100,7 +100,7 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
 def pcp_correlation_heatmap(data: FigureData) -> Figure:
     """Correlation of system metrics with throughput at equal concurrency, within each model, with interval and n."""
     table = correlations_by_model(data.levels, CORRELATED, THROUGHPUT)
-    found = {(row["x"], row["model"]): row for row in table.to_dict("records")}
+    correlations = {(row["x"], row["model"]): row for row in table.to_dict("records")}
     metrics = list(dict.fromkeys(table["x"]))
     if not metrics:
         raise NothingToDraw(
@@ -113,7 +113,7 @@ def pcp_correlation_heatmap(data: FigureData) -> Figure:
     shown = []
     for place, name in enumerate(metrics):
         for at, model in enumerate(data.models):
-            correlation = found.get((name, model))
+            correlation = correlations.get((name, model))
             if correlation:
                 values[place, at] = correlation["r"]
                 labels[place, at] = _label(correlation)

@@ -79,23 +79,23 @@ def _row(
     metric = str(row["metric"])
     unit = {THROUGHPUT: "output tok/s", GOODPUT: "a second"}.get(metric, "ms")
     title = f"{METRIC_TITLES.get(metric, metric)}, {unit}"
-    own, at = (
+    arm_values, at = (
         _values(measured, cell, row, "runs_kept", folder),
         whole_number(row["level"]),
     )
     if "verdict" not in row:
-        return [title, "", "", own, "", "", at]
+        return [title, "", "", arm_values, "", "", at]
     against = cell_named(row["baseline"]) if row["baseline"] else None
-    other = (
+    baseline_values = (
         _values(measured, against, row, "baseline_runs_kept", folder) if against else ""
     )
     return [
         title,
         verdict_text(row),
         effect_text(row),
-        own,
+        arm_values,
         baseline_label(row),
-        other,
+        baseline_values,
         at,
     ]
 
@@ -114,7 +114,7 @@ def _values(
         parse_runs(row.get(kept_column)),
     )
     known = dict(zip(at["run"], at[metric], strict=True)) if metric in at else {}
-    found = []
+    links = []
     for run in measured.runs_of(cell):
         value = known.get(run.run)
         shown = (
@@ -126,7 +126,7 @@ def _values(
             Path(os.path.relpath(run.place, folder)).as_posix() if run.place else ""
         )
         left_out = " (left out)" if kept and run.run not in kept else ""
-        found.append(
+        links.append(
             f"[{shown}](<{target}/>){left_out}" if target else f"{shown}{left_out}"
         )
-    return ", ".join(found)
+    return ", ".join(links)

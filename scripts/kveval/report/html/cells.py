@@ -43,9 +43,9 @@ def sort_key(text: str, number: bool) -> str:
     """
     shown = _shown(text)
     if not number:
-        return _DIGITS.sub(lambda found: found[0].zfill(12), shown.casefold())
-    found = _NUMBER.search(shown)
-    return found[0].replace(",", "") if found else ""
+        return _DIGITS.sub(lambda match: match[0].zfill(12), shown.casefold())
+    match = _NUMBER.search(shown)
+    return match[0].replace(",", "") if match else ""
 
 
 def cell_attributes(text: str, number: bool) -> Markup:

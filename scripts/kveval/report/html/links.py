@@ -77,10 +77,10 @@ class ClaimLinks:
         """Return a sentence with its arms as links; an arm belongs to the model that was named last."""
         at = model
 
-        def link(found: re.Match[str]) -> str:
+        def link(match: re.Match[str]) -> str:
             nonlocal at
-            at = found[1] if found[1] in self._anchors else at
-            return self._link(found[1], at)
+            at = match[1] if match[1] in self._anchors else at
+            return self._link(match[1], at)
 
         return (
             self._names.sub(link, text)
@@ -90,8 +90,8 @@ class ClaimLinks:
 
     def _named(self, text: str) -> str:
         """The model that a text names; "" unless it is exactly one."""
-        found = {name for name in self._names.findall(text) if name in self._anchors}
-        return found.pop() if len(found) == 1 else ""
+        models = {name for name in self._names.findall(text) if name in self._anchors}
+        return models.pop() if len(models) == 1 else ""
 
     def _link(self, name: str, model: str) -> str:
         anchor = self._anchors.get(model, {}).get(name)

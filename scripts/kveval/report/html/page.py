@@ -35,7 +35,7 @@ def write_page(
     """
     files = {path.stem: path for path in figures}
     links = ClaimLinks([cell for cell in plan.cells if measured.runs_of(cell)])
-    whole = links.link_report(
+    page = links.link_report(
         replace(
             root, blocks=[*root.blocks, runs_section(plan, measured, output.parent)]
         )
@@ -47,7 +47,7 @@ def write_page(
         if isinstance(block, Picture)
     ]
     images = {picture.name: data_uri(files[picture.name]) for picture in pictures}
-    output.write_text(render_page(whole, images), encoding="utf-8")
+    output.write_text(render_page(page, images), encoding="utf-8")
 
 
 def render_page(root: Section, images: Mapping[str, str]) -> str:
@@ -68,10 +68,10 @@ def data_uri(figure: Path) -> str:
 
     Raises FileNotFoundError where neither exists.
     """
-    found = [path for kind in _TYPES if (path := figure.with_suffix(kind)).is_file()]
-    if not found:
+    files = [path for kind in _TYPES if (path := figure.with_suffix(kind)).is_file()]
+    if not files:
         raise FileNotFoundError(f"{figure}: no such figure as {' or '.join(_TYPES)}")
-    smallest = min(found, key=lambda path: path.stat().st_size)
+    smallest = min(files, key=lambda path: path.stat().st_size)
     return f"data:{_TYPES[smallest.suffix]};base64,{base64.b64encode(smallest.read_bytes()).decode()}"
 
 
@@ -95,12 +95,14 @@ def _environment() -> jinja2.Environment:
 
 def _identities(root: Section) -> Callable[[Section], str]:
     """Return a function that gives a section's id: its anchor, with a number if an earlier section has the same."""
-    found: dict[int, str] = {}
+    identities: dict[int, str] = {}
     seen: dict[str, int] = {}
     for section in root.tree():
         times = seen[section.anchor] = seen.get(section.anchor, -1) + 1
-        found[id(section)] = f"{section.anchor}-{times}" if times else section.anchor
-    return lambda section: found[id(section)]
+        identities[id(section)] = (
+            f"{section.anchor}-{times}" if times else section.anchor
+        )
+    return lambda section: identities[id(section)]
 
 
 def _text(*names: str) -> Markup:

@@ -60,13 +60,13 @@ def appendices(
     )
     yield _results(plan, measured, pictures)
     yield from (caches, system, _checks(measured))
-    said = (
+    summary = (
         "What has no verdict, why, and what would settle it."
         if gaps.rows
         else "What was asked for has a verdict."
     )
     yield Section(
-        "Not assessed", [Paragraph(said), *split_wide(gaps)], appendix="not-assessed"
+        "Not assessed", [Paragraph(summary), *split_wide(gaps)], appendix="not-assessed"
     )
     reading: list[Block] = [
         Paragraph("The words, and the files with the numbers."),

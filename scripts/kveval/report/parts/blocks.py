@@ -37,13 +37,13 @@ def split_wide(table: Table, keys: int = 1) -> list[Table]:
 
 def tables_by_model(table: Table) -> list[tuple[str, Table]]:
     """Return a table whose first column names a model as one table per model, without that column."""
-    found: dict[str, list[Sequence[str]]] = {}
+    rows_by_model: dict[str, list[Sequence[str]]] = {}
     for row in table.rows:
-        found.setdefault(row[0], []).append(row)
+        rows_by_model.setdefault(row[0], []).append(row)
     rest = range(1, len(table.header))
     return [
         (model, Table(table.header, rows, table.numbers).columns(rest))
-        for model, rows in found.items()
+        for model, rows in rows_by_model.items()
     ]
 
 
@@ -82,12 +82,12 @@ class Pictures:
         self, models: list[str], paths: Mapping[str, str], empty: Mapping[str, str]
     ) -> None:
         """Collect the figures; `paths`: name -> path relative to the report; `empty`: those with nothing to show."""
-        found = [
+        figures = [
             figure
             for figure in figures_of(models)
             if figure.name in paths and figure.name not in empty
         ]
-        self._left = {figure.name: figure for figure in found}
+        self._left = {figure.name: figure for figure in figures}
         self._paths = paths
 
     @property

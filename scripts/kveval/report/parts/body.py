@@ -212,13 +212,13 @@ def _goodput(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Sectio
         if any(run.workload.get("profile") in OPEN_LOOP for run in measured.runs)
         else ""
     )
-    said = [
+    sentences = [
         f"Limits: {goodput.limits_text(plan.goodput)}.",
         UNITS[plan.goodput["of"]],
         CUT_OFF,
         sent,
     ]
-    blocks: list[Block] = [Paragraph(" ".join(filter(None, said)))]
+    blocks: list[Block] = [Paragraph(" ".join(filter(None, sentences)))]
     for model in plan.models_by_size:
         level = goodput_level(plan, measured, model)
         at = (
@@ -237,19 +237,19 @@ def missing_runs(plan: ReportPlan, measured: Measured) -> list[str]:
     """Return the cells and runs that the campaign asks for but that were not measured."""
     lines = []
     for cell in plan.cells:
-        runs, asked, reason = (
+        runs, requested, reason = (
             len(measured.runs_of(cell)),
             plan.runs_of(cell),
             measured.failures.get(cell, ""),
         )
-        if runs < asked:
-            found = (
-                [f"{runs} of {asked} runs", reason]
+        if runs < requested:
+            details = (
+                [f"{runs} of {requested} runs", reason]
                 if runs
                 else [reason or "not measured"]
             )
             lines.append(
-                f"{cell[0]}, {cell_label(cell)}: {'; '.join(filter(None, found))}"
+                f"{cell[0]}, {cell_label(cell)}: {'; '.join(filter(None, details))}"
             )
     return lines
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -23,6 +24,7 @@ from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 from kveval.report.data.run_facts import Tiers, tiers_of
+from kveval.store.run_file import LevelRun
 
 GB = 1e9
 
@@ -56,24 +58,18 @@ def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
             weights[f"{model}, as served (miniature)"] = of_runs
         for name, per_token in weights.items():
             if per_token:
-                block = BLOCK_TOKENS * per_token
-                row = [
-                    name,
-                    f"{per_token / 2**10:,.4g}",
-                    f"{block / 1e6:,.4g}",
-                    f"{block / 2**20:,.4g}",
-                ]
-                rows.append(
-                    [
-                        *row,
-                        *(
-                            f"{size * block / unit:,.4g}"
-                            for size in sizes
-                            for unit in (GB, GIB)
-                        ),
-                    ]
-                )
+                rows.append([name, *_block_bytes(per_token, sizes)])
     return Table(header, rows, frozenset(range(1, 4 + 2 * len(sizes))))
+
+
+def _block_bytes(bytes_per_token: float, sizes: Sequence[int]) -> list[str]:
+    """The bytes of a token, of a block, and of tiers of so many blocks."""
+    block = BLOCK_TOKENS * bytes_per_token
+    texts = [f"{bytes_per_token / 2**10:,.4g}"]
+    texts += [f"{block / 1e6:,.4g}", f"{block / 2**20:,.4g}"]
+    for size in sizes:
+        texts += [f"{size * block / GB:,.4g}", f"{size * block / GIB:,.4g}"]
+    return texts
 
 
 def budget_table(plan: ReportPlan, measured: Measured) -> Table:
@@ -115,9 +111,9 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
 
 
 def _notes(
-    held: int | None, asked: int | None, tiers: Tiers, working: Sequence[int]
+    held: int | None, requested: int | None, tiers: Tiers, working: Sequence[int]
 ) -> Iterator[str]:
-    if held and asked and held > asked:
+    if held and requested and held > requested:
         yield f"takes up to {held / GIB:.4g} GiB of host memory: pinned tensors are rounded up to powers of two"
     if len(working) > 1:
         yield "the working set grows with the level"
@@ -143,43 +139,39 @@ def activity_table(plan: ReportPlan, measured: Measured) -> Table:
     header.append(f"not {measured.level_unit.heading}")
     rows = []
     for cell in plan.ordered_cells:
-        known = [
+        levels = [
             level
             for run in measured.runs_of(cell)
             for level in run.levels
             if level.status == "ok"
         ]
-        for entry in plan.scenarios[cell[1]].get("exercised", ()) if known else ():
-            counter, needed = entry["counter"], entry.get("at_least", 1)
-            moved = [
-                level.counters[counter].delta if counter in level.counters else 0.0
-                for level in known
-            ]
-            still = sorted(
-                {
-                    level.level
-                    for level, value in zip(known, moved, strict=True)
-                    if value < needed
-                }
-            )
-            active = "in part" if still else "yes"
-            if max(moved) < needed:
-                active = "**no**"
-            row = [
-                cell[0],
-                cell_label(cell),
-                f"`{counter}`",
-                f"{needed:g} {entry.get('unit', '')}".strip(),
-            ]
-            rows.append(
-                [
-                    *row,
-                    f"{min(moved):,.0f} to {max(moved):,.0f}",
-                    active,
-                    ", ".join(map(str, still)),
-                ]
-            )
+        for counter in plan.scenarios[cell[1]].get("exercised", ()) if levels else ():
+            rows.append([cell[0], cell_label(cell), *_counter_cells(counter, levels)])
     return Table(header, rows, frozenset({4}))
+
+
+def _counter_cells(counter: Mapping[str, Any], levels: Sequence[LevelRun]) -> list[str]:
+    """A counter that proves an arm active: its name, its limit, its increase, and the levels at which it rose less."""
+    name, needed = counter["counter"], counter.get("at_least", 1)
+    increases = [
+        level.counters[name].delta if name in level.counters else 0.0
+        for level in levels
+    ]
+    still = {
+        level.level
+        for level, increase in zip(levels, increases, strict=True)
+        if increase < needed
+    }
+    active = "in part" if still else "yes"
+    if max(increases) < needed:
+        active = "**no**"
+    return [
+        f"`{name}`",
+        f"{needed:g} {counter.get('unit', '')}".strip(),
+        f"{min(increases):,.0f} to {max(increases):,.0f}",
+        active,
+        ", ".join(map(str, sorted(still))),
+    ]
 
 
 _ACTIVITY = {
@@ -205,24 +197,21 @@ def tiers_table(
     With `model` and `level`, only their rows, without the columns that name them.
     """
     activity = measured.activity
-    told = _ACTIVITY.keys() - (
-        set() if (activity["requests_preempted"] > 0).any() else _PREEMPTION
-    )
+    names = set(_ACTIVITY)
+    if not (activity["requests_preempted"] > 0).any():
+        names -= _PREEMPTION
     columns = [
-        name for name in COLUMNS if name in told and activity[name].notna().any()
+        name for name in COLUMNS if name in names and activity[name].notna().any()
     ]
     rows = []
-    for cell in plan.ordered_cells if not model else plan.cells_of(model):
-        for found, values in rows_of(activity, cell).groupby("level"):
-            if level in (None, found):
-                named = (
-                    [cell_label(cell)]
-                    if model
-                    else [cell[0], cell_label(cell), f"{found}"]
-                )
-                rows.append(
-                    [*named, *(tier_text(values[name].mean()) for name in columns)]
-                )
+    for cell in plan.cells_of(model) if model else plan.ordered_cells:
+        for cell_level, values in rows_of(activity, cell).groupby("level"):
+            if level in (None, cell_level):
+                row = [cell_label(cell)]
+                if not model:
+                    row = [cell[0], cell_label(cell), f"{cell_level}"]
+                row += [tier_text(values[name].mean()) for name in columns]
+                rows.append(row)
     header = ["arm"] if model else ["model", "arm", measured.level_unit.heading]
     first = len(header)
     header += [_ACTIVITY[name] for name in columns]
@@ -272,10 +261,13 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         levels = sorted({entry.level for run in runs for entry in run.levels})
         if not levels or baseline is None:
             continue
-        plain = [other for other in plan.cells_of(model) if other[1] == baseline]
+        baseline_cells = [base for base in plan.cells_of(model) if base[1] == baseline]
         lengths = workload_of(runs[0].workload).profile == "prefix-length"
         level = levels[-1] if lengths else levels[0]
-        arm, without = _served(measured, [cell], level), _served(measured, plain, level)
+        arm, without = (
+            _served(measured, [cell], level),
+            _served(measured, baseline_cells, level),
+        )
         if math.isnan(arm.load_gb_s):
             continue
         alone = streams_at(workload_of(runs[0].workload), level) == 1
@@ -283,7 +275,7 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
             length
             for length in (levels if lengths else ())
             if _served(measured, [cell], length).ttft_s
-            < _served(measured, plain, length).ttft_s
+            < _served(measured, baseline_cells, length).ttft_s
         ]
         values = [
             *_values(arm, without, copy_gb_s(runs), alone=alone),

@@ -39,12 +39,12 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return the cells and runs that the campaign asks for, and how many of them were measured."""
     present = sum(bool(measured.runs_of(cell)) for cell in plan.cells)
     runs = sum(len(measured.runs_of(cell)) for cell in plan.cells)
-    asked = [plan.runs_of(cell) for cell in plan.cells]
+    requested = [plan.runs_of(cell) for cell in plan.cells]
     started = sorted(run.started[:16].replace("T", " ") for run in measured.runs)
     facts = {
         "campaign": f"`{plan.name}`",
         "cells measured": f"{present} of {len(plan.cells)}",
-        "runs measured": f"{runs} of {sum(asked)} ({_range(asked)} of each cell)",
+        "runs measured": f"{runs} of {sum(requested)} ({_range(requested)} of each cell)",
         "models": ", ".join(plan.models_by_size),
         **_server_gpus(measured),
         "measured between (UTC)": f"{started[0]} and {started[-1]}"
@@ -60,21 +60,26 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
 
 def _server_gpus(measured: Measured) -> dict[str, str]:
     """Return the GPUs of one server as a row: a number, or each with its models; no row where the device is the CPU."""
-    found: dict[int, dict[str, None]] = {}
+    models_by_gpus: dict[int, dict[str, None]] = {}
     for run in measured.runs:
         specification = run.specification
         if not on_cpu(
             str(specification.get("build", ""))
         ) and "tensor_parallel_size" in specification.get("model", {}):
-            found.setdefault(specification["model"]["tensor_parallel_size"], {})[
-                run.cell.model
-            ] = None
-    if not found:
+            models_by_gpus.setdefault(
+                specification["model"]["tensor_parallel_size"], {}
+            )[run.cell.model] = None
+    if not models_by_gpus:
         return {}
     parts = [
-        f"{gpus} for {', '.join(models)}" for gpus, models in sorted(found.items())
+        f"{gpus} for {', '.join(models)}"
+        for gpus, models in sorted(models_by_gpus.items())
     ]
-    return {"GPUs of a server": "; ".join(parts) if len(found) > 1 else str(*found)}
+    return {
+        "GPUs of a server": "; ".join(parts)
+        if len(models_by_gpus) > 1
+        else str(*models_by_gpus)
+    }
 
 
 def method_hash_of(measured: Measured) -> str | None:
@@ -98,13 +103,13 @@ def _range(counts: Sequence[int]) -> str:
 
 def hardware_table(measured: Measured) -> Table:
     """The machines as they were probed, one column each."""
-    found = machines(measured.runs)
-    columns = [_machine(facts) for facts in found.values()]
+    by_fingerprint = machines(measured.runs)
+    columns = [_machine(facts) for facts in by_fingerprint.values()]
     rows = []
     for name in dict.fromkeys(name for column in columns for name in column):
         values = [column.get(name, numerals.MISSING) for column in columns]
         rows.append([name, *values])
-    return Table(["machine", *(f"`{name}`" for name in found)], rows)
+    return Table(["machine", *(f"`{name}`" for name in by_fingerprint)], rows)
 
 
 def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -199,11 +204,11 @@ def command_lines(plan: ReportPlan, measured: Measured) -> dict[str, list[str]]:
     firsts = {
         cell: runs[0] for cell in plan.ordered_cells if (runs := measured.runs_of(cell))
     }
-    found = {
+    lines_by_cell = {
         f"{cell[0]}, {cell_label(cell)}": _command_lines(run)
         for cell, run in firsts.items()
     }
-    return {cell: lines for cell, lines in found.items() if lines}
+    return {cell: lines for cell, lines in lines_by_cell.items() if lines}
 
 
 def _command_lines(run: Run) -> list[str]:

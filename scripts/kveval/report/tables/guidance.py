@@ -109,13 +109,13 @@ def _tier_sizes(measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:
         sizes = {
             blocks_label(size): tokens for size, tokens, *_ in _memory(measured, cells)
         }
-        found = {
+        groups = {
             "large enough": [
                 size for size, tokens in sizes.items() if tokens >= working
             ],
             "too small": [size for size, tokens in sizes.items() if tokens < working],
             "smaller than the device's cache, so mostly copies of it": [
-                s for s in sizes if sizes[s] < device
+                size for size in sizes if sizes[size] < device
             ],
         }
         held = (
@@ -127,7 +127,11 @@ def _tier_sizes(measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:
             [
                 needed,
                 *held,
-                *(f"{what}: {', '.join(of)}" for what, of in found.items() if of),
+                *(
+                    f"{what}: {', '.join(members)}"
+                    for what, members in groups.items()
+                    if members
+                ),
             ]
         )
 
@@ -151,7 +155,7 @@ def _hits(
     plan: ReportPlan, measured: Measured, cells: Sequence[CellKey]
 ) -> list[tuple[str, str, float]]:
     """The baselines with their hit share on the device at the common level: name, % as text and as number."""
-    found = []
+    hits = []
     for cell in (
         cells if cells and measured.common_level(cells[0][0]) is not None else ()
     ):
@@ -159,10 +163,10 @@ def _hits(
             "prefix_cache_hit_percent", pd.Series()
         )
         if cell[1] in plan.baselines - plan.intermediate_baselines and at.notna().any():
-            found.append(
+            hits.append(
                 (cell_label(cell), numerals.mean_of(list(at)), float(at.mean()))
             )
-    return found
+    return hits
 
 
 def _host_memory(measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:

@@ -176,10 +176,10 @@ def _cause_removed(reason: str) -> str:
 def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     """Yield pairs of arms that have no verdict because the campaign does not declare them as contrasts."""
     for names, models in undeclared_pairs(plan, measured).items():
-        one, other = map(_label, names)
+        arm, reference = map(_label, names)
         how = f"`contrasts: [[{', '.join(names)}]]` under `comparison`; nothing is measured again for it"
         yield [
-            f"{one} against {other}: {', '.join(models)}",
+            f"{arm} against {reference}: {', '.join(models)}",
             "described, and not declared as a contrast",
             how,
         ]
@@ -231,19 +231,19 @@ def _scope(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
 
 def equal_configurations(measured: Measured) -> list[str]:
     """Return the cells that ran the same configuration under different names: a difference between them is noise."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    names_by_configuration: dict[tuple[str, str], dict[str, None]] = {}
     for run in measured.runs:
-        effective = {
+        settings = {
             name: value for name, value in run.specification.items() if name != "cell"
         }
         # An equal workload alone does not make the servers equal.
-        if set(effective) - {"workload"}:
-            text = json.dumps(effective, sort_keys=True, default=str)
-            found.setdefault((run.cell.model, text), {})[cell_label(run.cell.key)] = (
-                None
-            )
+        if set(settings) - {"workload"}:
+            text = json.dumps(settings, sort_keys=True, default=str)
+            names_by_configuration.setdefault((run.cell.model, text), {})[
+                cell_label(run.cell.key)
+            ] = None
     return [
         f"{model}: {' and '.join(names)}"
-        for (model, _), names in found.items()
+        for (model, _), names in names_by_configuration.items()
         if len(names) > 1
     ]

@@ -51,32 +51,33 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     another level, than the baseline's row shows, the value is followed by that of the baseline.
     """
     against = baselines_of(plan, measured, model)
-    one = against[0] if len(against) == 1 else "the baseline"
-    header = ["arm", "runs", "output tok/s", f"change, % of {one} (95 %)", "verdict"]
-    header += ["median TTFT, ms", f"change, % of {one} (95 %)", "verdict"]
+    baseline_name = against[0] if len(against) == 1 else "the baseline"
+    header = [
+        "arm",
+        "runs",
+        "output tok/s",
+        f"change, % of {baseline_name} (95 %)",
+        "verdict",
+    ]
+    header += ["median TTFT, ms", f"change, % of {baseline_name} (95 %)", "verdict"]
     level = measured.common_level(model)
-    compared = {
+    comparisons = {
         (cell_of(row), metric): row
         for metric in (THROUGHPUT, TTFT)
         for row in baseline_comparisons(plan, measured.comparison, metric)
     }
     rows = []
     for cell in plan.cells_of(model):
-        runs = len(measured.runs_of(cell))
-        counted = (
-            f"{runs}"
-            if runs == plan.runs_of(cell)
-            else f"{runs} of {plan.runs_of(cell)}"
-        )
-        row = [cell_label(cell), f"{counted}{_compared_runs(measured, cell, runs)}"]
+        runs, requested = len(measured.runs_of(cell)), plan.runs_of(cell)
+        count = f"{runs}" if runs == requested else f"{runs} of {requested}"
+        row = [cell_label(cell), f"{count}{_compared_runs(measured, cell, runs)}"]
         for metric in (THROUGHPUT, TTFT):
-            held = compared.get((cell, metric))
-            row.append(
-                _beside_change(measured, held, level)
-                if held
-                else _value_at(measured, cell, level, metric)
-            )
-            row += [effect_text(held), verdict_text(held)] if held else ["", ""]
+            comparison = comparisons.get((cell, metric))
+            if comparison:
+                row.append(_beside_change(measured, comparison, level))
+                row += [effect_text(comparison), verdict_text(comparison)]
+            else:
+                row += [_value_at(measured, cell, level, metric), "", ""]
         if not runs:
             row[4] = row[4] or "not measured"
         rows.append(row)
@@ -112,16 +113,16 @@ def _beside_change(
     """The value of an arm as its change has it, with that of its baseline if the baseline's own row shows another."""
     if not row["baseline"] or not math.isfinite(row["effect_percent"]):
         return _value_at(measured, cell_of(row), level, row["metric"])
-    value, other = values_text(measured, row)
+    value, baseline_value = values_text(measured, row)
     at = (
         ""
         if row["level"] == level
         else f", {measured.level_unit.label(int(row['level']))}"
     )
-    differs = at or other != _value_at(
+    differs = at or baseline_value != _value_at(
         measured, cell_named(row["baseline"]), level, row["metric"]
     )
-    return f"{value} (against {other}{at})" if differs else value
+    return f"{value} (against {baseline_value}{at})" if differs else value
 
 
 def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
@@ -149,13 +150,13 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     header += ["E2E p50 / p90, ms", "remarks"]
     rows = []
     for cell in plan.cells_of(model):
-        asked, peak = plan.runs_of(cell), measured.peak_of(cell)
+        requested, peak = plan.runs_of(cell), measured.peak_of(cell)
         if peak is None:
             reason = measured.failures.get(cell, "not measured")
             rows.append(
                 [
                     cell_label(cell),
-                    f"0 of {asked}",
+                    f"0 of {requested}",
                     *[""] * (len(header) - 3),
                     f"**{reason}**",
                 ]
@@ -168,7 +169,7 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         )
         row = [
             cell_label(cell),
-            f"{peak['runs']:.0f} of {asked}",
+            f"{peak['runs']:.0f} of {requested}",
             numerals.with_interval(*throughput),
         ]
         latencies = [
@@ -259,7 +260,7 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
         at = " at ".join(
             filter(None, (whole_number(row["runs"]), whole_number(row["level"])))
         )
-        found = [
+        values = [
             cell_label(cell_of(row)),
             baseline_label(row),
             effect_text(row),
@@ -272,7 +273,7 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
             else ""
         )
         rows.append(
-            [*found, verdict_text(row), at, chance, text_or_blank(row["reason"])]
+            [*values, verdict_text(row), at, chance, text_or_blank(row["reason"])]
         )
     return Table(header, rows, frozenset({2, 3, 5, 6}))
 
@@ -305,40 +306,35 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     ]
     rows = []
     for model in plan.models_by_size:
-        found: dict[str, list[str]] = {}
+        arms_by_column: dict[str, list[str]] = {}
         against = [
             row
             for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
             if row["model"] == model
         ]
         for row in against:
-            verdict, named = str(row["verdict"]), cell_label(cell_of(row))
-            if verdict == words.BETTER:
-                named = " ".join(
-                    [named, effect_text(row), *_latency_cost(measured, row)]
-                )
-            said = (
-                [verdict_words(row)]
-                if verdict in (words.WORSE_IDLE, words.IDLE)
-                else []
-            )
-            said += [qualifier(row)] if qualifier(row) else []
-            if said:
-                named += f" ({', '.join(said)})"
-            found.setdefault(_STRATEGY_COLUMN.get(verdict, "open"), []).append(named)
-        if found:
+            column = _STRATEGY_COLUMN.get(str(row["verdict"]), "open")
+            arms_by_column.setdefault(column, []).append(_strategy_arm(measured, row))
+        if arms_by_column:
             cells = [
-                "; ".join(found.get(verdict, ()))
+                "; ".join(arms_by_column.get(verdict, ()))
                 for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")
             ]
-            rows.append(
-                [
-                    model,
-                    *cells,
-                    _conclusion(found, ", ".join(baselines_of(plan, measured, model))),
-                ]
-            )
+            baselines = ", ".join(baselines_of(plan, measured, model))
+            rows.append([model, *cells, _conclusion(arms_by_column, baselines)])
     return Table(header, rows)
+
+
+def _strategy_arm(measured: Measured, row: Mapping[Any, Any]) -> str:
+    """An arm as it is named in its column, with what the verdict alone does not say."""
+    name = cell_label(cell_of(row))
+    if row["verdict"] == words.BETTER:
+        name = " ".join([name, effect_text(row), *_latency_cost(measured, row)])
+    idle = row["verdict"] in (words.WORSE_IDLE, words.IDLE)
+    remarks = ", ".join(
+        filter(None, (verdict_words(row) if idle else "", qualifier(row)))
+    )
+    return f"{name} ({remarks})" if remarks else name
 
 
 def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
@@ -356,8 +352,11 @@ def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
     return [f"(but a worse {' and '.join(worse)})"] if worse else []
 
 
-def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
-    better, pending = found.get(words.BETTER, ()), found.get("open", ())
+def _conclusion(arms_by_column: Mapping[str, Sequence[str]], baseline: str) -> str:
+    better, pending = (
+        arms_by_column.get(words.BETTER, ()),
+        arms_by_column.get("open", ()),
+    )
     if len(better) == 1:
         return "the arm that is better" + (
             " (others are undecided or not assessed)" if pending else ""
@@ -438,20 +437,19 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
 
 
 def _inputs(row: Mapping[Any, Any], names: Sequence[str]) -> str:
-    return "; ".join(filter(None, (_word(row, name) for name in names)))
+    return "; ".join(filter(None, (_input(row, name) for name in names)))
 
 
-def _word(row: Mapping[Any, Any], name: str) -> str:
-    said = text_or_blank(row.get(f"basis_{name}"))
-    severity, found, rest = said.partition(": ")
-    severity, words = (
-        (severity, rest) if found and severity in SEVERITIES else ("sound", said)
-    )
-    # "varied" alone would be unclear, since the column is shared.
-    words = (
-        f"order {words}"
-        if name == "order" and words and "order" not in words
-        else words
-    )
+def _input(row: Mapping[Any, Any], name: str) -> str:
+    """An input of a comparison, marked by its severity."""
+    text = text_or_blank(row.get(f"basis_{name}"))
+    severity, separator, rest = text.partition(": ")
+    if separator and severity in SEVERITIES:
+        text = rest
+    else:
+        severity = "sound"
+    if name == "order" and text and "order" not in text:
+        # "varied" alone would be unclear, since the column is shared.
+        text = f"order {text}"
     mark = _MARKS.get(severity, "")
-    return f"{mark}{words}{mark}"
+    return f"{mark}{text}{mark}"

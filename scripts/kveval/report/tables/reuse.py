@@ -117,18 +117,18 @@ _HEADER = (
 
 def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return a row for each cell with a tier whose gain was predicted, at the level where its model is compared."""
-    found = {cell_of(row): row for row in measured.predicted.to_dict("records")}
+    predictions = {cell_of(row): row for row in measured.predicted.to_dict("records")}
     compared = {
         cell_of(row): row
         for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
     }
     rows = []
     for cell in plan.ordered_cells:
-        if cell not in found or not len(
-            at := measured.levels_of(cell, found[cell]["level"])
+        if cell not in predictions or not len(
+            at := measured.levels_of(cell, predictions[cell]["level"])
         ):
             continue
-        row = found[cell]
+        row = predictions[cell]
         rows.append(
             [
                 *(cell[0], cell_label(cell)),

@@ -1,6 +1,5 @@
 """The blocks of a check: measured one after the other with the script that measures any campaign, and their values."""
 
-import json
 import math
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from kveval.host.errors import Failure
 from kveval.measure.failures import cause
 from kveval.measure.progress import write_requested
 from kveval.store.run_file import read_run, stored_run
+from kveval.workflow.campaign_source import write_resolved_campaign
 from kveval.workflow.planning.order import (
     campaign_pointer,
     in_order,
@@ -77,7 +77,7 @@ def measure_block(
             sys.executable,
             str(places.script),
             "--campaign",
-            json.dumps(values, default=str),
+            str(write_resolved_campaign(values)),
         ]
         command += [
             "--catalogues",
