@@ -57,9 +57,7 @@ class GivenCampaign:
     @cached_property
     def values(self) -> dict[str, Any]:
         """The campaign's complete values. Raises ConfigError for mistakes in what it extends."""
-        if isinstance(self.source, Path):
-            return campaign_values(self.source)
-        return self.source
+        return complete_values(self.source)
 
     @cached_property
     def config(self) -> Config:
@@ -113,12 +111,16 @@ def _read(
     checkout: Checkout, file: Path | None, site: Path | None, changes: Sequence[str]
 ) -> GivenCampaign:
     source: Path | dict[str, Any] = checkout.default_campaign if file is None else file
-    if changes:
-        source = merged(campaign_values(source), changed_values(changes))
+    if changes or site is not None:
+        source = merged(complete_values(source), changed_values(changes))
     if site is not None:
-        values = campaign_values(source) if isinstance(source, Path) else source
-        source = with_site(values, site)
+        source = with_site(source, site)
     return GivenCampaign(checkout, file, site, changes, source)
+
+
+def complete_values(source: Path | dict[str, Any]) -> dict[str, Any]:
+    """Return a campaign's values with those that it inherits. Raises ConfigError for mistakes in what it extends."""
+    return campaign_values(source) if isinstance(source, Path) else source
 
 
 def changed_values(changes: Sequence[str]) -> dict[str, Any]:

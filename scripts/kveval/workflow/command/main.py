@@ -61,33 +61,46 @@ Arms = Annotated[
         help="An arm to compare the builds in; may be repeated.",
     ),
 ]
-Kind = StrEnum(
-    "Kind",
-    [
-        (name, name)
-        for name in (
-            "measurement",
-            "import",
-            "failed",
-            "damaged",
-            "partial",
-            "incoming",
-            "pruned",
-        )
-    ],
-)
+NAME = "kveval"
 CAMPAIGNS, STORED, BUILDS = "Campaigns", "The store", "Builds"
+
+
+class Kind(StrEnum):
+    """Kinds of entries that nothing refers to: those of kveval.workflow.upkeep.prune."""
+
+    MEASUREMENT = "measurement"
+    IMPORT = "import"
+    FAILED = "failed"
+    DAMAGED = "damaged"
+    PARTIAL = "partial"
+    INCOMING = "incoming"
+    PRUNED = "pruned"
 
 
 class Commands(TyperGroup):
     """The commands; ends with the statuses of docs/exit-codes.md."""
 
-    def main(self, args: Sequence[str] | None = None, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run a command line; a mistake in it or in the campaign ends with its message and no traceback."""
         words = sys.argv[1:] if args is None else list(args)
         least = CANNOT_ANSWER if judges(words) else 0
         try:
-            return super().main(words, **{**extra, "prog_name": "kveval"})
+            return super().main(
+                words,
+                NAME,
+                complete_var,
+                standalone_mode,
+                windows_expand_args,
+                **extra,
+            )
         except Ended:
             raise
         except SystemExit as end:
@@ -115,7 +128,7 @@ def _explained(failure: Failure) -> tuple[int, str]:
 
 
 app = typer.Typer(
-    name="kveval",
+    name=NAME,
     cls=Commands,
     help="Answer questions about campaigns of KV-cache offload; `snakemake` measures and reports them.",
     no_args_is_help=True,
