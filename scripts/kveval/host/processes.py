@@ -236,7 +236,7 @@ def workflow_process() -> psutil.Process | None:
 
 @contextlib.contextmanager
 def stop_when_orphaned(poll_s: float = 1.0) -> Iterator[None]:
-    """Send this process SIGTERM once what started it, see `workflow_process`, has ended: after `kill -9` nothing else would stop it."""
+    """Send this process SIGTERM once what measures with it has ended: after `kill -9` nothing else would stop it."""
     parent = workflow_process()
     over = threading.Event()
 

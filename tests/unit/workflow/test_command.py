@@ -24,7 +24,7 @@ from kveval.workflow.check.measuring import Stopped
 from kveval.workflow.command import builds, checkout, engine
 from kveval.workflow.command.checkout import Checkout, NoCheckout
 from kveval.workflow.command.exits import JUDGING
-from kveval.workflow.command.main import Kind, app
+from kveval.workflow.command.main import PruneKind, app
 from kveval.workflow.upkeep.prune import KINDS
 
 COMMANDS = (
@@ -84,7 +84,7 @@ def test_a_command_that_is_not_there_is_a_mistake() -> None:
 
 
 def test_kinds_to_prune_are_those_that_there_are() -> None:
-    assert [kind.value for kind in Kind] == [*KINDS]
+    assert [kind.value for kind in PruneKind] == [*KINDS]
 
 
 def test_it_runs_as_a_module_and_under_its_own_name() -> None:

@@ -159,7 +159,9 @@ def run_bisect(
     program = ServerConfig.model_validate(values["server"]).program
     builds = candidates(request.builds, program)
     folder = Path("results", "bisect", content_hash([one.build for one in builds], 8))
-    comparisons = Comparisons(values, request, places, campaign, say, builds, folder)
+    comparisons = BuildComparisons(
+        values, request, places, campaign, say, builds, folder
+    )
     last = len(builds) - 1
     plan, whole = comparisons.compare(last, request.arms)
     steps = [Step(last, whole.verdict, whole)]
@@ -191,7 +193,7 @@ def run_bisect(
 
 
 @dataclass(frozen=True)
-class Comparisons:
+class BuildComparisons:
     """The comparisons of a search, each of a build with the good one; comments are written into `folder`.
 
     The other attributes are the parameters of `run_bisect`, and the builds to search.

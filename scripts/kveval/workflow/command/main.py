@@ -65,7 +65,7 @@ NAME = "kveval"
 CAMPAIGNS, STORED, BUILDS = "Campaigns", "The store", "Builds"
 
 
-class Kind(StrEnum):
+class PruneKind(StrEnum):
     """Kinds of entries that nothing refers to: those of kveval.workflow.upkeep.prune."""
 
     MEASUREMENT = "measurement"
@@ -285,7 +285,7 @@ def prune(
         bool, typer.Option("--delete", help="Delete what is listed.")
     ] = False,
     kinds: Annotated[
-        list[Kind] | None,
+        list[PruneKind] | None,
         typer.Option("--kind", help="Of this kind alone; may be repeated."),
     ] = None,
     older_than: Annotated[
@@ -322,7 +322,7 @@ def check(
         str,
         typer.Option(
             metavar="BUILD",
-            help="The build to check: vllm==VERSION, lmcache==VERSION, FILE.whl, the folder of a checkout or of an"
+            help="The build to check: PROGRAM==VERSION, FILE.whl, the folder of a checkout or of an"
             " environment, FOLDER@COMMIT.",
         ),
     ],
