@@ -9,9 +9,9 @@ from typing import Any
 import jinja2
 import yaml
 
-from kveval.campaign.types import Strict
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.host.errors import Failure
+from kveval.host.values import Strict
 
 MANIFESTS = Path(__file__).resolve().parents[5] / "manifests"
 
