@@ -22,14 +22,18 @@ class Checkout:
     root: Path
 
     @classmethod
-    def from_folder(cls, folder: Path) -> Checkout:
-        """Find the checkout that `folder` is in, else the one that this library is part of. Raises NoCheckout."""
-        own = Path(__file__).resolve().parents[4]
-        for root in (folder, *folder.parents, own):
-            if all((root / mark).is_file() for mark in _MARKS):
-                return cls(root)
+    def from_folders(cls, *folders: Path) -> Checkout:
+        """Find the checkout that one of the folders is in, else the one that this library is part of.
+
+        Raises NoCheckout.
+        """
+        own = Path(__file__).resolve()
+        for folder in (*folders, own):
+            for root in (folder, *folder.parents):
+                if all((root / mark).is_file() for mark in _MARKS):
+                    return cls(root)
         raise NoCheckout(
-            f"{folder} is not in a checkout of the kveval repository, whose Snakefile and config/ are needed: go into"
+            f"{folders[0]} is not in a checkout of the kveval repository, whose Snakefile and config/ are needed: go into"
             " one, or name it with --directory"
         )
 
