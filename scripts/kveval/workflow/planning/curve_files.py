@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kveval.analysis.benefit import Basis, Benefit, Interval, MeasuredLevel
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
@@ -19,9 +20,8 @@ from kveval.curve.cells import (
     worst_order_is_assumed,
 )
 from kveval.load import levels as workloads
-from kveval.report.figures.draw import write_alone
+from kveval.report.figures.draw import write_single_figure
 from kveval.report.figures.reuse import CurvePanel, draw_curves
-from kveval.store.run_file import Cell
 from kveval.workflow.planning.curves import (
     LevelBenefits,
     LevelCurves,
@@ -69,7 +69,7 @@ def write_curve_files(config: Config, store: Path, table: Path, figure: Path) ->
                 )
                 writer.writerow((*row, *predicted))
     panels = [curve_panel(config, one) for one in curves]
-    write_alone(
+    write_single_figure(
         "What does a tier of each size serve?", lambda: draw_curves(panels), figure
     )
     notes = [benefit_lines(config, *both) for both in zip(curves, bought, strict=True)]
@@ -86,12 +86,12 @@ def write_curve_files(config: Config, store: Path, table: Path, figure: Path) ->
 
 def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
     """Return the panel of a level in the figure."""
-    found, unit = curves.widest, workloads.level_unit(config.workload.specification)
+    found, unit = curves.widest, workloads.level_unit(config.workload.definition)
     return CurvePanel(
         title=f"{curves.model}, {curves.level} {unit}",
         curve=found.tier or found.device,
         device=found.device_hit_share,
-        asked=[cell.cpu_blocks for cell in curves.cells if cell.cpu_blocks],
+        campaign_sizes=[cell.cpu_blocks for cell in curves.cells if cell.cpu_blocks],
     )
 
 
@@ -121,7 +121,7 @@ def curve_lines(
     notes: Sequence[Iterable[str]] = (),
 ) -> Iterator[str]:
     """Yield the curves as text, line by line; `notes`: lines to add after each level."""
-    workload = config.workload.specification
+    workload = config.workload.definition
     yield f"Campaign {config.campaign.name}: shares of the prompt tokens that its caches can serve, from the requests"
     yield f"themselves: {workloads.in_words(workload)}."
     if order_is_assumed(workload):
@@ -137,7 +137,7 @@ def curve_lines(
 
 
 def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
-    workload, found = config.workload.specification, curves.widest
+    workload, found = config.workload.definition, curves.widest
     unit = workloads.level_unit(workload)
     yield f"{curves.model}, {curves.level} {unit}"
     worst = max(
@@ -227,7 +227,7 @@ def _answer(
     tokens: int,
     benefit: Benefit,
 ) -> Iterator[str]:
-    workload, model = config.workload.specification, bought.basis.specification.model
+    workload, model = config.workload.definition, bought.basis.specification.model
     blocks = -(-tokens // BLOCK_TOKENS)
     at = f"{curves.level} {workloads.level_unit(workload)}"
     size = gib(blocks * BLOCK_TOKENS * model.kv_bytes_per_token)
@@ -267,7 +267,7 @@ def _ranged(interval: Interval, form: str) -> str:
 
 
 def _grounds(basis: Basis, tier: Specification) -> Iterator[str]:
-    speed, runs = basis.fitted.best, basis.runs
+    speed, runs = basis.speed.best, basis.runs
     prompt = round(
         np.mean(
             [seen.prompt_tokens for levels in basis.levels.values() for seen in levels]
