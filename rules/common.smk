@@ -45,7 +45,12 @@ from kveval.workflow.invocation import (
     left_elsewhere,
     limit_of,
 )
-from kveval.workflow.invocation import made_files, plan_anyway, target_names
+from kveval.workflow.invocation import (
+    is_executing,
+    made_files,
+    plan_anyway,
+    target_names,
+)
 from kveval.workflow.report_settings import (
     campaign_models,
     comparison_settings,
@@ -83,7 +88,7 @@ except Failure as error:
 
 RUNS = Runs.of(CONFIG, Path(IMPORT_INDEX), jobs_share_folder=INVOCATION.shared_folder)
 CAMPAIGN = CONFIG.campaign
-# Written before the first job starts.
+# What jobs read: inputs.smk.
 CAMPAIGN_FILE = resolved_campaign_file(VALUES)
 RESULTS, LOGS = CAMPAIGN.results, f"logs/{CAMPAIGN.name}"
 # {so_far} is empty, or the folder of a report on the runs that exist: the same rules with fewer runs.
@@ -121,7 +126,6 @@ onstart:
         require_seen_jobs(SlurmPolling.of(workflow), warn=logger.warning)
     except UnseenJobs as error:
         raise WorkflowError(str(error))
-    write_resolved_campaign(VALUES)
     before(RUNS, RequestedJobs.of(workflow), warn=logger.warning)
 
 
