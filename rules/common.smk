@@ -15,10 +15,11 @@ from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
 from kveval.report.files import APPENDICES
+from kveval.workflow.brief_log import shorten_log
 from kveval.workflow.campaign_source import (
-    resolved_campaign_file,
     campaign_source,
     complete_values,
+    resolved_campaign_file,
     write_resolved_campaign,
 )
 from kveval.workflow.code_digest import code_behind
@@ -71,6 +72,9 @@ def source(name):
 BEGAN = time.time()
 STOPPING = Stopping.watch(workflow, logger.handlers)
 INVOCATION = Invocation.of(workflow)
+# A workflow that uses this one as a module has a console of its own.
+if Path(workflow.main_snakefile).samefile(source("Snakefile")):
+    shorten_log(workflow, STOPPING.handlers)
 CATALOGUES, METRICS = source("config"), source("config/metrics.yaml")
 SCRIPTS, SERVER_ENVIRONMENT = shlex.quote(source("scripts")), shlex.quote(
     source(".server-venv")

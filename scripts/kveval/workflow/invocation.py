@@ -121,6 +121,13 @@ def is_executing(workflow: Any) -> bool:
     return workflow.executor_plugin is not None and not workflow.dryrun
 
 
+def prints_everything(workflow: Any) -> bool:
+    """Return whether all that Snakemake prints by itself is wanted: for a dry run it is the result."""
+    output = workflow.output_settings
+    requested = output.verbose or output.printshellcmds or output.debug_dag
+    return bool(requested or output.dryrun or workflow.touch)
+
+
 def holds_lock(workflow: Any) -> bool:
     """Return whether this snakemake has locked its folder."""
     return bool(getattr(workflow.persistence, "_lockfile", None))
