@@ -1,0 +1,127 @@
+"""The campaign that a command was given: a file or the default one, with a site and changed values."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kveval.campaign.inheritance import campaign_values, merged, with_site
+from kveval.campaign.loading import load_config
+from kveval.host.errors import Failure
+from kveval.workflow.command.checkout import Checkout
+
+if TYPE_CHECKING:
+    from kveval.campaign.config import Config
+
+STORE, IMPORT_INDEX = Path("results/measurements"), Path("results/imports")
+
+
+class OptionError(Failure):
+    """The value of an option makes no sense; the message says what would be right."""
+
+
+@dataclass(frozen=True)
+class CampaignOptions:
+    """The campaign as the options of a command name it.
+
+    `file`: None for the default campaign; `site`: file of a cluster's settings; `changes`: KEY=VALUE that override the
+    campaign's; `directory`: the working directory, None for the checkout, or the present one outside of it.
+    """
+
+    file: Path | None = None
+    site: Path | None = None
+    changes: Sequence[str] = ()
+    directory: Path | None = None
+
+
+@dataclass(frozen=True)
+class GivenCampaign:
+    """A campaign with the checkout it is read with; paths are relative to the working directory.
+
+    `file`: as given, None for the default campaign; `source`: its file, or its values if they are not those of a file.
+    """
+
+    checkout: Checkout
+    file: Path | None
+    site: Path | None
+    source: Path | dict[str, Any]
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The campaign's complete values. Raises ConfigError for mistakes in what it extends."""
+        if isinstance(self.source, Path):
+            return campaign_values(self.source)
+        return self.source
+
+    @cached_property
+    def config(self) -> Config:
+        """The campaign, read and checked. Raises ConfigError with all mistakes."""
+        return load_config(self.source, self.checkout.catalogues)
+
+    @property
+    def logs(self) -> Path:
+        """The folder of its logs."""
+        return Path("logs", self.config.campaign.name)
+
+    @property
+    def results(self) -> Path:
+        """The folder of its results."""
+        return Path(self.config.campaign.results)
+
+
+@contextlib.contextmanager
+def working_on(options: CampaignOptions) -> Iterator[GivenCampaign]:
+    """Yield the campaign of these options; meanwhile its working directory is that of the process.
+
+    Raises NoCheckout, ConfigError, OptionError.
+    """
+    here = Path.cwd()
+    directory = here if options.directory is None else options.directory.absolute()
+    checkout = Checkout.from_folder(directory)
+    if options.directory is None and here.is_relative_to(checkout.root):
+        directory = checkout.root
+    given = {
+        name: None if path is None else path.absolute()
+        for name, path in (("file", options.file), ("site", options.site))
+    }
+    with contextlib.chdir(directory):
+        file, site = (
+            None if path is None else Path(os.path.relpath(path))
+            for path in given.values()
+        )
+        yield _read(checkout.relative(), file, site, changed_values(options.changes))
+
+
+def _read(
+    checkout: Checkout, file: Path | None, site: Path | None, changes: dict[str, Any]
+) -> GivenCampaign:
+    source: Path | dict[str, Any] = checkout.default_campaign if file is None else file
+    if changes:
+        source = merged(campaign_values(source), changes)
+    if site is not None:
+        values = campaign_values(source) if isinstance(source, Path) else source
+        source = with_site(values, site)
+    return GivenCampaign(checkout, file, site, source)
+
+
+def changed_values(changes: Sequence[str]) -> dict[str, Any]:
+    """Return the values that KEY=VALUE name; a value is written as in a campaign's file. Raises OptionError."""
+    values: dict[str, Any] = {}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not (key and equals):
+            raise OptionError(f"--set {change}: write KEY=VALUE", code="no_change")
+        try:
+            values[key] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise OptionError(
+                f"--set {change}: the value is not YAML", code="no_yaml"
+            ) from None
+    return values
