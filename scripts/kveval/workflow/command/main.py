@@ -72,6 +72,10 @@ class Commands(TyperGroup):
 
 
 def _explained(failure: Failure) -> tuple[int, str]:
+    from kveval.workflow.command.cell_lookup import UnknownCell
+
+    if isinstance(failure, UnknownCell):
+        return MISTAKE, str(failure)
     from kveval.campaign.problems import ConfigError
     from kveval.workflow.command.campaign import OptionError
     from kveval.workflow.command.checkout import NoCheckout
@@ -96,6 +100,29 @@ app = typer.Typer(
 @app.callback()
 def kveval() -> None:
     """Answer questions about campaigns of KV-cache offload; `snakemake` measures and reports them."""
+
+
+@app.command()
+def show(
+    cell: Annotated[
+        str,
+        typer.Argument(
+            metavar="CELL",
+            help="MODEL/SCENARIO/CPU_BLOCKS, a path of its results, or a measurement's id.",
+        ),
+    ],
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder that has results/; by default the nearest, from here upwards."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show a stored cell: its runs, levels and peak, what proves the arm active, what checks found."""
+    from kveval.workflow.command.show import show_cell
+
+    show_cell(cell, directory, as_json=as_json)
 
 
 @app.command()
