@@ -1,4 +1,8 @@
-"""The structure of the library, measured: `python -m tests.support.structure` prints it, and fails past its bounds."""
+"""The structure of the library, measured.
+
+`python -m tests.support.structure` prints it with its trend, and fails where a rule is broken;
+`python -m tests.support.structure nested PACKAGE` lists nested expressions, `nested --update` notes that there are fewer.
+"""
 
 import ast
 import functools
@@ -8,11 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import grimp
+from tests.support import nesting, trend
 from tests.support.paths import SCRIPTS
 
 LIBRARY = SCRIPTS / "kveval"
-MOST_ENTRIES, MOST_MODULES = 12, 16
-"""At the top of kveval; in one folder."""
 _BELOW_CAMPAIGN = ("host", "load", "pcp", "store")
 _BELOW_ENGINES = (*_BELOW_CAMPAIGN, "campaign")
 ALLOWED: Mapping[str, Sequence[str]] = {
@@ -122,21 +125,9 @@ def _trees() -> dict[str, ast.Module]:
     }
 
 
-def entries() -> list[str]:
-    """Return what lies at the top of kveval."""
-    return sorted(
-        path.name
-        for path in LIBRARY.iterdir()
-        if path.name not in ("__init__.py", "__pycache__")
-    )
-
-
-def sizes() -> dict[str, int]:
-    """Return the number of modules in each folder, its own beginning left out."""
-    count: dict[str, int] = defaultdict(int)
-    for path in LIBRARY.rglob("*.py"):
-        count[path.parent.relative_to(SCRIPTS).as_posix()] += path.name != "__init__.py"
-    return dict(count)
+def packages() -> list[str]:
+    """Return the names of the packages at the top of kveval."""
+    return sorted(path.parent.name for path in LIBRARY.glob("*/__init__.py"))
 
 
 @functools.cache
@@ -171,14 +162,6 @@ def indirect_docstrings() -> list[str]:
     )
 
 
-def lines() -> int:
-    """Return the lines of Python in scripts/."""
-    return sum(
-        len(path.read_text(encoding="utf-8").splitlines())
-        for path in SCRIPTS.rglob("*.py")
-    )
-
-
 def _strings(tree: ast.AST) -> Iterator[str]:
     spoken = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -194,24 +177,14 @@ def _part(module: str, depth: int) -> str:
     return parts[depth] if depth < len(parts) else ""
 
 
-def main() -> int:
-    """Print the structure; return 1 if it is past a bound."""
+def main(arguments: Sequence[str] = ()) -> int:
+    """Print the structure; return 1 if a rule is broken."""
+    if arguments:
+        return _nested(arguments)
     # grimp looks for the library where Python does.
     sys.path.insert(0, str(SCRIPTS))
     edges = imports()
-    folder, modules = max(sizes().items(), key=lambda entry: entry[1])
-    wrong, round_, twice, total = (
-        forbidden(edges),
-        circles(edges),
-        repeated_classes(),
-        lines(),
-    )
-    print(
-        f"entries at the top of kveval: {len(entries())} of at most {MOST_ENTRIES} ({', '.join(entries())})"
-    )
-    print(
-        f"largest folder: {folder}, {modules} modules of at most {MOST_MODULES}; {sum(sizes().values())} in all"
-    )
+    wrong, round_, twice = forbidden(edges), circles(edges), repeated_classes()
     print(
         f"imports: {len(edges)}, against the direction: {len(wrong)}, circles: {len(round_)}"
     )
@@ -221,11 +194,26 @@ def main() -> int:
         print(f"  {' -> '.join(circle)}")
     print(f"modules that say vLLM: {len(naming_vllm())} ({', '.join(naming_vllm())})")
     print(f"class names of more than one class: {len(twice)}")
-    print(f"lines of Python in scripts/: {total}")
-    past = len(entries()) > MOST_ENTRIES or modules > MOST_MODULES
+    nested = nesting.counted()
+    print(f"nested expressions: {sum(nested.values())}, left: {nesting.LEFT.name}")
+    print("trend, without a target:")
+    for line in trend.described(edges):
+        print(f"  {line}")
     unnamed = set(naming_vllm()) ^ VLLM_NAMED.keys()
-    return int(bool(past or wrong or round_ or twice or unnamed))
+    return int(bool(wrong or round_ or twice or unnamed or nested != nesting.left()))
+
+
+def _nested(arguments: Sequence[str]) -> int:
+    command, *named = arguments
+    if command != "nested" or len(named) > 1:
+        print("usage: python -m tests.support.structure [nested [PACKAGE | --update]]")
+        return 2
+    if named == ["--update"]:
+        print(nesting.update())
+        return int(nesting.counted() != nesting.left())
+    print(*nesting.places(*named), sep="\n")
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

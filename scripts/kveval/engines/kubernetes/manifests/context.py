@@ -256,10 +256,10 @@ class RenderContext:
     @property
     def cache_is_shared(self) -> bool:
         """Whether pods on several nodes may mount the model cache at once."""
-        return (
-            self.model_claim is not None
-            and self.site.model_cache.access == "ReadWriteMany"
-        )  # type: ignore[union-attr]
+        cache = self.site.model_cache
+        if self.model_claim is None or cache is None:
+            return False
+        return cache.access == "ReadWriteMany"
 
     @property
     def cache_labels(self) -> dict[str, str]:

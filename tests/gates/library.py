@@ -1,0 +1,114 @@
+"""What the gates ask of the library: the one module of theirs that a move of its modules changes."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from kveval.campaign.loading import load_config
+from kveval.engines.kubernetes.manifests.rendering import preview_text
+from kveval.load.guidellm import LoadTarget, command, levels_of
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CATALOGUES = REPOSITORY / "config"
+_KIND = re.compile(r"^kind: (\S+)", re.MULTILINE)
+_NAME = re.compile(r"^metadata:\n(?:  .*\n)*?  name: (\S+)", re.MULTILINE)
+_APART = ("argv", "env", "companions", "cell")
+
+
+def measurements(
+    source: Path | Mapping[str, Any], paths: list[str] | None = None
+) -> dict[str, Any]:
+    """Return what a campaign measures, by cell; `paths`: cells to look at, in place of those of its matrix."""
+    config = load_config(source, CATALOGUES)
+    cells = [config.cell(*path.split("/")) for path in paths or []] or config.cells
+    found: dict[str, Any] = {cell.path: _of_cell(config, cell) for cell in cells}
+    if cells:
+        found["load"] = _load(config.specification(cells[0]).workload)
+    if config.campaign.cluster is not None:
+        found["every cell"] = _shared([found[cell.path]["manifests"] for cell in cells])
+    for entry, compared in config.compared:
+        found[f"compared: {entry.label}"] = {
+            cell.path: compared.measurement_id(cell) for cell in compared.cells
+        }
+    return found
+
+
+def _of_cell(config: Any, cell: Any) -> dict[str, Any]:
+    """Return a cell's id, command lines as text, and a digest of each thing that is long."""
+    specification = config.specification(cell)
+    content = specification.to_json()
+    found: dict[str, Any] = {
+        "id": config.measurement_id(cell),
+        "runs": len(config.runs_of(cell)),
+        "baseline": baseline.path if (baseline := config.baseline(cell)) else None,
+        "argv": shlex.join(content["argv"]),
+        "env": shlex.join(_assignments(content["env"])),
+    }
+    for beside in content.get("companions", []):
+        words = [*_assignments(beside.get("env", {})), *beside["argv"]]
+        found[f"beside: {beside['name']}"] = shlex.join(words)
+    found["counters"] = [
+        shlex.join(f"{key}={value}" for key, value in counter.items())
+        for counter in config.required_counters(cell)
+    ]
+    found["parts"] = " ".join(
+        f"{name}={_digest(value) if isinstance(value, dict) else value}"
+        for name, value in content.items()
+        if name not in _APART
+    )
+    if config.searches and config.pilot(cell) == cell:
+        found["pilot"] = config.pilot_specification(cell).measurement_id
+    if (site := config.campaign.cluster) is not None:
+        text = preview_text(specification, site, config.campaign.name)
+        found["manifests"] = _documents(text)
+    return found
+
+
+def _load(workload: Any) -> list[str]:
+    """Return the load generator's command line of every level of the first run; of the second, a digest."""
+    return [*_commands(workload, 1), _digest(_commands(workload, 2))]
+
+
+def _commands(workload: Any, run: int) -> list[str]:
+    target = LoadTarget("http://server", "served-name", Path("/tokenizer"))
+    found = []
+    for level in levels_of(workload, run):
+        report = Path("/reports", level.report_name)
+        found.append(shlex.join(command("guidellm", workload, level, target, report)))
+    return found
+
+
+def _shared(manifests: list[dict[str, list[str]]]) -> dict[str, list[str]]:
+    """Take the parts out that are equal in all cells, and return them."""
+    shared = dict(manifests[0])
+    for one in manifests:
+        shared = {key: one[key] for key in shared if one.get(key) == shared[key]}
+    for one in manifests:
+        for heading in shared:
+            del one[heading]
+    return shared
+
+
+def _documents(text: str) -> dict[str, list[str]]:
+    """Return kind, name and digest of every document of a preview, by the heading above them."""
+    heading, found = "", dict[str, list[str]]()
+    for document in text.split("---\n")[1:]:
+        if document.startswith("# "):
+            heading = document.partition("\n")[0].removeprefix("# ")
+        kind = _KIND.search(document)
+        name = _NAME.search(document)
+        assert kind and name, document
+        found.setdefault(heading, []).append(f"{kind[1]} {name[1]} {_digest(document)}")
+    return found
+
+
+def _assignments(env: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in sorted(env.items())]
+
+
+def _digest(value: Any) -> str:
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
