@@ -97,12 +97,12 @@ def deploy_one(
     site = config.campaign.cluster
     if site is None or not config.cells:
         raise TrialError(
-            "deploy_one needs a cluster: a campaign with engine: kubernetes",
+            "deploy-one needs a cluster: a campaign with engine: kubernetes",
             code="no_cluster",
         )
     if cell and cell.count("/") != 2:
         raise TrialError(
-            f"cell={cell} is not a cell: write MODEL/SCENARIO/CPU_BLOCKS",
+            f"--cell {cell} is not a cell: write MODEL/SCENARIO/CPU_BLOCKS",
             code="no_cell",
             cell=cell,
         )

@@ -45,25 +45,33 @@ class CampaignOptions:
 class GivenCampaign:
     """A campaign with the checkout it is read with; paths are relative to the working directory.
 
-    `file`: as given, None for the default campaign; `source`: its file, or its values if they are not those of a file.
+    `file`, `site` and `changes` as given; `source`: its file, or its values if they are not those of a file.
     """
 
     checkout: Checkout
     file: Path | None
     site: Path | None
+    changes: Sequence[str]
     source: Path | dict[str, Any]
 
     @cached_property
     def values(self) -> dict[str, Any]:
         """The campaign's complete values. Raises ConfigError for mistakes in what it extends."""
-        if isinstance(self.source, Path):
-            return campaign_values(self.source)
-        return self.source
+        return complete_values(self.source)
 
     @cached_property
     def config(self) -> Config:
         """The campaign, read and checked. Raises ConfigError with all mistakes."""
         return load_config(self.source, self.checkout.catalogues)
+
+    @property
+    def words(self) -> list[str]:
+        """The words that name it in a command line of kveval."""
+        words = [] if self.file is None else [self.file.as_posix()]
+        words += [] if self.site is None else ["--site", self.site.as_posix()]
+        for change in self.changes:
+            words += ["--set", change]
+        return words
 
     @property
     def logs(self) -> Path:
@@ -96,19 +104,23 @@ def working_on(options: CampaignOptions) -> Iterator[GivenCampaign]:
             None if path is None else Path(os.path.relpath(path))
             for path in given.values()
         )
-        yield _read(checkout.relative(), file, site, changed_values(options.changes))
+        yield _read(checkout.relative(), file, site, options.changes)
 
 
 def _read(
-    checkout: Checkout, file: Path | None, site: Path | None, changes: dict[str, Any]
+    checkout: Checkout, file: Path | None, site: Path | None, changes: Sequence[str]
 ) -> GivenCampaign:
     source: Path | dict[str, Any] = checkout.default_campaign if file is None else file
-    if changes:
-        source = merged(campaign_values(source), changes)
+    if changes or site is not None:
+        source = merged(complete_values(source), changed_values(changes))
     if site is not None:
-        values = campaign_values(source) if isinstance(source, Path) else source
-        source = with_site(values, site)
-    return GivenCampaign(checkout, file, site, source)
+        source = with_site(source, site)
+    return GivenCampaign(checkout, file, site, changes, source)
+
+
+def complete_values(source: Path | dict[str, Any]) -> dict[str, Any]:
+    """Return a campaign's values with those that it inherits. Raises ConfigError for mistakes in what it extends."""
+    return campaign_values(source) if isinstance(source, Path) else source
 
 
 def changed_values(changes: Sequence[str]) -> dict[str, Any]:
