@@ -11,7 +11,7 @@ import pandas as pd
 from kveval.analysis.estimators.planning import parity_power
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics.campaign import Comparisons, compare_all
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 
 THROUGHPUT = {"throughput_tok_s": True}
 # Hours that a run takes.

@@ -31,7 +31,7 @@ from kveval.analysis.estimators.survival import Observed, quantiles
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.level_selection import cross_fit
 from kveval.analysis.statistics.uncertainty import allowing_for
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 
 MARGIN = 0.05
 BLOCK_SD = 0.03

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kveval.analysis.peaks import read_table
 from kveval.analysis.verdict_tables import verdict_tables
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 
 if __name__ == "__main__":
     complete, peaks = (

@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.config_files import RAW
 
 from kveval.campaign.builds import ArmBuild, find_build
-from kveval.campaign.campaign import ServerConfig
+from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import BuildSource
 from kveval.engines.local.builds import environment_of
 

@@ -58,7 +58,7 @@ VLLM_NAMED: Mapping[str, str] = {
     "campaign/routing.py": "a key of llm-d's endpoint picker",
     "campaign/deployment.py": _CONFIGURED,
     "engines/kubernetes/replicas.py": "the name of a container of llm-d's router",
-    "campaign/campaign.py": _CONFIGURED,
+    "campaign/campaign_file.py": _CONFIGURED,
     "campaign/catalogue.py": _CONFIGURED,
     "campaign/imports.py": _CONFIGURED,
     "campaign/release.py": _CONFIGURED,

@@ -10,7 +10,7 @@ import pandas as pd
 
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics.campaign import compare_all
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 from kveval.store.run_file import Run
 
 WORKLOAD = "prompt_tokens=64;output_tokens=64;prefix_tokens=2000;prefix_count=20;turns=3;primed=0"

@@ -27,7 +27,7 @@ from tests.unit.pcp.test_archive_writer import (
 from kveval.analysis.cells import CellKey
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics.campaign import compare_all
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 from kveval.pcp.conversion.conversion import convert
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.store.run_file import Change, Run

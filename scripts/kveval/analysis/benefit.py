@@ -14,7 +14,7 @@ import numpy as np
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.campaign.servers.registry import software_of
 from kveval.campaign.specification import Specification
-from kveval.curve.of_cells import demands
+from kveval.curve.cells import demands
 from kveval.curve.service import Demanded, Floats, ServedLevel, TierSpeed
 from kveval.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
 from kveval.load import levels as workloads
@@ -145,7 +145,7 @@ class Basis:
             draws.append(
                 {
                     size: _figures(
-                        level_seen.served(
+                        level_seen.simulate(
                             speed, tier if size else TierSpeed(), requests
                         )
                     )

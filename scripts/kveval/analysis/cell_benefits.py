@@ -16,7 +16,7 @@ from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tie
 from kveval.analysis.cells import KEYS, common_level
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
-from kveval.curve.of_cells import CellCurves, curves_of, serving_of
+from kveval.curve.cells import CellCurves, curves_of, serving_of
 from kveval.store.run_file import IMPORTED, Cell, Run
 
 RUNS_READ = 3

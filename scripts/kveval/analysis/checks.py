@@ -26,7 +26,7 @@ from kveval.analysis.statistics.verdicts import (
     WORSE,
     WORSE_IDLE,
 )
-from kveval.load.enough import MIN_RUNS
+from kveval.load.sample_sizes import MIN_RUNS
 from kveval.store.run_file import IMPORTED
 
 

@@ -21,8 +21,8 @@ from kveval.analysis.levels.server_counters import server_delta
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
+from kveval.curve.cells import CellCurves, curves_of_prompts, prompts_of
 from kveval.curve.curve import ReuseCurve
-from kveval.curve.of_cells import CellCurves, curves_of_prompts, prompts_of
 from kveval.curve.prompts import Prompts
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
@@ -78,9 +78,9 @@ def _predicted(run: Run, level: LevelRun, sent: int, directory: Path) -> dict[st
         curves, prompt_tokens = _curves(run, level, sent, directory)
     except Unpredicted as why:
         return {"predicted_not": str(why)}
-    low, high = curves.served or (np.nan, np.nan)
+    low, high = curves.hit_share_range or (np.nan, np.nan)
     return {
-        "predicted_device_ratio": curves.alone,
+        "predicted_device_ratio": curves.device_hit_share,
         "predicted_ratio_low": low,
         "predicted_ratio_high": high,
         "predicted_prompt_tokens": prompt_tokens,
@@ -125,7 +125,7 @@ def _asked(prompts: Prompts, tokens: float) -> Prompts:
         return prompts
     # Tokens that a chat template adds to the prompts may add one request at most.
     asked = np.cumsum(np.where(prompts.counted, prompts.input_tokens, 0))
-    return prompts.served_by(np.arange(len(asked)) <= np.argmin(np.abs(asked - tokens)))
+    return prompts.subset(np.arange(len(asked)) <= np.argmin(np.abs(asked - tokens)))
 
 
 def _replayed(

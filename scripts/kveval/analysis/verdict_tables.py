@@ -29,7 +29,7 @@ from kveval.analysis.levels.tables import LEVEL_CHECKS
 from kveval.analysis.statistics.averages import averages
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.system.metrics import SYSTEM_CHECKS
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 
 RULES: Mapping[str, str] = {
     "R1": "units and scales come from the recording, and values are physically possible",

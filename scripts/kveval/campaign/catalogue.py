@@ -18,21 +18,18 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from kveval.campaign.arm_kinds import ARM_KINDS, ArmKind
-from kveval.campaign.problems import Mistake
 from kveval.campaign.release import Release
-from kveval.campaign.types import (
-    Environment,
-    Name,
+from kveval.campaign.types import Environment, Name, VersionText, version_text
+from kveval.campaign.workload import Workload
+from kveval.host.values import (
+    Mistake,
     Number,
     PositiveInt,
     PositiveNumber,
     Share,
     Strict,
     Text,
-    VersionText,
-    version_text,
 )
-from kveval.campaign.workload import Workload
 
 
 def _named(value: Any) -> Any:

@@ -8,7 +8,7 @@ from functools import partial
 
 from kveval.campaign.arms import REPLACEABLE
 from kveval.campaign.builds import BESIDE, ArmBuild
-from kveval.campaign.campaign import Campaign, ServerConfig
+from kveval.campaign.campaign_file import Campaign, ServerConfig
 from kveval.campaign.catalogue import Catalogue, Companion, Model, Scenario
 from kveval.campaign.problems import ConfigProblem, unknown_name
 from kveval.campaign.servers.registry import SERVERS

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from kveval.campaign.builds import ArmBuild, BuildError, find_build
-from kveval.campaign.campaign import Campaign
+from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.catalogue import BuildSource, Catalogue
 from kveval.campaign.imports import Compared, Import, ImportCampaign
 from kveval.campaign.problems import ConfigError, ConfigProblem

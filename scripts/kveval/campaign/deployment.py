@@ -6,7 +6,7 @@ from msgspec import UNSET
 from packaging.version import Version
 
 from kveval.campaign import arms
-from kveval.campaign.campaign import Campaign, ServerConfig
+from kveval.campaign.campaign_file import Campaign, ServerConfig
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.cell_checks import wrong
 from kveval.campaign.problems import ConfigProblem

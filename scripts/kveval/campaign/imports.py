@@ -9,11 +9,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StrictBool
 
-from kveval.campaign.campaign import Campaign, MatrixEntry, ServerConfig
+from kveval.campaign.campaign_file import Campaign, MatrixEntry, ServerConfig
 from kveval.campaign.catalogue import Catalogue
-from kveval.campaign.problems import ConfigProblem, Mistake
+from kveval.campaign.problems import ConfigProblem
 from kveval.campaign.result_names import NamePattern, NameProblem
-from kveval.campaign.types import CountInt, Name, PositiveInt, Strict, Text, VersionText
+from kveval.campaign.types import Name, VersionText
+from kveval.host.values import CountInt, Mistake, PositiveInt, Strict, Text
 
 
 class Import(Strict):

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from kveval.campaign.campaign import Campaign
+from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.entries import KINDS
 from kveval.campaign.imports import CompareCampaign, ImportCampaign
 from kveval.campaign.inheritance import ADDED, EXTENDS

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kveval.campaign.campaign import UNRESOLVABLE, Campaign
+from kveval.campaign.campaign_file import UNRESOLVABLE, Campaign
 from kveval.campaign.catalogue import Catalogue, Model
 from kveval.campaign.config import Config
 from kveval.campaign.entries import (
@@ -31,10 +31,10 @@ from kveval.campaign.problems import (
     MISTAKES,
     ConfigError,
     ConfigProblem,
-    Mistake,
     problems_of,
     unknown_name,
 )
+from kveval.host.values import Mistake
 from kveval.store.run_file import Cell
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 
 from kveval.host.errors import Failure
+from kveval.host.values import Mistake
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,6 @@ class ConfigProblem:
         return f"{place}: {self.message}" + (
             f" (valid: {self.valid})" if self.valid else ""
         )
-
-
-class Mistake(ValueError):
-    """A value that a type refuses; `code`: a stable identifier of the kind of mistake."""
-
-    def __init__(self, message: str, code: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 MISTAKES = "mistakes"

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from kveval.campaign.problems import Mistake
-from kveval.campaign.types import Strict, Text, VersionText
+from kveval.campaign.types import VersionText
+from kveval.host.values import Mistake, Strict, Text
 
 _PLACES = {"vllm", "guidellm", "lmcache"}
 

@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from kveval.campaign import arms, sizing
 from kveval.campaign.builds import ArmBuild, with_build
-from kveval.campaign.campaign import Campaign, ServerConfig
+from kveval.campaign.campaign_file import Campaign, ServerConfig
 from kveval.campaign.catalogue import Catalogue, Model, Scenario, name_for
 from kveval.campaign.cell_checks import (
     flags,

@@ -11,8 +11,14 @@ from pydantic import (
     model_validator,
 )
 
-from kveval.campaign.problems import Mistake
-from kveval.campaign.types import CountInt, PositiveInt, PositiveNumber, Strict, Text
+from kveval.host.values import (
+    CountInt,
+    Mistake,
+    PositiveInt,
+    PositiveNumber,
+    Strict,
+    Text,
+)
 
 Label = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")

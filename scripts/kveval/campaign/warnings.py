@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kveval.campaign.campaign import Campaign
+from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.catalogue import Catalogue
 from kveval.campaign.deployment import replicas
 from kveval.campaign.reuse import LevelReuse, reuse_of
@@ -13,7 +13,7 @@ from kveval.campaign.specification import Specification
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.host.findings import Finding, warning
 from kveval.host.hashing import content_hash
-from kveval.load.enough import MIN_RUNS, window_s
+from kveval.load.sample_sizes import MIN_RUNS, window_s
 from kveval.store.run_file import Cell
 
 WORKLOAD = "workload"
@@ -39,20 +39,20 @@ def warnings_of(
     yield from _idle_tiers(specifications, baselines, campaign.comparison.margin)
     if workload.varying_working_set:
         said = "the working set grows with the level, so levels differ in two ways"
-        yield noted(f"workload {campaign.workload}: {said}", "working_set_grows")
+        yield config_note(f"workload {campaign.workload}: {said}", "working_set_grows")
     # How many requests a level will complete is not known yet; its length is.
     window, needed = window_s(workload.seconds, workload.warmup_s), campaign.min_samples
     if window < needed:
         said = f"workload {campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"
         said += " of the recording at one a second: its system metrics will be n/a"
-        yield noted(said, "few_samples", min_samples=needed)
+        yield config_note(said, "few_samples", min_samples=needed)
     missing = {
         (cell.scenario, base.path)
         for cell, base in baselines.items()
         if base is not None and base not in baselines
     }
     for scenario, path in sorted(missing):
-        yield noted(
+        yield config_note(
             f"{scenario} is compared with {path}, which the matrix does not list",
             "baseline_unlisted",
         )
@@ -61,10 +61,10 @@ def warnings_of(
         {cell.cpu_blocks for cell in baselines if cell.cpu_blocks * BLOCK_TOKENS % step}
     ):
         said = f"cpu_blocks {blocks} are not a whole number of server blocks of {step} tokens; the rest stays unused"
-        yield noted(said, "blocks_uneven", cpu_blocks=blocks)
+        yield config_note(said, "blocks_uneven", cpu_blocks=blocks)
     if campaign.runs < MIN_RUNS:
         said = f"runs is {campaign.runs}: a verdict needs {MIN_RUNS} or more, five to show parity"
-        yield noted(said, "few_runs")
+        yield config_note(said, "few_runs")
     images = {
         cell: specification.images.get("server")
         for cell, specification in specifications.items()
@@ -82,7 +82,7 @@ def warnings_of(
     for paths in same.values():
         if len(paths) > 1:
             said = f"{' and '.join(paths)} are configured alike: a difference is noise"
-            yield noted(said, "configured_alike", cells=paths)
+            yield config_note(said, "configured_alike", cells=paths)
 
 
 def _cluster_warnings(
@@ -107,17 +107,17 @@ def _cluster_warnings(
             continue
         if images[base] != image:
             said = f"{cell.path} runs {image}, its baseline {images[base]}: their comparison is confounded"
-            yield noted(
+            yield config_note(
                 said, "other_image", cell=cell.path, images=(image, images[base])
             )
     for name in dict.fromkeys(cell.scenario for cell in images):
         servers = replicas(scenarios[name], campaign.server)
         if "index" in scenarios[name].kind.parts and servers == 1:
             said = f"{name} routes between replicas, and there is one: it cannot differ from its baseline"
-            yield noted(said, "one_replica", scenario=name)
+            yield config_note(said, "one_replica", scenario=name)
         if campaign.cluster.address not in ("router", "gateway") and servers > 1:
             said = f"{name} has {servers} replicas behind a Service, which spreads connections, not requests:"
-            yield noted(
+            yield config_note(
                 f"{said} use address: router", "connections_spread", scenario=name
             )
 
@@ -130,7 +130,7 @@ def _huge_tiers(specifications: Mapping[Cell, Specification]) -> Iterator[Findin
             sizes[cell.model, cell.cpu_blocks] = specification.budget.tier_bytes
     for (model, blocks), size in sizes.items():
         said = f"cpu_blocks {blocks} of {model} are {memory_text(size)} ({size:,} bytes) of host memory for one server"
-        yield noted(
+        yield config_note(
             f"{said}: more than servers have",
             "tier_too_large",
             cpu_blocks=blocks,
@@ -241,6 +241,6 @@ def sentence(found: Finding) -> str:
     return f"{found.what}; {found.fix}" if found.fix else found.what
 
 
-def noted(text: str, code: str, **facts: Any) -> Finding:
+def config_note(text: str, code: str, **facts: Any) -> Finding:
     """Return a note on the configuration of a campaign; see Finding."""
     return warning("configuration", text, "", code, **facts)

@@ -19,9 +19,9 @@ from pydantic import (
     model_validator,
 )
 
-from kveval.campaign.problems import Mistake
-from kveval.campaign.types import (
+from kveval.host.values import (
     CountInt,
+    Mistake,
     Number,
     PositiveInt,
     PositiveNumber,

@@ -229,16 +229,16 @@ def _curve(parts: Sequence[_Part], total: int) -> ReuseCurve:
     return ReuseCurve(sizes, np.concatenate(([0], served)), total)
 
 
-def replicas(prompts: Prompts, servers: int, by_prefix: bool) -> list[Prompts]:
+def split_by_server(prompts: Prompts, servers: int, by_prefix: bool) -> list[Prompts]:
     """Distribute requests over servers: in turn, or by prefix, all with the same beginning to the same server."""
     if servers == 1:
         return [prompts]
-    chosen = dealt(prompts, servers, by_prefix)
-    return [prompts.served_by(chosen == server) for server in range(servers)]
+    chosen = assign_to_servers(prompts, servers, by_prefix)
+    return [prompts.subset(chosen == server) for server in range(servers)]
 
 
-def dealt(prompts: Prompts, servers: int, by_prefix: bool) -> Ints:
-    """Return the number of the server that gets each request, see `replicas`."""
+def assign_to_servers(prompts: Prompts, servers: int, by_prefix: bool) -> Ints:
+    """Return the number of the server that gets each request, see `split_by_server`."""
     if not by_prefix:
         return np.arange(len(prompts.input_tokens)) % servers
     return np.unique(prompts.first_ids, return_inverse=True)[1] % servers

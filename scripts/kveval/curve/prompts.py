@@ -107,7 +107,7 @@ class Prompts:
             return np.arange(len(self.input_tokens))
         return self.hash_ids[np.minimum(self.offsets[:-1], len(self.hash_ids) - 1)]
 
-    def served_by(self, chosen: npt.NDArray[np.bool_]) -> Self:
+    def subset(self, chosen: npt.NDArray[np.bool_]) -> Self:
         """Return some of the requests, as one of several replicas gets them."""
         sizes = np.diff(self.offsets)
         return replace(

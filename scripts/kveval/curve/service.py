@@ -146,7 +146,7 @@ class Service:
         self.busy, self.delivered, self.completed = 0.0, 0.0, 0
         self.gaps: list[float] = []
 
-    def served(self) -> ServedLevel:
+    def simulate(self) -> ServedLevel:
         """Return the level as measured in the window."""
         if self.arrivals is None:
             for _ in range(self.streams or 1):

@@ -50,7 +50,7 @@ class ObservedLevel:
     itl_ms: Floats
     ttft_ms: Floats
 
-    def served(
+    def simulate(
         self,
         speed: ServerSpeed,
         tier: TierSpeed,
@@ -62,7 +62,7 @@ class ObservedLevel:
             None if self.streams is None else max(1, round(self.streams / len(each)))
         )
         settings = self.window, streams, self.device_tokens, self.batch_tokens
-        return [Service(one, speed, tier, *settings).served() for one in each]
+        return [Service(one, speed, tier, *settings).simulate() for one in each]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,10 @@ def fit_speed(levels: Sequence[ObservedLevel], context_share: float) -> FittedSp
     def misses(logs: Floats) -> Floats:
         speed = ServerSpeed(*np.exp(logs))
         found = np.concatenate(
-            [_moments(*level_figures(one.served(speed, TierSpeed()))) for one in levels]
+            [
+                _moments(*level_figures(one.simulate(speed, TierSpeed())))
+                for one in levels
+            ]
         )
         # A speed at which nothing is served at all is far from any that was measured.
         apart = np.nan_to_num(

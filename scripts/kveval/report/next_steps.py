@@ -11,7 +11,7 @@ import pandas as pd
 
 from kveval.analysis.cells import CellKey, cell_of
 from kveval.analysis.statistics import verdicts as words
-from kveval.load.enough import MIN_RUNS
+from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kveval.campaign.arms import ArmArguments, Platform
-from kveval.campaign.campaign import ServerConfig
+from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.servers.software import ServerSoftware
 from kveval.campaign.sizing import Budget

@@ -12,7 +12,7 @@ from tests.unit.analysis.test_level_tables import measurement  # noqa: F401  (a 
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.reuse import NUMBERS, TEXTS
 from kveval.analysis.verdict_tables import CHECKS, RULES, verdict_tables
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 
 TEXT = "".join(
     (REPOSITORY / "docs" / name).read_text()

@@ -38,7 +38,7 @@ from kveval.analysis.verdict_tables import (
     rules_of,
     verdict_tables,
 )
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 from kveval.store.run_file import Run
 
 GEOMETRY = {"layers": 28, "kv_heads": 8, "head_dim": 128}

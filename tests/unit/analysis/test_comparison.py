@@ -19,7 +19,7 @@ from kveval.analysis.statistics.comparison import (
 from kveval.analysis.statistics.level_selection import log_table, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs
 from kveval.analysis.verdict_tables import verdict_tables
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 
 HOUR = 3600.0
 

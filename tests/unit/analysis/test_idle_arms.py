@@ -8,7 +8,7 @@ from tests.support.synthetic import BASELINES, levels_table
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import compare_all
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 
 TTFT = "ttft_ms_p50"
 ACTIVE = "native-offload"

@@ -17,7 +17,7 @@ from kveval.analysis.statistics.limits_met import NONE_IN_EITHER, UNKNOWN, compa
 from kveval.analysis.statistics.uncertainty import allowing_for
 from kveval.analysis.statistics.verdicts import BETTER, NOT_ASSESSED, PARITY, WORSE
 from kveval.analysis.verdict_tables import verdict_tables
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 
 Share = Callable[[str, int], float]
 # The baseline meets its limits up to 8 streams, this arm up to 32.

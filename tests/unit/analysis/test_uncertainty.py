@@ -24,7 +24,7 @@ from kveval.analysis.statistics.verdicts import (
     PARITY,
     WORSE,
 )
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 from kveval.report.data.comparisons import effect_text
 
 LEVEL, TOKENS = 2, 16

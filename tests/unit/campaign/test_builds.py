@@ -28,7 +28,7 @@ from kveval.campaign.builds import (
     find_build,
     with_build,
 )
-from kveval.campaign.campaign import ServerConfig
+from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import BuildSource
 from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kveval.curve import curve as module
-from kveval.curve.curve import replicas, reuse_curve
+from kveval.curve.curve import reuse_curve, split_by_server
 from kveval.curve.distances import FIRST, Sample, reuse_distances
 from kveval.curve.prompts import Prompts
 from kveval.load.trace_file import TraceRow
@@ -132,7 +132,7 @@ def test_the_curves_are_those_of_caches_that_are_filled_block_by_block(
 def test_replicas_are_servers_of_their_own(
     prompts: Prompts, servers: int, by_prefix: bool, device: int
 ) -> None:
-    parts = replicas(prompts, servers, by_prefix)
+    parts = split_by_server(prompts, servers, by_prefix)
     assert sum(len(part.input_tokens) for part in parts) == len(prompts.input_tokens)
     curve = reuse_curve(parts, 2)
     assert round(curve.share(2 * device) * curve.prompt_tokens) == simulated(

@@ -46,7 +46,7 @@ def demanded(
 
 
 def serve(*settings, **more) -> ServedLevel:
-    return Service(*settings, **more).served()
+    return Service(*settings, **more).simulate()
 
 
 def test_a_request_by_itself_takes_the_sum_of_its_parts():
@@ -204,11 +204,11 @@ def test_a_speed_is_found_from_what_it_served(factor):
     for speed in (true, *found.draws(20)):
         with_tier = (
             levels[0]
-            .served(speed, TierSpeed(load_tokens_s=1e6), hits)[0]
+            .simulate(speed, TierSpeed(load_tokens_s=1e6), hits)[0]
             .throughput_tok_s
         )
         gains.append(
-            with_tier / levels[0].served(speed, TierSpeed())[0].throughput_tok_s
+            with_tier / levels[0].simulate(speed, TierSpeed())[0].throughput_tok_s
         )
     assert min(gains[1:]) < 1.1 * gains[0] and max(gains[1:]) > 0.9 * gains[0]
     assert np.median(gains[1:]) == pytest.approx(gains[0], rel=0.25)

@@ -17,7 +17,7 @@ from tests.unit.report import test_report as small
 
 from kveval.analysis.levels.outcomes import Outcome, columns
 from kveval.analysis.verdict_tables import verdict_tables
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 from kveval.report import report
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.figures.names import figure_names

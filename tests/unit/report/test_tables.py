@@ -21,7 +21,7 @@ from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.comparison import OPEN_LOOP
 from kveval.analysis.system.metrics import with_system_metrics
-from kveval.load.enough import MIN_RUNS
+from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label

@@ -15,7 +15,7 @@ from tests.support.synthetic_value import LIMITS, with_goodput
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.verdict_tables import verdict_tables
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.reading import figure_data

@@ -15,8 +15,8 @@ from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.specification import described, differences
 from kveval.campaign.warnings import sentence
-from kveval.curve.of_cells import block_count
-from kveval.load.enough import window_s
+from kveval.curve.cells import block_count
+from kveval.load.sample_sizes import window_s
 from kveval.store.run_file import Cell
 from kveval.workflow.planning import tier_sizes
 from kveval.workflow.planning.costs import cost, disk, shortages

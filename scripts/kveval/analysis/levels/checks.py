@@ -18,9 +18,9 @@ from kveval.analysis.levels.noise import QUANTILES, drift, uneven
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.levels.requests import Requests
-from kveval.load.enough import MIN_TOKENS, SUFFICIENT
 from kveval.load.levels import rate_req_s_at, streams_at
 from kveval.load.reports import SCHEDULED, LevelReport
+from kveval.load.sample_sizes import MIN_TOKENS, SUFFICIENT
 from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.store.run_file import IMPORTED, LevelRun, Run
 

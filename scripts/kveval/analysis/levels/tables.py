@@ -39,9 +39,9 @@ from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
-from kveval.load.enough import WARMUP_S, WARMUP_SHARE
 from kveval.load.reports import LevelReport, LoadReport
 from kveval.load.reports.reading import read_report
+from kveval.load.sample_sizes import WARMUP_S, WARMUP_SHARE
 from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, renamed
 

@@ -57,7 +57,7 @@ from kveval.analysis.statistics.pairing import (
 from kveval.analysis.statistics.run_times import pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import IDLE_FAMILY, judge, overview
-from kveval.campaign.campaign import Comparison
+from kveval.campaign.campaign_file import Comparison
 from kveval.host.hashing import content_hash
 
 METHOD = 5

@@ -31,7 +31,7 @@ from kveval.analysis.statistics.inputs import (
 )
 from kveval.analysis.statistics.pairing import Pairing
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT, Starvation, starvation
-from kveval.load.enough import MIN_RUNS, MOST_FAILED
+from kveval.load.sample_sizes import MIN_RUNS, MOST_FAILED
 from kveval.store.run_file import IMPORTED
 
 # (run, level) -> row of complete_metrics.csv

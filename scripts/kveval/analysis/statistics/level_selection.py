@@ -16,7 +16,7 @@ import pandas as pd
 from kveval.analysis.estimators.intervals import t_quantile
 from kveval.analysis.estimators.spreads import residuals
 from kveval.analysis.levels.checks import STARVED
-from kveval.load.enough import MIN_RUNS, MOST_FAILED
+from kveval.load.sample_sizes import MIN_RUNS, MOST_FAILED
 
 
 class OwnPeak(NamedTuple):

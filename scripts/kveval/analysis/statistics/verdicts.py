@@ -15,7 +15,7 @@ from kveval.analysis.statistics.estimates import plan_runs, show_interval
 from kveval.analysis.statistics.evidence import Evidence
 from kveval.analysis.statistics.evidence import columns as evidence_columns
 from kveval.analysis.statistics.inputs import tier_gain
-from kveval.load.enough import MOST_FAILED
+from kveval.load.sample_sizes import MOST_FAILED
 
 BETTER, WORSE, PARITY, INCONCLUSIVE = "better", "worse", "parity", "inconclusive"
 WORSE_IDLE, IDLE = "worse although idle", "idle, cost bounded"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kveval.campaign.arms import ArmArguments, ArmError, Platform
-from kveval.campaign.campaign import ServerConfig
+from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import Scenario, name_for
 from kveval.campaign.sizing import Budget, pinned_bytes
 from kveval.campaign.specification import CacheSizes, ServedModel

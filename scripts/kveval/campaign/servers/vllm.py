@@ -26,7 +26,7 @@ from kveval.campaign.arms import (
     lmcache_sidecars,
     store_sidecars,
 )
-from kveval.campaign.campaign import ServerConfig
+from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.servers.software import ServerSoftware
 from kveval.campaign.servers.vllm_wire import METRICS, release_in_log, startup_facts

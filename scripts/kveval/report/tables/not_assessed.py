@@ -21,7 +21,7 @@ from kveval.analysis.statistics.comparison import (
 )
 from kveval.analysis.statistics.inputs import NO_COUNTER
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT
-from kveval.load.enough import MIN_RUNS
+from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
 from kveval.report.data.comparisons import baseline_label
 from kveval.report.data.metric_titles import METRIC_TITLES

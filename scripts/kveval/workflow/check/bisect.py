@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from kveval.analysis.estimators.sequential import Design
 from kveval.campaign.builds import BuildError
-from kveval.campaign.campaign import ServerConfig
+from kveval.campaign.campaign_file import ServerConfig
 from kveval.host.files import write_text
 from kveval.host.hashing import content_hash
 from kveval.report.data.numbers import MISSING

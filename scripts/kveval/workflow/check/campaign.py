@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kveval.campaign.builds import BESIDE, ArmBuild, BuildError, find_build
-from kveval.campaign.campaign import ServerConfig
+from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import BuildSource
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash

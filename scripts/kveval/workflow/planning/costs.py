@@ -20,8 +20,8 @@ from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host.findings import counted
 from kveval.load import levels as workloads
-from kveval.load.enough import MIN_TOKENS, SUFFICIENT, window_s
 from kveval.load.guidellm import PREFIX_TOKENS_PER_S
+from kveval.load.sample_sizes import MIN_TOKENS, SUFFICIENT, window_s
 from kveval.load.workload import WorkloadSpec, workload_of
 from kveval.store.run_file import Run
 from kveval.workflow.planning.stored import StoreIndex

@@ -12,7 +12,7 @@ from kveval.campaign.config import Config
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
 from kveval.campaign.types import BLOCK_TOKENS
-from kveval.curve.of_cells import (
+from kveval.curve.cells import (
     NOTHING_POINTS,
     needed_sizes,
     order_is_assumed,
@@ -90,7 +90,7 @@ def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
     return CurvePanel(
         title=f"{curves.model}, {curves.level} {unit}",
         curve=found.tier or found.device,
-        device=found.alone,
+        device=found.device_hit_share,
         asked=[cell.cpu_blocks for cell in curves.cells if cell.cpu_blocks],
     )
 
@@ -98,7 +98,7 @@ def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
 def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
     """Yield a row for each cell."""
     for cell, found in curves.cells.items():
-        served = found.served
+        served = found.hit_share_range
         low, high = (
             (None, None) if served is None else (100 * served[0], 100 * served[1])
         )
@@ -150,7 +150,7 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
     if found.device_tokens is None:
         yield "  device alone        not known: no server of this model has reported how much its device holds"
     else:
-        yield f"  {'device alone':<28} {found.device_tokens:>10,.0f} tokens  {_percent(found.alone)}"
+        yield f"  {'device alone':<28} {found.device_tokens:>10,.0f} tokens  {_percent(found.device_hit_share)}"
     for row in curve_rows(config, curves):
         name = f"{f'{row.arm}/{row.cpu_blocks}':<28} {row.gib:6.2f} GiB"
         if not row.cpu_blocks:

@@ -12,7 +12,7 @@ from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tie
 from kveval.analysis.cell_benefits import RUNS_READ, measured_levels, tier_benefits
 from kveval.analysis.levels.tables import run_tables
 from kveval.campaign.config import Config
-from kveval.curve.of_cells import CellCurves, block_count, curves_of
+from kveval.curve.cells import CellCurves, block_count, curves_of
 from kveval.store.run_file import Cell, Run
 from kveval.workflow.planning.costs import device_tokens, reported_device
 from kveval.workflow.planning.stored import StoreIndex, facts_of

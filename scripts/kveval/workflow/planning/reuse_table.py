@@ -7,7 +7,7 @@ from kveval.campaign.reuse import LevelReuse, reuse_of
 from kveval.campaign.servers.registry import held_bytes
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
-from kveval.load.enough import window_s
+from kveval.load.sample_sizes import window_s
 from kveval.load.workload import WorkloadSpec
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import (

@@ -9,7 +9,7 @@ from kveval.campaign.config import Config
 from kveval.campaign.reuse import reuse_of
 from kveval.campaign.sizing import gib
 from kveval.campaign.types import BLOCK_TOKENS
-from kveval.curve.of_cells import NOTHING_POINTS, needed_sizes
+from kveval.curve.cells import NOTHING_POINTS, needed_sizes
 from kveval.load import levels as workloads
 from kveval.store.run_file import Cell
 from kveval.workflow.planning.curves import LevelCurves, level_curves
@@ -64,7 +64,11 @@ def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
     unit = workloads.level_unit(config.workload.specification)
     where = f"{best.level} {unit}" if len(found) == 1 else f"{len(found)} levels"
     alone = _span(
-        [100 * share for curves in found if (share := curves.widest.alone) is not None]
+        [
+            100 * share
+            for curves in found
+            if (share := curves.widest.device_hit_share) is not None
+        ]
     )
     listed = _listed([f"{_name(cell)} +{_span(adds[cell])}" for cell in ladder])
     yield f"  {best.model}, {where}: the device serves {alone} %; tiers add, in points: {listed}"

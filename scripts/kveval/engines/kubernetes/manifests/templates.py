@@ -8,10 +8,10 @@ from typing import Any
 import jinja2
 import yaml
 
-from kveval.campaign.types import Strict
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.host.errors import Failure
 from kveval.host.shipped import shipped_folder
+from kveval.host.values import Strict
 
 MANIFESTS = shipped_folder("manifests")
 

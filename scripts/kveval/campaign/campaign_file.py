@@ -1,4 +1,4 @@
-"""The model of a campaign: which cells, on which server, under which workload, how often."""
+"""The keys of a campaign's file: which cells, on which server, under which workload, how often."""
 
 import itertools
 from collections.abc import Iterator
@@ -13,24 +13,27 @@ from pydantic import (
 )
 
 from kveval.campaign.catalogue import Model, Scenario
-from kveval.campaign.problems import Mistake, refuse
+from kveval.campaign.problems import refuse
 from kveval.campaign.release import Image, ImageName
 from kveval.campaign.site import Cluster
 from kveval.campaign.types import (
     BLOCK_TOKENS,
-    CountInt,
     Environment,
     Name,
-    Number,
-    PositiveInt,
-    PositiveNumber,
-    Strict,
-    Text,
     VariableName,
     VersionText,
     on_cpu,
 )
 from kveval.campaign.workload import Workload
+from kveval.host.values import (
+    CountInt,
+    Mistake,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Strict,
+    Text,
+)
 from kveval.store.run_file import Cell
 
 UNRESOLVABLE = frozenset(

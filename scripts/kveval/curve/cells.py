@@ -14,10 +14,10 @@ from kveval.campaign.reuse import caches_of
 from kveval.campaign.specification import Specification
 from kveval.curve.curve import (
     ReuseCurve,
-    dealt,
-    replicas,
+    assign_to_servers,
     reuse_curve,
     served_by_request,
+    split_by_server,
 )
 from kveval.curve.prompts import Prompts
 from kveval.curve.service import Demanded, Floats
@@ -55,7 +55,7 @@ class CellCurves:
     usable: tuple[float, float]
 
     @property
-    def alone(self) -> float | None:
+    def device_hit_share(self) -> float | None:
         """Share that the device alone serves."""
         return (
             None
@@ -64,7 +64,7 @@ class CellCurves:
         )
 
     @property
-    def served(self) -> tuple[float, float] | None:
+    def hit_share_range(self) -> tuple[float, float] | None:
         """Smallest and largest share that device and tier serve; None if the device's size is not known."""
         if self.tier is None:
             return None
@@ -76,8 +76,8 @@ class CellCurves:
         """Percentage points that the tier adds at most; None if the device's size is not known."""
         return (
             None
-            if self.served is None or self.alone is None
-            else 100 * (self.served[1] - self.alone)
+            if self.hit_share_range is None or self.device_hit_share is None
+            else 100 * (self.hit_share_range[1] - self.device_hit_share)
         )
 
 
@@ -110,7 +110,7 @@ def curves_of_prompts(
 ) -> CellCurves:
     """Return the curves of requests as they were sent; `reported_tokens` as in `curves_of`."""
     serving = serving_of(specification, reported_tokens)
-    each = replicas(prompts, serving.servers, serving.by_prefix)
+    each = split_by_server(prompts, serving.servers, serving.by_prefix)
     return _of_cell(specification, serving, partial(reuse_curve, each, serving.block))
 
 
@@ -169,7 +169,7 @@ def _curve(load: _Load, behind: tuple[int, int] | None = None) -> ReuseCurve:
 @lru_cache(maxsize=1)
 def _each(load: _Load) -> list[Prompts]:
     prompts = prompts_of(load.workload, load.level, load.run, load.block, load.requests)
-    return replicas(prompts, load.servers, load.by_prefix)
+    return split_by_server(prompts, load.servers, load.by_prefix)
 
 
 def order_is_assumed(workload: WorkloadSpec) -> bool:
@@ -252,10 +252,10 @@ def demands(
     prompts = prompts_of(
         workload, level, run, serving.block, requests if times is None else len(times)
     )
-    server = dealt(prompts, serving.servers, serving.by_prefix)
+    server = assign_to_servers(prompts, serving.servers, serving.by_prefix)
     found: list[list[Demanded]] = [[] for _ in tier_tokens]
     for number in range(serving.servers):
-        own = prompts.served_by(server == number)
+        own = prompts.subset(server == number)
         on_device, in_tier = served_by_request(
             own, serving.block, device_tokens, tier_tokens, serving.chunk
         )

@@ -10,7 +10,7 @@ from tests.support.paths import REPOSITORY
 from kveval.campaign.config import Config
 from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
-from kveval.curve.of_cells import (
+from kveval.curve.cells import (
     curves_of,
     needed_sizes,
     prompts_of,
@@ -45,18 +45,20 @@ def test_the_default_campaigns_caches_serve_what_was_measured_of_them(laptop):
     measured = {1: (28.2, 83), 2: (21.8, 80), 3: (29.8, 76)}
     for run, (percent, requests) in measured.items():
         found = curves_of(of(laptop, "no-offload", 0), 2, run, requests=requests)
-        assert 100 * found.alone == pytest.approx(percent, abs=0.3)
-    served = curves_of(of(laptop, "native-offload", 10_000), 2, 1, requests=290).served
+        assert 100 * found.device_hit_share == pytest.approx(percent, abs=0.3)
+    served = curves_of(
+        of(laptop, "native-offload", 10_000), 2, 1, requests=290
+    ).hit_share_range
     assert served == pytest.approx((0.990, 0.990), abs=0.005)
     small = curves_of(of(laptop, "native-offload", 500), 2)
-    assert small.served == (small.alone, small.alone)
+    assert small.hit_share_range == (small.device_hit_share, small.device_hit_share)
 
 
 def test_a_cache_that_evicts_early_serves_a_range(laptop):
     found = curves_of(of(laptop, "lmcache-local", 4000), 2)
-    low, high = found.served
+    low, high = found.hit_share_range
     assert 0.2 < low < high < 0.95
-    assert curves_of(of(laptop, "native-offload", 4000), 2).served[0] > high
+    assert curves_of(of(laptop, "native-offload", 4000), 2).hit_share_range[0] > high
 
 
 def test_a_traces_requests_are_those_that_are_sent(replayed):
@@ -72,9 +74,10 @@ def test_a_traces_requests_are_those_that_are_sent(replayed):
     assert prompts.input_tokens.tolist() == [row.input_length for row in sent]
     found = curves_of(specification, 300, requests=585)
     # Measured: 3.6 % on the device, 12.7 % with the tier.
-    assert (100 * found.alone, 100 * found.served[0]) == pytest.approx(
-        (3.6, 12.7), abs=0.3
-    )
+    assert (
+        100 * found.device_hit_share,
+        100 * found.hit_share_range[0],
+    ) == pytest.approx((3.6, 12.7), abs=0.3)
     assert specification.to_json()["workload"]["trace"].keys() >= {"sha256", "tokens"}
     assert "file" not in specification.to_json()["workload"]["trace"]
     assert (
@@ -169,6 +172,9 @@ def test_a_printed_share_holds_for_another_draw_of_the_load(laptop, tmp_path):
     printed = " ".join(curve_lines(laptop, curves))
     level = laptop.workload.fixed_levels[0]
     specification = of(laptop, "no-offload", 0)
-    shares = [100 * curves_of(specification, level, run).alone for run in range(1, 9)]
+    shares = [
+        100 * curves_of(specification, level, run).device_hit_share
+        for run in range(1, 9)
+    ]
     # The error is smaller than half of the last digit, or it is printed.
     assert np.std(shares) < 0.05 or "+-" in printed or "±" in printed
