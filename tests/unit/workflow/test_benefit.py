@@ -10,8 +10,9 @@ from kveval.analysis import benefit as analysis
 from kveval.campaign.loading import load_config
 from kveval.store.run_file import Cell
 from kveval.store.store import Store
+from kveval.workflow.planning.benefits import level_benefits
 from kveval.workflow.planning.curve_files import benefit_lines
-from kveval.workflow.planning.curves import level_benefits, level_curves
+from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
 CONFIG = REPOSITORY / "config"
