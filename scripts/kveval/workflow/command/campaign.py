@@ -88,13 +88,14 @@ class GivenCampaign:
 def working_on(options: CampaignOptions) -> Iterator[GivenCampaign]:
     """Yield the campaign of these options; meanwhile its working directory is that of the process.
 
-    Raises NoCheckout, ConfigError, OptionError.
+    Raises ConfigError, OptionError.
     """
     here = Path.cwd()
     directory = here if options.directory is None else options.directory.absolute()
     checkout = Checkout.from_folder(directory)
-    if options.directory is None and here.is_relative_to(checkout.root):
-        directory = checkout.root
+    root = checkout.root
+    if options.directory is None and root is not None and here.is_relative_to(root):
+        directory = root
     given = {
         name: None if path is None else path.absolute()
         for name, path in (("file", options.file), ("site", options.site))

@@ -110,8 +110,8 @@ class Commands(TyperGroup):
             status, message = _explained(failure)
             print(message, file=sys.stderr)
             raise Ended(max(least, status)) from None
-        except Exception:  # noqa: BLE001  (Python's own status, 1, would be a verdict)
-            traceback.print_exc()
+        except Exception as error:  # noqa: BLE001  (Python's own status, 1, would be a verdict)
+            print(_unexpected(error), file=sys.stderr)
             raise Ended(max(least, NO)) from None
 
 
@@ -129,6 +129,19 @@ def _explained(failure: Failure) -> tuple[int, str]:
     if isinstance(failure, OptionError | NoCheckout):
         return MISTAKE, str(failure)
     return NO, f"FAILED: {failure}"
+
+
+def _unexpected(error: Exception) -> str:
+    """Return what to do where a package is missing, as in a bare installation; else the traceback."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        if package != NAME:
+            return (
+                f"FAILED: the package {package} is missing here, which this command needs:"
+                " pip install 'kveval[workflow]', or use .venv/bin/kveval of a checkout"
+                " that `bash scripts/setup.sh` has set up"
+            )
+    return "".join(traceback.format_exception(error)).rstrip()
 
 
 app = typer.Typer(

@@ -6,7 +6,6 @@ import csv
 import os
 
 from kveval.host import hardware
-from kveval.workflow.campaign_plan import WorkflowPlan
 from kveval.workflow.command.campaign import IMPORT_INDEX, STORE, GivenCampaign
 from kveval.workflow.command.output import Output
 from kveval.workflow.planning.curve_files import write_curve_files
@@ -42,6 +41,8 @@ def _plan(given: GivenCampaign, index: StoreIndex, machine: str | None) -> Plan:
 
 
 def _read_elsewhere(given: GivenCampaign) -> str:
+    from kveval.workflow.campaign_plan import WorkflowPlan  # noqa: PLC0415  (imports snakemake)
+
     plan = WorkflowPlan.of(
         given.source, given.checkout.catalogues, IMPORT_INDEX, jobs_share_folder=True
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from kveval.workflow.command.cell_document import SEVERITIES, Document, cell_document
 from kveval.workflow.command.cell_lookup import find_cell, working_folder
+from kveval.workflow.command.output import print_document
 
 _UNKNOWN = "-"
 _ACTIVE = {True: "active", False: "not active", None: _UNKNOWN}
@@ -27,7 +27,7 @@ def show_cell(name: str, directory: Path | None, *, as_json: bool) -> None:
     working = working_folder(Path.cwd()) if directory is None else directory
     document = cell_document(find_cell(name, working))
     if as_json:
-        print(json.dumps({"schema": 1, **document}, indent=2, allow_nan=False))
+        print_document(document)
         return
     width = shutil.get_terminal_size((120, 24)).columns
     console = Console(width=width, highlight=False, markup=False, emoji=False)
