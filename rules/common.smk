@@ -13,12 +13,7 @@ from kveval.campaign.problems import ConfigError
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
 from kveval.report.files import APPENDICES
 from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
-from kveval.workflow.campaign_source import BISECTING, CHECKING, PRUNING, SITE
-from kveval.workflow.campaign_source import (
-    campaign_source,
-    complete_values,
-    history_folders,
-)
+from kveval.workflow.campaign_source import campaign_source, complete_values
 from kveval.workflow.console import (
     after_failures,
     after_stop,
@@ -29,6 +24,7 @@ from kveval.workflow.console import (
 from kveval.workflow.console import print_last, when_nothing_was_to_do
 from kveval.workflow.code_digest import code_behind
 from kveval.workflow.directives import WhenPrinted, captioned, captions_of, growing
+from kveval.workflow.former_targets import FORMER_TARGETS, end_with_command
 from kveval.workflow.invocation import (
     Asked,
     Invocation,
@@ -143,7 +139,7 @@ onstart:
 
 
 onsuccess:
-    print_last(after_success(PLAN, Asked.of(workflow), since=BEGAN))
+    print_last(after_success(PLAN, Asked.of(workflow)))
 
 
 onerror:

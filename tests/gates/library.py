@@ -3,13 +3,15 @@
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from kveval.campaign.loading import load_config
 from kveval.engines.kubernetes.manifests.rendering import preview_text
+from kveval.host import hardware
 from kveval.load.guidellm import LoadTarget, command, levels_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -17,6 +19,39 @@ CATALOGUES = REPOSITORY / "config"
 _KIND = re.compile(r"^kind: (\S+)", re.MULTILINE)
 _NAME = re.compile(r"^metadata:\n(?:  .*\n)*?  name: (\S+)", re.MULTILINE)
 _APART = ("argv", "env", "companions", "cell")
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell with the id and the definition of its measurement, the counters that prove it active, its runs."""
+
+    model: str
+    scenario: str
+    cpu_blocks: int
+    measurement: str
+    specification: dict[str, Any]
+    required: tuple[dict[str, Any], ...]
+    runs: tuple[int, ...]
+
+
+def planned_cells(campaign: Path, catalogues: Path) -> Iterator[PlannedCell]:
+    """Yield the cells of a campaign file in its order."""
+    config = load_config(campaign, catalogues)
+    for cell in config.cells:
+        yield PlannedCell(
+            cell.model,
+            cell.scenario,
+            cell.cpu_blocks,
+            config.measurement_id(cell),
+            dict(config.specification(cell).to_json()),
+            tuple(dict(entry) for entry in config.required_counters(cell)),
+            tuple(config.runs_of(cell)),
+        )
+
+
+def host_fingerprint() -> str:
+    """Return the fingerprint under which this host adopts stored runs."""
+    return str(hardware.probe()["fingerprint"])
 
 
 def measurements(

@@ -201,6 +201,10 @@ def _specification(run: Run, level: int) -> Specification | None:
         found = Specification.from_json(run.specification)
     except SpecificationError:
         return None
+    trace = found.workload.trace
+    # A run says which trace was replayed by its content, not where the file is.
+    if trace is not None and not trace.file:
+        return None
     searched = found.workload.searched is not None or found.workload.profile == "sweep"
     return None if searched or level not in found.workload.given_levels else found
 

@@ -11,16 +11,8 @@ import yaml
 from snakemake.utils import update_config
 
 from kveval.campaign.inheritance import ADDED, EXTENDS, campaign_values, with_site
+from kveval.workflow.former_targets import CONFIG_KEYS
 
-PRUNING = ("prune", "prune_days", "prune_also")
-"""Keys of --config for `snakemake prune`; not part of a campaign."""
-HISTORY = "history"
-"""Key of the folder, or folders, of `snakemake history`; results are added to the first."""
-CHECKING = ("base", "candidate", "check_arms", "check_blocks")
-"""Keys of --config for `snakemake check`: the builds, the arms, the most blocks."""
-BISECTING = ("good", "bad", "builds", "build_command", "check_arms", "check_blocks")
-"""Keys of --config for `snakemake bisect_builds`: the builds, the command that builds a commit, arms, most blocks."""
-_ASKED = (*PRUNING, *CHECKING, *BISECTING, "cell", HISTORY, "history_of")
 SITE = "site"
 """Key of --config site=FILE: a file with the `cluster` settings of a site."""
 _KINDS = {"matrix", "import", "compare", EXTENDS}
@@ -38,7 +30,7 @@ def campaign_source(
     """
     site = given.get(SITE)
     found = _campaign(
-        {key: value for key, value in given.items() if key not in (*_ASKED, SITE)},
+        {key: value for key, value in given.items() if key not in (*CONFIG_KEYS, SITE)},
         files,
         default,
     )
@@ -61,14 +53,6 @@ def _campaign(
         files = [default]
     over = {key: value for key, value in asked.items() if key not in (EXTENDS, ADDED)}
     return _merged([*(campaign_values(file) for file in files), over])
-
-
-def history_folders(
-    given: Mapping[str, Any], default: str = "results/history"
-) -> list[str]:
-    """Return the folders of the history from Snakemake's `config`."""
-    folders = given.get(HISTORY) or default
-    return [folders] if isinstance(folders, str) else list(folders)
 
 
 def complete_values(source: Path | Mapping[str, Any]) -> dict[str, Any]:

@@ -159,3 +159,12 @@ def test_times_to_the_first_token_are_those_in_the_window() -> None:
         COUNT,
     )
     assert 80 < len(seen.ttft_ms) < COUNT and 80 < len(seen.itl_ms) < COUNT
+
+
+def test_a_replayed_trace_is_left_out_as_runs_do_not_say_where_its_file_is() -> None:
+    campaign, runs = "campaigns/laptop-trace.yaml", []
+    for cell in (BASE, TIERED):
+        specification = of(cell[1], cell[2], campaign).to_json()
+        specification["workload"]["levels"] = [LEVEL]
+        runs.append(replace(a_run(cell), specification=specification))
+    assert predicted(runs) == []

@@ -19,6 +19,7 @@ from kveval.campaign.builds import BuildError
 from kveval.host.errors import Failure
 from kveval.host.processes import Terminated
 from kveval.workflow.check.campaign import CheckError
+from kveval.workflow.check.check import CheckRequest
 from kveval.workflow.check.judging import Verdict
 from kveval.workflow.check.measuring import Stopped
 from kveval.workflow.command import builds, checkout, engine
@@ -140,12 +141,12 @@ def test_results_may_be_of_another_folder(folder: Path, tmp_path: Path) -> None:
 def test_outside_of_a_checkout_it_is_the_librarys_own_or_named_where_it_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Checkout.from_folder(tmp_path).root == REPOSITORY
+    assert Checkout.from_folders(tmp_path).root == REPOSITORY
     monkeypatch.setattr(checkout, "_MARKS", ("Snakefile.of.nobody",))
     monkeypatch.chdir(tmp_path)
-    assert Checkout.from_folder(tmp_path).catalogues == REPOSITORY / "config"
+    assert Checkout.from_folders(tmp_path).catalogues == REPOSITORY / "config"
     with pytest.raises(NoCheckout, match="--directory"):
-        _ = Checkout.from_folder(tmp_path).benchmark_script
+        _ = Checkout.from_folders(tmp_path).benchmark_script
     assert kveval("plan").exit_code == 0
     done = kveval("doctor")
     assert (done.exit_code, done.stdout) == (2, "")
@@ -255,6 +256,27 @@ def test_a_history_without_results_says_what_makes_them(folder: Path) -> None:
     assert done.exit_code == 0
     assert "`snakemake --cores 4 report` makes it" in done.stdout
     assert (folder / "kept").is_dir()
+
+
+def test_builds_are_named_from_where_the_user_stands(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vllm").mkdir()
+    monkeypatch.chdir(tmp_path / "vllm")
+    requests: list[CheckRequest] = []
+
+    def run(values: object, request: CheckRequest, *more: object) -> None:
+        requests.append(request)
+        raise CheckError("seen")
+
+    monkeypatch.setattr(builds, "run_check", run)
+    there = ("--directory", str(folder))
+    kveval("check", *there, "--candidate", ".", "--base", "../vllm@main")
+    kveval("check", *there, "--candidate", "a.whl", "--base", "vllm==0.31.0")
+    assert [(one.candidate, one.base) for one in requests] == [
+        ("../vllm", "../vllm@main"),
+        ("../vllm/a.whl", "vllm==0.31.0"),
+    ]
 
 
 # --- verdicts for scripts

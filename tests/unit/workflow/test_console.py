@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,7 @@ from kveval.workflow.console import (
 )
 from kveval.workflow.invocation import Asked
 
-NOTHING = Asked((), (), (), ())
+NOTHING = Asked((), (), ())
 
 
 @pytest.fixture
@@ -38,14 +37,11 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkflowPlan:
     )
 
 
-def job(
-    rule: str, output: str = "", log: str = "", **wildcards: str
-) -> SimpleNamespace:
-    outputs, logs = [output] if output else [], [log] if log else []
+def job(rule: str, output: str = "", **wildcards: str) -> SimpleNamespace:
+    outputs = [output] if output else []
     return SimpleNamespace(
         rule=SimpleNamespace(name=rule),
         output=outputs,
-        log=logs,
         wildcards=SimpleNamespace(**wildcards),
     )
 
@@ -92,7 +88,7 @@ def test_what_was_asked_for_is_read_off_the_jobs() -> None:
     asked = Asked.of(
         workflow(
             Graph(
-                [*jobs, job("plan", log="plan.log")],
+                jobs,
                 (job("write_report", so_far=""),),
                 ("x",),
             )
@@ -100,7 +96,6 @@ def test_what_was_asked_for_is_read_off_the_jobs() -> None:
     )
     assert asked == Asked(
         (Path("run-1/measurement.json"), Path("pilot/measurement.json")),
-        (Path("plan.log"),),
         ("",),
         (Path("x"),),
     )
@@ -108,13 +103,13 @@ def test_what_was_asked_for_is_read_off_the_jobs() -> None:
 
 def test_nothing_to_be_done_is_told_from_all_else() -> None:
     there = Graph([], (job("write_report", so_far=""),))
-    assert Asked.idle(workflow(there)) == Asked((), (), ("",), ())
+    assert Asked.idle(workflow(there)) == Asked((), ("",), ())
     for other in (
         workflow(there, dryrun=True),
         workflow(there, executor_plugin=None),
         workflow(there, is_main_process=False),
         workflow(None),
-        workflow(Graph([job("plan", log="plan.log")])),
+        workflow(Graph([job("extract_peak", "x")])),
     ):
         assert Asked.idle(other) is None
 
@@ -125,7 +120,7 @@ def test_what_the_campaign_cannot_show_is_said_where_something_is_measured(
     said: list[str] = []
     before(plan, NOTHING, said.append)
     assert said == []
-    before(plan, Asked((Path(plan.pointers[0]),), (), (), ()), said.append)
+    before(plan, Asked((Path(plan.pointers[0]),), (), ()), said.append)
     (warning,) = said
     assert warning.startswith(
         "this campaign cannot show a difference between native-offload and no-offload"
@@ -135,42 +130,24 @@ def test_what_the_campaign_cannot_show_is_said_where_something_is_measured(
     ]
 
 
-def test_of_plan_doctor_and_the_like_their_log_is_the_last_word(
-    plan: WorkflowPlan,
-) -> None:
-    began = time.time()
-    log = Path("doctor.log")
-    asked = Asked((), (log,), (), ())
-    assert list(after_success(plan, asked, began - 1)) == []
-    log.write_text("ok  device  the CPU\n\n0 errors\n")
-    assert list(after_success(plan, asked, began - 1)) == [
-        "ok  device  the CPU\n\n0 errors"
-    ]
-    assert list(after_failures(plan, asked, [], began - 1, pytest.fail)) == [
-        "ok  device  the CPU\n\n0 errors"
-    ]
-    # An earlier one's: this job said nothing.
-    assert list(after_success(plan, asked, time.time() + 60)) == []
-
-
 def test_a_report_is_named_and_what_was_asked_for_by_path(plan: WorkflowPlan) -> None:
     report, peak = Path("results/REPORT.md"), Path("results/a/peak.csv")
-    asked = Asked((), (), ("",), ())
-    assert list(after_success(plan, asked, 0.0)) == []
+    asked = Asked((), ("",), ())
+    assert list(after_success(plan, asked)) == []
     for path in (report, peak):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert list(after_success(plan, asked, 0.0)) == [f"Report: {report}"]
-    assert list(
-        after_success(plan, Asked((), (), (), (peak, Path("gone.csv"))), 0.0)
-    ) == [str(peak)]
+    assert list(after_success(plan, asked)) == [f"Report: {report}"]
+    assert list(after_success(plan, Asked((), (), (peak, Path("gone.csv"))))) == [
+        str(peak)
+    ]
 
 
 @pytest.mark.parametrize(
     ("target", "said"),
     [
         ("reprot", "There is no target reprot: did you mean report?"),
-        ("zzz", "There is no target zzz: known: plan, report"),
+        ("zzz", "There is no target zzz: known: peaks, report"),
         (
             "results/Qwen3-8/no-offload/0/peak.csv",
             "there is no model Qwen3-8; did you mean Qwen3-8B",
@@ -194,7 +171,7 @@ def test_a_target_that_nothing_makes_is_named_with_what_is_nearest(
         "results/{model}/{scenario}/{cpu_blocks}/peak.csv",
         "results/{so_far}analysis/comparison.csv",
     ]
-    assert said in no_target(target, plan, ["report", "plan"], files)
+    assert said in no_target(target, plan, ["report", "peaks"], files)
 
 
 def test_a_job_that_was_stopped_is_listed_apart_from_those_that_failed(
@@ -230,7 +207,7 @@ def test_after_a_stop_the_measurements_that_are_kept_are_counted(
     done = Path(plan.pointers[0])
     done.parent.mkdir(parents=True, exist_ok=True)
     done.touch()
-    asked = Asked(tuple(map(Path, plan.pointers[:3])), (), (), ())
+    asked = Asked(tuple(map(Path, plan.pointers[:3])), (), ())
     said = list(
         after_stop(plan, asked, [], 0.0, "Stopped (SIGINT): all is gone.", pytest.fail)
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from kveval.campaign.builds import BuildError
 from kveval.workflow.check.bisect import BisectRequest, run_bisect
-from kveval.workflow.check.campaign import CANDIDATE
+from kveval.workflow.check.campaign import CANDIDATE, INSTALLED
 from kveval.workflow.check.check import (
     CheckRequest,
     check_document,
@@ -42,6 +45,11 @@ _NOT_BUILT = ("no_wheel_there", "no_environment_there", "no_answer", "no_server"
 def check_build(given: GivenCampaign, request: CheckRequest, *, as_json: bool) -> None:
     """Measure until it is clear whether the candidate is slower; ends with the status of the verdict."""
     log = given.logs / "check.log"
+    request = replace(
+        request,
+        candidate=_located(request.candidate, given.start),
+        base=_located(request.base, given.start),
+    )
     with Output.to(log, as_json=as_json) as output, output.ended_by_signals():
         try:
             result, folder = run_check(
@@ -66,6 +74,13 @@ def bisect_builds(
 ) -> None:
     """Measure builds until the first slower one is found; ends with NO if the bad one is not slower."""
     log = given.logs / "bisect_builds.log"
+    builds = replace(
+        request.builds,
+        good=_located(request.builds.good, given.start),
+        bad=_located(request.builds.bad, given.start),
+        listed=[_located(build, given.start) for build in request.builds.listed],
+    )
+    request = replace(request, builds=builds)
     with Output.to(log, as_json=as_json) as output, output.ended_by_signals():
         found = run_bisect(
             given.values, request, _places(given), given.words, output.progress
@@ -73,6 +88,16 @@ def bisect_builds(
         output.line(f"{found.text}\nWritten to {found.file}")
         output.document({"verdict": found.verdict, "file": str(found.file)})
     raise Ended(_BISECTED[found.verdict])
+
+
+def _located(build: str, start: Path) -> str:
+    """Return a build as named from the working directory; `start`: the folder that its path is relative to."""
+    if build in ("", INSTALLED) or "==" in build or start == Path.cwd():
+        return build
+    path, at, commit = build.rpartition("@")
+    if not at or (start / build).exists():
+        path, at, commit = build, "", ""
+    return f"{os.path.relpath(start / Path(path).expanduser())}{at}{commit}"
 
 
 def _places(given: GivenCampaign) -> Places:

@@ -32,7 +32,7 @@ class CampaignOptions:
     """The campaign as the options of a command name it.
 
     `file`: None for the default campaign; `site`: file of a cluster's settings; `changes`: KEY=VALUE that override the
-    campaign's; `directory`: the working directory, None for the checkout, or the present one outside of it.
+    campaign's; `directory`: the working directory, None for the checkout.
     """
 
     file: Path | None = None
@@ -45,10 +45,12 @@ class CampaignOptions:
 class GivenCampaign:
     """A campaign with the checkout it is read with; paths are relative to the working directory.
 
-    `file`, `site` and `changes` as given; `source`: its file, or its values if they are not those of a file.
+    `start`: the folder in which the command was called; `file`, `site` and `changes` as given; `source`: its file, or
+    its values if they are not those of a file.
     """
 
     checkout: Checkout
+    start: Path
     file: Path | None
     site: Path | None
     changes: Sequence[str]
@@ -91,11 +93,11 @@ def working_on(options: CampaignOptions) -> Iterator[GivenCampaign]:
     Raises ConfigError, OptionError.
     """
     here = Path.cwd()
-    directory = here if options.directory is None else options.directory.absolute()
-    checkout = Checkout.from_folder(directory)
-    root = checkout.root
-    if options.directory is None and root is not None and here.is_relative_to(root):
-        directory = root
+    folders = [here]
+    if options.directory is not None:
+        folders.insert(0, options.directory.absolute())
+    checkout = Checkout.from_folders(*folders)
+    directory = folders[0] if options.directory else checkout.root or here
     given = {
         name: None if path is None else path.absolute()
         for name, path in (("file", options.file), ("site", options.site))
@@ -105,18 +107,21 @@ def working_on(options: CampaignOptions) -> Iterator[GivenCampaign]:
             None if path is None else Path(os.path.relpath(path))
             for path in given.values()
         )
-        yield _read(checkout.relative(), file, site, options.changes)
+        source = _source(checkout.relative(), file, site, options.changes)
+        yield GivenCampaign(
+            checkout.relative(), here, file, site, options.changes, source
+        )
 
 
-def _read(
+def _source(
     checkout: Checkout, file: Path | None, site: Path | None, changes: Sequence[str]
-) -> GivenCampaign:
+) -> Path | dict[str, Any]:
     source: Path | dict[str, Any] = checkout.default_campaign if file is None else file
     if changes or site is not None:
         source = merged(complete_values(source), changed_values(changes))
     if site is not None:
         source = with_site(source, site)
-    return GivenCampaign(checkout, file, site, changes, source)
+    return source
 
 
 def complete_values(source: Path | dict[str, Any]) -> dict[str, Any]:

@@ -26,12 +26,13 @@ class Checkout:
     root: Path | None
 
     @classmethod
-    def from_folder(cls, folder: Path) -> Checkout:
-        """Find the checkout that `folder` is in, else the one that this library is part of, if it is."""
-        own = Path(__file__).resolve().parents[4]
-        for root in (folder, *folder.parents, own):
-            if all((root / mark).is_file() for mark in _MARKS):
-                return cls(root)
+    def from_folders(cls, *folders: Path) -> Checkout:
+        """Find the checkout that one of the folders is in, else the one that this library is part of, if it is."""
+        own = Path(__file__).resolve()
+        for folder in (*folders, own):
+            for root in (folder, *folder.parents):
+                if all((root / mark).is_file() for mark in _MARKS):
+                    return cls(root)
         return cls(None)
 
     def relative(self) -> Checkout:

