@@ -91,14 +91,6 @@ class StoredCell:
     unreadable: tuple[str, ...] = ()
 
 
-def working_folder(start: Path) -> Path:
-    """Return the nearest folder, from `start` upwards, that has results; `start` if none has."""
-    for folder in (start, *start.parents):
-        if (folder / RESULTS).is_dir():
-            return folder
-    return start
-
-
 def find_cell(name: str, working: Path) -> StoredCell:
     """Return the cell that `name` means, for a working folder with results.
 

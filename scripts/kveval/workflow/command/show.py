@@ -12,7 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 
 from kveval.workflow.command.cell_document import SEVERITIES, Document, cell_document
-from kveval.workflow.command.cell_lookup import find_cell, working_folder
+from kveval.workflow.command.cell_lookup import RESULTS, find_cell
+from kveval.workflow.command.checkout import Checkout
 from kveval.workflow.command.output import print_document
 
 _UNKNOWN = "-"
@@ -22,9 +23,10 @@ _ACTIVE = {True: "active", False: "not active", None: _UNKNOWN}
 def show_cell(name: str, directory: Path | None, *, as_json: bool) -> None:
     """Print what is stored of a cell. Raises UnknownCell.
 
-    `directory`: the folder that has results; by default the nearest one, from the present one upwards.
+    `directory`: the folder that has results; by default the nearest one, from the present one upwards, else the
+    checkout that kveval lies in.
     """
-    working = working_folder(Path.cwd()) if directory is None else directory
+    working = _nearest_with_results() if directory is None else directory.absolute()
     document = cell_document(find_cell(name, working))
     if as_json:
         print_document(document)
@@ -33,6 +35,14 @@ def show_cell(name: str, directory: Path | None, *, as_json: bool) -> None:
     console = Console(width=width, highlight=False, markup=False, emoji=False)
     for part in (_head, _runs, _levels, _activity, _checks, _next):
         part(document, console)
+
+
+def _nearest_with_results() -> Path:
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / RESULTS).is_dir():
+            return folder
+    return Checkout.from_folders(here).root or here
 
 
 def _head(document: Document, console: Console) -> None:
