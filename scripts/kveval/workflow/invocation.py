@@ -81,8 +81,10 @@ def limit_of(workflow: Any, resource: str, default: int) -> int:
 
 
 def _limit(workflow: Any, resource: str) -> int | None:
-    given = workflow.global_resources.get(resource)
-    return None if given is None else int(getattr(given, "value", given))
+    if resource not in workflow.global_resources:
+        return None
+    given = workflow.global_resources[resource]
+    return int(getattr(given, "value", given))
 
 
 @dataclass(frozen=True)
