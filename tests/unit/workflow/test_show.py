@@ -187,6 +187,26 @@ def test_tables_of_the_runs_so_far_are_shown(campaign: Path) -> None:
     assert "so far" in show(CELL).stdout
 
 
+def test_a_table_that_could_not_be_made_has_its_reason(campaign: Path) -> None:
+    for name in ("levels.csv", "peak.csv"):
+        table = RESULTS / "so-far" / CELL / name
+        table.parent.mkdir(parents=True, exist_ok=True)
+        table.write_text("FAILED: no level was measured\n")
+    shown = document(CELL)
+    assert shown["not_computed"] == "no level was measured"
+    assert shown["peak"] is None
+    assert [level["level"] for level in shown["levels"]] == [8, 32]
+    assert "no level was measured" in show(CELL).stdout
+
+
+def test_levels_of_an_open_loop_are_rates(campaign: Path) -> None:
+    levels = levels_of_cell().assign(streams_asked=float("nan"))
+    write_tables(RESULTS / CELL, levels.assign(rate_req_s=levels["level"] / 4))
+    text = show(CELL).stdout
+    assert "req/s" in text
+    assert [level["rate_req_s"] for level in document(CELL)["levels"]] == [0.25, 2, 8]
+
+
 def test_checks_come_from_the_levels_and_from_the_campaigns_tables(
     campaign: Path,
 ) -> None:

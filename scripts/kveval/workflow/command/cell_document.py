@@ -22,6 +22,7 @@ from kveval.workflow.command.cell_lookup import (
     StoredCell,
     StoredRun,
 )
+from kveval.workflow.lacking import reason_in
 
 Row = Mapping[str, str]
 Document = dict[str, Any]
@@ -42,8 +43,8 @@ _PEAK_NUMBERS = ("throughput_tok_s", "throughput_low_tok_s", "throughput_high_to
 
 def cell_document(stored: StoredCell) -> Document:
     """Describe a cell; paths as in `stored`, times as in run.json, None for what is not known."""
-    levels = [] if stored.source is None else _rows(stored.source.tables / LEVELS)
-    peaks = [] if stored.source is None else _rows(stored.source.tables / PEAK)
+    levels, reason = _cell_table(stored.source, LEVELS)
+    peaks, _ = _cell_table(stored.source, PEAK)
     document: Document = {
         "cell": _cell(stored),
         "measurements": sorted({run.run.measurement for run in stored.runs}),
@@ -54,12 +55,21 @@ def cell_document(stored: StoredCell) -> Document:
         "runs": [_run(run) for run in stored.runs],
         "unreadable": list(stored.unreadable),
         "levels": _levels(levels) if levels else _levels_of_runs(stored.runs),
-        "peak": _peak(peaks[0]) if peaks and peaks[0].get("level") else None,
+        "not_computed": reason,
+        "peak": _peak(peaks[0]) if peaks else None,
         "activity": [proof for run in stored.runs for proof in _activity(run)],
         "checks": _checks(levels, stored.source),
     }
     document["next"] = list(_next_steps(document, stored.source))
     return document
+
+
+def _cell_table(source: CellFolder | None, name: str) -> tuple[list[Row], str | None]:
+    """Return the rows of a cell's table; none where it was not made, with the reason if its file has that instead."""
+    if source is None or not (source.tables / name).exists():
+        return [], None
+    reason = reason_in(source.tables / name)
+    return ([] if reason else _rows(source.tables / name)), reason
 
 
 def _rows(path: Path) -> list[Row]:
@@ -232,6 +242,8 @@ def _next_steps(document: Document, source: CellFolder | None) -> Iterator[Docum
         return
     if document["peak"] is None:
         why = "throughput and latencies are not computed yet"
+        if document["not_computed"]:
+            why = "computes throughput and latencies again, where the cause is removed"
         yield _step(why, f"snakemake --cores 4 report_so_far{configfile}")
         return
     if all(level["activity"] == ["none"] for level in document["levels"]):

@@ -104,6 +104,8 @@ def _levels(document: Document, console: Console) -> None:
     peak = document["peak"]
     if not any("throughput_tok_s" in level for level in document["levels"]):
         _print_table("Levels measured", _bare_levels(document["levels"]), console)
+        if document["not_computed"]:
+            console.print(Padding(document["not_computed"], (0, 2), expand=False))
         return
     unit = _unit(document["levels"])
     table = _table(
@@ -114,7 +116,7 @@ def _levels(document: Document, console: Console) -> None:
     )
     for level in document["levels"]:
         table.add_row(
-            _figure(level["rate_req_s"] if unit == "req/s" else level["level"]),
+            _figure(level["level"] if unit != "req/s" else level["rate_req_s"]),
             str(level["runs"]),
             _figure(level["throughput_tok_s"]),
             _figure(level["ttft_ms_p50"]),
@@ -132,9 +134,9 @@ def _levels(document: Document, console: Console) -> None:
 
 def _unit(levels: Sequence[Document]) -> str:
     """Return what the levels are: streams in a closed loop, requests per second in an open one."""
-    if all(level["streams"] == level["level"] for level in levels):
+    if any(level["streams"] == level["level"] for level in levels):
         return "streams"
-    if all(level["rate_req_s"] is not None for level in levels):
+    if any(level["rate_req_s"] is not None for level in levels):
         return "req/s"
     return "level"
 
