@@ -44,7 +44,8 @@ def simulate(seed: int, steps: Sequence[int] = STEPS) -> Outcome:
         level[place:] += step * np.log1p(STEP)
     points = change_points(level + random.normal(0, SD, COMMITS), seed)
     near = [
-        [point for point in points if abs(point.at - place) <= NEAR] for place in places
+        [point for point in points if abs(point.index - place) <= NEAR]
+        for place in places
     ]
     found = sum(map(bool, near))
     held = sum(

@@ -19,9 +19,9 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from kveval.analysis.estimators.sequential import Design
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.loading import load_config
-from kveval.store.run_file import Cell
 from kveval.workflow.check.bisect import BLOCKS, Side, search, step_design
 from kveval.workflow.check.judging import (
     FIRST_LOOK,
@@ -47,7 +47,7 @@ def main(
         next(cell for cell in config.cells if cell.scenario == name)
         for name in (base, candidate)
     )
-    level = config.workload.fixed_levels[0]
+    level = config.workload.given_levels[0]
     claims = [
         BuildClaim(base, name, ((first, second, level),), True) for name in _QUANTITIES
     ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.estimators.planning import parity_power
+from kveval.analysis.estimators.power import parity_power
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics.campaign import Comparisons, compare_all
 from kveval.campaign.campaign_file import Comparison

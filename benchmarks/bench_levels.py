@@ -16,8 +16,8 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 
 from tests.support.simulated_levels import LATENCIES, ClosedLoop  # noqa: E402
 
-from kveval.analysis.levels.noise import drift, uneven  # noqa: E402
-from kveval.analysis.levels.records import measured  # noqa: E402
+from kveval.analysis.levels.noise import is_unsteady, rate_drift  # noqa: E402
+from kveval.analysis.levels.records import window_columns  # noqa: E402
 
 
 def tails(
@@ -27,7 +27,7 @@ def tails(
     generator = np.random.default_rng(seed)
     truth = loop.true_quantile(0.99)
     rows = [
-        measured(requests, *window)
+        window_columns(requests, *window)
         for requests, window in (loop.window(generator) for _ in range(count))
     ]
     found, low, high = (
@@ -54,7 +54,7 @@ def unsteady(loop: ClosedLoop, count: int, seed: int = 1) -> float:
     return float(
         np.mean(
             [
-                uneven(*drift(requests, *window, loop.streams))
+                is_unsteady(*rate_drift(requests, *window, loop.streams))
                 for requests, window in windows
             ]
         )

@@ -27,10 +27,10 @@ from kveval.analysis.estimators.intervals import (
     welch,
 )
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.estimators.survival import Observed, quantiles
+from kveval.analysis.estimators.survival import ObservedTimes, quantiles
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.level_selection import cross_fit
-from kveval.analysis.statistics.uncertainty import allowing_for
+from kveval.analysis.statistics.uncertainty import widen_by_noise
 from kveval.campaign.campaign_file import Comparison
 
 MARGIN = 0.05
@@ -75,9 +75,9 @@ def floor_coverage(
             0, spread, (runs, cells)
         )
         for contrast in contrasts(logs):
-            low, high = allowing_for(contrast, rows, rows, "throughput_tok_s").interval(
-                0.95
-            )
+            low, high = widen_by_noise(
+                contrast, rows, rows, "throughput_tok_s"
+            ).interval(0.95)
             held += low <= 0 <= high
     return held / count / (cells - 1)
 
@@ -99,7 +99,7 @@ def starved_verdicts(
         logs = generator.normal(
             [0.0, 0.0 if saturated else np.log1p(-shortfall)], 0.02, (3, 2)
         )
-        contrast = allowing_for(contrasts(logs)[0], full, short, "throughput_tok_s")
+        contrast = widen_by_noise(contrasts(logs)[0], full, short, "throughput_tok_s")
         found += contrast.p_difference() < 0.05, contrast.p_equivalence(MARGIN) < 0.05
     return float(found[0]) / count, float(found[1]) / count
 
@@ -281,9 +281,9 @@ def latency_bias(window: float, count: int) -> tuple[float, float]:
         done = finish[seen] < end
         leave = np.where(done, finish[seen] - begin[seen], end - begin[seen])
         estimated.append(
-            quantiles(Observed(np.maximum(start - begin[seen], 0), leave, done), [0.9])[
-                0
-            ]
+            quantiles(
+                ObservedTimes(np.maximum(start - begin[seen], 0), leave, done), [0.9]
+            )[0]
         )
         inside = (begin >= start) & (finish < end)
         whole.append(float(np.quantile((finish - begin)[inside], 0.9)))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from kveval.analysis.peaks import collect
+from kveval.analysis.peaks import collect_tables
 from kveval.store.run_file import collect_runs
 from kveval.workflow.lacking import with_tables
 
@@ -14,7 +14,7 @@ if __name__ == "__main__":
         with_tables(map(Path, files), cells)
         for files in (given.levels, cells, given.measurements)
     )
-    tables = collect(
+    tables = collect_tables(
         levels, peaks, yaml.safe_load(Path(snakemake.params.metrics).read_text())
     )
     for name, path in snakemake.output.items():

@@ -12,7 +12,7 @@ if __name__ == "__main__":
         for path in (snakemake.input.complete, snakemake.input.peaks)
     )
     declared = snakemake.params.comparison
-    planned = {
+    requested_runs = {
         (model, scenario, blocks): runs
         for model, scenario, blocks, runs in declared["runs"]
     }
@@ -21,7 +21,7 @@ if __name__ == "__main__":
         peaks,
         declared["baselines"],
         Comparison(**declared["settings"]),
-        planned,
+        requested_runs,
     )
     for name, path in snakemake.output.items():
         tables[name].to_csv(path, index=False)

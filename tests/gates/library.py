@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from kveval.campaign.loading import load_config
+from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes.manifests.rendering import preview_text
 from kveval.host import hardware
 from kveval.load.guidellm import LoadTarget, command, levels_of
+from kveval.store.run_file import read_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CATALOGUES = REPOSITORY / "config"
@@ -59,7 +61,7 @@ def measurements(
 ) -> dict[str, Any]:
     """Return what a campaign measures, by cell; `paths`: cells to look at, in place of those of its matrix."""
     config = load_config(source, CATALOGUES)
-    cells = [config.cell(*path.split("/")) for path in paths or []] or config.cells
+    cells = [config.cell(path) for path in paths or []] or config.cells
     found: dict[str, Any] = {cell.path: _of_cell(config, cell) for cell in cells}
     if cells:
         found["load"] = _load(config.specification(cells[0]).workload)
@@ -70,6 +72,15 @@ def measurements(
             cell.path: compared.measurement_id(cell) for cell in compared.cells
         }
     return found
+
+
+def defining_id(place: Path) -> str:
+    """Return the id of what a stored run says that it measured, having read all of its description."""
+    run = read_run(place)
+    specification = Specification.from_json(run.specification)
+    assert run.measurement == specification.measurement_id
+    assert run.cell == specification.cell
+    return specification.measurement_id
 
 
 def _of_cell(config: Any, cell: Any) -> dict[str, Any]:

@@ -5,8 +5,8 @@ import copy
 import yaml
 from tests.support.paths import REPOSITORY
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
-from kveval.store.run_file import Cell
 
 ROOT = REPOSITORY
 CONFIG = ROOT / "config"

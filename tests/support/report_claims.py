@@ -19,7 +19,7 @@ from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.parts import body
-from kveval.report.parts.body import missing
+from kveval.report.parts.body import missing_runs
 from kveval.report.sections import Picture, Section
 from kveval.report.tables.caches import tier_text
 from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_numbers
@@ -42,7 +42,7 @@ def document_of(
 ) -> Document:
     """Return a rendered report with everything that its sentences may rest on."""
     guidance, gaps = body.guidance_table(plan, measured), gap_table(plan, measured, {})
-    rows = measured.compared.to_dict("records")
+    rows = measured.all_comparisons.to_dict("records")
     shown = [
         *answer_of(plan, measured).sentences,
         *(row[-1] for row in guidance.rows if row[1] == "which arm"),
@@ -69,7 +69,7 @@ def document_of(
                 plan.title,
                 *_sentences(
                     plan.description,
-                    *missing(plan, measured),
+                    *missing_runs(plan, measured),
                     *measured.failures.values(),
                 ),
             ),

@@ -16,14 +16,14 @@ from tests.support import nesting, trend
 from tests.support.paths import SCRIPTS
 
 LIBRARY = SCRIPTS / "kveval"
-_BELOW_CAMPAIGN = ("host", "load", "pcp", "store")
-_BELOW_ENGINES = (*_BELOW_CAMPAIGN, "campaign")
+_BELOW_ENGINES = ("host", "load", "pcp", "campaign", "store")
 ALLOWED: Mapping[str, Sequence[str]] = {
     "host": (),
     "load": ("host",),
     "pcp": ("host",),
-    "store": ("host",),
-    "campaign": _BELOW_CAMPAIGN,
+    "campaign": ("host", "load"),
+    # A stored run names its cell.
+    "store": ("host", "campaign"),
     "curve": _BELOW_ENGINES,
     "engines": _BELOW_ENGINES,
     "analysis": (*_BELOW_ENGINES, "curve"),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.levels.goodput import in_words
+from kveval.analysis.levels.goodput import limits_text
 
 LIMITS: dict[str, Any] = {"ttft_ms": 500.0, "itl_ms": 50.0, "of": "requests"}
 
@@ -37,7 +37,7 @@ def with_goodput(
         goodput_met=met,
         goodput_settled=settled,
         goodput_share=met / settled,
-        goodput_limits=in_words(limits),
+        goodput_limits=limits_text(limits),
         throughput_req_s=settled / levels["duration_s"],
         concurrency_shortfall=0.0,
     )

@@ -11,7 +11,7 @@ from tests.support import synthetic_campaign as campaign
 from tests.support.paths import REPOSITORY
 
 from kveval.analysis.cells import CellKey
-from kveval.analysis.peaks import collect
+from kveval.analysis.peaks import collect_tables
 from kveval.campaign.loading import load_config
 
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
@@ -63,7 +63,7 @@ def make_workflow(folder: Path, keys: Sequence[CellKey]) -> None:
             (peaks[["model", "scenario", "cpu_blocks"]] == list(key)).all(axis=1)
         ].to_csv(pairs[-1][1], index=False)
     (results / "analysis").mkdir()
-    for name, table in collect(
+    for name, table in collect_tables(
         [p[0] for p in pairs], [p[1] for p in pairs], campaign.METRICS
     ).items():
         table.to_csv(results / "analysis" / f"{name}.csv", index=False)

@@ -3,5 +3,5 @@
 Every column and check is in docs/analysis.md and docs/comparisons.md.
 
 Imports `load`, `pcp`, `store`, `campaign`, `curve`; no engine, no Snakemake. A check is a function marked
-`@check(RULES)` in the `checks` module of what it checks.
+`@check(RULES)` in the module `checks_...` of what it checks.
 """

@@ -12,13 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from kveval.analysis.levels.server_counters import server_delta
+from kveval.campaign.cell import Cell
 from kveval.campaign.servers.registry import software_of
 from kveval.campaign.specification import Specification
 from kveval.curve.cells import demands
 from kveval.curve.service import Demanded, Floats, ServedLevel, TierSpeed
 from kveval.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
 from kveval.load import levels as workloads
-from kveval.store.run_file import Cell, Change, Run
+from kveval.store.run_file import Change, Run
 
 # The number of levels that the server's speed is fitted to, and of simulations for each tier size.
 _FITTED = 4
@@ -99,7 +100,7 @@ class Basis:
     specification: Specification
     device_tokens: int
     levels: Mapping[int, Sequence[MeasuredLevel]]
-    fitted: FittedSpeed
+    speed: FittedSpeed
     copies: TierCopies
 
     @property
@@ -119,41 +120,31 @@ class Basis:
         tier_tokens: Sequence[tuple[float, float]],
     ) -> list[Benefit]:
         """Return the effect of each tier on a level; `tier_tokens`: the least and the most tokens each has in use."""
-        measured, sizes = (
-            self.levels[level],
-            sorted({size for both in tier_tokens for size in both}),
-        )
+        measured = self.levels[level]
+        sizes = [_NONE, *sorted({size for both in tier_tokens for size in both})]
         most = max(_most(seen.requests) for seen in measured)
-        asked = [
-            demands(
-                specification, level, run, most, self.device_tokens, [_NONE, *sizes]
-            )
-            for run in range(
-                1, 2 if specification.workload.trace is not None else _SEQUENCES + 1
-            )
+        # A trace is replayed as it is; all else is drawn anew for each run.
+        runs = 1 if specification.workload.trace is not None else _SEQUENCES
+        sequences = [
+            demands(specification, level, run, most, self.device_tokens, sizes)
+            for run in range(1, runs + 1)
         ]
         observed = [
             _observed(self.specification, self.device_tokens, level, seen, [])
             for seen in measured
         ]
         draws: list[dict[float, Floats]] = []
-        for number, speed in enumerate(self.fitted.draws(_DRAWS)):
-            tier, level_seen = (
-                self._tier(specification, number),
-                observed[number % len(observed)],
-            )
-            draws.append(
-                {
-                    size: _figures(
-                        level_seen.simulate(
-                            speed, tier if size else TierSpeed(), requests
-                        )
-                    )
-                    for size, requests in zip(
-                        [_NONE, *sizes], asked[number % len(asked)], strict=True
-                    )
-                }
-            )
+        for number, speed in enumerate(self.speed.draws(_DRAWS)):
+            tier = self._tier(specification, number)
+            observed_level = observed[number % len(observed)]
+            figures = {}
+            for size, requests in zip(
+                sizes, sequences[number % len(sequences)], strict=True
+            ):
+                copies = tier if size else TierSpeed()
+                servers = observed_level.simulate(speed, copies, requests)
+                figures[size] = _figures(servers)
+            draws.append(figures)
         return [self._benefit(level, draws, both) for both in tier_tokens]
 
     def _tier(self, specification: Specification, number: int) -> TierSpeed:
@@ -185,15 +176,11 @@ class Basis:
         ratios = np.exp(
             np.outer((1 - _MODEL_ERROR, 1.0, 1 + _MODEL_ERROR), changes).reshape(-1, 3)
         )
-        predicted = {
-            name: _interval(
-                ratios[:, place]
-                * float(np.mean([getattr(seen, name) for seen in self.levels[level]]))
-            )
-            for place, name in enumerate(
-                ("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50")
-            )
-        }
+        predicted = {}
+        quantities = ("throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50")
+        for place, name in enumerate(quantities):
+            measured = [getattr(seen, name) for seen in self.levels[level]]
+            predicted[name] = _interval(ratios[:, place] * float(np.mean(measured)))
         busy, piled_up = np.median(
             [draw[size][3:] for draw in draws for size in sizes], axis=0
         )
@@ -249,21 +236,24 @@ def context_share(specification: Specification) -> float:
 
 def tier_copies(runs: Sequence[Run]) -> TierCopies:
     """Return the rates at which the tiers of one model's runs copied, from the levels that copied enough."""
-    loads, stores = (
-        [
-            (run.cell.path, rate)
-            for run in runs
-            for level in run.levels
-            if (rate := _rate(level.counters, kind))
-        ]
-        for kind in ("offload_load", "offload_store")
-    )
+    loads, stores = _rates(runs, "offload_load"), _rates(runs, "offload_store")
     cells = dict.fromkeys(path for path, _ in loads)
     return TierCopies(
         tuple(rate for _, rate in loads),
         tuple(rate for _, rate in stores),
         tuple(cells),
     )
+
+
+def _rates(runs: Sequence[Run], kind: str) -> list[tuple[str, float]]:
+    """The cell and the copy rate, bytes per second, of each level that copied enough."""
+    rates = []
+    for run in runs:
+        for level in run.levels:
+            rate = _rate(level.counters, kind)
+            if rate:
+                rates.append((run.cell.path, rate))
+    return rates
 
 
 def _rate(counters: Mapping[str, Change], kind: str) -> float | None:
@@ -307,8 +297,8 @@ def _figures(served: Sequence[ServedLevel]) -> Floats:
         if len(ttft_ms)
         else (math.nan, math.nan)
     )
-    busy = float(np.mean([one.busy for one in served]))
-    waiting, answered = sum(one.waiting for one in served), len(ttft_ms)
+    busy = float(np.mean([server.busy for server in served]))
+    waiting, answered = sum(server.waiting for server in served), len(ttft_ms)
     return np.array(
         [throughput, mean, median, busy, waiting > _PILED_UP * max(1, answered)], float
     )

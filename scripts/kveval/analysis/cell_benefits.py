@@ -14,10 +14,11 @@ import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
 from kveval.analysis.cells import KEYS, common_level
+from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.cells import CellCurves, curves_of, serving_of
-from kveval.store.run_file import IMPORTED, Cell, Run
+from kveval.store.run_file import IMPORTED, Run
 
 RUNS_READ = 3
 """Number of the baseline's runs that a prediction uses; each takes a second or more to simulate."""
@@ -39,15 +40,17 @@ def measured_levels(
     levels: pd.DataFrame, requests: pd.DataFrame
 ) -> dict[int, list[MeasuredLevel]]:
     """Return level -> what each run served at it, for the levels of a cell in which requests were completed."""
-    found: dict[int, list[MeasuredLevel]] = {}
+    by_level: dict[int, list[MeasuredLevel]] = {}
     of_run = dict(list(requests.groupby(["run", "level"])))
     for row in levels[
         levels["throughput_tok_s"].gt(0) & levels["requests_completed"].gt(0)
     ].to_dict("records"):
         sent = of_run.get((row["run"], row["level"]))
         if sent is not None:
-            found.setdefault(int(row["level"]), []).append(_measured_level(row, sent))
-    return found
+            by_level.setdefault(int(row["level"]), []).append(
+                _measured_level(row, sent)
+            )
+    return by_level
 
 
 def _measured_level(
@@ -86,27 +89,25 @@ def tier_benefits(
     Also the tier size in tokens with which the first arm has 90 % of the gain that any size has, and the effect of that
     size; None where no size has a gain.
     """
-    first, knee = next(iter(curves)), next(iter(curves.values())).tier
-    size = None if knee is None else knee.size_for()
-    found: dict[Cell | None, Benefit] = {}
+    first, tier = next(iter(curves)), next(iter(curves.values())).tier
+    size = None if tier is None else tier.size_for()
+    benefits_by_cell: dict[Cell | None, Benefit] = {}
     for serving in dict.fromkeys(serving_of(specifications[cell]) for cell in curves):
-        alike = [cell for cell in curves if serving_of(specifications[cell]) == serving]
+        cells = [cell for cell in curves if serving_of(specifications[cell]) == serving]
         # In use at least and at most.
-        sizes: dict[Cell | None, tuple[float, float]] = {
-            cell: (
-                curves[cell].usable[0] * curves[cell].tier_tokens,
-                curves[cell].usable[1] * curves[cell].tier_tokens,
-            )
-            for cell in alike
-        }
-        if size is not None and alike[0] == first:
+        sizes: dict[Cell | None, tuple[float, float]] = {}
+        for cell in cells:
+            least, most = curves[cell].usable
+            tier_tokens = curves[cell].tier_tokens
+            sizes[cell] = least * tier_tokens, most * tier_tokens
+        if size is not None and cells[0] == first:
             sizes[None] = size, size
-        benefits = basis.benefits(specifications[alike[0]], level, [*sizes.values()])
-        found |= zip(sizes, benefits, strict=True)
-    return {cell: found[cell] for cell in curves}, None if size is None else (
-        size,
-        found[None],
-    )
+        benefits = basis.benefits(specifications[cells[0]], level, [*sizes.values()])
+        benefits_by_cell |= zip(sizes, benefits, strict=True)
+    benefits_of_cells = {cell: benefits_by_cell[cell] for cell in curves}
+    if size is None:
+        return benefits_of_cells, None
+    return benefits_of_cells, (size, benefits_by_cell[None])
 
 
 def predicted_benefits(
@@ -162,35 +163,37 @@ def _of_model(
             ),
             None,
         )
-        file = (
-            None
-            if base is None
-            else files.get((base.model, base.scenario, str(base.cpu_blocks)))
-        )
-        if base is None or file is None:
+        if base is None:
+            continue
+        file = files.get((base.model, base.scenario, str(base.cpu_blocks)))
+        if file is None:
             continue
         basis = _basis(base, specifications[base], runs, levels, pd.read_parquet(file))
-        if basis is None or level not in basis.levels:
-            continue
-        alike = {cell: specifications[cell] for cell, of in tiers.items() if of == name}
-        curves = {
-            cell: curves_of(one, level, reported_tokens=basis.device_tokens)
-            for cell, one in alike.items()
-        }
-        benefits, enough = tier_benefits(basis, level, curves, alike)
-        blocks = None if enough is None else -(-enough[0] // BLOCK_TOKENS)
-        block_gib = BLOCK_TOKENS * basis.specification.model.kv_bytes_per_token / 2**30
-        for cell, benefit in benefits.items():
-            yield (
-                *(*cell.key, level, len(basis.levels[level])),
-                *(value for name in _PREDICTED for value in getattr(benefit, name)),
-                *(
-                    100 * benefit.busy,
-                    benefit.saturates,
-                    blocks,
-                    None if blocks is None else blocks * block_gib,
-                ),
-            )
+        if basis is not None and level in basis.levels:
+            arms = [cell for cell, baseline in tiers.items() if baseline == name]
+            yield from _rows(basis, level, {arm: specifications[arm] for arm in arms})
+
+
+def _rows(
+    basis: Basis, level: int, specifications: Mapping[Cell, Specification]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the cells with a tier that share a baseline."""
+    curves = {
+        cell: curves_of(specification, level, reported_tokens=basis.device_tokens)
+        for cell, specification in specifications.items()
+    }
+    benefits, enough = tier_benefits(basis, level, curves, specifications)
+    enough_blocks, enough_gib = None, None
+    if enough is not None:
+        enough_blocks = -(-enough[0] // BLOCK_TOKENS)
+        block_bytes = BLOCK_TOKENS * basis.specification.model.kv_bytes_per_token
+        enough_gib = enough_blocks * (block_bytes / 2**30)
+    for cell, benefit in benefits.items():
+        yield (
+            *(*cell.key, level, len(basis.levels[level])),
+            *(value for name in _PREDICTED for value in getattr(benefit, name)),
+            *(100 * benefit.busy, benefit.saturates, enough_blocks, enough_gib),
+        )
 
 
 def _specification(run: Run, level: int) -> Specification | None:
@@ -198,15 +201,15 @@ def _specification(run: Run, level: int) -> Specification | None:
     if run.engine == IMPORTED:
         return None
     try:
-        found = Specification.from_json(run.specification)
+        specification = Specification.from_json(run.specification)
     except SpecificationError:
         return None
-    trace = found.workload.trace
+    workload = specification.workload
     # A run says which trace was replayed by its content, not where the file is.
-    if trace is not None and not trace.file:
+    if workload.trace is not None and not workload.trace.file:
         return None
-    searched = found.workload.searched is not None or found.workload.profile == "sweep"
-    return None if searched or level not in found.workload.given_levels else found
+    searched = workload.searched is not None or workload.profile == "sweep"
+    return None if searched or level not in workload.given_levels else specification
 
 
 def _basis(
@@ -221,7 +224,7 @@ def _basis(
     rows = levels[
         (levels[[*KEYS]] == [*cell.key]).all(axis=1) & levels["level"].isin(given)
     ]
-    found = measured_levels(
+    measured = measured_levels(
         rows[rows["run"].isin(sorted(rows["run"].unique())[:RUNS_READ])], requests
     )
     reported = (
@@ -230,7 +233,10 @@ def _basis(
         if run.cell == cell
     )
     held = specification.budget.device_tokens or next(filter(None, reported), None)
-    most = max((seen.requests for each in found.values() for seen in each), default=0)
-    if not found or held is None or most > _MOST_REQUESTS:
+    most = max(
+        (seen.requests for of_level in measured.values() for seen in of_level),
+        default=0,
+    )
+    if not measured or held is None or most > _MOST_REQUESTS:
         return None
-    return basis_of(specification, int(held), found, tier_copies(runs))
+    return basis_of(specification, int(held), measured, tier_copies(runs))

@@ -76,7 +76,7 @@ def common_level(
     return None
 
 
-def runs_named(joined: Any) -> list[int]:
+def parse_runs(joined: Any) -> list[int]:
     """Return the runs that a cell of a table names, such as "1;2;4"; none for an empty cell."""
     return (
         [int(run) for run in joined.split(";") if run]
@@ -105,15 +105,15 @@ def kept_runs(comparison: pd.DataFrame, cell: CellKey, metric: str) -> KeptRuns:
     rows, side = of_metric[(of_metric[list(KEYS)] == list(cell)).all(axis=1)], ""
     if rows.empty:
         rows, side = of_metric[of_metric["baseline"] == path_of(cell)], "baseline_"
-    alike: dict[tuple[tuple[int, ...], str], list[float]] = {}
+    means_by_runs: dict[tuple[tuple[int, ...], str], list[float]] = {}
     for joined, mean in zip(rows[f"{side}runs_kept"], rows[f"{side}mean"], strict=True):
-        if runs := tuple(runs_named(joined)):
+        if runs := tuple(parse_runs(joined)):
             # Of the same runs, a baseline may have been compared at several levels.
-            alike.setdefault((runs, f"{mean:.9g}"), []).append(float(mean))
-    if not alike:
+            means_by_runs.setdefault((runs, f"{mean:.9g}"), []).append(float(mean))
+    if not means_by_runs:
         return KeptRuns()
-    most = max(alike, key=lambda found: (len(alike[found]), len(found[0])))
-    return KeptRuns(most[0], alike[most][0])
+    most = max(means_by_runs, key=lambda key: (len(means_by_runs[key]), len(key[0])))
+    return KeptRuns(most[0], means_by_runs[most][0])
 
 
 def path_of(cell: CellKey) -> str:
@@ -127,7 +127,7 @@ def rank_of(scenario: str) -> tuple[int, str]:
     return (KNOWN_ARMS.index(root) if root else len(KNOWN_ARMS), scenario)
 
 
-def by_size(models: Sequence[str], parameters: Mapping[str, int]) -> list[str]:
+def models_by_size(models: Sequence[str], parameters: Mapping[str, int]) -> list[str]:
     """Return the models, each once, by their number of parameters, then by name; those of unknown size last."""
     return sorted(
         dict.fromkeys(models),

@@ -23,7 +23,7 @@ from kveval.analysis.cells import (
     kept_runs,
 )
 from kveval.analysis.estimators.intervals import mean_interval
-from kveval.analysis.statistics.verdicts import VERDICTS, of_idle_arm
+from kveval.analysis.statistics.verdicts import VERDICTS, is_of_idle_arm
 from kveval.campaign.types import on_cpu
 from kveval.store.run_file import Run
 
@@ -47,7 +47,7 @@ class ServersPaid:
     tier_gib: float
 
     @classmethod
-    def of(cls, run: Run, *, store: bool) -> ServersPaid:
+    def from_run(cls, run: Run, *, store: bool) -> ServersPaid:
         """Return what a run used. `store`: whether its arm has a store, whose memory limit counts as used."""
         specification = run.specification
         deployment, model = (
@@ -108,7 +108,7 @@ def costs(
     took: dict[CellKey, ServersPaid] = {}
     for run in runs:
         took.setdefault(
-            run.cell.key, ServersPaid.of(run, store=run.cell.scenario in stores)
+            run.cell.key, ServersPaid.from_run(run, store=run.cell.scenario in stores)
         )
     throughput = comparison[comparison["metric"] == THROUGHPUT]
     compared = {cell_of(row): row for row in throughput.to_dict("records")}
@@ -185,8 +185,8 @@ def _against(
         for name in ("effect_percent", "low_percent", "high_percent")
     )
     relative = arm.usd_per_hour(prices) / base
-    found = {"baseline": row["baseline"]}
-    found |= dict(
+    columns = {"baseline": row["baseline"]}
+    columns |= dict(
         zip(
             CHANGE,
             (100 * (relative / times - 1) for times in (ratio, high, low)),
@@ -194,8 +194,8 @@ def _against(
         )
     )
     # A tier that served next to nothing does not pay, whatever chance made of the throughput.
-    if arm.tier_gib > 0 and not of_idle_arm(row):
+    if arm.tier_gib > 0 and not is_of_idle_arm(row):
         without = arm.usd_per_hour(prices, memory=False)
         even = [(times * base - without) / arm.tier_gib for times in (ratio, low, high)]
-        found |= dict(zip(BREAK_EVEN, even, strict=True))
-    return found
+        columns |= dict(zip(BREAK_EVEN, even, strict=True))
+    return columns

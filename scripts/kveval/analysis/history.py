@@ -124,13 +124,13 @@ def build_series(
     sound = history[(history["checks_failed"] == "") & (history["value"] > 0)].copy()
     programs = {text: json.loads(text) for text in sound["software"].unique()}
     sound["build"] = sound["software"].map(
-        {text: _version(found, program) for text, found in programs.items()}
+        {text: _version(software, program) for text, software in programs.items()}
     )
     sound = sound[sound["build"] != ""]
     place: dict[Any, int] = {
         build: number for number, build in enumerate(_in_order(sound))
     }
-    found = []
+    series = []
     for key, rows in sound.groupby(_SERIES, sort=False):
         named: dict[str, Any] = dict(zip(_SERIES, key, strict=True))
         builds = [
@@ -140,7 +140,7 @@ def build_series(
             )
         ]
         conditions = {name: str(named[name]) for name in _CONDITIONS}
-        found.append(
+        series.append(
             BuildSeries(
                 cell_of(named),
                 str(named["metric"]),
@@ -149,7 +149,7 @@ def build_series(
                 builds,
             )
         )
-    return found
+    return series
 
 
 def _version(software: Mapping[str, str], program: str | None) -> str:
@@ -170,10 +170,11 @@ def _build(
 ) -> Build:
     logs = np.log(rows["value"].to_numpy(dtype=float))
     ran = [programs[text] for text in rows["software"].unique()]
-    software = {
-        name: frozenset(one[name] for one in ran if name in one)
-        for name in dict.fromkeys(chain(*ran))
-    }
+    software = {}
+    for name in dict.fromkeys(chain(*ran)):
+        software[name] = frozenset(
+            versions[name] for versions in ran if name in versions
+        )
     return Build(
         version, float(np.exp(logs.mean())), *mean_interval(logs), len(logs), software
     )
@@ -209,14 +210,19 @@ class BuildChange(NamedTuple):
 
 def build_changes(series: Sequence[BuildSeries]) -> list[BuildChange]:
     """Return every change of each series."""
-    return [_change(each, change) for each in series for change in each.changes]
+    return [
+        _change(one_series, change)
+        for one_series in series
+        for change in one_series.changes
+    ]
 
 
 def _change(series: BuildSeries, change: ChangePoint) -> BuildChange:
-    before, after = series.builds[change.at - 1], series.builds[change.at]
+    before, after = series.builds[change.index - 1], series.builds[change.index]
     difference = change.difference
     change_percent, low, high = (
-        percent(each) for each in (difference.theta, *difference.interval(0.95))
+        percent(logarithm)
+        for logarithm in (difference.theta, *difference.interval(0.95))
     )
     return BuildChange(
         *series.cell,

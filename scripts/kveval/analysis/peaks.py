@@ -19,11 +19,11 @@ from kveval.analysis.reuse import TEXTS as PREDICTED_TEXTS
 from kveval.analysis.reuse import with_predictions
 from kveval.analysis.statistics.level_selection import (
     cross_fit,
-    highest,
+    highest_level,
     log_table,
     plateau,
 )
-from kveval.analysis.statistics.limits_met import comparable
+from kveval.analysis.statistics.limits_met import replace_zero_goodput
 from kveval.analysis.system.metrics import (
     BY_INSTANCE,
     MIN_SAMPLES,
@@ -107,13 +107,13 @@ def tables_of_runs(
     `pointers`: the runs' measurement.json; `required`: counters that prove the arm active; `limits`: the campaign's
     latency limits for goodput, None if it has none.
     """
-    found, all_requests = [], []
+    levels_of_runs, all_requests = [], []
     for pointer in pointers:
         place = stored_run(pointer)
         levels, requests = run_tables(place, required, scenario_name(pointer), limits)
-        found.append(with_predictions(levels, requests, place))
+        levels_of_runs.append(with_predictions(levels, requests, place))
         all_requests.append(requests)
-    return pd.concat(all_requests, ignore_index=True), found
+    return pd.concat(all_requests, ignore_index=True), levels_of_runs
 
 
 def cell_tables(
@@ -157,7 +157,7 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
         raise PeaksError(
             f"{cell}: no level with a throughput that all runs have; see checks_failed in its levels.csv"
         )
-    level = highest(logs)
+    level = highest_level(logs)
     at = levels[(levels["level"] == level) & levels["run"].isin(logs.index)]
     low, high = mean_interval(logs[level].to_numpy())
     exercised = at["exercised"].dropna().astype(bool)
@@ -198,9 +198,9 @@ def _best_goodput(levels: pd.DataFrame) -> dict[str, Any]:
 
     If nothing met the limits at any level, the level is NaN and goodput 0. Unknown goodput is NaN.
     """
-    logs = log_table(comparable(levels), GOODPUT)
+    logs = log_table(replace_zero_goodput(levels), GOODPUT)
     some = bool((levels[GOODPUT] > 0).any())
-    level = highest(logs) if some and not logs.empty else None
+    level = highest_level(logs) if some and not logs.empty else None
     at = levels if level is None else levels[levels["level"] == level]
     values = at[GOODPUT].to_numpy(dtype=np.float64)
     low, high = (
@@ -236,7 +236,7 @@ def read_table(path: Path) -> pd.DataFrame:
     return table.copy()
 
 
-def collect(
+def collect_tables(
     levels: Sequence[Path], peaks: Sequence[Path], catalogue: Mapping[str, Any]
 ) -> dict[str, pd.DataFrame]:
     """Return the tables over all cells: complete_metrics, peak_throughput_all, pcp_metrics_peak.

@@ -53,7 +53,7 @@ _PART_OF_PREFIX = 40
 _POINTS = 40
 
 
-class Unpredicted(Failure):
+class NotPredictable(Failure):
     """The requests that were sent, or the caches, are not known well enough for a prediction."""
 
 
@@ -68,15 +68,18 @@ def with_predictions(
         _predicted(run, entries[level], int(sent.get(level, 0)), directory)
         for level in levels["level"]
     ]
-    return levels.assign(
-        **{name: [row.get(name, np.nan) for row in rows] for name in NUMBERS}
-    ).assign(**{name: [row.get(name, "") for row in rows] for name in TEXTS})
+    columns: dict[str, list[Any]] = {}
+    for name in NUMBERS:
+        columns[name] = [row.get(name, np.nan) for row in rows]
+    for name in TEXTS:
+        columns[name] = [row.get(name, "") for row in rows]
+    return levels.assign(**columns)
 
 
 def _predicted(run: Run, level: LevelRun, sent: int, directory: Path) -> dict[str, Any]:
     try:
         curves, prompt_tokens = _curves(run, level, sent, directory)
-    except Unpredicted as why:
+    except NotPredictable as why:
         return {"predicted_not": str(why)}
     low, high = curves.hit_share_range or (np.nan, np.nan)
     return {
@@ -92,20 +95,20 @@ def _predicted(run: Run, level: LevelRun, sent: int, directory: Path) -> dict[st
 def _curves(
     run: Run, level: LevelRun, sent: int, directory: Path
 ) -> tuple[CellCurves, int]:
-    """Return the curves of the requests that a level sent, and their prompt tokens. Raises Unpredicted."""
+    """Return the curves of the requests that a level sent, and their prompt tokens. Raises NotPredictable."""
     if run.engine == IMPORTED:
-        raise Unpredicted("imported: the requests that were sent are not known")
+        raise NotPredictable("imported: the requests that were sent are not known")
     if not sent or level.report is None:
-        raise Unpredicted("no request was sent")
+        raise NotPredictable("no request was sent")
     try:
         specification = Specification.from_json(run.specification)
     except SpecificationError as error:
-        raise Unpredicted(f"its description is {error}") from None
+        raise NotPredictable(f"its description is {error}") from None
     device = specification.budget.device_tokens or run.server.get("facts", {}).get(
         "kv_cache_tokens"
     )
     if not device:
-        raise Unpredicted("no server reported the size of its device's cache")
+        raise NotPredictable("no server reported the size of its device's cache")
     if specification.workload.profile in workloads.REPLAYS:
         # The trace is beside the report, which may have been compressed since.
         trace = trace_file(Path(str(directory / level.report).removesuffix(".zst")))
@@ -124,8 +127,10 @@ def _asked(prompts: Prompts, tokens: float) -> Prompts:
     if np.isnan(tokens):
         return prompts
     # Tokens that a chat template adds to the prompts may add one request at most.
-    asked = np.cumsum(np.where(prompts.counted, prompts.input_tokens, 0))
-    return prompts.subset(np.arange(len(asked)) <= np.argmin(np.abs(asked - tokens)))
+    looked_up = np.cumsum(np.where(prompts.counted, prompts.input_tokens, 0))
+    return prompts.subset(
+        np.arange(len(looked_up)) <= np.argmin(np.abs(looked_up - tokens))
+    )
 
 
 def _replayed(
@@ -134,7 +139,7 @@ def _replayed(
     try:
         rows = msgspec.json.Decoder(TraceRow).decode_lines(trace.read_bytes())
     except (OSError, msgspec.DecodeError):
-        raise Unpredicted(
+        raise NotPredictable(
             "the trace that was sent is not with the measurement"
         ) from None
     rows = rows[:sent]
@@ -152,13 +157,13 @@ def _drawn(
 ) -> Prompts:
     workload, generator = specification.workload, str(run.versions.get("guidellm", ""))
     if workload.profile == "sweep" or level.level not in workload.given_levels:
-        raise Unpredicted("the requests of a sweep follow from its answers")
+        raise NotPredictable("the requests of a sweep follow from its answers")
     if not generator.startswith(_GENERATOR):
-        raise Unpredicted(
+        raise NotPredictable(
             f"how GuideLLM {generator or 'of an unknown version'} draws prefixes is not known"
         )
     if workload.turns > 1 and workloads.streams_at(workload, level.level) is None:
-        raise Unpredicted(
+        raise NotPredictable(
             "turns with a rate of their own come in an order that depends on the answers"
         )
     return prompts_of(workload, level.level, run.run, specification.block_size, sent)
@@ -184,7 +189,7 @@ def _coarse(specification: Specification, level: int, sent: int) -> Specificatio
 
 def _require_few(blocks: float) -> None:
     if blocks > _MOST_BLOCKS:
-        raise Unpredicted(
+        raise NotPredictable(
             f"more than {_MOST_BLOCKS / 1e6:g} million blocks: kveval curve computes it"
         )
 
@@ -214,13 +219,13 @@ def _shares(tier: ReuseCurve, tokens: float, usable: tuple[float, float]) -> str
 
 def read_curve(text: str) -> pd.DataFrame:
     """Return a `predicted_curve` as a table: `low` and `high` of the hit share (0 to 1), indexed by cpu_blocks."""
-    found: dict[int, tuple[float, float]] = {}
+    shares_by_size: dict[int, tuple[float, float]] = {}
     for part in filter(None, text.split(";")):
         size, _, shares = part.partition("=")
         low, _, high = shares.partition(":")
-        found[int(size)] = float(low), float(high or low)
+        shares_by_size[int(size)] = float(low), float(high or low)
     return pd.DataFrame.from_dict(
-        found, orient="index", columns=["low", "high"], dtype=float
+        shares_by_size, orient="index", columns=["low", "high"], dtype=float
     )
 
 
@@ -234,14 +239,14 @@ class ServedShare:
         runs: number of runs for which both are known.
         tier_blocks: size of the tier that the prediction is for, 0 without one.
         device_predicted: predicted for the device alone.
-        device: measured on the device.
+        device_measured: on the device.
         predicted: least and most, predicted for device and tier together.
-        served: measured for both together.
+        measured: for both together.
         difference: measured less predicted, points, 0 within the predicted range; the mean of the differences within
             each run, whose two sides have the same requests.
         half_width: half the 95 % t interval of the difference; NaN for a single run.
-        counted: means over runs of what may explain the difference, see `_CLUES`; NaN where nothing counts it.
-        varied: whether lengths are drawn at random, while the prediction uses their means.
+        clues: means over runs of what may explain the difference, see `_CLUES`; NaN where nothing counts it.
+        lengths_vary: whether lengths are drawn at random, while the prediction uses their means.
     """
 
     cell: CellKey
@@ -249,13 +254,13 @@ class ServedShare:
     runs: int
     tier_blocks: float
     device_predicted: float
-    device: float
+    device_measured: float
     predicted: tuple[float, float]
-    served: float
+    measured: float
     difference: float
     half_width: float
-    counted: Mapping[str, float]
-    varied: bool
+    clues: Mapping[str, float]
+    lengths_vary: bool
 
     @property
     def is_finding(self) -> bool:
@@ -268,21 +273,21 @@ def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare
     if not {*NUMBERS} <= {*levels.columns}:
         return []
     keys = [*KEYS, "run", "level"]
-    found = tier_activity(runs).merge(levels, on=keys, suffixes=("", "_of_window"))
+    table = tier_activity(runs).merge(levels, on=keys, suffixes=("", "_of_window"))
     counted = pd.DataFrame(
         [_counted(run, level) for run in runs for level in run.levels]
     )
-    found = found.merge(counted, on=keys) if len(counted) else found[:0]
-    found = found.dropna(subset=[*NUMBERS[:3], "device_hit_percent"])
-    if found.empty:
+    table = table.merge(counted, on=keys) if len(counted) else table[:0]
+    table = table.dropna(subset=[*NUMBERS[:3], "device_hit_percent"])
+    if table.empty:
         return []
-    served = found["device_hit_percent"] + found["external_hit_percent"].fillna(0.0)
-    low, high = 100 * found["predicted_ratio_low"], 100 * found["predicted_ratio_high"]
-    found = found.assign(
+    served = table["device_hit_percent"] + table["external_hit_percent"].fillna(0.0)
+    low, high = 100 * table["predicted_ratio_low"], 100 * table["predicted_ratio_high"]
+    table = table.assign(
         served=served, low=low, high=high, difference=served - served.clip(low, high)
     )
-    found = found.assign(**_clues(found))
-    return [_of(rows) for _, rows in found.groupby([*KEYS, "level"], sort=False)]
+    table = table.assign(**_clues(table))
+    return [_of(rows) for _, rows in table.groupby([*KEYS, "level"], sort=False)]
 
 
 def _of(rows: pd.DataFrame) -> ServedShare:
@@ -303,13 +308,13 @@ def _of(rows: pd.DataFrame) -> ServedShare:
         runs=len(rows),
         tier_blocks=float(first["predicted_tier_blocks"]),
         device_predicted=100 * float(mean["predicted_device_ratio"]),
-        device=float(mean["device_hit_percent"]),
+        device_measured=float(mean["device_hit_percent"]),
         predicted=(float(mean["low"]), float(mean["high"])),
-        served=float(mean["served"]),
+        measured=float(mean["served"]),
         difference=float(mean["difference"]),
         half_width=half_width(rows["difference"].to_numpy(dtype=np.float64)),
-        counted={name: float(mean[name]) for name in _CLUES},
-        varied=bool(first["varied"]),
+        clues={name: float(mean[name]) for name in _CLUES},
+        lengths_vary=bool(first["varied"]),
     )
 
 

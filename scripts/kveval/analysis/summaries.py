@@ -16,8 +16,8 @@ from kveval.analysis.cells import (
     KEYS,
     THROUGHPUT,
     ArmSize,
-    by_size,
     common_level,
+    models_by_size,
     partner,
     rank_of,
 )
@@ -72,17 +72,17 @@ def summary_tables(
     `baseline_of`: scenario -> its baseline, None for a baseline itself; `parameters`: model -> its size, for the order.
     """
     return {
-        "summary": summary(peaks, comparison, parameters),
-        "detailed": detailed(complete, parameters),
+        "summary": summary_table(peaks, comparison, parameters),
+        "detailed": detailed_table(complete, parameters),
         "pcp_summary_stats": system_summary(
             complete, comparison, peaks, baseline_of, parameters
         ),
     }
 
 
-def ordered(table: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
+def sort_cells(table: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
     """Return a table of cells in the order of every figure: models by size, arms in their order, tiers rising."""
-    models = by_size(list(table["model"]), parameters)
+    models = models_by_size(list(table["model"]), parameters)
     keys = [
         (models.index(model), rank_of(scenario), blocks)
         for model, scenario, blocks in table[list(KEYS)].itertuples(
@@ -94,7 +94,7 @@ def ordered(table: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
     )
 
 
-def summary(
+def summary_table(
     peaks: pd.DataFrame, comparison: pd.DataFrame, parameters: Mapping[str, int]
 ) -> pd.DataFrame:
     """Return one row per cell: its peak, and its differences from the baseline at the model's common level.
@@ -103,7 +103,7 @@ def summary(
     `bracketed` says whether it lies inside the grid). `..._pct` are per cent of the baseline, each beside its verdict.
     """
     rows = []
-    for peak in ordered(peaks, parameters).to_dict("records"):
+    for peak in sort_cells(peaks, parameters).to_dict("records"):
         row = {
             **{
                 "model": peak["model"],
@@ -128,26 +128,30 @@ def summary(
 
 def _differences(comparison: pd.DataFrame, cell: Mapping[Any, Any]) -> dict[str, Any]:
     same = (comparison[list(KEYS)] == [cell[key] for key in KEYS]).all(axis=1)
-    found: dict[str, Any] = {"baseline": "", "compared_at": np.nan}
+    columns: dict[str, Any] = {"baseline": "", "compared_at": np.nan}
     for metric, name in _COMPARED.items():
-        found |= {f"{name}_pct": np.nan, f"{name}_verdict": ""}
+        columns |= {f"{name}_pct": np.nan, f"{name}_verdict": ""}
         # The first row of a cell and metric is the one against its baseline.
         for row in (
             comparison[same & (comparison["metric"] == metric)]
             .head(1)
             .to_dict("records")
         ):
-            found |= {"baseline": row["baseline"], "compared_at": row["level"]}
-            found |= {
+            columns |= {"baseline": row["baseline"], "compared_at": row["level"]}
+            columns |= {
                 f"{name}_pct": row["effect_percent"],
                 f"{name}_verdict": row["verdict"],
             }
-    return found
+    return columns
 
 
-def detailed(complete: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFrame:
+def detailed_table(
+    complete: pd.DataFrame, parameters: Mapping[str, int]
+) -> pd.DataFrame:
     """Return one row per level and run, with the older evaluation's column names; tps is output tokens per second."""
-    table = ordered(complete.sort_values(["run", "level"], kind="stable"), parameters)
+    table = sort_cells(
+        complete.sort_values(["run", "level"], kind="stable"), parameters
+    )
     columns = {"scenario": "config", **_DETAILS}
     kept = [
         "model",
@@ -176,55 +180,64 @@ def system_summary(
     the campaign's models that the panel lacks.
     """
     means = _at_common_levels(complete, comparison, peaks)
-    everything = by_size(list(complete["model"]), parameters)
-    of_cell = {
+    all_models = models_by_size(list(complete["model"]), parameters)
+    by_arm = {
         ArmSize(
             str(rows["scenario"].iloc[0]), int(rows["cpu_blocks"].iloc[0])
         ): rows.set_index("model").sort_index()
         for _, rows in means.groupby(["scenario", "cpu_blocks"])
     }
-    models_of = {cell: frozenset(rows.index) for cell, rows in of_cell.items()}
+    models_of = {arm: frozenset(rows.index) for arm, rows in by_arm.items()}
     rows = []
     for panel in sorted(
         set(models_of.values()), key=lambda models: (-len(models), sorted(models))
     ):
         inside = {
-            cell: of_cell[cell].loc[sorted(panel)]
-            for cell, models in models_of.items()
+            arm: by_arm[arm].loc[sorted(panel)]
+            for arm, models in models_of.items()
             if panel <= models
         }
-        for cell in sorted(
-            inside, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks)
+        missing = [model for model in all_models if model not in panel]
+        for arm in sorted(
+            inside, key=lambda arm: (rank_of(arm.scenario), arm.cpu_blocks)
         ):
-            baseline = baseline_of.get(cell.scenario) or cell.scenario
-            candidates = [
-                ("", other.scenario, other.cpu_blocks)
-                for other in inside
-                if other.scenario == baseline
-            ]
-            found = partner(("", cell.scenario, cell.cpu_blocks), candidates)
-            reference = (
-                np.nan if found is None else inside[ArmSize(*found[1:])][THROUGHPUT]
-            )
             rows.append(
                 {
-                    "models": ";".join(by_size(list(panel), parameters)),
-                    **{"scenario": cell.scenario, "cpu_blocks": cell.cpu_blocks},
-                    "geomean_tps": _geometric(inside[cell][THROUGHPUT]),
-                    "geomean_ratio_to_baseline": _geometric(
-                        inside[cell][THROUGHPUT] / reference
-                    ),
-                    **{
-                        name: inside[cell][column].mean(skipna=False)
-                        for column, name in _SYSTEM.items()
-                        if column in means
-                    },
-                    "models_missing": ";".join(
-                        model for model in everything if model not in panel
-                    ),
+                    "models": ";".join(models_by_size(list(panel), parameters)),
+                    **_means_over_models(inside, arm, baseline_of),
+                    "models_missing": ";".join(missing),
                 }
             )
     return pd.DataFrame(rows)
+
+
+def _means_over_models(
+    panel: Mapping[ArmSize, pd.DataFrame],
+    arm: ArmSize,
+    baseline_of: Mapping[str, str | None],
+) -> dict[str, Any]:
+    """The columns of one arm of a panel, whose tables have a row per model."""
+    table = panel[arm]
+    baseline = baseline_of.get(arm.scenario) or arm.scenario
+    candidates = [
+        ("", candidate.scenario, candidate.cpu_blocks)
+        for candidate in panel
+        if candidate.scenario == baseline
+    ]
+    match = partner(("", arm.scenario, arm.cpu_blocks), candidates)
+    reference = np.nan if match is None else panel[ArmSize(*match[1:])][THROUGHPUT]
+    means = {
+        name: table[column].mean(skipna=False)
+        for column, name in _SYSTEM.items()
+        if column in table
+    }
+    return {
+        "scenario": arm.scenario,
+        "cpu_blocks": arm.cpu_blocks,
+        "geomean_tps": _geometric(table[THROUGHPUT]),
+        "geomean_ratio_to_baseline": _geometric(table[THROUGHPUT] / reference),
+        **means,
+    }
 
 
 def _at_common_levels(

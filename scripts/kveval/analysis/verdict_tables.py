@@ -1,9 +1,9 @@
 """The campaign's verdicts as tables, the rules that keep a report from known mistakes, and the checks of the rules.
 
 Each rule prevents mistakes that published evaluations of KV-cache offload made. A check is a pure function, marked
-`@check(RULES)`, of a level (`levels.checks`, `levels.checks_run`, `levels.checks_import`), of a level's system metrics
-(`system.checks`) or of the campaign's tables (`checks`). Tests of the report's template check the report's own
-sentences. docs/comparisons.md lists all.
+`@check(RULES)`, of a level (`levels.checks_level`, `levels.checks_run`, `levels.checks_import`), of a level's system
+metrics (`system.checks_system`) or of the campaign's tables (`checks_campaign`). Tests of the report's template check
+the report's own sentences. docs/comparisons.md lists all.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis import checks
+from kveval.analysis import checks_campaign
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey
-from kveval.analysis.estimators.correlations import CORRELATED, within_models
+from kveval.analysis.estimators.correlations import CORRELATED, correlations_by_model
 from kveval.analysis.levels.outcomes import (
     COLUMNS,
     Check,
     Outcome,
     checks_in,
-    judge,
     outcomes_of,
+    run_checks,
 )
 from kveval.analysis.levels.tables import LEVEL_CHECKS
 from kveval.analysis.statistics.averages import averages
@@ -59,7 +59,7 @@ RULES: Mapping[str, str] = {
 CHECKS: Mapping[str, tuple[Check, ...]] = {
     "level": LEVEL_CHECKS,
     "system": SYSTEM_CHECKS,
-    "campaign": checks_in(checks),
+    "campaign": checks_in(checks_campaign),
 }
 """What is checked -> all functions that are marked as its checks, each with the rules that it enforces."""
 
@@ -72,23 +72,25 @@ def verdict_tables(
     peaks: pd.DataFrame,
     baselines: Mapping[str, str | None],
     settings: Comparison,
-    planned: Mapping[CellKey, int] | None = None,
+    requested_runs: Mapping[CellKey, int] | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Return comparison, contrasts, peak_comparison, averages and checks, by the names of their files.
 
     `complete` and `peaks`: complete_metrics.csv and peak_throughput_all.csv; `baselines`: scenario -> its baseline;
-    `planned`: cell -> the number of runs that the campaign asks for.
+    `requested_runs`: cell -> the number of runs that the campaign asks for.
     """
-    compared = compare_all(complete, baselines, settings, planned=planned)
+    compared = compare_all(complete, baselines, settings, requested_runs=requested_runs)
     means = averages(compared.baseline, settings.alpha)
-    related = within_models(complete, CORRELATED, THROUGHPUT)
-    tables = checks.Tables(complete, peaks, *compared, means, related, settings.alpha)
+    related = correlations_by_model(complete, CORRELATED, THROUGHPUT)
+    tables = checks_campaign.Tables(
+        complete, peaks, *compared, means, related, settings.alpha
+    )
     return {
         "comparison": compared.baseline,
         "contrasts": compared.contrasts,
         "peak_comparison": compared.peaks,
         "averages": means,
-        "checks": check_table(complete, judge(CHECKS["campaign"], tables)),
+        "checks": check_table(complete, run_checks(CHECKS["campaign"], tables)),
     }
 
 
@@ -104,7 +106,7 @@ def rules_of(name: str) -> str:
     return ";".join(rule for rule in RULES if rule in rules)
 
 
-def check_table(levels: pd.DataFrame, found: Sequence[Outcome] = ()) -> pd.DataFrame:
+def check_table(levels: pd.DataFrame, outcomes: Sequence[Outcome] = ()) -> pd.DataFrame:
     """Return checks.csv: a row for every outcome of a level, then those of the campaign's tables (no run, no level)."""
     rows: list[dict[str, Any]] = []
     for level in levels.to_dict("records"):
@@ -114,7 +116,7 @@ def check_table(levels: pd.DataFrame, found: Sequence[Outcome] = ()) -> pd.DataF
             key=lambda outcome: list(COLUMNS).index(outcome.severity),
         )
         rows += [{**place, **_row(outcome, outcome.message)} for outcome in by_severity]
-    for outcome in found:
+    for outcome in outcomes:
         cell = _CELL.fullmatch(outcome.where)
         place = (
             {}

@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from kveval.campaign.catalogue import Model, Scenario
+from kveval.campaign.cell import Cell
 from kveval.campaign.problems import refuse
 from kveval.campaign.release import Image, ImageName
 from kveval.campaign.site import Cluster
@@ -24,7 +25,6 @@ from kveval.campaign.types import (
     VersionText,
     on_cpu,
 )
-from kveval.campaign.workload import Workload
 from kveval.host.values import (
     CountInt,
     Mistake,
@@ -34,7 +34,7 @@ from kveval.host.values import (
     Strict,
     Text,
 )
-from kveval.store.run_file import Cell
+from kveval.load.workload import Workload
 
 UNRESOLVABLE = frozenset(
     {

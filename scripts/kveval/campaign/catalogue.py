@@ -20,7 +20,6 @@ from pydantic_core import PydanticCustomError
 from kveval.campaign.arm_kinds import ARM_KINDS, ArmKind
 from kveval.campaign.release import Release
 from kveval.campaign.types import Environment, Name, VersionText, version_text
-from kveval.campaign.workload import Workload
 from kveval.host.values import (
     Mistake,
     Number,
@@ -30,6 +29,7 @@ from kveval.host.values import (
     Strict,
     Text,
 )
+from kveval.load.workload import Workload
 
 
 def _named(value: Any) -> Any:

@@ -10,12 +10,12 @@ from kveval.campaign.arms import REPLACEABLE
 from kveval.campaign.builds import BESIDE, ArmBuild
 from kveval.campaign.campaign_file import Campaign, ServerConfig
 from kveval.campaign.catalogue import Catalogue, Companion, Model, Scenario
+from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigProblem, unknown_name
 from kveval.campaign.servers.registry import SERVERS
 from kveval.campaign.specification import SidecarSpec
-from kveval.campaign.workload import Workload
 from kveval.load.trace_file import TraceError
-from kveval.store.run_file import Cell
+from kveval.load.workload import Workload
 
 wrong = partial(ConfigProblem, "")
 """A problem: its key, what is wrong, what would be right, its code."""
@@ -193,7 +193,7 @@ def workload_problems(
             "sweep",
         )
     try:
-        longest = workload.conversation_tokens
+        longest = workload.definition.conversation_tokens
     except TraceError as error:
         yield wrong(
             "workload",

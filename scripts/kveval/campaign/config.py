@@ -9,15 +9,15 @@ from typing import Any
 from kveval.campaign.builds import ArmBuild, BuildError, find_build
 from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.catalogue import BuildSource, Catalogue
+from kveval.campaign.cell import BLOCKS, Cell, CellError
 from kveval.campaign.imports import Compared, Import, ImportCampaign
 from kveval.campaign.problems import ConfigError, ConfigProblem
 from kveval.campaign.resolve import resolve_cell
 from kveval.campaign.specification import Specification, described, differences
 from kveval.campaign.warnings import warnings_of
-from kveval.campaign.workload import Workload
 from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
-from kveval.store.run_file import Cell
+from kveval.load.workload import Workload
 
 # Between the seeds of two runs, see kveval.load.guidellm.levels_of.
 _PILOT_SEED = 50_000
@@ -62,21 +62,15 @@ class Config:
         )
         return range(1, self.campaign.runs * (1 + rounds) + 1)
 
-    def cell(self, model: str, scenario: str, cpu_blocks: str | int) -> Cell:
-        """Return the cell of a path's parts, listed in the matrix or not, checked. Raises ConfigError."""
-        if isinstance(cpu_blocks, str) and not re.fullmatch(
-            r"0|[1-9][0-9]*", cpu_blocks
-        ):
-            place = f"cell {model}/{scenario}/{cpu_blocks}"
-            said = f"{cpu_blocks!r} is not a number of blocks"
-            raise ConfigError(
-                [
-                    ConfigProblem(
-                        place, "cpu_blocks", said, "0, 500, 10000, ...", "no_number"
-                    )
-                ]
-            )
-        cell = Cell(model, scenario, int(cpu_blocks))
+    def cell(self, path: str) -> Cell:
+        """Return the cell of a path, listed in the matrix or not, checked. Raises ConfigError."""
+        try:
+            cell = Cell.from_path(path)
+        except CellError as error:
+            key = "cpu_blocks" if error.code == "no_number" else ""
+            valid = "0, 500, 10000, ..." if key else ""
+            problem = ConfigProblem(f"cell {path}", key, str(error), valid, error.code)
+            raise ConfigError([problem]) from None
         self.specification(cell)
         return cell
 
@@ -206,7 +200,7 @@ class Config:
         return {
             "model": "|".join(map(re.escape, self.catalogue.models)),
             "scenario": "|".join(map(re.escape, self.catalogue.scenarios)),
-            "cpu_blocks": "0|[1-9][0-9]*",
+            "cpu_blocks": BLOCKS,
             # A measured run is run-1, an imported one run-i1.
             "run": "i?[1-9][0-9]*",
         }

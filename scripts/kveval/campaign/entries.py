@@ -12,7 +12,7 @@ from kveval.campaign.inheritance import YamlEntry, read_yaml, resolve_extends
 from kveval.campaign.problems import ConfigProblem, kind_of, problems_of, unknown_name
 from kveval.campaign.release import Release
 from kveval.campaign.types import NAME_PATTERN
-from kveval.campaign.workload import Workload
+from kveval.load.workload import Workload
 
 KINDS: dict[str, type[BaseModel]] = {
     "models": Model,

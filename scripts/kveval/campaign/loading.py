@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from kveval.campaign.campaign_file import UNRESOLVABLE, Campaign
 from kveval.campaign.catalogue import Catalogue, Model
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.entries import (
     KINDS,
@@ -35,7 +36,6 @@ from kveval.campaign.problems import (
     unknown_name,
 )
 from kveval.host.values import Mistake
-from kveval.store.run_file import Cell
 
 
 def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:

@@ -9,6 +9,7 @@ from kveval.campaign import arms, sizing
 from kveval.campaign.builds import ArmBuild, with_build
 from kveval.campaign.campaign_file import Campaign, ServerConfig
 from kveval.campaign.catalogue import Catalogue, Model, Scenario, name_for
+from kveval.campaign.cell import Cell
 from kveval.campaign.cell_checks import (
     flags,
     overrides,
@@ -26,7 +27,6 @@ from kveval.campaign.release import Release
 from kveval.campaign.servers.registry import SERVERS
 from kveval.campaign.servers.software import ServerSoftware
 from kveval.campaign.specification import CacheSizes, ServedModel, Specification
-from kveval.store.run_file import Cell
 
 
 def served_model(
@@ -192,7 +192,7 @@ def resolve_cell(
         sidecars=sidecars,
         budget=sizes,
         fs_dir=server.fs_dir if "files" in scenario.kind.parts else UNSET,
-        workload=workload.specification,
+        workload=workload.definition,
         reset_caches=campaign.reset_caches,
         images=images,
         deployment=deployment,

@@ -12,12 +12,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from kveval.campaign.catalogue import Geometry
+from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import Budget
 from kveval.campaign.types import on_cpu
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
-from kveval.load.workload import WorkloadSpec
-from kveval.store.run_file import Cell
+from kveval.load.workload import Workload, WorkloadError, workload_of
 
 # Reasons name at most so many differences.
 _SHOWN = 3
@@ -125,7 +125,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     budget: CacheSizes
     fs_dir: str | UnsetType | None = UNSET
     """Folder of the arm's file tier on this host, None for the run's own; not set without such a tier."""
-    workload: WorkloadSpec
+    workload: Workload
     reset_caches: str
     images: Mapping[str, str] = {}
     """Image by its role, on a cluster."""
@@ -135,9 +135,7 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Decode what `to_json` returned. Raises SpecificationError for what would not be hashed to the same id."""
         try:
-            found = msgspec.convert(
-                content, cls, dec_hook=lambda _, value: Geometry.model_validate(value)
-            )
+            found = msgspec.convert(content, cls, dec_hook=_decoded)
         except msgspec.ValidationError as error:
             raise SpecificationError(
                 f"not a specification ({error})", code="form"
@@ -150,10 +148,9 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values, which the caller may change; their hash is the measurement's id."""
         content: dict[str, Any] = msgspec.json.decode(
-            msgspec.json.encode(self, enc_hook=Geometry.model_dump)
+            msgspec.json.encode(self, enc_hook=_encoded)
         )
-        # Paths are not hashed: a trace is identified by its content, a checkpoint by its model.
-        content["workload"].get("trace", {}).pop("file", None)
+        # A path is not hashed: a checkpoint is identified by its model.
         content["model"].pop("folder", None)
         return content
 
@@ -190,9 +187,22 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     def with_workload(self, **changes: Any) -> Self:
         """Return what is measured with a workload that differs in these fields."""
-        return msgspec.structs.replace(
-            self, workload=msgspec.structs.replace(self.workload, **changes)
-        )
+        return msgspec.structs.replace(self, workload=self.workload.replace(**changes))
+
+
+def _encoded(value: Any) -> Any:
+    """Return as JSON has it a value that msgspec does not encode itself."""
+    return value.to_json() if isinstance(value, Workload) else value.model_dump()
+
+
+def _decoded(kind: type, value: Any) -> Any:
+    """Return from JSON a value that msgspec does not decode itself. Raises ValueError."""
+    if kind is not Workload:
+        return Geometry.model_validate(value)
+    try:
+        return workload_of(value)
+    except WorkloadError as error:
+        raise ValueError(str(error)) from error
 
 
 def described(found: list[tuple[str, Any, Any]]) -> str:

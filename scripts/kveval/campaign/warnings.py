@@ -6,6 +6,7 @@ from typing import Any
 
 from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.catalogue import Catalogue
+from kveval.campaign.cell import Cell
 from kveval.campaign.deployment import replicas
 from kveval.campaign.reuse import LevelReuse, reuse_of
 from kveval.campaign.sizing import memory_text
@@ -13,8 +14,8 @@ from kveval.campaign.specification import Specification
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.host.findings import Finding, warning
 from kveval.host.hashing import content_hash
+from kveval.load.levels import working_set_varies
 from kveval.load.sample_sizes import MIN_RUNS, window_s
-from kveval.store.run_file import Cell
 
 WORKLOAD = "workload"
 """Check of the warnings of arms that can have no effect with the workload."""
@@ -37,7 +38,7 @@ def warnings_of(
     workload = catalogue.workloads[campaign.workload]
     yield from _huge_tiers(specifications)
     yield from _idle_tiers(specifications, baselines, campaign.comparison.margin)
-    if workload.varying_working_set:
+    if working_set_varies(workload):
         said = "the working set grows with the level, so levels differ in two ways"
         yield config_note(f"workload {campaign.workload}: {said}", "working_set_grows")
     # How many requests a level will complete is not known yet; its length is.

@@ -23,8 +23,8 @@ from kveval.curve.prompts import Prompts
 from kveval.curve.service import Demanded, Floats
 from kveval.load import levels as workloads
 from kveval.load import traces
-from kveval.load.trace_file import TraceRow
-from kveval.load.workload import WorkloadSpec
+from kveval.load.trace_file import TraceRow, requests_of
+from kveval.load.workload import Workload
 
 # LMCache 0.5 evicts a fifth of its chunks as soon as it is four fifths full, so it holds 64 to 80 %.
 LMCACHE_HOLDS = (0.64, 0.8)
@@ -152,7 +152,7 @@ def _of_cell(
 class _Load(NamedTuple):
     """The requests of a level, and how they are divided among servers: the same for cells of different arms."""
 
-    workload: WorkloadSpec
+    workload: Workload
     level: int
     run: int
     requests: int | None
@@ -172,7 +172,7 @@ def _each(load: _Load) -> list[Prompts]:
     return split_by_server(prompts, load.servers, load.by_prefix)
 
 
-def order_is_assumed(workload: WorkloadSpec) -> bool:
+def order_is_assumed(workload: Workload) -> bool:
     """Return whether answers decide the order of requests: conversations of several turns that arrive by a schedule.
 
     At each arrival GuideLLM 0.8 sends the next turn of the first conversation whose last answer is back, and begins
@@ -182,7 +182,7 @@ def order_is_assumed(workload: WorkloadSpec) -> bool:
     return workload.turns > 1 and workload.profile in ("poisson", "constant", "sweep")
 
 
-def worst_order_is_assumed(workload: WorkloadSpec) -> bool:
+def worst_order_is_assumed(workload: Workload) -> bool:
     """Return whether several streams of a closed loop have conversations of several turns.
 
     Here they take their turns strictly one after the other, so that every other conversation comes between two turns of
@@ -199,7 +199,7 @@ def worst_order_is_assumed(workload: WorkloadSpec) -> bool:
 
 
 def prompts_of(
-    workload: WorkloadSpec,
+    workload: Workload,
     level: int,
     run: int,
     block_tokens: int,
@@ -219,12 +219,12 @@ def prompts_of(
     )
 
 
-def _seed(workload: WorkloadSpec, level: int, run: int) -> int:
+def _seed(workload: Workload, level: int, run: int) -> int:
     """The seed of a level, as kveval.load.guidellm draws with it."""
     return workload.seed + 100_000 * run + workload.given_levels.index(level)
 
 
-def _rows(workload: WorkloadSpec, level: int, run: int) -> list[TraceRow]:
+def _rows(workload: Workload, level: int, run: int) -> list[TraceRow]:
     """The requests of a level that are read from a file: those of its time, or all in a closed loop."""
     rows = traces.rows(workload, level, _seed(workload, level, run))
     return [
@@ -276,7 +276,7 @@ def demands(
     return found
 
 
-def _arrivals_s(workload: WorkloadSpec, level: int, run: int) -> Floats | None:
+def _arrivals_s(workload: Workload, level: int, run: int) -> Floats | None:
     """Arrival times within a level, s, drawn as the load generator draws them; None in a closed loop."""
     if workload.profile not in workloads.OPEN_LOOP:
         return None
@@ -292,14 +292,11 @@ def _arrivals_s(workload: WorkloadSpec, level: int, run: int) -> Floats | None:
     )
 
 
-def block_count(workload: WorkloadSpec, level: int, block_tokens: int) -> float:
+def block_count(workload: Workload, level: int, block_tokens: int) -> float:
     """Estimate how many blocks `curves_of` makes of the requests of a level, without making them."""
-    if workload.trace is not None:
-        tokens = sum(
-            row.input_length + row.output_length
-            for row in traces.from_start(workload.trace)
-        )
-        return tokens / block_tokens
+    if workload.content is not None:
+        rows = requests_of(workload.content)
+        return sum(row.input_length + row.output_length for row in rows) / block_tokens
     new, prefix = (
         workload.prompt_tokens + workload.output_tokens,
         workloads.prefix_tokens_at(workload, level),
@@ -316,7 +313,7 @@ def block_count(workload: WorkloadSpec, level: int, block_tokens: int) -> float:
     return (before + counted) * turns * (prefix + new * (turns + 1) / 2) / block_tokens
 
 
-def _drawn_conversations(workload: WorkloadSpec, level: int) -> tuple[int, int]:
+def _drawn_conversations(workload: Workload, level: int) -> tuple[int, int]:
     """How many conversations are drawn, or primed, before any counts, and how many count, for a load without end."""
     count = workloads.prefix_count_at(workload, level)
     before = count if workload.prime else 0
@@ -326,7 +323,7 @@ def _drawn_conversations(workload: WorkloadSpec, level: int) -> tuple[int, int]:
 
 
 def _conversations(
-    workload: WorkloadSpec,
+    workload: Workload,
     level: int,
     seed: int,
     block_tokens: int,

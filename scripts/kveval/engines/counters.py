@@ -71,13 +71,14 @@ def changes(
     }
 
 
-def exercised(
+def counter_proof(
     required: Sequence[Mapping[str, Any]], levels: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Judge whether the arm was active: every required counter must have grown by `at_least` within some level.
+    """Return the record of whether a run's arm was active: each required counter grew by `at_least` in some level.
 
     `required`: entries with `counter` and `at_least`; `levels`: entries with `level` (streams) and `counters`
-    as `changes` gives them. An arm that requires nothing (the baseline) counts as exercised.
+    as `changes` gives them. An arm that requires nothing (the baseline) counts as exercised. It is kept for readers of
+    run.json; verdicts rest on single levels, for which `analysis.levels.tables` decides.
     """
     proof = []
     for entry in required:

@@ -18,7 +18,7 @@ from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
 from kveval.host.registry import SHARED_MEMORY
 from kveval.load.guidellm import worker_processes
-from kveval.load.workload import WorkloadSpec
+from kveval.load.workload import Workload
 
 MEMORY_SHARE = 0.7
 """Share of a host's memory above which KV caches leave too little for the servers themselves and the page cache."""
@@ -48,7 +48,7 @@ class PreflightError(Failure):
     """The host has no room for the measurement, or the specification must not be measured as it is."""
 
 
-def disk_bytes(workload: WorkloadSpec, cpus: int) -> int:
+def disk_bytes(workload: Workload, cpus: int) -> int:
     """Return an upper estimate of the bytes that one run needs in the store while it is measured, with the reserve."""
     seconds = workload.seconds
     requests = (

@@ -1,6 +1,7 @@
 """Findings before a measurement: whether it can work here, what would prevent it, and the fix."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -73,9 +74,7 @@ def table(findings: Sequence[Finding], width: int = 120) -> str:
         )
         lines += [" " * indent + line for line in rest]
         lines += [f"{' ' * indent}fix: {finding.fix}"] if finding.fix else []
-    counts = {
-        level: sum(finding.level == level for finding in findings) for level in _MARKS
-    }
+    counts = Counter(finding.level for finding in findings)
     words = [
         counted(counts["error"], "error"),
         counted(counts["warning"], "warning"),
@@ -87,11 +86,8 @@ def table(findings: Sequence[Finding], width: int = 120) -> str:
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
-        for row in rows
-    )
-    return [line.rstrip() for line in lines]
+    form = "  ".join(f"{{:<{width}}}" for width in widths)
+    return [form.format(*row).rstrip() for row in rows]
 
 
 def counted(count: int, word: str) -> str:

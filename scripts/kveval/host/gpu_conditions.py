@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,12 +106,12 @@ def summary(samples: Sequence[GpuSample]) -> list[dict[str, Any]]:
     by_gpu: dict[str, list[GpuSample]] = {}
     for sample in samples:
         by_gpu.setdefault(sample.uuid, []).append(sample)
-    # A sample without utilization counts as one of a working GPU.
-    working = {
-        uuid: [one for one in found if one.utilization_percent != 0]
-        for uuid, found in by_gpu.items()
-    }
-    chosen = {uuid: found for uuid, found in working.items() if found} or by_gpu
+    working: dict[str, list[GpuSample]] = {}
+    for sample in samples:
+        # A sample without utilization counts as one of a working GPU.
+        if sample.utilization_percent != 0:
+            working.setdefault(sample.uuid, []).append(sample)
+    chosen = working or by_gpu
     return [
         _one(index, chosen[uuid]) for index, uuid in enumerate(by_gpu) if uuid in chosen
     ]
@@ -137,14 +138,13 @@ def _one(index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
         ]
         return round(reduce(found), 1) if found else None
 
-    counts = {
-        reason: sum(reason in sample.reasons for sample in samples)
-        for reason in _BITS.values()
-    }
+    counts: Counter[str] = Counter()
+    for sample in samples:
+        counts.update(sample.reasons)
     shares = {
-        reason: round(count / len(samples), 3)
-        for reason, count in counts.items()
-        if count
+        reason: round(counts[reason] / len(samples), 3)
+        for reason in _BITS.values()
+        if counts[reason]
     }
     return {
         "index": index,

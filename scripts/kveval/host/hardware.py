@@ -41,7 +41,7 @@ def gpus() -> list[dict[str, Any]]:
 
 def gpus_told(text: str) -> list[dict[str, Any]]:
     """Parse nvidia-smi's output for GPU_QUERY, one line per GPU; memory in bytes."""
-    rows = ([part.strip() for part in line.split(",")] for line in text.splitlines())
+    rows = map(_comma_separated, text.splitlines())
     return [
         {
             "name": row[0],
@@ -51,6 +51,10 @@ def gpus_told(text: str) -> list[dict[str, Any]]:
         for row in rows
         if len(row) == 3
     ]
+
+
+def _comma_separated(line: str) -> list[str]:
+    return [part.strip() for part in line.split(",")]
 
 
 def probe() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.imports import named_on
 from kveval.campaign.problems import ConfigError
@@ -14,7 +15,7 @@ from kveval.campaign.specification import described, differences
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.importing.plan import RunElsewhere, RunsElsewhere
-from kveval.store.run_file import Cell, pointer_of
+from kveval.store.run_file import pointer_of
 
 # The keys with which a campaign declares a release, and those of a specification that follow from it.
 _DECLARED = ("vllm", "guidellm", "lmcache", "build", "release", "images")
@@ -49,7 +50,7 @@ def combination(config: Config) -> Combination:
             vllm=source.campaign.server.vllm,
             pointer=pointer_of(source.campaign.results, cell, run).as_posix(),
             campaign=entry.campaign,
-            required=[dict(counter) for counter in source.required_counters(cell)],
+            required=list(map(dict, source.required_counters(cell))),
         )
         for entry, source in config.compared
         for cell in source.cells

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kveval.campaign.catalogue import Catalogue, Model, Scenario
+from kveval.campaign.cell import Cell
 from kveval.campaign.imports import Import
 from kveval.campaign.result_names import (
     Declared,
@@ -31,7 +32,6 @@ from kveval.importing.settings import (
     ranks,
 )
 from kveval.importing.trees import FoundTree
-from kveval.store.run_file import Cell
 
 IMPORTED, DAMAGED, NO_REPORT = "imported", "damaged", "no report"
 UNKNOWN, NOT_SELECTED, AMBIGUOUS, COPY = "unknown", "not selected", "ambiguous", "copy"

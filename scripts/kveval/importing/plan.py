@@ -1,7 +1,7 @@
 """Everything that a campaign imports: its results interpreted, made runs of cells, and what each needs."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ import msgspec
 
 from kveval.campaign.arms import Platform
 from kveval.campaign.catalogue import Scenario
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.imports import ImportCampaign
 from kveval.campaign.resolve import exercised_counters
@@ -29,7 +30,6 @@ from kveval.importing.interpret import (
 )
 from kveval.importing.runs import PlacedLevel, drafts_of, joined
 from kveval.importing.trees import LeftOut, Tree, stamps_of
-from kveval.store.run_file import Cell
 
 _ALIKE = "configured_alike"
 
@@ -109,15 +109,10 @@ class ImportPlan(RunsElsewhere[RunPlan]):
     @property
     def stamp(self) -> str:
         """Hash of everything that was found and what became of it."""
-        listed = [
-            (
-                result.tree,
-                result.found.place,
-                result.runs,
-                tuple(remark.text for remark in result.remarks),
-            )
-            for result in self.listed
-        ]
+        listed = []
+        for result in self.listed:
+            remarks = tuple(remark.text for remark in result.remarks)
+            listed.append((result.tree, result.found.place, result.runs, remarks))
         reasons = [(result.status, result.reason) for result in self.listed]
         others = [(tree, other.place, other.reason) for tree, other in self.others]
         return content_hash(
@@ -252,14 +247,7 @@ def _without_mixtures(results: Sequence[Result]) -> list[Result]:
             )
             for key, found in values.items():
                 found.add(str(getattr(result.declared, key)))
-    mixed = {
-        cell: "; ".join(
-            f"{key} {' and '.join(sorted(found))}"
-            for key, found in values.items()
-            if len(found) > 1
-        )
-        for cell, values in kinds.items()
-    }
+    mixed = {cell: _several(values) for cell, values in kinds.items()}
     return [
         _refused(
             result,
@@ -270,6 +258,15 @@ def _without_mixtures(results: Sequence[Result]) -> list[Result]:
         else result
         for result in results
     ]
+
+
+def _several(values: Mapping[str, Collection[str]]) -> str:
+    """Return the keys that have more than one value, each with its values."""
+    return "; ".join(
+        f"{key} {' and '.join(sorted(several))}"
+        for key, several in values.items()
+        if len(several) > 1
+    )
 
 
 def _likened(results: Sequence[Result]) -> list[Result]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.result_names import Declared
 from kveval.importing.interpret import DAMAGED, NO_REPORT, FoundLevel, Result
-from kveval.store.run_file import Cell
 
 # Lengths that are drawn at random differ from level to level.
 _SAME_LENGTH = 0.05
@@ -141,7 +141,11 @@ def drafts_of(results: Iterable[Result]) -> list[Draft]:
             runs, [result for result in group if result.status in (DAMAGED, NO_REPORT)]
         )
         found += runs
-    return [_draft(run) for run in found if any(member.usable for member in run)]
+    return [_draft(run) for run in found if _has_usable(run)]
+
+
+def _has_usable(run: Iterable[PlacedLevel]) -> bool:
+    return any(member.usable for member in run)
 
 
 def joined(drafts: Iterable[Draft]) -> tuple[list[Draft], dict[tuple[int, str], str]]:
@@ -204,13 +208,13 @@ def _repetitions(
     levels: Mapping[int, Sequence[PlacedLevel]],
 ) -> list[list[PlacedLevel]]:
     """Return run k as the k-th occurrence in time of every level."""
-    ordered = [
-        sorted(members, key=lambda member: member.start) for members in levels.values()
-    ]
-    count = max(len(members) for members in ordered)
-    return [
-        [members[k] for members in ordered if k < len(members)] for k in range(count)
-    ]
+    repetitions: list[list[PlacedLevel]] = []
+    for members in levels.values():
+        for k, member in enumerate(sorted(members, key=lambda member: member.start)):
+            if k == len(repetitions):
+                repetitions.append([])
+            repetitions[k].append(member)
+    return repetitions
 
 
 def _add_failed(runs: Sequence[list[PlacedLevel]], failed: Iterable[Result]) -> None:
@@ -218,8 +222,7 @@ def _add_failed(runs: Sequence[list[PlacedLevel]], failed: Iterable[Result]) -> 
         rate = result.declared.rate if result.declared else None
         if rate is None:
             continue
-        run = next(
-            (run for run in runs if rate not in {member.number for member in run}), None
-        )
-        if run is not None:
-            run.append(PlacedLevel(result, None))
+        for run in runs:
+            if rate not in {member.number for member in run}:
+                run.append(PlacedLevel(result, None))
+                break

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kveval.host.errors import Failure
 from kveval.host.http import DIRECT_LOOPBACK
 from kveval.host.logs import exit_words, last_words
@@ -19,7 +17,7 @@ from kveval.load import levels as workloads
 from kveval.load import peak_search, traces
 from kveval.load.idle import Idle
 from kveval.load.loadside import sitecustomize
-from kveval.load.workload import WorkloadSpec
+from kveval.load.workload import Workload
 
 # Writing the prefixes takes the generator about 55 CPU s for 8 M tokens; measured with GuideLLM 0.8.1.
 PREFIX_TOKENS_PER_S = 145_000
@@ -78,7 +76,7 @@ class ReportFacts:
     end: float
 
 
-def levels_of(workload: WorkloadSpec, run: int) -> list[Level]:
+def levels_of(workload: Workload, run: int) -> list[Level]:
     """Return the workload's levels for one run, those that are given; none if they are searched.
 
     Seeds differ by run and level - the same prompts again would find a warm cache - and are shared by all arms,
@@ -91,7 +89,7 @@ def levels_of(workload: WorkloadSpec, run: int) -> list[Level]:
 
 
 def next_level(
-    workload: WorkloadSpec, run: int, throughput_tok_s: Mapping[int, float]
+    workload: Workload, run: int, throughput_tok_s: Mapping[int, float]
 ) -> Level | None:
     """Return the level after those that were measured, None after the last.
 
@@ -105,18 +103,18 @@ def next_level(
     return None if streams is None else _level(workload, run, index, streams)
 
 
-def _level(workload: WorkloadSpec, run: int, index: int, streams: int) -> Level:
+def _level(workload: Workload, run: int, index: int, streams: int) -> Level:
     return Level(
         streams=streams, index=index, seed=workload.seed + 100_000 * run + index
     )
 
 
-def lasting(workload: WorkloadSpec, level: Level) -> WorkloadSpec:
+def lasting(workload: Workload, level: Level) -> Workload:
     """Return the workload with the seconds that a level lasts."""
-    return msgspec.structs.replace(workload, seconds=workload.seconds * level.longer)
+    return workload.replace(seconds=workload.seconds * level.longer)
 
 
-def data_argument(workload: WorkloadSpec, level: int) -> str:
+def data_argument(workload: Workload, level: int) -> str:
     """Build GuideLLM's `--data` value for a synthetic workload with shared prefixes, turns and varying lengths."""
     fields: dict[str, Any] = {
         "kind": "synthetic_text",
@@ -129,10 +127,7 @@ def data_argument(workload: WorkloadSpec, level: int) -> str:
         ("output", workload.output_spread),
     ):
         if spread is not None:
-            fields |= {
-                f"{name}_tokens_{key}": value
-                for key, value in msgspec.structs.asdict(spread).items()
-            }
+            fields |= {f"{name}_tokens_{key}": value for key, value in spread}
     if prefix_tokens := workloads.prefix_tokens_at(workload, level):
         fields |= {
             "prefix_tokens": prefix_tokens,
@@ -146,7 +141,7 @@ def trace_file(report: Path) -> Path:
     return report.with_suffix(".trace.jsonl")
 
 
-def write_data(workload: WorkloadSpec, level: Level, report: Path) -> Path | None:
+def write_data(workload: Workload, level: Level, report: Path) -> Path | None:
     """Write the trace that a level replays next to its report; return its path, None if the level replays none."""
     if workload.profile not in workloads.REPLAYS:
         return None
@@ -154,13 +149,13 @@ def write_data(workload: WorkloadSpec, level: Level, report: Path) -> Path | Non
     return trace_file(report)
 
 
-def _trace_argument(workload: WorkloadSpec, level: Level, report: Path) -> str:
+def _trace_argument(workload: Workload, level: Level, report: Path) -> str:
     source = {"kind": "json_file", "path": str(trace_file(report))}
     block = traces.block_tokens(workload, level.streams)
     return _json({"kind": "mooncake", "source": source, "hash_id_block_size": block})
 
 
-def profile_argument(workload: WorkloadSpec, level: int) -> str:
+def profile_argument(workload: Workload, level: int) -> str:
     """Build GuideLLM's `--profile` value for one level."""
     rate = {"rate": [workloads.rate_req_s_at(workload, level)]}
     profiles: dict[str, dict[str, Any]] = {
@@ -183,7 +178,7 @@ def profile_argument(workload: WorkloadSpec, level: int) -> str:
 
 def command(
     guidellm: str,
-    workload: WorkloadSpec,
+    workload: Workload,
     level: Level,
     target: LoadTarget,
     report: Path,
@@ -213,7 +208,7 @@ def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def time_limit_s(workload: WorkloadSpec, level: int) -> float:
+def time_limit_s(workload: Workload, level: int) -> float:
     """Return the seconds after which a level's process counts as stuck.
 
     The sum of its time, its start-up and its last requests.
@@ -225,12 +220,12 @@ def time_limit_s(workload: WorkloadSpec, level: int) -> float:
     )
 
 
-def sending_limit_s(workload: WorkloadSpec) -> float:
+def sending_limit_s(workload: Workload) -> float:
     """Return the seconds after which a generator that was told to send counts as stuck: GuideLLM 0.8.1 may hang."""
     return workload.seconds + workload.request_timeout_s + _END_ALLOWANCE_S
 
 
-def unanswered_s(workload: WorkloadSpec, level: int) -> float:
+def unanswered_s(workload: Workload, level: int) -> float:
     """Return how many seconds before its limits an idle generator already counts as stuck.
 
     Streams give up unanswered requests at the end of their time; in an open loop they are waited for.
@@ -238,19 +233,19 @@ def unanswered_s(workload: WorkloadSpec, level: int) -> float:
     return workload.request_timeout_s if loaded_s(workload, level) else 0.0
 
 
-def start_allowance_s(workload: WorkloadSpec, level: int) -> float:
+def start_allowance_s(workload: Workload, level: int) -> float:
     """Return the seconds within which the generator must have sent its first request: its start, its prefixes."""
     tokens = workloads.working_set_tokens_at(workload, level)
     priming_s = tokens / PRIMED_TOKENS_PER_S_AT_LEAST if workload.prime else 0.0
     return 2 * tokens / PREFIX_TOKENS_PER_S + priming_s + _START_ALLOWANCE_S
 
 
-def loaded_s(workload: WorkloadSpec, level: int) -> float:
+def loaded_s(workload: Workload, level: int) -> float:
     """Return the seconds in which a request is always in flight; 0 in an open loop."""
     return 0.0 if workloads.streams_at(workload, level) is None else workload.seconds
 
 
-def worker_processes(cpus: int, workload: WorkloadSpec | None = None) -> int:
+def worker_processes(cpus: int, workload: Workload | None = None) -> int:
     """Return how many worker processes the generator gets; each costs seconds of start-up and about one core in use.
 
     One for Poisson arrivals: every worker draws the gaps between requests from the same seed, so that several would
@@ -346,7 +341,7 @@ def primed_facts(text: str) -> Primed | None:
 
 
 def priming_environment(
-    workload: WorkloadSpec, level: Level, target: LoadTarget
+    workload: Workload, level: Level, target: LoadTarget
 ) -> dict[str, str]:
     """Return the environment that makes a held generator prime the caches, if the workload asks for it.
 
@@ -408,7 +403,7 @@ def report_facts(report: Path, version: str) -> ReportFacts:
     return facts
 
 
-def environment(cpus: int, workload: WorkloadSpec | None = None) -> dict[str, str]:
+def environment(cpus: int, workload: Workload | None = None) -> dict[str, str]:
     """Return the load generator's environment: offline, and no more worker processes than the host can feed."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),

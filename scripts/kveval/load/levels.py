@@ -11,12 +11,14 @@ A level is a whole number, and what it counts depends on the workload's profile:
 
 """
 
-from kveval.load.workload import WorkloadSpec
+from kveval.load.workload import PerLevel, Workload
 
 OPEN_LOOP = ("constant", "poisson", "bursts", "trace")
 """Profiles that send at given times, whether or not earlier requests were answered."""
 REPLAYS = ("bursts", "trace", "trace-streams")
 """Profiles whose requests GuideLLM reads from a file."""
+# Working sets that differ by a smaller ratio differ only by rounding to whole prefixes.
+_ALIKE = 1.1
 _UNITS = {
     "prefix-length": "prefix tokens",
     **dict.fromkeys(OPEN_LOOP, "requests/min"),
@@ -37,32 +39,24 @@ _ARRIVALS = {
 }
 
 
-def streams_at(workload: WorkloadSpec, level: int) -> int | None:
+def streams_at(workload: Workload, level: int) -> int | None:
     """Return how many requests are kept in flight at a level; None in an open loop."""
     if workload.profile in (*OPEN_LOOP, "sweep"):
         return None
     return 1 if workload.profile == "prefix-length" else level
 
 
-def rate_req_s_at(workload: WorkloadSpec, level: int) -> float | None:
+def rate_req_s_at(workload: Workload, level: int) -> float | None:
     """Return the mean requests per second that are sent at a level; None if they follow from the answers."""
-    if (
-        workload.trace is not None
-        and workload.trace.requests
-        and level in workload.given_levels
-    ):
-        return (
-            workload.trace.requests[workload.given_levels.index(level)]
-            / workload.seconds
-        )
-    return (
-        level / 60
-        if workload.profile in OPEN_LOOP and workload.profile != "trace"
-        else None
-    )
+    if workload.profile == "trace":
+        requests = () if workload.content is None else workload.content.requests
+        if not requests or level not in workload.given_levels:
+            return None
+        return requests[workload.given_levels.index(level)] / workload.seconds
+    return level / 60 if workload.profile in OPEN_LOOP else None
 
 
-def in_words(workload: WorkloadSpec) -> str:
+def in_words(workload: Workload) -> str:
     """Return how the requests are made and how they arrive, as the end of a sentence."""
     arrivals = _ARRIVALS.get(workload.profile, "follow each other without pause")
     if workload.trace is not None:
@@ -72,32 +66,43 @@ def in_words(workload: WorkloadSpec) -> str:
     return f"prompts and answers have {lengths}, prefixes and turns are alike, and requests {arrivals}"
 
 
-def prefix_tokens_at(workload: WorkloadSpec, level: int) -> int:
+def prefix_tokens_at(workload: Workload, level: int) -> int:
     """Return the tokens of a shared prefix at a level; 0 without prefixes."""
     return level if workload.profile == "prefix-length" else workload.prefix_tokens
 
 
-def prefix_count_at(workload: WorkloadSpec, level: int) -> int:
+def prefix_count_at(workload: Workload, level: int) -> int:
     """Return how many distinct prefixes there are at a level: fixed, so many per unit of it, or for so many tokens."""
     count = workload.prefix_count
     if isinstance(count, int):
         return count
-    if count.per_level is not None:
+    if isinstance(count, PerLevel):
         return count.per_level * level
     tokens = prefix_tokens_at(workload, level)
-    return max(1, (count.tokens or 0) // tokens) if tokens else 0
+    return max(1, count.tokens // tokens) if tokens else 0
 
 
-def working_set_tokens_at(workload: WorkloadSpec, level: int) -> int:
+def working_set_tokens_at(workload: Workload, level: int) -> int:
     """Return the tokens of all distinct prefixes at a level: what a cache must hold to serve every reuse."""
     return prefix_tokens_at(workload, level) * prefix_count_at(workload, level)
 
 
-def level_unit(workload: WorkloadSpec) -> str:
+def working_set_tokens(workload: Workload) -> int:
+    """Return the tokens of all distinct prefixes at the largest level."""
+    return working_set_tokens_at(workload, max(workload.given_levels, default=1))
+
+
+def working_set_varies(workload: Workload) -> bool:
+    """Whether the working set differs between levels by more than rounding, so that levels differ in two ways."""
+    sizes = [working_set_tokens_at(workload, level) for level in workload.given_levels]
+    return max(sizes, default=0) > _ALIKE * min(sizes, default=0)
+
+
+def level_unit(workload: Workload) -> str:
     """Return what a level counts: "streams", "requests/min" or "prefix tokens"."""
     return _UNITS.get(workload.profile, "streams")
 
 
-def axis_title(workload: WorkloadSpec) -> str:
+def axis_title(workload: Workload) -> str:
     """Return the title of an axis of levels."""
     return _AXES[level_unit(workload)]

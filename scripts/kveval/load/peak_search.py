@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kveval.load.workload import SearchSpec
+from kveval.load.workload import PeakSearch
 
 _GOLDEN = (3 - math.sqrt(5)) / 2
 # The share of the budget that the climb may take.
@@ -33,7 +33,7 @@ class SearchResult:
     ending: Ending
 
 
-def next_level(search: SearchSpec, throughput_tok_s: Mapping[int, float]) -> int | None:
+def next_level(search: PeakSearch, throughput_tok_s: Mapping[int, float]) -> int | None:
     """Return the level to try next, None when the search is over.
 
     `throughput_tok_s`: delivered throughput of every level tried so far, 0 where nothing was delivered.
@@ -55,7 +55,7 @@ def next_level(search: SearchSpec, throughput_tok_s: Mapping[int, float]) -> int
     return min(high - 1, max(low + 1, round(low * math.pow(high / low, share))))
 
 
-def outcome(search: SearchSpec, throughput_tok_s: Mapping[int, float]) -> SearchResult:
+def outcome(search: PeakSearch, throughput_tok_s: Mapping[int, float]) -> SearchResult:
     """Return what is known after these levels. Raises ValueError when none was tried."""
     if not throughput_tok_s:
         raise ValueError("nothing was tried")
@@ -72,7 +72,7 @@ def outcome(search: SearchSpec, throughput_tok_s: Mapping[int, float]) -> Search
 
 
 def levels_to_freeze(
-    search: SearchSpec, throughput_tok_s: Mapping[int, float]
+    search: PeakSearch, throughput_tok_s: Mapping[int, float]
 ) -> tuple[int, ...]:
     """Choose from the levels that were tried those at which every arm is measured, at most the search's `keep`.
 
@@ -98,14 +98,14 @@ def levels_to_freeze(
     return tuple(sorted(chosen))
 
 
-def _ratio(search: SearchSpec) -> float:
+def _ratio(search: PeakSearch) -> float:
     """Ratio of one level of the climb to the one before."""
     steps = max(1, math.floor(search.budget * _CLIMBING_SHARE))
     return max(_LEAST_RATIO, math.pow(search.stop / search.start, 1 / steps))
 
 
 def _around(
-    search: SearchSpec, throughput_tok_s: Mapping[int, float]
+    search: PeakSearch, throughput_tok_s: Mapping[int, float]
 ) -> tuple[int, int | None, int | None]:
     """The lowest level as good as the best, and the tried ones below and above it."""
     best = max(throughput_tok_s.values())
@@ -121,7 +121,7 @@ def _around(
 
 
 def _open_gaps(
-    search: SearchSpec, below: int | None, peak: int, above: int | None
+    search: PeakSearch, below: int | None, peak: int, above: int | None
 ) -> list[tuple[int, int]]:
     """The gaps beside the peak in which a whole level lies, and that are wider than what is asked for."""
     gaps = ([(below, peak)] if below is not None else []) + (

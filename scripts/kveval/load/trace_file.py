@@ -4,6 +4,8 @@ One JSON object a line, plain or gzip-compressed: `timestamp` in ms, `input_leng
 `hash_ids`, one number for each block of a prompt, the last for the rest. Equal numbers are equal blocks after equal
 beginnings, so that prompts share what their ids have in common from the first on
 (https://github.com/kvcache-ai/Mooncake, FAST25-release). `kveval.load.trace_forms` converts other forms to it.
+
+A workload names a `TraceFile`; what defines a measurement is its `TraceContent`.
 """
 
 import gzip
@@ -12,11 +14,13 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
+from pydantic import Field, ValidationInfo, field_validator
 
 from kveval.host.errors import Failure
+from kveval.host.values import Number, PositiveInt, Strict, Text
 
 
 class TraceError(Failure):
@@ -37,6 +41,58 @@ class Trace(NamedTuple):
 
     rows: Sequence[TraceRow]
     sha256: str
+
+
+class TraceFile(Strict):
+    """A file of requests in the Mooncake trace's format, which are sent with its lengths and shared prefixes."""
+
+    file: Text = Field(
+        description="path of the file, relative to config/; plain or compressed by gzip"
+    )
+    hash_tokens: PositiveInt = 512
+    """tokens that one id of the file stands for: 512 in Mooncake's traces, 16 in Bailian's, 64 in Weka's"""
+    tokens: PositiveInt | None = None
+    """tokens sent for each id, hash_tokens when left out; fewer make prompts and answers shorter in proportion"""
+    start_s: Annotated[Number, Field(ge=0)] = 0.0
+    """seconds at the beginning of the file that are skipped"""
+
+    @field_validator("file")
+    @classmethod
+    def _below_folder(cls, file: str, info: ValidationInfo) -> str:
+        return str(Path((info.context or {}).get("folder", "."), file))
+
+
+class TraceContent(TraceFile):
+    """A trace by the content of its file: what defines a measurement, wherever the file lies.
+
+    Attributes:
+        file: where it lies on this host; "" in a stored run.
+        tokens: tokens that are sent for each id.
+        sha256: of its lines, unpacked.
+        requests: number that each level sends in its time, in the order of the levels; empty in a closed loop.
+    """
+
+    file: str = ""
+    tokens: PositiveInt
+    sha256: str
+    requests: tuple[int, ...] = ()
+
+    @classmethod
+    def from_file(cls, trace: TraceFile) -> Self:
+        """Read the file of a trace. Raises TraceError."""
+        content = read(Path(trace.file), trace.hash_tokens)
+        return cls(
+            file=trace.file,
+            hash_tokens=trace.hash_tokens,
+            tokens=trace.tokens or trace.hash_tokens,
+            start_s=trace.start_s,
+            sha256=content.sha256,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as ids and stored runs have it: without its place, and without `requests` where there are none."""
+        absent = {"file"} if self.requests else {"file", "requests"}
+        return self.model_dump(mode="json", exclude=absent)
 
 
 def read(path: Path, hash_tokens: int) -> Trace:
@@ -114,3 +170,26 @@ def scaled(row: TraceRow, hash_tokens: int, tokens: int) -> TraceRow:
         max(1, round(row.output_length * tokens / hash_tokens)),
         row.hash_ids,
     )
+
+
+def requests_of(content: TraceContent) -> Sequence[TraceRow]:
+    """Return copies of the requests of a trace's file from its start on, scaled, with times in seconds from there.
+
+    Raises TraceError where the file is not the one that the specification was made with.
+    """
+    trace = read(Path(content.file), content.hash_tokens)
+    if trace.sha256 != content.sha256:
+        raise TraceError(
+            f"{content.file} has changed since planning",
+            code="other_trace",
+            path=content.file,
+        )
+    start_ms = 1000 * content.start_s
+    rows = [
+        scaled(row, content.hash_tokens, content.tokens)
+        for row in trace.rows
+        if row.timestamp >= start_ms
+    ]
+    for row in rows:
+        row.timestamp = (row.timestamp - start_ms) / 1000
+    return rows

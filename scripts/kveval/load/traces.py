@@ -7,15 +7,15 @@ follows from the seed. Of profiles trace and trace-streams they are those of a f
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from kveval.load import levels as workloads
 from kveval.load import trace_file
-from kveval.load.trace_file import TraceError, TraceRow
-from kveval.load.workload import BurstSpec, SpreadSpec, TraceSpec, WorkloadSpec
+from kveval.load.trace_file import TraceContent, TraceRow
+from kveval.load.workload import Bursts, LengthSpread, Workload
 
 # A last request comes this long after the level's end, so that the level ends by its time, not for lack of requests.
 _MARGIN_S = 10.0
@@ -24,7 +24,7 @@ _BLOCK_TOKENS = 512
 
 
 def arrivals(
-    rate_req_s: float, seconds: float, bursts: BurstSpec, generator: random.Random
+    rate_req_s: float, seconds: float, bursts: Bursts, generator: random.Random
 ) -> Iterator[float]:
     """Yield the times of arrivals, seconds from the start, for `seconds`, at `rate_req_s` in the mean."""
     factor, share = bursts.factor, bursts.share
@@ -47,30 +47,29 @@ def arrivals(
         begin, bursting = end, not bursting
 
 
-def tokens(mean: int, spread: SpreadSpec | None, generator: random.Random) -> int:
+def tokens(mean: int, spread: LengthSpread | None, generator: random.Random) -> int:
     """Draw a token count as GuideLLM does: normal around the mean, cut off at both ends; the mean without a spread."""
     if spread is None:
         return mean
     return round(max(spread.min, min(spread.max, generator.gauss(mean, spread.stdev))))
 
 
-def block_tokens(workload: WorkloadSpec, level: int) -> int:
+def block_tokens(workload: Workload, level: int) -> int:
     """Return the tokens that one id of the trace's `hash_ids` stands for: a whole prefix, where there are prefixes."""
-    if workload.trace is not None:
-        return workload.trace.tokens
+    if workload.content is not None:
+        return workload.content.tokens
     return workloads.prefix_tokens_at(workload, level) or _BLOCK_TOKENS
 
 
-def rows(workload: WorkloadSpec, level: int, seed: int) -> Iterator[TraceRow]:
+def rows(workload: Workload, level: int, seed: int) -> Iterator[TraceRow]:
     """Yield the requests of a level that replays, in order, with times in seconds from its start."""
-    yield from (
-        _drawn(workload, level, seed)
-        if workload.trace is None
-        else _replayed(workload, workload.trace, level)
-    )
+    if workload.content is None:
+        yield from _drawn(workload, level, seed)
+    else:
+        yield from _replayed(workload, workload.content, level)
 
 
-def _drawn(workload: WorkloadSpec, level: int, seed: int) -> Iterator[TraceRow]:
+def _drawn(workload: Workload, level: int, seed: int) -> Iterator[TraceRow]:
     """Requests of profile bursts. The first id of a prompt is its shared prefix, the others are its own."""
     generator = random.Random(f"kveval/{seed}")
     rate = workloads.rate_req_s_at(workload, level) or 0.0
@@ -97,15 +96,15 @@ def _drawn(workload: WorkloadSpec, level: int, seed: int) -> Iterator[TraceRow]:
 
 
 def _replayed(
-    workload: WorkloadSpec, trace: TraceSpec, level: int
+    workload: Workload, trace: TraceContent, level: int
 ) -> Iterator[TraceRow]:
     """Requests of a file: those of a level's time at its rate, or all of them in a closed loop."""
-    found = from_start(trace)
+    requests = trace_file.requests_of(trace)
     if workload.profile == "trace-streams":
-        yield from found
+        yield from requests
         return
     speed = level / 100
-    for row in found:
+    for row in requests:
         row.timestamp = round(row.timestamp / speed, 6)
         if row.timestamp >= workload.seconds:
             # One more, after the end.
@@ -115,30 +114,7 @@ def _replayed(
         yield row
 
 
-def from_start(trace: TraceSpec) -> Sequence[TraceRow]:
-    """Return copies of the requests of a trace's file from its start on, scaled, with times in seconds from there.
-
-    Raises TraceError where the file is not the one that the specification was made with.
-    """
-    read = trace_file.read(Path(trace.file), trace.hash_tokens)
-    if read.sha256 != trace.sha256:
-        raise TraceError(
-            f"{trace.file} has changed since planning",
-            code="other_trace",
-            path=trace.file,
-        )
-    start_ms = 1000 * trace.start_s
-    found = [
-        trace_file.scaled(row, trace.hash_tokens, trace.tokens)
-        for row in read.rows
-        if row.timestamp >= start_ms
-    ]
-    for row in found:
-        row.timestamp = (row.timestamp - start_ms) / 1000
-    return found
-
-
-def write(workload: WorkloadSpec, level: int, seed: int, path: Path) -> None:
+def write(workload: Workload, level: int, seed: int, path: Path) -> None:
     """Write a level's trace, one request a line."""
     with path.open("wb") as file:
         file.writelines(

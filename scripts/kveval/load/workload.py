@@ -1,107 +1,363 @@
-"""A workload as specifications have it: the fields that define the load, without descriptions."""
+"""The load: synthetic conversations over shared prefixes, or a trace's requests, at several levels.
 
-from collections.abc import Mapping
-from typing import Any
+One class from the catalogue's YAML to a stored run: `Workload` is what a file declares; its `definition` is what defines
+a measurement, with the content of a trace in place of its path; `to_json` writes that as ids and stored runs have it,
+and `workload_of` reads it. What a level counts depends on the profile, see `kveval.load.levels`.
+"""
 
-import msgspec
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StrictInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from kveval.host.errors import Failure
+from kveval.host.values import (
+    CountInt,
+    Mistake,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Strict,
+)
+from kveval.load import trace_file
+from kveval.load.trace_file import TraceContent, TraceFile, TraceRow
+
+_LENGTHS = (
+    "prompt_tokens",
+    "output_tokens",
+    "prompt_spread",
+    "output_spread",
+    "prefix_tokens",
+    "prefix_count",
+)
+_OF_TRACES = ("trace", "trace-streams")
 
 
 class WorkloadError(Failure):
     """A stored workload is not one that this version can read."""
 
 
-class PrefixCount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A number of prefixes that follows the level: so many per unit of it, or as many as make up so many tokens."""
+class PerLevel(Strict):
+    """A count that grows with the level: this many per unit of the level."""
 
-    per_level: int | None = None
-    tokens: int | None = None
-
-
-class SpreadSpec(msgspec.Struct, frozen=True):
-    """How token counts vary: normally around their mean, cut off at both ends."""
-
-    stdev: int
-    min: int
-    max: int
+    per_level: PositiveInt
 
 
-class BurstSpec(msgspec.Struct, frozen=True):
-    """Arrivals in bursts: a burst's rate over the mean rate, the share of time in bursts, a burst's mean seconds."""
+class WorkingSet(Strict):
+    """A count for a constant working set: as many prefixes as make up this many tokens, at any prefix length."""
 
-    factor: float
-    share: float
-    mean_s: float
+    tokens: PositiveInt
 
 
-class TraceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file of requests, identified by its content.
+class LengthSpread(Strict):
+    """How token counts vary from request to request: a normal distribution around the mean, cut off at both ends."""
 
-    Attributes:
-        file: where it lies on this host; not part of what defines a measurement.
-        sha256: of its lines, unpacked.
-        hash_tokens: tokens that an id in it stands for.
-        tokens: tokens that are sent for each id.
-        start_s: time in the file at which levels begin.
-        requests: number that each level sends in its time, in the order of the levels; empty in a closed loop.
-    """
-
-    file: str = ""
-    sha256: str
-    hash_tokens: int
-    tokens: int
-    start_s: float = 0.0
-    requests: tuple[int, ...] = ()
+    stdev: PositiveInt = Field(description="standard deviation, tokens")
+    min: PositiveInt = Field(description="least tokens")
+    max: PositiveInt = Field(description="most tokens")
 
 
-class SearchSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A search for levels: whole ones from `start` to `stop`, at most `budget`, of which so many are to `keep`.
+class Bursts(Strict):
+    """Arrivals in bursts: Poisson at one of two rates, which alternate at random; their mean is the level's rate."""
 
-    Attributes:
-        resolution: how close to the peak its tried neighbours have to be, as a ratio minus one (0.1: 10 %).
-        seconds: length of a level, that of the workload for None.
-        noise: relative difference of throughputs that counts as none: the lowest level of a plateau is the peak.
-    """
+    factor: Annotated[Number, Field(gt=1)] = Field(
+        description="rate in a burst, in multiples of the mean rate"
+    )
+    share: Annotated[Number, Field(gt=0, lt=1)] = Field(
+        description="share of the time that bursts take"
+    )
+    mean_s: PositiveNumber = Field(description="mean length of a burst")
 
-    start: int
-    stop: int
-    resolution: float
-    seconds: float | None = None
-    budget: int
-    keep: int
-    noise: float
-
-
-class SearchedLevels(msgspec.Struct, frozen=True):
-    """Levels that a search finds."""
-
-    search: SearchSpec
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.factor * self.share > 1:
+            said = f"bursts of {self.factor:g} times the mean rate cannot take {self.share:g} of the time: with at most"
+            raise ValueError(
+                f"{said} {1 / self.factor:.3g} the rest has a rate of 0 or more"
+            )
+        return self
 
 
-class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The load of a measurement; what is None is not in its JSON. `kveval.load.levels` says what a level counts."""
+def _percentage(value: Any) -> Any:
+    """Read "10 %" as 0.1."""
+    if not isinstance(value, str):
+        return value
+    percent = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value)
+    return float(percent[1]) / 100 if percent else value
 
-    profile: str
-    levels: tuple[int, ...] | SearchedLevels
-    bursts: BurstSpec | None = None
-    trace: TraceSpec | None = None
-    sweep_size: int | None = None
-    seconds: float
-    warmup_s: float
-    request_timeout_s: float
-    prompt_tokens: int
-    prompt_spread: SpreadSpec | None = None
-    output_tokens: int
-    output_spread: SpreadSpec | None = None
-    turns: int
-    prefix_tokens: int
-    prefix_count: int | PrefixCount
+
+Percentage = Annotated[
+    Number, BeforeValidator(_percentage, json_schema_input_type=float | str)
+]
+
+
+class PeakSearch(Strict):
+    """Levels to be found: a pilot searches the baseline's peak, and every arm is measured at the levels it fixed."""
+
+    start: PositiveInt = Field(alias="from", description="lowest level")
+    stop: PositiveInt = Field(alias="to", description="highest level")
+    resolution: Percentage = Field(
+        0.1, description="the search ends when the peak's neighbours are this close"
+    )
+    seconds: PositiveNumber | None = None
+    """length of a level of the pilot; that of the workload when left out"""
+    budget: PositiveInt = Field(10, description="most levels that the pilot tries")
+    keep: Annotated[StrictInt, Field(ge=3)] = 5
+    """number of levels at which every arm is then measured"""
+    noise: Percentage = Field(
+        0.02, description="relative difference of throughputs that counts as none"
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.start >= self.stop:
+            raise ValueError(
+                f"a search goes from a level up, not from {self.start} to {self.stop}"
+            )
+        if self.resolution <= 0:
+            raise ValueError(f"resolution {self.resolution} is not above 0")
+        if self.budget < 3:
+            raise ValueError(
+                f"a budget of {self.budget} levels cannot bracket a peak, which takes 3"
+            )
+        if not 0 <= self.noise < 1:
+            raise ValueError(f"noise {self.noise} is not from 0 to below 1")
+        return self
+
+
+class SearchedLevels(Strict):
+    """Levels that are found by a search."""
+
+    search: PeakSearch
+
+
+class Workload(Strict):
+    """The load: synthetic conversations over shared prefixes, or a trace's requests, at several levels."""
+
+    title: str = Field("", description="the load in words, for the report")
+    profile: Literal[
+        "concurrent",
+        "constant",
+        "poisson",
+        "bursts",
+        "trace",
+        "trace-streams",
+        "prefix-length",
+        "sweep",
+    ] = Field(
+        "concurrent",
+        description="what a level means and when requests are sent: see the table above",
+    )
+    levels: tuple[PositiveInt, ...] | SearchedLevels = ()
+    """profiles concurrent and trace-streams: numbers of streams; constant, poisson and bursts: requests per minute;
+    trace: percent of the trace's rate; prefix-length: tokens of the prefix. Or {search: ...}, to have them found around
+    the baseline's peak"""
+    bursts: Bursts | None = Field(
+        None,
+        description="profile bursts: how large, how frequent and how long bursts are",
+    )
+    trace: TraceFile | None = Field(
+        None, description="profiles trace and trace-streams: the trace"
+    )
+    sweep_size: Annotated[StrictInt, Field(ge=3)] | None = Field(
+        None, description="profile sweep: number of rates"
+    )
+    seconds: PositiveNumber = Field(description="length of a level, seconds")
+    warmup_s: Annotated[Number, Field(ge=0)] = 0.0
+    """seconds at a level's beginning that are not measured"""
+    request_timeout_s: PositiveNumber = Field(
+        120.0, description="seconds after which a request has failed"
+    )
+    prompt_tokens: CountInt = Field(
+        0,
+        description="tokens of a turn's prompt, without the prefix; a trace has its own",
+    )
+    prompt_spread: LengthSpread | None = Field(
+        None, description="how prompt_tokens vary; not at all when left out"
+    )
+    output_tokens: CountInt = Field(
+        0, description="tokens of a turn's answer; a trace has its own"
+    )
+    output_spread: LengthSpread | None = Field(
+        None, description="how output_tokens vary; not at all when left out"
+    )
+    turns: PositiveInt = Field(
+        1, description="questions, with their answers, of a conversation"
+    )
+    prefix_tokens: CountInt = 0
+    """tokens of a shared prefix; with profile prefix-length that is the level"""
+    prefix_count: CountInt | PerLevel | WorkingSet = 0
+    """number of distinct prefixes; {per_level: 2}: twice the level; {tokens: 200000}: what makes up 200,000 tokens"""
     prime: bool = False
-    seed: int
+    """send every prefix once before each level, unmeasured, so that the level measures a cache in use"""
+    seed: CountInt = Field(description="seed of prompts, draws and arrivals")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        mistakes = (
+            self._level_mistakes,
+            self._arrival_mistakes,
+            self._prefix_mistakes,
+            self._trace_mistakes,
+            self._length_mistakes,
+        )
+        for of_kind in mistakes:
+            for mistake in of_kind():
+                raise mistake
+        return self
+
+    def _level_mistakes(self) -> Iterator[ValueError]:
+        if self.profile == "sweep":
+            if self.levels or self.sweep_size is None:
+                said = "profile sweep takes sweep_size and no levels"
+                yield Mistake(said, "sweep_with_levels")
+            if not isinstance(self.prefix_count, int):
+                yield ValueError(
+                    "a sweep has no levels for prefix_count to follow; give a number"
+                )
+        elif not self.levels or self.sweep_size is not None:
+            said = (
+                f"profile {self.profile} takes levels (at least one) and no sweep_size"
+            )
+            yield Mistake(said, "no_levels")
+        if self.searched is not None and self.profile != "concurrent":
+            yield ValueError(
+                f"a search is only for profile concurrent, not {self.profile}: it maximises throughput"
+            )
+        if len(set(self.given_levels)) < len(self.given_levels):
+            said = "levels repeat; each is measured once per run"
+            yield Mistake(said, "levels_repeat")
+
+    def _arrival_mistakes(self) -> Iterator[ValueError]:
+        if self.warmup_s >= self.seconds:
+            said = f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s"
+            yield Mistake(said, "all_warmup")
+        if (self.profile == "bursts") != (self.bursts is not None):
+            yield ValueError(
+                "profile bursts needs the section bursts, and that section needs profile bursts"
+            )
+        if self.profile == "bursts" and self.turns > 1:
+            yield ValueError("profile bursts sends single requests: turns must be 1")
+
+    def _prefix_mistakes(self) -> Iterator[ValueError]:
+        if self.profile == "prefix-length":
+            if self.prefix_tokens or not self.prefix_count:
+                yield ValueError(
+                    "profile prefix-length takes prefix_count and no prefix_tokens: that is the level"
+                )
+        elif bool(self.prefix_tokens) != bool(self.prefix_count):
+            said = "prefix_tokens and prefix_count go together: both 0, or both above 0"
+            yield Mistake(said, "prefix_half_given")
+        unprimed = not self.prefix_count or self.profile in ("bursts", "sweep")
+        if self.prime and not self.trace and unprimed:
+            said = f"prime sends every prefix once before each level: profile {self.profile} with prefix_count"
+            yield Mistake(
+                f"{said} {self.prefix_count} has none to send", "nothing_to_prime"
+            )
+        if (
+            isinstance(self.prefix_count, WorkingSet)
+            and self.prefix_count.tokens < self.longest_prefix
+        ):
+            said = f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"
+            yield ValueError(said)
+
+    def _trace_mistakes(self) -> Iterator[ValueError]:
+        of_trace = self.profile in _OF_TRACES
+        if of_trace != (self.trace is not None):
+            said = "trace needs profile trace or trace-streams, and these need trace"
+            yield Mistake(said, "trace_half_given")
+        own = sorted(name for name in _LENGTHS if getattr(self, name))
+        if of_trace and (own or self.turns > 1 or self.prime):
+            superfluous = ", ".join(own) or "turns above 1 or prime"
+            said = f"a trace has its own lengths, prefixes and turns: leave out {superfluous}"
+            yield Mistake(said, "trace_and_lengths")
+
+    def _length_mistakes(self) -> Iterator[ValueError]:
+        if self.profile in _OF_TRACES:
+            return
+        if not self.prompt_tokens or not self.output_tokens:
+            said = "prompt_tokens and output_tokens are needed, each 1 or more"
+            yield Mistake(said, "no_lengths")
+        for name, mean, spread in (
+            ("prompt_tokens", self.prompt_tokens, self.prompt_spread),
+            ("output_tokens", self.output_tokens, self.output_spread),
+        ):
+            if spread is not None and not spread.min <= mean <= spread.max:
+                yield ValueError(
+                    f"{name} {mean} is not between {spread.min} and {spread.max}"
+                )
+
+    def replace(self, **changes: Any) -> Self:
+        """Return the load with other values, which are not checked."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return self.model_construct(**(values | changes))
+
+    @cached_property
+    def definition(self) -> "Workload":
+        """The load that defines a measurement: without its title, with the content of a trace in place of its path.
+
+        Raises TraceError if a trace cannot be read or is too short for the levels.
+        """
+        if self.trace is None:
+            return self.replace(title="")
+        content = TraceContent.from_file(self.trace)
+        rows = trace_file.requests_of(content)
+        if not rows:
+            said = (
+                f"{self.trace.file} has no request after start_s {self.trace.start_s:g}"
+            )
+            raise trace_file.TraceError(said, code="trace_too_short", seconds=0.0)
+        if self.profile == "trace":
+            counts = self._requests_by_level(rows)
+            content = content.model_copy(update={"requests": counts})
+        return self.replace(
+            title="",
+            trace=content,
+            prompt_tokens=round(sum(row.input_length for row in rows) / len(rows)),
+            output_tokens=round(sum(row.output_length for row in rows) / len(rows)),
+        )
+
+    def _requests_by_level(self, rows: Sequence[TraceRow]) -> tuple[int, ...]:
+        """How many of a trace's requests each level sends in its time. Raises TraceError."""
+        assert self.trace is not None
+        lasting_s = rows[-1].timestamp
+        fastest = max(self.given_levels)
+        needed_s = self.seconds * fastest / 100
+        if lasting_s < needed_s:
+            said = f"{self.trace.file} has {lasting_s:.0f} s after start_s {self.trace.start_s:g}; a level of"
+            said += f" {self.seconds:g} s at {fastest} % needs {needed_s:.0f} s of it"
+            raise trace_file.TraceError(said, code="trace_too_short", seconds=lasting_s)
+        counts = []
+        for level in self.given_levels:
+            end_s = self.seconds * level / 100
+            counts.append(sum(row.timestamp < end_s for row in rows))
+        return tuple(counts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a definition as ids and stored runs have it: plain JSON values, without what is left out."""
+        absent = {"title", "trace"} if self.prime else {"title", "trace", "prime"}
+        content = self.model_dump(mode="json", exclude=absent, exclude_none=True)
+        if self.content is not None:
+            content["trace"] = self.content.to_json()
+        return content
 
     @property
-    def searched(self) -> SearchSpec | None:
+    def content(self) -> TraceContent | None:
+        """A definition's trace; None for a synthetic load."""
+        assert self.trace is None or isinstance(self.trace, TraceContent)
+        return self.trace
+
+    @property
+    def searched(self) -> PeakSearch | None:
         """The search that finds the levels; None where they are given."""
         return self.levels.search if isinstance(self.levels, SearchedLevels) else None
 
@@ -115,40 +371,88 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def level_count(self) -> int:
         """How many levels a run has; of a search, the most that it may try."""
-        return (
-            self.levels.search.budget
-            if isinstance(self.levels, SearchedLevels)
-            else len(self.levels)
-        )
+        if isinstance(self.levels, SearchedLevels):
+            return self.levels.search.budget
+        return len(self.levels)
 
     @property
     def first_prompt_tokens(self) -> int:
         """Tokens of a conversation's first prompt, its prefix included."""
         return self.prefix_tokens + self.prompt_tokens
 
+    @property
+    def longest_prefix(self) -> int:
+        """Tokens of the longest prefix."""
+        if self.profile == "prefix-length":
+            return max(self.given_levels, default=0)
+        return self.prefix_tokens
+
+    @cached_property
+    def conversation_tokens(self) -> int:
+        """Tokens of the longest conversation at its end, for which the server's max_model_len must be large enough.
+
+        Of a definition, where the load is a trace's.
+        """
+        if self.content is not None:
+            rows = trace_file.requests_of(self.content)
+            return max(row.input_length + row.output_length for row in rows)
+        prompt, output = self.prompt_tokens, self.output_tokens
+        if self.prompt_spread is not None:
+            prompt = self.prompt_spread.max
+        if self.output_spread is not None:
+            output = self.output_spread.max
+        return self.longest_prefix + self.turns * (prompt + output)
+
 
 # Results that were measured elsewhere do not say everything.
-_UNSAID: Mapping[str, Any] = {
-    "profile": "concurrent",
-    "levels": (),
-    "turns": 1,
-    **dict.fromkeys(("seconds", "warmup_s", "request_timeout_s"), 0.0),
-    **dict.fromkeys(
-        ("prompt_tokens", "output_tokens", "prefix_tokens", "prefix_count", "seed"), 0
-    ),
+_UNSAID: Mapping[str, Any] = {"seconds": 0.0, "request_timeout_s": 0.0, "seed": 0}
+# Types of stored values, where bounds are inside the type of what is written, or that type is another.
+_STORED_KINDS: Mapping[str, Any] = {
+    "levels": tuple[int, ...] | SearchedLevels,
+    "trace": TraceContent,
+    "sweep_size": int,
+    "prefix_count": int | PerLevel | WorkingSet,
 }
 
 
-def workload_of(stored: Mapping[str, Any]) -> WorkloadSpec:
+def workload_of(stored: Mapping[str, Any]) -> Workload:
     """Read the workload of a stored run. What it does not say is a closed loop, one turn, and 0 of everything else.
 
-    Raises WorkloadError for values of another kind.
+    Values are read by their types alone: the rules for what is written do not hold for what has been measured. Raises
+    WorkloadError for values of another kind.
     """
-    said = {name: value for name, value in stored.items() if value is not None}
-    try:
-        # Not strictly: what others wrote may have whole numbers as 8.0.
-        return msgspec.convert({**_UNSAID, **said}, WorkloadSpec, strict=False)
-    except msgspec.ValidationError as error:
-        raise WorkloadError(
-            f"the workload of a stored run cannot be read: {error}"
-        ) from error
+    values = dict(_UNSAID)
+    for name, reader in _readers().items():
+        value = stored.get(name)
+        if value is None:
+            continue
+        try:
+            values[name] = reader.validate_python(
+                _with_whole_numbers(value), by_alias=False, by_name=True
+            )
+        except ValidationError as error:
+            why = error.errors()[0]["msg"]
+            said = f"the workload of a stored run cannot be read: {name}: {why}"
+            raise WorkloadError(said) from error
+    return Workload.model_construct(**values)
+
+
+@cache
+def _readers() -> dict[str, TypeAdapter[Any]]:
+    """Return a reader of each value of a stored workload: by the field's type, without its bounds."""
+    fields = Workload.model_fields.items()
+    declared: dict[str, Any] = {name: field.annotation for name, field in fields}
+    return {
+        name: TypeAdapter(kind) for name, kind in {**declared, **_STORED_KINDS}.items()
+    }
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """Return a value of JSON with 8 where others wrote 8.0."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list | tuple):
+        return [_with_whole_numbers(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _with_whole_numbers(item) for name, item in value.items()}
+    return value

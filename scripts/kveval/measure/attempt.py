@@ -13,7 +13,7 @@ import msgspec
 
 from kveval import __version__
 from kveval.campaign.servers.registry import held_bytes, software_of
-from kveval.engines.counters import exercised
+from kveval.engines.counters import counter_proof
 from kveval.engines.job import Job
 from kveval.engines.protocol import Engine, Recorder, RunSession
 from kveval.engines.servers.server import Server
@@ -176,15 +176,13 @@ class Attempt:
                 else tier_bytes // specification.model.kv_bytes_per_token,
             },
             "companions": [
-                {
-                    **msgspec.structs.asdict(beside),
-                    "argv": [session.anonymous(argument) for argument in beside.argv],
-                }
-                for beside in server.sidecar_facts
+                msgspec.structs.asdict(sidecar)
+                | {"argv": list(map(session.anonymous, sidecar.argv))}
+                for sidecar in server.sidecar_facts
             ],
             "clock_offset_s": 0.0,
             "levels": levels,
-            "exercised": exercised(self.job.required, levels),
+            "exercised": counter_proof(self.job.required, levels),
             **session.facts(),
             **self.repeated(),
         }
@@ -220,19 +218,18 @@ class Attempt:
         self, recorder: Recorder, levels: list[dict[str, Any]]
     ) -> dict[str, Any]:
         direct = recorder.archives[0].suffix == ".parquet"
-        facts = [
-            verify_recording(
-                archive,
-                start=levels[0]["start"],
-                end=levels[-1]["end"],
-                required=[
-                    *(() if number else self._required_of_server()),
-                    *_REQUIRED_OF_HOST,
-                ],
-                windows=[(level["start"], level["end"]) for level in levels],
+        windows = [(level["start"], level["end"]) for level in levels]
+        # The first archive has the server's metrics, further ones are of other nodes.
+        required = [*self._required_of_server(), *_REQUIRED_OF_HOST]
+        facts = []
+        for archive in recorder.archives:
+            begin, end = windows[0][0], windows[-1][1]
+            facts.append(
+                verify_recording(
+                    archive, start=begin, end=end, required=required, windows=windows
+                )
             )
-            for number, archive in enumerate(recorder.archives)
-        ]
+            required = list(_REQUIRED_OF_HOST)
         target = self.raw / ("recording.parquet" if direct else "pcp.tar.zst")
         if direct:
             recorder.archives[0].replace(target)

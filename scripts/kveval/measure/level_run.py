@@ -22,7 +22,7 @@ from kveval.host.redaction import Redactor
 from kveval.load import guidellm as load
 from kveval.load.levels import level_unit
 from kveval.load.reports.reading import read_report
-from kveval.load.workload import WorkloadSpec
+from kveval.load.workload import Workload
 from kveval.measure.progress import Progress
 from kveval.pcp.installation import RecordingError
 from kveval.store.run_file import SCHEMA, LevelRun, Run
@@ -53,7 +53,7 @@ class Levels:
     _free_since: float = field(default_factory=time.monotonic)
 
     @property
-    def workload(self) -> WorkloadSpec:
+    def workload(self) -> Workload:
         """The load, of which every level is one point."""
         return self.job.specification.workload
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kveval.load.workload import WorkloadSpec
+from kveval.load.workload import Workload
 
 # Estimated seconds of a run besides its levels (server, recording, collecting), and of the generator's start
 # per level. Replaced by the times of finished runs as soon as there is one.
@@ -106,7 +106,7 @@ def requested_with(pointer: Path, path: Path) -> tuple[list[Path], float] | None
 
 def campaign_progress(
     label: str,
-    workload: WorkloadSpec,
+    workload: Workload,
     pointers: Sequence[Path],
     log: Path,
     redact: Callable[[str], str] = str,

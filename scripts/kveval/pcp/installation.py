@@ -303,14 +303,14 @@ def process_block(processes: Sequence[int]) -> str:
 
 def pmlogger_conf(processes: Sequence[int], *, nvidia: bool) -> str:
     """Return pmlogger's configuration: host facts once; the default metrics and the processes' at every interval."""
-    once, sampled = (
-        [name for name in names if nvidia or not name.startswith("nvidia")]
-        for names in (ONCE_METRICS, DEFAULT_METRICS)
-    )
+
+    def recorded(names: Iterable[str]) -> list[str]:
+        return [name for name in names if nvidia or not name.startswith("nvidia")]
+
     access = "[access]\ndisallow * : all;\n"
     return (
-        log_block("once", once)
-        + log_block("default", sampled)
+        log_block("once", recorded(ONCE_METRICS))
+        + log_block("default", recorded(DEFAULT_METRICS))
         + process_block(processes)
         + access
     )

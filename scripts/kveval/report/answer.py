@@ -18,22 +18,22 @@ from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
+    abbreviate,
     cell_label,
     rows_of,
-    shortened,
-    text,
+    text_or_blank,
 )
 from kveval.report.data.comparisons import (
-    against_baselines,
+    baseline_comparisons,
     baseline_label,
     cost_text,
     effect_text,
     qualifier,
-    stated_verdict,
     values_text,
+    verdict_words,
 )
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.run_facts import hardware
+from kveval.report.data.run_facts import machine_descriptions
 from kveval.report.next_steps import next_steps
 from kveval.report.tables.caches import tier_text
 from kveval.report.tables.value import goodput_sentence
@@ -70,26 +70,27 @@ def answer_of(
     plan: ReportPlan, measured: Measured, figures: Sequence[str] = ()
 ) -> CampaignAnswer:
     """Return the answer, which rests on the verdicts only. `figures`: the names of the figures that are not empty."""
-    metric = _asked(measured)
-    rows = against_baselines(plan, measured.comparison, metric)
-    found = _of_one_model if len({row["model"] for row in rows}) == 1 else _of_models
-    said = list(
-        found(plan, measured, rows, metric)
-        if rows
-        else _without_baseline(plan, measured)
-    )
+    metric = _answer_metric(measured)
+    rows = baseline_comparisons(plan, measured.comparison, metric)
+    models = {row["model"] for row in rows}
+    if not models:
+        sentences = [*_without_baseline(plan, measured)]
+    elif len(models) == 1:
+        sentences = [*_of_one_model(plan, measured, rows, metric)]
+    else:
+        sentences = [*_of_models(plan, measured, rows, metric)]
     return CampaignAnswer(
         _question(plan, rows, metric),
-        (*said[: MOST_SENTENCES - 1], _basis(plan, measured, rows)),
+        (*sentences[: MOST_SENTENCES - 1], _basis(plan, measured, rows)),
         next((name for name in FIGURES if name in figures), ""),
         next_steps(plan, measured, metric),
     )
 
 
-def _asked(measured: Measured) -> str:
+def _answer_metric(measured: Measured) -> str:
     """The metric that the question is about: throughput, or TTFT in an open loop, where the load sets throughput."""
     rows = measured.comparison[measured.comparison["metric"] == THROUGHPUT]
-    fixed = [OPEN_LOOP in text(reason) for reason in rows["reason"]]
+    fixed = [OPEN_LOOP in text_or_blank(reason) for reason in rows["reason"]]
     return TTFT if fixed and all(fixed) else THROUGHPUT
 
 
@@ -111,7 +112,7 @@ def _means(measured: Measured, row: Row) -> str:
     return " against ".join(values_text(measured, row))
 
 
-def times(row: Row) -> str:
+def factor_text(row: Row) -> str:
     """Return an effect as a factor, such as "8.1 times", with no more digits than its interval justifies."""
     low, value, high = (
         1 + row[f"{end}_percent"] / 100 for end in ("low", "effect", "high")
@@ -123,7 +124,7 @@ def times(row: Row) -> str:
         if known
         else f"{value:.2g}"
     )
-    return " ".join(filter(None, (text(row.get("bound")), shown, "times")))
+    return " ".join(filter(None, (text_or_blank(row.get("bound")), shown, "times")))
 
 
 def _question(plan: ReportPlan, rows: Sequence[Row], metric: str) -> str:
@@ -201,13 +202,15 @@ def _better(measured: Measured, row: Row) -> str:
     arm, against, means = _arm(row), baseline_label(row), _means(measured, row)
     if row["metric"] != THROUGHPUT:
         return f"{arm} had a shorter median TTFT than {against}, {_change(row)}: {means} ms"
-    much = f"{times(row)} as much as" if row["effect_percent"] > 100 else "more than"
+    much = (
+        f"{factor_text(row)} as much as" if row["effect_percent"] > 100 else "more than"
+    )
     return f"{arm} delivered {much} {against}, {_change(row)}: {means} output tok/s"
 
 
 def _smaller(measured: Measured, best: Row) -> str:
     """The smallest tier of the same arm that a declared comparison did not show to differ from the best one."""
-    found = {
+    rows_by_blocks = {
         cell_named(row["baseline"])[2]: row
         for row in measured.contrasts.to_dict("records")
         if (cell_of(row), row["metric"]) == (cell_of(best), best["metric"])
@@ -215,42 +218,44 @@ def _smaller(measured: Measured, best: Row) -> str:
         and cell_named(row["baseline"])[1] == row["scenario"]
         and 0 < cell_named(row["baseline"])[2] < row["cpu_blocks"]
     }
-    if not found:
+    if not rows_by_blocks:
         return ""
-    row = found[min(found)]
-    alike = (
+    row = rows_by_blocks[min(rows_by_blocks)]
+    relation = (
         "at parity with"
         if row["verdict"] == words.PARITY
         else "not shown to differ from"
     )
-    return f"; it is {alike} the smaller {baseline_label(row)}, {effect_text(row)}"
+    return f"; it is {relation} the smaller {baseline_label(row)}, {effect_text(row)}"
 
 
 def _first_token(plan: ReportPlan, measured: Measured, best: Row) -> Iterator[str]:
     """Yield a sentence on the median TTFT of the best arm, whatever its verdict."""
-    said = {
+    phrases = {
         words.BETTER: "was shorter",
         words.WORSE: "was longer",
         words.PARITY: "is at parity",
     }
-    for row in against_baselines(plan, measured.comparison, TTFT):
+    for row in baseline_comparisons(plan, measured.comparison, TTFT):
         if (
             cell_of(row) == cell_of(best)
             and row["baseline"]
             and math.isfinite(row["effect_percent"])
         ):
-            verdict = said.get(row["verdict"], f"is undecided ({stated_verdict(row)})")
+            verdict = phrases.get(
+                row["verdict"], f"is undecided ({verdict_words(row)})"
+            )
             yield f"Its median TTFT {verdict}, {_change(row)}: {_means(measured, row)} ms."
 
 
 def _said(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
     """Yield one clause per verdict with the arms that have it; arms without a verdict are grouped by reason."""
-    said = {
+    phrases = {
         words.BETTER: "better as well",
         words.WORSE: "worse",
         words.INCONCLUSIVE: "undecided",
     }
-    said[words.PARITY] = f"at parity within {100 * plan.margin:g} %"
+    phrases[words.PARITY] = f"at parity within {100 * plan.margin:g} %"
     grouped: dict[str, list[str]] = {}
     for row in sorted(
         rows, key=lambda row: (*words.VERDICTS, row["verdict"]).index(row["verdict"])
@@ -259,17 +264,17 @@ def _said(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
         title = (
             "no verdict"
             if row["verdict"].startswith("not assessed")
-            else stated_verdict(row)
+            else verdict_words(row)
         )
         why = (
             f" ({row['reason']})"
-            if text(row["reason"]) and row["verdict"] not in words.VERDICTS
+            if text_or_blank(row["reason"]) and row["verdict"] not in words.VERDICTS
             else ""
         )
-        grouped.setdefault(said.get(row["verdict"], f"{title}{why}"), []).append(
+        grouped.setdefault(phrases.get(row["verdict"], f"{title}{why}"), []).append(
             f"{_arm(row)}{change}"
         )
-    yield from (f"{title}: {shortened(names)}" for title, names in grouped.items())
+    yield from (f"{title}: {abbreviate(names)}" for title, names in grouped.items())
 
 
 def _hits(measured: Measured, rows: Sequence[Row]) -> Iterator[str]:
@@ -287,9 +292,9 @@ def _hits(measured: Measured, rows: Sequence[Row]) -> Iterator[str]:
                 f"{tier_text(reloaded)} tokens for {tier_text(preempted)} requests with {_arm(row)}"
             )
     if reloads:
-        yield f"For preempted requests, tokens were loaded from the tier, not computed again: {shortened(reloads)}."
+        yield f"For preempted requests, tokens were loaded from the tier, not computed again: {abbreviate(reloads)}."
     elif shares:
-        yield f"Share of the prompt tokens that the tier behind the device served: {shortened(shares)}."
+        yield f"Share of the prompt tokens that the tier behind the device served: {abbreviate(shares)}."
 
 
 def _of_models(
@@ -305,8 +310,8 @@ def _of_models(
         else "A shorter median TTFT"
     )
     if any(better.values()):
-        best = "; ".join(_best(of) for of in better.values() if of)
-        nothing = [model for model, of in better.items() if not of]
+        best = "; ".join(_best(of_model) for of_model in better.values() if of_model)
+        nothing = [model for model, of_model in better.items() if not of_model]
         yield f"{more} than {_against(rows)}: {best}{f'; no arm for {_listed(nothing)}' if nothing else ''}."
     else:
         yield _none_better(rows, metric)
@@ -316,7 +321,7 @@ def _of_models(
             for row in _by_size_of_effect(rows, verdict)
         ]
         if worse:
-            yield f"{verdict.capitalize()}: {shortened(worse)}."
+            yield f"{verdict.capitalize()}: {abbreviate(worse)}."
     parity = f"at parity within {100 * plan.margin:g} %"
     counted = {
         words.PARITY: parity,
@@ -330,9 +335,9 @@ def _of_models(
         words.WORSE_IDLE: "worse although idle",
     }
     decided |= {words.PARITY: "at parity"}
-    for other in (GOODPUT, TTFT) if metric == THROUGHPUT else (GOODPUT,):
+    for further_metric in (GOODPUT, TTFT) if metric == THROUGHPUT else (GOODPUT,):
         yield from _counted(
-            against_baselines(plan, measured.comparison, other), decided
+            baseline_comparisons(plan, measured.comparison, further_metric), decided
         )
 
 
@@ -349,7 +354,9 @@ def _most_cost(rows: Sequence[Row]) -> str:
 def _without(rows: Sequence[Row]) -> str:
     """The phrase for comparisons without a verdict, with the most frequent reason."""
     reasons = Counter(
-        text(row["reason"]) for row in rows if row["verdict"] not in words.VERDICTS
+        text_or_blank(row["reason"])
+        for row in rows
+        if row["verdict"] not in words.VERDICTS
     )
     mostly = "mostly: " if len(reasons) > 1 else ""
     return "".join(
@@ -357,14 +364,14 @@ def _without(rows: Sequence[Row]) -> str:
     )
 
 
-def _counted(rows: Sequence[Row], said: Mapping[str, str]) -> Iterator[str]:
+def _counted(rows: Sequence[Row], phrases: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence with the number of comparisons for each verdict of `said`; "" stands for none."""
     counts = Counter(
         row["verdict"] if row["verdict"] in words.VERDICTS else "" for row in rows
     )
     shown = ", ".join(
         f"{counts[verdict]} {phrase}"
-        for verdict, phrase in said.items()
+        for verdict, phrase in phrases.items()
         if counts[verdict]
     )
     if shown:
@@ -378,18 +385,18 @@ def _best(rows: Sequence[Row]) -> str:
         rows[0]["metric"] == THROUGHPUT and rows[0]["effect_percent"] > 100,
     )
     most = f", the most of {len(rows)} arms" if len(rows) > 1 else ""
-    return f"{best['model']} with {_arm(best)}{f' {times(best)} as much,' if more else ''} {_change(best)}{most}"
+    return f"{best['model']} with {_arm(best)}{f' {factor_text(best)} as much,' if more else ''} {_change(best)}{most}"
 
 
 def _without_baseline(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     yield "Nothing was compared with a baseline, so there is no verdict."
     shown = []
-    for cell, _, at in measured.at_peaks(plan.ordered):
+    for cell, _, at in measured.peaks_of(plan.ordered_cells):
         shown.append(
             f"{cell_label(cell)} on {cell[0]} {numerals.mean_of(list(at[THROUGHPUT]))} output tok/s"
         )
     if shown:
-        yield f"Measured at the peak: {shortened(shown)}."
+        yield f"Measured at the peak: {abbreviate(shown)}."
 
 
 def _runs_of(
@@ -403,12 +410,12 @@ def _runs_of(
     compared = [
         row
         for metric in metrics
-        for row in against_baselines(plan, measured.comparison, metric)
+        for row in baseline_comparisons(plan, measured.comparison, metric)
     ]
     judged = [
         row
         for row in compared
-        if row["verdict"] in words.VERDICTS or text(row.get("indication"))
+        if row["verdict"] in words.VERDICTS or text_or_blank(row.get("indication"))
     ]
     if not any(row["runs"] < _paired(measured, row) for row in judged):
         return f"This rests on {counted} run{'s' * (counted != '1')} of each arm"
@@ -439,10 +446,10 @@ def _basis(plan: ReportPlan, measured: Measured, rows: Sequence[Row]) -> str:
     number = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     levels = sorted({int(row["level"]) for row in rows if pd.notna(row["level"])})
     titles = _distinct(str(run.workload.get("title") or "") for run in measured.runs)
-    machines = hardware(measured.runs)
+    machines = machine_descriptions(measured.runs)
     parts = [
         _runs_of(plan, measured, rows, number),
-        *([f" at {measured.unit.said(levels)}"] if levels else []),
+        *([f" at {measured.level_unit.in_sentence(levels)}"] if levels else []),
         *([f" ({titles[0]})"] if titles[0] and len(titles) == 1 else []),
         _WEIGHTS.get(measured.runs[0].weights, ""),
         f", on {machines[0] if len(machines) == 1 else f'{len(machines)} different machines'}",

@@ -17,7 +17,7 @@ APPENDICES = tuple(
 )
 
 
-def in_short(folder: Path) -> list[str]:
+def summary_lines(folder: Path) -> list[str]:
     """Return a summary of the report in `folder` in three lines: the answer, the next step, and the report's path.
 
     Only the path if report.json has no answer; nothing if there is no report.
@@ -57,9 +57,8 @@ def reported_measurements(
         report = msgspec.json.decode(numbers.read_bytes(), type=_Numbers)
     except (OSError, msgspec.DecodeError):
         return None
-    return {
-        (cell.model, cell.scenario, cell.cpu_blocks): sorted(
-            run.partition("/")[0] for run in cell.runs
-        )
-        for cell in report.cells
-    }
+    measurements = {}
+    for cell in report.cells:
+        ids = sorted(run.partition("/")[0] for run in cell.runs)
+        measurements[cell.model, cell.scenario, cell.cpu_blocks] = ids
+    return measurements

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from kveval.report.data.campaign import Table
 from kveval.report.files import FOLDER, MAIN
@@ -32,10 +32,10 @@ def render(root: Section) -> dict[str, str]:
 def _linked(text: str, file: str, home: Mapping[str, str]) -> str:
     """Return `text` with links to sections in other files extended by the path of that file."""
 
-    def target(found: re.Match[str]) -> str:
-        other = home.get(found[1], MAIN)
+    def target(match: re.Match[str]) -> str:
+        target_file = home.get(match[1], MAIN)
         up = "" if file == MAIN else "../"
-        return found[0] if other == file else f"]({up}{other}#{found[1]})"
+        return match[0] if target_file == file else f"]({up}{target_file}#{match[1]})"
 
     return _TO_SECTION.sub(target, text)
 
@@ -77,10 +77,11 @@ def markdown_table(table: Table) -> str:
         "---:" if number in table.numbers else "---"
         for number in range(len(table.header))
     ]
-    lines = [table.header, rule, *table.rows]
-    return "\n".join(
-        f"| {' | '.join(_cell_text(cell) for cell in line)} |" for line in lines
-    )
+    return "\n".join(map(_line, [table.header, rule, *table.rows]))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_cell_text, cells))} |"
 
 
 def _cell_text(text: str) -> str:

@@ -15,15 +15,15 @@ from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
+    abbreviate,
     cell_label,
-    shortened,
-    text,
+    text_or_blank,
 )
-from kveval.report.data.comparisons import against_baselines
-from kveval.report.tables.not_assessed import TO_BE_ACTIVE, settled_by
+from kveval.report.data.comparisons import baseline_comparisons
+from kveval.report.tables.not_assessed import TO_BE_ACTIVE, next_step_for
 
 _MOST = 4
-_few = partial(shortened, most=2)
+_few = partial(abbreviate, most=2)
 # More runs than this are not proposed.
 _WORTHWHILE = 20
 _WHILE_IDLE = "find out what slows it while its tier serves nothing; `check` compares two builds of the server"
@@ -31,7 +31,7 @@ _WHILE_IDLE = "find out what slows it while its tier serves nothing; `check` com
 
 def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, ...]:
     """Return at most four steps; `metric`: the metric that the answer is about."""
-    rows = against_baselines(plan, measured.comparison, metric)
+    rows = baseline_comparisons(plan, measured.comparison, metric)
     name = _namer(plan)
     more = [*_undecided(plan, rows, name)] or [*_more_runs(rows)]
     steps = [*_missing(plan, measured, name), *_without_verdict(rows, name), *more]
@@ -40,9 +40,9 @@ def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, 
 
 def _namer(plan: ReportPlan) -> Callable[[CellKey], str]:
     """Return a function that names cells, with the model if there are several."""
-    one = len(plan.models_by_size) == 1
+    single_model = len(plan.models_by_size) == 1
     return lambda cell: (
-        cell_label(cell) if one else f"{cell[0]} with {cell_label(cell)}"
+        cell_label(cell) if single_model else f"{cell[0]} with {cell_label(cell)}"
     )
 
 
@@ -65,10 +65,10 @@ def _without_verdict(
     for row in rows:
         open_ = row["verdict"] not in words.VERDICTS or _failed(row)
         if open_ and not row.get("replicate"):
-            steps.setdefault(settled_by(row), []).append(name(cell_of(row)))
+            steps.setdefault(next_step_for(row), []).append(name(cell_of(row)))
         elif row["verdict"] == words.WORSE_IDLE:
             steps.setdefault(_WHILE_IDLE, []).append(name(cell_of(row)))
-        elif words.of_idle_arm(row) and not row.get("replicate"):
+        elif words.is_of_idle_arm(row) and not row.get("replicate"):
             steps.setdefault(TO_BE_ACTIVE, []).append(name(cell_of(row)))
     for step, names in steps.items():
         yield f"For {_few(names)}: {step}."
@@ -76,7 +76,7 @@ def _without_verdict(
 
 def _failed(row: Mapping[Any, Any]) -> bool:
     """Whether too many runs failed for a verdict that the others would give."""
-    return words.MANY_FAILED in text(row["reason"])
+    return words.MANY_FAILED in text_or_blank(row["reason"])
 
 
 def _undecided(

@@ -9,12 +9,12 @@ from pathlib import Path
 from kveval.host.errors import Failure
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.export.report_json import build, dump
+from kveval.report.export.report_json import report_content, to_json
 from kveval.report.files import FOLDER, MAIN, NUMBERS
 from kveval.report.markdown import render
 from kveval.report.parts.appendices import appendices
 from kveval.report.parts.blocks import Pictures
-from kveval.report.parts.body import body, front
+from kveval.report.parts.body import first_screen, main_sections
 from kveval.report.sections import Section
 from kveval.report.tables.not_assessed import gap_table
 
@@ -53,9 +53,11 @@ def report_tree(
     pictures = Pictures(plan.models_by_size, figures, empty or {})
     # In this order, since each figure is placed once.
     first = [
-        *front(plan, measured, answer_of(plan, measured, pictures.names), pictures)
+        *first_screen(
+            plan, measured, answer_of(plan, measured, pictures.names), pictures
+        )
     ]
-    middle = [*body(plan, measured, pictures)]
+    middle = [*main_sections(plan, measured, pictures)]
     last = appendices(plan, measured, gap_table(plan, measured, empty or {}), pictures)
     return Section(plan.title or plan.name, [*first, *middle, *last])
 
@@ -82,8 +84,8 @@ def write_report(
         output if name == MAIN else output.parent / name: text
         for name, text in render(root).items()
     }
-    files[output.with_name(NUMBERS)] = dump(
-        build(plan, measured, shown, empty, gap_table(plan, measured, empty))
+    files[output.with_name(NUMBERS)] = to_json(
+        report_content(plan, measured, shown, empty, gap_table(plan, measured, empty))
     )
     (output.parent / FOLDER).mkdir(parents=True, exist_ok=True)
     for path, text in files.items():

@@ -35,12 +35,9 @@ def readable(*tables: Path) -> Iterator[None]:
 def derived_files(pointers: Iterable[Path]) -> list[Path]:
     """Return the existing tables beside these pointers (measurement.json), and those of their cells."""
     runs = [pointer.parent for pointer in pointers]
+    cells = dict.fromkeys(run.parent for run in runs)
     paths = [run / name for run in runs for name in _OF_RUNS]
-    paths += [
-        cell / name
-        for cell in dict.fromkeys(run.parent for run in runs)
-        for name in _OF_CELLS
-    ]
+    paths += [cell / name for cell in cells for name in _OF_CELLS]
     return [path for path in paths if path.exists()]
 
 
@@ -61,9 +58,8 @@ def remove_derived(path: Path) -> list[Path]:
     What depends on the cell's tables is made again with them.
     """
     cell = path.parent if path.name in _OF_CELLS else path.parent.parent
-    removed = [
-        file for file in (path, *(cell / name for name in _FURTHER)) if file.exists()
-    ]
+    tables = [path, *(cell / name for name in _FURTHER)]
+    removed = [table for table in tables if table.exists()]
     for file in removed:
         file.unlink()
     return removed

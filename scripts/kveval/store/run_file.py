@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import zstandard
 
+from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
 
 SCHEMA = 1
@@ -160,25 +161,6 @@ class CopyBandwidth(msgspec.Struct, frozen=True):
     host_gb_s: float
     host_to_device_gb_s: float | None = None
     device_to_host_gb_s: float | None = None
-
-
-@dataclass(frozen=True, order=True)
-class Cell:
-    """One point of the evaluation. `cpu_blocks` are 16-token blocks of the model as served; 0 without a CPU tier."""
-
-    model: str
-    scenario: str
-    cpu_blocks: int
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """The cell as tables name it."""
-        return self.model, self.scenario, self.cpu_blocks
-
-    @property
-    def path(self) -> str:
-        """The cell's folder below the campaign's results."""
-        return f"{self.model}/{self.scenario}/{self.cpu_blocks}"
 
 
 class Run(msgspec.Struct, frozen=True):

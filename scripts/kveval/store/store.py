@@ -93,16 +93,13 @@ def listed(directory: Path) -> dict[str, str]:
         raise StoreError(
             f"{path}: not a list of checksums", "differs", path, "no_checksums"
         ) from error
-    found = {
-        name: digest
-        for digest, _, name in (line.partition("  ") for line in lines)
-        if name
-    }
-    if RUN not in found:
+    pairs = [line.partition("  ") for line in lines]
+    digests = {name: digest for digest, _, name in pairs if name}
+    if RUN not in digests:
         raise StoreError(
             f"{directory}: {SUMS} does not list {RUN}", "differs", path, "run_unlisted"
         )
-    return found
+    return digests
 
 
 def verify_file(directory: Path, name: str, expected: str) -> None:

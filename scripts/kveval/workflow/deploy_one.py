@@ -100,13 +100,7 @@ def deploy_one(
             "deploy-one needs a cluster: a campaign with engine: kubernetes",
             code="no_cluster",
         )
-    if cell and cell.count("/") != 2:
-        raise TrialError(
-            f"--cell {cell} is not a cell: write MODEL/SCENARIO/CPU_BLOCKS",
-            code="no_cell",
-            cell=cell,
-        )
-    cells = [config.cell(*cell.split("/"))] if cell else config.cells
+    cells = [config.cell(cell)] if cell else config.cells
     found = max(cells, key=lambda one: demand(config.specification(one)))
     specification = trial_of(config.specification(found))
     shutil.rmtree(folder, ignore_errors=True)

@@ -163,7 +163,7 @@ _MEASURING = frozenset({"benchmark", "pilot"})
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedJobs:
     """The jobs that snakemake was asked for.
 
     `measured`: the pointers of the measurements to make; `reports`: the folder of each report below the results, "" for
@@ -175,7 +175,7 @@ class Asked:
     files: tuple[Path, ...]
 
     @classmethod
-    def of(cls, workflow: Any) -> Asked:
+    def of(cls, workflow: Any) -> RequestedJobs:
         """Read the graph of jobs of a running or finished workflow."""
         jobs = list(workflow.dag.jobs)
         making = workflow.dag.needrun_jobs(exclude_finished=False)
@@ -190,7 +190,7 @@ class Asked:
         )
 
     @classmethod
-    def idle(cls, workflow: Any) -> Asked | None:
+    def if_up_to_date(cls, workflow: Any) -> RequestedJobs | None:
         """Return what was requested if all of it existed; None if there was work, or no files were requested.
 
         Only `execute` sets an executor: --lint, --unlock, --summary and the like have none.

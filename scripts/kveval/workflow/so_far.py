@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
 from kveval.measure.failures import why_absent
-from kveval.store.run_file import POINTER, Cell, read_run, stored_run
+from kveval.store.run_file import POINTER, read_run, stored_run
 from kveval.store.store import listed, verify_file
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from tests.support.synthetic import BASELINES, WORKLOAD, levels_table
 
-from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import compare_all
 
@@ -420,7 +420,7 @@ def test_wrong_answers_in_one_run_of_either_side_refuse_the_verdict(
 ) -> None:
     levels = campaign()
     said = "4 of 4 greedy answers changed when the tier served their prompts"
-    found = columns([Outcome("answers", "fail", said)])
+    found = outcome_columns([Outcome("answers", "fail", said)])
     wrong = (levels["scenario"] == scenario) & levels["run"].isin(runs)
     for column, value in found.items():
         levels[column] = levels[column].astype(object) if column in levels else ""
@@ -438,7 +438,9 @@ def test_wrong_answers_in_one_run_of_either_side_refuse_the_verdict(
 
 def test_answers_that_were_not_checked_or_are_right_refuse_nothing() -> None:
     levels = campaign()
-    for column, value in columns([Outcome("answers", "note", "not checked")]).items():
+    for column, value in outcome_columns(
+        [Outcome("answers", "note", "not checked")]
+    ).items():
         levels[column] = value
     row = judged(levels)
     assert (row["verdict"], row["basis_answers"]) == (words.BETTER, "")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.synthetic import BASELINES, levels_table
 from tests.unit.report import test_report as small
 
-from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.comparison import OTHER_HARDWARE
@@ -129,7 +129,9 @@ def test_three_failed_runs_leave_too_few_and_are_the_reason() -> None:
 
 
 def test_a_level_that_failed_is_named_with_its_error() -> None:
-    error = columns([Outcome("level_failed", "fail", "GuideLLM failed (exit code 1)")])
+    error = outcome_columns(
+        [Outcome("level_failed", "fail", "GuideLLM failed (exit code 1)")]
+    )
     row = judged(with_values(campaign(), ARM, [4], **error))
     assert (row["verdict"], row["qualifier"]) == (
         words.BETTER,
@@ -227,7 +229,7 @@ def test_a_run_that_lacks_the_level_is_named() -> None:
 def test_a_run_that_both_cells_lack_makes_fewer_runs() -> None:
     row = judged(
         campaign()[lambda levels: levels["run"] != 5],
-        planned=dict.fromkeys(_cells(campaign()), 5),
+        requested_runs=dict.fromkeys(_cells(campaign()), 5),
     )
     assert (row["verdict"], row["runs"], row["qualifier"], row["reason"]) == (
         words.BETTER,
@@ -283,8 +285,8 @@ def bridged(hours: float, failed: Sequence[int] = ()) -> pd.DataFrame:
 @pytest.mark.parametrize("hours", [6.0, 1000.0])
 def test_the_runs_of_a_bridge_are_missing_in_no_other_arm(hours: float) -> None:
     levels = bridged(hours)
-    planned = {cell: 10 if cell[1] == BASELINE else 5 for cell in _cells(levels)}
-    table = compare_all(levels, BASELINES, planned=planned).baseline
+    requested_runs = {cell: 10 if cell[1] == BASELINE else 5 for cell in _cells(levels)}
+    table = compare_all(levels, BASELINES, requested_runs=requested_runs).baseline
     rows = table[table["metric"] == THROUGHPUT].set_index("scenario")
     assert list(rows["verdict"]) == [words.BETTER] * 2
     assert (

@@ -16,11 +16,12 @@ from kveval.analysis.benefit import (
     context_share,
     tier_copies,
 )
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
 from kveval.curve.service import ServerSpeed
 from kveval.curve.speed import FittedSpeed
-from kveval.store.run_file import Cell, Change, LevelRun, Run
+from kveval.store.run_file import Change, LevelRun, Run
 
 CONFIG = REPOSITORY / "config"
 SPEED = ServerSpeed(
@@ -142,7 +143,7 @@ def test_the_speed_follows_from_the_levels():
     made = basis_of(of("no-offload", 0), DEVICE, {LEVEL: [SEEN]}, TierCopies())
     assert made.cell == Cell("Qwen3-0.6B", "no-offload", 0) and made.runs == [1]
     # Both streams' prompts, a quarter of them on the device, in the time of a request.
-    assert 0.1 < made.fitted.best.prefill_s(0, 6032) < 1.0
+    assert 0.1 < made.speed.best.prefill_s(0, 6032) < 1.0
 
 
 def test_a_tokens_context_counts_as_its_operations():

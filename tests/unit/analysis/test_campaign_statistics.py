@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from tests.support.synthetic import comparison_table, levels_table
 
 from kveval.analysis.estimators.intervals import contrasts, holm, welch
-from kveval.analysis.estimators.planning import runs_to_resolve
+from kveval.analysis.estimators.power import runs_to_resolve
 from kveval.analysis.estimators.spreads import bartlett
 from kveval.analysis.statistics import verdicts as words
 

@@ -11,9 +11,10 @@ from kveval.analysis.system.ceilings import (
     break_even_tokens,
     copy_gb_s,
     overhead_s,
-    served,
+    request_means,
 )
-from kveval.store.run_file import Cell, Change, CopyBandwidth, LevelRun, Run
+from kveval.campaign.cell import Cell
+from kveval.store.run_file import Change, CopyBandwidth, LevelRun, Run
 
 RATES = st.floats(1, 1e6)
 OVERHEADS = st.floats(1e-4, 10)
@@ -89,7 +90,10 @@ def test_what_was_not_counted_has_no_length():
 
 
 def test_rates_are_those_of_counters_and_requests():
-    without, arm = served([BASELINE], at(5.2), 512), served([ARM, ARM], at(0.275), 512)
+    without, arm = (
+        request_means([BASELINE], at(5.2), 512),
+        request_means([ARM, ARM], at(0.275), 512),
+    )
     assert without.prefill_tok_s == pytest.approx(100.0)
     assert math.isnan(without.load_gb_s)
     assert arm.loaded_tokens == pytest.approx(500.0)
@@ -101,16 +105,19 @@ def test_rates_are_those_of_counters_and_requests():
 def test_the_overhead_is_what_computing_and_copying_do_not_explain():
     # 0.275 s less 20 tokens at 100 tokens/s, which take 0.2 s, and 500 tokens at 20,000 tokens/s
     assert overhead_s(
-        served([ARM], at(0.275), 512), served([BASELINE], at(5.2), 512)
+        request_means([ARM], at(0.275), 512), request_means([BASELINE], at(5.2), 512)
     ) == pytest.approx(0.05)
     assert (
-        overhead_s(served([ARM], at(0.2), 512), served([BASELINE], at(5.2), 512)) == 0.0
+        overhead_s(
+            request_means([ARM], at(0.2), 512), request_means([BASELINE], at(5.2), 512)
+        )
+        == 0.0
     )
 
 
 def test_a_level_that_nobody_measured_has_nothing():
-    assert math.isnan(served([ARM], at(0.275), 64).load_gb_s)
-    assert math.isnan(served([], pd.DataFrame(), 64).ttft_s)
+    assert math.isnan(request_means([ARM], at(0.275), 64).load_gb_s)
+    assert math.isnan(request_means([], pd.DataFrame(), 64).ttft_s)
 
 
 def test_the_ceiling_is_the_copy_that_the_device_takes_part_in():

@@ -14,7 +14,8 @@ from tests.unit.analysis.test_benefit import LEVEL, of
 
 from kveval.analysis.cell_benefits import COLUMNS, measured_levels, predicted_benefits
 from kveval.analysis.cells import CellKey
-from kveval.store.run_file import Cell, Run
+from kveval.campaign.cell import Cell
+from kveval.store.run_file import Run
 
 MODEL = "Qwen3-0.6B"
 BASE, TIERED = (MODEL, "no-offload", 0), (MODEL, "native-offload", 5000)

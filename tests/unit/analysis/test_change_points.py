@@ -23,7 +23,7 @@ def test_a_change_that_another_undoes_is_found() -> None:
     values = np.random.default_rng(3).normal(0, 0.02, COMMITS)
     values[100:115] -= 0.08
     assert [
-        abs(point.at - place) <= 3
+        abs(point.index - place) <= 3
         for point, place in zip(change_points(values), (100, 115), strict=True)
     ] == [
         True,
@@ -35,7 +35,7 @@ def test_a_clear_step_is_placed_exactly_and_its_size_is_told() -> None:
     values = np.random.default_rng(0).normal(0, 0.001, 30)
     values[17:] += 0.1
     (point,) = change_points(values)
-    assert (point.at, point.earliest, point.latest) == (17, 17, 17)
+    assert (point.index, point.earliest, point.latest) == (17, 17, 17)
     low, high = point.difference.interval(0.95)
     assert low < 0.1 < high
     assert high - low < 0.01
@@ -46,9 +46,9 @@ def test_the_mirrored_and_the_shifted_series_change_at_the_same_places() -> None
     values[30:] += 0.1
     (point,) = change_points(values)
     for other in (-values, values + 5, 3 * values):
-        assert [found.at for found in change_points(other)] == [point.at]
-    assert [len(values) - found.at for found in change_points(values[::-1])] == [
-        point.at
+        assert [found.index for found in change_points(other)] == [point.index]
+    assert [len(values) - found.index for found in change_points(values[::-1])] == [
+        point.index
     ]
 
 

@@ -23,14 +23,20 @@ from tests.support.synthetic import (
 )
 from tests.unit.analysis.test_checks import level, steady
 
-from kveval.analysis import checks as checks_campaign
-from kveval.analysis.checks import Tables
-from kveval.analysis.levels import checks, checks_import, checks_run
-from kveval.analysis.levels.outcomes import Check, Outcome, checks_in, columns, judge
+from kveval.analysis import checks_campaign
+from kveval.analysis.checks_campaign import Tables
+from kveval.analysis.levels import checks_import, checks_level, checks_run
+from kveval.analysis.levels.outcomes import (
+    Check,
+    Outcome,
+    checks_in,
+    outcome_columns,
+    run_checks,
+)
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.statistics.averages import averages
-from kveval.analysis.system import checks as checks_system
-from kveval.analysis.system.checks import Reduced, Sampled
+from kveval.analysis.system import checks_system
+from kveval.analysis.system.checks_system import SampledLevel, WindowMetrics
 from kveval.analysis.verdict_tables import (
     CHECKS,
     RULES,
@@ -88,16 +94,16 @@ def both_tiers(*order: int) -> list[str]:
 
 def of_run(
     specification: dict[str, Any] | None = None, **changes: Any
-) -> checks.JudgedLevel:
+) -> checks_level.JudgedLevel:
     return replace(level(), run=run(specification, **changes))
 
 
-def with_report(**changes: Any) -> checks.JudgedLevel:
+def with_report(**changes: Any) -> checks_level.JudgedLevel:
     good = level()
     return replace(good, report=replace(good.report, **changes))
 
 
-def with_records(**changes: Any) -> checks.JudgedLevel:
+def with_records(**changes: Any) -> checks_level.JudgedLevel:
     records = [
         msgspec.structs.replace(record, **changes)
         for record in steady(640, 120).records
@@ -105,7 +111,7 @@ def with_records(**changes: Any) -> checks.JudgedLevel:
     return replace(level(), requests=Requests(records))
 
 
-def sent(late_s: float, strategy: str = "trace") -> checks.JudgedLevel:
+def sent(late_s: float, strategy: str = "trace") -> checks_level.JudgedLevel:
     """A level whose requests were sent so much later than they were due."""
     records = [
         msgspec.structs.replace(
@@ -119,7 +125,7 @@ def sent(late_s: float, strategy: str = "trace") -> checks.JudgedLevel:
     )
 
 
-def sampled(found: dict[str, Any] | None = None, **changes: Any) -> Sampled:
+def sampled(found: dict[str, Any] | None = None, **changes: Any) -> SampledLevel:
     """A level's system metrics that hold together: 6.4 requests run, half of the device's cache is in use."""
     row = level_row("m", "native-offload", 1, 8, 640.0) | {
         "server_generation_tok_s": 640.0
@@ -129,9 +135,9 @@ def sampled(found: dict[str, Any] | None = None, **changes: Any) -> Sampled:
         "requests_waiting": 1.0,
         "kv_cache_usage_percent": 45.0,
     }
-    return Sampled(
+    return SampledLevel(
         {**row, **changes},
-        Reduced({}, **{"samples": 120, "notes": [], **(found or {})}),
+        WindowMetrics({}, **{"samples": 120, "notes": [], **(found or {})}),
         30,
     )
 
@@ -209,55 +215,58 @@ def document(text: str = "", **changes: Any) -> Document:
 FIXTURES: dict[
     Check | Callable[[Any], Any], tuple[Callable[[], Any], Callable[[], Any]]
 ] = {
-    checks.streams: (lambda: with_report(streams=80), level),
-    checks.window: (lambda: with_report(end=125.0), level),
-    checks.closed_loop: (lambda: level(concurrency_mean=7.5), level),
-    checks.littles_law: (lambda: level(throughput_req_s=8.0), level),
-    checks.schedule: (lambda: sent(1.5), lambda: sent(1.5, "concurrent")),
-    checks.server_tokens: (lambda: level(throughput_server_difference=-0.06), level),
-    checks.latencies_known: (
+    checks_level.streams: (lambda: with_report(streams=80), level),
+    checks_level.window: (lambda: with_report(end=125.0), level),
+    checks_level.closed_loop: (lambda: level(concurrency_mean=7.5), level),
+    checks_level.littles_law: (lambda: level(throughput_req_s=8.0), level),
+    checks_level.schedule: (lambda: sent(1.5), lambda: sent(1.5, "concurrent")),
+    checks_level.server_tokens: (
+        lambda: level(throughput_server_difference=-0.06),
+        level,
+    ),
+    checks_level.latencies_known: (
         lambda: level(latencies_unknown="ttft=0 ms or less in 9 of 9 requests"),
         level,
     ),
-    checks.unobserved_is_missing: (
+    checks_level.unobserved_is_missing: (
         lambda: with_records(first_token=None, ttft_ms=0.0),
         lambda: with_records(ttft_ms=None),
     ),
-    checks.not_reached: (
+    checks_level.not_reached: (
         lambda: level(not_reached="ttft_ms_p99", ttft_censored=30),
         level,
     ),
-    checks.steadiness: (
+    checks_level.steadiness: (
         lambda: replace(level(), requests=steady(640, 120, late=1.2)),
         level,
     ),
-    checks.few_tokens: (
+    checks_level.few_tokens: (
         lambda: level(output_tokens=2499.0),
         lambda: level(output_tokens=2500.0),
     ),
-    checks.few_latencies: (
+    checks_level.few_latencies: (
         lambda: level(ttft_count=999),
         lambda: level(ttft_count=1000),
     ),
-    checks.few_completions: (lambda: level(requests_completed=199), level),
-    checks.warmup: (lambda: with_report(warmup_s=0.0), level),
-    checks.warmup_scaled: (
+    checks_level.few_completions: (lambda: level(requests_completed=199), level),
+    checks_level.warmup: (lambda: with_report(warmup_s=0.0), level),
+    checks_level.warmup_scaled: (
         lambda: level(warmup_wanted_s=45.0),
         lambda: level(warmup_wanted_s=30.1),
     ),
-    checks.first_visits: (
+    checks_level.first_visits: (
         lambda: level(first_visit_share=0.6, unshared_share=0.0),
         level,
     ),
-    checks.turns: (lambda: level(turns_seen=1), level),
-    checks.completed: (lambda: level(requests_completed=0), level),
-    checks.errors: (lambda: level(requests_errored=1), level),
-    checks.percentiles: (
+    checks_level.turns: (lambda: level(turns_seen=1), level),
+    checks_level.completed: (lambda: level(requests_completed=0), level),
+    checks_level.errors: (lambda: level(requests_errored=1), level),
+    checks_level.percentiles: (
         lambda: level(ttft_ms_p90=1.0),
         lambda: level(ttft_ms_p99=np.nan),
     ),
-    checks.mean_above_p90: (lambda: level(ttft_ms_mean=1e6), level),
-    checks.totals: (lambda: with_report(completed=1300), level),
+    checks_level.mean_above_p90: (lambda: level(ttft_ms_mean=1e6), level),
+    checks_level.totals: (lambda: with_report(completed=1300), level),
     checks_run.fits_device: (
         lambda: level(working_set_tokens=17_920.0),
         lambda: level(working_set_tokens=0.0),
@@ -476,11 +485,12 @@ def holding(rule: str) -> list[Check]:
 
 
 def test_how_late_a_schedules_requests_were_sent_is_said_and_weighed() -> None:
-    assert not outcomes(checks.schedule, sent(0.05))
+    assert not outcomes(checks_level.schedule, sent(0.05))
     assert [
-        found.severity for found in outcomes(checks.schedule, sent(0.3, "poisson"))
+        found.severity
+        for found in outcomes(checks_level.schedule, sent(0.3, "poisson"))
     ] == ["warn"]
-    (late,) = outcomes(checks.schedule, sent(1.5))
+    (late,) = outcomes(checks_level.schedule, sent(1.5))
     assert late.severity == "fail" and "1,500 ms at p99" in late.message
 
 
@@ -527,7 +537,13 @@ def test_every_function_of_the_checks_modules_that_finds_something_is_entered_wi
     None
 ):
     entered = {check for of in CHECKS.values() for check in of}
-    for module in (checks, checks_run, checks_import, checks_system, checks_campaign):
+    for module in (
+        checks_level,
+        checks_run,
+        checks_import,
+        checks_system,
+        checks_campaign,
+    ):
         own = {
             name: found
             for name, found in vars(module).items()
@@ -547,16 +563,18 @@ def test_every_function_of_the_checks_modules_that_finds_something_is_entered_wi
 
 
 def test_a_sound_level_table_and_document_pass_everything() -> None:
-    assert judge(CHECKS["level"], replace(level(), run=run())) == []
-    assert judge(CHECKS["system"], sampled()) == []
-    assert {found.severity for found in judge(CHECKS["campaign"], tables())} <= {"note"}
+    assert run_checks(CHECKS["level"], replace(level(), run=run())) == []
+    assert run_checks(CHECKS["system"], sampled()) == []
+    assert {found.severity for found in run_checks(CHECKS["campaign"], tables())} <= {
+        "note"
+    }
     assert checks_document.judge_document(document()) == []
 
 
 def test_the_table_of_checks_names_place_rule_and_message() -> None:
     levels = levels_table(runs=1)
     odd = "+20 % | odd: x"
-    judged = columns(
+    judged = outcome_columns(
         [Outcome("few_tokens", "warn", "few"), Outcome("steadiness", "fail", odd)]
     )
     levels.loc[0, list(judged)] = list(judged.values())

@@ -8,24 +8,26 @@ import pandas as pd
 import pytest
 from tests.support.synthetic import level_row, run_description
 
-from kveval.analysis.levels import checks
-from kveval.analysis.levels.noise import drift
+from kveval.analysis.levels import checks_level
+from kveval.analysis.levels.noise import rate_drift
 from kveval.analysis.levels.outcomes import (
     Outcome,
     add_outcomes,
-    columns,
     failed_checks,
-    judge,
+    outcome_columns,
     outcomes_of,
+    run_checks,
 )
-from kveval.analysis.levels.records import measured
+from kveval.analysis.levels.records import window_columns
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.tables import LEVEL_CHECKS
 from kveval.load.reports import LevelReport, RequestRecord
 from kveval.store.run_file import IMPORTED, Change, LevelRun, Run
 
 
-def level(rate: float = 640.0, streams: int = 8, **changes: Any) -> checks.JudgedLevel:
+def level(
+    rate: float = 640.0, streams: int = 8, **changes: Any
+) -> checks_level.JudgedLevel:
     """A level that passes every check: 120 s at a constant rate."""
     row = level_row("m", "native-offload", 1, streams, rate)
     row |= {
@@ -44,7 +46,7 @@ def level(rate: float = 640.0, streams: int = 8, **changes: Any) -> checks.Judge
         f"{name}_ms_mean": row[f"{name}_ms_p50"]
         for name in ("ttft", "tpot", "itl", "e2e")
     }
-    return checks.JudgedLevel(
+    return checks_level.JudgedLevel(
         row={**row, **changes},
         run=msgspec.convert(run_description("m", "native-offload", 1, 1), Run),
         entry=LevelRun(
@@ -77,8 +79,10 @@ def steady(rate: float, seconds: float, late: float = 1.0) -> Requests:
     return Requests(records)
 
 
-def found(judged: checks.JudgedLevel) -> dict[str, str]:
-    return {outcome.name: outcome.severity for outcome in judge(LEVEL_CHECKS, judged)}
+def found(judged: checks_level.JudgedLevel) -> dict[str, str]:
+    return {
+        outcome.name: outcome.severity for outcome in run_checks(LEVEL_CHECKS, judged)
+    }
 
 
 def test_a_good_level_passes_everything() -> None:
@@ -122,7 +126,7 @@ def test_unsteady_delivery_is_said_and_two_states_in_one_window_fail() -> None:
         found(replace(level(), requests=steady(640.0, 120.0, late=2.0)))["steadiness"]
         == "fail"
     )
-    change, _ = drift(steady(640.0, 120.0, late=1.2), 0.0, 120.0, 8)
+    change, _ = rate_drift(steady(640.0, 120.0, late=1.2), 0.0, 120.0, 8)
     assert change == pytest.approx(0.2 / 1.1, abs=0.01)
 
 
@@ -170,7 +174,7 @@ def test_what_warm_up_was_asked_for_is_not_known_of_imports() -> None:
     )
 
 
-def of_engine(engine: str, **workload: Any) -> checks.JudgedLevel:
+def of_engine(engine: str, **workload: Any) -> checks_level.JudgedLevel:
     good = level()
     description = run_description("m", "native-offload", 1, 1)
     description["specification"]["workload"] |= workload
@@ -197,7 +201,7 @@ def test_what_is_answered_as_it_comes_is_not_saturated() -> None:
 
 
 def test_a_request_that_ends_with_the_window_was_completed() -> None:
-    row = measured(Requests(steady(640.0, 120.0).records[:100]), 0.0, 10.0)
+    row = window_columns(Requests(steady(640.0, 120.0).records[:100]), 0.0, 10.0)
     assert (row["requests_completed"], row["requests_incomplete"]) == (100, 0)
     assert row["ttft_count"] == row["e2e_count"] == 100
 
@@ -241,7 +245,7 @@ def test_no_message_has_a_number_that_is_not_known() -> None:
     said = {
         outcome.name: outcome.message
         for judged in (level(**unknown), at_once)
-        for outcome in judge(LEVEL_CHECKS, judged)
+        for outcome in run_checks(LEVEL_CHECKS, judged)
     }
     assert {"few_completions", "saturated_open_loop"} <= said.keys()
     assert not [message for message in said.values() if re.search(r"\bnan\b", message)]
@@ -253,15 +257,21 @@ def test_columns_sort_names_by_severity_and_hold_the_outcomes_themselves() -> No
         Outcome("b", "note", 'two; "x"'),
         Outcome("c", "fail", "x"),
     ]
-    row = columns(outcomes)
+    row = outcome_columns(outcomes)
     assert row["checks_failed"] == "a;c"
     assert (row["checks_warned"], row["checks_noted"]) == ("", "b")
     assert outcomes_of(row) == outcomes
-    assert outcomes_of(columns([])) == outcomes_of({"checks_messages": np.nan}) == []
+    assert (
+        outcomes_of(outcome_columns([]))
+        == outcomes_of({"checks_messages": np.nan})
+        == []
+    )
 
 
 def test_a_later_outcome_joins_the_row_it_belongs_to() -> None:
-    table = pd.DataFrame([columns([Outcome("a", "fail", "one")]), columns([])])
+    table = pd.DataFrame(
+        [outcome_columns([Outcome("a", "fail", "one")]), outcome_columns([])]
+    )
     joined = add_outcomes(table, [[Outcome("b", "fail", "two")], []])
     assert list(joined["checks_failed"]) == ["a;b", ""]
     assert [
@@ -278,7 +288,7 @@ def open_loop(
     strategy: str = "poisson",
     asked: int = 600,
     **changes: Any,
-) -> checks.JudgedLevel:
+) -> checks_level.JudgedLevel:
     """A level of `asked` requests a minute, answered as fast as they come: 10/s with 8 in flight."""
     closed = level(**changes)
     run = msgspec.convert(run_description("m", "native-offload", 1, 1), Run)

@@ -14,7 +14,7 @@ from kveval.analysis.statistics.campaign import Comparisons, compare_all, method
 from kveval.analysis.statistics.comparison import (
     OPEN_LOOP,
     OTHER_HARDWARE,
-    contrast_cells,
+    contrast_pairs,
 )
 from kveval.analysis.statistics.level_selection import log_table, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs
@@ -199,7 +199,7 @@ def test_a_contrast_names_cells_with_or_without_size(
         ("m", "b", 20),
         ("m", "c", 0),
     ]
-    assert [(*a[1:], *b[1:]) for a, b in contrast_cells(cells, one, other)] == pairs
+    assert [(*a[1:], *b[1:]) for a, b in contrast_pairs(cells, one, other)] == pairs
 
 
 def published() -> pd.DataFrame:

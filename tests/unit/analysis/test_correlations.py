@@ -5,7 +5,11 @@ import pandas as pd
 import pytest
 from scipy.stats import pearsonr
 
-from kveval.analysis.estimators.correlations import COLUMNS, within_level, within_models
+from kveval.analysis.estimators.correlations import (
+    COLUMNS,
+    correlation_at_equal_levels,
+    correlations_by_model,
+)
 
 
 def levels(
@@ -34,13 +38,15 @@ def levels(
 def test_the_level_does_not_make_a_correlation() -> None:
     table = levels(7, (1, 10, 100), slope=0, noise=1)
     assert pearsonr(table["x"], np.log(table["y"]))[0] > 0.8
-    found = within_level(table, "x", "y")
+    found = correlation_at_equal_levels(table, "x", "y")
     assert found.low < 0 < found.high
     assert found.points == 21
 
 
 def test_what_moves_with_throughput_at_equal_level_is_found() -> None:
-    found = within_level(levels(7, (1, 10, 100), slope=100, noise=1), "x", "y")
+    found = correlation_at_equal_levels(
+        levels(7, (1, 10, 100), slope=100, noise=1), "x", "y"
+    )
     assert found.low > 0.5
 
 
@@ -55,12 +61,14 @@ def test_what_moves_with_throughput_at_equal_level_is_found() -> None:
 def test_too_few_points_give_none(
     cells: int, grid: tuple[int, ...], slope: float
 ) -> None:
-    assert np.isnan(within_level(levels(cells, grid, slope, 1), "x", "y").r)
+    assert np.isnan(
+        correlation_at_equal_levels(levels(cells, grid, slope, 1), "x", "y").r
+    )
 
 
 def test_a_metric_that_does_not_vary_gives_none() -> None:
     table = levels(7, (1, 10, 100), 0, 0).assign(x=lambda rows: 0.1 * rows["level"])
-    assert np.isnan(within_level(table, "x", "y").r)
+    assert np.isnan(correlation_at_equal_levels(table, "x", "y").r)
 
 
 def test_models_are_never_pooled() -> None:
@@ -72,7 +80,7 @@ def test_models_are_never_pooled() -> None:
             other.assign(model="other", x=other["x"] + 9e3, y=other["y"] * 9),
         ]
     )
-    found = within_models(both, ("x", "absent"), "y")
+    found = correlations_by_model(both, ("x", "absent"), "y")
     assert list(found.columns) == [*COLUMNS]
     assert found[["model", "x", "y", "n"]].to_numpy().tolist() == [
         ["one", "x", "y", 21],
@@ -86,6 +94,10 @@ def test_the_interval_covers_as_it_says() -> None:
     held = [
         found.low <= 0 <= found.high
         for seed in range(200)
-        if (found := within_level(levels(6, (1, 10, 100), 0, 1, seed), "x", "y"))
+        if (
+            found := correlation_at_equal_levels(
+                levels(6, (1, 10, 100), 0, 1, seed), "x", "y"
+            )
+        )
     ]
     assert 0.90 <= np.mean(held) <= 0.99

@@ -158,7 +158,7 @@ REDIS = {
 def test_a_run_took_servers_gpus_and_memory(
     run: Run, store: bool, expected: tuple[float, ...]
 ) -> None:
-    took = ServersPaid.of(run, store=store)
+    took = ServersPaid.from_run(run, store=store)
     assert (took.servers, took.gpus, took.tier_gib) == pytest.approx(
         expected, nan_ok=True
     )

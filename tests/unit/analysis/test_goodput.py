@@ -10,7 +10,7 @@ import pytest
 from tests.unit.analysis.test_analysis_docs import documented
 from tests.unit.analysis.test_level_tables import measurement, only  # noqa: F401  (a fixture)
 
-from kveval.analysis.levels.goodput import GOODPUT, goodput, in_words, settle
+from kveval.analysis.levels.goodput import GOODPUT, goodput, limits_text, settle
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.tables import run_tables
 from kveval.load.reports import RequestRecord, Status
@@ -85,7 +85,7 @@ def test_a_request_is_settled_when_its_fate_is_sealed(
     record: RequestRecord, limits: dict[str, Any], at: float, met: bool
 ) -> None:
     found = settle(Requests((record,)), limits, WINDOW[1])
-    assert (found.at[0], found.met[0]) == (pytest.approx(at), met)
+    assert (found.time_s[0], found.met[0]) == (pytest.approx(at), met)
 
 
 def test_a_request_counts_in_the_window_that_settles_it() -> None:
@@ -96,7 +96,7 @@ def test_a_request_counts_in_the_window_that_settles_it() -> None:
     assert (row["goodput_met"], row["goodput_settled"]) == (2, 3)
     assert row[GOODPUT] == pytest.approx(0.2)
     assert row["goodput_share"] == pytest.approx(2 / 3)
-    assert row["goodput_limits"] == in_words(LIMITS)
+    assert row["goodput_limits"] == limits_text(LIMITS)
 
 
 def test_none_that_met_the_limits_is_a_rate_of_zero_and_nothing_settled_is_not_known() -> (
@@ -242,5 +242,5 @@ def test_a_report_that_did_not_keep_its_requests_says_nothing_of_limits(
     monkeypatch.setattr(tables, "read_report", sampled)
     row = only(run_tables(measurement(engine="imported"), limits={"ttft_ms": 500.0})[0])
     assert np.isnan(row[GOODPUT])
-    assert row["goodput_limits"] == in_words({"ttft_ms": 500.0})
+    assert row["goodput_limits"] == limits_text({"ttft_ms": 500.0})
     assert row["throughput_tok_s"] > 0

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from kveval.analysis.system.checks import DEVICE_HITS, HIT_RATIO_DRIFT, hit_ratio_drift
+from kveval.analysis.system.checks_system import (
+    DEVICE_HITS,
+    HIT_RATIO_DRIFT,
+    hit_ratio_drift,
+)
 from kveval.analysis.system.windows import Window
 
 SECOND = 10**9

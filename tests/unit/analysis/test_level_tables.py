@@ -84,7 +84,7 @@ def test_throughput_is_the_generators_own_within_a_token(
 ) -> None:
     requests = Requests(read_report(REPORT).levels[0].requests)
     # The report's output_tokens_per_second.total.mean: tokens delivered in the window, by their own times.
-    assert requests.delivered(START, END).sum() / (END - START) == pytest.approx(
+    assert requests.tokens_delivered(START, END).sum() / (END - START) == pytest.approx(
         157.009, rel=1e-3
     )
     row = only(run_tables(measurement())[0])
@@ -340,11 +340,11 @@ def test_a_request_cut_by_the_window_counts_the_tokens_inside() -> None:
 
 def test_parts_of_a_window_add_up_to_it() -> None:
     requests = Requests(read_report(REPORT).levels[0].requests)
-    parts = requests.delivered_in_parts(START, END, 7)
-    assert parts.sum() == requests.delivered(START, END).sum()
+    parts = requests.tokens_delivered_in_parts(START, END, 7)
+    assert parts.sum() == requests.tokens_delivered(START, END).sum()
     assert (
         parts[2]
-        == requests.delivered(
+        == requests.tokens_delivered(
             START + 2 * (END - START) / 7, START + 3 * (END - START) / 7
         ).sum()
     )

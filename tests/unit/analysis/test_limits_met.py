@@ -13,8 +13,12 @@ from kveval.analysis.estimators.intervals import contrasts
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.peaks import peak_row, read_table
 from kveval.analysis.statistics.campaign import METRICS, compare_all
-from kveval.analysis.statistics.limits_met import NONE_IN_EITHER, UNKNOWN, comparable
-from kveval.analysis.statistics.uncertainty import allowing_for
+from kveval.analysis.statistics.limits_met import (
+    NONE_IN_EITHER,
+    UNKNOWN,
+    replace_zero_goodput,
+)
+from kveval.analysis.statistics.uncertainty import widen_by_noise
 from kveval.analysis.statistics.verdicts import BETTER, NOT_ASSESSED, PARITY, WORSE
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
@@ -163,13 +167,13 @@ def test_few_that_meet_the_limits_make_no_claim_of_chance() -> None:
     for _ in range(looked):
         met = generator.poisson(2.0, (5, 2)).astype(float)
         rows = [
-            comparable(pd.DataFrame({GOODPUT: column, f"{GOODPUT}_se": 1 / np.sqrt(np.maximum(column, 1e-9))})
+            replace_zero_goodput(pd.DataFrame({GOODPUT: column, f"{GOODPUT}_se": 1 / np.sqrt(np.maximum(column, 1e-9))})
                        .assign(duration_s=1.0)).to_dict("records")
             for column in met.T
         ]  # fmt: skip
         logs = np.log([[row[GOODPUT] for row in side] for side in rows]).T
         claims += (
-            allowing_for(
+            widen_by_noise(
                 contrasts(logs, [(1, 0)])[0], rows[0], rows[1], GOODPUT
             ).p_difference()
             < 0.05

@@ -9,14 +9,14 @@ from kveval.analysis.levels.noise import (
     change_error,
     counting_error,
     cut_error,
-    drift,
-    needed_for,
+    is_unsteady,
+    latencies_needed,
     quantile_error,
     quantile_interval,
-    uneven,
-    whole,
+    rate_drift,
+    uncensored,
 )
-from kveval.analysis.levels.records import measured, prompt_shares
+from kveval.analysis.levels.records import prompt_shares, window_columns
 from kveval.analysis.levels.requests import Requests
 from kveval.campaign.reuse import visited
 from kveval.load.reports import RequestRecord
@@ -91,7 +91,7 @@ def test_the_counting_error_is_that_of_runs_made_again(varied: str) -> None:
         lengths = generator.lognormal(0, 0.5, 600)
         tokens = np.maximum(1, np.round(100 * lengths)) if varied == "both" else None
         requests = loop(lengths, tokens, silent=0.0)
-        logs.append(np.log(requests.delivered(50.0, 350.0).sum()))
+        logs.append(np.log(requests.tokens_delivered(50.0, 350.0).sum()))
         errors.append(counting_error(requests, 50.0, 350.0))
     assert np.mean(errors) == pytest.approx(np.std(logs), rel=0.15, abs=0.002)
 
@@ -100,7 +100,7 @@ def test_the_cut_is_that_of_windows_anywhere() -> None:
     """A request a second, silent for nine tenths of it, in windows of ten and a half."""
     requests = loop(np.full(60, 1.0), silent=0.9)
     logs = [
-        np.log(requests.delivered(start, start + 10.37).sum())
+        np.log(requests.tokens_delivered(start, start + 10.37).sum())
         for start in np.linspace(10, 11, 200)
     ]
     assert cut_error(requests, 10.0, 20.37, 1.0) == pytest.approx(np.std(logs), rel=0.3)
@@ -115,13 +115,13 @@ def test_the_error_of_a_quantile_is_that_of_samples_drawn_again(
     generator = np.random.default_rng(2)
     samples = generator.lognormal(0, 0.4, (1500, count))
     drawn = np.log(np.quantile(samples, share, axis=1, method="inverted_cdf")).std()
-    errors = [quantile_error(whole(sample), share) for sample in samples]
+    errors = [quantile_error(uncensored(sample), share) for sample in samples]
     assert np.nanmean(errors) == pytest.approx(drawn, rel=0.3)
 
 
 def test_a_quantile_needs_values_beyond_it() -> None:
-    assert [needed_for(name) for name in ("p50", "p90", "p99")] == [4, 20, 1000]
-    assert np.isnan(quantile_error(whole(np.empty(0)), 0.5))
+    assert [latencies_needed(name) for name in ("p50", "p90", "p99")] == [4, 20, 1000]
+    assert np.isnan(quantile_error(uncensored(np.empty(0)), 0.5))
     assert np.isnan(counting_error(Requests(()), 0.0, 1.0))
     assert counting_error(loop(np.array([2.0])), 0.0, 3.0) == 1.0
 
@@ -130,7 +130,9 @@ def test_a_quantile_needs_values_beyond_it() -> None:
 def test_the_interval_of_a_quantile_holds_it(count: int) -> None:
     samples = np.random.default_rng(5).exponential(1.0, (400, count))
     truth = -np.log(0.01)
-    intervals = np.array([quantile_interval(whole(sample), 0.99) for sample in samples])
+    intervals = np.array(
+        [quantile_interval(uncensored(sample), 0.99) for sample in samples]
+    )
     held = (intervals[:, 0] <= truth) & (truth <= intervals[:, 1])
     # With few values beyond it the interval of order statistics holds it more often than asked for.
     assert 0.93 <= held.mean() <= 0.99
@@ -138,11 +140,11 @@ def test_the_interval_of_a_quantile_holds_it(count: int) -> None:
 
 def test_too_few_values_bound_a_quantile_from_below_only() -> None:
     values = np.arange(1.0, 368.0)
-    low, high = quantile_interval(whole(values), 0.99)
+    low, high = quantile_interval(uncensored(values), 0.99)
     assert low > 300
     assert np.isnan(high)
-    assert np.isfinite(quantile_interval(whole(np.arange(1.0, 369.0)), 0.99)[1])
-    assert np.isnan(quantile_interval(whole(np.empty(0)), 0.99)).all()
+    assert np.isfinite(quantile_interval(uncensored(np.arange(1.0, 369.0)), 0.99)[1])
+    assert np.isnan(quantile_interval(uncensored(np.empty(0)), 0.99)).all()
 
 
 def test_turns_of_a_conversation_are_not_taken_for_so_many_requests() -> None:
@@ -150,7 +152,7 @@ def test_turns_of_a_conversation_are_not_taken_for_so_many_requests() -> None:
     loop = ClosedLoop("light", 16, 100.0, turns=6, spread=0.4)
     truth, generator = loop.true_quantile(0.99), np.random.default_rng(8)
     rows = [
-        measured(requests, *window)
+        window_columns(requests, *window)
         for requests, window in (loop.window(generator) for _ in range(60))
     ]
     held = [
@@ -170,7 +172,7 @@ def called_uneven(loop: ClosedLoop, count: int = 60) -> float:
     return float(
         np.mean(
             [
-                uneven(*drift(requests, *window, loop.streams))
+                is_unsteady(*rate_drift(requests, *window, loop.streams))
                 for requests, window in windows
             ]
         )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.synthetic import METRICS, level_row, levels_table, peaks_table
 
 from kveval.analysis.estimators.intervals import mean_interval
-from kveval.analysis.peaks import PeaksError, collect, peak_row, read_table
+from kveval.analysis.peaks import PeaksError, collect_tables, peak_row, read_table
 from kveval.analysis.statistics.level_selection import cross_fit, plateau
 
 
@@ -105,7 +105,7 @@ def test_tables_over_cells(tmp_path: Path) -> None:
         peaks.append(tmp_path / f"peak-{number}.csv")
         rows.to_csv(levels[-1], index=False)
         peaks_table(rows).to_csv(peaks[-1], index=False)
-    tables = collect(levels, peaks, METRICS)
+    tables = collect_tables(levels, peaks, METRICS)
     pd.testing.assert_frame_equal(tables["complete_metrics"], table, check_dtype=False)
     assert list(tables["peak_throughput_all"]["scenario"]) == [
         "no-offload",
@@ -115,7 +115,7 @@ def test_tables_over_cells(tmp_path: Path) -> None:
     ]
     assert set(METRICS) <= set(tables["pcp_metrics_peak"])
     with pytest.raises(PeaksError, match="twice"):
-        collect([levels[0]] * 2, [peaks[0]] * 2, METRICS)
+        collect_tables([levels[0]] * 2, [peaks[0]] * 2, METRICS)
 
 
 def test_text_brings_the_types_back(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ from kveval.analysis.reuse import (
     served_shares,
     with_predictions,
 )
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
 from kveval.load import traces
 from kveval.load.guidellm import trace_file
 from kveval.report.tables.reuse import likely_cause
-from kveval.store.run_file import Cell
 
 CONFIG = REPOSITORY / "config"
 TIERED = "native-offload", 10_000
@@ -185,7 +185,9 @@ def shares(device: float, low: float, high: float, **counters: float) -> Any:
 
 def test_within_the_range_nothing_differs():
     found = shares(0.6, 0.7, 0.8)
-    assert (found.device, found.served, found.difference) == pytest.approx((65, 75, 0))
+    assert (found.device_measured, found.measured, found.difference) == pytest.approx(
+        (65, 75, 0)
+    )
     assert not found.is_finding and np.isnan(found.half_width)
     below = shares(0.6, 0.75 + 0.02 + TOLERANCE_POINTS / 100, 0.9)
     assert below.is_finding and below.difference == pytest.approx(-5)
@@ -210,4 +212,4 @@ def test_a_counter_and_its_parts_by_label_are_counted_once():
     found = shares(
         0.6, 0.9, 0.9, **{name: 834.0, f'{name}{{during="l1_store"}}': 834.0}
     )
-    assert found.counted["failed"] == 834
+    assert found.clues["failed"] == 834

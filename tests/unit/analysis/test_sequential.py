@@ -8,10 +8,10 @@ from scipy import special
 
 from kveval.analysis.estimators.sequential import (
     Design,
+    alpha_spent,
     blocks_for_equality,
-    look,
+    evaluate_look,
     nominal_levels,
-    spent,
 )
 
 SPREAD = 0.02
@@ -33,7 +33,7 @@ def checked(
         blocks = generator.normal(0, 0.1, design.budget)
         base, candidate = values[:, 0] + blocks, values[:, 1] + blocks + effect
         looks = (
-            look(base[:n], candidate[:n], design)
+            evaluate_look(base[:n], candidate[:n], design)
             for n in range(design.first, design.budget + 1)
         )
         found = next((one for one in looks if one.answer != "open"), None)
@@ -43,10 +43,10 @@ def checked(
 
 
 def test_all_is_spent_at_the_end_and_next_to_nothing_at_the_beginning() -> None:
-    assert spent(1.0, 0.05) == pytest.approx(0.05)
-    assert spent(0.25, 0.05) < 1e-4
-    assert [spent(part, 0.05) for part in (0.3, 0.6, 0.9)] == sorted(
-        spent(part, 0.05) for part in (0.3, 0.6, 0.9)
+    assert alpha_spent(1.0, 0.05) == pytest.approx(0.05)
+    assert alpha_spent(0.25, 0.05) < 1e-4
+    assert [alpha_spent(part, 0.05) for part in (0.3, 0.6, 0.9)] == sorted(
+        alpha_spent(part, 0.05) for part in (0.3, 0.6, 0.9)
     )
 
 
@@ -101,7 +101,7 @@ def test_the_interval_covers_at_all_looks_together() -> None:
     generator, design, misses = np.random.default_rng(5), Design(3, 6), 0
     for values in generator.normal(0, SPREAD, (CHECKS, design.budget)):
         looks = [
-            look(np.zeros(n), values[:n] + 0.01, design)
+            evaluate_look(np.zeros(n), values[:n] + 0.01, design)
             for n in range(3, design.budget + 1)
         ]
         truth = 100 * np.expm1(0.01)
@@ -111,15 +111,15 @@ def test_the_interval_covers_at_all_looks_together() -> None:
 
 def test_less_is_better_of_times() -> None:
     base, design = np.array([0.0, 0.01, 0.0, 0.01]), Design(3, 4)
-    slower = look(
+    slower = evaluate_look(
         base, base + np.array([0.3, 0.31, 0.3, 0.3]), design, more_is_better=False
     )
     assert (slower.answer, round(slower.effect)) == ("worse", 35)
 
 
 def test_too_few_blocks_say_nothing() -> None:
-    assert look(np.zeros(2), np.ones(2), Design(3, 6)).answer == "open"
-    assert look(np.zeros(0), np.zeros(0), Design(3, 6)).blocks == 0
+    assert evaluate_look(np.zeros(2), np.ones(2), Design(3, 6)).answer == "open"
+    assert evaluate_look(np.zeros(0), np.zeros(0), Design(3, 6)).blocks == 0
 
 
 @pytest.mark.parametrize("sd", [0.02, 0.05])
@@ -132,7 +132,7 @@ def test_so_many_blocks_as_are_proposed_show_equality_nearly_always(sd: float) -
     for _ in range(100):
         base, candidate = generator.normal(0, sd, (2, blocks))
         shown += any(
-            look(base[:n], candidate[:n], design).answer == "equal"
+            evaluate_look(base[:n], candidate[:n], design).answer == "equal"
             for n in range(3, blocks + 1)
         )
     assert shown >= 80

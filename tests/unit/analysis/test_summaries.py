@@ -7,7 +7,7 @@ from tests.support import synthetic_campaign as campaign
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.statistics.averages import ARM
-from kveval.analysis.summaries import detailed, summary, system_summary
+from kveval.analysis.summaries import detailed_table, summary_table, system_summary
 from kveval.report.data.campaign import Measured
 
 
@@ -30,7 +30,7 @@ def means(measured: Measured, levels: pd.DataFrame | None = None) -> pd.DataFram
 
 
 def test_a_row_per_cell_with_its_peak_and_its_differences(measured: Measured) -> None:
-    table = summary(measured.peaks, measured.comparison, campaign.PARAMETERS)
+    table = summary_table(measured.peaks, measured.comparison, campaign.PARAMETERS)
     assert len(table) == 34
     assert list(dict.fromkeys(table["model"])) == [
         "Qwen3-0.6B",
@@ -63,7 +63,7 @@ def test_a_row_per_cell_with_its_peak_and_its_differences(measured: Measured) ->
 
 
 def test_a_row_per_level_and_run(measured: Measured) -> None:
-    table = detailed(measured.levels, campaign.PARAMETERS)
+    table = detailed_table(measured.levels, campaign.PARAMETERS)
     assert len(table) == 34 * 4 * 3
     assert {
         "config",

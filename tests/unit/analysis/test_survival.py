@@ -5,17 +5,17 @@ from hypothesis import strategies as st
 from tests.support.simulated_levels import ClosedLoop
 
 from kveval.analysis.estimators.survival import (
-    Observed,
+    ObservedTimes,
     effective_count,
     quantiles,
     risk_sets,
 )
-from kveval.analysis.levels.records import measured
+from kveval.analysis.levels.records import window_columns
 
 
-def observed(rows: list[tuple[float, float, bool]]) -> Observed:
+def observed(rows: list[tuple[float, float, bool]]) -> ObservedTimes:
     entry, leave, event = zip(*rows, strict=True)
-    return Observed(np.array(entry), np.array(leave), np.array(event))
+    return ObservedTimes(np.array(entry), np.array(leave), np.array(event))
 
 
 @given(st.lists(st.floats(0.001, 1e3), min_size=1, max_size=40), st.floats(0.01, 0.99))
@@ -32,7 +32,7 @@ def test_with_everything_observed_it_is_the_sample_quantile(
     )
 
 
-def remission(times: int = 1) -> Observed:
+def remission(times: int = 1) -> ObservedTimes:
     """Remission under 6-MP (Freireich et al. 1963), the textbooks' example; every patient so many times."""
     events = [6, 6, 6, 7, 10, 13, 16, 22, 23]
     censored = [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
@@ -40,7 +40,7 @@ def remission(times: int = 1) -> Observed:
         [(0.0, t, True) for t in events] + [(0.0, t, False) for t in censored]
     )
     unit = np.tile(np.arange(len(once.exit)), times)
-    return Observed(
+    return ObservedTimes(
         *(np.tile(each, times) for each in (once.entry, once.exit, once.event)), unit
     )
 
@@ -89,7 +89,7 @@ def test_a_window_of_a_closed_loop_gives_the_quantiles_of_its_requests(
         done = finish[inside] < end
         entry = np.maximum(start - begin[inside], 0)
         leave = np.where(done, length[inside], end - begin[inside])
-        estimated.append(quantiles(Observed(entry, leave, done), [0.9])[0])
+        estimated.append(quantiles(ObservedTimes(entry, leave, done), [0.9])[0])
         cohort = (begin >= start) & (finish < end)
         naive.append(np.quantile(length[cohort], 0.9))
     truth = np.exp(-0.5 + 1.2816)
@@ -103,7 +103,7 @@ def test_the_effective_count_is_that_of_greenwoods_error() -> None:
     greenwood = 0.753 * 0.247 / 0.0963**2
     assert effective_count(remission(), 0.3) == pytest.approx(greenwood, rel=0.05)
     values = np.random.default_rng(1).lognormal(size=500)
-    complete = Observed(np.zeros(500), values, np.ones(500, dtype=np.bool_))
+    complete = ObservedTimes(np.zeros(500), values, np.ones(500, dtype=np.bool_))
     assert [
         effective_count(complete, share) for share in (0.5, 0.9, 0.99)
     ] == pytest.approx([500] * 3)
@@ -112,7 +112,7 @@ def test_the_effective_count_is_that_of_greenwoods_error() -> None:
 
 def test_units_that_are_all_alike_count_as_many_as_they_are() -> None:
     # Two conversations with the same two latencies each.
-    alike = Observed(
+    alike = ObservedTimes(
         np.zeros(4),
         np.array([1.0, 2.0, 1.0, 2.0]),
         np.ones(4, dtype=bool),
@@ -138,7 +138,9 @@ def test_the_tail_of_a_window_is_estimated_without_bias(
     loop = ClosedLoop(latencies, streams, seconds)
     generator = np.random.default_rng(6)
     windows = (loop.window(generator) for _ in range(40))
-    found = [measured(requests, *window)["e2e_ms_p99"] for requests, window in windows]
+    found = [
+        window_columns(requests, *window)["e2e_ms_p99"] for requests, window in windows
+    ]
     error = np.std(np.log(found)) / np.sqrt(len(found))
     assert np.mean(np.log(found)) == pytest.approx(
         np.log(loop.true_quantile(0.99)), abs=0.02 + 2.5 * error

@@ -22,8 +22,8 @@ from tests.unit.pcp.test_archive_writer import (
     units,
 )
 
-from kveval.analysis.levels.outcomes import Outcome, columns
-from kveval.analysis.system.checks import Reduced
+from kveval.analysis.levels.outcomes import Outcome, outcome_columns
+from kveval.analysis.system.checks_system import WindowMetrics
 from kveval.analysis.system.metrics import (
     NO_WINDOW,
     MetricsError,
@@ -95,7 +95,7 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 def reduced(
     recording: Path, first: float = 0, last: float = SECONDS - 1, **changes: Any
-) -> tuple[float, Reduced]:
+) -> tuple[float, WindowMetrics]:
     metrics = parse_metrics({"x": entry(**changes)})
     begin, end = START + round(first * SECOND), START + round(last * SECOND)
     found = SystemRecording(recording, metrics, "0.32.0").reduce((begin, end), least=10)
@@ -270,7 +270,7 @@ def test_more_requests_in_the_server_than_were_sent_fails_the_level(
     recording: Path,
 ) -> None:
     catalogue = {"requests_running": entry(), "requests_waiting": entry(scale=0.25)}
-    judged = columns([Outcome("steadiness", "fail", "it rose")])
+    judged = outcome_columns([Outcome("steadiness", "fail", "it rose")])
     failed = with_system_metrics(levels(**judged), recording, catalogue, "0.32.0")
     assert failed["checks_failed"][0] == "steadiness;queues"
     (message,) = [

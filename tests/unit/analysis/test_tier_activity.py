@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from kveval.analysis.system.tier_activity import COLUMNS, tier_activity
-from kveval.store.run_file import Cell, Change, LevelRun, Run
+from kveval.campaign.cell import Cell
+from kveval.store.run_file import Change, LevelRun, Run
 
 DEVICE = {
     "vllm:prefix_cache_queries_total": 200_000.0,

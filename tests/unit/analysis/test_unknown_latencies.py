@@ -13,7 +13,7 @@ from tests.support.synthetic import BASELINES, run_description, times
 from tests.support.vllm_bench import result
 
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.latencies import reasons_in, unknown_latencies
+from kveval.analysis.levels.latencies import parse_reasons, unknown_latencies
 from kveval.analysis.levels.tables import level_row
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import compare_all
@@ -158,7 +158,7 @@ def test_a_latency_that_nobody_observed_gets_no_verdict_and_no_number(
         .isna()
         .all(axis=None)
     )
-    assert all(why in reasons_in(text)[name] for text in of_arm["latencies_unknown"])
+    assert all(why in parse_reasons(text)[name] for text in of_arm["latencies_unknown"])
     assert all("latencies_known" in text for text in of_arm["checks_warned"])
     row = judged(levels)[f"{name}_ms_p50"]
     assert (row["verdict"], row["basis_latencies"]) == (
@@ -226,7 +226,7 @@ STATISTICS = {
 def test_statistics_that_do_not_add_up_get_no_verdict(case: str) -> None:
     scale, name, why = STATISTICS[case]
     levels = campaign(scale, keep=10)
-    unknown = levels[levels["scenario"] == ARM]["latencies_unknown"].map(reasons_in)
+    unknown = levels[levels["scenario"] == ARM]["latencies_unknown"].map(parse_reasons)
     assert [[*reasons] for reasons in unknown] == [[name]] * 5
     assert all(why in reasons[name] for reasons in unknown)
     found = judged(levels)

@@ -30,9 +30,9 @@ from kveval.campaign.builds import (
 )
 from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import BuildSource
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
-from kveval.store.run_file import Cell
 
 SERVER = ServerConfig.model_validate(RAW["config"]["server"])
 OTHER = Cell("Qwen3-0.6B", "candidate", 10_000)

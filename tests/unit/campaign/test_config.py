@@ -24,10 +24,11 @@ from tests.support.config_files import (
 )
 
 from kveval.campaign.catalogue import name_for
+from kveval.campaign.cell import Cell
 from kveval.campaign.json_schema import json_schema
 from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError, closest
-from kveval.store.run_file import Cell
+from kveval.load.levels import working_set_tokens
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_the_default_campaign_shows_a_tier_too_small_and_one_large_enough(defaul
     assert (
         small
         < default.campaign.server.device_tokens
-        < default.workload.working_set_tokens
+        < working_set_tokens(default.workload)
         < large
     )
     assert default.warnings == ()
@@ -117,7 +118,7 @@ def test_a_full_size_model_gets_its_memory_share_and_ranks(tmp_path):
 
 
 def test_any_cell_of_the_catalogue_can_be_asked_for(default):
-    cell = default.cell("Qwen3-32B-AWQ", "lmcache-local", "20000")
+    cell = default.cell("Qwen3-32B-AWQ/lmcache-local/20000")
     assert cell not in default.cells
     assert default.specification(cell).sidecars[0].name == "lmcache"
     assert default.baseline(cell) == Cell("Qwen3-32B-AWQ", "no-offload", 0)
@@ -127,13 +128,13 @@ def test_any_cell_of_the_catalogue_can_be_asked_for(default):
 def test_memory_pressure_is_a_derived_scenario_with_a_baseline_of_its_own(tmp_path):
     config = load_raw(on_gpus("Qwen3-14B", "native-offload-mempress", 10_000), tmp_path)
     (cell,) = config.cells
-    plain = config.cell("Qwen3-14B", "native-offload", 10_000)
+    plain = config.cell("Qwen3-14B/native-offload/10000")
     assert config.specification(cell).model.gpu_memory_utilization == 0.7
     assert config.specification(plain).model.gpu_memory_utilization == 0.9
     assert config.baseline(cell) == Cell("Qwen3-14B", "no-offload-mempress", 0)
     assert config.required_counters(cell) == config.required_counters(plain)
     with pytest.raises(ConfigError) as error:
-        config.cell("Llama-3.1-8B", "native-offload-mempress", 10_000)
+        config.cell("Llama-3.1-8B/native-offload-mempress/10000")
     (problem,) = error.value.problems
     assert (problem.code, "Qwen3-14B" in problem.valid.split(", ")) == (
         "no_utilization",

@@ -346,23 +346,25 @@ def test_a_catalogue_that_cannot_be_read_does_not_make_its_names_unknown(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("parts", "code", "near"),
+    ("path", "code", "near"),
     [
-        (("Qwen3-0.6B", "no-offload", "10"), "size_without_tier", ()),
-        (("Qwen3-0.6B", "native-offload", "0"), "tier_without_size", ()),
-        (("Qwen3-0.6B", "native-offload", "010"), "no_number", ()),
-        (("Qwen3-0.6B", "native-offload", "1"), "less_than_a_block", ()),
-        (("Qwen3-0.7B", "native-offload", "10"), "unknown_name", ("Qwen3-0.6B",)),
-        (("Qwen3-0.6B", "native", "10"), "unknown_name", ("native-offload",)),
-        (("Qwen3-0.6B", "llm-d-redis", "0"), "index_on_cluster_alone", ()),
+        ("Qwen3-0.6B/no-offload/10", "size_without_tier", ()),
+        ("Qwen3-0.6B/native-offload/0", "tier_without_size", ()),
+        ("Qwen3-0.6B/native-offload/010", "no_number", ()),
+        ("Qwen3-0.6B/native-offload", "no_path", ()),
+        ("Qwen3-0.6B//10", "no_path", ()),
+        ("Qwen3-0.6B/native-offload/1", "less_than_a_block", ()),
+        ("Qwen3-0.7B/native-offload/10", "unknown_name", ("Qwen3-0.6B",)),
+        ("Qwen3-0.6B/native/10", "unknown_name", ("native-offload",)),
+        ("Qwen3-0.6B/llm-d-redis/0", "index_on_cluster_alone", ()),
     ],
 )
-def test_a_cell_asked_for_by_path_is_checked(default, parts, code, near):
+def test_a_cell_asked_for_by_path_is_checked(default, path, code, near):
     with pytest.raises(ConfigError) as caught:
-        default.cell(*parts)
+        default.cell(path)
     (problem,) = caught.value.problems
     assert (problem.file, problem.code, problem.near[:1]) == (
-        f"cell {'/'.join(parts)}",
+        f"cell {path}",
         code,
         near,
     )
@@ -370,7 +372,7 @@ def test_a_cell_asked_for_by_path_is_checked(default, parts, code, near):
 
 def test_a_mistake_is_told_with_its_place_and_what_would_be_right(default):
     with pytest.raises(ConfigError) as caught:
-        default.cell("Qwen3-0.6B", "nativ-offload", "10")
+        default.cell("Qwen3-0.6B/nativ-offload/10")
     assert str(caught.value).startswith(
         "cell Qwen3-0.6B/nativ-offload/10: scenarios: there is no 'nativ-offload' (valid: did you mean native-offload"
     )

@@ -18,6 +18,7 @@ from tests.support.config_files import (
     on_gpus,
 )
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.reuse import (
     Caches,
@@ -30,7 +31,7 @@ from kveval.campaign.reuse import (
     visited,
 )
 from kveval.campaign.warnings import no_gain, sentence
-from kveval.store.run_file import Cell
+from kveval.load.levels import working_set_tokens
 
 MARGIN = 0.05
 BASE, SMALL, LARGE = (
@@ -165,7 +166,7 @@ def test_the_default_campaign_tells_a_tier_too_small_from_one_large_enough():
     plain, small, large = (
         reuse_of(default.specification(cell))[0] for cell in default.cells
     )
-    assert plain.demand.working_set_tokens == default.workload.working_set_tokens
+    assert plain.demand.working_set_tokens == working_set_tokens(default.workload)
     assert plain.device == plain.served == small.served
     assert large.served == pytest.approx(plain.demand.reused)
     assert (no_gain(small, MARGIN) or [""])[0] == "tier_below_device"

@@ -12,6 +12,7 @@ from kveval.campaign.loading import load_config
 from kveval.host.hashing import content_hash
 from kveval.importing.compared import combination
 from kveval.load import levels as workloads
+from kveval.load.levels import working_set_tokens
 
 FILES = sorted((CONFIG / "campaigns").glob("*.yaml"))
 SCHEMA = jsonschema.Draft202012Validator(
@@ -222,7 +223,7 @@ def test_a_scenario_that_serves_another_model_is_compared_under_the_cells_name()
     assert served["native-offload-awq"].hf_id == "Qwen/Qwen3-8B-AWQ"
     assert {cell.model for cell in study.cells} == {"Qwen3-8B-1-gpu"}
     argv = study.specification(
-        study.cell("Qwen3-8B-1-gpu", "native-offload-fp8-kv", 30_000)
+        study.cell("Qwen3-8B-1-gpu/native-offload-fp8-kv/30000")
     ).argv
     assert argv[argv.index("--kv-cache-dtype") + 1] == "fp8"
 
@@ -243,4 +244,4 @@ def test_the_ladder_passes_the_working_set():
     ladder = campaign("cpu-blocks-ladder")
     tiers = sorted({16 * cell.cpu_blocks for cell in ladder.cells})
     assert tiers[0] == 0
-    assert tiers[-2] < ladder.workload.working_set_tokens < tiers[-1] == 640_000
+    assert tiers[-2] < working_set_tokens(ladder.workload) < tiers[-1] == 640_000

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from tests.support.config_files import CONFIG
 
 from kveval.campaign.catalogue import Geometry
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.specification import (
     CacheSizes,
@@ -20,16 +20,16 @@ from kveval.campaign.specification import (
     Specification,
     SpecificationError,
 )
+from kveval.load.trace_file import TraceContent
 from kveval.load.workload import (
-    BurstSpec,
-    PrefixCount,
+    Bursts,
+    LengthSpread,
+    PeakSearch,
+    PerLevel,
     SearchedLevels,
-    SearchSpec,
-    SpreadSpec,
-    TraceSpec,
-    WorkloadSpec,
+    WorkingSet,
+    Workload,
 )
-from kveval.store.run_file import Cell
 
 CAMPAIGNS = sorted((CONFIG / "campaigns").glob("*.yaml"))
 COUNTS = st.integers(0, 2**53)
@@ -60,17 +60,55 @@ def of(kind: Any, **known: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-SPREADS = st.none() | of(SpreadSpec)
-WORKLOADS = of(
-    WorkloadSpec,
-    levels=st.lists(COUNTS, max_size=4).map(tuple)
-    | st.builds(SearchedLevels, of(SearchSpec)),
-    bursts=st.none() | of(BurstSpec),
+POSITIVE = st.integers(1, 2**53)
+SECONDS = st.floats(0.1, 1e6)
+SPREADS = st.none() | st.builds(
+    LengthSpread, stdev=POSITIVE, min=POSITIVE, max=POSITIVE
+)
+SEARCHES = st.builds(
+    lambda **values: PeakSearch.model_validate(values, by_name=True),
+    start=st.integers(1, 99),
+    stop=st.integers(100, 999),
+    resolution=st.floats(0.01, 1),
+    seconds=st.none() | SECONDS,
+    budget=st.integers(3, 20),
+    keep=st.integers(3, 20),
+    noise=st.floats(0, 0.9),
+)
+# Rules for what is written are not rules for what was measured: any values of the fields' types.
+WORKLOADS = st.builds(
+    Workload.model_construct,
+    profile=st.sampled_from(["concurrent", "poisson", "trace", "sweep"]),
+    levels=st.lists(POSITIVE, max_size=4).map(tuple)
+    | st.builds(SearchedLevels, search=SEARCHES),
+    bursts=st.none()
+    | st.builds(
+        Bursts, factor=st.just(2.0), share=st.floats(0.01, 0.5), mean_s=SECONDS
+    ),
     trace=st.none()
-    | of(TraceSpec, file=st.just(""), requests=st.lists(COUNTS, max_size=3).map(tuple)),
+    | st.builds(
+        TraceContent,
+        hash_tokens=POSITIVE,
+        tokens=POSITIVE,
+        start_s=SECONDS | st.just(0.0),
+        sha256=TEXTS,
+        requests=st.lists(COUNTS, max_size=3).map(tuple),
+    ),
+    sweep_size=st.none() | COUNTS,
+    seconds=SHARES,
+    warmup_s=SHARES,
+    request_timeout_s=SHARES,
+    prompt_tokens=COUNTS,
     prompt_spread=SPREADS,
+    output_tokens=COUNTS,
     output_spread=SPREADS,
-    prefix_count=COUNTS | of(PrefixCount),
+    turns=COUNTS,
+    prefix_tokens=COUNTS,
+    prefix_count=COUNTS
+    | st.builds(PerLevel, per_level=POSITIVE)
+    | st.builds(WorkingSet, tokens=POSITIVE),
+    prime=st.booleans(),
+    seed=COUNTS,
 )
 GEOMETRIES = st.builds(
     Geometry,
@@ -120,12 +158,10 @@ def test_what_is_encoded_is_decoded_to_the_same(specification: Specification) ->
 
 def _anywhere(specification: Specification) -> Specification:
     """A specification without the place of its trace, which defines nothing."""
-    trace = specification.workload.trace
-    return (
-        specification
-        if trace is None
-        else specification.with_workload(trace=replace(trace, file=""))
-    )
+    content = specification.workload.content
+    if content is None:
+        return specification
+    return specification.with_workload(trace=content.model_copy(update={"file": ""}))
 
 
 @pytest.mark.parametrize("path", CAMPAIGNS, ids=lambda path: path.stem)
@@ -157,7 +193,7 @@ def content() -> dict[str, Any]:
         (
             {"workload": {"profile": "concurrent", "levels": "all"}},
             "form",
-            "$.workload.levels",
+            "levels: Input should be a valid tuple - at `$.workload`",
         ),
         ({"added": 1}, "other_version", ""),
         ({"deployment": None}, "other_version", ""),

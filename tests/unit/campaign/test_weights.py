@@ -11,10 +11,10 @@ from tests.support.config_files import (
     on_gpus,
 )
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.specification import Specification
-from kveval.store.run_file import Cell
 
 CELL = Cell("Qwen3-8B", "native-offload", 10_000)
 WHOLE = Cell("Qwen3-0.6B-float32", "native-offload", 200)

@@ -7,6 +7,7 @@ import pytest
 from tests.support.config_files import load, on_cluster
 from tests.support.paths import REPOSITORY
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
@@ -18,7 +19,6 @@ from kveval.curve.cells import (
     worst_order_is_assumed,
 )
 from kveval.load import traces
-from kveval.store.run_file import Cell
 from kveval.workflow.planning.curve_figure import curve_panel
 from kveval.workflow.planning.curve_files import curve_lines, curve_rows
 from kveval.workflow.planning.curves import level_curves
@@ -110,7 +110,7 @@ def test_what_the_target_says_and_draws(name, request, tmp_path: Path):
     config = request.getfixturevalue(name)
     curves = list(level_curves(config, StoreIndex.read(tmp_path)))
     rows = [row for one in curves for row in curve_rows(config, one)]
-    assert len(rows) == len(config.cells) * len(config.workload.fixed_levels)
+    assert len(rows) == len(config.cells) * len(config.workload.given_levels)
     adds = [row.adds_points for row in rows]
     assert max(adds) > 10 and min(adds) >= 0
     text = list(curve_lines(config, curves))
@@ -171,7 +171,7 @@ def test_the_target_says_that_the_order_of_turns_is_assumed():
 def test_a_printed_share_holds_for_another_draw_of_the_load(laptop, tmp_path):
     curves = list(level_curves(laptop, StoreIndex.read(tmp_path)))
     printed = " ".join(curve_lines(laptop, curves))
-    level = laptop.workload.fixed_levels[0]
+    level = laptop.workload.given_levels[0]
     specification = of(laptop, "no-offload", 0)
     shares = [
         100 * curves_of(specification, level, run).device_hit_share

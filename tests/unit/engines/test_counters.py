@@ -1,6 +1,6 @@
 import pytest
 
-from kveval.engines.counters import CounterError, changes, exercised, parse_counters
+from kveval.engines.counters import CounterError, changes, counter_proof, parse_counters
 
 TEXT = """\
 # HELP vllm:prompt_tokens_total Number of prefill tokens processed.
@@ -53,7 +53,7 @@ def test_an_arm_is_exercised_when_every_required_counter_moved():
         {"counter": "hits", "at_least": 1},
         {"counter": "stores", "at_least": 1},
     ]
-    proof = exercised(
+    proof = counter_proof(
         required, [level(1, hits=0.0, stores=9.0), level(8, hits=32.0, stores=2.0)]
     )
     assert proof["exercised"] is True
@@ -71,8 +71,8 @@ def test_an_arm_whose_counter_never_moved_or_never_existed_is_not_exercised(leve
         {"counter": "hits", "at_least": 1},
         {"counter": "stores", "at_least": 1},
     ]
-    assert exercised(required, levels)["exercised"] is False
+    assert counter_proof(required, levels)["exercised"] is False
 
 
 def test_an_arm_that_requires_nothing_is_exercised():
-    assert exercised([], [level(1)]) == {"required": [], "exercised": True}
+    assert counter_proof([], [level(1)]) == {"required": [], "exercised": True}

@@ -74,7 +74,7 @@ def test_on_gpus_there_are_queues_between_ranks_and_since_0_32_the_tier(
 
 
 def test_a_tier_before_files_is_a_file_in_shared_memory_on_every_build() -> None:
-    fs = load_config(CONFIG / "config.yaml", CONFIG).cell("Qwen3-0.6B", "fs-offload", 0)
+    fs = load_config(CONFIG / "config.yaml", CONFIG).cell("Qwen3-0.6B/fs-offload/0")
     described = specification(fs)
     assert (
         shared_memory_bytes(described)

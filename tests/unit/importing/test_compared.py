@@ -13,12 +13,13 @@ from benchmarks import campaign_files as files
 from tests.support.config_files import CONFIG, RAW, ROOT, dump
 from tests.support.synthetic import run_description
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
 from kveval.host.files import write_json
 from kveval.importing.compared import CombiningError, combination, require_measured
 from kveval.pcp.archive_tools import pack_archives
-from kveval.store.run_file import Cell, pointed_run
+from kveval.store.run_file import pointed_run
 from kveval.store.store import Key, pointer
 
 LEVELS = (1, 50)

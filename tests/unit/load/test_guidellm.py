@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from kveval.host.processes import supervisor
 from kveval.load import guidellm
@@ -30,7 +29,7 @@ from kveval.load.guidellm import (
     worker_processes,
 )
 from kveval.load.idle import Idle
-from kveval.load.workload import PrefixCount, SpreadSpec, workload_of
+from kveval.load.workload import LengthSpread, PerLevel, WorkingSet, workload_of
 
 WORKLOAD = workload_of(
     {
@@ -56,8 +55,7 @@ def test_seeds_differ_by_run_and_level_and_not_by_arm():
 
 
 def test_the_published_workload_is_passed_on_as_guidellm_names_it():
-    published = replace(
-        WORKLOAD,
+    published = WORKLOAD.replace(
         prefix_tokens=10000,
         prefix_count=800,
         prompt_tokens=128,
@@ -71,7 +69,7 @@ def test_the_published_workload_is_passed_on_as_guidellm_names_it():
 
 def test_the_prefix_count_may_follow_the_level():
     assert "prefix_count=1300" in data_argument(
-        replace(WORKLOAD, prefix_count=PrefixCount(per_level=2)), 650
+        WORKLOAD.replace(prefix_count=PerLevel(per_level=2)), 650
     )
 
 
@@ -87,20 +85,19 @@ def test_the_prefix_count_may_follow_the_level():
 def test_every_profile_is_passed_on_as_guidellm_names_it(profile, level, expected):
     assert (
         json.loads(
-            profile_argument(replace(WORKLOAD, profile=profile, warmup_s=0), level)
+            profile_argument(WORKLOAD.replace(profile=profile, warmup_s=0), level)
         )
         == expected
     )
 
 
 def test_varying_lengths_and_the_length_of_a_prefix_are_passed_on():
-    varying = replace(
-        WORKLOAD,
+    varying = WORKLOAD.replace(
         profile="prefix-length",
         prefix_tokens=0,
-        prefix_count=PrefixCount(tokens=4096),
+        prefix_count=WorkingSet(tokens=4096),
     )
-    varying = replace(varying, output_spread=SpreadSpec(stdev=8, min=2, max=64))
+    varying = varying.replace(output_spread=LengthSpread(stdev=8, min=2, max=64))
     assert data_argument(varying, 512) == (
         "kind=synthetic_text,prompt_tokens=64,output_tokens=16,turns=3,"
         "output_tokens_stdev=8,output_tokens_min=2,output_tokens_max=64,prefix_tokens=512,prefix_count=8"
@@ -108,12 +105,12 @@ def test_varying_lengths_and_the_length_of_a_prefix_are_passed_on():
 
 
 def test_poisson_arrivals_come_from_one_worker_process():
-    assert worker_processes(64, replace(WORKLOAD, profile="poisson")) == 1
+    assert worker_processes(64, WORKLOAD.replace(profile="poisson")) == 1
     assert worker_processes(64, WORKLOAD) == 10
 
 
 def test_a_workload_without_prefixes_asks_for_none():
-    assert "prefix" not in data_argument(replace(WORKLOAD, prefix_tokens=0), 1)
+    assert "prefix" not in data_argument(WORKLOAD.replace(prefix_tokens=0), 1)
 
 
 def test_the_command_asks_for_one_level_with_warm_up_and_every_record(tmp_path):
@@ -146,12 +143,12 @@ def test_the_command_asks_for_one_level_with_warm_up_and_every_record(tmp_path):
     ],
 )
 def test_only_a_closed_loop_always_has_requests_in_flight(profile, expected_s):
-    assert loaded_s(replace(WORKLOAD, profile=profile, seconds=120), 4) == expected_s
+    assert loaded_s(WORKLOAD.replace(profile=profile, seconds=120), 4) == expected_s
 
 
 def test_the_time_limit_leaves_room_for_writing_the_prefixes():
     assert (
-        time_limit_s(replace(WORKLOAD, prefix_tokens=10000, prefix_count=800), 1)
+        time_limit_s(WORKLOAD.replace(prefix_tokens=10000, prefix_count=800), 1)
         > time_limit_s(WORKLOAD, 1) + 55
     )
 
@@ -247,7 +244,7 @@ def test_what_children_do_is_work(tmp_path):
 
 def test_only_streams_give_up_what_is_not_answered():
     assert unanswered_s(WORKLOAD, 1) == 60
-    assert unanswered_s(replace(WORKLOAD, profile="poisson"), 1) == 0
+    assert unanswered_s(WORKLOAD.replace(profile="poisson"), 1) == 0
 
 
 def test_a_dead_server_ends_the_level_at_once(tmp_path):
@@ -318,14 +315,14 @@ def test_a_generator_that_fails_while_priming_never_sends(tmp_path):
 
 
 def test_priming_has_time_of_its_own(tmp_path):
-    primed = replace(WORKLOAD, prime=True)
+    primed = WORKLOAD.replace(prime=True)
     assert time_limit_s(primed, 1) == time_limit_s(WORKLOAD, 1) + 2000 * 20 / 200
 
 
 def test_a_held_generator_learns_what_to_prime():
     target = LoadTarget("http://127.0.0.1:1", "tiny", "tokenizer")
     assert priming_environment(WORKLOAD, Level(4, 1, 1), target) == {}
-    found = priming_environment(replace(WORKLOAD, prime=True), Level(4, 1, 1), target)
+    found = priming_environment(WORKLOAD.replace(prime=True), Level(4, 1, 1), target)
     assert json.loads(found["KVEVAL_PRIME"]) == {
         **{"url": "http://127.0.0.1:1", "model": "tiny", "prefixes": 20, "streams": 4}
     }

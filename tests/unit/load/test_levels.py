@@ -1,14 +1,12 @@
 """What a level counts, and what a workload may say."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kveval.campaign.workload import Workload
 from kveval.load import levels as workloads
-from kveval.load.workload import WorkloadError, workload_of
+from kveval.load.workload import Workload, WorkloadError, workload_of
 
 PLAIN = {"seconds": 60.0, "prompt_tokens": 64, "output_tokens": 32, "seed": 1}
 SPREAD = {"stdev": 10, "min": 5, "max": 200}
@@ -16,7 +14,7 @@ BURSTS = {"factor": 5.0, "share": 0.1, "mean_s": 20.0}
 
 
 def workload(**values):
-    return Workload.model_validate({**PLAIN, "levels": [1, 60], **values}).specification
+    return Workload.model_validate({**PLAIN, "levels": [1, 60], **values}).definition
 
 
 @pytest.mark.parametrize(
@@ -150,10 +148,8 @@ def test_what_is_left_out_is_not_in_the_specification():
         "prefix_tokens",
         "prefix_count",
     }
-    assert msgspec.to_builtins(workload()).keys() == known
-    assert msgspec.to_builtins(workload(prompt_spread=SPREAD)).keys() == known | {
-        "prompt_spread"
-    }
+    assert workload().to_json().keys() == known
+    assert workload(prompt_spread=SPREAD).to_json().keys() == known | {"prompt_spread"}
 
 
 def test_the_longest_conversation_counts():
@@ -179,4 +175,4 @@ def test_a_working_set_that_follows_the_level_is_known_to(count, varies):
         "profile": "prefix-length",
         "prefix_count": count,
     }
-    assert Workload.model_validate(values).varying_working_set is varies
+    assert workloads.working_set_varies(Workload.model_validate(values)) is varies

@@ -1,19 +1,20 @@
 import math
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kveval.load.peak_search import SearchResult, levels_to_freeze, next_level, outcome
-from kveval.load.workload import SearchSpec
+from kveval.load.workload import PeakSearch
 
-SEARCH = SearchSpec(start=1, stop=650, resolution=0.1, budget=10, keep=5, noise=0.0)
+SEARCH = PeakSearch.model_validate(
+    {"from": 1, "to": 650, "resolution": 0.1, "budget": 10, "keep": 5, "noise": 0.0}
+)
 FINE_GRID = sorted({round(1.1**step) for step in range(69)} | {650})
 
 
 def with_(**changes):
-    return msgspec.structs.replace(SEARCH, **changes)
+    return SEARCH.model_copy(update=changes)
 
 
 def peaked(optimum, *, sharpness=1.0):

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from kveval.load import trace_file, trace_forms, traces
 from kveval.load.levels import rate_req_s_at
-from kveval.load.trace_file import TraceError, TraceRow, read, scaled
-from kveval.load.workload import TraceSpec, workload_of
+from kveval.load.trace_file import TraceContent, TraceError, TraceRow, read, scaled
+from kveval.load.workload import workload_of
 
 ROWS = (
     {"timestamp": 0, "input_length": 1030, "output_length": 500, "hash_ids": [0, 1, 2]},
@@ -91,7 +90,7 @@ def test_scaling_keeps_the_number_of_blocks_and_which_are_whole(
 
 
 def workload(path: Path, **changes):
-    trace = TraceSpec(
+    trace = TraceContent(
         file=str(path),
         sha256=read(path, 512).sha256,
         hash_tokens=512,
@@ -105,7 +104,7 @@ def workload(path: Path, **changes):
         "prompt_tokens": 60,
         "seed": 1,
     }
-    return replace(workload_of(known), trace=trace, **changes)
+    return workload_of(known).replace(trace=trace, **changes)
 
 
 def test_a_level_sends_what_came_in_its_time_at_its_rate_and_one_more_after_its_end(
@@ -138,7 +137,7 @@ def test_streams_send_all_requests_in_order(tmp_path):
 
 def test_a_start_cuts_off_what_was_before_and_another_file_is_refused(tmp_path):
     load = workload(written(tmp_path / "a"))
-    later = replace(load, trace=replace(load.trace, start_s=1.0))
+    later = load.replace(trace=load.trace.model_copy(update={"start_s": 1.0}))
     assert [row.timestamp for row in traces.rows(later, 100, 1)][:2] == [0, 1]
     written(tmp_path / "a", ROWS[:2])
     with pytest.raises(TraceError) as raised:

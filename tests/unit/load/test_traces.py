@@ -8,11 +8,10 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from kveval.load.guidellm import Level, LoadTarget, command, trace_file, write_data
 from kveval.load.traces import arrivals, block_tokens, rows, tokens
-from kveval.load.workload import BurstSpec, SpreadSpec, workload_of
+from kveval.load.workload import Bursts, LengthSpread, workload_of
 
 WORKLOAD = workload_of(
     {
@@ -40,14 +39,14 @@ WORKLOAD = workload_of(
     part=st.floats(0.05, 1),
 )
 def test_arrivals_are_in_order_and_within_their_time(seed, rate, factor, part):
-    bursts = BurstSpec(factor=factor, share=min(part / factor, 0.9), mean_s=10.0)
+    bursts = Bursts(factor=factor, share=min(part / factor, 0.9), mean_s=10.0)
     times = list(arrivals(rate, 100.0, bursts, random.Random(seed)))
     assert times == sorted(times)
     assert all(0 <= time < 100 for time in times)
 
 
 def test_the_mean_rate_is_the_one_asked_for_and_counts_vary_more_than_poisson():
-    bursts = BurstSpec(factor=5.0, share=0.1, mean_s=20.0)
+    bursts = Bursts(factor=5.0, share=0.1, mean_s=20.0)
     times = list(arrivals(2.0, 200_000.0, bursts, random.Random(5)))
     assert len(times) / 200_000 == pytest.approx(2.0, rel=0.03)
     counts = [0] * 10_000
@@ -57,7 +56,7 @@ def test_the_mean_rate_is_the_one_asked_for_and_counts_vary_more_than_poisson():
 
 
 def test_without_bursts_worth_the_name_it_is_poisson():
-    bursts = BurstSpec(factor=1.0001, share=0.5, mean_s=5.0)
+    bursts = Bursts(factor=1.0001, share=0.5, mean_s=5.0)
     times = list(arrivals(4.0, 20_000.0, bursts, random.Random(2)))
     gaps = [after - before for before, after in itertools.pairwise(times)]
     assert statistics.stdev(gaps) == pytest.approx(statistics.mean(gaps), rel=0.03)
@@ -66,14 +65,14 @@ def test_without_bursts_worth_the_name_it_is_poisson():
 @given(seed=st.integers(0, 10**6), mean=st.integers(20, 2000))
 def test_lengths_stay_within_their_bounds(seed, mean):
     generator = random.Random(seed)
-    spread = SpreadSpec(stdev=300, min=20, max=2000)
+    spread = LengthSpread(stdev=300, min=20, max=2000)
     assert 20 <= tokens(mean, spread, generator) <= 2000
     assert tokens(mean, None, generator) == mean
 
 
 def test_a_trace_outlasts_its_level_even_when_nothing_comes_for_long():
-    quiet = replace(
-        WORKLOAD, seconds=20.0, bursts=BurstSpec(factor=9.9, share=0.1, mean_s=1.0)
+    quiet = WORKLOAD.replace(
+        seconds=20.0, bursts=Bursts(factor=9.9, share=0.1, mean_s=1.0)
     )
     assert all(list(rows(quiet, 6, seed))[-1].timestamp == 30 for seed in range(50))
 
@@ -88,7 +87,7 @@ def test_requests_share_prefixes_and_nothing_else():
 
 @pytest.mark.parametrize("prefix", [0, 100, 600])
 def test_every_row_has_as_many_ids_as_its_blocks(prefix):
-    load = replace(WORKLOAD, prefix_tokens=prefix, prefix_count=8 if prefix else 0)
+    load = WORKLOAD.replace(prefix_tokens=prefix, prefix_count=8 if prefix else 0)
     block = block_tokens(load, 60)
     for row in rows(load, 60, seed=3):
         # What GuideLLM asks of the format.
@@ -128,4 +127,4 @@ def test_the_trace_lies_beside_the_report_and_the_command_names_it(tmp_path):
     }
     profile = json.loads(argv[argv.index("--profile") + 1])
     assert (profile["kind"], profile["schedule_turn"]) == ("replay", "timestamp")
-    assert write_data(replace(WORKLOAD, profile="poisson"), level, report) is None
+    assert write_data(WORKLOAD.replace(profile="poisson"), level, report) is None

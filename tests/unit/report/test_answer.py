@@ -17,10 +17,14 @@ from kveval.report.answer import (
     TTFT,
     CampaignAnswer,
     answer_of,
-    times,
+    factor_text,
 )
 from kveval.report.data.campaign import Measured
-from kveval.report.data.comparisons import against_baselines, effect_text, pair
+from kveval.report.data.comparisons import (
+    baseline_comparisons,
+    comparison_of,
+    effect_text,
+)
 
 
 def answer(name: str) -> CampaignAnswer:
@@ -68,13 +72,16 @@ def test_a_gain_beyond_twice_is_said_in_times() -> None:
         ("Qwen3-0.6B", "native-offload", 10_000),
         ("Qwen3-0.6B", "no-offload", 0),
     )
-    best, latency = pair(measured, cell, base), pair(measured, cell, base, TTFT)
+    best, latency = (
+        comparison_of(measured, cell, base),
+        comparison_of(measured, cell, base, TTFT),
+    )
     assert best["verdict"] == words.BETTER
-    assert float(times(best).removesuffix(" times")) == pytest.approx(
+    assert float(factor_text(best).removesuffix(" times")) == pytest.approx(
         1 + best["effect_percent"] / 100, rel=0.1
     )
     assert (
-        f"{times(best)} as much as no-offload, {effect_text(best)}"
+        f"{factor_text(best)} as much as no-offload, {effect_text(best)}"
         in found.sentences[0]
     )
     assert (
@@ -205,7 +212,7 @@ def test_where_the_load_fixes_throughput_the_question_is_of_latency() -> None:
 def test_each_model_with_a_better_arm_is_named() -> None:
     found = answer("contrasts")
     plan, measured = CAMPAIGNS["contrasts"]()
-    rows = against_baselines(plan, measured.comparison, "throughput_tok_s")
+    rows = baseline_comparisons(plan, measured.comparison, "throughput_tok_s")
     assert {row["model"] for row in rows if row["verdict"] == words.BETTER} == {
         "Qwen3-14B"
     }

@@ -102,14 +102,14 @@ def test_declared_pairs_and_averages_are_in_it(
             **{"panel": ["Qwen3-8B;Qwen3-14B"], "missing": [""]},
         }
     )
-    content = report_json.build(
+    content = report_json.report_content(
         plan,
         dataclasses.replace(measured, contrasts=pair, averages=means),
         {},
         {},
         gap_table(plan, measured, {}),
     )
-    jsonschema.validate(json.loads(report_json.dump(content)), REPORT_SCHEMA)
+    jsonschema.validate(json.loads(report_json.to_json(content)), REPORT_SCHEMA)
     assert len(content["comparisons"]) == len(measured.comparison) + 1
     assert content["comparisons"][-1]["indication"] == "better"
     assert content["comparisons"][-1]["bound"] == "at least"
@@ -129,7 +129,9 @@ def test_what_is_not_there_is_null_and_says_why(measured: Measured) -> None:
         part.comparison,
         {keys[1]: "failed: no memory"},
     )
-    content = report_json.build(plan, missing, {}, {}, gap_table(plan, missing, {}))
+    content = report_json.report_content(
+        plan, missing, {}, {}, gap_table(plan, missing, {})
+    )
     present, absent = content["cells"]
     assert (absent["peak"], absent["missing"], absent["runs"]) == (
         None,
@@ -137,7 +139,7 @@ def test_what_is_not_there_is_null_and_says_why(measured: Measured) -> None:
         [],
     )
     assert present["peak"]["throughput_tok_s"]["low"] is None
-    jsonschema.validate(json.loads(report_json.dump(content)), REPORT_SCHEMA)
+    jsonschema.validate(json.loads(report_json.to_json(content)), REPORT_SCHEMA)
 
 
 def test_peaks_as_benchmark_reports_are_valid(

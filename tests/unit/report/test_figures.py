@@ -16,10 +16,10 @@ from tests.support import synthetic_campaign as campaign
 from tests.support.synthetic import comparison_table, levels_table, peaks_table
 from tests.support.synthetic_value import with_goodput
 
-from kveval.analysis.cells import ArmSize, CellKey, by_size, rank_of
+from kveval.analysis.cells import ArmSize, CellKey, models_by_size, rank_of
 from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import tiers_of
-from kveval.report.data.style import look_of
+from kveval.report.data.style import arm_style
 from kveval.report.figures import arms, names
 from kveval.report.figures.axes import WIDTH, NothingToDraw, panels
 from kveval.report.figures.draw import FigureError, draw, write_family, write_figure
@@ -210,14 +210,14 @@ def test_an_arm_looks_the_same_in_every_campaign_and_unlike_the_others(
 ) -> None:
     arms = list(campaign.ARMS)
     assert (
-        len({look_of(arm).colour for arm in arms})
-        == len({look_of(arm).marker for arm in arms})
+        len({arm_style(arm).colour for arm in arms})
+        == len({arm_style(arm).marker for arm in arms})
         == len(arms)
     )
     fewer = dataclasses.replace(
         data, levels=data.levels[data.levels["scenario"] == "lmcache-valkey"]
     )
-    assert fewer.look(ArmSize("lmcache-valkey", 10_000)) == data.look(
+    assert fewer.style_of(ArmSize("lmcache-valkey", 10_000)) == data.style_of(
         ArmSize("lmcache-valkey", 10_000)
     )
 
@@ -231,7 +231,7 @@ def test_known_arms_differ_in_brightness_or_marker_for_those_who_see_no_colour()
             for weight, at in ((0.299, 1), (0.587, 3), (0.114, 5))
         )
 
-    looks = [look_of(arm) for arm in campaign.ARMS]
+    looks = [arm_style(arm) for arm in campaign.ARMS]
     pairs = [(one, other) for one in looks for other in looks if one is not other]
     assert all(
         one.marker != other.marker
@@ -241,10 +241,10 @@ def test_known_arms_differ_in_brightness_or_marker_for_those_who_see_no_colour()
 
 
 def test_a_derived_arm_resembles_its_origin_and_differs_from_it() -> None:
-    derived, origin = look_of("native-offload-mempress"), look_of("native-offload")
+    derived, origin = arm_style("native-offload-mempress"), arm_style("native-offload")
     assert derived.marker == origin.marker
     assert derived.colour != origin.colour
-    assert look_of("something-else") == look_of("something-else")
+    assert arm_style("something-else") == arm_style("something-else")
     assert (
         rank_of("native-offload-mempress")
         < rank_of("lmcache-local")
@@ -256,8 +256,8 @@ def test_tiers_of_one_arm_share_its_colour_and_differ_in_line_and_filling(
     data: FigureData,
 ) -> None:
     one, two = (
-        data.look(ArmSize("native-offload", 10_000)),
-        data.look(ArmSize("native-offload", 20_000)),
+        data.style_of(ArmSize("native-offload", 10_000)),
+        data.style_of(ArmSize("native-offload", 20_000)),
     )
     assert (one.colour, one.marker) == (two.colour, two.marker)
     assert one.line != two.line
@@ -272,7 +272,11 @@ def test_models_stand_by_size_and_cells_in_their_fixed_order(data: FigureData) -
         "native-offload 10K",
         "native-offload 20K",
     ]
-    assert by_size(["unknown", "b", "a"], {"a": 7, "b": 7}) == ["a", "b", "unknown"]
+    assert models_by_size(["unknown", "b", "a"], {"a": 7, "b": 7}) == [
+        "a",
+        "b",
+        "unknown",
+    ]
 
 
 @pytest.mark.parametrize(

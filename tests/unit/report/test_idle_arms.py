@@ -41,8 +41,8 @@ def of_arm(facts: Measured) -> dict[str, object]:
 def numbers(plan: ReportPlan, facts: Measured) -> dict[str, object]:
     """The comparison of throughput in report.json, which fits its schema."""
     report = json.loads(
-        report_json.dump(
-            report_json.build(plan, facts, {}, {}, gap_table(plan, facts, {}))
+        report_json.to_json(
+            report_json.report_content(plan, facts, {}, {}, gap_table(plan, facts, {}))
         )
     )
     jsonschema.validate(report, SCHEMA)

@@ -17,9 +17,9 @@ from kveval.analysis.peaks import read_table
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, Table
-from kveval.report.data.comparisons import pair
-from kveval.report.export.report_json import build
-from kveval.report.html.evidence import evidence
+from kveval.report.data.comparisons import comparison_of
+from kveval.report.export.report_json import report_content
+from kveval.report.html.arm_runs import runs_section
 from kveval.report.tables.results import arms_table
 
 MODEL = "Qwen3-0.6B"
@@ -47,7 +47,7 @@ def campaign(left_out: dict[str, tuple[int, ...]], sd: float = 0.01) -> Measured
 def row_of(
     measured: Measured, cell: CellKey, metric: str = THROUGHPUT
 ) -> dict[str, Any]:
-    return pair(measured, cell, BASE, metric)
+    return comparison_of(measured, cell, BASE, metric)
 
 
 def numbers_in(text: str) -> list[float]:
@@ -165,11 +165,13 @@ def test_runs_paired_under_other_numbers_are_named_by_side() -> None:
 
 def test_two_arms_that_were_not_declared_as_a_contrast_are_described_alike() -> None:
     measured = campaign({}, sd=0.2)
-    row = pair(measured, ARM, OTHER)
+    row = comparison_of(measured, ARM, OTHER)
     assert row["mean"] / row["baseline_mean"] == pytest.approx(
         1 + row["effect_percent"] / 100
     )
-    opposite = pair(replace(measured, contrasts=contrast(measured)), OTHER, ARM)
+    opposite = comparison_of(
+        replace(measured, contrasts=contrast(measured)), OTHER, ARM
+    )
     assert (opposite["value"], opposite["other_value"]) == (
         row["other_value"],
         row["value"],
@@ -179,7 +181,7 @@ def test_two_arms_that_were_not_declared_as_a_contrast_are_described_alike() -> 
 
 def contrast(measured: Measured) -> pd.DataFrame:
     """A declared contrast of the two arms, with a verdict."""
-    found = pair(measured, ARM, OTHER)
+    found = comparison_of(measured, ARM, OTHER)
     return pd.DataFrame(
         [found | {"verdict": words.BETTER, "low_percent": 1.0, "high_percent": 40.0}]
     )
@@ -187,7 +189,7 @@ def contrast(measured: Measured) -> pd.DataFrame:
 
 def test_the_page_names_the_runs_that_were_left_out(tmp_path: Path) -> None:
     measured = campaign({"native-offload": (4, 5)})
-    (of_model,) = evidence(small.plan(), measured, tmp_path).sections
+    (of_model,) = runs_section(small.plan(), measured, tmp_path).sections
     section = next(part for part in of_model.sections if "native-offload" in part.title)
     (table,) = [block for block in section.blocks if isinstance(block, Table)]
     own = next(row for row in table.rows if row[0].startswith("Throughput"))[
@@ -204,7 +206,7 @@ def test_the_page_names_the_runs_that_were_left_out(tmp_path: Path) -> None:
 
 def test_report_json_has_the_values_and_the_runs() -> None:
     measured = campaign({"native-offload": (4, 5)})
-    content = build(small.plan(), measured, {}, {}, Table([], []))
+    content = report_content(small.plan(), measured, {}, {}, Table([], []))
     (found,) = [
         each
         for each in content["comparisons"]

@@ -20,13 +20,13 @@ def test_a_level_is_named_by_what_it_counts(
     workload: dict[str, str], heading: str, sentence: str
 ) -> None:
     unit = unit_of([workload_of(workload)] * 2)
-    assert (unit.heading, unit.said([300])) == (heading, sentence)
+    assert (unit.heading, unit.in_sentence([300])) == (heading, sentence)
     assert unit.axis
 
 
 def test_levels_that_count_different_things_get_neutral_words() -> None:
     assert (
-        unit_of([workload_of({"profile": "poisson"}), workload_of({})]).at(5)
+        unit_of([workload_of({"profile": "poisson"}), workload_of({})]).label(5)
         == "level 5"
     )
     assert unit_of([]) == STREAMS

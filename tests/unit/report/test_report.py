@@ -17,12 +17,12 @@ from tests.support.synthetic import (
     runs,
 )
 
-from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.data.run_facts import footer, repeats, working_set
+from kveval.report.data.run_facts import defect_sentences, footer, working_set
 from kveval.report.markdown import markdown_table, render
-from kveval.report.parts.blocks import by_model
+from kveval.report.parts.blocks import tables_by_model
 from kveval.report.report import ReportError, report_tree, write_report
 from kveval.report.tables.caches import budget_table
 from kveval.report.tables.system import check_tables
@@ -152,9 +152,9 @@ def test_failed_checks_are_listed_one_by_one() -> None:
     levels = levels_table()
     at = (levels["scenario"] == "idle") & (levels["level"] == 8) & (levels["run"] == 2)
     noted = Outcome("few_completions", "note", "few")
-    levels = levels.assign(**columns([noted]))
+    levels = levels.assign(**outcome_columns([noted]))
     message = "it rose by 40 %"
-    found = columns([Outcome("steadiness", "fail", message), noted])
+    found = outcome_columns([Outcome("steadiness", "fail", message), noted])
     levels.loc[at, list(found)] = list(found.values())
     facts = measured(levels)
     failed, others = check_tables(facts)
@@ -163,7 +163,7 @@ def test_failed_checks_are_listed_one_by_one() -> None:
     ]
     assert others.rows == [["`few_completions`", "note", "60 of 60", "few"]]
     checks = appendix(plan(), facts, "checks")
-    (shown,) = by_model(failed)
+    (shown,) = tables_by_model(failed)
     assert markdown_table(shown[1]) in checks
     assert markdown_table(others) in checks
     assert "`steadiness`" not in appendix(plan(), measured(), "checks")
@@ -243,7 +243,7 @@ def test_runs_that_were_measured_again_are_counted_by_arm() -> None:
         for n in range(2)
     ]
     found = runs(tables()[0])
-    assert repeats(found) == []
+    assert defect_sentences(found) == []
     native = [
         number
         for number, run in enumerate(found)
@@ -252,7 +252,7 @@ def test_runs_that_were_measured_again_are_counted_by_arm() -> None:
     found[native[0]] = msgspec.structs.replace(found[native[0]], repeats=ends)
     found[native[1]] = msgspec.structs.replace(found[native[1]], repeats=ends[:1])
     arms = [f"native-offload: 2 of {len(native)} runs, 3 times in all"]
-    (said,) = repeats(found)
+    (said,) = defect_sentences(found)
     assert all(
         words in said
         for words in (f"[vllm-1]({crash['link']})", arms[0], crash["effect"])

@@ -15,7 +15,7 @@ from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
 from tests.unit.report import test_report as small
 
-from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
 from kveval.report import report
@@ -79,7 +79,9 @@ def failing() -> tuple[ReportPlan, Measured]:
         [key[:3] not in (failed, absent) and key != run for key in keys]
     ].copy()
     broken = (levels["scenario"] == "lmcache-valkey") & (levels["level"] >= 200)
-    found = columns([Outcome("steadiness", "fail", "the rate fell by 23 % in 90 s")])
+    found = outcome_columns(
+        [Outcome("steadiness", "fail", "the rate fell by 23 % in 90 s")]
+    )
     levels.loc[broken, list(found)] = list(found.values())
     left = large.measured(levels)
     reason = (

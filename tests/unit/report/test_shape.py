@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.report.test_report_claims import CAMPAIGNS, tree
 
 from kveval.report.data.campaign import Table, cell_label
-from kveval.report.files import APPENDICES, MAIN, in_short
+from kveval.report.files import APPENDICES, MAIN, summary_lines
 from kveval.report.markdown import render
-from kveval.report.parts.blocks import WIDEST, by_model, fitted
+from kveval.report.parts.blocks import WIDEST, split_wide, tables_by_model
 from kveval.report.report import write_report
 
 # Lines of the first screen, and of a report of a small campaign.
@@ -59,7 +59,7 @@ def test_an_arm_has_one_name(name: str) -> None:
         "\n".join(files(name).values()),
         flags=re.DOTALL,
     )
-    labels = {cell_label(cell) for cell in measured.with_peak(plan.cells)}
+    labels = {cell_label(cell) for cell in measured.cells_with_peak(plan.cells)}
     assert all(label in text for label in labels)
     for _, scenario, blocks in plan.cells:
         assert f"{scenario}/{blocks}" not in text
@@ -72,7 +72,7 @@ def test_an_arm_has_one_name(name: str) -> None:
 def test_a_wide_table_loses_nothing(width: int, height: int, keys: int) -> None:
     header = [f"h{at}" for at in range(width)]
     rows = [[f"{row}:{at}" for at in range(width)] for row in range(height)]
-    parts = fitted(Table(header, rows, frozenset({width - 1})), keys)
+    parts = split_wide(Table(header, rows, frozenset({width - 1})), keys)
     assert all(len(part.header) <= WIDEST for part in parts)
     shown = {
         cell for part in parts for row in (part.header, *part.rows) for cell in row
@@ -89,7 +89,7 @@ def test_a_table_by_model_has_no_column_of_models() -> None:
         [["a", "x", "1"], ["b", "x", "2"], ["a", "y", "3"]],
         frozenset({2}),
     )
-    one, other = by_model(table)
+    one, other = tables_by_model(table)
     assert one == ("a", Table(["arm", "n"], [["x", "1"], ["y", "3"]], frozenset({1})))
     assert other == ("b", Table(["arm", "n"], [["x", "2"]], frozenset({1})))
 
@@ -125,10 +125,10 @@ def _headings(text: str) -> list[str]:
 def test_a_report_in_short_is_three_lines(tmp_path: Path) -> None:
     plan, measured = CAMPAIGNS["mechanism"]()
     write_report(plan, measured, [], tmp_path / MAIN)
-    answer, following, place = in_short(tmp_path)
+    answer, following, place = summary_lines(tmp_path)
     assert "native-offload 10K" in answer
     assert "times as much" in answer
     assert following
     assert place.endswith(str(tmp_path / MAIN))
     (tmp_path / "report.json").write_text("{}")
-    assert in_short(tmp_path) == [place]
+    assert summary_lines(tmp_path) == [place]

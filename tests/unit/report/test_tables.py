@@ -15,7 +15,7 @@ from tests.support.markdown import numbers
 
 from kveval.analysis.cells import THROUGHPUT, CellKey
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.outcomes import Outcome, columns
+from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import compare_all
@@ -25,13 +25,17 @@ from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
-from kveval.report.data.comparisons import UNDECLARED, effect_text, pair
+from kveval.report.data.comparisons import UNDECLARED, comparison_of, effect_text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
 from kveval.report.tables.caches import blocks_table, budget_table
 from kveval.report.tables.configuration import command_lines, software_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
-from kveval.report.tables.not_assessed import alike, gap_table, settled_by
+from kveval.report.tables.not_assessed import (
+    equal_configurations,
+    gap_table,
+    next_step_for,
+)
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import (
     arms_table,
@@ -188,7 +192,7 @@ def test_a_better_throughput_at_the_cost_of_latency_is_said(
 def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(
     measured: Measured,
 ) -> None:
-    found = pair(measured, ONE, OTHER)
+    found = comparison_of(measured, ONE, OTHER)
     assert (found["verdict"], found["reason"]) == (words.NOT_ASSESSED, UNDECLARED)
     at = [
         measured.levels_of(cell, found["level"])["throughput_tok_s"]
@@ -201,7 +205,10 @@ def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(
 
 def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -> None:
     declared = with_contrast(measured, bound="at least")
-    forwards, backwards = pair(declared, ONE, OTHER), pair(declared, OTHER, ONE)
+    forwards, backwards = (
+        comparison_of(declared, ONE, OTHER),
+        comparison_of(declared, OTHER, ONE),
+    )
     assert (forwards["effect_percent"], forwards["verdict"], forwards["level"]) == (
         25.0,
         words.BETTER,
@@ -329,7 +336,7 @@ def test_what_was_found_at_several_levels_of_a_run_is_said_once(
         & (levels["run"] == 2)
     )
     message = "every prompt is unique"
-    failed = columns([Outcome("no_reuse", "fail", message)])
+    failed = outcome_columns([Outcome("no_reuse", "fail", message)])
     levels.loc[at, list(failed)] = list(failed.values())
     failed, _ = check_tables(dataclasses.replace(measured, levels=levels))
     said = ", ".join(map(str, LEVELS))
@@ -551,7 +558,7 @@ def test_a_reason_leads_to_what_removes_it(
         levels.loc[levels["scenario"] == "llm-d-redis", name] = value
     table = compare_all(levels, campaign.BASELINES).baseline
     (row,) = table[table["metric"] == metric].to_dict("records")
-    assert settled_by(row).startswith(advice), row["reason"]
+    assert next_step_for(row).startswith(advice), row["reason"]
 
 
 def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None:
@@ -568,11 +575,11 @@ def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None
 
 
 def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
-    assert alike(measured) == []
+    assert equal_configurations(measured) == []
     first = {run.cell.key: run for run in measured.runs}
     one, other = (first["Qwen3-8B", arm, 0] for arm in ("no-offload", "llm-d-redis"))
     twin = msgspec.structs.replace(other, specification=one.specification)
-    (same,) = alike(dataclasses.replace(measured, runs=[one, twin]))
+    (same,) = equal_configurations(dataclasses.replace(measured, runs=[one, twin]))
     assert re.findall(r"[\w.-]+", same) == [
         "Qwen3-8B",
         "no-offload",

@@ -4,9 +4,10 @@ import pandas as pd
 from msgspec.structs import replace
 from tests.unit.analysis.test_ceilings import ARM, BASELINE
 
+from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.tables.caches import ceilings_table
-from kveval.store.run_file import Cell, CopyBandwidth, LevelRun
+from kveval.store.run_file import CopyBandwidth, LevelRun
 
 EMPTY = pd.DataFrame()
 PLAIN, TIERED = ("whole", "no-offload", 0), ("whole", "native-offload", 2000)

@@ -4,7 +4,7 @@ import pandas as pd
 
 from kveval.analysis.cell_benefits import COLUMNS
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.tables.reuse import enough, predicted_table
+from kveval.report.tables.reuse import memory_sentences, predicted_table
 
 BASE, TIERED = ("m", "no-offload", 0), ("m", "native-offload", 5000)
 SCENARIOS = {
@@ -84,6 +84,6 @@ def test_what_was_not_measured_has_no_row_and_what_was_not_compared_no_change() 
 
 
 def test_the_memory_that_serves_most_is_said_once_a_model() -> None:
-    [said] = enough(measured())
+    [said] = memory_sentences(measured())
     assert "0.0626 GiB" in said and "4,100 blocks" in said
-    assert [*enough(Measured([], LEVELS, EMPTY, COMPARED))] == []
+    assert [*memory_sentences(Measured([], LEVELS, EMPTY, COMPARED))] == []

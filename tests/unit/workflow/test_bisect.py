@@ -14,8 +14,8 @@ from tests.support.config_files import CONFIG, RAW
 from tests.support.source_trees import CONNECTOR, git, source_tree
 
 from kveval.campaign.builds import BuildError
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
-from kveval.store.run_file import Cell
 from kveval.workflow.check import bisect, check
 from kveval.workflow.check.bisect import (
     MOST_OPEN,

@@ -8,10 +8,11 @@ from tests.support.config_files import CONFIG, RAW, RELEASES
 from tests.support.fake_cluster import Call, FakeTransport, made, ok
 
 from kveval.campaign.loading import load_config
+from kveval.campaign.problems import ConfigError
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.host.findings import aligned
-from kveval.load.workload import BurstSpec
+from kveval.load.workload import Bursts
 from kveval.workflow.deploy_one import (
     PodStory,
     TrialError,
@@ -27,7 +28,7 @@ MADE = "2026-01-01T00:00:00Z"
 
 def test_a_trial_is_the_same_cell_under_a_load_of_seconds() -> None:
     heavy = SPECIFICATION.with_workload(
-        profile="bursts", bursts=BurstSpec(4.0, 0.1, 5.0), prime=True
+        profile="bursts", bursts=Bursts(factor=4.0, share=0.1, mean_s=5.0), prime=True
     )
     for specification in (SPECIFICATION, heavy):
         trial = trial_of(specification)
@@ -61,9 +62,10 @@ def test_a_cell_that_is_none_is_refused_before_anything_is_removed(
 ) -> None:
     (tmp_path / "kept").touch()
     campaign = load_config(CONFIG / "campaigns" / "cluster-first.yaml", CONFIG)
-    with pytest.raises(TrialError) as error:
+    with pytest.raises(ConfigError) as error:
         deploy_one(campaign, "Qwen3-0.6B", tmp_path, tmp_path)
-    assert (error.value.code, error.value.facts) == ("no_cell", {"cell": "Qwen3-0.6B"})
+    (problem,) = error.value.problems
+    assert (problem.code, problem.file) == ("no_path", "cell Qwen3-0.6B")
     assert (tmp_path / "kept").exists()
 
 

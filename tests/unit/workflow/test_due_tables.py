@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kveval.store.run_file import Cell
+from kveval.campaign.cell import Cell
 from kveval.workflow.planning.due import due_tables
 
 ONE, OTHER = Cell("Qwen3-8B", "no-offload", 0), Cell("Qwen3-8B", "native-offload", 500)

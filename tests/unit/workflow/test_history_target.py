@@ -6,7 +6,7 @@ import pandas as pd
 from tests.support.synthetic_history import history, nightly
 
 from kveval.analysis.history import BuildChange, build_series
-from kveval.report.figures.history import shown_series
+from kveval.report.figures.history import select_series
 from kveval.store.history import add_to_history, read_history
 from kveval.workflow.history import show_history, update_history
 
@@ -43,6 +43,6 @@ def test_a_figure_of_many_series_has_those_that_changed() -> None:
     rows = history([100, 101], runs=1)
     many = pd.concat([rows.assign(cpu_blocks=number) for number in range(41)])
     changed = history([100] * 10 + [90] * 10).assign(cpu_blocks=5000)
-    shown = shown_series(build_series(pd.concat([many, changed])))
+    shown = select_series(build_series(pd.concat([many, changed])))
     assert len(shown) == 40
     assert [each.cell[2] for each in shown if each.changes] == [5000]

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.config_files import CONFIG, RAW, load_raw, on_gpus
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.specification import described, differences
 from kveval.campaign.warnings import sentence
 from kveval.curve.cells import block_count
 from kveval.load.sample_sizes import window_s
-from kveval.store.run_file import Cell
 from kveval.workflow.planning import tier_sizes
 from kveval.workflow.planning.costs import cost, disk, shortages
 from kveval.workflow.planning.order import block_of, in_order, planned_runs, priority

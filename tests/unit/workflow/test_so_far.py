@@ -10,8 +10,8 @@ from tests.support.paths import SCRIPTS
 from tests.support.stored_runs import CELL, measured
 
 from kveval.analysis.peaks import PeaksError
+from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
-from kveval.store.run_file import Cell
 from kveval.store.store import Store
 from kveval.workflow.lacking import reason_in, reason_instead_of, reasons, with_tables
 from kveval.workflow.so_far import measured_so_far

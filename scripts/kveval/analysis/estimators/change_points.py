@@ -28,14 +28,14 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """A change of a series' mean: `at` is the index of the first value after it.
+    """A change of a series' mean: `index` is that of the first value after it.
 
-    `earliest`, `latest`: the range of `at` with a confidence of 95 %; `difference`: mean after the change, up to the
+    `earliest`, `latest`: the range of `index` with a confidence of 95 %; `difference`: mean after the change, up to the
     next one, less the mean before it, since the previous one. Its interval does not allow for the search for the
     place.
     """
 
-    at: int
+    index: int
     earliest: int
     latest: int
     difference: Contrast

@@ -43,7 +43,9 @@ class Correlation:
     points: int
 
 
-def within_level(levels: pd.DataFrame, metric: str, target: str) -> Correlation:
+def correlation_at_equal_levels(
+    levels: pd.DataFrame, metric: str, target: str
+) -> Correlation:
     """Correlate a metric with ln of `target` over the cells of one model at equal concurrency.
 
     One point per cell and level, the mean over runs; the mean of each level is subtracted from both, because all
@@ -71,19 +73,31 @@ def within_level(levels: pd.DataFrame, metric: str, target: str) -> Correlation:
     return Correlation(r, float(low), float(high), count)
 
 
-def within_models(
+def correlations_by_model(
     levels: pd.DataFrame, metrics: Sequence[str], target: str
 ) -> pd.DataFrame:
-    """Return a row of COLUMNS for each metric and model that have a correlation with `target`, see `within_level`."""
+    """Return a row of COLUMNS for each metric and model that have one with `target`, see
+    `correlation_at_equal_levels`.
+    """
     rows = []
-    for name in recorded(levels, metrics):
+    for name in recorded_columns(levels, metrics):
         for model, of_model in levels.groupby("model", sort=False):
-            one = within_level(of_model, name, target)
-            if np.isfinite(one.r):
-                rows.append((model, name, target, one.points, one.r, one.low, one.high))
+            correlation = correlation_at_equal_levels(of_model, name, target)
+            if np.isfinite(correlation.r):
+                rows.append(
+                    (
+                        model,
+                        name,
+                        target,
+                        correlation.points,
+                        correlation.r,
+                        correlation.low,
+                        correlation.high,
+                    )
+                )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def recorded(levels: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
+def recorded_columns(levels: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
     """Return those of the columns that exist and hold a value."""
     return [name for name in metrics if name in levels and levels[name].notna().any()]

@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-from kveval.analysis.estimators.spreads import Array, Spreads, Variance, total, unequal
+from kveval.analysis.estimators.spreads import (
+    Array,
+    Spreads,
+    Variance,
+    spreads_differ,
+    sum_of_variances,
+)
 
 
 def t_quantile(probability: float, df: float) -> float:
@@ -136,24 +142,26 @@ def contrasts(
     spreads = Spreads(
         logs, Counter(reference for _, reference in pairs).most_common(1)[0][0]
     )
-    name = "paired" if method == "paired" or unequal(logs) else "blocks"
-    found = []
+    name = "paired" if method == "paired" or spreads_differ(logs) else "blocks"
+    estimates = []
     for arm, reference in pairs:
-        variance = (spreads.paired if name == "paired" else spreads.of)(arm, reference)
+        variance = (spreads.paired_variance if name == "paired" else spreads.variance)(
+            arm, reference
+        )
         error = float(np.sqrt(variance.value / runs))
-        found.append(
+        estimates.append(
             Contrast(float(means[arm] - means[reference]), error, variance.df, name)
         )
-    return found
+    return estimates
 
 
 def welch(arm: Array, reference: Array) -> Contrast:
     """Return the difference of two independent samples of ln values (Welch 1947); at least two values each."""
     theta = float(np.mean(arm) - np.mean(reference))
-    variance = total(
+    variance = sum_of_variances(
         *(
-            Variance(float(np.var(one, ddof=1)) / len(one), len(one) - 1)
-            for one in (arm, reference)
+            Variance(float(np.var(sample, ddof=1)) / len(sample), len(sample) - 1)
+            for sample in (arm, reference)
         )
     )
     df = variance.df if variance.value else len(arm) + len(reference) - 2

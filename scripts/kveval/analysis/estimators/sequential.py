@@ -27,7 +27,7 @@ _FARTHEST = 20.0
 _MOST_BLOCKS = 100
 
 
-def spent(fraction: float, alpha: float) -> float:
+def alpha_spent(fraction: float, alpha: float) -> float:
     """Return how much of a two-sided error rate may be spent once this fraction of the information has been collected.
 
     Half of it on each side.
@@ -47,7 +47,7 @@ def nominal_levels(first: int, budget: int, alpha: float) -> dict[int, float]:
     for blocks in range(first, budget + 1):
         fraction = blocks / budget
         step = np.sqrt(fraction - before)
-        mass, wanted = density * weights, spent(fraction, alpha) - so_far
+        mass, to_spend = density * weights, alpha_spent(fraction, alpha) - so_far
 
         def leaving(
             bound: float, step: float = step, mass: Array = mass, places: Array = places
@@ -58,12 +58,12 @@ def nominal_levels(first: int, budget: int, alpha: float) -> dict[int, float]:
             return float(mass @ away)
 
         farthest = _FARTHEST * np.sqrt(fraction)
-        bound = brentq(lambda at: leaving(at) - wanted, 0.0, farthest, xtol=1e-10)  # noqa: B023
+        bound = brentq(lambda at: leaving(at) - to_spend, 0.0, farthest, xtol=1e-10)  # noqa: B023
         levels[blocks] = float(2 * special.ndtr(-bound / np.sqrt(fraction)))
         inside, spread = bound * _NODES, (bound * _NODES[:, None] - places) / step
         density = np.exp(-(spread**2) / 2) @ mass / (step * np.sqrt(2 * np.pi))
         places, weights = inside, bound * _WEIGHTS
-        before, so_far = fraction, spent(fraction, alpha)
+        before, so_far = fraction, alpha_spent(fraction, alpha)
     return levels
 
 
@@ -112,7 +112,7 @@ class Look:
     sd: float = np.nan
 
 
-def look(
+def evaluate_look(
     base: Array, candidate: Array, design: Design, *, more_is_better: bool = True
 ) -> Look:
     """Return the result after some blocks, from the paired ln values of two builds, one pair per block.
@@ -122,19 +122,19 @@ def look(
     blocks = len(base)
     if blocks < max(design.first, 2):
         return Look(blocks, "open")
-    (found,) = contrasts(np.column_stack([base, candidate]), method="paired")
+    (contrast,) = contrasts(np.column_stack([base, candidate]), method="paired")
     level = design.difference_level(blocks)
-    low, high = (percent(end) for end in found.interval(1 - level))
-    answer = _answer(found, design, blocks, more_is_better=more_is_better)
-    p_equality = found.p_equivalence(design.margin)
-    sd = found.se * float(np.sqrt(blocks))
+    low, high = (percent(end) for end in contrast.interval(1 - level))
+    answer = _answer(contrast, design, blocks, more_is_better=more_is_better)
+    p_equality = contrast.p_equivalence(design.margin)
+    sd = contrast.se * float(np.sqrt(blocks))
     return Look(
         blocks,
         answer,
-        percent(found.theta),
+        percent(contrast.theta),
         low,
         high,
-        found.p_difference(),
+        contrast.p_difference(),
         p_equality,
         sd,
     )
@@ -152,13 +152,13 @@ def blocks_for_equality(sd: float, design: Design) -> int | None:
 
 
 def _answer(
-    found: Contrast, design: Design, blocks: int, *, more_is_better: bool
+    contrast: Contrast, design: Design, blocks: int, *, more_is_better: bool
 ) -> Answer:
-    if found.p_equivalence(design.margin) < design.equality_level(blocks):
+    if contrast.p_equivalence(design.margin) < design.equality_level(blocks):
         return "equal"
-    beyond = found.theta > np.log1p(design.margin) or found.theta < np.log1p(
+    beyond = contrast.theta > np.log1p(design.margin) or contrast.theta < np.log1p(
         -design.margin
     )
-    if found.p_difference() < design.difference_level(blocks) and beyond:
-        return "better" if (found.theta > 0) == more_is_better else "worse"
+    if contrast.p_difference() < design.difference_level(blocks) and beyond:
+        return "better" if (contrast.theta > 0) == more_is_better else "worse"
     return "open"

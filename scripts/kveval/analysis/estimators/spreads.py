@@ -27,7 +27,7 @@ class Variance:
     df: float
 
 
-def total(*parts: Variance) -> Variance:
+def sum_of_variances(*parts: Variance) -> Variance:
     """Return the sum of independent estimates; degrees of freedom after Satterthwaite (1946)."""
     value = sum(part.value for part in parts)
     weights = sum(part.value**2 / part.df for part in parts)
@@ -46,7 +46,7 @@ class Spreads:
     logs: Array
     baseline: int
 
-    def of(self, arm: int, reference: int) -> Variance:
+    def variance(self, arm: int, reference: int) -> Variance:
         """Return the variance of a run's difference of two columns."""
         noisy = [cell for cell in (arm, reference) if self._noisy(cell)]
         with_baseline = self.baseline in (arm, reference)
@@ -58,9 +58,9 @@ class Spreads:
             )
         if with_baseline and self._arms > 2:
             return self._of_noisy(noisy[0])
-        return self.paired(arm, reference)
+        return self.paired_variance(arm, reference)
 
-    def paired(self, arm: int, reference: int) -> Variance:
+    def paired_variance(self, arm: int, reference: int) -> Variance:
         """Return the variance of the differences of two columns, from these alone."""
         return Variance(
             float(np.var(self.logs[:, arm] - self.logs[:, reference], ddof=1)),
@@ -84,9 +84,9 @@ class Spreads:
     def _squares(self) -> Array:
         """Residuals of the table of arms, squared and summed over runs, by column; 0 for the baseline."""
         arms = np.arange(self.logs.shape[1]) != self.baseline
-        found = np.zeros(len(arms))
-        found[arms] = (residuals(self.logs[:, arms]) ** 2).sum(axis=0)
-        return found
+        squares = np.zeros(len(arms))
+        squares[arms] = (residuals(self.logs[:, arms]) ** 2).sum(axis=0)
+        return squares
 
     @cached_property
     def _apart(self) -> float:
@@ -121,7 +121,7 @@ class Spreads:
         ours = Variance(
             self._among * (self._arms - 1) / self._arms, self._free * (self._arms - 1)
         )
-        return total(ours, Variance(self._apart, self._free))
+        return sum_of_variances(ours, Variance(self._apart, self._free))
 
     def _noisy(self, cell: int) -> bool:
         """Whether an arm's runs differ more than those of the other arms: F test, one-sided."""
@@ -130,10 +130,12 @@ class Spreads:
         few = len(self.logs) < TESTABLE_RUNS
         if self._arms == 2:
             # There are no other arms to compare with, only both arms and the baseline together.
-            found, rest = self.paired(cell, self.baseline), self._with_baseline
-            return _exceeds(found, rest, 0.4 if few else 0.2)
+            own, rest = self.paired_variance(cell, self.baseline), self._with_baseline
+            return _exceeds(own, rest, 0.4 if few else 0.2)
         alone, others = self._alone(cell)
-        limit = (0.4 if self._arms == 3 else 0.3) if few else 0.4 / self._arms
+        limit = 0.4 / self._arms
+        if few:
+            limit = 0.4 if self._arms == 3 else 0.3
         return _exceeds(
             Variance(alone.value * (self._arms - 1) / self._arms, alone.df),
             others,
@@ -154,20 +156,27 @@ class Spreads:
         alone, others = self._alone(cell)
         count = self._arms - 1
         if self._baseline_alike:
-            return total(alone, Variance(others.value * (count - 1) / count, others.df))
+            return sum_of_variances(
+                alone, Variance(others.value * (count - 1) / count, others.df)
+            )
         rest = np.delete(self.logs, [self.baseline, cell], axis=1)
         base = Variance(
             float(np.var(self.logs[:, self.baseline] - rest.mean(axis=1), ddof=1)),
             self._free,
         )
-        both = total(alone, base)
+        both = sum_of_variances(alone, base)
         return Variance(max(both.value - 2 * others.value / count, 0.0), both.df)
 
 
-def _exceeds(one: Variance, other: Variance, chance: float) -> bool:
-    if not other.value > 0:
-        return one.value > 0
-    return float(special.fdtrc(one.df, other.df, one.value / other.value)) < chance
+def _exceeds(variance: Variance, reference: Variance, chance: float) -> bool:
+    if not reference.value > 0:
+        return variance.value > 0
+    return (
+        float(
+            special.fdtrc(variance.df, reference.df, variance.value / reference.value)
+        )
+        < chance
+    )
 
 
 def residuals(logs: Array) -> Array:
@@ -178,7 +187,7 @@ def residuals(logs: Array) -> Array:
     return centred
 
 
-def unequal(logs: Array, ratio: float = 3.0) -> bool:
+def spreads_differ(logs: Array, ratio: float = 3.0) -> bool:
     """Whether the cells' spreads differ by more than `ratio`, and by more than chance (Bartlett's test).
 
     Spreads are about each block's median, which removes what all cells of a block share. The mean would pass the
@@ -192,9 +201,11 @@ def unequal(logs: Array, ratio: float = 3.0) -> bool:
     spreads = freed.std(axis=0, ddof=1)
     if not spreads.max() > ratio * spreads.min():
         return False
-    # With three cells, pooling gains little over a pair's own differences. With enough runs, noisy cells are found one
-    # by one.
-    chance = 0.05 if cells == 3 else 0.03 if runs < TESTABLE_RUNS else 0.005
+    # With enough runs, noisy cells are found one by one.
+    chance = 0.03 if runs < TESTABLE_RUNS else 0.005
+    if cells == 3:
+        # Pooling three gains little over a pair's own differences.
+        chance = 0.05
     return bool(spreads.min() == 0 or bartlett(spreads**2, runs - 1) < chance)
 
 

@@ -24,7 +24,7 @@ _SMALLEST_RISK_SET = 0.05
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedTimes:
     """Each subject was watched from age `entry` to age `exit`; `event`: whether it ended then, or was cut off.
 
     Arrays of equal length, ages in one unit of time. `unit`: the number of the group that a subject belongs to; None
@@ -61,7 +61,7 @@ class RiskSets:
         return np.cumprod(1 - self.deaths / self.at_risk, dtype=np.float64)
 
 
-def risk_sets(observed: Observed) -> RiskSets:
+def risk_sets(observed: ObservedTimes) -> RiskSets:
     """Return how many subjects were at risk, and ended, at the age of each event."""
     times, deaths = np.unique(observed.exit[observed.event], return_counts=True)
     entered = np.searchsorted(np.sort(observed.entry), times, side="left")
@@ -73,7 +73,7 @@ def risk_sets(observed: Observed) -> RiskSets:
     )
 
 
-def quantiles(observed: Observed, shares: Sequence[float]) -> list[float]:
+def quantiles(observed: ObservedTimes, shares: Sequence[float]) -> list[float]:
     """Return the age that each share of subjects does not exceed; NaN where the events end before it is reached.
 
     Without censoring and late entries it is the smallest observed value that at least this share does not exceed.
@@ -93,7 +93,7 @@ def _reached(surviving: Array, share: float) -> int:
     return int(found[0]) if len(found) else len(surviving)
 
 
-def effective_count(observed: Observed, share: float) -> float:
+def effective_count(observed: ObservedTimes, share: float) -> float:
     """Return how many independent subjects would determine a quantile as precisely; NaN without events.
 
     n = S (1 - S) / Var(S) at the last event before the quantile. Var(S) = S^2 sum over the units of (sum over their
@@ -109,12 +109,12 @@ def effective_count(observed: Observed, share: float) -> float:
     if not 0 < survivors < 1:
         return float(observed.events)
     times, deaths, at_risk = (
-        each[: last + 1] for each in (sets.times, sets.deaths, sets.at_risk)
+        column[: last + 1] for column in (sets.times, sets.deaths, sets.at_risk)
     )
     hazard = np.concatenate([[0.0], np.cumsum(deaths / at_risk / (at_risk - deaths))])
     until_exit, until_entry = (
-        np.searchsorted(times, each, "right")
-        for each in (observed.exit, observed.entry)
+        np.searchsorted(times, column, "right")
+        for column in (observed.exit, observed.entry)
     )
     ended = observed.event & (observed.exit <= times[-1])
     influence = hazard[until_entry] - hazard[until_exit]

@@ -16,7 +16,9 @@ from kveval.load.reports import Aggregate, ByStatus, LevelReport, Statistics
 _P90 = 1.2816
 
 
-def measured(report: LevelReport, unknown: Collection[str] = ()) -> dict[str, Any]:
+def window_columns(
+    report: LevelReport, unknown: Collection[str] = ()
+) -> dict[str, Any]:
     """Return throughput, counts and latencies under the names of levels.csv; rates are over the window.
 
     Latencies that are `unknown`, such as `ttft`, are NaN.
@@ -81,10 +83,10 @@ def _time_per_output_token(aggregate: Aggregate) -> dict[str, float]:
 
 
 def _latency(name: str, values: ByStatus) -> dict[str, float]:
-    found = values.completed or Statistics(count=0, mean=np.nan, total=np.nan)
-    quantiles = {"p50": found.p50, "p90": found.p90, "p99": found.p99}
+    statistics = values.completed or Statistics(count=0, mean=np.nan, total=np.nan)
+    quantiles = {"p50": statistics.p50, "p90": statistics.p90, "p99": statistics.p99}
     return {
-        f"{name}_ms_mean": found.mean,
+        f"{name}_ms_mean": statistics.mean,
         **{
             f"{name}_ms_{label}": np.nan if value is None else value
             for label, value in quantiles.items()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kveval.analysis.levels.aggregates import partial_output_counted
-from kveval.analysis.levels.checks import JudgedLevel
+from kveval.analysis.levels.checks_level import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.load.levels import rate_req_s_at
 from kveval.store.run_file import IMPORTED
@@ -103,15 +103,15 @@ def saturated_open_loop(level: JudgedLevel) -> Iterator[Outcome]:
     if level.report.closed_loop or (sent is not None and not _missing(level, sent)):
         return
     if sent is None and in_flight < 1:
-        said = f"{in_flight:.2g} requests in flight, so throughput is the rate that was sent"
-        yield warn(f"{strategy} chooses its own rate: {said}")
+        message = f"{in_flight:.2g} requests in flight, so throughput is the rate that was sent"
+        yield warn(f"{strategy} chooses its own rate: {message}")
         return
     known = "" if np.isnan(in_flight) else f" ({in_flight:.0f} in flight)"
-    said = f"{strategy} sends everything at once{known}"
+    message = f"{strategy} sends everything at once{known}"
     if sent is not None:
-        said = f"{sent:.2f} requests/s were sent, {answered:.2f} answered"
+        message = f"{sent:.2f} requests/s were sent, {answered:.2f} answered"
     yield fail(
-        f"{said}: saturated open loop, whose latencies depend on the growing queue and the level's length"
+        f"{message}: saturated open loop, whose latencies depend on the growing queue and the level's length"
     )
 
 
@@ -121,12 +121,12 @@ def open_loop(level: JudgedLevel) -> Iterator[Outcome]:
     rate = level.rate_req_s
     if level.report.closed_loop or rate is None:
         return
-    said = f"strategy {level.report.strategy} at {rate:.4g} requests/s: throughput is the rate that was sent"
+    message = f"strategy {level.report.strategy} at {rate:.4g} requests/s: throughput is the rate that was sent"
     if _declared(level):
-        yield note(f"{said}, arms can differ in latencies only")
+        yield note(f"{message}, arms can differ in latencies only")
     else:
         yield warn(
-            f"{said}, and a sweep derives its rates from each server's own speed, so arms get different loads"
+            f"{message}, and a sweep derives its rates from each server's own speed, so arms get different loads"
         )
 
 

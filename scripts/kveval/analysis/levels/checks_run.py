@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
-from kveval.analysis.levels.checks import JudgedLevel
+from kveval.analysis.levels.checks_level import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.campaign import sizing
 from kveval.campaign.servers.registry import (
@@ -82,27 +82,27 @@ def answers(level: JudgedLevel) -> Iterator[Outcome]:
     """
     if level.run.answers is None:
         return
-    for source, found in level.run.answers.by_source.items():
+    for source, comparison in level.run.answers.by_source.items():
         served_by = "the tier" if source == "tier" else "the device's own cache"
-        if found.wrong:
-            yield fail(_changed_answers(served_by, found))
-        elif found.unchecked:
+        if comparison.wrong:
+            yield fail(_changed_answers(served_by, comparison))
+        elif comparison.unchecked:
             yield note(
-                f"not checked whether {served_by} changes answers: {found.unchecked}"
+                f"not checked whether {served_by} changes answers: {comparison.unchecked}"
             )
 
 
-def _changed_answers(served_by: str, found: Answers) -> str:
-    said = f"{found.changed} of {found.prompts} greedy answers changed when {served_by} served their prompts"
-    first = found.first_difference
+def _changed_answers(served_by: str, comparison: Answers) -> str:
+    message = f"{comparison.changed} of {comparison.prompts} greedy answers changed when {served_by} served their prompts"
+    first = comparison.first_difference
     if first is None:
-        return said
+        return message
     margin = (
         "more than the likeliest few"
         if first.margin_nats is None
         else f"{first.margin_nats:.2f} nats"
     )
-    return f"{said}: at token {first.token + 1}, {margin} apart ({found.tolerance_nats:g} are numerics)"
+    return f"{message}: at token {first.token + 1}, {margin} apart ({comparison.tolerance_nats:g} are numerics)"
 
 
 @check("R13")
@@ -122,15 +122,15 @@ def provenance(level: JudgedLevel) -> Iterator[Outcome]:
         "the version of GuideLLM": run.versions.get("guidellm")
         or run.versions.get("load generator"),
     }
-    other = [
+    differing = [
         f"{tool} {run.versions[tool]} ran, {version} was declared"
         for tool, version in run.specification.get("versions", {}).items()
         if run.versions.get(tool, version) != version
     ]
     if lacking := [name for name, value in known.items() if not value]:
         yield warn(f"not recorded: {', '.join(lacking)}")
-    elif other:
-        yield fail("; ".join(other))
+    elif differing:
+        yield fail("; ".join(differing))
 
 
 def _server_title(run: Run) -> str:
@@ -145,9 +145,9 @@ def _server_title(run: Run) -> str:
 @check("R16")
 def alone_on_nodes(level: JudgedLevel) -> Iterator[Outcome]:
     """On a cluster, no other pod used a GPU, or reserved cores, of the nodes that served."""
-    if found := level.run.cluster.get("neighbours"):
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        yield warn(f"shared node: {', '.join(found[:3])}{more} ran there, too")
+    if neighbours := level.run.cluster.get("neighbours"):
+        more = f" and {len(neighbours) - 3} more" if len(neighbours) > 3 else ""
+        yield warn(f"shared node: {', '.join(neighbours[:3])}{more} ran there, too")
 
 
 @check("R15")
@@ -190,16 +190,19 @@ def _bytes_per_token(model: dict[str, Any], geometry: dict[str, Any]) -> int:
 def kv_capacity(level: JudgedLevel) -> Outcome | None:
     """The device's cache is as large as the server said at its start, within 2 %."""
     facts, run = level.run.server.get("facts", {}), level.run
-    said, concurrency = facts.get("kv_cache_tokens"), facts.get("max_concurrency") or 0
+    reported, concurrency = (
+        facts.get("kv_cache_tokens"),
+        facts.get("max_concurrency") or 0,
+    )
     longest = run.specification.get("model", {}).get("max_model_len") or 0
     sizes = {
         "the budget": run.budget.get("device_tokens"),
         "its maximum concurrency": longest * concurrency,
     }
     for what, tokens in sizes.items():
-        if said is not None and tokens and abs(said / tokens - 1) > _TOLERANCE:
+        if reported is not None and tokens and abs(reported / tokens - 1) > _TOLERANCE:
             return fail(
-                f"the server's cache holds {said:,.0f} tokens, but by {what} {tokens:,.0f}"
+                f"the server's cache holds {reported:,.0f} tokens, but by {what} {tokens:,.0f}"
             )
     return None
 
@@ -211,8 +214,8 @@ def tier_capacity(level: JudgedLevel) -> Outcome | None:
     Compared with all that the run records: tokens and bytes of its budget, and what the server reported.
     """
     run, budget = level.run, level.run.budget
-    asked, held = run.cell.cpu_blocks * BLOCK_TOKENS, budget.get("tier_bytes") or 0
-    if not asked:
+    requested, held = run.cell.cpu_blocks * BLOCK_TOKENS, budget.get("tier_bytes") or 0
+    if not requested:
         return None
     sizes = {
         "its budget is": budget.get("tokens"),
@@ -221,17 +224,17 @@ def tier_capacity(level: JudgedLevel) -> Outcome | None:
     if run.kv_bytes_per_token and held:
         sizes["its bytes are those of"] = held // run.kv_bytes_per_token
     allowed = max(
-        _TOLERANCE * asked, int(run.specification.get("block_size", BLOCK_TOKENS))
+        _TOLERANCE * requested, int(run.specification.get("block_size", BLOCK_TOKENS))
     )
-    for says, tokens in sizes.items():
-        if tokens is not None and abs(tokens - asked) > allowed:
+    for source, tokens in sizes.items():
+        if tokens is not None and abs(tokens - requested) > allowed:
             return fail(
-                f"a tier of {run.cell.cpu_blocks:,} blocks holds {asked:,} tokens, {says} {tokens:,}: "
+                f"a tier of {run.cell.cpu_blocks:,} blocks holds {requested:,} tokens, {source} {tokens:,}: "
                 "give the server the size asked for, or name the cell after its real size"
             )
     beyond = (budget.get("reported_bytes") or 0) - held
-    said = f"the server uses {beyond / 2**20:,.1f} MiB more than the tier's {sizing.gib(held):.3g} GiB"
-    return note(said) if held and beyond > 0 else None
+    message = f"the server uses {beyond / 2**20:,.1f} MiB more than the tier's {sizing.gib(held):.3g} GiB"
+    return note(message) if held and beyond > 0 else None
 
 
 @check("R16")
@@ -244,11 +247,9 @@ def hardware_probed(level: JudgedLevel) -> Iterator[Outcome]:
     gpus, build = facts.get("gpus") or [], run.specification.get("build")
     if build and not on_cpu(build) and not gpus:
         lacking.append("gpus")
-    lacking += [
-        f"{name} of a GPU"
-        for name in ("name", "memory_bytes")
-        if any(not gpu.get(name) for gpu in gpus)
-    ]
+    for name in ("name", "memory_bytes"):
+        if any(not gpu.get(name) for gpu in gpus):
+            lacking.append(f"{name} of a GPU")
     cache = (run.server.get("facts", {}).get("kv_cache_tokens") or 0) * (
         run.kv_bytes_per_token or 0
     )
@@ -256,8 +257,8 @@ def hardware_probed(level: JudgedLevel) -> Iterator[Outcome]:
     if lacking:
         yield warn(f"not probed: {', '.join(lacking)}")
     elif gpus and cache > memory:
-        said = f"a cache of {sizing.gib(cache):.3g} GiB does not fit {sizing.gib(memory):.3g} GiB of GPU memory"
-        yield fail(said)
+        message = f"a cache of {sizing.gib(cache):.3g} GiB does not fit {sizing.gib(memory):.3g} GiB of GPU memory"
+        yield fail(message)
 
 
 @check("R19")
@@ -300,7 +301,7 @@ def tpot_definition(level: JudgedLevel) -> Iterator[Outcome]:
     waited = 1000 * (requests.column("last_token") - requests.column("start"))
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = (requests.column("tpot_ms") * tokens / waited)[
-            requests.status("completed") & (tokens > 0)
+            requests.has_status("completed") & (tokens > 0)
         ]
     known = ratios[np.isfinite(ratios)]
     if len(known) and abs(float(np.median(known)) - 1) > _TOLERANCE:

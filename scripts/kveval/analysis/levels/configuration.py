@@ -52,8 +52,10 @@ def effective_configuration(run: Run) -> str:
 def arm_settings(run: Run) -> str:
     """Return 12 hex digits, equal for runs that differ in nothing but the build; "" if the run has no arguments."""
     facts = _ran(run)
-    said = {name: value for name, value in facts.items() if name not in _OF_BUILD}
-    return content_hash(said, 12, spaced=True) if facts["argv"] or facts["env"] else ""
+    settings = {name: value for name, value in facts.items() if name not in _OF_BUILD}
+    return (
+        content_hash(settings, 12, spaced=True) if facts["argv"] or facts["env"] else ""
+    )
 
 
 def _ran(run: Run) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def declared_work(run: Run, report: LevelReport, level: int) -> str:
     So is what may differ between runs that do the same work: levels, durations, time limits, the seed.
     """
     workload = workload_of(run.workload)
-    said: dict[str, Any] = {
+    work: dict[str, Any] = {
         "prompt_tokens": workload.prompt_tokens,
         "output_tokens": workload.output_tokens,
         "prompt_stdev": workload.prompt_spread.stdev if workload.prompt_spread else 0,
@@ -125,13 +127,13 @@ def declared_work(run: Run, report: LevelReport, level: int) -> str:
         "burst_factor": workload.bursts.factor if workload.bursts else None,
     }
     if run.engine == IMPORTED:
-        said |= _imported_work(report, said)
+        work |= _imported_work(report, work)
     return ";".join(
-        f"{name}={value:g}" for name, value in said.items() if value is not None
+        f"{name}={value:g}" for name, value in work.items() if value is not None
     )
 
 
-def _imported_work(report: LevelReport, said: Mapping[str, Any]) -> dict[str, Any]:
+def _imported_work(report: LevelReport, declared: Mapping[str, Any]) -> dict[str, Any]:
     """The workload of imported results: from the load's settings in the report; without them, lengths are unknown."""
     data = report.data
     if data is not None:
@@ -142,13 +144,13 @@ def _imported_work(report: LevelReport, said: Mapping[str, Any]) -> dict[str, An
             **spreads,
             "primed": None,
         }
-    unsaid = dict.fromkeys(
+    unknown = dict.fromkeys(
         ("prompt_tokens", "output_tokens", "prompt_stdev", "output_stdev", "primed")
     )
-    unsaid |= {
-        name: None for name in ("prefix_tokens", "prefix_count") if not said[name]
+    unknown |= {
+        name: None for name in ("prefix_tokens", "prefix_count") if not declared[name]
     }
-    return unsaid | ({"turns": None} if said["turns"] == 1 else {})
+    return unknown | ({"turns": None} if declared["turns"] == 1 else {})
 
 
 def gpu_conditions(run: Run) -> dict[str, Any]:
@@ -156,26 +158,21 @@ def gpu_conditions(run: Run) -> dict[str, Any]:
 
     `gpu_throttled`: the reasons for which any GPU was throttled, `;`-joined.
     """
-    found = run.gpu_conditions
+    conditions = run.gpu_conditions
     gpus = run.hardware.get("gpus")
-    return {
-        "gpus": float(len(gpus))
-        if gpus is not None and run.engine != IMPORTED
-        else math.nan,
-        **{
-            f"gpu_{name}": _mean(
-                [value for gpu in found if (value := getattr(gpu, source)) is not None]
-            )
-            for name, source in _GPU_CONDITIONS.items()
-        },
-        "gpu_throttled": ";".join(
-            sorted({reason for gpu in found for reason in gpu.throttle_reasons})
-        ),
-    }
+    row: dict[str, Any] = {"gpus": math.nan}
+    if gpus is not None and run.engine != IMPORTED:
+        row["gpus"] = float(len(gpus))
+    for name, source in _GPU_CONDITIONS.items():
+        row[f"gpu_{name}"] = _mean([getattr(gpu, source) for gpu in conditions])
+    reasons = {reason for gpu in conditions for reason in gpu.throttle_reasons}
+    return {**row, "gpu_throttled": ";".join(sorted(reasons))}
 
 
-def _mean(values: Sequence[float]) -> float:
-    return float(sum(values)) / len(values) if values else math.nan
+def _mean(values: Sequence[float | None]) -> float:
+    """The mean of the values that are known, NaN without any."""
+    known = [value for value in values if value is not None]
+    return float(sum(known)) / len(known) if known else math.nan
 
 
 def _steady(argv: Sequence[str]) -> list[str]:

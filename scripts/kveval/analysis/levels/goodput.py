@@ -30,25 +30,25 @@ _AT_THE_END = ("tpot_ms", "itl_ms")
 Mask = npt.NDArray[np.bool_]
 
 
-def in_words(limits: Mapping[str, Any]) -> str:
+def limits_text(limits: Mapping[str, Any]) -> str:
     """Return the limits as a phrase.
 
-    >>> in_words({"ttft_ms": 500.0, "itl_ms": 50.0, "of": "sessions"})
+    >>> limits_text({"ttft_ms": 500.0, "itl_ms": 50.0, "of": "sessions"})
     'TTFT up to 500 ms, ITL up to 50 ms in every turn'
     """
-    said = ", ".join(
+    text = ", ".join(
         f"{title} up to {limits[name]:,g} ms"
         for name, title in TITLES.items()
         if name in limits
     )
-    return f"{said} in every turn" if limits.get("of") == "sessions" else said
+    return f"{text} in every turn" if limits.get("of") == "sessions" else text
 
 
 @dataclass(frozen=True)
-class Settled:
-    """For each unit, `at`: when it was settled, s since 1970 (inf: never), and `met`: whether it met the limits."""
+class SettledRequests:
+    """For each unit, `time_s`: when it was settled, s since 1970 (inf: never), and `met`: whether it met the limits."""
 
-    at: Array
+    time_s: Array
     met: Mask
 
 
@@ -68,16 +68,16 @@ def goodput(
     start, end = window
     settled = settle(requests, limits, end)
     unknown = _unknown(requests, limits)
-    done = requests.status("completed")
+    done = requests.has_status("completed")
     units = (
         settled
         if limits.get("of") != "sessions"
         else _sessions(requests, settled, turns)
     )
-    inside = (units.at >= start) & (units.at <= end)
+    inside = (units.time_s >= start) & (units.time_s <= end)
     count, met = int(inside.sum()), int((inside & units.met).sum())
     if not count or not len(done) or (done.any() and (unknown | ~done).all()):
-        return unmeasured(limits)
+        return unknown_goodput(limits)
     share = met / count
     closed = streams is not None and limits.get("of") != "sessions"
     # Of ln of a share; that of goodput too, if all compared cells have one arrival rate.
@@ -85,7 +85,7 @@ def goodput(
     if closed:
         # As the rate of requests within the limits per stream.
         seconds = requests.column("e2e_ms") / 1000
-        within = requests.completed(*window) & ~np.isnan(seconds)
+        within = requests.completed_within(*window) & ~np.isnan(seconds)
         error = renewal_error(settled.met[within].astype(np.float64), seconds[within])
     return {
         GOODPUT: met / (end - start),
@@ -97,11 +97,11 @@ def goodput(
         "goodput_met": met,
         "goodput_settled": count,
         "goodput_share": share,
-        "goodput_limits": in_words(limits),
+        "goodput_limits": limits_text(limits),
     }
 
 
-def unmeasured(limits: Mapping[str, Any]) -> dict[str, Any]:
+def unknown_goodput(limits: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a level whose requests cannot be compared with the limits."""
     numbers = (
         GOODPUT,
@@ -111,13 +111,15 @@ def unmeasured(limits: Mapping[str, Any]) -> dict[str, Any]:
         "goodput_settled",
         "goodput_share",
     )
-    return {**dict.fromkeys(numbers, np.nan), "goodput_limits": in_words(limits)}
+    return {**dict.fromkeys(numbers, np.nan), "goodput_limits": limits_text(limits)}
 
 
-def settle(requests: Requests, limits: Mapping[str, Any], end: float) -> Settled:
+def settle(
+    requests: Requests, limits: Mapping[str, Any], end: float
+) -> SettledRequests:
     """Return when each request was settled, as far as it was observed until `end`, s since 1970."""
     begin, finish = requests.column("start"), requests.column("end")
-    done, errored = requests.status("completed"), requests.status("errored")
+    done, errored = requests.has_status("completed"), requests.has_status("errored")
     missed = np.full(len(begin), np.inf)
     for name in _BY_AGE:
         if name in limits:
@@ -139,7 +141,7 @@ def settle(requests: Requests, limits: Mapping[str, Any], end: float) -> Settled
     seen = np.where(np.isnan(finish), end, finish)
     missed = np.where(missed <= seen, missed, np.inf)
     met = done & np.isinf(missed) & ~_unknown(requests, limits)
-    return Settled(np.where(met, finish, missed), met)
+    return SettledRequests(np.where(met, finish, missed), met)
 
 
 def _unknown(requests: Requests, limits: Mapping[str, Any]) -> Mask:
@@ -153,10 +155,12 @@ def _unknown(requests: Requests, limits: Mapping[str, Any]) -> Mask:
                 if name == "itl_ms"
                 else absent
             )
-    return lacking & requests.status("completed")
+    return lacking & requests.has_status("completed")
 
 
-def _sessions(requests: Requests, settled: Settled, turns: int) -> Settled:
+def _sessions(
+    requests: Requests, settled: SettledRequests, turns: int
+) -> SettledRequests:
     """Return when conversations were settled: at the first turn that misses the limits, or once all turns met them.
 
     Conversations whose first turn was not recorded are left out; a request without one is a conversation of its own.
@@ -169,8 +173,8 @@ def _sessions(requests: Requests, settled: Settled, turns: int) -> Settled:
         np.full(count, -np.inf),
         np.full(count, np.inf),
     )
-    np.minimum.at(missed, unit, np.where(settled.met, np.inf, settled.at))
-    np.maximum.at(met_at, unit, np.where(settled.met, settled.at, -np.inf))
+    np.minimum.at(missed, unit, np.where(settled.met, np.inf, settled.time_s))
+    np.maximum.at(met_at, unit, np.where(settled.met, settled.time_s, -np.inf))
     np.minimum.at(first, unit, turn)
     named = (
         np.bincount(
@@ -181,6 +185,6 @@ def _sessions(requests: Requests, settled: Settled, turns: int) -> Settled:
     )
     complete = np.bincount(unit, weights=settled.met) >= np.where(named, turns, 1)
     met = complete & np.isinf(missed)
-    return Settled(
+    return SettledRequests(
         np.where(first > 0, np.inf, np.where(met, met_at, missed)), met & (first == 0)
     )

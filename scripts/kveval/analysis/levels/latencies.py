@@ -30,28 +30,28 @@ _UNITS = {1e-3: "seconds", 1e3: "microseconds", 1e6: "nanoseconds"}
 
 def unknown_latencies(report: LevelReport) -> dict[str, str]:
     """Return the latencies of a level that were not observed, and why; `ttft`, `tpot`, `itl` or `e2e`."""
-    found = dict(_of_requests(Requests(report.requests)))
+    unknown = dict(_of_requests(Requests(report.requests)))
     return (
-        found
+        unknown
         if not report.requests_missing
-        else dict(_of_statistics(report.aggregate)) | found
+        else dict(_of_statistics(report.aggregate)) | unknown
     )
 
 
-def column_text(unknown: Mapping[str, str]) -> str:
+def reasons_text(unknown: Mapping[str, str]) -> str:
     """Return unknown latencies as a cell of levels.csv."""
     return ";".join(f"{name}={why}" for name, why in unknown.items())
 
 
-def reasons_in(text: object) -> dict[str, str]:
-    """Return the unknown latencies that a cell made by `column_text` names."""
+def parse_reasons(text: object) -> dict[str, str]:
+    """Return the unknown latencies that a cell made by `reasons_text` names."""
     parts = text.split(";") if isinstance(text, str) and text else []
     return dict(part.split("=", 1) for part in parts)
 
 
 def _of_requests(requests: Requests) -> Iterator[tuple[str, str]]:
     """Yield the latencies of completed requests that are 0, or contradict the requests' own times."""
-    done, tokens = requests.status("completed"), requests.column("output_tokens")
+    done, tokens = requests.has_status("completed"), requests.column("output_tokens")
     start, first, last, end = (
         requests.column(name) for name in ("start", "first_token", "last_token", "end")
     )
@@ -98,18 +98,23 @@ def _of_statistics(aggregate: Aggregate) -> Iterator[tuple[str, str]]:
     """Yield the latencies of a report without its requests that are 0, or that do not add up."""
     means: dict[str, float] = {}
     for name in TITLES:
-        found = getattr(aggregate, f"{name}_ms").completed
-        if found is None:
+        statistics = getattr(aggregate, f"{name}_ms").completed
+        if statistics is None:
             continue
         lowest = min(
             value
-            for value in (found.mean, found.p50, found.p90, found.p99)
+            for value in (
+                statistics.mean,
+                statistics.p50,
+                statistics.p90,
+                statistics.p99,
+            )
             if value is not None
         )
         if lowest <= 0:
             yield name, "0 ms or less in the report's statistics"
         else:
-            means[name] = found.mean
+            means[name] = statistics.mean
     tokens = aggregate.output_tokens.completed
     if tokens is None or "e2e" not in means:
         return
@@ -117,14 +122,14 @@ def _of_statistics(aggregate: Aggregate) -> Iterator[tuple[str, str]]:
         yield from _not_adding_up(
             means["ttft"], means["itl"], tokens.mean - 1, means["e2e"]
         )
-    each = means["e2e"] / tokens.mean
+    e2e_per_token = means["e2e"] / tokens.mean
     if (
         "tpot" in means
         and aggregate.tpot_includes_first_token
-        and abs(math.log(means["tpot"] / each)) > _APART
+        and abs(math.log(means["tpot"] / e2e_per_token)) > _APART
     ):
-        said = f"{means['tpot']:,.3g} ms, though E2E over its tokens is {each:,.3g} ms"
-        yield "tpot", f"{said}{_likely(means['tpot'], each)}"
+        message = f"{means['tpot']:,.3g} ms, though E2E over its tokens is {e2e_per_token:,.3g} ms"
+        yield "tpot", f"{message}{_likely(means['tpot'], e2e_per_token)}"
 
 
 def _not_adding_up(
@@ -157,5 +162,5 @@ def _not_adding_up(
         likely = (
             f": likely TTFT and ITL in {unit}, or E2E in another unit" if fits else ""
         )
-        said = f"TTFT and the gaps between tokens add up to {ttft + itl * gaps:,.4g} ms, E2E is {e2e:,.4g} ms{likely}"
-        yield from ((each, said) for each in ("ttft", "itl", "e2e"))
+        message = f"TTFT and the gaps between tokens add up to {ttft + itl * gaps:,.4g} ms, E2E is {e2e:,.4g} ms{likely}"
+        yield from ((latency, message) for latency in ("ttft", "itl", "e2e"))

@@ -15,7 +15,11 @@ from scipy import special
 
 from kveval.analysis.estimators.intervals import t_quantile
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.estimators.survival import Observed, effective_count, quantiles
+from kveval.analysis.estimators.survival import (
+    ObservedTimes,
+    effective_count,
+    quantiles,
+)
 from kveval.analysis.levels.requests import Requests
 
 _BEYOND = {"p50": 2, "p90": 2, "p99": 10}
@@ -25,7 +29,7 @@ QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _BATCH_LATENCIES, _FEWEST_BATCHES, _MOST_BATCHES = 4, 6, 9
 
 
-def needed_for(quantile: str) -> int:
+def latencies_needed(quantile: str) -> int:
     """Return how many latencies a quantile needs to be meaningful: 4 for p50, 20 for p90, 1000 for p99."""
     return round(_BEYOND[quantile] / (1 - QUANTILES[quantile]))
 
@@ -37,7 +41,7 @@ def counting_error(requests: Requests, start: float, end: float) -> float:
     r = T - (sum T / sum L) L, T the tokens and L the latency of a request, taken as independent; 1 for one request.
     """
     seconds = requests.column("e2e_ms") / 1000
-    known = requests.completed(start, end) & ~np.isnan(seconds)
+    known = requests.completed_within(start, end) & ~np.isnan(seconds)
     return renewal_error(requests.column("output_tokens")[known], seconds[known])
 
 
@@ -62,20 +66,20 @@ def cut_error(requests: Requests, start: float, end: float, streams: float) -> f
     off the even rate by up to w T, uniformly over the phase. Both ends: variance (w T)^2 / 6 per stream. Runs that
     start alike are cut alike, so that this error does not average out over runs.
     """
-    done = requests.completed(start, end)
+    done = requests.completed_within(start, end)
     silent = (
         requests.column("ttft_ms")
         / requests.column("e2e_ms")
         * requests.column("output_tokens")
     )[done]
     known = silent[np.isfinite(silent)]
-    delivered = float(requests.delivered(start, end).sum())
+    delivered = float(requests.tokens_delivered(start, end).sum())
     if not len(known) or not delivered > 0:
         return np.nan
     return math.sqrt(streams * float((known**2).mean()) / 6) / delivered
 
 
-def drift(
+def rate_drift(
     requests: Requests, start: float, end: float, streams: float | None
 ) -> tuple[float, float]:
     """Return the relative change of the token rate from the first to the last third, and its standard error.
@@ -84,15 +88,15 @@ def drift(
     longer than a request, see `change_error`, and from the single requests: in a closed loop of `streams` as in
     `counting_error` and `cut_error`, in an open loop (None) as a compound Poisson process.
     """
-    thirds = requests.delivered_in_parts(start, end, 3)
+    thirds = requests.tokens_delivered_in_parts(start, end, 3)
     middle = (thirds[0] + thirds[2]) / 2
     if not middle > 0:
         return np.nan, np.nan
-    batches = requests.delivered_in_parts(
+    batches = requests.tokens_delivered_in_parts(
         start, end, batch_count(end - start, requests.mean_latency_s(start, end))
     )
     if streams is None:
-        amounts = requests.delivered(start, end)
+        amounts = requests.tokens_delivered(start, end)
         own = math.sqrt(6 * float((amounts**2).sum())) / float(amounts.sum())
     else:
         counted, cut = (
@@ -111,10 +115,8 @@ def batch_count(seconds: float, latency_s: float) -> int:
     Batches shorter than the fluctuations of the rate are correlated, and make it look steadier than it is (Law and
     Kelton 2000, 9.5.3).
     """
-    wanted = (
-        seconds / (_BATCH_LATENCIES * latency_s) if latency_s > 0 else _MOST_BATCHES
-    )
-    return int(np.clip(wanted, _FEWEST_BATCHES, _MOST_BATCHES))
+    count = seconds / (_BATCH_LATENCIES * latency_s) if latency_s > 0 else _MOST_BATCHES
+    return int(np.clip(count, _FEWEST_BATCHES, _MOST_BATCHES))
 
 
 def change_error(batches: Array) -> float:
@@ -131,12 +133,12 @@ def change_error(batches: Array) -> float:
     return math.sqrt(6 * variance / len(batches)) * t_quantile(0.975, freedom) / 1.96
 
 
-def uneven(change: float, error: float) -> bool:
+def is_unsteady(change: float, error: float) -> bool:
     """Whether a rate that changed by so much was not steady: by more than max(5 %, 2 standard errors)."""
     return abs(change) > max(0.05, 2 * error)
 
 
-def quantile_error(observed: Observed, share: float) -> float:
+def quantile_error(observed: ObservedTimes, share: float) -> float:
     """Return the standard error of ln of a quantile: half the gap of the quantiles one binomial error to each side.
 
     Woodruff (1952), with `effective_count` as the sample size; NaN if one of these quantiles was not observed.
@@ -150,7 +152,7 @@ def quantile_error(observed: Observed, share: float) -> float:
 
 
 def quantile_interval(
-    observed: Observed, share: float, confidence: float = 0.95
+    observed: ObservedTimes, share: float, confidence: float = 0.95
 ) -> tuple[float, float]:
     """Return an interval of a quantile, from the binomial distribution of the number of values below it.
 
@@ -177,8 +179,10 @@ def _binomial_quantile(probability: float, size: int, share: float) -> int:
     return count - 1 if one_less else count
 
 
-def whole(values: Array, unit: npt.NDArray[np.intp] | None = None) -> Observed:
-    """Return `Observed` for latencies that were all observed completely; `unit` as there."""
-    return Observed(
+def uncensored(
+    values: Array, unit: npt.NDArray[np.intp] | None = None
+) -> ObservedTimes:
+    """Return `ObservedTimes` for latencies that were all observed completely; `unit` as there."""
+    return ObservedTimes(
         np.zeros(len(values)), values, np.ones(len(values), dtype=np.bool_), unit
     )

@@ -51,61 +51,55 @@ fail, warn, note = (
 class Check:
     """A check, named after its function; `rules`: those of `verdict_tables.RULES` that it enforces."""
 
-    look: Callable[[Any], Outcome | Iterable[Outcome] | None]
+    function: Callable[[Any], Outcome | Iterable[Outcome] | None]
     rules: tuple[str, ...]
 
     @property
     def name(self) -> str:
         """The check's name in every table."""
-        return self.look.__name__
+        return self.function.__name__
 
     def __call__(self, subject: Any) -> list[Outcome]:
         """Return what the check finds in its subject, nothing if all is well."""
-        found = self.look(subject) or ()
-        return [
-            replace(each, name=self.name)
-            for each in ([found] if isinstance(found, Outcome) else found)
-        ]
+        result = self.function(subject) or ()
+        outcomes = [result] if isinstance(result, Outcome) else result
+        return [replace(outcome, name=self.name) for outcome in outcomes]
 
 
 def check(
     *rules: str,
 ) -> Callable[[Callable[[Any], Outcome | Iterable[Outcome] | None]], Check]:
     """Mark a function as a check that enforces these rules."""
-    return lambda look: Check(look, rules)
+    return lambda function: Check(function, rules)
 
 
 def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
     """Return the checks that modules define, in their order."""
     return tuple(
-        found
+        member
         for module in modules
-        for found in vars(module).values()
-        if isinstance(found, Check)
+        for member in vars(module).values()
+        if isinstance(member, Check)
     )
 
 
-def judge(checks: Iterable[Check], subject: Any) -> list[Outcome]:
+def run_checks(checks: Iterable[Check], subject: Any) -> list[Outcome]:
     """Run checks on a subject and return their outcomes; checks that passed have none."""
-    return [outcome for each in checks for outcome in each(subject)]
+    return [outcome for function in checks for outcome in function(subject)]
 
 
-def columns(outcomes: Sequence[Outcome]) -> dict[str, str]:
+def outcome_columns(outcomes: Sequence[Outcome]) -> dict[str, str]:
     """Return the outcomes as columns: the names by severity, and all of them as JSON; "" for none."""
-    names = {
-        column: ";".join(
-            outcome.name for outcome in outcomes if outcome.severity == severity
-        )
-        for severity, column in COLUMNS.items()
-    }
-    return {
-        **names,
-        MESSAGES: msgspec.json.encode(outcomes).decode() if outcomes else "",
-    }
+    row = {}
+    for severity, column in COLUMNS.items():
+        names = [outcome.name for outcome in outcomes if outcome.severity == severity]
+        row[column] = ";".join(names)
+    row[MESSAGES] = msgspec.json.encode(outcomes).decode() if outcomes else ""
+    return row
 
 
 def outcomes_of(row: Mapping[Any, Any]) -> list[Outcome]:
-    """Return the outcomes in a level's row. Raises msgspec.DecodeError for a row that `columns` did not make."""
+    """Return the outcomes in a level's row. Raises msgspec.DecodeError for a row that `outcome_columns` did not make."""
     text = row.get(MESSAGES)
     return (
         msgspec.json.decode(text, type=list[Outcome])
@@ -129,6 +123,7 @@ def add_outcomes(
     """Return a table of levels with each row's further outcomes added to its columns of checks."""
     rows = zip(table.to_dict("records"), outcomes, strict=True)
     joined = pd.DataFrame(
-        [columns([*outcomes_of(row), *added]) for row, added in rows], index=table.index
+        [outcome_columns([*outcomes_of(row), *added]) for row, added in rows],
+        index=table.index,
     )
     return table.assign(**{str(name): joined[name] for name in joined})

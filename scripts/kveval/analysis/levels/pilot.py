@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.load.peak_search import levels_to_freeze, outcome
@@ -45,19 +43,19 @@ def freeze(pointer: Path, output: Path) -> None:
         message = f"{pointer}: names a measurement that is not a search for levels; delete the file to measure again"
         raise PilotError(message, code="no_search")
     tried = {level.level: float(level.throughput_tok_s or 0.0) for level in run.levels}
-    found = outcome(search, tried)
+    result = outcome(search, tried)
     write_json(
         output,
         {
             "cell": f"{run.cell.model}/{run.cell.scenario}/{run.cell.cpu_blocks}",
             "measurement": run.measurement,
-            "settings": msgspec.to_builtins(search),
+            "settings": search.model_dump(mode="json", exclude_none=True),
             "tried": list(tried.items()),
             **{
-                "peak": found.peak,
-                "below": found.below,
-                "above": found.above,
-                "ending": found.ending,
+                "peak": result.peak,
+                "below": result.below,
+                "above": result.above,
+                "ending": result.ending,
             },
             "levels": list(levels_to_freeze(search, tried)),
         },

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.estimators.survival import Observed, quantiles
+from kveval.analysis.estimators.survival import ObservedTimes, quantiles
 from kveval.analysis.levels.noise import (
     QUANTILES,
     quantile_error,
     quantile_interval,
-    whole,
+    uncensored,
 )
 from kveval.analysis.levels.requests import Requests
 from kveval.campaign.reuse import visited
@@ -35,18 +35,21 @@ _WITH_ERROR = (
 )
 
 
-def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
+def window_columns(requests: Requests, start: float, end: float) -> dict[str, Any]:
     """Return throughput, counts and latencies of the window from the requests' records."""
     seconds = end - start
     begin, finish = requests.column("start"), requests.column("end")
     first = requests.column("first_token")
     tokens, prompts = requests.column("output_tokens"), requests.column("prompt_tokens")
-    errored, completed = requests.status("errored"), requests.completed(start, end)
+    errored, completed = (
+        requests.has_status("errored"),
+        requests.completed_within(start, end),
+    )
     failed = errored & ~((finish < start) | (begin >= end))
     # In flight when the window closed, whether it was cut off then or finished a moment later.
     unfinished = ~errored & (begin < end) & ~(finish < end) & ~completed
     began_output = (first >= start) & (first <= end) & ~errored
-    delivered = float(requests.delivered(start, end).sum())
+    delivered = float(requests.tokens_delivered(start, end).sum())
     counts = {
         "requests_completed": int(completed.sum()),
         "requests_incomplete": int(unfinished.sum()),
@@ -67,18 +70,31 @@ def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
         "output_tokens": delivered,
         "concurrency_mean": float(np.nansum(overlap)) / seconds,
     }
-    answered = np.where(requests.status("completed"), finish, np.nan)
+    return row | _latency_columns(requests, start, end)
+
+
+def _latency_columns(requests: Requests, start: float, end: float) -> dict[str, Any]:
+    """The statistics of each latency, and how many of the times of TTFT and E2E were cut off."""
+    first, completed = (
+        requests.column("first_token"),
+        requests.completed_within(start, end),
+    )
+    began_output = (first >= start) & (first <= end) & ~requests.has_status("errored")
+    answered = np.where(
+        requests.has_status("completed"), requests.column("end"), np.nan
+    )
     times = {
         "ttft": _seen(requests, first, _observed(requests, "ttft"), start, end),
         "e2e": _seen(requests, answered, _observed(requests, "e2e"), start, end),
     }
+    row: dict[str, Any] = {}
     for name in LATENCIES:
         values = _observed(requests, name)
         known = (began_output if name == "ttft" else completed) & ~np.isnan(values)
         row |= _statistics(
             name,
             values[known],
-            times.get(name) or whole(values[known], requests.conversations[known]),
+            times.get(name) or uncensored(values[known], requests.conversations[known]),
         )
     for name, observed in times.items():
         row |= {f"{name}_count": observed.events, f"{name}_censored": observed.censored}
@@ -89,10 +105,8 @@ def measured(requests: Requests, start: float, end: float) -> dict[str, Any]:
         if observed.events
         for label in QUANTILES
     )
-    return {
-        **row,
-        "not_reached": ";".join(name for name in names if np.isnan(row[name])),
-    }
+    row["not_reached"] = ";".join(name for name in names if np.isnan(row[name]))
+    return row
 
 
 def _observed(requests: Requests, name: str) -> Array:
@@ -106,14 +120,14 @@ def _observed(requests: Requests, name: str) -> Array:
 
 def _seen(
     requests: Requests, when: Array, age_ms: Array, start: float, end: float
-) -> Observed:
+) -> ObservedTimes:
     """Return the part of each request's wait, in ms, that was observed; without errored requests and those never sent.
 
     `when` and `age_ms` say when the wait ended.
     """
     begin = requests.column("start")
     over = when < start
-    watched = ~requests.status("errored") & (begin < end) & ~over
+    watched = ~requests.has_status("errored") & (begin < end) & ~over
     # How long it waited is not known, although the wait ended.
     watched &= np.isnan(when) | ~np.isnan(age_ms)
     # A request that was cut off before the window began was not waiting within it.
@@ -125,17 +139,17 @@ def _seen(
     )
     # Rounding may put the generator's own figure below the age at which the request was first observed.
     leave = np.maximum(left, np.nextafter(entry, np.inf))
-    return Observed(
+    return ObservedTimes(
         entry[watched], leave[watched], event[watched], requests.conversations[watched]
     )
 
 
-def _statistics(name: str, values: Array, times: Observed) -> dict[str, float]:
+def _statistics(name: str, values: Array, times: ObservedTimes) -> dict[str, float]:
     """Return a latency's mean from `values`, and its quantiles and their errors from `times`."""
     row = {f"{name}_ms_mean": float(values.mean()) if len(values) else np.nan}
-    found = quantiles(times, list(QUANTILES.values()))
+    estimates = quantiles(times, list(QUANTILES.values()))
     columns = [f"{name}_ms_{label}" for label in QUANTILES]
-    row |= dict(zip(columns, found, strict=True))
+    row |= dict(zip(columns, estimates, strict=True))
     shares = zip(columns, QUANTILES.values(), strict=True)
     row |= {
         f"{column}_se": quantile_error(times, share)
@@ -154,7 +168,7 @@ def request_tokens(
     Later turns of a conversation repeat what came before, and a faster server reaches more of them: so prompts are
     those of first turns, NaN if several `turns` were asked for and no request has a turn number.
     """
-    done, finish = requests.status("completed"), requests.column("end")
+    done, finish = requests.has_status("completed"), requests.column("end")
     within = done & (finish >= start) & (finish < end)
     turn = requests.column("turn")
     first = (turn == 0) if turns > 1 else np.isnan(turn) | (turn == 0)
@@ -202,7 +216,7 @@ def prompt_shares(
     """
     start, end = window
     first = requests.column("first_token")
-    inside = (first >= start) & (first < end) & ~requests.status("errored")
+    inside = (first >= start) & (first < end) & ~requests.has_status("errored")
     total = float(np.nansum(requests.column("prompt_tokens")[inside]))
     if (
         workload.get("prefix_count") is None

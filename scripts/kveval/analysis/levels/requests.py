@@ -18,11 +18,11 @@ from kveval.load.reports import RequestRecord
 class Requests:
     """The records of one level as columns; times in epoch seconds, NaN where the event never happened.
 
-    `unknown`: columns that are NaN in every record, whatever it says.
+    `unknown_columns`: those that are NaN in every record, whatever it says.
     """
 
     records: Sequence[RequestRecord]
-    unknown: frozenset[str] = frozenset()
+    unknown_columns: frozenset[str] = frozenset()
     # Cached, because many checks use the same columns.
     _columns: dict[str, Array] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -35,25 +35,27 @@ class Requests:
             values = np.array(
                 list(map(attrgetter(name), self.records)), dtype=np.float64
             )
-            values = np.full_like(values, np.nan) if name in self.unknown else values
+            values = (
+                np.full_like(values, np.nan) if name in self.unknown_columns else values
+            )
             values.flags.writeable = False
             self._columns[name] = values
         return self._columns[name]
 
-    def status(self, name: str) -> npt.NDArray[np.bool_]:
+    def has_status(self, name: str) -> npt.NDArray[np.bool_]:
         """Return which records ended as `name`."""
         return np.array(
             [record.status == name for record in self.records], dtype=np.bool_
         )
 
-    def completed(self, start: float, end: float) -> npt.NDArray[np.bool_]:
+    def completed_within(self, start: float, end: float) -> npt.NDArray[np.bool_]:
         """Return which records were completed in [start, end]; windows may end with their last request."""
         finish = self.column("end")
-        return self.status("completed") & (finish >= start) & (finish <= end)
+        return self.has_status("completed") & (finish >= start) & (finish <= end)
 
     def mean_latency_s(self, start: float, end: float) -> float:
         """Return the mean latency of the requests completed in [start, end], NaN without any."""
-        seconds = self.column("e2e_ms")[self.completed(start, end)] / 1000
+        seconds = self.column("e2e_ms")[self.completed_within(start, end)] / 1000
         known = seconds[~np.isnan(seconds)]
         return float(known.mean()) if len(known) else np.nan
 
@@ -66,7 +68,7 @@ class Requests:
         ]
         return np.unique(np.array(names, dtype=str), return_inverse=True)[1]
 
-    def delivered(self, start: float, end: float) -> Array:
+    def tokens_delivered(self, start: float, end: float) -> Array:
         """Return the output tokens each request delivered in [start, end), see `delivered_tokens`."""
         return delivered_tokens(
             self.column("first_token"),
@@ -76,7 +78,7 @@ class Requests:
             end,
         )
 
-    def delivered_in_parts(self, start: float, end: float, parts: int) -> Array:
+    def tokens_delivered_in_parts(self, start: float, end: float, parts: int) -> Array:
         """Return the output tokens delivered in each of `parts` equal parts of [start, end)."""
         columns = (
             self.column("first_token"),

@@ -11,12 +11,12 @@ import pandas as pd
 from kveval.analysis.cells import KEYS
 from kveval.analysis.levels import (
     aggregates,
-    checks,
     checks_import,
+    checks_level,
     checks_run,
     records,
 )
-from kveval.analysis.levels.checks import JudgedLevel
+from kveval.analysis.levels.checks_level import JudgedLevel
 from kveval.analysis.levels.configuration import (
     arm_settings,
     declared_work,
@@ -25,15 +25,15 @@ from kveval.analysis.levels.configuration import (
     machine,
     server_build,
 )
-from kveval.analysis.levels.goodput import goodput, unmeasured
-from kveval.analysis.levels.latencies import column_text, unknown_latencies
-from kveval.analysis.levels.noise import counting_error, cut_error, drift
+from kveval.analysis.levels.goodput import goodput, unknown_goodput
+from kveval.analysis.levels.latencies import reasons_text, unknown_latencies
+from kveval.analysis.levels.noise import counting_error, cut_error, rate_drift
 from kveval.analysis.levels.outcomes import (
     LEVEL_FAILED,
     Outcome,
     checks_in,
-    columns,
-    judge,
+    outcome_columns,
+    run_checks,
 )
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.server_counters import server_delta
@@ -45,7 +45,7 @@ from kveval.load.sample_sizes import WARMUP_S, WARMUP_SHARE
 from kveval.load.workload import workload_of
 from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, renamed
 
-LEVEL_CHECKS = checks_in(checks, checks_import, checks_run)
+LEVEL_CHECKS = checks_in(checks_level, checks_import, checks_run)
 # The warm-up that the generator cut off may be this much too short, since requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
 # A tier that served a smaller share of the prompt tokens has no measurable effect.
@@ -109,11 +109,11 @@ def _benchmark(report: LoadReport, level: LevelRun) -> LevelReport:
         return report.levels[level.benchmark]
     if level.benchmark is None and len(report.levels) == 1:
         return report.levels[0]
-    wanted = (
+    expected = (
         "the one" if level.benchmark is None else f"number {level.benchmark} as that"
     )
     raise LevelsError(
-        f"{level.report}: holds {len(report.levels)} benchmarks, expected {wanted} of level {level.level}"
+        f"{level.report}: holds {len(report.levels)} benchmarks, expected {expected} of level {level.level}"
     )
 
 
@@ -147,21 +147,21 @@ def level_row(
     if report.requests_missing:
         # A sample of requests does not give the window's throughput; the report's statistics cover all of them.
         measured, received = (
-            aggregates.measured(report, unknown)
+            aggregates.window_columns(report, unknown)
             | aggregates.request_tokens(report, turns),
             np.nan,
         )
     else:
-        measured = records.measured(requests, *window) | records.request_tokens(
+        measured = records.window_columns(requests, *window) | records.request_tokens(
             requests, *window, turns
         )
         received = float(np.nansum(requests.column("output_tokens")))
     streams = judged.streams if report.closed_loop else None
-    change, error = drift(requests, *window, streams)
+    change, error = rate_drift(requests, *window, streams)
     visits, unshared = records.prompt_shares(
         run.workload, level.level, requests, window
     )
-    exercised = _exercised(run, required, level.counters)
+    exercised = _is_exercised(run, required, level.counters)
     row |= {
         **_identity(run, level),
         "window_start": start,
@@ -174,7 +174,7 @@ def level_row(
         "streams_asked": _known(workloads.streams_at(judged.workload, level.level)),
         "rate_req_s": _known(judged.rate_req_s),
         **measured,
-        "latencies_unknown": column_text(unknown),
+        "latencies_unknown": reasons_text(unknown),
         # At least 0 where it is known.
         "concurrency_shortfall": float(
             np.maximum(0, 1 - measured["concurrency_mean"] / streams)
@@ -194,7 +194,7 @@ def level_row(
         "turns_seen": _turns_seen(report),
         "guidellm_version": guidellm_version,
     }
-    return row | columns(judge(LEVEL_CHECKS, judged))
+    return row | outcome_columns(run_checks(LEVEL_CHECKS, judged))
 
 
 def failed_row(run: Run, level: LevelRun) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def failed_row(run: Run, level: LevelRun) -> dict[str, Any]:
         "window_end": np.nan,
         "throughput_tok_s": np.nan,
         "exercised": None,
-        **columns([outcome]),
+        **outcome_columns([outcome]),
     }
 
 
@@ -280,7 +280,7 @@ def _known(value: float | None) -> float:
 
 def _settling_s(run: Run, requests: Requests) -> float:
     """The seconds a level takes to settle: max(30 s, p90 of request latency); with primed caches, the p90 alone."""
-    latencies = requests.column("e2e_ms")[requests.status("completed")]
+    latencies = requests.column("e2e_ms")[requests.has_status("completed")]
     known = latencies[~np.isnan(latencies)]
     least = 0.0 if run.workload.get("prime") else WARMUP_S
     return max(least, float(np.quantile(known, 0.9)) / 1000 if len(known) else 0.0)
@@ -295,16 +295,17 @@ def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, f
     if report.requests_missing:
         return report.start, report.end
     begin = report.start - report.warmup_s
-    asked = float(run.workload.get("warmup_s", 0.0))
+    requested_s = float(run.workload.get("warmup_s", 0.0))
     warmup = max(
-        asked, min(_settling_s(run, requests), WARMUP_SHARE * (report.end - begin))
+        requested_s,
+        min(_settling_s(run, requests), WARMUP_SHARE * (report.end - begin)),
     )
-    missing = warmup - report.warmup_s
-    start = report.start + (missing if missing > _WARMUP_TOLERANCE_S else 0.0)
+    missing_s = warmup - report.warmup_s
+    start = report.start + (missing_s if missing_s > _WARMUP_TOLERANCE_S else 0.0)
     if not start < report.end:
         raise LevelsError(
             f"the window of {report.end - report.start:.1f} s is no longer than "
-            f"the {missing:.1f} s of warm-up still to be cut"
+            f"the {missing_s:.1f} s of warm-up still to be cut"
         )
     return start, report.end
 
@@ -312,7 +313,7 @@ def _window(run: Run, report: LevelReport, requests: Requests) -> tuple[float, f
 def _goodput(level: JudgedLevel, limits: Mapping[str, Any]) -> dict[str, Any]:
     """The goodput columns; NaN for a report that did not keep every request."""
     if level.report.requests_missing:
-        return unmeasured(limits)
+        return unknown_goodput(limits)
     streams = level.streams if level.report.closed_loop else None
     return goodput(level.requests, level.window, limits, level.workload.turns, streams)
 
@@ -356,7 +357,7 @@ def _ratio(counters: Mapping[str, Change], part: str, whole: str) -> float:
     return server_delta(counters, part) / denominator if denominator > 0 else np.nan
 
 
-def _exercised(
+def _is_exercised(
     run: Run, required: Sequence[Mapping[str, Any]], counters: Mapping[str, Change]
 ) -> bool | None:
     """Return whether every counter that proves the arm active rose enough in this level; None without such counters.

@@ -17,7 +17,7 @@ import pandas as pd
 
 from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_of, partner
 from kveval.analysis.estimators.intervals import Contrast
-from kveval.analysis.levels.checks import STARVED
+from kveval.analysis.levels.checks_level import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.outcomes import MESSAGES
 from kveval.analysis.statistics import limits_met
@@ -28,23 +28,23 @@ from kveval.analysis.statistics.comparison import (
     CellRows,
     ComparedCell,
     Kind,
-    contrast_cells,
-    fill,
-    refuse_unknown,
+    collect_values,
+    contrast_pairs,
+    refuse_unknown_latencies,
 )
 from kveval.analysis.statistics.estimates import (
-    claim_beyond_copies,
     configurations,
-    describe,
     estimate,
     pooled_spread,
     replicate_groups,
+    widen_by_copies,
+    write_estimate,
 )
 from kveval.analysis.statistics.evidence import NAMES, Sides
 from kveval.analysis.statistics.inputs import COLUMNS as INPUT_COLUMNS
 from kveval.analysis.statistics.level_selection import (
     OwnPeak,
-    common_level,
+    comparison_level,
     falls_with_load,
     own_peak,
 )
@@ -54,9 +54,9 @@ from kveval.analysis.statistics.pairing import (
     pair_runs,
     run_spans,
 )
-from kveval.analysis.statistics.run_times import pauses
+from kveval.analysis.statistics.run_times import find_pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
-from kveval.analysis.statistics.verdicts import IDLE_FAMILY, judge, overview
+from kveval.analysis.statistics.verdicts import IDLE_FAMILY, add_q_values, give_verdicts
 from kveval.campaign.campaign_file import Comparison
 from kveval.host.hashing import content_hash
 
@@ -93,7 +93,7 @@ def compare_all(
     baselines: Mapping[str, str | None],
     settings: Comparison | None = None,
     metrics: Mapping[str, bool] | None = None,
-    planned: Mapping[CellKey, int] | None = None,
+    requested_runs: Mapping[CellKey, int] | None = None,
 ) -> Comparisons:
     """Compare every cell with its baseline and every declared pair, at a common level; then peaks with peaks.
 
@@ -101,12 +101,12 @@ def compare_all(
     a baseline itself. The baseline's cell is that of the same model with the same cpu_blocks, else the only one.
     Effects are per cent of the reference. For the primary metric `p_holm` is adjusted over all comparisons of all
     models, else over those of one model and metric. `q_value` is over all models of a metric (Benjamini, Hochberg).
-    `metrics`: by default METRICS, and goodput where the levels have it. `planned`: the number of runs that the campaign
-    asks for, by cell; without it, a run is missing that a cell compared has and the other does not.
+    `metrics`: by default METRICS, and goodput where the levels have it. `requested_runs`: the number of runs that the
+    campaign asks for, by cell; without it, a run is missing that a cell compared has and the other does not.
     """
     settings = settings or Comparison()
     metrics = metrics or METRICS | ({GOODPUT: True} if GOODPUT in complete else {})
-    campaign = _Campaign(complete, baselines, settings, metrics, planned)
+    campaign = _Campaign(complete, baselines, settings, metrics, requested_runs)
     common: list[ComparedCell] = []
     peaks: list[ComparedCell] = []
     # What an idle arm costs is another question than what an active one gains, with a family of its own.
@@ -114,39 +114,16 @@ def compare_all(
     everywhere = [(metric, False) for metric in metrics]
     at_peaks = [(metric, True) for metric in (THROUGHPUT, GOODPUT) if metric in metrics]
     for model in campaign.models:
-        questions, copies = campaign.questions(model), campaign.copies(model)
         for metric, own_peaks in (*everywhere, *at_peaks):
-            asked = [
-                question
-                for question in questions
-                if not own_peaks or question[2] == "baseline"
-            ]
-            entries = [
-                campaign.compared(question, metric, own_peaks) for question in asked
-            ]
-            # Together with cells that ran the same configuration.
-            estimated = [
-                *entries,
-                *(campaign.compared(pair, metric, own_peaks) for pair in copies),
-            ]
-            estimate(
-                estimated,
-                settings.margin,
-                settings.alpha,
-                settings.method,
-                campaign.pauses,
-            )
-            claim_beyond_copies(estimated, settings.margin, settings.alpha)
-            _borrow_spread(entries, campaign, metric)
+            entries = _comparisons_of(campaign, model, metric, own_peaks)
             primary = metric == settings.primary and not own_peaks
             for entry in entries:
-                families.setdefault(
-                    (metric, "" if primary else model, own_peaks, entry.idle), []
-                ).append(entry)
+                family = (metric, "" if primary else model, own_peaks, entry.idle)
+                families.setdefault(family, []).append(entry)
             (peaks if own_peaks else common).extend(entries)
     for (_, model, _, idle), members in families.items():
         name = "exploratory" if model else "primary"
-        judge(
+        give_verdicts(
             members,
             metrics,
             f"{name}{IDLE_FAMILY if idle else ''}",
@@ -154,13 +131,37 @@ def compare_all(
             settings.alpha,
         )
     against_baseline = [entry for entry in common if entry.kind == "baseline"]
-    overview(against_baseline, settings.q)
-    overview(peaks, settings.q)
+    add_q_values(against_baseline, settings.q)
+    add_q_values(peaks, settings.q)
     return Comparisons(
         _table(against_baseline),
         _table([entry for entry in common if entry.kind == "contrast"]),
         _table(peaks),
     )
+
+
+def _comparisons_of(
+    campaign: _Campaign, model: str, metric: str, own_peaks: bool
+) -> list[ComparedCell]:
+    """Return the comparisons of a model in a metric with their effects and errors, before any verdict.
+
+    Cells that ran the same configuration are estimated with them, and are not among the result.
+    """
+    questions = campaign.questions(model)
+    if own_peaks:
+        questions = [question for question in questions if question[2] == "baseline"]
+    entries = [campaign.compare(question, metric, own_peaks) for question in questions]
+    copies = [
+        campaign.compare(pair, metric, own_peaks) for pair in campaign.copies(model)
+    ]
+    settings = campaign.settings
+    together = [*entries, *copies]
+    estimate(
+        together, settings.margin, settings.alpha, settings.method, campaign.pauses
+    )
+    widen_by_copies(together, settings.margin, settings.alpha)
+    _borrow_spread(entries, campaign, metric)
+    return entries
 
 
 _COLUMNS = [
@@ -233,15 +234,17 @@ class _Campaign:
         baselines: Mapping[str, str | None],
         settings: Comparison,
         metrics: Collection[str],
-        planned: Mapping[CellKey, int] | None = None,
+        requested_runs: Mapping[CellKey, int] | None = None,
     ) -> None:
         self.settings = settings
-        self._planned = planned or {}
+        self._requested_runs = requested_runs or {}
         self.hash = method_hash(settings)
         self._baselines = baselines
-        complete = limits_met.comparable(complete)
-        wanted = {*_NEEDED, *metrics, *(f"{name}_se" for name in metrics)}
-        needed = complete[[name for name in complete if name in wanted]].astype(object)
+        complete = limits_met.replace_zero_goodput(complete)
+        column_names = {*_NEEDED, *metrics, *(f"{name}_se" for name in metrics)}
+        needed = complete[[name for name in complete if name in column_names]].astype(
+            object
+        )
         self._tables: dict[CellKey, pd.DataFrame] = {
             cell_of(dict(zip(KEYS, key, strict=True))): table
             for key, table in needed.groupby(list(KEYS), sort=False)
@@ -253,7 +256,7 @@ class _Campaign:
         self._spans = {
             cell: run_spans(rows.values()) for cell, rows in self.rows.items()
         }
-        self.pauses = pauses(
+        self.pauses = find_pauses(
             span for spans in self._spans.values() for span in spans.values()
         )
         self._peaks = {
@@ -274,21 +277,21 @@ class _Campaign:
     def questions(self, model: str) -> list[Question]:
         """Return the comparisons of a model: every cell with its baseline, and the declared contrasts."""
         cells = [cell for cell in self._tables if cell[0] == model]
-        asked: list[Question] = [
+        questions: list[Question] = [
             (cell, self._baseline(cell), "baseline")
             for cell in cells
             if self._baselines.get(cell[1]) is not None
         ]
-        for one, other in self.settings.contrasts:
-            asked += [
+        for arm_name, reference_name in self.settings.contrasts:
+            questions += [
                 (arm, reference, "contrast")
-                for arm, reference in contrast_cells(cells, one, other)
+                for arm, reference in contrast_pairs(cells, arm_name, reference_name)
             ]
-        return asked
+        return questions
 
     def copies(self, model: str) -> list[Question]:
         """Return the pairs of a model's cells that ran the same configuration and are not in `questions`."""
-        asked = {
+        compared_pairs = {
             frozenset((arm, reference)) for arm, reference, _ in self.questions(model)
         }
         pairs = (
@@ -300,7 +303,7 @@ class _Campaign:
         return [
             (arm, reference, "copies")
             for reference, arm in pairs
-            if {arm, reference} not in asked
+            if {arm, reference} not in compared_pairs
         ]
 
     def _baseline(self, cell: CellKey) -> CellKey | None:
@@ -309,13 +312,13 @@ class _Campaign:
         return partner(
             cell,
             [
-                other
-                for other in self._tables
-                if other[0] == cell[0] and other[1] == name
+                candidate
+                for candidate in self._tables
+                if candidate[0] == cell[0] and candidate[1] == name
             ],
         )
 
-    def _common_level(self, cell: CellKey, metric: str = THROUGHPUT) -> int | None:
+    def _comparison_level(self, cell: CellKey, metric: str = THROUGHPUT) -> int | None:
         """The level of all comparisons with `cell` as the reference: the declared one, or its baseline's peak.
 
         Goodput is compared where the baseline's goodput is best, everything else at the peak of its throughput.
@@ -329,24 +332,22 @@ class _Campaign:
         if (base, of) not in self._levels:
             others = [
                 table
-                for other, table in self._tables.items()
-                if self._baseline(other) == base
+                for candidate, table in self._tables.items()
+                if self._baseline(candidate) == base
             ]
-            self._levels[base, of] = common_level(self._tables[base], others, of)
+            self._levels[base, of] = comparison_level(self._tables[base], others, of)
         return self._levels[base, of]
 
     def level_of_model(self, model: str) -> int | None:
         """Return the level that most of a model's comparisons with a baseline use."""
         levels = [
-            self._common_level(reference)
+            self._comparison_level(reference)
             for _, reference, kind in self.questions(model)
             if reference is not None and kind == "baseline"
         ]
         return max(levels, key=levels.count) if levels else None
 
-    def compared(
-        self, question: Question, metric: str, own_peaks: bool
-    ) -> ComparedCell:
+    def compare(self, question: Question, metric: str, own_peaks: bool) -> ComparedCell:
         """Return a comparison at the level of the baseline's peak, or the declared one; or at each cell's own peak.
 
         At its own peak, each run is compared at the level chosen by the other half of the cell's runs.
@@ -363,7 +364,7 @@ class _Campaign:
             )
             level, levels = ours.level, (ours.by_run, theirs.by_run)
         else:
-            level = self._common_level(reference, metric)
+            level = self._comparison_level(reference, metric)
             # Without a level that all could be compared at, the runs say at the highest one what they lack.
             at = level or max(at for _, at in self.rows[reference])
             levels = (
@@ -372,13 +373,16 @@ class _Campaign:
             )
         entry.row["level"] = level
         rows = self.rows[arm], self.rows[reference]
-        fill(entry, pairing, levels, rows, self._absent(arm, reference, pairing))
-        refuse_unknown(entry, pairing, levels, rows)
+        collect_values(
+            entry, pairing, levels, rows, self._absent(arm, reference, pairing)
+        )
+        refuse_unknown_latencies(entry, pairing, levels, rows)
         entry.row |= _kept(entry.sides)
-        if pairing.apart and not entry.obstacle:
-            runs = ", ".join(str(run) for run, _ in pairing.apart)
-            apart = f"run{'s' * (len(pairing.apart) > 1)} {runs}: measured at another time than those of its baseline"
-            entry.left_out = "; ".join(filter(None, (entry.left_out, apart)))
+        if pairing.separate_pairs and not entry.obstacle:
+            numbers = [str(run) for run, _ in pairing.separate_pairs]
+            runs = f"run{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
+            late = f"{runs}: measured at another time than those of its baseline"
+            entry.left_out = "; ".join(filter(None, (entry.left_out, late)))
         if own_peaks:
             used = {
                 levels[side].get(run, 0)
@@ -390,25 +394,33 @@ class _Campaign:
         else:
             self._below_the_peak(entry)
         if metric == GOODPUT:
-            limits_met.require_comparable(entry)
+            limits_met.add_goodput_obstacles(entry)
         return entry
 
     def _absent(
         self, arm: CellKey, reference: CellKey, pairing: Pairing
     ) -> tuple[set[int], set[int]]:
-        known = arm in self._planned and reference in self._planned
-        planned = (self._planned[arm], self._planned[reference]) if known else None
+        known = arm in self._requested_runs and reference in self._requested_runs
+        requested_runs = (
+            (self._requested_runs[arm], self._requested_runs[reference])
+            if known
+            else None
+        )
         return absent_runs(
-            pairing, self._spans[arm], self._spans[reference], planned, self.pauses
+            pairing,
+            self._spans[arm],
+            self._spans[reference],
+            requested_runs,
+            self.pauses,
         )
 
-    def _peak(self, cell: CellKey, other: CellKey, metric: str) -> OwnPeak:
+    def _peak(self, cell: CellKey, other_cell: CellKey, metric: str) -> OwnPeak:
         """A cell's own peak; the other cell's peak for a cell in which nothing met the limits at any level."""
-        found = self._peaks.get((cell, metric))
-        if found is None and (other, metric) in self._peaks:
-            level = self._peaks[other, metric].level or 0
-            found = OwnPeak(level, dict.fromkeys(self._spans[cell], level))
-        return found or OwnPeak(None, {})
+        peak = self._peaks.get((cell, metric))
+        if peak is None and (other_cell, metric) in self._peaks:
+            level = self._peaks[other_cell, metric].level or 0
+            peak = OwnPeak(level, dict.fromkeys(self._spans[cell], level))
+        return peak or OwnPeak(None, {})
 
     def _below_the_peak(self, entry: ComparedCell) -> None:
         """Refuse a verdict if too few requests were in flight at a level above the cell's peak."""
@@ -449,20 +461,21 @@ class _Campaign:
 
 def _kept(sides: Sides) -> dict[str, Any]:
     """The runs that a comparison rests on, and the geometric means over them, whose ratio is the effect."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for side, rows, logs in zip(
         ("baseline_", ""), (sides.reference, sides.arm), sides.logs, strict=True
     ):
-        found[f"{side}runs_kept"] = ";".join(str(row["run"]) for row in rows)
-        found[f"{side}mean"] = float(np.exp(logs.mean())) if len(rows) else np.nan
-    return found
+        columns[f"{side}runs_kept"] = ";".join(str(row["run"]) for row in rows)
+        columns[f"{side}mean"] = float(np.exp(logs.mean())) if len(rows) else np.nan
+    return columns
 
 
 def _by_run_and_level(table: pd.DataFrame) -> dict[tuple[int, int], dict[str, Any]]:
-    return {
-        (int(row["run"]), int(row["level"])): {str(k): v for k, v in row.items()}
-        for row in table.to_dict("records")
-    }
+    rows = {}
+    for record in table.to_dict("records"):
+        row = {str(name): value for name, value in record.items()}
+        rows[int(row["run"]), int(row["level"])] = row
+    return rows
 
 
 def _borrow_spread(
@@ -486,7 +499,9 @@ def _borrow_spread(
     for entry in single:
         entry.cells = cells
         contrast = Contrast(entry.sides.difference, sd * 2**0.5, df, "replicates")
-        describe(entry, contrast, sd, campaign.settings.margin, campaign.settings.alpha)
+        write_estimate(
+            entry, contrast, sd, campaign.settings.margin, campaign.settings.alpha
+        )
         entry.obstacle, entry.indicative = (
             "",
             f"one run; spread from replicates ({df} degrees of freedom)",

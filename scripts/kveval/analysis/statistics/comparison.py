@@ -13,9 +13,9 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, ArmSize, CellKey
 from kveval.analysis.estimators.intervals import Contrast
-from kveval.analysis.levels.checks import STARVED, completed, errors
+from kveval.analysis.levels.checks_level import STARVED, completed, errors
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.noise import needed_for
+from kveval.analysis.levels.noise import latencies_needed
 from kveval.analysis.levels.outcomes import (
     LEVEL_FAILED,
     MESSAGES,
@@ -25,7 +25,7 @@ from kveval.analysis.levels.outcomes import (
 from kveval.analysis.statistics.evidence import Evidence, Sides, number
 from kveval.analysis.statistics.inputs import (
     MEASURED,
-    of_levels,
+    evidence_of_levels,
     unknown_latency,
     wrong_answers,
 )
@@ -74,12 +74,12 @@ PAST_THE_PEAK = (
 class Exclusion(NamedTuple):
     """The reason why a run is left out of a comparison.
 
-    `said`: the same for several runs beside a verdict, "" if it is not worth saying there. `failed`: the run would have
+    `summary`: the same for several runs beside a verdict, "" if it is not worth saying there. `failed`: the run would have
     counted against its cell, so that the cell's other runs make it look better than it is.
     """
 
-    why: str
-    said: str = ""
+    reason: str
+    summary: str = ""
     failed: bool = False
 
 
@@ -111,9 +111,9 @@ class ComparedCell:
     indicative: str = ""
     evidence: dict[str, Evidence] = field(default_factory=dict)
 
-    def rest_on(self, *found: Evidence) -> None:
+    def add_evidence(self, *inputs: Evidence) -> None:
         """Add inputs; of two with one name the more severe one is kept. One that refuses becomes the obstacle."""
-        for evidence in found:
+        for evidence in inputs:
             known = self.evidence.get(evidence.name)
             if known is None or evidence.weight > known.weight:
                 self.evidence[evidence.name] = evidence
@@ -126,7 +126,7 @@ class ComparedCell:
         return starvation(self.sides.reference, self.sides.arm)
 
     @property
-    def judged(self) -> bool:
+    def can_have_verdict(self) -> bool:
         """Whether the comparison can have a verdict."""
         inactive = self.exercised is False and not self.idle
         return (
@@ -137,23 +137,20 @@ class ComparedCell:
         )
 
 
-def contrast_cells(
-    cells: Sequence[CellKey], one: str, other: str
+def contrast_pairs(
+    cells: Sequence[CellKey], arm_name: str, reference_name: str
 ) -> list[tuple[CellKey, CellKey]]:
     """Return the pairs of a model's cells that a declared contrast means: SCENARIO/CPU_BLOCKS names one cell; SCENARIO
     alone names all sizes, each paired with the same size of the other side, or with its only cell.
     """
-    found = []
-    for arm in _named(cells, one):
-        references = _named(cells, other)
-        same = [cell for cell in references if cell[2] == arm[2]]
-        chosen = (
-            references
-            if "/" in other
-            else same or (references if len(references) == 1 else [])
-        )
-        found += [(arm, reference) for reference in chosen if reference != arm]
-    return found
+    pairs = []
+    references = _named(cells, reference_name)
+    for arm in _named(cells, arm_name):
+        chosen = references
+        if "/" not in reference_name and len(references) > 1:
+            chosen = [cell for cell in references if cell[2] == arm[2]]
+        pairs += [(arm, reference) for reference in chosen if reference != arm]
+    return pairs
 
 
 def _named(cells: Sequence[CellKey], name: str) -> list[CellKey]:
@@ -165,7 +162,7 @@ def _named(cells: Sequence[CellKey], name: str) -> list[CellKey]:
     ]
 
 
-def no_value(row: Mapping[str, Any], metric: str) -> str:
+def missing_value_reason(row: Mapping[str, Any], metric: str) -> str:
     """Return why a level has no value of a metric that can be compared, "" if it has one: finite and above 0."""
     if LEVEL_FAILED in failed_checks(row, True):
         messages = [
@@ -173,7 +170,7 @@ def no_value(row: Mapping[str, Any], metric: str) -> str:
             for outcome in outcomes_of({MESSAGES: "", **row})
             if outcome.name == LEVEL_FAILED
         ]
-        return f"{FAILED} at this level{''.join(f' ({shorten(said, _CUT_MESSAGE)})' for said in messages)}"
+        return f"{FAILED} at this level{''.join(f' ({shorten(message, _CUT_MESSAGE)})' for message in messages)}"
     value = number(row, metric)
     # A level that delivered nothing has a goodput: nothing met the limits.
     if value == 0 or (metric != GOODPUT and number(row, THROUGHPUT) == 0):
@@ -191,7 +188,7 @@ def no_value(row: Mapping[str, Any], metric: str) -> str:
     return "with a negative value" if value < 0 else ""
 
 
-def unfit(row: Mapping[str, Any], metric: str) -> str:
+def unfit_reason(row: Mapping[str, Any], metric: str) -> str:
     """Return why a level may not enter a verdict on a metric, "" if it may."""
     if failed := failed_checks(row, metric == THROUGHPUT):
         return f"{FAILED} {', '.join(failed)}"
@@ -201,7 +198,7 @@ def unfit(row: Mapping[str, Any], metric: str) -> str:
         counted = row[
             "ttft_count" if metric.startswith("ttft") else "requests_completed"
         ]
-        needed, few = needed_for(metric.rsplit("_", 1)[1]), FEW_LATENCIES
+        needed, few = latencies_needed(metric.rsplit("_", 1)[1]), FEW_LATENCIES
     elif row["concurrency_shortfall"] > STARVED:
         # Under too little load, limits are easier to meet.
         return f"{100 * row['concurrency_shortfall']:.0f} % fewer requests {IN_FLIGHT}"
@@ -235,6 +232,56 @@ class _PairedRuns:
             arm is False and not reference for arm, reference in self.states.values()
         )
         return bool(self.states) and idle and not self.arm_was_active
+
+    @property
+    def idle(self) -> set[int]:
+        """The runs in which counters show a side idle."""
+        return {run for run, state in self.states.items() if False in state}
+
+    @property
+    def aside(self) -> Set[int]:
+        """The runs that do not show what is asked of the arm: what it gains, or what it costs if it never was active.
+
+        Only runs that are known to be idle show what an idle arm costs.
+        """
+        return self.rows.keys() - self.idle if self.never_active else self.idle
+
+    @property
+    def usable(self) -> list[int]:
+        """The runs that may enter a verdict."""
+        return sorted(self.rows.keys() - self.unusable - self.aside)
+
+    @property
+    def enough(self) -> bool:
+        """Whether the usable runs are enough for a verdict."""
+        return len(self.usable) >= MIN_RUNS
+
+    @property
+    def kept(self) -> list[int]:
+        """The runs that give the effect: the usable ones; of too few, all that show what is asked, else all."""
+        if self.enough:
+            return self.usable
+        return sorted(self.rows.keys() - self.aside) or sorted(self.rows)
+
+    @property
+    def too_idle(self) -> bool:
+        """Whether idle runs are the reason for no verdict, as with them there would have been enough."""
+        if self.never_active:
+            return True
+        with_idle = len(self.usable) + len(self.idle - self.unusable)
+        otherwise_enough = with_idle >= MIN_RUNS or not self.rows.keys() - self.idle
+        return bool(self.idle) and not self.enough and otherwise_enough
+
+    def exclusions(self, pairing: Pairing) -> dict[tuple[Side, int], Exclusion]:
+        """Return why runs are left out, by side and run."""
+        if not self.never_active:
+            return self.inactive | self.reasons
+        unknown = Exclusion("activity not known")
+        aside = self.aside
+        not_known: dict[tuple[Side, int], Exclusion] = {
+            ("arm", arm_run): unknown for arm_run, run in pairing.pairs if run in aside
+        }
+        return not_known | self.reasons
 
 
 def _gather(
@@ -276,7 +323,7 @@ def _gather(
     return gathered
 
 
-def fill(
+def collect_values(
     entry: ComparedCell,
     pairing: Pairing,
     levels: tuple[Mapping[int, int], Mapping[int, int]],
@@ -291,65 +338,39 @@ def fill(
     with active arms are kept to describe the effect; if there are none, all runs. An arm that was not active in any
     run, against a cell that was not either, is idle: its runs show what it costs.
     """
-    metric: str = entry.row["metric"]
     gathered = _gather(entry, pairing, levels, cells, absent)
-    rows, states, unusable = gathered.rows, gathered.states, gathered.unusable
-    activity = gathered.inactive
-    idle = {run for run, state in states.items() if False in state}
+    rows, kept = gathered.rows, gathered.kept
     entry.idle = gathered.never_active
-    aside: Set[int] = idle
-    if entry.idle:
-        # Only runs that are known to be idle show what an idle arm costs.
-        aside = rows.keys() - idle
-        unknown = Exclusion("activity not known")
-        activity = {
-            ("arm", arm_run): unknown for arm_run, run in pairing.pairs if run in aside
-        }
-    reasons = entry.runs_left_out = activity | gathered.reasons
-    usable = sorted(rows.keys() - unusable - aside)
-    enough = len(usable) >= MIN_RUNS
-    kept = usable if enough else sorted(rows.keys() - aside) or sorted(rows)
-    # Inactive arms are the reason for no verdict if their runs would otherwise have been enough.
-    otherwise_enough = (
-        len(usable) + len(idle - unusable) >= MIN_RUNS or not rows.keys() - idle
-    )
-    too_idle = entry.idle or (bool(idle) and not enough and otherwise_enough)
-    entry.exercised = not too_idle if states else None
+    entry.exercised = not gathered.too_idle if gathered.states else None
+    entry.runs_left_out = gathered.exclusions(pairing)
     # The runs of a bridge have other numbers on the other side.
     numbered = set() if pairing.kind == "bridge" else rows.keys()
-    entry.left_out = in_words(entry, reasons, of_both=numbered)
-    entry.sides = Sides(
-        metric, [rows[run][1] for run in kept], [rows[run][0] for run in kept]
+    entry.left_out = exclusions_text(entry, entry.runs_left_out, of_both=numbered)
+    arm_rows, reference_rows = (
+        [rows[run][0] for run in kept],
+        [rows[run][1] for run in kept],
     )
+    entry.sides = Sides(entry.row["metric"], reference_rows, arm_rows)
     entry.other_time = pairing.kind == "other time"
-    blocks = len(pairing.pairs) + len(pairing.apart) + len({*absent[0], *absent[1]})
-    entry.obstacle = obstacle = (
-        "" if enough else _obstacle(entry, blocks, len(usable), len(rows))
+    blocks = (
+        len(pairing.pairs) + len(pairing.separate_pairs) + len({*absent[0], *absent[1]})
     )
-    entry.rest_on(*_hardware(rows, len(usable)))
-    if entry.idle:
-        entry.rest_on(Evidence("activity", "not active"))
-    elif states:
-        arm_idle = any(arm is False for arm, _ in states.values())
-        whose = "the arm" if arm_idle else "the cell it is compared with"
-        entry.rest_on(
-            _activity(len(states) - len(idle), len(states), whose, enough=not too_idle)
-        )
-    entry.rest_on(_BLOCKS[pairing.kind], *of_levels(entry.sides), *_runs(entry, blocks))
-    paired = (
-        cells[n].get((at, levels[n].get(at, 0)))
-        for pair in pairing.pairs
-        for n, at in enumerate(pair)
+    if not gathered.enough:
+        entry.obstacle = _obstacle(entry, blocks, len(gathered.usable), len(rows))
+    few_runs = entry.obstacle
+    entry.add_evidence(*_hardware(rows, len(gathered.usable)))
+    entry.add_evidence(*_activity(gathered))
+    entry.add_evidence(
+        _BLOCKS[pairing.kind], *evidence_of_levels(entry.sides), *_runs(entry, blocks)
     )
-    changed = wrong_answers([row for row in paired if row is not None])
-    if changed is not None:
-        entry.rest_on(changed)
-    if obstacle not in ("", SINGLE):
+    if changed := wrong_answers(_rows_of_pairs(pairing, levels, cells)):
+        entry.add_evidence(changed)
+    if few_runs not in ("", SINGLE):
         # The obstacle lists all; if it is another one now, what failed is still named.
-        failed = {key: run for key, run in reasons.items() if run.failed}
+        failed = {key: run for key, run in entry.runs_left_out.items() if run.failed}
         entry.left_out = (
-            in_words(entry, failed, of_both=numbered)
-            if entry.obstacle != obstacle
+            exclusions_text(entry, failed, of_both=numbered)
+            if entry.obstacle != few_runs
             else ""
         )
     compared = [levels[1].get(run, 0) for run in kept]
@@ -362,9 +383,24 @@ def fill(
         pairing.kind,
         {"bridge": entry.reference, "repeated": entry.arm}.get(pairing.kind),
         tuple(kept),
-        len(rows.keys() - unusable) < MIN_RUNS,
+        len(rows.keys() - gathered.unusable) < MIN_RUNS,
         tuple(compared),
     )
+
+
+def _rows_of_pairs(
+    pairing: Pairing,
+    levels: tuple[Mapping[int, int], Mapping[int, int]],
+    cells: tuple[CellRows, CellRows],
+) -> list[Mapping[str, Any]]:
+    """The rows of all paired runs, of arm and reference, as far as the levels were measured."""
+    rows = []
+    for pair in pairing.pairs:
+        for run, levels_of_side, rows_of_side in zip(pair, levels, cells, strict=True):
+            row = rows_of_side.get((run, levels_of_side.get(run, 0)))
+            if row is not None:
+                rows.append(row)
+    return rows
 
 
 def _is_active(row: Mapping[str, Any] | None) -> bool | None:
@@ -374,7 +410,7 @@ def _is_active(row: Mapping[str, Any] | None) -> bool | None:
     return bool(row["exercised"])
 
 
-def refuse_unknown(
+def refuse_unknown_latencies(
     entry: ComparedCell,
     pairing: Pairing,
     levels: tuple[Mapping[int, int], Mapping[int, int]],
@@ -382,44 +418,51 @@ def refuse_unknown(
 ) -> None:
     """Refuse a filled entry its verdict if too few runs have a known latency.
 
-    `levels` and `cells`: as for `fill`.
+    `levels` and `cells`: as for `collect_values`.
     """
     sides = ("the arm", "the cell it is compared with")
-    found: dict[tuple[int, int], str] = {}
+    reasons: dict[tuple[int, int], str] = {}
     for pair in pairing.pairs:
         for side, of_runs, of_level, run in zip(
             sides, cells, levels, pair, strict=True
         ):
             row = of_runs.get((run, of_level.get(run, 0)))
-            if row is not None and (why := unknown_latency(row, entry.row["metric"])):
-                found.setdefault(pair, f"in {side}, {why}")
-    if found and len(pairing.pairs) - len(found) < MIN_RUNS:
-        many = f"{len(found)} of {len(pairing.pairs)} runs"
-        entry.rest_on(
+            if row is not None and (
+                reason := unknown_latency(row, entry.row["metric"])
+            ):
+                reasons.setdefault(pair, f"in {side}, {reason}")
+    if reasons and len(pairing.pairs) - len(reasons) < MIN_RUNS:
+        many = f"{len(reasons)} of {len(pairing.pairs)} runs"
+        entry.add_evidence(
             Evidence(
                 "latencies",
                 "not known",
                 "refuses",
-                f"{next(iter(found.values()))} ({many})",
+                f"{next(iter(reasons.values()))} ({many})",
             )
         )
         entry.left_out = ""
 
 
-def _activity(active: int, known: int, whose: str, *, enough: bool) -> Evidence:
-    """The evidence from the counters that prove arms active; `enough`: whether the active runs allow a verdict.
-
-    `whose`: which of the two cells was not active in some run.
-    """
-    said, reason = f"active in {active} of {known} runs", ""
+def _activity(gathered: _PairedRuns) -> list[Evidence]:
+    """The evidence from the counters that prove arms active; none where there are no such counters."""
+    if gathered.never_active:
+        return [Evidence("activity", "not active")]
+    if not gathered.states:
+        return []
+    arm_idle = any(arm is False for arm, _ in gathered.states.values())
+    whose = "the arm" if arm_idle else "the cell it is compared with"
+    known = len(gathered.states)
+    active = known - len(gathered.idle)
+    summary, reason = f"active in {active} of {known} runs", ""
     if not active:
-        said, reason = "not active", next_to_nothing(whose)
-    elif not enough:
+        summary, reason = "not active", idle_reason(whose)
+    elif gathered.too_idle:
         reason = f"{whose}'s own counters rose in {active} of {known} runs at this level, {MIN_RUNS} needed"
-    return Evidence("activity", said, "refuses" if reason else "sound", reason)
+    return [Evidence("activity", summary, "refuses" if reason else "sound", reason)]
 
 
-def next_to_nothing(whose: str = "the arm") -> str:
+def idle_reason(whose: str = "the arm") -> str:
     """Return the reason that counters give where a tier was idle."""
     return f"by its own counters {whose} served next to nothing at this level"
 
@@ -430,10 +473,10 @@ def _obstacle(entry: ComparedCell, blocks: int, fit: int, known: int) -> str:
     if not known:
         return (
             f"no run has a value in both cells: {entry.left_out}"
-            if any(run.said for run in reasons)
+            if any(run.summary for run in reasons)
             else NO_LEVEL
         )
-    if fit == 1 and all(run.why == NOT_MEASURED for run in reasons):
+    if fit == 1 and all(run.reason == NOT_MEASURED for run in reasons):
         return SINGLE
     return (
         f"{fit} of {blocks} runs usable in {FEW_RUNS}: {entry.left_out}"
@@ -452,8 +495,8 @@ def _missing(cells: tuple[CellRows, CellRows]) -> Exclusion:
 
 def _machine(row: Mapping[str, Any]) -> str:
     """A text that is equal on equal machines, "" if it was not recorded."""
-    said = row.get("hardware")
-    return said if isinstance(said, str) else ""
+    hardware = row.get("hardware")
+    return hardware if isinstance(hardware, str) else ""
 
 
 def _gaps(
@@ -463,24 +506,28 @@ def _gaps(
     missing: Exclusion,
 ) -> dict[tuple[Side, int], Exclusion]:
     """The reasons why runs of a pair, of arm and reference, have no value, by side and run; empty if both have one."""
-    found: dict[tuple[Side, int], Exclusion] = {}
+    exclusions: dict[tuple[Side, int], Exclusion] = {}
     for side, run, row in zip(SIDES, runs, pair, strict=True):
-        why = NO_ROW if row is None else no_value(row, metric)
+        reason = NO_ROW if row is None else missing_value_reason(row, metric)
         if row is None:
-            found[side, run] = missing._replace(why=NO_ROW)
-        elif why:
+            exclusions[side, run] = missing._replace(reason=NO_ROW)
+        elif reason:
             # A latency that was not recorded says nothing of how long it was.
-            failed = why != NO_VALUE or metric == THROUGHPUT
-            unknown = unknown_latency(row, metric) if why == NO_VALUE else ""
-            found[side, run] = Exclusion(unknown or why, why.partition(" (")[0], failed)
-    whys = {each.why for each in found.values()}
-    lacks_alike = whys in ({NO_ROW}, {NO_VALUE})
-    if len(found) == len(SIDES) and (
-        lacks_alike or not any(each.failed for each in found.values())
+            failed = reason != NO_VALUE or metric == THROUGHPUT
+            unknown = unknown_latency(row, metric) if reason == NO_VALUE else ""
+            exclusions[side, run] = Exclusion(
+                unknown or reason, reason.partition(" (")[0], failed
+            )
+    reasons = {exclusion.reason for exclusion in exclusions.values()}
+    lacks_alike = reasons in ({NO_ROW}, {NO_VALUE})
+    if len(exclusions) == len(SIDES) and (
+        lacks_alike or not any(exclusion.failed for exclusion in exclusions.values())
     ):
         # What neither side has is no finding about one of them.
-        return {key: Exclusion(each.why) for key, each in found.items()}
-    return found
+        return {
+            key: Exclusion(exclusion.reason) for key, exclusion in exclusions.items()
+        }
+    return exclusions
 
 
 def _copies(
@@ -490,19 +537,18 @@ def _copies(
     entry: ComparedCell,
 ) -> dict[tuple[Side, int], Exclusion]:
     """The runs of a pair that repeat one of `originals` to the digit, as only a copy does; others are added to it."""
-    found: dict[tuple[Side, int], Exclusion] = {}
+    exclusions: dict[tuple[Side, int], Exclusion] = {}
     for side, run, row in zip(SIDES, runs, pair, strict=True):
-        values = tuple(
-            None if np.isnan(number(row, name)) else number(row, name)
-            for name in MEASURED
-        )
+        measured = [number(row, name) for name in MEASURED]
+        # NaN is not equal to itself.
+        values = tuple(None if np.isnan(value) else value for value in measured)
         first = originals.setdefault(values, (side, run))
         if first != (side, run):
-            other = f" of {_label(entry, first[0])}" if first[0] != side else ""
-            found[side, run] = Exclusion(
-                f"equal to run {first[1]}{other} to the digit", "copied"
+            whose = f" of {_label(entry, first[0])}" if first[0] != side else ""
+            exclusions[side, run] = Exclusion(
+                f"equal to run {first[1]}{whose} to the digit", "copied"
             )
-    return found
+    return exclusions
 
 
 def _defects(
@@ -511,27 +557,27 @@ def _defects(
     metric: str,
 ) -> dict[tuple[Side, int], Exclusion]:
     """The reasons why values of a pair, of arm and reference, may enter no verdict, by side and run; {} if they may."""
-    found: dict[tuple[Side, int], Exclusion] = {}
+    exclusions: dict[tuple[Side, int], Exclusion] = {}
     if _machine(pair[0]) != _machine(pair[1]):
-        found["arm", runs[0]] = Exclusion("on another machine")
+        exclusions["arm", runs[0]] = Exclusion("on another machine")
     for side, run, row in zip(SIDES, runs, pair, strict=True):
-        if why := unfit(row, metric):
+        if reason := unfit_reason(row, metric):
             failed = failed_checks(row, metric == THROUGHPUT)
-            # The whole campaign is an open loop, and no run of it is to blame.
-            said = (
-                "failed a check" if failed else "" if why == OPEN_LOOP else "left out"
+            summary = "failed a check" if failed else "left out"
+            if reason == OPEN_LOOP:
+                # The whole campaign is an open loop, and no run of it is to blame.
+                summary = ""
+            exclusions[side, run] = Exclusion(
+                reason, summary, failed=any(name in _OF_SERVER for name in failed)
             )
-            found[side, run] = Exclusion(
-                why, said, failed=any(name in _OF_SERVER for name in failed)
-            )
-    return found
+    return exclusions
 
 
 def _hardware(
     rows: Mapping[int, Sequence[Mapping[str, Any]]], usable: int
 ) -> list[Evidence]:
     """The evidence from the machines of the pairs of each run, of which so many are `usable`; none without a pair."""
-    pairs = [[_machine(row) for row in pair] for pair in rows.values()]
+    pairs = [tuple(map(_machine, pair)) for pair in rows.values()]
     if not pairs:
         return []
     unlike = sum(ours != theirs for ours, theirs in pairs)
@@ -558,11 +604,13 @@ def _hardware(
 def _runs(entry: ComparedCell, blocks: int) -> list[Evidence]:
     """The evidence from the runs that are left out; none if no run is, or if it says nothing of either cell."""
     counts = Counter(
-        (side, run.said) for (side, _), run in entry.runs_left_out.items() if run.said
+        (side, run.summary)
+        for (side, _), run in entry.runs_left_out.items()
+        if run.summary
     )
     if not counts:
         return []
-    said = ", ".join(
+    summary = ", ".join(
         f"{count} of {blocks} runs of {_label(entry, side)} {what}"
         for (side, what), count in counts.items()
     )
@@ -570,30 +618,30 @@ def _runs(entry: ComparedCell, blocks: int) -> list[Evidence]:
         side for (side, _), run in entry.runs_left_out.items() if run.failed
     )
     many = tuple(side for side in SIDES if failed[side] > MOST_FAILED * blocks)
-    return [Evidence("runs", said, "qualifies", against=many)]
+    return [Evidence("runs", summary, "qualifies", against=many)]
 
 
-def in_words(
+def exclusions_text(
     entry: ComparedCell,
     runs: Mapping[tuple[Side, int], Exclusion],
     of_both: Collection[int] = (),
 ) -> str:
     """Return which runs are left out and why; those `of_both` have a value in both cells, and name none."""
     both = {
-        (run, found.why): None
-        for (_, run), found in sorted(runs.items())
+        (run, exclusion.reason): None
+        for (_, run), exclusion in sorted(runs.items())
         if run in of_both
     }
     sided: dict[tuple[Side, str], list[str]] = {}
-    for (side, run), found in sorted(runs.items()):
+    for (side, run), exclusion in sorted(runs.items()):
         if run not in of_both:
-            sided.setdefault((side, found.why), []).append(str(run))
-    said = [f"run {run}: {why}" for run, why in sorted(both)]
-    for (side, why), numbers in sided.items():
-        said.append(
-            f"run{'s' * (len(numbers) > 1)} {', '.join(numbers)} of {_label(entry, side)}: {why}"
+            sided.setdefault((side, exclusion.reason), []).append(str(run))
+    parts = [f"run {run}: {reason}" for run, reason in sorted(both)]
+    for (side, reason), numbers in sided.items():
+        parts.append(
+            f"run{'s' * (len(numbers) > 1)} {', '.join(numbers)} of {_label(entry, side)}: {reason}"
         )
-    return "; ".join(said)
+    return "; ".join(parts)
 
 
 def _label(entry: ComparedCell, side: Side) -> str:

@@ -16,24 +16,24 @@ from kveval.analysis.estimators.intervals import (
     percent,
     welch,
 )
-from kveval.analysis.estimators.planning import parity_power, runs_to_resolve
+from kveval.analysis.estimators.power import parity_power, runs_to_resolve
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics.comparison import (
     CellRows,
     ComparedCell,
-    no_value,
-    unfit,
+    missing_value_reason,
+    unfit_reason,
 )
 from kveval.analysis.statistics.evidence import Evidence
 from kveval.analysis.statistics.inputs import failed_requests_bounds
-from kveval.analysis.statistics.pairing import seconds
+from kveval.analysis.statistics.pairing import epoch_seconds
 from kveval.analysis.statistics.run_times import (
     constant_offset,
-    drift,
+    group_by_session,
     session_effect,
-    sessions,
+    trend_error,
 )
-from kveval.analysis.statistics.uncertainty import allowing_for
+from kveval.analysis.statistics.uncertainty import widen_by_noise
 
 # Each half of the runs is evaluated at the level chosen by the other half. If levels are alike, both halves are high
 # when they choose the same level, else both low: a correlation of 0.29 (8 levels) to 0.36 (3), which the spread of runs
@@ -46,11 +46,11 @@ def estimate(
     margin: float,
     alpha: float,
     method: str,
-    parted: Sequence[float] = (),
+    pauses: Sequence[float] = (),
 ) -> None:
     """Fill in effects, and with two or more runs their errors, for all cells of the same blocks together.
 
-    `parted`: the times of the campaign's pauses, s since 1970, which separate sessions.
+    `pauses`: the times of the campaign's pauses, s since 1970, which separate sessions.
     """
     groups: dict[tuple[Any, ...], list[ComparedCell]] = {}
     for entry in entries:
@@ -59,7 +59,7 @@ def estimate(
         entry.row["effect_percent"] = percent(entry.sides.difference)
         if len(entry.sides) >= 2 and entry.other_time:
             contrast = welch(*entry.sides.logs[::-1])
-            describe(
+            write_estimate(
                 entry,
                 contrast,
                 float(contrast.se * np.sqrt(len(entry.sides) / 2)),
@@ -69,7 +69,7 @@ def estimate(
         elif len(entry.sides) >= 2:
             groups.setdefault(entry.group, []).append(entry)
     for members in groups.values():
-        _of_blocks(members, margin, alpha, method, parted)
+        _of_blocks(members, margin, alpha, method, pauses)
 
 
 def _of_blocks(
@@ -77,7 +77,7 @@ def _of_blocks(
     margin: float,
     alpha: float,
     method: str,
-    parted: Sequence[float],
+    pauses: Sequence[float],
 ) -> None:
     """Estimate the comparisons of cells that were measured in the same blocks."""
     columns: dict[CellKey, tuple[Array, Array]] = {}
@@ -86,48 +86,52 @@ def _of_blocks(
         of_both = (entry.reference, entry.sides.reference), (entry.arm, entry.sides.arm)
         for (cell, rows), logs in zip(of_both, entry.sides.logs, strict=True):
             starts = np.array(
-                [seconds(row.get("run_started")) for row in rows], dtype=np.float64
+                [epoch_seconds(row.get("run_started")) for row in rows],
+                dtype=np.float64,
             )
             columns.setdefault(cell, (logs, starts))
     place = {cell: number for number, cell in enumerate(columns)}
-    table, starts = (
-        np.column_stack([column[which] for column in columns.values()])
-        for which in (0, 1)
-    )
+    table = np.column_stack([logs for logs, _ in columns.values()])
+    starts = np.column_stack([times for _, times in columns.values()])
     pairs = [
         (place[entry.arm], place[entry.reference])
         for entry in members
         if entry.reference is not None
     ]
-    groups = sessions(starts, parted)
-    alike = session_effect(table, groups)
-    trend = drift(table, starts)
+    groups = group_by_session(starts, pauses)
+    session_part = session_effect(table, groups)
+    trend = trend_error(table, starts)
     for entry, contrast, (arm, reference) in zip(
         members, contrasts(table, pairs, method), pairs, strict=True
     ):
         entry.cells = len(columns)
         sd = float(contrast.se * np.sqrt(len(table) / 2))
-        found = replace(
+        widened = replace(
             contrast,
             se=contrast.se
             * float(np.sqrt(_CROSS_FITTED if entry.kind == "peak" else 1.0)),
         )
-        if alike:
-            error = found.se * float(np.sqrt(alike.variance))
-            found = replace(
-                found, se=error, df=min(found.df, alike.df), method="sessions"
+        if session_part:
+            error = widened.se * float(np.sqrt(session_part.variance_factor))
+            widened = replace(
+                widened,
+                se=error,
+                df=min(widened.df, session_part.df),
+                method="sessions",
             )
-        if alike and alike.clear:
+        if session_part and session_part.significant:
             reason = (
                 f"the {len(table)} runs were measured in {len(groups)} sessions and differ less within a session than "
                 "between them; the interval allows for that, and runs in further sessions would narrow it"
             )
-            entry.rest_on(
+            entry.add_evidence(
                 Evidence("blocks", f"{len(groups)} sessions", "qualifies", reason)
             )
-        describe(
+        write_estimate(
             entry,
-            _after_drift(entry, found, trend, constant_offset(starts, arm, reference)),
+            _after_drift(
+                entry, widened, trend, constant_offset(starts, arm, reference)
+            ),
             sd,
             margin,
             alpha,
@@ -139,21 +143,21 @@ def _after_drift(
 ) -> Contrast:
     """Return a contrast with the error that a drift of the machine may have caused if the order never changed."""
     if offset is None:
-        entry.rest_on(Evidence("order", "not known", "unknown"))
+        entry.add_evidence(Evidence("order", "not known", "unknown"))
         return contrast
     if offset == 0 or trend is None:
-        entry.rest_on(Evidence("order", "varied"))
+        entry.add_evidence(Evidence("order", "varied"))
         return contrast
     error = trend * abs(offset)
     reason = (
         "every block was measured in the same order, so a drift of the machine looks like an effect of the arm: the "
         f"interval allows for the runs' trend, {100 * error:.1f} % between the two cells; measure in random order"
     )
-    entry.rest_on(Evidence("order", "fixed order", "qualifies", reason))
+    entry.add_evidence(Evidence("order", "fixed order", "qualifies", reason))
     return contrast.with_error(error)
 
 
-def describe(
+def write_estimate(
     entry: ComparedCell, contrast: Contrast, sd: float, margin: float, alpha: float
 ) -> None:
     """Write a contrast into an entry, widened by the noise within its runs and by biases.
@@ -162,7 +166,7 @@ def describe(
     """
     entry.row["sd_percent"] = 100 * sd
     sides = entry.sides
-    known = allowing_for(contrast, sides.reference, sides.arm, sides.metric)
+    known = widen_by_noise(contrast, sides.reference, sides.arm, sides.metric)
     below, above = failed_requests_bounds(sides)
     _write(
         entry,
@@ -196,7 +200,7 @@ def show_interval(entry: ComparedCell, confidence: float) -> None:
     }
 
 
-def claim_beyond_copies(
+def widen_by_copies(
     entries: Sequence[ComparedCell], margin: float, alpha: float
 ) -> None:
     """Widen comparisons by the difference between cells that ran the same configuration, if it is significant.
@@ -209,19 +213,19 @@ def claim_beyond_copies(
     ]
     adjusted = holm([entry.row["p_value"] for entry in copies])
     beyond = [
-        abs(each.contrast.theta)
-        for each, p in zip(copies, adjusted, strict=True)
-        if each.contrast and p < alpha
+        abs(copy.contrast.theta)
+        for copy, p in zip(copies, adjusted, strict=True)
+        if copy.contrast and p < alpha
     ]
     bias = max(beyond, default=0.0)
-    found = Evidence("replicates", "copies alike")
+    evidence = Evidence("replicates", "copies alike")
     if beyond:
-        said = f"differ by {percent(bias):.1f} %"
-        reason = f"cells that ran the same configuration {said}, more than by chance, so smaller differences get no verdict"
-        found = Evidence("replicates", f"replicates {said}", "qualifies", reason)
+        apart = f"differ by {percent(bias):.1f} %"
+        reason = f"cells that ran the same configuration {apart}, more than by chance, so smaller differences get no verdict"
+        evidence = Evidence("replicates", f"replicates {apart}", "qualifies", reason)
     for entry in entries if copies else ():
         if not entry.replicate and entry.contrast is not None:
-            entry.rest_on(found)
+            entry.add_evidence(evidence)
             widened = replace(
                 entry.contrast,
                 below=entry.contrast.below + bias,
@@ -232,11 +236,11 @@ def claim_beyond_copies(
 
 def configurations(cells: Mapping[CellKey, CellRows]) -> dict[CellKey, str]:
     """Return the configuration that each cell ran, as a hash; "" if it is not known, or its runs differ."""
-    found = {}
+    by_cell = {}
     for cell, rows in cells.items():
         names = {str(row.get("configuration") or "") for row in rows.values()} - {"nan"}
-        found[cell] = names.pop() if len(names) == 1 else ""
-    return found
+        by_cell[cell] = names.pop() if len(names) == 1 else ""
+    return by_cell
 
 
 def replicate_groups(cells: Mapping[CellKey, CellRows]) -> list[list[CellKey]]:
@@ -266,17 +270,21 @@ def pooled_spread(
         by_run: dict[int, list[float]] = {}
         for cell in group:
             for (run, at), row in cells[cell].items():
-                if at == level and not no_value(row, metric) and not unfit(row, metric):
+                if (
+                    at == level
+                    and not missing_value_reason(row, metric)
+                    and not unfit_reason(row, metric)
+                ):
                     by_run.setdefault(run, []).append(float(np.log(row[metric])))
-        for found in by_run.values():
+        for logs in by_run.values():
             # Equal to the digit are copies of one run.
-            values = list(dict.fromkeys(found))
+            values = list(dict.fromkeys(logs))
             squares += float(np.var(values)) * len(values)
             freedom += len(values) - 1
     return (float(np.sqrt(squares / freedom)), freedom) if freedom else None
 
 
-def plan_runs(
+def add_runs_needed(
     entry: ComparedCell, margin: float, alpha: float, comparisons: int
 ) -> None:
     """Write the runs needed for a verdict, and the power of these runs, adjusted for the family's `comparisons`."""

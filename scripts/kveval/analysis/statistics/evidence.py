@@ -1,7 +1,7 @@
 """The basis of a verdict: each input, in a few words, and its effect on the verdict.
 
 An input that follows from the levels' rows is a function in `inputs.INPUTS`; other inputs are passed to
-`ComparedCell.rest_on` where they are computed.
+`ComparedCell.add_evidence` where they are computed.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ NAMES = (
 class Evidence:
     """One input of a comparison.
 
-    `says`: a few words, for tables and beside the verdict; `reason`: if the input is not sound, what is wrong and how
+    `summary`: a few words, for tables and beside the verdict; `reason`: if the input is not sound, what is wrong and how
     to avoid it. `bars_parity`: whether the input rules out a verdict of parity. `against`: the sides in whose favour
     it rules out a verdict, of "arm" and "reference".
     """
 
     name: str
-    says: str
+    summary: str
     severity: Severity = "sound"
     reason: str = ""
     bars_parity: bool = False
@@ -66,7 +66,9 @@ class Evidence:
 
     def __str__(self) -> str:
         return (
-            self.says if self.severity == "sound" else f"{self.severity}: {self.says}"
+            self.summary
+            if self.severity == "sound"
+            else f"{self.severity}: {self.summary}"
         )
 
 
@@ -106,14 +108,14 @@ def numbers(rows: Rows, column: str) -> Array:
     return np.array([number(row, column) for row in rows], dtype=np.float64)
 
 
-def columns(found: Iterable[Evidence]) -> dict[str, str]:
+def evidence_columns(inputs: Iterable[Evidence]) -> dict[str, str]:
     """Return the inputs as columns of comparison.csv: `basis_NAME`, and `qualifier`, the words beside the verdict."""
-    by_name = {evidence.name: evidence for evidence in found}
-    said = [
-        evidence.says
+    by_name = {evidence.name: evidence for evidence in inputs}
+    qualifiers = [
+        evidence.summary
         for evidence in by_name.values()
         if evidence.severity == "qualifies"
     ]
     return {f"basis_{name}": str(by_name.get(name, "")) for name in NAMES} | {
-        "qualifier": "; ".join(said)
+        "qualifier": "; ".join(qualifiers)
     }

@@ -11,7 +11,7 @@ import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.latencies import TITLES, reasons_in
+from kveval.analysis.levels.latencies import TITLES, parse_reasons
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.outcomes import MESSAGES, outcomes_of
 from kveval.analysis.levels.records import LATENCIES
@@ -114,14 +114,14 @@ _WITHIN_WINDOW = 2.0
 _SMALL_SHARE = 0.1
 
 
-def of_levels(sides: Sides) -> list[Evidence]:
+def evidence_of_levels(sides: Sides) -> list[Evidence]:
     """Return the inputs that the levels give; none if one of the sides has no level."""
     if not sides.reference or not sides.arm:
         return []
-    return [found for look in INPUTS if (found := look(sides)) is not None]
+    return [evidence for look in INPUTS if (evidence := look(sides)) is not None]
 
 
-def build(sides: Sides) -> Evidence:
+def same_build(sides: Sides) -> Evidence:
     """Return whether both sides ran the same build of the server, or differ in nothing but the build."""
     ours, theirs = (
         _texts(sides.arm, "server_build"),
@@ -147,26 +147,28 @@ def _texts(rows: Rows, column: str) -> list[str]:
     return sorted({str(row.get(column) or "") for row in rows} - {"", "nan"})
 
 
-def activity(sides: Sides) -> Evidence | None:
+def activity_known(sides: Sides) -> Evidence | None:
     """Return a problem if the activity of the arm or of the reference was not recorded; None if there is none."""
     for rows in (sides.arm, sides.reference):
-        found = {str(row.get("activity") or "") for row in rows}
-        if "not shown" in found and not found & {"shown", "none"}:
+        states = {str(row.get("activity") or "") for row in rows}
+        if "not shown" in states and not states & {"shown", "none"}:
             return Evidence("activity", "activity not shown", "indicates", NO_COUNTER)
     return None
 
 
-def tier(sides: Sides) -> Evidence:
+def tier_size(sides: Sides) -> Evidence:
     """Return whether tiers have the sizes of their cells."""
     for row in (*sides.arm, *sides.reference):
         if TIER_CHECK in str(row.get("checks_failed") or "").split(";"):
-            asked = f"{number(row, 'tier_tokens'):,.0f} tokens"
-            has = number(row, "tier_reported_tokens")
-            said = (
-                f"{has:,.0f} tokens for {asked}" if has > 0 else "other than asked for"
+            requested = f"{number(row, 'tier_tokens'):,.0f} tokens"
+            reported = number(row, "tier_reported_tokens")
+            summary = (
+                f"{reported:,.0f} tokens for {requested}"
+                if reported > 0
+                else "other than asked for"
             )
-            reason = f"a tier of another size ({said}): see the check, and measure with a tier of the size asked for"
-            return Evidence("tier", said, "refuses", reason)
+            reason = f"a tier of another size ({summary}): see the check, and measure with a tier of the size asked for"
+            return Evidence("tier", summary, "refuses", reason)
     sizes = numbers(sides.arm, "tier_tokens")
     if np.isnan(sizes).any():
         return Evidence("tier", "size not recorded", "unknown")
@@ -185,34 +187,36 @@ def undeclared_tier(sides: Sides) -> Evidence | None:
     active = sum(share > _SERVED for share in served)
     if not active:
         return None
-    said = "a tier at work in the cell it is compared with"
+    summary = "a tier at work in the cell it is compared with"
     most = f"up to {100 * np.nanmax(served):.2g} % of the lookups behind the device were hits"
     return Evidence(
         "tier",
-        said,
+        summary,
         "refuses",
-        f"{said}, which has none: {most}, in {active} of {len(rows)} runs",
+        f"{summary}, which has none: {most}, in {active} of {len(rows)} runs",
     )
 
 
-def definitions(sides: Sides) -> Evidence | None:
+def same_definitions(sides: Sides) -> Evidence | None:
     """Return a problem if statistics of generators that define them differently are compared; None otherwise.
 
     Numbers that are computed from the requests have one definition, whichever program recorded them.
     """
     rows = (*sides.arm, *sides.reference)
-    both = (sides.arm, sides.reference)
-    named = [
-        {_generation(str(row.get("guidellm_version") or "")) for row in side}
-        for side in both
-    ]
-    if named[0] == named[1] or not any(
+    ours, theirs = _generators(sides.arm), _generators(sides.reference)
+    if ours == theirs or not any(
         "aggregate_only" in str(row.get("checks_warned") or "") for row in rows
     ):
         return None
-    said = " against ".join(" and ".join(sorted(names)) for names in named)
-    reason = f"statistics of {said}, which define them differently: compare reports that keep all requests"
-    return Evidence("work", f"statistics of {said}", "refuses", reason)
+    summary = f"statistics of {' and '.join(ours)} against {' and '.join(theirs)}"
+    reason = f"{summary}, which define them differently: compare reports that keep all requests"
+    return Evidence("work", summary, "refuses", reason)
+
+
+def _generators(rows: Rows) -> list[str]:
+    """The load generators of these rows, sorted."""
+    versions = {str(row.get("guidellm_version") or "") for row in rows}
+    return sorted({_generation(version) for version in versions})
 
 
 def _generation(version: str) -> str:
@@ -233,31 +237,31 @@ def wrong_answers(rows: Rows) -> Evidence | None:
     for row in rows:
         if ANSWERS_CHECK in str(row.get("checks_failed") or "").split(";"):
             failed = [
-                one
-                for one in outcomes_of(row)
-                if (one.name, one.severity) == (ANSWERS_CHECK, "fail")
+                outcome
+                for outcome in outcomes_of(row)
+                if (outcome.name, outcome.severity) == (ANSWERS_CHECK, "fail")
             ]
-            said = (
-                "; ".join(one.message for one in failed)
+            messages = (
+                "; ".join(outcome.message for outcome in failed)
                 or "its caches changed greedy answers"
             )
             run = f"{row.get('scenario')}, run {row.get('run')}"
-            reason = f"wrong answers, whose speed is no result: {run}: {said}"
+            reason = f"wrong answers, whose speed is no result: {run}: {messages}"
             return Evidence("answers", "wrong answers", "refuses", reason)
     return None
 
 
-def clocks(sides: Sides) -> Evidence:
+def same_clocks(sides: Sides) -> Evidence:
     """Return whether the GPUs of both sides had the same power limits and clocks."""
     everything = (*sides.arm, *sides.reference)
     if all(number(row, "gpus") == 0 for row in everything):
         return Evidence("clocks", "no GPU")
     if differing := [*_limits(sides), *_clock(sides, _OTHER_CLOCK)]:
-        said = "; ".join(differing)
-        reason = f"the GPUs of the two cells differ in {said}: set both to the same (nvidia-smi -pl, -lgc)"
-        return Evidence("clocks", f"other {said}", "refuses", reason)
-    if other := next(_clock(sides, _SAME_CLOCK), ""):
-        reason = f"the GPUs of the two cells ran at different {other}"
+        summary = "; ".join(differing)
+        reason = f"the GPUs of the two cells differ in {summary}: set both to the same (nvidia-smi -pl, -lgc)"
+        return Evidence("clocks", f"other {summary}", "refuses", reason)
+    if difference := next(_clock(sides, _SAME_CLOCK), ""):
+        reason = f"the GPUs of the two cells ran at different {difference}"
         return Evidence("clocks", "other GPU clocks", "qualifies", reason)
     ours, theirs = _held_back(sides.arm), _held_back(sides.reference)
     if ours != theirs:
@@ -265,7 +269,7 @@ def clocks(sides: Sides) -> Evidence:
             "in the arm only": ours - theirs,
             "in the cell it is compared with only": theirs - ours,
         }
-        said = "; ".join(
+        summary = "; ".join(
             f"{', '.join(sorted(reasons))} {where}"
             for where, reasons in only.items()
             if reasons
@@ -274,7 +278,7 @@ def clocks(sides: Sides) -> Evidence:
             "clocks",
             "GPU throttled on one side",
             "qualifies",
-            f"GPUs throttled: {said}",
+            f"GPUs throttled: {summary}",
         )
     if all(math.isnan(number(row, "gpu_power_limit_w")) for row in everything):
         return Evidence("clocks", "clocks not recorded", "unknown")
@@ -297,12 +301,12 @@ def _clock(sides: Sides, limit: float) -> Iterator[str]:
     )
     if not ours or not theirs:
         return
-    one, other = float(np.mean(ours)), float(np.mean(theirs))
-    slower = sides.arm if one < other else sides.reference
-    if abs(math.log(one / other)) > limit and not _held_back(slower) - {
+    own_mhz, reference_mhz = float(np.mean(ours)), float(np.mean(theirs))
+    slower = sides.arm if own_mhz < reference_mhz else sides.reference
+    if abs(math.log(own_mhz / reference_mhz)) > limit and not _held_back(slower) - {
         "applications_clocks_setting"
     }:
-        yield f"clocks: {one:,.0f} against {other:,.0f} MHz"
+        yield f"clocks: {own_mhz:,.0f} against {reference_mhz:,.0f} MHz"
 
 
 def _held_back(rows: Rows) -> set[str]:
@@ -333,9 +337,9 @@ def same_work(sides: Sides) -> Evidence:
     """
     differing = list(dict.fromkeys([*_declared(sides), *_observed(sides)]))
     if differing:
-        said = "; ".join(differing)
-        reason = f"not the same work: {said} in the cell it is compared with; measure both with one workload"
-        return Evidence("work", said, "refuses", reason)
+        summary = "; ".join(differing)
+        reason = f"not the same work: {summary} in the cell it is compared with; measure both with one workload"
+        return Evidence("work", summary, "refuses", reason)
     if not _known_on_both(sides, "output"):
         return Evidence("work", "not known", "refuses", UNKNOWN_WORK)
     if not _known_on_both(sides, "prompt"):
@@ -356,16 +360,16 @@ def _known_on_both(sides: Sides, name: str) -> bool:
 def _declared(sides: Sides) -> Iterator[str]:
     """Differences in the declared work of paired runs, where both record it."""
     for theirs, ours in zip(sides.reference, sides.arm, strict=True):
-        wanted, given = _workload(theirs), _workload(ours)
+        reference_work, own_work = _workload(theirs), _workload(ours)
         at_one_level = theirs.get("level") == ours.get("level")
         for name, words in _WORDS.items():
-            one, other = given.get(name), wanted.get(name)
+            own, reference = own_work.get(name), reference_work.get(name)
             if (
-                None not in (one, other)
-                and one != other
+                None not in (own, reference)
+                and own != reference
                 and (at_one_level or name not in _OF_LEVEL)
             ):
-                yield f"{words} {one} against {other}"
+                yield f"{words} {own} against {reference}"
         loads = [str(row.get("strategy") or "") for row in (ours, theirs)]
         if all(loads) and loads[0] != loads[1]:
             yield f"load {loads[0]} against {loads[1]}"
@@ -503,7 +507,7 @@ def _repeated(rows: Rows) -> float:
     return float(tokens.sum() / (numbers(rows, "requests_completed") * prompt).sum())
 
 
-def load(sides: Sides) -> Evidence | None:
+def same_rates(sides: Sides) -> Evidence | None:
     """Return whether open loops had the same rates of requests, on which latencies depend; None for other loads."""
     both = sides.arm, sides.reference
     if (
@@ -514,13 +518,13 @@ def load(sides: Sides) -> Evidence | None:
     for column, words in (("rate_req_s", "sent"), ("throughput_req_s", "answered")):
         ours, theirs = (float(numbers(rows, column).mean()) for rows in both)
         if ours > 0 and theirs > 0 and abs(ours / theirs - 1) > _SAME_LOAD:
-            said = f"requests/s {words} {ours:.3g} against {theirs:.3g}"
-            reason = f"{said} in the cell it is compared with: the latencies are those of different loads"
-            return Evidence("load", said, "qualifies", reason)
+            summary = f"requests/s {words} {ours:.3g} against {theirs:.3g}"
+            reason = f"{summary} in the cell it is compared with: the latencies are those of different loads"
+            return Evidence("load", summary, "qualifies", reason)
     return Evidence("load", "one rate")
 
 
-def first_visits(sides: Sides) -> Evidence | None:
+def same_first_visits(sides: Sides) -> Evidence | None:
     """Return whether as large a part of the prompts was visited for the first time; None where it is not known."""
     ours, theirs = (
         float(np.mean(numbers(rows, "first_visit_share")))
@@ -530,12 +534,12 @@ def first_visits(sides: Sides) -> Evidence | None:
         return None
     if abs(ours - theirs) <= _SAME_VISITS:
         return Evidence("visits", "first visits alike")
-    said = f"first visits {100 * ours:.0f} against {100 * theirs:.0f} % of the prompt tokens"
+    summary = f"first visits {100 * ours:.0f} against {100 * theirs:.0f} % of the prompt tokens"
     reason = (
-        f"{said} in the cell it is compared with, which no cache can hold: the effect is in part that of cold caches;"
+        f"{summary} in the cell it is compared with, which no cache can hold: the effect is in part that of cold caches;"
         " prime the prefixes, or use a longer warm-up"
     )
-    return Evidence("visits", said, "qualifies", reason)
+    return Evidence("visits", summary, "qualifies", reason)
 
 
 def unknown_latency(row: Mapping[str, Any], metric: str) -> str:
@@ -543,7 +547,7 @@ def unknown_latency(row: Mapping[str, Any], metric: str) -> str:
     name, _, _ = metric.partition("_ms_")
     if name not in TITLES or number(row, metric) > 0 or not number(row, THROUGHPUT) > 0:
         return ""
-    if why := reasons_in(row.get("latencies_unknown")).get(name):
+    if why := parse_reasons(row.get("latencies_unknown")).get(name):
         return f"{TITLES[name]} is unknown: {why}"
     if metric in str(row.get("not_reached") or "").split(";"):
         return f"{TITLES[name]} is longer than anything observed: too many requests were cut off"
@@ -562,19 +566,19 @@ def failed_requests(sides: Sides) -> Evidence:
         f"{100 * part:.2g} %" if part else "none"
         for part in (failed / total, failed_there / total_there)
     )
-    said = f"{here} of requests failed against {there}"
+    summary = f"{here} of requests failed against {there}"
     # Imported here because it is slow, and requests rarely fail.
     from scipy.stats import fisher_exact  # noqa: PLC0415
 
     table = [[failed, total - failed], [failed_there, total_there - failed_there]]
     unlike = float(fisher_exact(table).pvalue) < _ALPHA
     if not unlike and max(failed / total, failed_there / total_there) < _WORTH_SAYING:
-        return Evidence("errors", said)
+        return Evidence("errors", summary)
     reason = (
         f"errors: {failed} of {total:,} requests failed, {failed_there} of {total_there:,} in the cell it is compared"
         " with: see the servers' logs"
     )
-    return Evidence("errors", said, "qualifies", reason, bars_parity=unlike)
+    return Evidence("errors", summary, "qualifies", reason, bars_parity=unlike)
 
 
 def failed_requests_bounds(sides: Sides) -> tuple[float, float]:
@@ -603,7 +607,7 @@ def _rise_if_failed(rows: Rows, metric: str, share: float) -> float:
     """The rise of ln of a quantile if a further `share` of requests were beyond it; the mean over runs."""
     name, label = metric.split("_ms_")
     at = QUANTILES[label]
-    found = []
+    rises = []
     for row in rows:
         known = [
             (where, math.log(value))
@@ -615,8 +619,8 @@ def _rise_if_failed(rows: Rows, metric: str, share: float) -> float:
         segment = above[:2] if len(above) > 1 else known[-2:]
         if len(segment) == 2:
             (low, first), (high, second) = segment
-            found.append((second - first) / (high - low) * (at / (1 - share) - at))
-    return float(np.mean(found)) if found else 0.0
+            rises.append((second - first) / (high - low) * (at / (1 - share) - at))
+    return float(np.mean(rises)) if rises else 0.0
 
 
 def _counts(rows: Rows) -> tuple[int, int]:
@@ -627,7 +631,15 @@ def _counts(rows: Rows) -> tuple[int, int]:
 
 Input = Callable[[Sides], Evidence | None]
 INPUTS: tuple[Input, ...] = (
-    *(same_work, definitions, activity, build, clocks, tier, undeclared_tier),
-    *(failed_requests, load, first_visits),
+    *(
+        same_work,
+        same_definitions,
+        activity_known,
+        same_build,
+        same_clocks,
+        tier_size,
+        undeclared_tier,
+    ),
+    *(failed_requests, same_rates, same_first_visits),
 )
 """The functions that give the inputs of every comparison from its levels."""

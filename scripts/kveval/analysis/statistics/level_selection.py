@@ -15,7 +15,7 @@ import pandas as pd
 
 from kveval.analysis.estimators.intervals import t_quantile
 from kveval.analysis.estimators.spreads import residuals
-from kveval.analysis.levels.checks import STARVED
+from kveval.analysis.levels.checks_level import STARVED
 from kveval.load.sample_sizes import MIN_RUNS, MOST_FAILED
 
 
@@ -50,7 +50,7 @@ def log_table(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     )
 
 
-def highest(logs: pd.DataFrame) -> int:
+def highest_level(logs: pd.DataFrame) -> int:
     """Return the level with the largest mean over runs."""
     return int(logs.columns[int(np.argmax(logs.mean().to_numpy()))])
 
@@ -62,7 +62,7 @@ def plateau(logs: pd.DataFrame, alpha: float = 0.05) -> list[int]:
     """
     runs, count = logs.shape
     means = logs.mean()
-    best = highest(logs)
+    best = highest_level(logs)
     if runs < 2 or count < 2:
         return [best]
     freedom = (runs - 1) * (count - 1)
@@ -85,7 +85,8 @@ def cross_fit(logs: pd.DataFrame) -> float:
         return np.nan
     halves = logs.iloc[0::2], logs.iloc[1::2]
     estimates = [
-        float(half[highest(other)].mean()) for half, other in (halves, halves[::-1])
+        float(half[highest_level(other_half)].mean())
+        for half, other_half in (halves, halves[::-1])
     ]
     return float(np.exp(np.mean(estimates)))
 
@@ -99,16 +100,16 @@ def own_peak(rows: pd.DataFrame, metric: str) -> OwnPeak:
     runs = sorted(map(int, rows["run"].unique()))
     if logs.empty:
         return OwnPeak(None, dict.fromkeys(runs, int(rows["level"].max())))
-    best = highest(logs)
+    best = highest_level(logs)
     by_run = dict.fromkeys(runs, best)
     if len(logs) > 1:
         halves = logs.index[0::2], logs.index[1::2]
         for ours, others in (halves, halves[::-1]):
-            by_run |= dict.fromkeys(map(int, ours), highest(logs.loc[others]))
+            by_run |= dict.fromkeys(map(int, ours), highest_level(logs.loc[others]))
     return OwnPeak(best, by_run)
 
 
-def common_level(
+def comparison_level(
     baseline: pd.DataFrame, others: Iterable[pd.DataFrame], metric: str
 ) -> int | None:
     """Return the level at which cells are compared with a baseline: its peak.
@@ -121,10 +122,10 @@ def common_level(
     if logs.empty:
         return None
     means = logs.mean()[_sound(baseline, plateau(logs))]
-    for other in others:
-        found = log_table(other, metric)
-        if set(means.index) <= set(found.columns):
-            means = means + found.mean()[means.index]
+    for table in others:
+        logs_there = log_table(table, metric)
+        if set(means.index) <= set(logs_there.columns):
+            means = means + logs_there.mean()[means.index]
     return int(means.index[int(np.argmax(means.to_numpy()))])
 
 

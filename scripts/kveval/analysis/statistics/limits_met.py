@@ -23,7 +23,7 @@ NONE_IN_EITHER = "nothing met the limits in either: use looser limits or a lower
 UNKNOWN = "goodput is unknown for one of the two: it was not measured, or its report kept no requests"
 
 
-def comparable(levels: pd.DataFrame) -> pd.DataFrame:
+def replace_zero_goodput(levels: pd.DataFrame) -> pd.DataFrame:
     """Return a table of levels in which a goodput of 0 is replaced by half a request per window."""
     if GOODPUT not in levels:
         return levels
@@ -38,12 +38,12 @@ def comparable(levels: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def require_comparable(entry: ComparedCell) -> None:
+def add_goodput_obstacles(entry: ComparedCell) -> None:
     """Set the obstacles to a verdict that only goodput has.
 
     A side in which nothing met the limits has no spread over runs, so it does not share a spread with other cells.
     """
-    if one_side_only(entry):
+    if is_none_met_on_one_side(entry):
         entry.group = (*entry.group, entry.arm)
     rows = [*entry.sides.arm, *entry.sides.reference]
     if not rows and not any(run.failed for run in entry.runs_left_out.values()):
@@ -52,25 +52,25 @@ def require_comparable(entry: ComparedCell) -> None:
         entry.obstacle = NONE_IN_EITHER
 
 
-def none_met(entry: ComparedCell) -> str:
+def none_met_text(entry: ComparedCell) -> str:
     """Return in how many of the compared runs nothing met the limits, by side; "" if there is no such run."""
     sides = {
         "the arm": entry.sides.arm,
         "the cell it is compared with": entry.sides.reference,
     }
-    said = [
+    parts = [
         f"{who} in {_without(rows)} of {len(rows)} runs"
         for who, rows in sides.items()
         if _without(rows)
     ]
     return (
-        f"nothing met the limits in {' and in '.join(said)}, which counts as half a request"
-        if said
+        f"nothing met the limits in {' and in '.join(parts)}, which counts as half a request"
+        if parts
         else ""
     )
 
 
-def one_side_only(entry: ComparedCell) -> bool:
+def is_none_met_on_one_side(entry: ComparedCell) -> bool:
     """Whether nothing met the limits in any run of one side: the difference is then at least as large as estimated."""
     return any(
         rows and _without(rows) == len(rows)

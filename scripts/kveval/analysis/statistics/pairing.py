@@ -26,26 +26,26 @@ _ENOUGH = 3
 class Pairing:
     """Pairs of runs (arm's, reference's). `kind`: blocks - by number; bridge - with the reference's runs nearest in
     time to the arm's; repeated - by number, one of them repeated late in one cell; other time - by number, but measured
-    at different times, so not as blocks. `apart`: pairs by number that were not measured together and are left out.
+    at different times, so not as blocks. `separate_pairs`: by number that were not measured together and are left out.
     """
 
     pairs: Pairs
     kind: Kind
-    apart: Pairs = ()
+    separate_pairs: Pairs = ()
 
 
 def run_spans(rows: Iterable[Mapping[str, Any]]) -> dict[int, Span]:
     """Return when each run of a cell was measured, from run_started and run_finished; NaN where that is not known."""
     return {
         int(row["run"]): (
-            seconds(row.get("run_started")),
-            seconds(row.get("run_finished")),
+            epoch_seconds(row.get("run_started")),
+            epoch_seconds(row.get("run_finished")),
         )
         for row in rows
     }
 
 
-def seconds(text: object) -> float:
+def epoch_seconds(text: object) -> float:
     """Return a time in ISO 8601 as seconds since 1970; NaN for any other text."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
@@ -82,35 +82,39 @@ def absent_runs(
     pairing: Pairing,
     arm: Spans,
     reference: Spans,
-    planned: tuple[int, int] | None,
-    parted: Sequence[float],
+    requested_runs: tuple[int, int] | None,
+    pauses: Sequence[float],
 ) -> tuple[set[int], set[int]]:
     """Return the runs that the arm and the reference lack, each: asked for, or measured of the other cell alone.
 
-    `planned`: the numbers of runs that the campaign asks for, of arm and reference. A run that both cells lack is not
-    among them, nor is one that only one of them is asked for, as in a bridge. Where `planned` is not known, a run is
-    only missing if the cell has others of that session; `parted`: when the campaign paused, s since 1970.
+    `requested_runs`: the numbers of runs that the campaign asks for, of arm and reference. A run that both cells lack is not
+    among them, nor is one that only one of them is asked for, as in a bridge. Where they are not known, a run is
+    only missing if the cell has others of that session; `pauses`: when the campaign paused, s since 1970.
     """
     if pairing.kind == "bridge":
         # The reference's runs have other numbers, and those of other times are not asked for.
-        return (set(range(1, planned[0] + 1)) - arm.keys() if planned else set()), set()
+        return (
+            set(range(1, requested_runs[0] + 1)) - arm.keys()
+            if requested_runs
+            else set()
+        ), set()
     of_arm, of_reference = reference.keys() - arm.keys(), arm.keys() - reference.keys()
-    if planned is not None:
-        asked = set(range(1, min(planned) + 1))
-        return of_arm & asked, of_reference & asked
+    if requested_runs is not None:
+        requested = set(range(1, min(requested_runs) + 1))
+        return of_arm & requested, of_reference & requested
     return (
-        {run for run in of_arm if _in_session_of(arm, reference[run], parted)},
-        {run for run in of_reference if _in_session_of(reference, arm[run], parted)},
+        {run for run in of_arm if _in_session_of(arm, reference[run], pauses)},
+        {run for run in of_reference if _in_session_of(reference, arm[run], pauses)},
     )
 
 
-def _in_session_of(runs: Spans, span: Span, parted: Sequence[float]) -> bool:
+def _in_session_of(runs: Spans, span: Span, pauses: Sequence[float]) -> bool:
     """Whether any of a cell's runs was measured between the same two pauses as `span`; unknown times may have been."""
     starts = np.array([begin for begin, _ in runs.values()])
     if not np.isfinite([*starts, span[0]]).all():
         return True
     return bool(
-        (np.searchsorted(parted, starts) == np.searchsorted(parted, span[0])).any()
+        (np.searchsorted(pauses, starts) == np.searchsorted(pauses, span[0])).any()
     )
 
 
@@ -143,8 +147,8 @@ def _nearest(arm: Spans, reference: Spans) -> Pairs:
 
     def distance(window: tuple[list[int], list[int]]) -> float:
         return sum(
-            abs(arm[one][0] - reference[other][0])
-            for one, other in zip(*window, strict=True)
+            abs(arm[arm_run][0] - reference[reference_run][0])
+            for arm_run, reference_run in zip(*window, strict=True)
         )
 
     best = min(windows, key=distance)

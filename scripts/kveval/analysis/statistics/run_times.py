@@ -24,7 +24,7 @@ _ALIKE = 0.1
 _TELLING = 4
 
 
-def drift(logs: Array, starts: Array) -> float | None:
+def trend_error(logs: Array, starts: Array) -> float | None:
     """Return the standard error per second between two cells that a trend of the machine may cause; None if not known.
 
     The whole trend of blocks over time, since the machine may have caused it, by least squares on the blocks' means,
@@ -55,7 +55,7 @@ def constant_offset(starts: Array, arm: int, reference: int) -> float | None:
     return float(offsets.mean()) if fixed else 0.0
 
 
-def pauses(spans: Iterable[Span]) -> list[float]:
+def find_pauses(spans: Iterable[Span]) -> list[float]:
     """Return when a campaign paused: the middle of each gap without a run that is longer than three runs take."""
     known = sorted(span for span in spans if np.isfinite(span).all())
     longest = (
@@ -63,29 +63,29 @@ def pauses(spans: Iterable[Span]) -> list[float]:
         if known
         else 0.0
     )
-    found, busy = [], known[0][1] if known else 0.0
+    pauses, busy = [], known[0][1] if known else 0.0
     for begin, end in known:
         if begin - busy > longest:
-            found.append((begin + busy) / 2)
+            pauses.append((begin + busy) / 2)
         busy = max(busy, end)
-    return found
+    return pauses
 
 
-def sessions(starts: Array, parted: Sequence[float]) -> list[list[int]]:
+def group_by_session(starts: Array, pauses: Sequence[float]) -> list[list[int]]:
     """Return the runs of each session: the blocks between two pauses."""
     times = starts.mean(axis=1)
     if not np.isfinite(times).all():
         return [[run] for run in range(len(times))]
-    session = np.searchsorted(np.asarray(parted, dtype=np.float64), times)
+    session = np.searchsorted(np.asarray(pauses, dtype=np.float64), times)
     return [np.flatnonzero(session == number).tolist() for number in np.unique(session)]
 
 
 class SessionEffect(NamedTuple):
-    """`variance`: factor on the variance of a mean because runs of a session are alike; `clear`: if significant."""
+    """`variance_factor`: factor on the variance of a mean because runs of a session are alike; `significant`: if it is."""
 
-    variance: float
+    variance_factor: float
     df: float
-    clear: bool
+    significant: bool
 
 
 def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None:
@@ -116,7 +116,7 @@ def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None
     # If sessions are unequal, the larger ones weigh more in the mean than in the mean square.
     unequal = float((sizes**2).sum()) / runs
     unequal *= (len(groups) - 1) / (runs - unequal)
-    found = unequal * (among / between) / (whole / (between + within))
+    factor = unequal * (among / between) / (whole / (between + within))
     inside = whole - among
     chance = (
         float(special.fdtrc(between, within, (among / between) / (inside / within)))
@@ -125,7 +125,7 @@ def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None
     )
     clear = chance < _ALIKE
     return (
-        SessionEffect(found, between, clear)
-        if found > 1 and (clear or between >= _TELLING)
+        SessionEffect(factor, between, clear)
+        if factor > 1 and (clear or between >= _TELLING)
         else None
     )

@@ -14,9 +14,9 @@ import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import Contrast
-from kveval.analysis.levels.checks import STARVED
+from kveval.analysis.levels.checks_level import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.noise import uneven
+from kveval.analysis.levels.noise import is_unsteady
 from kveval.analysis.statistics.evidence import Rows, number, numbers
 
 COLUMNS = (
@@ -64,12 +64,12 @@ class Starvation:
     def text(self) -> str:
         """Return by how much which side fell short, as a reason for a table; "" if none did."""
         held = {"the arm": self.arm, "the cell it is compared with": self.reference}
-        said = [
+        parts = [
             f"{100 * share:.0f} % in {who}"
             for who, share in held.items()
             if share > STARVED
         ]
-        return f"fewer requests {IN_FLIGHT}, by {' and '.join(said)}" if said else ""
+        return f"fewer requests {IN_FLIGHT}, by {' and '.join(parts)}" if parts else ""
 
 
 def starvation(reference: Rows, arm: Rows) -> Starvation:
@@ -79,7 +79,7 @@ def starvation(reference: Rows, arm: Rows) -> Starvation:
     )
 
 
-def allowing_for(
+def widen_by_noise(
     contrast: Contrast, reference: Rows, arm: Rows, metric: str
 ) -> Contrast:
     """Return a contrast widened by the noise and biases within its levels; `reference` and `arm`: one row per run."""
@@ -116,7 +116,7 @@ def _drift(reference: Rows, arm: Rows) -> float:
     error = math.hypot(
         *(_error_of_mean(rows, "throughput_drift_se") for rows in (reference, arm))
     )
-    return float(_EVENLY * abs(change)) if uneven(change, error) else 0.0
+    return float(_EVENLY * abs(change)) if is_unsteady(change, error) else 0.0
 
 
 def _bias(rows: Rows, metric: str) -> float:

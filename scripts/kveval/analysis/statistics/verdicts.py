@@ -10,10 +10,9 @@ import numpy as np
 from kveval.analysis.estimators.intervals import holm, percent
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import limits_met
-from kveval.analysis.statistics.comparison import SINGLE, ComparedCell, next_to_nothing
-from kveval.analysis.statistics.estimates import plan_runs, show_interval
-from kveval.analysis.statistics.evidence import Evidence
-from kveval.analysis.statistics.evidence import columns as evidence_columns
+from kveval.analysis.statistics.comparison import SINGLE, ComparedCell, idle_reason
+from kveval.analysis.statistics.estimates import add_runs_needed, show_interval
+from kveval.analysis.statistics.evidence import Evidence, evidence_columns
 from kveval.analysis.statistics.inputs import tier_gain
 from kveval.load.sample_sizes import MOST_FAILED
 
@@ -44,7 +43,7 @@ WITHOUT_VERDICT = (
 )
 
 
-def of_idle_arm(row: Mapping[Any, Any]) -> bool:
+def is_of_idle_arm(row: Mapping[Any, Any]) -> bool:
     """Return whether a row of comparison.csv is about what an idle arm costs."""
     return str(row.get("family")).endswith(IDLE_FAMILY)
 
@@ -68,16 +67,15 @@ def verdict(
         side = entry.starvation.bound * (1 if entry.row["effect_percent"] > 0 else -1)
         entry.row["bound"] = {1: "at least", -1: "at most"}.get(side, "")
     weighty = [
-        found
-        for found in entry.evidence.values()
-        if found.severity in ("qualifies", "indicates")
+        evidence
+        for evidence in entry.evidence.values()
+        if evidence.severity in ("qualifies", "indicates")
     ]
-    why = "; ".join(
-        part
-        for part in (entry.indicative, *(found.reason for found in weighty), reason)
-        if part
+    reasons = [entry.indicative, *(evidence.reason for evidence in weighty), reason]
+    why = "; ".join(filter(None, reasons))
+    only = ", ".join(
+        evidence.summary for evidence in weighty if evidence.severity == "indicates"
     )
-    only = ", ".join(found.says for found in weighty if found.severity == "indicates")
     if not (entry.indicative or only):
         return word, why
     entry.row["indication"] = word
@@ -90,7 +88,7 @@ def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
     if entry.replicate:
         return NOT_ASSESSED, REPLICATE
     if entry.idle and entry.obstacle:
-        return NOT_EXERCISED, f"{next_to_nothing()}; {NO_COST}: {entry.obstacle}"
+        return NOT_EXERCISED, f"{idle_reason()}; {NO_COST}: {entry.obstacle}"
     if entry.obstacle == SINGLE:
         return SINGLE_RUN, "the spread between runs is unknown"
     return (NOT_ASSESSED, entry.obstacle) if entry.obstacle else None
@@ -101,7 +99,9 @@ def _word(
 ) -> tuple[str, str]:
     """Test equivalence first, then difference; else inconclusive, with the runs that a verdict would take."""
     row = entry.row
-    barred = [found.name for found in entry.evidence.values() if found.bars_parity]
+    barred = [
+        evidence.name for evidence in entry.evidence.values() if evidence.bars_parity
+    ]
     against = _too_many_failed(entry)
     if row["p_parity_holm"] < alpha and against:
         return INCONCLUSIVE, f"equality is not shown: {MANY_FAILED}"
@@ -144,7 +144,7 @@ def _idle_word(
     entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
 ) -> tuple[str, str]:
     """Say what an idle arm costs: less than the margin, more than nothing, or undecided; better is no verdict."""
-    row, idle = entry.row, next_to_nothing()
+    row, idle = entry.row, idle_reason()
     better = (row["effect_percent"] > 0) == more_is_better
     differs = row["p_holm"] < alpha
     within = entry.contrast is not None and entry.contrast.p_equivalence(margin) < alpha
@@ -185,7 +185,7 @@ def _beyond_the_tier(
     entry: ComparedCell, alpha: float, margin: float
 ) -> Iterator[Evidence]:
     """Yield a qualifier if the arm is ahead by clearly more than the prompt tokens that its tier served can save."""
-    if entry.idle or not entry.judged or not entry.row["p_holm"] < alpha:
+    if entry.idle or not entry.can_have_verdict or not entry.row["p_holm"] < alpha:
         return
     gain = tier_gain(entry.sides)
     if gain is None or entry.contrast is None:
@@ -203,7 +203,7 @@ def _beyond_the_tier(
         )
 
 
-def judge(
+def give_verdicts(
     entries: Sequence[ComparedCell],
     metrics: Mapping[str, bool],
     family: str,
@@ -214,7 +214,7 @@ def judge(
 
     `metrics`: metric -> True if more is better; `alpha`: the error rate of the family.
     """
-    judged = [entry for entry in entries if entry.judged]
+    judged = [entry for entry in entries if entry.can_have_verdict]
     for entry in judged:
         if entry.idle:
             _ask_for_the_cost(entry, metrics[entry.row["metric"]], alpha, margin)
@@ -224,9 +224,9 @@ def judge(
         ):
             entry.row[target] = adjusted
     for entry in entries:
-        entry.rest_on(*_beyond_the_tier(entry, alpha, margin))
+        entry.add_evidence(*_beyond_the_tier(entry, alpha, margin))
         entry.row |= {"family": family, **evidence_columns(entry.evidence.values())}
-        plan_runs(entry, margin, alpha, len(judged))
+        add_runs_needed(entry, margin, alpha, len(judged))
         if entry.idle:
             entry.row["parity_power_percent"] = np.nan
         more_is_better = metrics[entry.row["metric"]]
@@ -239,20 +239,20 @@ def judge(
         if PARITY in stated or IDLE in stated:
             # The interval that corresponds to one-sided tests at alpha has confidence 1 - 2 alpha.
             show_interval(entry, 1 - 2 * alpha)
-        remarks = [entry.starvation.text() if entry.judged else ""]
-        if entry.row["metric"] == GOODPUT and entry.judged:
-            remarks.append(limits_met.none_met(entry))
-            if limits_met.one_side_only(entry) and entry.row["verdict"] in (
-                BETTER,
-                WORSE,
-                WORSE_IDLE,
-            ):
-                entry.row["bound"] = "at least"
-        remarks.append(f"without {entry.left_out}" if entry.left_out else "")
-        entry.row["reason"] = "; ".join(part for part in (reason, *remarks) if part)
+        of_goodput = entry.row["metric"] == GOODPUT and entry.can_have_verdict
+        differs = entry.row["verdict"] in (BETTER, WORSE, WORSE_IDLE)
+        if of_goodput and differs and limits_met.is_none_met_on_one_side(entry):
+            entry.row["bound"] = "at least"
+        reasons = [
+            reason,
+            entry.starvation.text() if entry.can_have_verdict else "",
+            limits_met.none_met_text(entry) if of_goodput else "",
+            f"without {entry.left_out}" if entry.left_out else "",
+        ]
+        entry.row["reason"] = "; ".join(filter(None, reasons))
 
 
-def overview(entries: Sequence[ComparedCell], q: float) -> None:
+def add_q_values(entries: Sequence[ComparedCell], q: float) -> None:
     """Add the q values over all models of each metric, idle arms apart, and whether each is a discovery at the false
     rate `q`.
     """
@@ -264,7 +264,7 @@ def overview(entries: Sequence[ComparedCell], q: float) -> None:
         judged = [
             entry
             for entry in entries
-            if (entry.row["metric"], entry.idle) == family and entry.judged
+            if (entry.row["metric"], entry.idle) == family and entry.can_have_verdict
         ]
         adjusted = (
             false_discovery_control([entry.row["p_value"] for entry in judged])

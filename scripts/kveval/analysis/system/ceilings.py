@@ -23,7 +23,7 @@ _COUNTERS = (
 
 
 @dataclass(frozen=True)
-class Served:
+class RequestMeans:
     """Means over a cell's requests at a level, over its runs; NaN for what is not known."""
 
     ttft_s: float
@@ -43,7 +43,7 @@ class Served:
         return _ratio(self.computed_tokens, self.ttft_s)
 
 
-def served(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> Served:
+def request_means(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> RequestMeans:
     """Return the means over these runs of one cell at a level; `rows`: the level's rows of complete_metrics.csv.
 
     The counters are divided among requests by their prompts' share of the tokens looked up in the device's cache.
@@ -51,21 +51,23 @@ def served(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> Served:
     counted = [
         entry.counters for run in runs for entry in run.levels if entry.level == level
     ]
-    sums = {
-        name: sum(server_delta(counters, name) for counters in counted)
-        for name in _COUNTERS
-    }
-    asked, external = sums["prefix_cache_queries"], sums["external_prefix_cache_hits"]
-    found = sums["prefix_cache_hits"] + (0.0 if math.isnan(external) else external)
+    sums = {}
+    for name in _COUNTERS:
+        sums[name] = sum(server_delta(counters, name) for counters in counted)
+    looked_up, external = (
+        sums["prefix_cache_queries"],
+        sums["external_prefix_cache_hits"],
+    )
+    hits = sums["prefix_cache_hits"] + (0.0 if math.isnan(external) else external)
     per_token = float(runs[0].kv_bytes_per_token or math.nan) if runs else math.nan
     prompt_tokens, ttft_ms = (
         _mean(rows, name) for name in ("request_prompt_tokens", "ttft_ms_mean")
     )
-    return Served(
+    return RequestMeans(
         ttft_s=ttft_ms / 1000,
-        computed_tokens=prompt_tokens * _ratio(asked - found, asked),
+        computed_tokens=prompt_tokens * _ratio(looked_up - hits, looked_up),
         loaded_tokens=prompt_tokens
-        * _ratio(sums["offload_load_bytes"] / per_token, asked),
+        * _ratio(sums["offload_load_bytes"] / per_token, looked_up),
         load_gb_s=_ratio(
             sums["offload_load_bytes"] / 1e9, sums["offload_load_seconds"]
         ),
@@ -82,18 +84,18 @@ def copy_gb_s(runs: Sequence[Run]) -> float:
 
     From pinned host memory to the GPU, or within host memory where the CPU is the device.
     """
-    found = (
+    measured = (
         probed.host_gb_s
         if on_cpu(str(run.specification.get("build", "")))
         else probed.host_to_device_gb_s
         for run in runs
         if (probed := run.copy_bandwidth) is not None
     )
-    rates = [rate for rate in found if rate is not None]
+    rates = [rate for rate in measured if rate is not None]
     return sum(rates) / len(rates) if rates else math.nan
 
 
-def overhead_s(arm: Served, baseline: Served) -> float:
+def overhead_s(arm: RequestMeans, baseline: RequestMeans) -> float:
     """Return the part of an arm's TTFT that is neither computing nor copying, seconds, at least 0.
 
     Computing is assumed to be as fast as in the baseline. Both sides must be levels with one request at a time.

@@ -16,16 +16,16 @@ import pandas as pd
 from pydantic import ValidationError
 
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, judge
-from kveval.analysis.system import checks
-from kveval.analysis.system.checks import Reduced
-from kveval.analysis.system.windows import CounterSeries, Gauge, Window, selected
+from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, run_checks
+from kveval.analysis.system import checks_system
+from kveval.analysis.system.checks_system import WindowMetrics
+from kveval.analysis.system.windows import CounterSeries, Gauge, Window, select_series
 from kveval.campaign.catalogue import Metric, MetricSource, name_for
 from kveval.campaign.servers.registry import recorded_as
 from kveval.host.errors import Failure
 from kveval.pcp.parquet.reading import samples_of
 
-SYSTEM_CHECKS = checks_in(checks)
+SYSTEM_CHECKS = checks_in(checks_system)
 # The fewest samples that describe a window.
 MIN_SAMPLES = 30
 _FEWEST_SAMPLES = 2
@@ -101,16 +101,16 @@ class SystemRecording:
         self._sources = {
             key: _sources(metric, version) for key, metric in metrics.items()
         }
-        wanted = {
+        names = {
             name
-            for found in self._sources.values()
-            for source in found
+            for sources in self._sources.values()
+            for source in sources
             for name in source.all_names
         }
-        self.samples, self._archive = samples_of(parquet, wanted)
+        self.samples, self._archive = samples_of(parquet, names)
         self._counters: dict[tuple[str, str | None, str | None], CounterSeries] = {}
 
-    def reduce(self, window: Window, least: int = MIN_SAMPLES) -> Reduced:
+    def reduce(self, window: Window, least: int = MIN_SAMPLES) -> WindowMetrics:
         """Reduce every metric over a closed window (ns since 1970, UTC); NaN with fewer than `least` samples of it."""
         values: dict[str, float] = dict.fromkeys(self._metrics, np.nan)
         breakdown = {
@@ -118,15 +118,15 @@ class SystemRecording:
             for key, metric in self._metrics.items()
             if metric.breakdown
         }
-        found: dict[str, list[str]] = {"absent": [], "refused": [], "unscaled": []}
+        problems: dict[str, list[str]] = {"absent": [], "refused": [], "unscaled": []}
         counts, notes, short = [0], [], []
         for key, metric in self._metrics.items():
             reader = self._reader(key, window, least)
             if reader is None:
-                found["absent"] += [] if metric.optional else [key]
+                problems["absent"] += [] if metric.optional else [key]
                 continue
             if reader.unscaled():
-                found["unscaled"].append(key)
+                problems["unscaled"].append(key)
                 notes.append(f"{key}: a fraction that is not scaled by 100")
                 continue
             try:
@@ -139,32 +139,27 @@ class SystemRecording:
                 notes.append(f"{key}: {reason}")
                 continue
             counts.append(samples)
-            bounds = zip(
-                metric.plausible or (None, None), (-np.inf, np.inf), strict=True
-            )
-            low, high = (
-                default if bound is None else bound for bound, default in bounds
-            )
+            low, high = _plausible_range(metric)
             if not low - _ROUNDING * abs(low) <= value <= high + _ROUNDING * abs(high):
-                found["refused"].append(key)
+                problems["refused"].append(key)
                 notes.append(
                     f"{key}: {value:g} {metric.unit} refused, outside the plausible {low:g}..{high:g}"
                 )
                 continue
             values[key] = value
             if metric.breakdown:
-                each = reader.per_instance()
+                by_instance = reader.per_instance()
                 breakdown[f"{key}{BY_INSTANCE}"] = ";".join(
-                    f"{name}={number:.4g}" for name, number in each.items()
+                    f"{name}={number:.4g}" for name, number in by_instance.items()
                 )
         if short:
             notes.insert(
                 0, f"fewer than {least} samples in the window: {', '.join(short)}"
             )
-        if found["absent"]:
-            notes.insert(0, f"not recorded: {', '.join(found['absent'])}")
-        lists = {name: tuple(keys) for name, keys in found.items()}
-        return Reduced(values, max(counts), notes, breakdown, **lists)
+        if problems["absent"]:
+            notes.insert(0, f"not recorded: {', '.join(problems['absent'])}")
+        lists = {name: tuple(keys) for name, keys in problems.items()}
+        return WindowMetrics(values, max(counts), notes, breakdown, **lists)
 
     def value(self, key: str, window: Window) -> float:
         """Return a metric over a part of a window, from at least two samples; NaN where it has no value."""
@@ -181,22 +176,17 @@ class SystemRecording:
 
         Sources with values are preferred: an agent without its library records a metric but never a value.
         """
-        recorded = [
-            one
-            for one in self._sources[key]
-            if all(name in self.samples for name in one.all_names)
-        ]
-        told = (
-            one
-            for one in recorded
-            if all(len(self.samples[name].times) for name in one.all_names)
-        )
-        source = next(told, recorded[0] if recorded else None)
-        return (
-            None
-            if source is None
-            else _Reader(self, self._metrics[key], source, window, least)
-        )
+        recorded = list(filter(self._is_recorded, self._sources[key]))
+        if not recorded:
+            return None
+        source = next(filter(self._has_values, recorded), recorded[0])
+        return _Reader(self, self._metrics[key], source, window, least)
+
+    def _is_recorded(self, source: _Source) -> bool:
+        return all(name in self.samples for name in source.all_names)
+
+    def _has_values(self, source: _Source) -> bool:
+        return all(len(self.samples[name].times) for name in source.all_names)
 
     def counter(self, name: str, source: _Source) -> CounterSeries:
         """Return a metric as a counter, prepared once."""
@@ -207,11 +197,16 @@ class SystemRecording:
             )
         key = (name, source.entry.select, source.entry.omit)
         if key not in self._counters:
-            keep = selected(samples.names, source.entry.select, source.entry.omit)
+            keep = select_series(samples.names, source.entry.select, source.entry.omit)
             self._counters[key] = CounterSeries(
                 samples, keep, self._archive.start_ns or 0, self._archive.marks_ns
             )
         return self._counters[key]
+
+
+def _plausible_range(metric: Metric) -> tuple[float, float]:
+    low, high = metric.plausible or (None, None)
+    return -np.inf if low is None else low, np.inf if high is None else high
 
 
 @dataclass(frozen=True)
@@ -228,7 +223,7 @@ class _Source:
 
 
 def _sources(metric: Metric, version: str) -> list[_Source]:
-    found = []
+    sources = []
     for entry in (metric, *metric.alternatives):
         expressions = [
             name_for(names or {}, version)
@@ -241,12 +236,12 @@ def _sources(metric: Metric, version: str) -> list[_Source]:
         for written in recorded_as(
             [expression or "" for expression in expressions], version
         ):
-            found.append(
+            sources.append(
                 _Source(
                     entry, written[0], written[1] if metric.reduction == "ratio" else ()
                 )
             )
-    return found
+    return sources
 
 
 @dataclass(frozen=True)
@@ -291,9 +286,10 @@ class _Reader:
         if self.metric.reduction in ("rate", "increase"):
             return self._gained()[0]
         over_time = _OVER_TIME[self.metric.reduction]
-        each = self._as_gauge(name).per_instance(self.window)
+        values_by_instance = self._as_gauge(name).per_instance(self.window)
         return {
-            label: self._factor() * over_time(values) for label, values in each.items()
+            label: self._factor() * over_time(values)
+            for label, values in values_by_instance.items()
         }
 
     @property
@@ -312,7 +308,9 @@ class _Reader:
         samples = self.recording.samples[name]
         return Gauge(
             samples,
-            selected(samples.names, self.source.entry.select, self.source.entry.omit),
+            select_series(
+                samples.names, self.source.entry.select, self.source.entry.omit
+            ),
         )
 
     def _gauge(self) -> tuple[float, int]:
@@ -323,7 +321,9 @@ class _Reader:
         ]
         per_host: list[float] = []
         counts = [0]
-        for host in [host for host in parts[0] if all(host in part for part in parts)]:
+        for host in parts[0]:
+            if not all(host in part for part in parts):
+                continue
             # The sum at the moments at which all of them were sampled.
             values = (
                 pd.concat([part[host] for part in parts], axis=1)
@@ -365,17 +365,17 @@ class _Reader:
         total: dict[str, float] = {}
         counts = []
         for name in names:
-            found = self.recording.counter(name, self.source).increase(self.window)
-            self._require(found.samples)
-            if found.seconds < 0.5 * self._seconds:
+            increase = self.recording.counter(name, self.source).increase(self.window)
+            self._require(increase.samples)
+            if increase.seconds < 0.5 * self._seconds:
                 raise _Unavailable(
-                    f"its samples cover {found.seconds:.0f} s of the window's {self._seconds:.0f} s"
+                    f"its samples cover {increase.seconds:.0f} s of the window's {self._seconds:.0f} s"
                 )
-            for label, gained in found.gained.items():
+            for label, gained in increase.gained.items():
                 total[label] = (
-                    total.get(label, 0.0) + gained * self._seconds / found.seconds
+                    total.get(label, 0.0) + gained * self._seconds / increase.seconds
                 )
-            counts.append(found.samples)
+            counts.append(increase.samples)
         return total, min(counts)
 
     def _factor(self, names: Sequence[str] = (), over: Sequence[str] = ()) -> float:
@@ -424,37 +424,36 @@ def with_system_metrics(
     for record in levels.to_dict("records"):
         level = {str(name): value for name, value in record.items()}
         if pd.isna(level["window_start"]):
-            breakdown = {
-                f"{key}{BY_INSTANCE}": ""
-                for key, metric in metrics.items()
-                if metric.breakdown
-            }
-            reduced = Reduced(dict.fromkeys(metrics, np.nan), 0, [NO_WINDOW], breakdown)
-            drift = dict.fromkeys(checks.HIT_RATIO_DRIFT, np.nan)
+            reduced = _no_window(metrics)
+            drift = dict.fromkeys(checks_system.HIT_RATIO_DRIFT, np.nan)
             outcomes.append([])
         else:
-            offset = level.get("clock_offset_s", 0.0)
-            shift = 0 if pd.isna(offset) else round(1e9 * offset)
-            window = (
-                level["window_start"].value + shift,
-                level["window_end"].value + shift,
-            )
+            window = _window(level)
             reduced = opened.reduce(window, min_samples)
-            drift = checks.hit_ratio_drift(opened.value, window, level)
-            sampled = checks.Sampled(
+            drift = checks_system.hit_ratio_drift(opened.value, window, level)
+            sampled = checks_system.SampledLevel(
                 {**level, **reduced.values, **drift}, reduced, min_samples
             )
-            outcomes.append(judge(SYSTEM_CHECKS, sampled))
-            reduced.values.update(dict.fromkeys(sampled.impossible(), np.nan))
+            outcomes.append(run_checks(SYSTEM_CHECKS, sampled))
+            reduced.values.update(dict.fromkeys(sampled.impossible_columns(), np.nan))
         notes = " | ".join(reduced.notes)
-        rows.append(
-            {
-                **drift,
-                **reduced.values,
-                **reduced.breakdown,
-                SAMPLES: reduced.samples,
-                NOTES: notes,
-            }
-        )
+        row = {**drift, **reduced.values, **reduced.breakdown}
+        rows.append({**row, SAMPLES: reduced.samples, NOTES: notes})
     added = pd.DataFrame(rows, index=levels.index)
     return add_outcomes(pd.concat([levels, added], axis=1), outcomes)
+
+
+def _no_window(metrics: Mapping[str, Metric]) -> WindowMetrics:
+    """The metrics of a level that has no window."""
+    broken_down = [key for key, metric in metrics.items() if metric.breakdown]
+    breakdown = {f"{key}{BY_INSTANCE}": "" for key in broken_down}
+    values = dict.fromkeys(metrics, np.nan)
+    return WindowMetrics(values, 0, [NO_WINDOW], breakdown)
+
+
+def _window(level: Mapping[str, Any]) -> Window:
+    """The window of a level by the recording's clock."""
+    offset_s = level.get("clock_offset_s", 0.0)
+    shift_ns = 0 if pd.isna(offset_s) else round(1e9 * offset_s)
+    start, end = level["window_start"].value, level["window_end"].value
+    return start + shift_ns, end + shift_ns

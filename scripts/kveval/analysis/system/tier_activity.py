@@ -55,10 +55,13 @@ def tier_activity(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _row(level: LevelRun, run: Run) -> dict[str, float]:
-    change = {name: found.delta for name, found in level.counters.items()}
-    after = {name: found.after for name, found in level.counters.items()}
+    change = {name: counter.delta for name, counter in level.counters.items()}
+    after = {name: counter.after for name, counter in level.counters.items()}
     served = partial(server_delta, level.counters)
-    asked, per_token = served("prefix_cache_queries"), run.kv_bytes_per_token or np.nan
+    prompt_tokens, per_token = (
+        served("prefix_cache_queries"),
+        run.kv_bytes_per_token or np.nan,
+    )
     chunk_mb = LMCACHE_CHUNK_TOKENS * per_token / 1e6
     chunks_loaded, chunks_stored, store_hits = (
         change.get(f"lmcache_mp_{name}_total", np.nan)
@@ -70,10 +73,12 @@ def _row(level: LevelRun, run: Run) -> dict[str, float]:
         change.get(f"{name}_received_bytes_total", np.nan) for name in _STORES
     ]
     return {
-        "prompt_tokens": asked,
-        "device_hit_percent": _share(served("prefix_cache_hits"), asked),
-        "external_hit_percent": _share(served("external_prefix_cache_hits"), asked),
-        "store_hit_percent": _share(store_hits, asked),
+        "prompt_tokens": prompt_tokens,
+        "device_hit_percent": _share(served("prefix_cache_hits"), prompt_tokens),
+        "external_hit_percent": _share(
+            served("external_prefix_cache_hits"), prompt_tokens
+        ),
+        "store_hit_percent": _share(store_hits, prompt_tokens),
         "loaded_mb": _first(
             served("offload_load_bytes") / 1e6, chunks_loaded * chunk_mb
         ),

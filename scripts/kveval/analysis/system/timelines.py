@@ -94,11 +94,11 @@ def _read(
             return None
         read = _rates if known[name].semantics == "counter" else series
         table = read(parquet, name, start_ns=start_ns, finish_ns=end_ns)
-        for key, wanted in (("select", True), ("omit", False)):
+        for key, kept in (("select", True), ("omit", False)):
             if source.get(key):
                 table = table[
                     table["instance"].astype(str).str.contains(source[key], regex=True)
-                    == wanted
+                    == kept
                 ]
         values: pd.Series[float] = factor * _together(
             table, source.get("instances", "sum")

@@ -24,14 +24,17 @@ _BITS = {"32": 32, "U32": 32}
 _NS = 1e9
 
 
-def selected(
+def select_series(
     names: Sequence[tuple[str, str]], select: str | None, omit: str | None
 ) -> npt.NDArray[np.bool_]:
     """Return for each series whether its instance matches `select` (all if None) and does not match `omit`."""
     # The pattern (?!) matches nothing.
-    wanted, unwanted = re.compile(select or ""), re.compile(omit or "(?!)")
+    selection, omission = re.compile(select or ""), re.compile(omit or "(?!)")
     return np.array(
-        [bool(wanted.search(name) and not unwanted.search(name)) for _, name in names],
+        [
+            bool(selection.search(name) and not omission.search(name))
+            for _, name in names
+        ],
         dtype=np.bool_,
     )
 
@@ -59,12 +62,12 @@ class Gauge:
 
     def per_instance(self, window: Window) -> dict[str, Array]:
         """Return the values of each instance in the window."""
-        rows, found = self._inside(window), {}
+        rows, by_instance = self._inside(window), {}
         for number in np.flatnonzero(self.keep):
             values = self.samples.values[rows & (self.samples.series == number)]
             if len(values):
-                found[_label(*self.samples.names[number])] = values
-        return found
+                by_instance[_label(*self.samples.names[number])] = values
+        return by_instance
 
     def _inside(self, window: Window) -> npt.NDArray[np.bool_]:
         times, values = self.samples.times, self.samples.values
@@ -120,15 +123,15 @@ class CounterSeries:
 
     def increase(self, window: Window) -> Increase:
         """Return the counter's increase in the window."""
-        found = [
+        parts = [
             Increase({}, 0.0, 0),
             *(table.increase(window) for table in self._tables),
         ]
-        gained = {name: value for each in found for name, value in each.gained.items()}
+        gained = {name: value for part in parts for name, value in part.gained.items()}
         return Increase(
             gained,
-            max(each.seconds for each in found),
-            max(each.samples for each in found),
+            max(part.seconds for part in parts),
+            max(part.samples for part in parts),
         )
 
 

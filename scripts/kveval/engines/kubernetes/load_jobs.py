@@ -182,9 +182,8 @@ class LoadJobs:
         if level.index in self._prepared:
             return
         place = self._place
-        script = _BEGIN + (
-            _PRIMING if self._primes else f"{_HOLD if self._ahead else ''}{_WAIT}"
-        )
+        begin = _BEGIN + _HOLD if self._ahead else _BEGIN
+        script = _BEGIN + _PRIMING if self._primes else begin + _WAIT
         argv = ["sh", "-c", script, _GO, *load_command(place, level, self._target)]
         files, deadline_s = self._files(level), self._deadline_s(level)
         documents = load_job(

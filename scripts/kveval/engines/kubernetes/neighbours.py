@@ -136,13 +136,12 @@ def is_busy(pod: Mapping[str, Any], gpu_resource: str) -> bool:
         for owner in pod["metadata"].get("ownerReferences") or []
     ):
         return False
-    asked = [
-        (entry.get("resources") or {}).get("requests") or {}
-        for entry in pod["spec"]["containers"]
+    requests = [
+        (container.get("resources") or {}).get("requests") or {}
+        for container in pod["spec"]["containers"]
     ]
-    gpus, cpus = (
-        sum(quantity(one.get(name)) for one in asked) for name in (gpu_resource, "cpu")
-    )
+    gpus = sum(quantity(request.get(gpu_resource)) for request in requests)
+    cpus = sum(quantity(request.get("cpu")) for request in requests)
     return gpus > 0 or cpus >= _BUSY_CPUS
 
 

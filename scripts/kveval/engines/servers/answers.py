@@ -7,6 +7,7 @@ performance metric shows. A prompt lists numbers and asks for one of the first, 
 import itertools
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,14 @@ _REST_TOKENS = 64
 _STORING_S = (0.5, 2.0)
 _COUNTED_S = 1.0
 _LIKELIEST = 5
+_SUMMED = (
+    "prompts",
+    "same",
+    "near_ties",
+    "changed",
+    "prompt_tokens",
+    "served_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,8 @@ def _from_device(
     read = _reader(server, tier=False)
     before = read()
     pairs = [_answers(server, [text, text]) for text in texts]
-    cold, again = ([pair[place] for pair in pairs] for place in (0, 1))
+    cold = [first for first, _ in pairs]
+    again = [second for _, second in pairs]
     return cold, Repeated(again, _served(read, before, _wanted(cold)))
 
 
@@ -223,17 +233,9 @@ def compared(
 
 def together(found: Sequence[Answers]) -> Answers:
     """Return the comparisons of several servers as one; `unchecked` if one of them is."""
-    sums = {
-        name: sum(getattr(each, name) for each in found)
-        for name in (
-            "prompts",
-            "same",
-            "near_ties",
-            "changed",
-            "prompt_tokens",
-            "served_tokens",
-        )
-    }
+    sums: Counter[str] = Counter()
+    for each in found:
+        sums.update({name: getattr(each, name) for name in _SUMMED})
     told = sorted(found, key=lambda each: each.changed, reverse=True)
     devices = [each.device for each in found if each.device is not None]
     return Answers(

@@ -4,7 +4,7 @@ Its names and arguments are in kveval.campaign.servers.vllm.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kveval.campaign.servers.vllm import VLLM, shares_native_tier
@@ -138,14 +138,10 @@ class VllmProgram:
         try:
             choice = answer["choices"][0]
             places = choice["logprobs"]["top_logprobs"] if likeliest else []
-            told = [
-                {name.removeprefix("token_id:"): value for name, value in place.items()}
-                for place in places
-            ]
             return Completion(
                 int(answer["usage"]["prompt_tokens"]),
-                [str(one) for one in choice["token_ids"]],
-                told,
+                [str(token) for token in choice["token_ids"]],
+                [_by_token_id(place) for place in places],
             )
         except (LookupError, TypeError):
             return None
@@ -158,3 +154,8 @@ class VllmProgram:
         )
         # Before 0.14 it answers 200 with an empty body; later releases report success or failure.
         return not isinstance(answer, dict) or bool(answer.get("success", True))
+
+
+def _by_token_id(place: Mapping[str, float]) -> dict[str, float]:
+    """Return the log-probabilities at a place of an answer by the token's id."""
+    return {name.removeprefix("token_id:"): value for name, value in place.items()}

@@ -53,12 +53,12 @@ def gpu_details(pci: Path = _PCI) -> list[dict[str, Any]]:
 
 def parse(text: str) -> list[dict[str, Any]]:
     """Parse nvidia-smi's output for QUERY, one line per GPU; values that it does not report are left out."""
-    rows = ([part.strip() for part in line.split(",")] for line in text.splitlines())
-    return [
-        dict(_facts(zip(_FIELDS.values(), row, strict=True)))
-        for row in rows
-        if len(row) == len(_FIELDS) and row[0].startswith("GPU-")
-    ]
+    gpus = []
+    for line in text.splitlines():
+        row = [part.strip() for part in line.split(",")]
+        if len(row) == len(_FIELDS) and row[0].startswith("GPU-"):
+            gpus.append(dict(_facts(zip(_FIELDS.values(), row, strict=True))))
+    return gpus
 
 
 def _facts(

@@ -90,14 +90,12 @@ def lacking(
     for file in files:
         for name, version in _offered(file, supported):
             there.setdefault(name, set()).add(version)
-    asked = {name: pinned(entry).specifier for name, entry in sorted(entries.items())}
-    return [
-        f"{name}{version}"
-        for name, version in asked.items()
-        if not any(
-            version.contains(found, prereleases=True) for found in there.get(name, ())
-        )
-    ]
+    missing = []
+    for name, entry in sorted(entries.items()):
+        required = pinned(entry).specifier
+        if not any(required.filter(there.get(name, ()), prereleases=True)):
+            missing.append(f"{name}{required}")
+    return missing
 
 
 def _offered(file: str, supported: Set[Tag]) -> Iterator[tuple[str, Version]]:

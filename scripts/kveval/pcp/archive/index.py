@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kveval.pcp.archive.member import Member, Stream
 from kveval.pcp.archive.problems import PERHAPS_LOST, ProblemLog
@@ -177,6 +178,12 @@ def check_size(
         )
 
 
+def _sorted_offsets(entries: Iterable[IndexEntry]) -> NDArray[np.int64]:
+    """Return the entries' offsets, each once, in ascending order."""
+    offsets = np.array([entry.offset for entry in entries], dtype=np.uint64)
+    return np.unique(offsets).astype(np.int64)
+
+
 class IndexedRecords:
     """Compares the records of an archive, read from its first to its last, with what the index says of them.
 
@@ -191,10 +198,7 @@ class IndexedRecords:
         for entry in entries:
             self._entries.setdefault(entry.volume, []).append(entry)
         self._offsets = {
-            volume: np.unique(
-                np.array([entry.offset for entry in group], dtype=np.uint64)
-            ).astype(np.int64)
-            for volume, group in self._entries.items()
+            volume: _sorted_offsets(group) for volume, group in self._entries.items()
         }
         self._last_entry = entries[-1] if entries else None
         # Volume and indexed offset of a record -> its time and that of the record before it.

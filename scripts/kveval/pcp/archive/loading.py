@@ -96,7 +96,8 @@ def _check_labels(
     files: ArchiveFiles, heads: dict[Member, bytes], own: Label, problems: ProblemLog
 ) -> None:
     """Leave out the files whose label is that of another archive; report other errors in labels."""
-    numbers = {member: number for number, member in files.volumes.items()}
+    numbers: dict[Member | None, int] = {files.meta: -1, files.index: -2}
+    numbers |= {member: number for number, member in files.volumes.items()}
     for member, head in heads.items():
         label = parse_label(head)
         foreign = _foreign(label, pcp_version(head), own)
@@ -115,13 +116,7 @@ def _check_labels(
             problems.add(
                 "bad label", member.name, f"a damaged host name: {label.host}", 0
             )
-        expected = (
-            -1
-            if member == files.meta
-            else -2
-            if member == files.index
-            else numbers[member]
-        )
+        expected = numbers[member]
         if label.volume != expected:
             problems.add(
                 "bad label",

@@ -68,9 +68,9 @@ class Catalog:
         """(domain, instance number) of instances without a name."""
         self._index = {desc.pmid: number for number, desc in enumerate(self.metrics)}
         self.indoms = np.array([desc.indom for desc in self.metrics], dtype=np.int64)
+        indoms = {desc.indom for desc in self.metrics} - {INDOM_NULL}
         self._domains = {
-            indom: Instances(metadata.domains.get(indom, History()))
-            for indom in {desc.indom for desc in self.metrics} - {INDOM_NULL}
+            indom: Instances(metadata.domains.get(indom, History())) for indom in indoms
         }
         sizes = [
             len(self._domains[desc.indom].names) if desc.indom in self._domains else 1

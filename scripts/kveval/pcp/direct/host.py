@@ -102,10 +102,8 @@ def _traffic() -> Iterator[DirectSample]:
         if _is_disk(name)
     }
     if disks:
-        read, written = (
-            sum(getattr(one, part) for one in disks.values())
-            for part in ("read_bytes", "write_bytes")
-        )
+        read = sum(disk.read_bytes for disk in disks.values())
+        written = sum(disk.write_bytes for disk in disks.values())
         yield DirectSample("disk.all.read_bytes", None, read / 1024, _KBYTES_MOVED)
         yield DirectSample("disk.all.write_bytes", None, written / 1024, _KBYTES_MOVED)
     for name, one in disks.items():

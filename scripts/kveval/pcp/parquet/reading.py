@@ -143,10 +143,7 @@ def _labelled(
         histories = [info.labels_of(where), of_instances[where].get(name) or [(0, {})]]
         times = part["timestamp"].astype("int64").to_numpy()
         # The first labels also apply to samples from before they were recorded.
-        at = [
-            np.searchsorted([time for time, _ in one[1:]], times, side="right")
-            for one in histories
-        ]
+        at = [_places_in(history, times) for history in histories]
         pairs, place = np.unique(np.stack(at), axis=1, return_inverse=True)
         merged = [
             histories[0][first][1] | histories[1][second][1]
@@ -156,6 +153,12 @@ def _labelled(
             place
         ]
     return chosen
+
+
+def _places_in(history: LabelHistory, times: NDArray[Any]) -> Any:
+    """Return for each time the index of the labels that hold then."""
+    changes = [time for time, _ in history[1:]]
+    return np.searchsorted(changes, times, side="right")
 
 
 def _match(labels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -217,10 +220,10 @@ class LongFile:
             .get(host, {})
             .get(info.indom or "", {})
         )
-        return {
-            name: [(time, labels) for time, labels in history]
-            for name, history in names.items()
-        }
+        histories: dict[str, LabelHistory] = {}
+        for name, history in names.items():
+            histories[name] = [(time, labels) for time, labels in history]
+        return histories
 
     def read(
         self,

@@ -243,14 +243,14 @@ def _joined(argv: Sequence[str], made: argparse.ArgumentParser) -> list[str]:
     joined, rest = [], iter(argv)
     for word in rest:
         action = made._option_string_actions.get(word)
-        value = (
-            next(rest, None) if action is not None and action.nargs is None else None
-        )
-        joined.append(
-            word
-            if value is None
-            else f"{word}{'=' if word.startswith('--') else ''}{value}"
-        )
+        takes_value = action is not None and action.nargs is None
+        value = next(rest, None) if takes_value else None
+        if value is None:
+            joined.append(word)
+        elif word.startswith("--"):
+            joined.append(f"{word}={value}")
+        else:
+            joined.append(f"{word}{value}")
     return joined
 
 

@@ -173,8 +173,10 @@ def _dimension(
 ) -> tuple[int, int, float]:
     """Exponent, scale and factor of one dimension of a quotient, each part given as (exponent, scale)."""
     exponent = above[0] - below[0]
-    if not above[0] or not below[0]:
-        return exponent, above[1] if above[0] else below[1] if below[0] else 0, 1.0
+    if above[0] and not below[0]:
+        return exponent, above[1], 1.0
+    if not above[0]:
+        return exponent, below[1] if below[0] else 0, 1.0
     return (
         exponent,
         base if exponent else 0,

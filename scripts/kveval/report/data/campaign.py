@@ -16,8 +16,8 @@ from kveval.analysis.cells import (
     THROUGHPUT,
     ArmSize,
     CellKey,
-    by_size,
     common_level,
+    models_by_size,
     rank_of,
 )
 from kveval.analysis.levels.pilot import Pilot
@@ -72,7 +72,7 @@ class ReportPlan:
     @property
     def models_by_size(self) -> list[str]:
         """The models in the order of every table and figure."""
-        return by_size([cell[0] for cell in self.cells], self.parameters)
+        return models_by_size([cell[0] for cell in self.cells], self.parameters)
 
     def cells_of(self, model: str) -> list[CellKey]:
         """The campaign's cells of a model, in the order of every table and figure."""
@@ -82,7 +82,7 @@ class ReportPlan:
         )
 
     @property
-    def ordered(self) -> list[CellKey]:
+    def ordered_cells(self) -> list[CellKey]:
         """The campaign's cells in the order of every table and figure."""
         return [cell for model in self.models_by_size for cell in self.cells_of(model)]
 
@@ -108,7 +108,7 @@ class ReportPlan:
         )
 
     @property
-    def compared_baselines(self) -> frozenset[str]:
+    def intermediate_baselines(self) -> frozenset[str]:
         """The baselines that have a baseline themselves: arms with which another build of the arm is compared."""
         return frozenset(name for name in self.baselines if self.baseline_of.get(name))
 
@@ -137,7 +137,7 @@ class Measured:
     pilots: Sequence[Pilot] = ()
 
     @cached_property
-    def compared(self) -> pd.DataFrame:
+    def all_comparisons(self) -> pd.DataFrame:
         """Every comparison: arms with their baselines, then declared pairs of arms."""
         return (
             pd.concat([self.comparison, self.contrasts], ignore_index=True)
@@ -146,7 +146,7 @@ class Measured:
         )
 
     @cached_property
-    def unit(self) -> LevelUnit:
+    def level_unit(self) -> LevelUnit:
         """The unit of the levels."""
         return unit_of(workload_of(run.workload) for run in self.runs)
 
@@ -158,15 +158,15 @@ class Measured:
             else None
         )
 
-    def with_peak(self, cells: Iterable[CellKey]) -> list[CellKey]:
+    def cells_with_peak(self, cells: Iterable[CellKey]) -> list[CellKey]:
         """Those of the cells that have a peak."""
         return [cell for cell in cells if cell in self._by_cell["peaks"]]
 
-    def at_peaks(
+    def peaks_of(
         self, cells: Iterable[CellKey]
     ) -> Iterator[tuple[CellKey, pd.Series[Any], pd.DataFrame]]:
         """Yield those of the cells that have a peak, with its row, and the rows of its level."""
-        for cell in self.with_peak(cells):
+        for cell in self.cells_with_peak(cells):
             peak = self._by_cell["peaks"][cell].iloc[0]
             yield cell, peak, self.levels_of(cell, peak["level"])
 
@@ -176,16 +176,16 @@ class Measured:
 
     def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""
-        found = (
+        rows = (
             self._by_cell["levels"].get(cell)
             if level is None
             else self._by_level.get((*cell, level))
         )
-        return self.levels.iloc[:0] if found is None else found
+        return self.levels.iloc[:0] if rows is None else rows
 
-    def compared_of(self, cell: CellKey) -> pd.DataFrame:
+    def comparisons_of(self, cell: CellKey) -> pd.DataFrame:
         """The comparisons of a cell with others."""
-        return self._by_cell["compared"].get(cell, self.compared.iloc[:0])
+        return self._by_cell["comparisons"].get(cell, self.all_comparisons.iloc[:0])
 
     def runs_of(self, cell: CellKey) -> Sequence[Run]:
         """The runs of a cell in their order."""
@@ -200,14 +200,18 @@ class Measured:
 
     @cached_property
     def _runs_by_cell(self) -> dict[CellKey, list[Run]]:
-        found: dict[CellKey, list[Run]] = {}
+        runs: dict[CellKey, list[Run]] = {}
         for run in sorted(self.runs, key=lambda run: run.run):
-            found.setdefault(run.cell.key, []).append(run)
-        return found
+            runs.setdefault(run.cell.key, []).append(run)
+        return runs
 
     @cached_property
     def _by_cell(self) -> dict[str, dict[CellKey, pd.DataFrame]]:
-        tables = {"levels": self.levels, "peaks": self.peaks, "compared": self.compared}
+        tables = {
+            "levels": self.levels,
+            "peaks": self.peaks,
+            "comparisons": self.all_comparisons,
+        }
         return {
             name: cast(dict[CellKey, pd.DataFrame], _groups(table, *KEYS))
             for name, table in tables.items()
@@ -241,19 +245,20 @@ class Table:
     def columns(self, chosen: Sequence[int]) -> Table:
         """The same with only these columns, in this order."""
         numbers = frozenset(
-            place for place, at in enumerate(chosen) if at in self.numbers
-        )
-        return Table(
-            [self.header[at] for at in chosen],
-            [[row[at] for at in chosen] for row in self.rows],
-            numbers,
+            place for place, column in enumerate(chosen) if column in self.numbers
         )
 
-    def without_blank(self) -> Table:
+        def part(cells: Sequence[str]) -> list[str]:
+            return [cells[column] for column in chosen]
+
+        return Table(part(self.header), [part(row) for row in self.rows], numbers)
+
+    def without_blank_columns(self) -> Table:
         """The same without the columns that are blank in every row."""
-        return self.columns(
-            [at for at in range(len(self.header)) if any(row[at] for row in self.rows)]
-        )
+        filled: set[int] = set()
+        for row in self.rows:
+            filled.update(column for column, cell in enumerate(row) if cell)
+        return self.columns(sorted(filled))
 
 
 def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
@@ -266,15 +271,15 @@ def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
     return table[mask]
 
 
-def text(value: Any) -> str:
+def text_or_blank(value: Any) -> str:
     """Return a text cell of a table, nothing for a missing one."""
     return value if isinstance(value, str) else ""
 
 
-def shortened(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
+def abbreviate(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
     """Return names as a list: all if there are at most one more than `most`, else so many and the number of the rest.
 
-    >>> shortened(["a", "b", "c"], 2), shortened(["a", "b", "c", "d"], 2)
+    >>> abbreviate(["a", "b", "c"], 2), abbreviate(["a", "b", "c", "d"], 2)
     ('a, b, c', 'a, b and 2 more')
     """
     shown = names if len(names) <= most + 1 else names[:most]
@@ -287,12 +292,12 @@ def cell_label(cell: CellKey) -> str:
     return ArmSize(cell[1], cell[2]).label
 
 
-def labelled(text: str) -> str:
+def with_cell_labels(text: str) -> str:
     """Return a text with cells named as in tables instead of as MODEL/SCENARIO/CPU_BLOCKS.
 
-    >>> labelled("of Qwen3-8B/native-offload/10000 and Qwen3-8B/no-offload/0")
+    >>> with_cell_labels("of Qwen3-8B/native-offload/10000 and Qwen3-8B/no-offload/0")
     'of Qwen3-8B with native-offload 10K and Qwen3-8B with no-offload'
     """
     return _CELL.sub(
-        lambda found: f"{found[1]} with {ArmSize(found[2], int(found[3])).label}", text
+        lambda match: f"{match[1]} with {ArmSize(match[2], int(match[3])).label}", text
     )

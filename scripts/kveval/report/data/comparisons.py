@@ -15,13 +15,13 @@ from kveval.analysis.cells import (
     CellKey,
     cell_named,
     cell_of,
+    parse_runs,
     path_of,
-    runs_named,
 )
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, cell_label, text
+from kveval.report.data.campaign import Measured, ReportPlan, cell_label, text_or_blank
 
 UNDECLARED = "not declared as a contrast"
 _MIRRORED = {
@@ -34,41 +34,21 @@ _MIRRORED = {
 _MIRRORED |= dict.fromkeys((words.WORSE_IDLE, words.IDLE), words.NOT_EXERCISED)
 
 
-def pair(
-    measured: Measured, cell: CellKey, other: CellKey, metric: str = THROUGHPUT
+def comparison_of(
+    measured: Measured, cell: CellKey, reference: CellKey, metric: str = THROUGHPUT
 ) -> dict[str, Any]:
-    """Return the comparison of `cell` with `other`, made in either direction, as a row of comparison.csv.
+    """Return the comparison of `cell` with `reference`, made in either direction, as a row of comparison.csv.
 
     `value` and `other_value`: see `values_text`. Cells that were not compared have an effect without an interval, no
     verdict, and the reason UNDECLARED.
     """
-    row = _compared(measured, cell, other, metric)
-    if row is None and (opposite := _compared(measured, other, cell, metric)):
-        effects = [
-            100 * (1 / (1 + opposite[f"{end}_percent"] / 100) - 1)
-            for end in ("effect", "high", "low")
-        ]
-        said = {
-            name: text(opposite.get(name))
-            for name in ("verdict", "indication", "bound")
-        }
-        row = opposite | {
-            name: _MIRRORED.get(value, value) for name, value in said.items()
-        }
-        row |= dict(
-            zip(("effect_percent", "low_percent", "high_percent"), effects, strict=True)
-        )
-        for name in ("mean", "runs_kept"):
-            row |= {
-                name: opposite.get(f"baseline_{name}"),
-                f"baseline_{name}": opposite.get(name),
-            }
-    known = row is not None and math.isfinite(row["level"])
-    level = (
-        int(row["level"])
-        if row is not None and known
-        else measured.common_level(cell[0])
-    )
+    row = _compared(measured, cell, reference, metric)
+    if row is None and (opposite := _compared(measured, reference, cell, metric)):
+        row = _mirrored(opposite)
+    if row is not None and math.isfinite(row["level"]):
+        level: int | None = int(row["level"])
+    else:
+        level = measured.common_level(cell[0])
     if row is None:
         row = {
             "verdict": words.NOT_ASSESSED,
@@ -76,16 +56,31 @@ def pair(
             "low_percent": math.nan,
             "high_percent": math.nan,
         }
-        row |= _described(measured, cell, other, level, metric)
+        row |= _described(measured, cell, reference, level, metric)
     row |= {
         **dict(zip(KEYS, cell, strict=True)),
-        "baseline": path_of(other),
+        "baseline": path_of(reference),
         "metric": metric,
         "level": level,
     }
     return row | dict(
         zip(("value", "other_value"), values_text(measured, row), strict=True)
     )
+
+
+def _mirrored(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A comparison as it is from the other side: of the reference with the cell."""
+    mirrored = dict(row)
+    for end, opposite_end in (("effect", "effect"), ("low", "high"), ("high", "low")):
+        ratio = 1 + row[f"{opposite_end}_percent"] / 100
+        mirrored[f"{end}_percent"] = 100 * (1 / ratio - 1)
+    for name in ("verdict", "indication", "bound"):
+        word = text_or_blank(row.get(name))
+        mirrored[name] = _MIRRORED.get(word, word)
+    for name in ("mean", "runs_kept"):
+        mirrored[name] = row.get(f"baseline_{name}")
+        mirrored[f"baseline_{name}"] = row.get(name)
+    return mirrored
 
 
 def values_text(measured: Measured, row: Mapping[Any, Any]) -> tuple[str, str]:
@@ -103,29 +98,35 @@ def _value(measured: Measured, row: Mapping[Any, Any], cell: CellKey, side: str)
     at, mean = measured.levels_of(cell, row["level"]), row.get(f"{side}mean")
     if mean is None or not math.isfinite(mean):
         return numerals.mean_of(list(at[row["metric"]]))
-    kept = at[at["run"].isin(runs_named(row[f"{side}runs_kept"]))]
+    kept = at[at["run"].isin(parse_runs(row[f"{side}runs_kept"]))]
     return numerals.rounded_mean(mean, list(kept[row["metric"]]))
 
 
 def _compared(
-    measured: Measured, cell: CellKey, other: CellKey, metric: str
+    measured: Measured, cell: CellKey, reference: CellKey, metric: str
 ) -> dict[str, Any] | None:
-    rows = measured.compared_of(cell)
-    found = rows[(rows["baseline"] == path_of(other)) & (rows["metric"] == metric)]
+    rows = measured.comparisons_of(cell)
+    matches = rows[
+        (rows["baseline"] == path_of(reference)) & (rows["metric"] == metric)
+    ]
     return (
-        {str(name): value for name, value in found.iloc[0].items()}
-        if len(found)
+        {str(name): value for name, value in matches.iloc[0].items()}
+        if len(matches)
         else None
     )
 
 
 def _described(
-    measured: Measured, cell: CellKey, other: CellKey, level: int | None, metric: str
+    measured: Measured,
+    cell: CellKey,
+    reference: CellKey,
+    level: int | None,
+    metric: str,
 ) -> dict[str, Any]:
     """The geometric means over the runs both have, and their difference in per cent of the other cell."""
     of_runs = [
-        measured.levels_of(key, level).drop_duplicates("run").set_index("run")[metric]
-        for key in (cell, other)
+        measured.levels_of(side, level).drop_duplicates("run").set_index("run")[metric]
+        for side in (cell, reference)
     ]
     both = pd.concat(of_runs, axis=1, join="inner").astype(float)
     known = both[((both > 0) & np.isfinite(both)).all(axis=1)]
@@ -133,23 +134,23 @@ def _described(
         return {"effect_percent": math.nan}
     ours, theirs = np.log(known.to_numpy()).mean(axis=0)
     runs = ";".join(str(run) for run in known.index)
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "effect_percent": percent(float(ours - theirs)),
         "runs_kept": runs,
     }
-    return found | {
+    return row | {
         "baseline_runs_kept": runs,
         "mean": math.exp(ours),
         "baseline_mean": math.exp(theirs),
     }
 
 
-def against_baselines(
+def baseline_comparisons(
     plan: ReportPlan, table: pd.DataFrame, metric: str
 ) -> list[dict[Any, Any]]:
     """Return the comparisons of arms with their baselines in a metric, in the order of every table."""
     rows = table[table["metric"] == metric].to_dict("records") if len(table) else []
-    order = {cell: place for place, cell in enumerate(plan.ordered)}
+    order = {cell: place for place, cell in enumerate(plan.ordered_cells)}
     mine = [row for row in rows if is_against_baseline(plan, row)]
     return sorted(mine, key=lambda row: order.get(cell_of(row), len(order)))
 
@@ -174,7 +175,9 @@ def effect_text(row: Mapping[Any, Any]) -> str:
         row.get("interval_percent", 95.0),
     )
     return " ".join(
-        part for part in (text(row.get("bound")), numerals.effect(*numbers)) if part
+        part
+        for part in (text_or_blank(row.get("bound")), numerals.effect(*numbers))
+        if part
     )
 
 
@@ -182,14 +185,14 @@ def verdict_text(row: Mapping[Any, Any]) -> str:
     """Return the verdict of a comparison for a table, in bold if it is decided; with the indicated verdict if it is
     only indicative, and with the qualifier.
     """
-    stated = stated_verdict(row)
+    stated = verdict_words(row)
     word = f"**{stated}**" if row["verdict"] in words.DECIDED else stated
     return ", ".join(filter(None, (word, qualifier(row))))
 
 
-def stated_verdict(row: Mapping[Any, Any]) -> str:
+def verdict_words(row: Mapping[Any, Any]) -> str:
     """Return the verdict of a comparison, and the indicated one if it is only indicative, as the report words them."""
-    stated = (str(row["verdict"]), text(row.get("indication")))
+    stated = (str(row["verdict"]), text_or_blank(row.get("indication")))
     return ": ".join(
         cost_text(row) if word == words.IDLE else word for word in stated if word
     )
@@ -203,5 +206,5 @@ def cost_text(row: Mapping[Any, Any]) -> str:
 
 def qualifier(row: Mapping[Any, Any]) -> str:
     """Return the qualifier of a verdict, "" if it has none."""
-    stated = row["verdict"] in words.VERDICTS or text(row.get("indication"))
-    return text(row.get("qualifier")) if stated else ""
+    stated = row["verdict"] in words.VERDICTS or text_or_blank(row.get("indication"))
+    return text_or_blank(row.get("qualifier")) if stated else ""

@@ -10,11 +10,17 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import ArmSize, CellKey, by_size, common_level, rank_of
+from kveval.analysis.cells import (
+    ArmSize,
+    CellKey,
+    common_level,
+    models_by_size,
+    rank_of,
+)
 from kveval.report.data.campaign import rows_of
 from kveval.report.data.level_units import STREAMS, LevelUnit
 from kveval.report.data.run_facts import Tiers
-from kveval.report.data.style import ArmStyle, look_of
+from kveval.report.data.style import ArmStyle, arm_style
 from kveval.store.run_file import Run
 
 
@@ -24,10 +30,10 @@ class FigureData:
 
     `levels`: complete_metrics.csv, `peaks`: peak_throughput_all.csv, `comparison`: comparison.csv. `footer`: engine,
     weights and hardware in one line. `runs`: the runs behind `levels`. `parameters`: model -> its size, for the order.
-    `baselines`: scenarios that others are compared with; `compared_baselines`: those that have a baseline themselves.
-    `device`: GPU or CPU. `unit`: the unit of levels. `tiers`: capacities of the measured cells. `recordings`: cell and
+    `baselines`: scenarios that others are compared with; `intermediate_baselines`: those that have a baseline themselves.
+    `device`: GPU or CPU. `level_unit`: the unit of levels. `tiers`: capacities of the measured cells. `recordings`: cell and
     run -> pcp.parquet; `metrics`: the content of config/metrics.yaml, `server_version`: the server's release, which
-    determines the names in the recordings. `counted`: the unit of goodput, requests or sessions.
+    determines the names in the recordings. `goodput_unit`: the unit of goodput, requests or sessions.
     """
 
     levels: pd.DataFrame
@@ -37,20 +43,20 @@ class FigureData:
     runs: Sequence[Run] = ()
     parameters: Mapping[str, int] = field(default_factory=dict)
     baselines: frozenset[str] = field(default_factory=frozenset)
-    compared_baselines: frozenset[str] = field(default_factory=frozenset)
+    intermediate_baselines: frozenset[str] = field(default_factory=frozenset)
     margin: float = 0.05
     device: str = "GPU"
-    unit: LevelUnit = STREAMS
+    level_unit: LevelUnit = STREAMS
     tiers: Mapping[CellKey, Tiers] = field(default_factory=dict)
     recordings: Mapping[tuple[CellKey, int], Path] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     server_version: str = "0"
-    counted: str = "requests"
+    goodput_unit: str = "requests"
 
     @cached_property
     def models(self) -> list[str]:
         """The models by size."""
-        return by_size(list(self.levels["model"]), self.parameters)
+        return models_by_size(list(self.levels["model"]), self.parameters)
 
     @cached_property
     def cells(self) -> list[ArmSize]:
@@ -60,8 +66,8 @@ class FigureData:
             .drop_duplicates()
             .itertuples(index=False)
         )
-        found = [ArmSize(str(scenario), int(blocks)) for scenario, blocks in pairs]
-        return sorted(found, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks))
+        cells = [ArmSize(str(scenario), int(blocks)) for scenario, blocks in pairs]
+        return sorted(cells, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks))
 
     def cells_of(self, model: str) -> list[ArmSize]:
         """The cells that were measured for one model."""
@@ -75,10 +81,10 @@ class FigureData:
         """The rows of one cell in a table."""
         return rows_of(table, (model, cell.scenario, cell.cpu_blocks))
 
-    def look(self, cell: ArmSize) -> ArmStyle:
+    def style_of(self, cell: ArmSize) -> ArmStyle:
         """The style of a cell, the same in every figure of the campaign."""
-        blocks = sorted({other.cpu_blocks for other in self.cells if other.cpu_blocks})
-        return look_of(
+        blocks = sorted({sized.cpu_blocks for sized in self.cells if sized.cpu_blocks})
+        return arm_style(
             cell.scenario,
             blocks.index(cell.cpu_blocks) if cell.cpu_blocks in blocks else 0,
         )
@@ -88,6 +94,6 @@ class FigureData:
         return common_level(self.comparison, self.peaks, model)
 
     @cached_property
-    def grid(self) -> list[int]:
+    def all_levels(self) -> list[int]:
         """Every level that was measured, rising."""
         return sorted(int(level) for level in self.levels["level"].unique())

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kveval.load.levels import axis_title, level_unit
-from kveval.load.workload import WorkloadSpec
+from kveval.load.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class LevelUnit:
     @property
     def heading(self) -> str:
         """The title of a table's column of levels."""
-        return f"at {self.at('N')}"
+        return f"at {self.label('N')}"
 
-    def at(self, level: object) -> str:
+    def label(self, level: object) -> str:
         """Name a level in few words."""
         return self.phrase.format(level)
 
-    def said(self, levels: Iterable[int]) -> str:
+    def in_sentence(self, levels: Iterable[int]) -> str:
         """Name levels in a sentence."""
         return self.sentence.format(", ".join(map(str, levels)))
 
@@ -39,13 +39,15 @@ _SWEEP = LevelUnit(
 _MIXED = LevelUnit("level {}", "level {}", "level")
 
 
-def unit_of(workloads: Iterable[WorkloadSpec]) -> LevelUnit:
+def unit_of(workloads: Iterable[Workload]) -> LevelUnit:
     """Return the unit of these workloads' levels; neutral words if their units differ."""
     units = list(dict.fromkeys(_unit(workload) for workload in workloads))
-    return units[0] if len(units) == 1 else _MIXED if units else STREAMS
+    if not units:
+        return STREAMS
+    return units[0] if len(units) == 1 else _MIXED
 
 
-def _unit(workload: WorkloadSpec) -> LevelUnit:
+def _unit(workload: Workload) -> LevelUnit:
     if workload.profile == "sweep":
         return _SWEEP
     unit = level_unit(workload)

@@ -38,27 +38,27 @@ def read_measured(
     (levels.json). Contrasts, averages, checks, comparisons of peaks and predictions are read from the folder of
     `comparison`.
     """
-    found = collected_runs(runs)
+    stored_runs = collected_runs(runs)
     recorded = (
         {
             (run.cell.key, run.run): path
-            for run, path in zip(found, recordings, strict=True)
+            for run, path in zip(stored_runs, recordings, strict=True)
         }
         if recordings
         else {}
     )
-    beside = {
+    further_tables = {
         name: read_table(path)
         for name in ("contrasts", "averages", "checks", "peak_comparison", "predicted")
         if (path := comparison.with_name(f"{name}.csv")).exists()
     }
     tables = read_table(levels), read_table(peaks), read_table(comparison)
     return Measured(
-        found,
+        stored_runs,
         *tables,
         {},
         recorded,
-        **beside,
+        **further_tables,
         pilots=[read_pilot(path) for path in pilots],
     )
 
@@ -73,18 +73,18 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
         runs=measured.runs,
         parameters=plan.parameters,
         baselines=plan.baselines,
-        compared_baselines=plan.compared_baselines,
+        intermediate_baselines=plan.intermediate_baselines,
         margin=plan.margin,
         device="CPU"
         if measured.runs
         and all(on_cpu(run.specification.get("build")) for run in measured.runs)
         else "GPU",
-        unit=measured.unit,
+        level_unit=measured.level_unit,
         tiers={run.cell.key: tiers_of(run) for run in reversed(measured.runs)},
         recordings=measured.recordings,
         metrics=plan.metrics,
         server_version=plan.server_version,
-        counted=plan.goodput.get("of", "requests"),
+        goodput_unit=plan.goodput.get("of", "requests"),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kveval.campaign.servers.registry import SERVERS
 from kveval.load.levels import working_set_tokens_at
-from kveval.load.workload import WorkloadSpec, workload_of
+from kveval.load.workload import Workload, workload_of
 from kveval.store.run_file import Run
 
 _TOOLS = {
@@ -38,27 +38,29 @@ def footer(runs: Sequence[Run], name: str) -> str:
     kind = WEIGHTS.get(runs[0].weights, runs[0].weights)
     named = {*(software.title for software in SERVERS.values()), _TOOLS["guidellm"]}
     software = ", ".join(
-        f"{tool} {version}" for tool, version in versions(runs).items() if tool in named
+        f"{tool} {version}"
+        for tool, version in versions_by_title(runs).items()
+        if tool in named
     )
     where = (
         "imported results"
         if runs[0].engine == "imported"
         else f"{runs[0].engine} engine"
     )
-    return (
-        f"{where}, {kind} · {'; '.join(hardware(runs))} · {software} · campaign {name}"
-    )
+    return f"{where}, {kind} · {'; '.join(machine_descriptions(runs))} · {software} · campaign {name}"
 
 
 def machines(runs: Sequence[Run]) -> dict[str, Mapping[str, Any]]:
     """Return fingerprint -> facts of the runs' machines, as they were probed."""
-    found: dict[str, Mapping[str, Any]] = {}
+    by_fingerprint: dict[str, Mapping[str, Any]] = {}
     for run in runs:
-        found.setdefault(str(run.hardware.get("fingerprint", "unknown")), run.hardware)
-    return found
+        by_fingerprint.setdefault(
+            str(run.hardware.get("fingerprint", "unknown")), run.hardware
+        )
+    return by_fingerprint
 
 
-def hardware(runs: Sequence[Run]) -> list[str]:
+def machine_descriptions(runs: Sequence[Run]) -> list[str]:
     """Return the machines of the runs as they were probed, each in one phrase."""
     return [_machine(facts) for facts in machines(runs).values()]
 
@@ -89,40 +91,38 @@ def _gpu(facts: Mapping[str, Any]) -> str:
     return f"{facts.get('name', 'unknown GPU')}{f' ({memory / 2**30:.0f} GiB)' if memory else ''}"
 
 
-def seen_versions(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
+def versions_by_tool(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
     """Return tool -> the versions measured, each once."""
-    found: dict[str, dict[str, None]] = {}
+    by_tool: dict[str, dict[str, None]] = {}
     for run in runs:
         for tool, version in run.software.items():
-            found.setdefault(tool, {})[str(version)] = None
-    return found
+            by_tool.setdefault(tool, {})[str(version)] = None
+    return by_tool
 
 
-def versions(runs: Sequence[Run]) -> dict[str, str]:
+def versions_by_title(runs: Sequence[Run]) -> dict[str, str]:
     """Return the title of each tool -> its version as measured; several, joined by a slash, if the runs differ."""
     titles = {name: software.title for name, software in SERVERS.items()} | _TOOLS
     return {
         titles.get(tool, tool): " / ".join(seen)
-        for tool, seen in seen_versions(runs).items()
+        for tool, seen in versions_by_tool(runs).items()
     }
 
 
-def repeats(runs: Sequence[Run]) -> list[str]:
+def defect_sentences(runs: Sequence[Run]) -> list[str]:
     """Return a sentence for each known defect that ended runs: which were measured again, and how that may affect
     comparisons.
     """
-    met = [(run, repeat) for run in runs for repeat in run.repeats]
-    found = []
-    for defect, known in {repeat.defect: repeat for _, repeat in met}.items():
-        ended = [run for run, repeat in met if repeat.defect == defect]
-        arms = "; ".join(
-            _repeated(arm, ended, runs)
-            for arm in dict.fromkeys(run.cell.scenario for run in ended)
+    repeats_met = [(run, repeat) for run in runs for repeat in run.repeats]
+    sentences = []
+    for defect, known in {repeat.defect: repeat for _, repeat in repeats_met}.items():
+        ended = [run for run, repeat in repeats_met if repeat.defect == defect]
+        arms = dict.fromkeys(run.cell.scenario for run in ended)
+        again = "; ".join(_repeated(arm, ended, runs) for arm in arms)
+        sentences.append(
+            f"[{defect}]({known.link}): {known.title}. Measured again: {again}. {known.effect}"
         )
-        found.append(
-            f"[{defect}]({known.link}): {known.title}. Measured again: {arms}. {known.effect}"
-        )
-    return found
+    return sentences
 
 
 def _repeated(scenario: str, ended: Sequence[Run], runs: Sequence[Run]) -> str:
@@ -144,7 +144,7 @@ def distinct_workloads(runs: Sequence[Run]) -> list[Mapping[str, Any]]:
     )
 
 
-def working_set(workload: WorkloadSpec) -> dict[int, int]:
+def working_set(workload: Workload) -> dict[int, int]:
     """Return level -> tokens of all distinct prefixes of a workload."""
     return {
         level: working_set_tokens_at(workload, level) for level in workload.given_levels

@@ -48,7 +48,7 @@ class ArmStyle:
         return {"color": self.colour, "linestyle": self.line, **outline}
 
 
-def look_of(scenario: str, tier: int = 0) -> ArmStyle:
+def arm_style(scenario: str, tier: int = 0) -> ArmStyle:
     """Return the style of a scenario's cell; `tier` is the rank of its CPU tier's size among the campaign's, from 0.
 
     From the fifth size on, lines and fillings repeat with a darker colour.
@@ -75,10 +75,11 @@ def look_of(scenario: str, tier: int = 0) -> ArmStyle:
     )
 
 
-def _mixed(colour: str, other: str, share: float) -> str:
+def _mixed(colour: str, admixture: str, share: float) -> str:
     pairs = [
-        (int(colour[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5)
+        (int(colour[at : at + 2], 16), int(admixture[at : at + 2], 16))
+        for at in (1, 3, 5)
     ]
     return "#" + "".join(
-        f"{round((1 - share) * one + share * two):02X}" for one, two in pairs
+        f"{round((1 - share) * own + share * added):02X}" for own, added in pairs
     )

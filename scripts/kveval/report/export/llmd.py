@@ -87,7 +87,7 @@ def level_report(
     return {
         "version": "0.2",
         "run": _identity(row, run, campaign, runs),
-        "scenario": {"stack": _stack(run), "load": _load(row, run)},
+        "scenario": {"stack": [_engine(run), _arm(run)], "load": _load(row, run)},
         "results": {
             "request_performance": {"aggregate": _aggregate(row)},
             "observability": {
@@ -105,7 +105,7 @@ def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Par
         for name in ("window_start", "window_end")
     )
     of_run = f"{run.measurement}/{run.run}/{row['level']}"
-    at = unit_of([workload_of(run.workload)]).at(row["level"])
+    at = unit_of([workload_of(run.workload)]).label(row["level"])
     which = (
         f"run {run.run}, the median of {runs} by throughput"
         if runs > 1
@@ -132,7 +132,8 @@ def _server(run: Run) -> str:
     return (served_by(run.versions) or IMPORTED).name
 
 
-def _stack(run: Run) -> list[Part]:
+def _engine(run: Run) -> Part:
+    """The server that answers."""
     model, facts, server = run.specification.get("model", {}), run.hardware, run.server
     gpus = [str(gpu.get("name", "unknown")) for gpu in facts.get("gpus", ())]
     ranks = int(model.get("tensor_parallel_size", 1))
@@ -153,33 +154,33 @@ def _stack(run: Run) -> list[Part]:
             "parallelism": {"tp": ranks},
         },
     }
-    arm = {
-        **{
-            "kind": "generic",
-            "tool": run.cell.scenario,
-            "tool_version": run.versions.get("kveval", "unknown"),
-        },
-        **{"cpu_blocks_of_16_tokens": run.cell.cpu_blocks, "weights": run.weights},
-        **_known(
-            {name: value for name, value in run.budget.items() if name != "cpu_blocks"}
-        ),
-    }
     native = {
         "args": _arguments(server.get("argv", ())),
         "envars": dict(server.get("env", {})),
     }
-    return [
-        {
-            "metadata": _metadata(run.measurement, label=f"{_server(run)}-0"),
-            "standardized": engine,
-            "native": native,
-        },
-        {
-            "metadata": _metadata(_hash([*run.cell.key[1:]]), label=_ARM),
-            "standardized": arm,
-            "native": {},
-        },
-    ]
+    return {
+        "metadata": _metadata(run.measurement, label=f"{_server(run)}-0"),
+        "standardized": engine,
+        "native": native,
+    }
+
+
+def _arm(run: Run) -> Part:
+    """The arm, as a part of the stack that llm-d's schema calls generic."""
+    budget = {name: value for name, value in run.budget.items() if name != "cpu_blocks"}
+    arm = {
+        "kind": "generic",
+        "tool": run.cell.scenario,
+        "tool_version": run.versions.get("kveval", "unknown"),
+        "cpu_blocks_of_16_tokens": run.cell.cpu_blocks,
+        "weights": run.weights,
+        **_known(budget),
+    }
+    return {
+        "metadata": _metadata(_hash([*run.cell.key[1:]]), label=_ARM),
+        "standardized": arm,
+        "native": {},
+    }
 
 
 def _metadata(configuration: str, **named: str | None) -> Part:

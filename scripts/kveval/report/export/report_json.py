@@ -12,22 +12,28 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, runs_named
+from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, parse_runs
 from kveval.report.answer import answer_of
-from kveval.report.data.campaign import Measured, ReportPlan, Table, rows_of, text
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    Table,
+    rows_of,
+    text_or_blank,
+)
 from kveval.report.data.run_facts import (
     distinct_workloads,
     machines,
-    seen_versions,
     tiers_of,
+    versions_by_tool,
 )
 from kveval.report.figures.names import find_figure
-from kveval.report.tables.configuration import method_of
+from kveval.report.tables.configuration import method_hash_of
 
 Part = dict[str, Any]
 
 
-def build(
+def report_content(
     plan: ReportPlan,
     measured: Measured,
     figures: Mapping[str, str],
@@ -50,35 +56,42 @@ def build(
         "weights": measured.runs[0].weights,
         "hardware": list(machines(measured.runs).values()),
         "software": {
-            tool: list(found)
-            for tool, found in sorted(seen_versions(measured.runs).items())
+            tool: list(versions)
+            for tool, versions in sorted(versions_by_tool(measured.runs).items())
         },
         "workloads": distinct_workloads(measured.runs),
-        "level_unit": measured.unit.axis,
-        "method_hash": method_of(measured),
+        "level_unit": measured.level_unit.axis,
+        "method_hash": method_hash_of(measured),
         "common_levels": {
             model: measured.common_level(model) for model in plan.models_by_size
         },
-        "cells": [_cell(plan, measured, cell) for cell in plan.ordered],
+        "cells": [_cell(plan, measured, cell) for cell in plan.ordered_cells],
         "comparisons": [
-            _comparison(row) for row in measured.compared.to_dict("records")
+            _comparison(row) for row in measured.all_comparisons.to_dict("records")
         ],
         "averages": [_average(row) for row in measured.averages.to_dict("records")],
         "not_assessed": [
             dict(zip(("what", "why", "settled_by"), row, strict=True))
             for row in gaps.rows
         ],
-        "figures": [
-            {
-                "name": name,
-                "title": figure.title,
-                "path": path,
-                "empty": empty.get(name),
-            }
-            for name, path in figures.items()
-            if (figure := find_figure(name, [cell[0] for cell in plan.cells]))
-        ],
+        "figures": _figures(plan, figures, empty),
     }
+
+
+def _figures(
+    plan: ReportPlan, figures: Mapping[str, str], empty: Mapping[str, str]
+) -> list[Part]:
+    """The campaign's figures; files that are none of them are left out."""
+    models = [cell[0] for cell in plan.cells]
+    parts = []
+    for name, path in figures.items():
+        figure = find_figure(name, models)
+        if figure is not None:
+            reason = empty.get(name)
+            parts.append(
+                {"name": name, "title": figure.title, "path": path, "empty": reason}
+            )
+    return parts
 
 
 def _cell(plan: ReportPlan, measured: Measured, cell: CellKey) -> Part:
@@ -112,11 +125,7 @@ def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Part:
         ),
         "throughput_crossfit_tok_s": _number(peak["throughput_crossfit_tok_s"]),
         "latency_ms": {
-            name: {
-                key: _number(peak[f"{name}_ms_{key}"])
-                for key in ("mean", "p50", "p90", "p99")
-            }
-            for name in ("ttft", "tpot", "itl", "e2e")
+            name: _latency(peak, name) for name in ("ttft", "tpot", "itl", "e2e")
         },
         "requests": {
             state: int(peak[f"requests_{state}"])
@@ -127,6 +136,11 @@ def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Part:
     }
 
 
+def _latency(peak: pd.Series[Any], name: str) -> Part:
+    statistics = ("mean", "p50", "p90", "p99")
+    return {key: _number(peak[f"{name}_ms_{key}"]) for key in statistics}
+
+
 def _comparison(row: Mapping[Any, Any]) -> Part:
     return {
         **{name: row[name] for name in (*KEYS, "metric", "family", "verdict")},
@@ -135,15 +149,15 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
         else None,
         "effect_percent": _effect(row),
         "cost_percent": _number(row.get("cost_percent")),
-        "reason": text(row["reason"]),
+        "reason": text_or_blank(row["reason"]),
         **{
-            name: text(row.get(name)) or None
+            name: text_or_blank(row.get(name)) or None
             for name in ("bound", "qualifier", "indication")
         },
         **{name: _number(row[name]) for name in ("interval_percent", "p_holm")},
         **{name: _number(row.get(name)) for name in ("mean", "baseline_mean")},
         **{
-            name: runs_named(row.get(name))
+            name: parse_runs(row.get(name))
             for name in ("runs_kept", "baseline_runs_kept")
         },
         **{name: _whole(row[name]) for name in ("level", "runs", "runs_to_resolve")},
@@ -190,6 +204,6 @@ def _number(value: Any) -> float | None:
     return None if pd.isna(value) or not math.isfinite(value) else float(value)
 
 
-def dump(report: Part) -> str:
+def to_json(report: Part) -> str:
     """Return a report as JSON text."""
     return json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +20,13 @@ from kveval.report.figures.axes import (
     BOX,
     GREY,
     NothingToDraw,
+    axis_maximum,
     cell_axis,
     geometric_interval,
-    highest_shown,
     model_rows,
+    scale_to_values,
     seconds_or_ms,
-    spanning,
-    thousands,
+    separate_thousands,
 )
 
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
@@ -49,8 +48,8 @@ _RUNS = [
 def throughput_by_arm(data: FigureData) -> Figure:
     """Output throughput of every cell at every level, with its interval and its runs."""
     columns = [
-        (THROUGHPUT, level, f"output tok/s, {data.unit.at(level)}", 1.0)
-        for level in data.grid
+        (THROUGHPUT, level, f"output tok/s, {data.level_unit.label(level)}", 1.0)
+        for level in data.all_levels
     ]
     return _by_arm(data, columns)
 
@@ -62,10 +61,10 @@ def ttft_by_arm(data: FigureData) -> Figure:
         (
             f"ttft_ms_{quantile}",
             level,
-            f"{word} TTFT, {unit}, {data.unit.at(level)}",
+            f"{word} TTFT, {unit}, {data.level_unit.label(level)}",
             size,
         )
-        for level in data.grid
+        for level in data.all_levels
         for quantile, word in (("p50", "median"), ("p90", "P90"))
     ]
     return _by_arm(data, columns)
@@ -124,13 +123,13 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
                 data.rows(data.peaks, model, cell),
                 data.rows(data.levels, model, cell),
             )
-            level = peak.iloc[0]["level"] if len(peak) else np.nan
+            level, note = np.nan, ""
+            if len(peak):
+                level = peak.iloc[0]["level"]
+                edge = "" if peak.iloc[0]["bracketed"] else ", edge"
+                note = f" at {level:.0f}{edge}"
             at_peak.append(runs[runs["level"] == level])
-            notes.append(
-                f" at {level:.0f}{'' if peak.iloc[0]['bracketed'] else ', edge'}"
-                if len(peak)
-                else ""
-            )
+            notes.append(note)
         rows = pd.concat(at_peak)
         _bars(
             axes,
@@ -143,7 +142,7 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
         cell_axis(axes, cells)
         axes.set_title(model)
     grid[-1, 0].set_xlabel(
-        f"peak output throughput, tok/s (label: mean {data.unit.heading})"
+        f"peak output throughput, tok/s (label: mean {data.level_unit.heading})"
     )
     return figure
 
@@ -167,26 +166,28 @@ def _bars(
         ArmSize(*cell).label
         for cell in zip(known["scenario"], known["cpu_blocks"], strict=True)
     ]
-    drawn = {
-        **{"data": known.assign(arm=arms), "y": "arm", "order": labels, "hue": "arm"},
-        **{
-            "palette": {cell.label: data.look(cell).colour for cell in cells},
+    if len(known):
+        marks = {
+            "data": known.assign(arm=arms),
+            "y": "arm",
+            "order": labels,
+            "hue": "arm",
+            "palette": {cell.label: data.style_of(cell).colour for cell in cells},
             "legend": False,
             "ax": axes,
-        },
-    }
-    if len(known):
-        lines = {"color": GREY, "linewidth": 1.6}
-        bars = {
-            "errorbar": _interval,
-            "estimator": mean_of,
-            "alpha": 0.35,
-            "width": 0.66,
-            "saturation": 1,
         }
-        sns.barplot(**drawn, **bars, x="averaged", err_kws=lines)
+        sns.barplot(
+            **marks,
+            x="averaged",
+            estimator=mean_of,
+            errorbar=_interval,
+            err_kws={"color": GREY, "linewidth": 1.6},
+            alpha=0.35,
+            width=0.66,
+            saturation=1,
+        )
         sns.stripplot(
-            **drawn,
+            **marks,
             x="value",
             jitter=False,
             size=4.5,
@@ -194,25 +195,34 @@ def _bars(
             linewidth=0.6,
             zorder=3,
         )
-    highest = highest_shown(known["value"]) if len(known) else 1.0
+    highest = axis_maximum(known["value"]) if len(known) else 1.0
     for place, (label, note) in enumerate(zip(labels, notes, strict=True)):
         of_arm = known[[arm == label for arm in arms]]
         runs = of_arm["averaged"].dropna()
         if len(runs):
             right = min(np.nanmax([of_arm["value"].max(), _interval(runs)[1]]), highest)
-            # The interval's line may continue behind the text.
-            style: dict[str, Any] = {"va": "center", "fontsize": 7.5, "bbox": BOX}
             text = f"{numerals.rounded_mean(mean_of(runs), list(runs))}{note}"
-            axes.annotate(
-                text, (right, place), xytext=(5, 0), textcoords="offset points", **style
-            )
+            _write_beside(axes, (right, place), text)
     # In a narrow panel a label needs a larger share of the width.
     spec = axes.get_subplotspec()
     room = 1.12 + 0.08 * (spec.get_gridspec().ncols if spec else 1)
     axes.set_xlim(0, room * min(axes.dataLim.x1, highest) if len(known) else 1.0)
     axes.set_ylabel("")
     axes.set_xlabel("")
-    thousands(axes.xaxis)
+    separate_thousands(axes.xaxis)
+
+
+def _write_beside(axes: Axes, place: tuple[float, float], text: str) -> None:
+    """Write a text to the right of a bar; the line of its interval may continue behind the text."""
+    axes.annotate(
+        text,
+        place,
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=7.5,
+        bbox=BOX,
+    )
 
 
 def _geometric_mean(values: pd.Series[float]) -> float:
@@ -237,20 +247,12 @@ def latency_comparison_all(data: FigureData) -> Figure:
             [], [], color="#444444", marker="o", markerfacecolor="white", label="P90"
         ),
     ]
-    tables = {
-        model: data.levels[data.levels["model"] == model] for model in data.models
-    }
-    at = [
-        table[table["level"] == data.common_level(model)]
-        for model, table in tables.items()
-    ]
+    tables = []
+    for model in data.models:
+        levels = data.levels[data.levels["model"] == model]
+        tables.append(levels[levels["level"] == data.common_level(model)])
     known = {
-        name: title
-        for name, title in _LATENCIES.items()
-        if any(
-            table[[f"{name}_ms_p50", f"{name}_ms_p90"]].notna().to_numpy().any()
-            for table in at
-        )
+        name: title for name, title in _LATENCIES.items() if _is_observed(name, tables)
     }
     if not known:
         raise NothingToDraw(
@@ -258,40 +260,56 @@ def latency_comparison_all(data: FigureData) -> Figure:
         )
     figure, grid = model_rows(data, len(known), cells=data.cells_of, handles=handles)
     for column_of_axes, (name, title) in zip(grid.T, known.items(), strict=True):
-        unit, size = seconds_or_ms(max(table[f"{name}_ms_p90"].max() for table in at))
-        for axes, model, table in zip(column_of_axes, data.models, at, strict=True):
-            cells, shown = (
-                data.cells_of(model),
-                [table[f"{name}_ms_{quantile}"] / size for quantile in ("p50", "p90")],
-            )
+        slowest = max(table[f"{name}_ms_p90"].max() for table in tables)
+        unit, unit_ms = seconds_or_ms(slowest)
+        for axes, model, table in zip(column_of_axes, data.models, tables, strict=True):
+            cells = data.cells_of(model)
             for place, cell in enumerate(cells):
-                rows, colour = data.rows(table, model, cell), data.look(cell).colour
-                for quantile, aside, face in (
-                    ("p50", -0.16, colour),
-                    ("p90", 0.16, "white"),
-                ):
-                    column = f"{name}_ms_{quantile}"
-                    value = rows[column].mean() / size
-                    for _, low, high in geometric_interval(rows, column).itertuples():
-                        axes.plot(
-                            [low / size, high / size],
-                            [place + aside] * 2,
-                            color=colour,
-                            linewidth=1.3,
-                        )
-                    axes.plot(
-                        value,
-                        place + aside,
-                        "o",
-                        color=colour,
-                        markerfacecolor=face,
-                        markersize=4,
-                    )
-            spanning(axes.xaxis, pd.concat(shown), pd.concat(shown))
+                rows = data.rows(table, model, cell)
+                _latency_marks(
+                    axes, place, rows, name, unit_ms, data.style_of(cell).colour
+                )
+            shown = pd.concat([table[column] for column in _latency_columns(name)])
+            scale_to_values(axes.xaxis, shown / unit_ms, shown / unit_ms)
             first = name == next(iter(known))
             cell_axis(axes, cells, labels=first)
             axes.set_title(
-                f"{model}, {data.unit.at(data.common_level(model))}" if first else " "
+                f"{model}, {data.level_unit.label(data.common_level(model))}"
+                if first
+                else " "
             )
             axes.set_xlabel(f"{title}, {unit}" if model == data.models[-1] else "")
     return figure
+
+
+def _latency_columns(name: str) -> list[str]:
+    return [f"{name}_ms_p50", f"{name}_ms_p90"]
+
+
+def _is_observed(name: str, tables: Sequence[pd.DataFrame]) -> bool:
+    """Whether any row of these tables has a latency."""
+    columns = _latency_columns(name)
+    return any(table[columns].notna().to_numpy().any() for table in tables)
+
+
+def _latency_marks(
+    axes: Axes, place: int, rows: pd.DataFrame, name: str, unit_ms: float, colour: str
+) -> None:
+    """Draw a cell's median and P90 of a latency, each with its interval, a little above and below its place."""
+    marks = zip(_latency_columns(name), (-0.16, 0.16), (colour, "white"), strict=True)
+    for column, aside, face in marks:
+        for _, low, high in geometric_interval(rows, column).itertuples():
+            axes.plot(
+                [low / unit_ms, high / unit_ms],
+                [place + aside] * 2,
+                color=colour,
+                linewidth=1.3,
+            )
+        axes.plot(
+            rows[column].mean() / unit_ms,
+            place + aside,
+            "o",
+            color=colour,
+            markerfacecolor=face,
+            markersize=4,
+        )

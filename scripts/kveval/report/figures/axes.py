@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from kveval.analysis.cells import ArmSize
-from kveval.analysis.estimators.correlations import recorded
+from kveval.analysis.estimators.correlations import recorded_columns
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.report.data.figures import FigureData
 
@@ -62,7 +62,9 @@ def panels(
     # At 6.5 points an inch holds some 20 letters, and a line is 0.13 inches high.
     note = textwrap.wrap(data.footer, int(20 * WIDTH)) if data else []
     cells = (
-        {cell.label: data.look(cell).line_style() for cell in legend} if data else {}
+        {cell.label: data.style_of(cell).line_style() for cell in legend}
+        if data
+        else {}
     )
     shown = [
         *handles,
@@ -128,7 +130,7 @@ def model_panels(
     ]
 
 
-def say_not_recorded(axes: Axes, **style: Any) -> None:
+def write_not_recorded(axes: Axes, **style: Any) -> None:
     """Write into an empty panel why it is empty."""
     axes.text(
         0.5,
@@ -202,13 +204,13 @@ def _spaced(places: Array, ticks: Sequence[int], axes: Axes) -> list[str]:
     return labels
 
 
-def thousands(axis: Axis, count: int = 5) -> None:
+def separate_thousands(axis: Axis, count: int = 5) -> None:
     """Show an axis's tick labels with thousands separators, at most about `count` ticks."""
     axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(PLAIN)
 
 
-def logarithmic(axis: Axis) -> None:
+def make_logarithmic(axis: Axis) -> None:
     """Make an axis logarithmic, with numbers written out."""
     axes = axis.axes
     (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
@@ -222,48 +224,50 @@ def seconds_or_ms(highest_ms: float) -> tuple[str, float]:
     return ("s", 1000.0) if highest_ms >= 10_000 else ("ms", 1.0)
 
 
-def from_zero(axes: Axes, highest: float | None = None) -> None:
+def start_at_zero(axes: Axes, highest: float | None = None) -> None:
     """Start y at zero and leave space above `highest`, by default everything drawn, so that no marker is cut."""
     top = axes.dataLim.y1 if highest is None else min(highest, axes.dataLim.y1)
     axes.set_ylim(0, 1.08 * top if np.isfinite(top) and top > 0 else 1.0)
 
 
-def spanning(axis: Axis, values: pd.Series[float], among: pd.Series[float]) -> None:
-    """Start an axis of positive values at zero, or make it logarithmic if those `among` which they are span more than a
-    factor of 30. Very wide intervals may extend beyond the panel.
+def scale_to_values(
+    axis: Axis, values: pd.Series[float], all_values: pd.Series[float]
+) -> None:
+    """Start an axis of positive values at zero, or make it logarithmic if `all_values`, of which they are a part, span
+    more than a factor of 30. Very wide intervals may extend beyond the panel.
     """
     limits = axis.axes.set_xlim if axis is axis.axes.xaxis else axis.axes.set_ylim
     known = values[np.isfinite(values) & (values > 0)]
     if known.empty:
         limits(0, 1)
-    elif among.max() > 30 * among.min() > 0:
-        logarithmic(axis)
-        limits(known.min() / 1.5, highest_shown(known))
+    elif all_values.max() > 30 * all_values.min() > 0:
+        make_logarithmic(axis)
+        limits(known.min() / 1.5, axis_maximum(known))
     else:
         drawn = (
             axis.axes.dataLim.x1 if axis is axis.axes.xaxis else axis.axes.dataLim.y1
         )
-        limits(0, min(1.08 * drawn, highest_shown(known)))
-        thousands(axis)
+        limits(0, min(1.08 * drawn, axis_maximum(known)))
+        separate_thousands(axis)
 
 
-def heatmap(
+def draw_heatmap(
     axes: Axes,
     values: Array,
-    said: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
     names: tuple[Sequence[str], Sequence[str]],
     **style: Any,
 ) -> None:
-    """Draw values as coloured cells with `said` in them; `names`: of the columns and of the rows."""
+    """Draw values as coloured cells with `labels` in them; `names`: of the columns and of the rows."""
     columns, rows = names
-    labels = {
+    options = {
         "xticklabels": columns,
         "yticklabels": rows,
-        "annot": said,
+        "annot": labels,
         "fmt": "",
         "annot_kws": {"fontsize": 8},
     }
-    sns.heatmap(values, ax=axes, linewidths=0.5, **labels, **style)
+    sns.heatmap(values, ax=axes, linewidths=0.5, **options, **style)
     axes.set_facecolor("#EDEDED")
     axes.grid(visible=False)
     axes.tick_params(length=0)
@@ -280,17 +284,17 @@ def run_range(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 def geometric_interval(rows: pd.DataFrame, column: str) -> pd.DataFrame:
     """Return the 95 % t interval of the geometric mean over runs by level, for levels with several runs."""
     known = rows[rows[column] > 0]
-    found = {
+    bounds = {
         level: mean_interval(np.log(values.to_numpy(dtype=np.float64)))
         for level, values in known.groupby("level")[column]
         if len(values) > 1
     }
     return pd.DataFrame.from_dict(
-        found, orient="index", columns=["low", "high"], dtype=float
+        bounds, orient="index", columns=["low", "high"], dtype=float
     )
 
 
-def curves(
+def draw_lines(
     axes: Axes,
     data: FigureData,
     model: str,
@@ -302,7 +306,7 @@ def curves(
 
     Values are divided by `unit`.
     """
-    shown, grid = data.cells_of(model), data.grid
+    shown, grid = data.cells_of(model), data.all_levels
     step = (grid[-1] / grid[0]) ** 0.002 if len(grid) > 1 else 1.01
     drawn = False
     for place, cell in enumerate(shown):
@@ -313,7 +317,7 @@ def curves(
         drawn = True
         # Shifted a little sideways, so that coinciding lines can be seen.
         aside = step ** (place - (len(shown) - 1) / 2)
-        look = data.look(cell)
+        look = data.style_of(cell)
         ends = bounds(rows, column) / unit
         axes.vlines(
             ends.index.to_numpy() * aside,
@@ -323,51 +327,47 @@ def curves(
             linewidth=1,
         )
         axes.plot(means.index * aside, means / unit, **look.line_style())
-    level_axis(axes, grid, data.unit.axis)
+    level_axis(axes, grid, data.level_unit.axis)
     return drawn
 
 
-def highest_shown(values: pd.Series[float]) -> float:
+def axis_maximum(values: pd.Series[float]) -> float:
     """Return the highest value that an axis must show; very wide intervals may extend beyond the panel."""
     return 1.5 * float(values.max())
 
 
-def against_concurrency(
+def lines_over_levels(
     data: FigureData,
     columns: Mapping[str, str],
     limits: tuple[float, float] | None = None,
 ) -> Figure:
     """One row of panels per recorded quantity, one column per model; a single quantity wraps to two columns."""
-    shown = recorded(data.levels, list(columns))
+    shown = recorded_columns(data.levels, list(columns))
     if not shown:
-        raise NothingToDraw(not_recorded(columns))
+        raise NothingToDraw(not_recorded_message(columns))
     known = data.levels[data.levels[shown].notna().any(axis=1)]
+    cells_known = set(zip(known["scenario"], known["cpu_blocks"], strict=True))
     cells = [
-        cell
-        for cell in data.cells
-        if any(len(data.rows(known, model, cell)) for model in data.models)
+        cell for cell in data.cells if (cell.scenario, cell.cpu_blocks) in cells_known
     ]
+    placed: list[tuple[ModelPanel, str, bool]] = []
     if len(shown) == 1:
         figure, places = model_panels(data, 2.4, legend=cells)
-        placed = [(panel, shown[0], True) for panel in places]
+        placed += [(panel, shown[0], True) for panel in places]
     else:
         figure, grid = panels(data, (len(shown), len(data.models)), 2.2, legend=cells)
-        placed = [
-            (
-                ModelPanel(axes, model, model == data.models[0], name == shown[-1]),
-                name,
-                name == shown[0],
-            )
-            for row, name in zip(grid, shown, strict=True)
-            for axes, model in zip(row, data.models, strict=True)
-        ]
+        for row, name in zip(grid, shown, strict=True):
+            for axes, model in zip(row, data.models, strict=True):
+                left, bottom = model == data.models[0], name == shown[-1]
+                panel = ModelPanel(axes, model, left, bottom)
+                placed.append((panel, name, name == shown[0]))
     for panel, name, titled in placed:
-        if not curves(panel.axes, data, panel.model, name, run_range):
-            say_not_recorded(panel.axes)
+        if not draw_lines(panel.axes, data, panel.model, name, run_range):
+            write_not_recorded(panel.axes)
         if limits:
             panel.axes.set_ylim(*limits)
         else:
-            from_zero(panel.axes)
+            start_at_zero(panel.axes)
         panel.axes.set_title(panel.model if titled else "")
         panel.axes.set_ylabel(columns[name] if panel.left else "")
         if not panel.bottom:
@@ -375,7 +375,7 @@ def against_concurrency(
     return figure
 
 
-def not_recorded(columns: Iterable[str]) -> str:
+def not_recorded_message(columns: Iterable[str]) -> str:
     """Return the message that these columns have nothing to draw."""
     return (
         f"not recorded, or too few samples in the levels' windows: {', '.join(columns)}"

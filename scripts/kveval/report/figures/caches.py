@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from kveval.analysis.cells import ArmSize, CellKey, blocks_label
-from kveval.analysis.estimators.correlations import recorded
+from kveval.analysis.estimators.correlations import recorded_columns
 from kveval.analysis.reuse import ServedShare, read_curve, served_shares
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.campaign.types import BLOCK_TOKENS
@@ -25,14 +25,15 @@ from kveval.report.data.run_facts import Tiers
 from kveval.report.figures.axes import (
     BOX,
     GREY,
+    Array,
     NothingToDraw,
-    against_concurrency,
     cell_axis,
     level_axis,
-    logarithmic,
+    lines_over_levels,
+    make_logarithmic,
     model_panels,
     model_rows,
-    say_not_recorded,
+    write_not_recorded,
 )
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
@@ -62,7 +63,7 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
     """
     activity = tier_activity(data.runs)
     counted = bool(activity["device_hit_percent"].notna().any())
-    if not counted and not recorded(data.levels, ["prefix_cache_hit_percent"]):
+    if not counted and not recorded_columns(data.levels, ["prefix_cache_hit_percent"]):
         raise NothingToDraw("neither counted nor recorded: hits of the prefix cache")
     shares = _shares(activity, data.levels, counted=counted)
     handles = [
@@ -82,7 +83,7 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
                 axes.text(1, place, "not recorded", va="center", fontsize=8, color=GREY)
         cell_axis(axes, cells)
         axes.set_xlim(0, 100)
-        axes.set_title(f"{model}, {data.unit.at(level)}")
+        axes.set_title(f"{model}, {data.level_unit.label(level)}")
     basis = (
         "of the whole level, warm-up included"
         if counted
@@ -137,13 +138,13 @@ def _stack(axes: Axes, place: int, means: pd.Series[float]) -> None:
 
 def reuse_by_tier_size(data: FigureData) -> Figure:
     """Hit share of device and tier against the tier's size, predicted and measured."""
-    at = {model: data.common_level(model) for model in data.models}
-    found = [
-        one
-        for one in served_shares(data.levels, data.runs)
-        if one.level == at[one.cell[0]]
+    levels = {model: data.common_level(model) for model in data.models}
+    shares = [
+        share
+        for share in served_shares(data.levels, data.runs)
+        if share.level == levels[share.cell[0]]
     ]
-    sized = [one for one in found if 0 < one.tier_blocks < np.inf]
+    sized = [share for share in shares if 0 < share.tier_blocks < np.inf]
     if not sized:
         reasons = (
             data.levels.get("predicted_not", pd.Series(dtype=str))
@@ -154,42 +155,43 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
         raise NothingToDraw(
             f"not computed: {reasons.iloc[0] if len(reasons) else 'shares of tiers of known size'}"
         )
+    sized_cells = {share.cell[1:] for share in sized}
     cells = [
-        cell
-        for cell in data.cells
-        if any(one.cell[1:] == (cell.scenario, cell.cpu_blocks) for one in sized)
+        cell for cell in data.cells if (cell.scenario, cell.cpu_blocks) in sized_cells
     ]
     handles = [
         Line2D([], [], color=GREY, linestyle="--", label="device alone, computed")
     ]
     figure, shown = model_panels(data, 3.1, handles=handles, legend=cells)
     for panel in shown:
-        of_model = [one for one in sized if one.cell[0] == panel.model]
+        of_model = [share for share in sized if share.cell[0] == panel.model]
         if of_model:
             _sizes_axis(panel.axes, data, of_model)
             _computed(panel.axes, data, of_model)
             _counted_shares(panel.axes, data, of_model)
             panel.axes.axhline(
-                fmean(one.device_predicted for one in of_model),
+                fmean(share.device_predicted for share in of_model),
                 color=GREY,
                 linestyle="--",
             )
         else:
-            say_not_recorded(panel.axes)
+            write_not_recorded(panel.axes)
         panel.axes.set_ylim(0, 103)
-        panel.axes.set_title(f"{panel.model}, {data.unit.at(at[panel.model])}")
+        panel.axes.set_title(
+            f"{panel.model}, {data.level_unit.label(levels[panel.model])}"
+        )
         panel.axes.set_ylabel("% of prompt tokens\nfrom caches" if panel.left else "")
     return figure
 
 
 def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:
     """One line per scenario: the mean over its cells and runs, which differ in how many requests they sent."""
-    for scenario in dict.fromkeys(one.cell[1] for one in shares):
-        cells = [one for one in shares if one.cell[1] == scenario]
+    for scenario in dict.fromkeys(share.cell[1] for share in shares):
+        cells = [share for share in shares if share.cell[1] == scenario]
         rows = pd.concat(
             [
-                data.rows(data.levels, one.cell[0], ArmSize(*one.cell[1:]))
-                for one in cells
+                data.rows(data.levels, share.cell[0], ArmSize(*share.cell[1:]))
+                for share in cells
             ]
         )
         curves = [
@@ -203,35 +205,38 @@ def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> No
         sizes = np.unique(
             np.concatenate([axes.get_xlim(), *(curve.index for curve in curves)])
         )
-        low, high = (
-            100
-            * np.mean(
-                [np.interp(sizes, curve.index, curve[end]) for curve in curves], axis=0
-            )
-            for end in ("low", "high")
-        )
-        colour = data.look(ArmSize(*cells[0].cell[1:])).colour
+        low, high = (_mean_curve(curves, end, sizes) for end in ("low", "high"))
+        colour = data.style_of(ArmSize(*cells[0].cell[1:])).colour
         axes.plot(sizes, (low + high) / 2, color=colour, linewidth=1.2)
         axes.fill_between(sizes, low, high, color=colour, alpha=0.25, linewidth=0)
+
+
+def _mean_curve(curves: Sequence[pd.DataFrame], end: str, sizes: Array) -> Array:
+    """The mean over curves of one end of their hit shares, in per cent, interpolated at sizes in cpu_blocks."""
+    values = [np.interp(sizes, curve.index, curve[end]) for curve in curves]
+    mean: Array = 100 * np.mean(values, axis=0)
+    return mean
 
 
 def _counted_shares(
     axes: Axes, data: FigureData, shares: Sequence[ServedShare]
 ) -> None:
-    for one in shares:
-        style = data.look(ArmSize(*one.cell[1:])).line_style() | {"linestyle": "none"}
+    for share in shares:
+        style = data.style_of(ArmSize(*share.cell[1:])).line_style() | {
+            "linestyle": "none"
+        }
         axes.plot(
-            one.tier_blocks,
-            fmean(one.predicted),
+            share.tier_blocks,
+            fmean(share.predicted),
             "x",
             color=style["color"],
             zorder=2,
             clip_on=False,
         )
-        half = None if np.isnan(one.half_width) else one.half_width
+        half = None if np.isnan(share.half_width) else share.half_width
         axes.errorbar(
-            one.tier_blocks,
-            one.served,
+            share.tier_blocks,
+            share.measured,
             yerr=half,
             capsize=3,
             zorder=3,
@@ -242,10 +247,10 @@ def _counted_shares(
 
 def _sizes_axis(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:
     """Sizes in blocks below, from half the smallest tier's to twice the largest's, and in GiB above."""
-    sizes = [one.tier_blocks for one in shares]
+    sizes = [share.tier_blocks for share in shares]
     axes.set_xscale("log")
     axes.set_xlim(min(sizes) / 4, 2.5 * max(sizes))
-    logarithmic(axes.xaxis)
+    make_logarithmic(axes.xaxis)
     axes.set_xlabel("size of the tier, cpu_blocks")
     run = next(run for run in data.runs if run.cell.model == shares[0].cell[0])
     per_block = BLOCK_TOKENS * (run.kv_bytes_per_token or np.nan) / 2**30
@@ -256,16 +261,12 @@ def _sizes_axis(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> 
             lambda gib: np.divide(gib, per_block),
         ),
     )
-    logarithmic(above.xaxis)
+    make_logarithmic(above.xaxis)
     above.set_xlabel("GiB")
 
 
 def working_set(data: FigureData) -> Figure:
     """Tokens of the distinct prefixes at each level against what the device and the CPU tiers hold."""
-    known = {
-        model: {key: tiers for key, tiers in data.tiers.items() if key[0] == model}
-        for model in data.models
-    }
     capacities = [
         size for tiers in data.tiers.values() for size in (tiers.device, tiers.cpu)
     ]
@@ -292,7 +293,10 @@ def working_set(data: FigureData) -> Figure:
     ]
     figure, shown = model_panels(data, 2.6, handles=handles)
     for panel in shown:
-        _capacities(panel.axes, known[panel.model], data.unit)
+        of_model = {
+            cell: tiers for cell, tiers in data.tiers.items() if cell[0] == panel.model
+        }
+        _capacities(panel.axes, of_model, data.level_unit)
         panel.axes.set_title(panel.model)
         panel.axes.set_ylabel("tokens" if panel.left else "")
     low, high = (
@@ -300,7 +304,7 @@ def working_set(data: FigureData) -> Figure:
         max(panel.axes.dataLim.y1 for panel in shown),
     )
     for panel in shown:
-        logarithmic(panel.axes.yaxis)
+        make_logarithmic(panel.axes.yaxis)
         panel.axes.set_ylim(low / 1.6, high * 1.8)
     return figure
 
@@ -378,7 +382,7 @@ def _label(
 
 def pcp_kv_cache_usage(data: FigureData) -> Figure:
     """KV-cache usage of the device against concurrency."""
-    return against_concurrency(
+    return lines_over_levels(
         data, {"kv_cache_usage_percent": "KV cache in use, %"}, limits=(0, 105)
     )
 
@@ -389,7 +393,7 @@ def pcp_prefix_cache_hits(data: FigureData) -> Figure:
         "prefix_cache_hit_percent": "device hits, % of\nprompt tokens",
         "external_cache_hit_percent": "external hits, % of\ntokens asked for there",
     }
-    return against_concurrency(data, columns, limits=(0, 105))
+    return lines_over_levels(data, columns, limits=(0, 105))
 
 
 def pcp_offload_traffic(data: FigureData) -> Figure:
@@ -398,7 +402,7 @@ def pcp_offload_traffic(data: FigureData) -> Figure:
         "offload_store_mb_s": "stored to the tier, MB/s",
         "offload_load_mb_s": "loaded from the tier, MB/s",
     }
-    return against_concurrency(data, columns)
+    return lines_over_levels(data, columns)
 
 
 def pcp_lmcache(data: FigureData) -> Figure:
@@ -410,4 +414,4 @@ def pcp_lmcache(data: FigureData) -> Figure:
     }
     if not columns:
         raise NothingToDraw("not recorded: LMCache's counters")
-    return against_concurrency(data, columns)
+    return lines_over_levels(data, columns)

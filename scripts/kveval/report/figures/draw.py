@@ -63,10 +63,12 @@ def write_figure(name: str, data: FigureData, outputs: Sequence[Path]) -> None:
             figure.savefig(output, metadata=stamp)
 
 
-def write_alone(title: str, drawn: Callable[[], Figure], output: Path) -> None:
+def write_single_figure(
+    title: str, draw_figure: Callable[[], Figure], output: Path
+) -> None:
     """Draw a figure that belongs to no family into a PNG, with its title above it."""
     with mpl.rc_context(fname=STYLE):
-        figure = drawn()
+        figure = draw_figure()
         write_title(figure, title)
         figure.savefig(output, metadata={"Software": None})
 
@@ -77,13 +79,15 @@ def write_family(family: str, data: FigureData, folder: Path) -> None:
     It has three entries: `drawn`, names; `lacking`, name -> the missing data; `left_out`, name -> the campaign's extent
     (levels, models, limits), for figures that are not useful with this extent.
     """
-    extent = Extent(len(data.grid), len(data.models), GOODPUT in data.levels)
+    extent = Extent(len(data.all_levels), len(data.models), GOODPUT in data.levels)
     of_extent = (
         f"not for {', '.join(f'{what}: {of}' for what, of in extent._asdict().items())}"
     )
     figures = figures_of(data.models, family)
     left_out = {
-        figure.name: of_extent for figure in figures if not figure.entry.answers(extent)
+        figure.name: of_extent
+        for figure in figures
+        if not figure.entry.is_useful_for(extent)
     }
     drawn, lacking = [], {}
     folder.mkdir(parents=True, exist_ok=True)

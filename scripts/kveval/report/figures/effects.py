@@ -20,7 +20,7 @@ from kveval.report.figures.axes import (
     PALE,
     NothingToDraw,
     cell_axis,
-    heatmap,
+    draw_heatmap,
     model_rows,
     panels,
 )
@@ -41,10 +41,7 @@ def effect_plot(data: FigureData) -> Figure:
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
     if not metrics:
         raise NothingToDraw(_NO_COMPARISON)
-    arms = {
-        model: [cell for cell in data.cells_of(model) if _is_arm(data, cell)]
-        for model in data.models
-    }
+    arms = {model: _arms_of(data, model) for model in data.models}
     figure, grid = model_rows(
         data,
         len(metrics),
@@ -71,7 +68,7 @@ def effect_plot(data: FigureData) -> Figure:
             cell_axis(axes, cells, labels=metric == metrics[0])
             axes.set_xlim(-widest, widest)
             axes.set_title(
-                f"{model}, {data.unit.at(data.common_level(model))}"
+                f"{model}, {data.level_unit.label(data.common_level(model))}"
                 if metric == metrics[0]
                 else " "
             )
@@ -117,8 +114,13 @@ def _against_baselines(data: FigureData, metric: str) -> pd.DataFrame:
 
 def _is_arm(data: FigureData, cell: ArmSize) -> bool:
     return (
-        cell.scenario not in data.baselines or cell.scenario in data.compared_baselines
+        cell.scenario not in data.baselines
+        or cell.scenario in data.intermediate_baselines
     )
+
+
+def _arms_of(data: FigureData, model: str) -> list[ArmSize]:
+    return [cell for cell in data.cells_of(model) if _is_arm(data, cell)]
 
 
 def _key(comparison: pd.DataFrame) -> list[Line2D]:
@@ -190,7 +192,7 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
         coloured = np.where(decided, value, np.nan)
         bar = {"location": "top", "label": "% of baseline (blue: better)", "aspect": 30}
         names = [cell.label if metric == metrics[0] else "" for cell in cells]
-        heatmap(
+        draw_heatmap(
             axes,
             coloured,
             text,
@@ -229,13 +231,12 @@ def _effects(
     """Effects in per cent, cells x models, and whether each has a verdict."""
     table = _against_baselines(data, metric)
     rows = {cell_of(row): row for row in table.to_dict("records")}
-    found = [
-        [rows.get((model, cell.scenario, cell.cpu_blocks), {}) for model in data.models]
-        for cell in cells
-    ]
-    value = np.array(
-        [[row.get("effect_percent", np.nan) for row in line] for line in found]
-    )
-    return value, np.array(
-        [[row.get("verdict") in words.DECIDED for row in line] for line in found]
-    )
+    shape = len(cells), len(data.models)
+    effects, decided = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+    for place, cell in enumerate(cells):
+        for at, model in enumerate(data.models):
+            row = rows.get((model, cell.scenario, cell.cpu_blocks))
+            if row is not None:
+                effects[place, at] = row["effect_percent"]
+                decided[place, at] = row["verdict"] in words.DECIDED
+    return effects, decided

@@ -15,12 +15,13 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator
 
 from kveval.analysis.cells import ArmSize
+from kveval.analysis.estimators.change_points import ChangePoint
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.history import HIGHER_IS_BETTER, BuildSeries
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.style import look_of
-from kveval.report.figures.axes import GREY, panels, thousands
-from kveval.report.figures.draw import write_alone
+from kveval.report.data.style import arm_style
+from kveval.report.figures.axes import GREY, panels, separate_thousands
+from kveval.report.figures.draw import write_single_figure
 
 _BETTER, _WORSE = "#009E73", "#D55E00"
 # The most labels that fit along the axis.
@@ -45,15 +46,15 @@ def draw_history(series: Sequence[BuildSeries]) -> Figure:
         Patch(color=_WORSE, alpha=0.3, label="worse"),
     ]
     figure, grid = panels(None, (len(series), 1), 2.6, handles=handles)
-    for axes, each in zip(grid[:, 0], series, strict=True):
-        _panel(axes, each)
+    for axes, cell_series in zip(grid[:, 0], series, strict=True):
+        _panel(axes, cell_series)
     return figure
 
 
 def _panel(axes: Axes, series: BuildSeries) -> None:
     means = np.array([build.mean for build in series.builds])
     ends = np.array([(build.low, build.high) for build in series.builds]).T
-    colour = look_of(series.cell[1]).colour
+    colour = arm_style(series.cell[1]).colour
     away = np.abs(np.where(np.isfinite(ends), ends, means) - means)
     axes.errorbar(
         range(len(means)),
@@ -65,31 +66,12 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
         color=colour,
     )
     changes = series.changes
-    bounds = [0, *(change.at for change in changes), len(means)]
+    bounds = [0, *(change.index for change in changes), len(means)]
     for start, end in itertools.pairwise(bounds):
         level = float(np.exp(np.log(means[start:end]).mean()))
         axes.hlines(level, start - 0.5, end - 0.5, color=GREY, linewidth=1.6)
     for change in changes:
-        theta = change.difference.theta
-        shade = (
-            _BETTER
-            if (theta > 0) == HIGHER_IS_BETTER.get(series.metric, True)
-            else _WORSE
-        )
-        # A change at `at` happened between the builds at - 1 and at.
-        axes.axvspan(
-            change.earliest - 1, change.latest, color=shade, alpha=0.3, linewidth=0
-        )
-        axes.annotate(
-            f"{percent(theta):+.1f} %\n{series.builds[change.at].label}",
-            (change.at, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(3, -2),
-            textcoords="offset points",
-            va="top",
-            fontsize=7,
-            color=shade,
-        )
+        _mark_change(axes, series, change)
     step = max(1, -(-len(means) // _LABELS))
     shown = range(0, len(means), step)
     axes.set_xticks(
@@ -102,39 +84,62 @@ def _panel(axes: Axes, series: BuildSeries) -> None:
     axes.xaxis.set_minor_locator(FixedLocator(list(range(len(means)))))
     axes.set_xlim(-0.7, len(means) - 0.3)
     axes.margins(y=0.2)
-    thousands(axes.yaxis)
+    separate_thousands(axes.yaxis)
     axes.set_ylabel(series.metric)
     axes.set_title(series_title(series))
+
+
+def _mark_change(axes: Axes, series: BuildSeries, change: ChangePoint) -> None:
+    """Shade where a change lies: it happened between the build before its index and the build there."""
+    theta = change.difference.theta
+    better = (theta > 0) == HIGHER_IS_BETTER.get(series.metric, True)
+    shade = _BETTER if better else _WORSE
+    axes.axvspan(
+        change.earliest - 1, change.latest, color=shade, alpha=0.3, linewidth=0
+    )
+    axes.annotate(
+        f"{percent(theta):+.1f} %\n{series.builds[change.index].label}",
+        (change.index, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(3, -2),
+        textcoords="offset points",
+        va="top",
+        fontsize=7,
+        color=shade,
+    )
 
 
 def series_title(series: BuildSeries) -> str:
     """Return the name of a series: its cell, the level, the hardware."""
     model, scenario, blocks = series.cell
-    said = f"{model} {ArmSize(scenario, blocks).label}, level {series.level}"
+    title = f"{model} {ArmSize(scenario, blocks).label}, level {series.level}"
     return (
-        f"{said}, hardware {series.conditions['hardware']}"
+        f"{title}, hardware {series.conditions['hardware']}"
         if series.conditions["hardware"]
-        else said
+        else title
     )
 
 
-def shown_series(series: Sequence[BuildSeries]) -> Sequence[BuildSeries]:
+def select_series(series: Sequence[BuildSeries]) -> Sequence[BuildSeries]:
     """Return the series that a figure shows: at most 40, those with the most changes, then the most builds."""
     if len(series) <= _PANELS:
         return series
-    return sorted(series, key=lambda each: (-len(each.changes), -len(each.builds)))[
-        :_PANELS
-    ]
+    return sorted(
+        series,
+        key=lambda cell_series: (-len(cell_series.changes), -len(cell_series.builds)),
+    )[:_PANELS]
 
 
 def write_history(series: Sequence[BuildSeries], folder: Path) -> list[Path]:
     """Draw one figure for each metric, and return their paths: FOLDER/METRIC.png."""
     paths = []
     folder.mkdir(parents=True, exist_ok=True)
-    for metric in dict.fromkeys(each.metric for each in series):
+    for metric in dict.fromkeys(cell_series.metric for cell_series in series):
         path = folder / f"{metric}.png"
-        shown = shown_series([each for each in series if each.metric == metric])
+        shown = select_series(
+            [cell_series for cell_series in series if cell_series.metric == metric]
+        )
         title = f"{METRIC_TITLES.get(metric, metric)} from build to build: where does it change?"
-        write_alone(title, partial(draw_history, shown), path)
+        write_single_figure(title, partial(draw_history, shown), path)
         paths.append(path)
     return paths

@@ -48,7 +48,7 @@ class FigureEntry:
     title: str
     useful: str = "always"
 
-    def answers(self, extent: Extent) -> bool:
+    def is_useful_for(self, extent: Extent) -> bool:
         """Whether the figure is useful for a campaign of this extent."""
         several = extent.levels > 2
         wide = several or extent.models > 1
@@ -262,7 +262,7 @@ def find_figure(name: str, models: Iterable[str]) -> FigureName | None:
 def families_of(extent: Extent) -> list[str]:
     """Return the families with a figure that is useful for a campaign of this extent."""
     return list(
-        dict.fromkeys(entry.family for entry in FIGURES if entry.answers(extent))
+        dict.fromkeys(entry.family for entry in FIGURES if entry.is_useful_for(extent))
     )
 
 

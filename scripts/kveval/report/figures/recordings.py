@@ -16,8 +16,8 @@ from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
     NothingToDraw,
     panels,
-    say_not_recorded,
-    thousands,
+    separate_thousands,
+    write_not_recorded,
 )
 
 # Title of a column of panels -> the entries of metrics.yaml, or of `_entries`, drawn there -> their line styles.
@@ -47,17 +47,13 @@ def level_timeline(data: FigureData, model: str) -> Figure:
     drawn = {}
     for cell, (run, start, end) in cells:
         parquet = data.recordings[(model, cell.scenario, cell.cpu_blocks), run]
-        for name in (name for lines in _COLUMNS.values() for name in lines):
-            if name in entries:
-                drawn[cell, name] = timeline(
-                    parquet, entries[name], data.server_version, start, end
-                )
+        for name, entry in entries.items():
+            values = timeline(parquet, entry, data.server_version, start, end)
+            if values is not None:
+                drawn[cell, name] = values
+    recorded = {name for _, name in drawn}
     shown = {
-        title: lines
-        for title, lines in _COLUMNS.items()
-        if any(
-            drawn.get((cell, name)) is not None for cell, _ in cells for name in lines
-        )
+        title: lines for title, lines in _COLUMNS.items() if recorded & lines.keys()
     }
     if not shown:
         raise NothingToDraw(
@@ -71,14 +67,16 @@ def level_timeline(data: FigureData, model: str) -> Figure:
         for axes, (title, lines) in zip(grid[place], shown.items(), strict=True):
             _draw_series(
                 axes,
-                data.look(cell).colour,
+                data.style_of(cell).colour,
                 [(drawn.get((cell, name)), lines[name]) for name in lines],
             )
             axes.set_xlim(0, (end - start) / 1e9)
             axes.set_title(
                 title if place == 0 else "", fontsize=8.5, fontweight="normal"
             )
-            axes.set_xlabel(f"s of the window, {data.unit.at(level)}" if last else "")
+            axes.set_xlabel(
+                f"s of the window, {data.level_unit.label(level)}" if last else ""
+            )
             axes.tick_params(labelbottom=last)
         grid[place, 0].set_ylabel(
             cell.label.replace(" ", "\n"),
@@ -88,29 +86,31 @@ def level_timeline(data: FigureData, model: str) -> Figure:
             fontsize=8,
         )
     for column, title in zip(grid.T, shown, strict=True):
-        # The panels of a column have the same scale, so that cells can be compared.
-        highest = max(
-            (axes.dataLim.y1 for axes in column if np.isfinite(axes.dataLim.y1)),
-            default=1.0,
-        )
-        for axes in column:
-            axes.set_ylim(0, _PERCENT if "%" in title else 1.1 * highest or 1.0)
-            thousands(axes.yaxis, 3)
+        _share_scale(column, title)
     return figure
 
 
-def _entries(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """The entries of metrics.yaml, and the hits behind the device as a share of all prompt tokens."""
-    device, behind = (
-        metrics.get("prefix_cache_hit_percent"),
-        metrics.get("external_cache_hit_percent"),
+def _share_scale(column: Sequence[Axes], title: str) -> None:
+    """Give the panels of a column the same scale, so that cells can be compared."""
+    highest = max(
+        (axes.dataLim.y1 for axes in column if np.isfinite(axes.dataLim.y1)),
+        default=1.0,
     )
-    if not device or not behind:
-        return dict(metrics)
-    return {
-        **metrics,
-        "behind_device_percent": {**behind, "denominator": device["denominator"]},
-    }
+    for axes in column:
+        axes.set_ylim(0, _PERCENT if "%" in title else 1.1 * highest or 1.0)
+        separate_thousands(axes.yaxis, 3)
+
+
+def _entries(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The entries of metrics.yaml in _COLUMNS, with the hits behind the device as a share of all prompt tokens."""
+    entries = dict(metrics)
+    device = metrics.get("prefix_cache_hit_percent")
+    behind = metrics.get("external_cache_hit_percent")
+    if device and behind:
+        share_of_prompts = {**behind, "denominator": device["denominator"]}
+        entries["behind_device_percent"] = share_of_prompts
+    names = [name for lines in _COLUMNS.values() for name in lines]
+    return {name: entries[name] for name in names if name in entries}
 
 
 def _draw_series(
@@ -120,7 +120,7 @@ def _draw_series(
         if values is not None:
             axes.plot(values.index, values, style, color=colour, linewidth=1.1)
     if all(values is None for values, _ in lines):
-        say_not_recorded(axes, va="center", fontsize=8)
+        write_not_recorded(axes, va="center", fontsize=8)
 
 
 def _window(

@@ -25,13 +25,13 @@ class CurvePanel:
         title: the model and the level.
         curve: hit share by tier size behind the device, or by device size if the device's size is not known.
         device: hit share of the device alone; None if its size is not known.
-        asked: cpu_blocks of the campaign's tiers.
+        campaign_sizes: cpu_blocks of the campaign's tiers.
     """
 
     title: str
     curve: ReuseCurve
     device: float | None
-    asked: Sequence[int]
+    campaign_sizes: Sequence[int]
 
 
 def draw_curves(curves: Sequence[CurvePanel]) -> Figure:
@@ -65,9 +65,14 @@ def draw_curves(curves: Sequence[CurvePanel]) -> Figure:
 
 def _panel(axes: Axes, panel: CurvePanel) -> None:
     blocks = panel.curve.sizes / BLOCK_TOKENS
-    most = max([*panel.asked, float(blocks.max(initial=1)) * 1.5])
+    most = max([*panel.campaign_sizes, float(blocks.max(initial=1)) * 1.5])
     least = (
-        min([*(size for size in panel.asked if size), float(blocks.min(initial=most))])
+        min(
+            [
+                *(size for size in panel.campaign_sizes if size),
+                float(blocks.min(initial=most)),
+            ]
+        )
         / 2
     )
     shares = 100 * panel.curve.served / max(1, panel.curve.prompt_tokens)
@@ -82,7 +87,7 @@ def _panel(axes: Axes, panel: CurvePanel) -> None:
     axes.set_xlim(least, most)
     if panel.device is not None:
         axes.axhline(100 * panel.device, color=_DEVICE, linestyle="--")
-    for size in sorted(set(panel.asked) - {0}):
+    for size in sorted(set(panel.campaign_sizes) - {0}):
         share = 100 * panel.curve.share(size * BLOCK_TOKENS)
         axes.axvline(size, color=GREY, linestyle=":")
         axes.annotate(

@@ -9,17 +9,21 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.estimators.correlations import CORRELATED, recorded, within_models
+from kveval.analysis.estimators.correlations import (
+    CORRELATED,
+    correlations_by_model,
+    recorded_columns,
+)
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
     NothingToDraw,
-    against_concurrency,
-    from_zero,
-    heatmap,
+    draw_heatmap,
+    lines_over_levels,
     model_panels,
-    not_recorded,
+    not_recorded_message,
     panels,
-    thousands,
+    separate_thousands,
+    start_at_zero,
 )
 
 _DEVICE = {
@@ -43,7 +47,7 @@ _NAMES = {
 
 def pcp_request_queues(data: FigureData) -> Figure:
     """Requests running and waiting in the server against concurrency."""
-    return against_concurrency(
+    return lines_over_levels(
         data,
         {
             "requests_running": "requests running",
@@ -59,14 +63,14 @@ def pcp_memory_usage(data: FigureData) -> Figure:
         "server_rss_gib": "server resident, GiB",
         "gpu_memory_used_gib": "GPU memory used, GiB",
     }
-    return against_concurrency(data, columns)
+    return lines_over_levels(data, columns)
 
 
 def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
     """Throughput against the utilisation of the device: a point per cell and level, a panel per model."""
     column, label = _DEVICE[data.device]
-    if not recorded(data.levels, [column]):
-        raise NothingToDraw(not_recorded([column]))
+    if not recorded_columns(data.levels, [column]):
+        raise NothingToDraw(not_recorded_message([column]))
     figure, shown = model_panels(data, 2.6, legend=data.cells)
     for panel in shown:
         axes, model = panel.axes, panel.model
@@ -82,11 +86,11 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
                 means[THROUGHPUT],
                 linewidth=0.6,
                 alpha=0.85,
-                **data.look(cell).line_style(),
+                **data.style_of(cell).line_style(),
             )
         axes.set_xlim(min(axes.get_xlim()[0], 90), 101.5)
-        from_zero(axes)
-        thousands(axes.yaxis)
+        start_at_zero(axes)
+        separate_thousands(axes.yaxis)
         axes.set_title(model)
         axes.set_xlabel(label if panel.bottom else "")
         axes.set_ylabel("output tok/s" if panel.left else "")
@@ -95,8 +99,8 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
 
 def pcp_correlation_heatmap(data: FigureData) -> Figure:
     """Correlation of system metrics with throughput at equal concurrency, within each model, with interval and n."""
-    table = within_models(data.levels, CORRELATED, THROUGHPUT)
-    found = {(row["x"], row["model"]): row for row in table.to_dict("records")}
+    table = correlations_by_model(data.levels, CORRELATED, THROUGHPUT)
+    correlations = {(row["x"], row["model"]): row for row in table.to_dict("records")}
     metrics = list(dict.fromkeys(table["x"]))
     if not metrics:
         raise NothingToDraw(
@@ -104,26 +108,34 @@ def pcp_correlation_heatmap(data: FigureData) -> Figure:
         )
     figure, grid = panels(data, (1, 1), 0.32 * len(metrics) + 1.2)
     axes = grid[0, 0]
-    cells = [[found.get((name, model)) for model in data.models] for name in metrics]
-    values = np.array(
-        [[cell["r"] if cell else np.nan for cell in row] for row in cells]
-    )
-    said = np.array([[_said(cell) if cell else "" for cell in row] for row in cells])
+    shape = len(metrics), len(data.models)
+    values, labels = np.full(shape, np.nan), np.full(shape, "", dtype=object)
+    shown = []
+    for place, name in enumerate(metrics):
+        for at, model in enumerate(data.models):
+            correlation = correlations.get((name, model))
+            if correlation:
+                values[place, at] = correlation["r"]
+                labels[place, at] = _label(correlation)
+                shown.append(correlation)
     bar = {
         "location": "top",
         "label": "correlation with ln throughput at equal concurrency",
         "aspect": 45,
     }
     names = data.models, [_NAMES[name] for name in metrics]
-    heatmap(axes, values, said, names, cbar_kws=bar, cmap="PuOr_r", vmin=-1, vmax=1)
-    shown = [cell for row in cells for cell in row if cell]
-    for letters, one in zip(axes.texts, shown, strict=True):
-        letters.set_fontweight("normal" if one["low"] <= 0 <= one["high"] else "bold")
+    draw_heatmap(
+        axes, values, labels, names, cbar_kws=bar, cmap="PuOr_r", vmin=-1, vmax=1
+    )
+    for letters, correlation in zip(axes.texts, shown, strict=True):
+        clear = not correlation["low"] <= 0 <= correlation["high"]
+        letters.set_fontweight("bold" if clear else "normal")
     return figure
 
 
-def _said(one: Mapping[Any, Any]) -> str:
-    return f"{_signed(one['r'])} ({_signed(one['low'])} to {_signed(one['high'])}), n {one['n']}"
+def _label(correlation: Mapping[Any, Any]) -> str:
+    r, low, high = (_signed(correlation[end]) for end in ("r", "low", "high"))
+    return f"{r} ({low} to {high}), n {correlation['n']}"
 
 
 def _signed(value: float) -> str:

@@ -11,15 +11,15 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
     NothingToDraw,
-    curves,
-    from_zero,
+    axis_maximum,
+    draw_lines,
     geometric_interval,
-    highest_shown,
     panels,
     run_range,
+    scale_to_values,
     seconds_or_ms,
-    spanning,
-    thousands,
+    separate_thousands,
+    start_at_zero,
 )
 
 
@@ -28,11 +28,11 @@ def throughput_curve_all(data: FigureData, model: str) -> Figure:
     cells = data.cells_of(model)
     figure, grid = panels(data, (1, 1), 4.0, legend=cells)
     axes = grid[0, 0]
-    curves(axes, data, model, THROUGHPUT, geometric_interval)
-    from_zero(
-        axes, highest_shown(data.levels[data.levels["model"] == model][THROUGHPUT])
+    draw_lines(axes, data, model, THROUGHPUT, geometric_interval)
+    start_at_zero(
+        axes, axis_maximum(data.levels[data.levels["model"] == model][THROUGHPUT])
     )
-    thousands(axes.yaxis)
+    separate_thousands(axes.yaxis)
     axes.set_ylabel("output throughput, tok/s")
     return figure
 
@@ -57,16 +57,16 @@ def benchmark_results(data: FigureData) -> Figure:
         values = data.levels[column]
         unit, size = ("", 1.0) if column == THROUGHPUT else seconds_or_ms(values.max())
         for axes, model in zip(axes_of_column, data.models, strict=True):
-            curves(axes, data, model, column, geometric_interval, size)
+            draw_lines(axes, data, model, column, geometric_interval, size)
             shown = values[data.levels["model"] == model] / size
             if column == THROUGHPUT:
-                from_zero(axes, highest_shown(shown))
-                thousands(axes.yaxis)
+                start_at_zero(axes, axis_maximum(shown))
+                separate_thousands(axes.yaxis)
             else:
-                spanning(axes.yaxis, shown, values)
+                scale_to_values(axes.yaxis, shown, values)
             axes.set_ylabel(label.format(unit=unit))
             axes.set_title(model if column == THROUGHPUT else " ")
-            axes.set_xlabel(data.unit.axis if model == data.models[-1] else "")
+            axes.set_xlabel(data.level_unit.axis if model == data.models[-1] else "")
     return figure
 
 
@@ -81,10 +81,10 @@ def goodput(data: FigureData) -> Figure:
     limits = str(levels["goodput_limits"].iloc[0])
     for row, model in zip(grid, data.models, strict=True):
         for axes, column in zip(row, (GOODPUT, "met_percent"), strict=True):
-            curves(axes, replace(data, levels=levels), model, column, run_range)
-            axes.set_xlabel(data.unit.axis if model == data.models[-1] else "")
-        from_zero(row[0])
-        row[0].set_ylabel(f"goodput, {data.counted} a second")
+            draw_lines(axes, replace(data, levels=levels), model, column, run_range)
+            axes.set_xlabel(data.level_unit.axis if model == data.models[-1] else "")
+        start_at_zero(row[0])
+        row[0].set_ylabel(f"goodput, {data.goodput_unit} a second")
         row[0].set_title(model)
         row[1].set_ylim(-3, 103)
         row[1].set_ylabel("met the limits, %")

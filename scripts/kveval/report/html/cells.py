@@ -43,9 +43,9 @@ def sort_key(text: str, number: bool) -> str:
     """
     shown = _shown(text)
     if not number:
-        return _DIGITS.sub(lambda found: found[0].zfill(12), shown.casefold())
-    found = _NUMBER.search(shown)
-    return found[0].replace(",", "") if found else ""
+        return _DIGITS.sub(lambda match: match[0].zfill(12), shown.casefold())
+    match = _NUMBER.search(shown)
+    return match[0].replace(",", "") if match else ""
 
 
 def cell_attributes(text: str, number: bool) -> Markup:
@@ -55,21 +55,21 @@ def cell_attributes(text: str, number: bool) -> Markup:
     (Markup(' class="better"'), Markup(' class="number" data-sort="1190"'))
     """
     shown, key = _shown(text), sort_key(text, number)
-    word = shown.partition(",")[0]
-    word = words.WORSE if word == words.WORSE_IDLE else word
-    kind = (
-        word
-        if word in words.DECIDED
-        else "number"
-        if number
-        else "short"
-        if len(shown) <= _SHORT
-        else "prose"
-    )
     sorting = (
         Markup(' data-sort="{}"').format(key) if key != shown.casefold() else Markup()
     )
-    return Markup(' class="{}"{}').format(kind, sorting)
+    return Markup(' class="{}"{}').format(_style_class(shown, number), sorting)
+
+
+def _style_class(shown: str, number: bool) -> str:
+    word = shown.partition(",")[0]
+    if word == words.WORSE_IDLE:
+        return words.WORSE
+    if word in words.DECIDED:
+        return word
+    if number:
+        return "number"
+    return "short" if len(shown) <= _SHORT else "prose"
 
 
 def _shown(text: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kveval.analysis.cells import CellKey
 from kveval.report.data.campaign import Table, cell_label
-from kveval.report.html.evidence import TITLE, evidence_title
+from kveval.report.html.arm_runs import TITLE, runs_title
 from kveval.report.sections import Block, Bullets, Paragraph, Section, anchor_of
 
 
@@ -16,11 +16,11 @@ class ClaimLinks:
     """The arms of a campaign that have runs, by model."""
 
     def __init__(self, cells: Sequence[CellKey]) -> None:
-        """Prepare the links; `cells`: those with a section in the evidence."""
+        """Prepare the links; `cells`: those with a section of their runs."""
         self._anchors: dict[str, dict[str, str]] = {}
         for cell in cells:
             self._anchors.setdefault(cell[0], {})[cell_label(cell)] = anchor_of(
-                evidence_title(cell)
+                runs_title(cell)
             )
         names = sorted(
             {*self._anchors, *(arm for arms in self._anchors.values() for arm in arms)},
@@ -31,7 +31,7 @@ class ClaimLinks:
             rf"(?<![\w+/-])({'|'.join(map(re.escape, names))})(?![\w/-])"
         )
 
-    def linked(self, section: Section, model: str = "") -> Section:
+    def link_section(self, section: Section, model: str = "") -> Section:
         """Return a section with the arms in its lists and tables as links.
 
         `model`: the model that the section is about, "" if not known yet.
@@ -41,12 +41,14 @@ class ClaimLinks:
         for block in section.blocks:
             match block:
                 case Section():
-                    blocks.append(self.linked(block, self._named(block.title) or at))
+                    blocks.append(
+                        self.link_section(block, self._named(block.title) or at)
+                    )
                 case Table():
                     blocks.append(self._table(block, at))
                 case Bullets():
                     blocks.append(
-                        Bullets([self.sentence(item, at) for item in block.items])
+                        Bullets([self.link_sentence(item, at) for item in block.items])
                     )
                 case _:
                     at = (
@@ -55,11 +57,11 @@ class ClaimLinks:
                     blocks.append(block)
         return replace(section, blocks=blocks)
 
-    def with_answer(self, root: Section) -> Section:
+    def link_report(self, root: Section) -> Section:
         """Return a whole report with its arms as links; each sentence of the answer, the first list, gets a link."""
-        linked = self.linked(root)
+        section = self.link_section(root)
         first = next(
-            (block for block in linked.blocks if isinstance(block, Bullets)),
+            (block for block in section.blocks if isinstance(block, Bullets)),
             Bullets([]),
         )
         lead = f" [The runs](#{anchor_of(TITLE)})"
@@ -67,18 +69,18 @@ class ClaimLinks:
             [item if "](" in item else f"{item}{lead}" for item in first.items]
         )
         return replace(
-            linked,
-            blocks=[answer if block is first else block for block in linked.blocks],
+            section,
+            blocks=[answer if block is first else block for block in section.blocks],
         )
 
-    def sentence(self, text: str, model: str = "") -> str:
+    def link_sentence(self, text: str, model: str = "") -> str:
         """Return a sentence with its arms as links; an arm belongs to the model that was named last."""
         at = model
 
-        def link(found: re.Match[str]) -> str:
+        def link(match: re.Match[str]) -> str:
             nonlocal at
-            at = found[1] if found[1] in self._anchors else at
-            return self._link(found[1], at)
+            at = match[1] if match[1] in self._anchors else at
+            return self._link(match[1], at)
 
         return (
             self._names.sub(link, text)
@@ -88,8 +90,8 @@ class ClaimLinks:
 
     def _named(self, text: str) -> str:
         """The model that a text names; "" unless it is exactly one."""
-        found = {name for name in self._names.findall(text) if name in self._anchors}
-        return found.pop() if len(found) == 1 else ""
+        models = {name for name in self._names.findall(text) if name in self._anchors}
+        return models.pop() if len(models) == 1 else ""
 
     def _link(self, name: str, model: str) -> str:
         anchor = self._anchors.get(model, {}).get(name)
@@ -102,7 +104,7 @@ class ClaimLinks:
             at = next((cell for cell in row if cell in self._anchors), model)
             rows.append(
                 [
-                    cell if number in table.numbers else self.sentence(cell, at)
+                    cell if number in table.numbers else self.link_sentence(cell, at)
                     for number, cell in enumerate(row)
                 ]
             )

@@ -12,8 +12,8 @@ import jinja2
 from markupsafe import Markup
 
 from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.html.arm_runs import runs_section
 from kveval.report.html.cells import cell_attributes, inline
-from kveval.report.html.evidence import evidence
 from kveval.report.html.links import ClaimLinks
 from kveval.report.sections import Picture, Section
 
@@ -35,8 +35,10 @@ def write_page(
     """
     files = {path.stem: path for path in figures}
     links = ClaimLinks([cell for cell in plan.cells if measured.runs_of(cell)])
-    whole = links.with_answer(
-        replace(root, blocks=[*root.blocks, evidence(plan, measured, output.parent)])
+    page = links.link_report(
+        replace(
+            root, blocks=[*root.blocks, runs_section(plan, measured, output.parent)]
+        )
     )
     pictures = [
         block
@@ -45,7 +47,7 @@ def write_page(
         if isinstance(block, Picture)
     ]
     images = {picture.name: data_uri(files[picture.name]) for picture in pictures}
-    output.write_text(render_page(whole, images), encoding="utf-8")
+    output.write_text(render_page(page, images), encoding="utf-8")
 
 
 def render_page(root: Section, images: Mapping[str, str]) -> str:
@@ -66,10 +68,10 @@ def data_uri(figure: Path) -> str:
 
     Raises FileNotFoundError where neither exists.
     """
-    found = [path for kind in _TYPES if (path := figure.with_suffix(kind)).is_file()]
-    if not found:
+    files = [path for kind in _TYPES if (path := figure.with_suffix(kind)).is_file()]
+    if not files:
         raise FileNotFoundError(f"{figure}: no such figure as {' or '.join(_TYPES)}")
-    smallest = min(found, key=lambda path: path.stat().st_size)
+    smallest = min(files, key=lambda path: path.stat().st_size)
     return f"data:{_TYPES[smallest.suffix]};base64,{base64.b64encode(smallest.read_bytes()).decode()}"
 
 
@@ -93,12 +95,14 @@ def _environment() -> jinja2.Environment:
 
 def _identities(root: Section) -> Callable[[Section], str]:
     """Return a function that gives a section's id: its anchor, with a number if an earlier section has the same."""
-    found: dict[int, str] = {}
+    identities: dict[int, str] = {}
     seen: dict[str, int] = {}
     for section in root.tree():
         times = seen[section.anchor] = seen.get(section.anchor, -1) + 1
-        found[id(section)] = f"{section.anchor}-{times}" if times else section.anchor
-    return lambda section: found[id(section)]
+        identities[id(section)] = (
+            f"{section.anchor}-{times}" if times else section.anchor
+        )
+    return lambda section: identities[id(section)]
 
 
 def _text(*names: str) -> Markup:

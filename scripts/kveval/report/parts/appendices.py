@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.parts.blocks import Pictures, fitted, of_models, titled, under
+from kveval.report.parts.blocks import (
+    Pictures,
+    headed,
+    section_unless_empty,
+    split_by_model,
+    split_wide,
+)
 from kveval.report.parts.words import FILES, WORDS
 from kveval.report.sections import Block, Code, Paragraph, Section
 from kveval.report.tables.caches import (
@@ -54,23 +60,23 @@ def appendices(
     )
     yield _results(plan, measured, pictures)
     yield from (caches, system, _checks(measured))
-    said = (
+    summary = (
         "What has no verdict, why, and what would settle it."
         if gaps.rows
         else "What was asked for has a verdict."
     )
     yield Section(
-        "Not assessed", [Paragraph(said), *fitted(gaps)], appendix="not-assessed"
+        "Not assessed", [Paragraph(summary), *split_wide(gaps)], appendix="not-assessed"
     )
     reading: list[Block] = [
         Paragraph("The words, and the files with the numbers."),
-        *fitted(WORDS),
+        *split_wide(WORDS),
     ]
     reading += [
-        Section("Files", [*fitted(FILES)]),
-        *titled("Where the time went", fitted(time_table(measured))),
+        Section("Files", [*split_wide(FILES)]),
+        *section_unless_empty("Where the time went", split_wide(time_table(measured))),
     ]
-    reading.append(Section("The runs", [*of_models(provenance_table(measured))]))
+    reading.append(Section("The runs", [*split_by_model(provenance_table(measured))]))
     yield Section("How to read this report", reading, appendix="reading")
 
 
@@ -86,9 +92,11 @@ def _configuration(plan: ReportPlan, measured: Measured) -> Section:
         )
     ]
     blocks += [
-        part for table in (*tables, workload_table(measured)) for part in fitted(table)
+        part
+        for table in (*tables, workload_table(measured))
+        for part in split_wide(table)
     ]
-    searched = fitted(search_table(measured.pilots))
+    searched = split_wide(search_table(measured.pilots))
     blocks += [Paragraph(_SEARCHED), *searched] if searched else []
     for cell, lines in command_lines(plan, measured).items():
         blocks.append(
@@ -120,20 +128,26 @@ def _comparisons(plan: ReportPlan, measured: Measured) -> Section:
     ]
     for model in plan.models_by_size:
         metrics = dict.fromkeys(
-            measured.compared[measured.compared["model"] == model]["metric"]
+            measured.all_comparisons[measured.all_comparisons["model"] == model][
+                "metric"
+            ]
         )
         parts: list[Block] = []
         for metric in metrics:
-            parts += under(
+            parts += headed(
                 METRIC_TITLES.get(metric, metric),
-                *fitted(comparison_table(measured, model, metric)),
+                *split_wide(comparison_table(measured, model, metric)),
             )
-        blocks += titled(f"{model}, compared", parts)
-    blocks += titled(
-        "What each verdict rests on", of_models(basis_table(plan, measured)), _BASIS
+        blocks += section_unless_empty(f"{model}, compared", parts)
+    blocks += section_unless_empty(
+        "What each verdict rests on",
+        split_by_model(basis_table(plan, measured)),
+        _BASIS,
     )
     means = "Throughput, over the models that have each of the arms; the interval says how far models differ."
-    blocks += titled("Averaged over models", fitted(average_table(measured)), means)
+    blocks += section_unless_empty(
+        "Averaged over models", split_wide(average_table(measured)), means
+    )
     return Section("Comparisons", blocks, appendix="comparisons")
 
 
@@ -152,21 +166,24 @@ _COMPLETED = (
 def _results(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
     peaks: list[Block] = [Paragraph(_PEAKS)]
     for model in plan.models_by_size:
-        peaks += [Paragraph(f"**{model}**"), *fitted(peak_table(plan, measured, model))]
+        peaks += [
+            Paragraph(f"**{model}**"),
+            *split_wide(peak_table(plan, measured, model)),
+        ]
     guide = (
         "Means over runs, in the form of llm-d's guide to offloading the prefix cache."
     )
     blocks: list[Block] = [
         Paragraph("Peaks, what completed, latencies, and figures across models."),
         Section("Peaks", peaks),
-        *titled(
+        *section_unless_empty(
             "Requests completed at the peak",
-            of_models(completed_table(plan, measured)),
+            split_by_model(completed_table(plan, measured)),
             _COMPLETED,
         ),
-        *titled(
+        *section_unless_empty(
             "Mean and P90 latencies at the common level",
-            of_models(guide_table(plan, measured)),
+            split_by_model(guide_table(plan, measured)),
             guide,
         ),
         *pictures.take(*pictures.names),
@@ -193,26 +210,32 @@ def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
     # With a single level, the main report has this table already.
     several = measured.levels["level"].nunique() > 1
     reuse = (
-        of_models(reuse_table(plan, measured, compared=False), keys=2)
+        split_by_model(reuse_table(plan, measured, at_common_level_only=False), keys=2)
         if several
         else ()
     )
     blocks: list[Block] = [
         Paragraph("What the tiers hold, and what they did."),
-        *titled(
-            "Was the arm active?", of_models(activity_table(plan, measured)), _ACTIVE
+        *section_unless_empty(
+            "Was the arm active?",
+            split_by_model(activity_table(plan, measured)),
+            _ACTIVE,
         ),
-        *titled(
+        *section_unless_empty(
             "What the tiers did, level by level",
-            of_models(tiers_table(plan, measured), keys=2),
+            split_by_model(tiers_table(plan, measured), keys=2),
             _WORK,
         ),
-        *titled("Reuse, computed and found, level by level", reuse),
-        *titled("Sizes of KV blocks", fitted(blocks_table(plan, measured)), _WEIGHTS),
-        *titled("What the caches hold", of_models(budget_table(plan, measured))),
-        *titled(
+        *section_unless_empty("Reuse, computed and found, level by level", reuse),
+        *section_unless_empty(
+            "Sizes of KV blocks", split_wide(blocks_table(plan, measured)), _WEIGHTS
+        ),
+        *section_unless_empty(
+            "What the caches hold", split_by_model(budget_table(plan, measured))
+        ),
+        *section_unless_empty(
             "The numbers behind the guidance",
-            of_models(guidance_numbers(plan, measured)),
+            split_by_model(guidance_numbers(plan, measured)),
         ),
         *(*pictures.of_section("offload"), *pictures.of_section("tiers")),
     ]
@@ -228,7 +251,7 @@ def _system(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
         )
     ]
     for title, table in tables.items():
-        blocks += titled(title, of_models(table, keys=2))
+        blocks += section_unless_empty(title, split_by_model(table, keys=2))
     return Section(
         "The system", [*blocks, *pictures.of_section("system")], appendix="system"
     )
@@ -239,10 +262,10 @@ def _checks(measured: Measured) -> Section:
     text = "A level of a run that failed a check enters no verdict; the other runs of its cell do."
     blocks: list[Block] = [
         Paragraph(text if failed.rows else "No level failed a check."),
-        *of_models(failed),
+        *split_by_model(failed),
     ]
     return Section(
         "Checks",
-        [*blocks, *titled("Warnings and notes", fitted(noted))],
+        [*blocks, *section_unless_empty("Warnings and notes", split_wide(noted))],
         appendix="checks",
     )

@@ -12,7 +12,7 @@ WIDEST = 8
 """The most columns that fit on a page."""
 
 
-def fitted(table: Table, keys: int = 1) -> list[Table]:
+def split_wide(table: Table, keys: int = 1) -> list[Table]:
     """Return a table as one or more tables of at most WIDEST columns; none for a table without rows.
 
     `keys`: number of first columns, which identify a row. A wide table with few rows is transposed; any other is split,
@@ -35,43 +35,44 @@ def fitted(table: Table, keys: int = 1) -> list[Table]:
     ]
 
 
-def by_model(table: Table) -> list[tuple[str, Table]]:
+def tables_by_model(table: Table) -> list[tuple[str, Table]]:
     """Return a table whose first column names a model as one table per model, without that column."""
-    found: dict[str, list[Sequence[str]]] = {}
+    rows_by_model: dict[str, list[Sequence[str]]] = {}
     for row in table.rows:
-        found.setdefault(row[0], []).append(row)
+        rows_by_model.setdefault(row[0], []).append(row)
     rest = range(1, len(table.header))
     return [
         (model, Table(table.header, rows, table.numbers).columns(rest))
-        for model, rows in found.items()
+        for model, rows in rows_by_model.items()
     ]
 
 
-def of_models(table: Table, keys: int = 1) -> Iterator[Block]:
+def split_by_model(table: Table, keys: int = 1) -> Iterator[Block]:
     """Yield a table whose first column names a model as one table per model, titled with it if there are several.
 
-    `keys`: as in `fitted`, without that column.
+    `keys`: as in `split_wide`, without that column.
     """
-    parts = by_model(table)
+    parts = tables_by_model(table)
     for model, part in parts:
         if len(parts) > 1:
             yield Paragraph(f"**{model or 'The campaign'}**")
-        yield from fitted(part, keys)
+        yield from split_wide(part, keys)
 
 
-def under(title: str, *blocks: Block) -> list[Block]:
+def headed(title: str, *blocks: Block) -> list[Block]:
     """Return blocks below a line with a title; nothing if there is no block."""
     return [Paragraph(f"**{title}**"), *blocks] if blocks else []
 
 
-def titled(title: str, blocks: Iterable[Block], text: str = "") -> list[Section]:
+def section_unless_empty(
+    title: str, blocks: Iterable[Block], text: str = ""
+) -> list[Section]:
     """Return a section with blocks below a text; nothing if there is no block."""
     shown = [*blocks]
-    return (
-        [Section(title, [*([Paragraph(text)] if text else []), *shown])]
-        if shown
-        else []
-    )
+    if not shown:
+        return []
+    first = [Paragraph(text)] if text else []
+    return [Section(title, [*first, *shown])]
 
 
 class Pictures:
@@ -81,12 +82,12 @@ class Pictures:
         self, models: list[str], paths: Mapping[str, str], empty: Mapping[str, str]
     ) -> None:
         """Collect the figures; `paths`: name -> path relative to the report; `empty`: those with nothing to show."""
-        found = [
+        figures = [
             figure
             for figure in figures_of(models)
             if figure.name in paths and figure.name not in empty
         ]
-        self._left = {figure.name: figure for figure in found}
+        self._left = {figure.name: figure for figure in figures}
         self._paths = paths
 
     @property

@@ -12,16 +12,22 @@ from kveval.campaign.arm_kinds import kinds_of
 from kveval.load.levels import OPEN_LOOP, in_words
 from kveval.load.workload import workload_of
 from kveval.report.answer import CampaignAnswer
-from kveval.report.data.campaign import Measured, ReportPlan, cell_label, shortened
-from kveval.report.data.run_facts import WEIGHTS, hardware, repeats
-from kveval.report.parts.blocks import Pictures, fitted, of_models, titled, under
+from kveval.report.data.campaign import Measured, ReportPlan, abbreviate, cell_label
+from kveval.report.data.run_facts import WEIGHTS, defect_sentences, machine_descriptions
+from kveval.report.parts.blocks import (
+    Pictures,
+    headed,
+    section_unless_empty,
+    split_by_model,
+    split_wide,
+)
 from kveval.report.sections import Block, Bullets, Paragraph, Section
 from kveval.report.tables.caches import PREFILL, ceilings_table, tiers_table
 from kveval.report.tables.guidance import guidance_table
-from kveval.report.tables.not_assessed import alike
+from kveval.report.tables.not_assessed import equal_configurations
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import arms_table, baselines_of, strategy_table
-from kveval.report.tables.reuse import enough, predicted_table, reuse_table
+from kveval.report.tables.reuse import memory_sentences, predicted_table, reuse_table
 from kveval.report.tables.value import cost_table, goodput_level, goodput_table
 
 NOTES = {
@@ -35,7 +41,7 @@ NOTES = {
     ),
 }
 MACHINES = "**Measured on different machines:** a difference between arms may be one between machines."
-READ = (
+HOW_TO_READ = (
     "Throughput is output tokens delivered per second in the measurement window. Better, worse and parity are "
     "verdicts of tests at the campaign's error rate; the rest is [undecided, or not assessed](#not-assessed). The"
     " words are explained in [how to read this report](#how-to-read-this-report)."
@@ -58,7 +64,7 @@ REUSE = (
     " caches, and found by the servers' own counters, both over the whole level, warm-up included. The interval is over"
     " runs, each of which has its own requests. A difference without a listed cause is a finding about the server."
 )
-BOUGHT = (
+PREDICTED_GAIN = (
     "Predicted by simulating the server with the same requests: its speed is fitted to the runs without a tier, and the"
     " tiers copy at the rates measured here. The interval holds nine in ten simulations, each with a speed that agrees"
     " with those runs. A measured change outside it has reasons that the simulation does not model."
@@ -67,14 +73,14 @@ UNITS = {
     "requests": "A request counts when it completes within them; one that fails, or takes longer, misses them.",
     "sessions": "A session counts when all its turns complete within them, and misses with the first that does not.",
 }
-CUT = "Requests that the window's end cut off before their outcome was known are not counted."
-SENT = "At a level all arms were sent the same number of requests a second, answered or not."
+CUT_OFF = "Requests that the window's end cut off before their outcome was known are not counted."
+EQUAL_RATES = "At a level all arms were sent the same number of requests a second, answered or not."
 COSTS = (
     "At the level where the model's arms are compared, for all servers together. Intervals are those of the throughput."
     " A change, and the price of memory below which a token costs less with the tier than without, are shown where the"
     " throughput has a verdict. The numbers are in `analysis/costs.csv`."
 )
-PRICED = {
+PRICE_PHRASES = {
     "gpu_hour_usd": "a GPU hour ${:g}",
     "host_hour_usd": "an hour of a server's host ${:g}",
     "host_gib_hour_usd": "a GiB of host memory ${:g} an hour",
@@ -90,7 +96,7 @@ GUIDANCE = (
 )
 
 
-def front(
+def first_screen(
     plan: ReportPlan, measured: Measured, answer: CampaignAnswer, pictures: Pictures
 ) -> Iterator[Block]:
     """Yield the first screen: the question, the answer, one figure, and what would make the answer more certain."""
@@ -105,34 +111,38 @@ def front(
         yield Paragraph(about, note=True)
     if items:
         yield Bullets(items)
-    if len(hardware(measured.runs)) > 1:
+    if len(machine_descriptions(measured.runs)) > 1:
         yield Paragraph(MACHINES, note=True)
     yield Paragraph(f"**{answer.question}**")
     yield Bullets(answer.sentences)
     yield from pictures.take(answer.figure)
     steps = [Bullets(answer.next_steps)] if answer.next_steps else []
-    yield from under("What would make the answer more certain", *steps)
+    yield from headed("What would make the answer more certain", *steps)
 
 
-def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[Section]:
+def main_sections(
+    plan: ReportPlan, measured: Measured, pictures: Pictures
+) -> Iterator[Section]:
     """Yield the sections between the first screen and the appendices."""
     overview = [*_overview(plan, measured), *pictures.take(*OVERVIEW)]
     yield Section("By model", [*overview, *_models(plan, measured, pictures)])
-    shares = [*of_models(reuse_table(plan, measured, compared=True))]
-    yield from titled(
+    shares = [*split_by_model(reuse_table(plan, measured, at_common_level_only=True))]
+    yield from section_unless_empty(
         "Reuse, computed and found",
         [*(pictures.of_section("reuse") if shares else []), *shares],
         REUSE,
     )
-    bought = [*of_models(predicted_table(plan, measured))]
+    bought = [*split_by_model(predicted_table(plan, measured))]
     if bought:
-        bought.append(Bullets([*enough(measured)]))
-    yield from titled("Gain from tiers, predicted and measured", bought, BOUGHT)
+        bought.append(Bullets([*memory_sentences(measured)]))
+    yield from section_unless_empty(
+        "Gain from tiers, predicted and measured", bought, PREDICTED_GAIN
+    )
     if plan.goodput and goodput.GOODPUT in measured.levels:
         yield _goodput(plan, measured, pictures)
     priced = ", ".join(
         text.format(plan.prices[name])
-        for name, text in PRICED.items()
+        for name, text in PRICE_PHRASES.items()
         if name in plan.prices
     )
     memory = (
@@ -140,21 +150,21 @@ def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[S
         if "host_gib_hour_usd" in plan.prices
         else " Host memory has no price of its own in these costs."
     )
-    yield from titled(
+    yield from section_unless_empty(
         "What it costs",
-        of_models(cost_table(plan, measured)),
+        split_by_model(cost_table(plan, measured)),
         f"Priced: {priced}. {COSTS}{memory}",
     )
-    yield from titled(
-        "Arms against each other", of_models(pair_table(plan, measured)), PAIRS
+    yield from section_unless_empty(
+        "Arms against each other", split_by_model(pair_table(plan, measured)), PAIRS
     )
-    answers = [*of_models(guidance_table(plan, measured))]
-    yield from titled(
+    answers = [*split_by_model(guidance_table(plan, measured))]
+    yield from section_unless_empty(
         "Deployment guidance", [*answers, Bullets(GUIDANCE)] if answers else []
     )
     lists = {
-        "Missing": missing(plan, measured),
-        "Measured again after a known defect": repeats(measured.runs),
+        "Missing": missing_runs(plan, measured),
+        "Measured again after a known defect": defect_sentences(measured.runs),
         "Limitations": [*_limitations(plan, measured)],
     }
     yield from (
@@ -163,7 +173,7 @@ def body(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Iterator[S
 
 
 def _overview(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
-    yield Paragraph(READ)
+    yield Paragraph(HOW_TO_READ)
     table = strategy_table(plan, measured)
     if len(table.rows) > 1 and any(any(row[1:4]) for row in table.rows):
         yield table
@@ -178,69 +188,68 @@ def _models(
     plan: ReportPlan, measured: Measured, pictures: Pictures
 ) -> Iterator[Section]:
     for model in plan.models_by_size:
+        blocks: list[Block] = []
         level = measured.common_level(model)
-        against = ", ".join(baselines_of(plan, measured, model))
-        at = "" if level is None else f"At {measured.unit.said([level])}"
-        blocks: list[Block] = (
-            [Paragraph(f"{at}{f', against {against}' if against else ''}:")]
-            if at
-            else []
-        )
-        blocks += fitted(arms_table(plan, measured, model))
+        if level is not None:
+            baselines = ", ".join(baselines_of(plan, measured, model))
+            against = f", against {baselines}" if baselines else ""
+            at = f"At {measured.level_unit.in_sentence([level])}"
+            blocks.append(Paragraph(f"{at}{against}:"))
+        blocks += split_wide(arms_table(plan, measured, model))
         work = tiers_table(plan, measured, model, level)
         if work.rows:
-            blocks += [Paragraph(TIERS), *fitted(work)]
+            blocks += [Paragraph(TIERS), *split_wide(work)]
         ceilings = ceilings_table(plan, measured, model)
         if ceilings.rows:
             lengths = LENGTHS if PREFILL in ceilings.header else ""
-            blocks += [Paragraph(f"{CEILINGS}{lengths}"), *fitted(ceilings)]
+            blocks += [Paragraph(f"{CEILINGS}{lengths}"), *split_wide(ceilings)]
         yield Section(model, [*blocks, *pictures.of_section("model", model)])
 
 
 def _goodput(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
     sent = (
-        SENT
+        EQUAL_RATES
         if any(run.workload.get("profile") in OPEN_LOOP for run in measured.runs)
         else ""
     )
-    said = [
-        f"Limits: {goodput.in_words(plan.goodput)}.",
+    sentences = [
+        f"Limits: {goodput.limits_text(plan.goodput)}.",
         UNITS[plan.goodput["of"]],
-        CUT,
+        CUT_OFF,
         sent,
     ]
-    blocks: list[Block] = [Paragraph(" ".join(filter(None, said)))]
+    blocks: list[Block] = [Paragraph(" ".join(filter(None, sentences)))]
     for model in plan.models_by_size:
         level = goodput_level(plan, measured, model)
         at = (
             "no level has any"
             if level is None
-            else f"compared at {measured.unit.said([level])}"
+            else f"compared at {measured.level_unit.in_sentence([level])}"
         )
         blocks += [
             Paragraph(f"**{model}**, {at}:"),
-            *fitted(goodput_table(plan, measured, model)),
+            *split_wide(goodput_table(plan, measured, model)),
         ]
     return Section("Goodput", [*blocks, *pictures.take("goodput")])
 
 
-def missing(plan: ReportPlan, measured: Measured) -> list[str]:
+def missing_runs(plan: ReportPlan, measured: Measured) -> list[str]:
     """Return the cells and runs that the campaign asks for but that were not measured."""
     lines = []
     for cell in plan.cells:
-        runs, asked, reason = (
+        runs, requested, reason = (
             len(measured.runs_of(cell)),
             plan.runs_of(cell),
             measured.failures.get(cell, ""),
         )
-        if runs < asked:
-            found = (
-                [f"{runs} of {asked} runs", reason]
+        if runs < requested:
+            details = (
+                [f"{runs} of {requested} runs", reason]
                 if runs
                 else [reason or "not measured"]
             )
             lines.append(
-                f"{cell[0]}, {cell_label(cell)}: {'; '.join(filter(None, found))}"
+                f"{cell[0]}, {cell_label(cell)}: {'; '.join(filter(None, details))}"
             )
     return lines
 
@@ -263,12 +272,12 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
             f"{row['model']}, {cell_label(cell_of(row))}"
             for row in edge.to_dict("records")
         ]
-        yield f"The highest throughput lies on the first or last level measured: {shortened(named, separator='; ')}."
+        yield f"The highest throughput lies on the first or last level measured: {abbreviate(named, separator='; ')}."
     if plan.runs < 5:
         yield (
             "With so few runs small differences stay undecided, and parity is seldom shown even where it holds."
         )
-    for cells in alike(measured):
+    for cells in equal_configurations(measured):
         yield f"{cells} ran the same configuration: a difference between them is noise."
-    if len(hardware(measured.runs)) > 1:
+    if len(machine_descriptions(measured.runs)) > 1:
         yield "The runs are from different machines."

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from kveval.analysis.cells import CellKey, blocks_label
 from kveval.analysis.system.ceilings import (
-    Served,
+    RequestMeans,
     break_even_tokens,
     copy_gb_s,
     overhead_s,
-    served,
+    request_means,
 )
 from kveval.analysis.system.tier_activity import COLUMNS
 from kveval.campaign.sizing import GIB
@@ -23,6 +24,7 @@ from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
 from kveval.report.data.run_facts import Tiers, tiers_of
+from kveval.store.run_file import LevelRun
 
 GB = 1e9
 
@@ -56,24 +58,18 @@ def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
             weights[f"{model}, as served (miniature)"] = of_runs
         for name, per_token in weights.items():
             if per_token:
-                block = BLOCK_TOKENS * per_token
-                row = [
-                    name,
-                    f"{per_token / 2**10:,.4g}",
-                    f"{block / 1e6:,.4g}",
-                    f"{block / 2**20:,.4g}",
-                ]
-                rows.append(
-                    [
-                        *row,
-                        *(
-                            f"{size * block / unit:,.4g}"
-                            for size in sizes
-                            for unit in (GB, GIB)
-                        ),
-                    ]
-                )
+                rows.append([name, *_block_bytes(per_token, sizes)])
     return Table(header, rows, frozenset(range(1, 4 + 2 * len(sizes))))
+
+
+def _block_bytes(bytes_per_token: float, sizes: Sequence[int]) -> list[str]:
+    """The bytes of a token, of a block, and of tiers of so many blocks."""
+    block = BLOCK_TOKENS * bytes_per_token
+    texts = [f"{bytes_per_token / 2**10:,.4g}"]
+    texts += [f"{block / 1e6:,.4g}", f"{block / 2**20:,.4g}"]
+    for size in sizes:
+        texts += [f"{size * block / GB:,.4g}", f"{size * block / GIB:,.4g}"]
+    return texts
 
 
 def budget_table(plan: ReportPlan, measured: Measured) -> Table:
@@ -88,7 +84,7 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
     ]
     header += ["distinct prefixes, tokens", "note"]
     rows = []
-    for cell, runs in ((cell, measured.runs_of(cell)) for cell in plan.ordered):
+    for cell, runs in ((cell, measured.runs_of(cell)) for cell in plan.ordered_cells):
         if not runs:
             continue
         budget, tiers = runs[0].budget, tiers_of(runs[0])
@@ -115,9 +111,9 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
 
 
 def _notes(
-    held: int | None, asked: int | None, tiers: Tiers, working: Sequence[int]
+    held: int | None, requested: int | None, tiers: Tiers, working: Sequence[int]
 ) -> Iterator[str]:
-    if held and asked and held > asked:
+    if held and requested and held > requested:
         yield f"takes up to {held / GIB:.4g} GiB of host memory: pinned tensors are rounded up to powers of two"
     if len(working) > 1:
         yield "the working set grows with the level"
@@ -140,44 +136,42 @@ def activity_table(plan: ReportPlan, measured: Measured) -> Table:
         "increase per level, least to most",
         "active",
     ]
-    header.append(f"not {measured.unit.heading}")
+    header.append(f"not {measured.level_unit.heading}")
     rows = []
-    for cell in plan.ordered:
-        known = [
+    for cell in plan.ordered_cells:
+        levels = [
             level
             for run in measured.runs_of(cell)
             for level in run.levels
             if level.status == "ok"
         ]
-        for entry in plan.scenarios[cell[1]].get("exercised", ()) if known else ():
-            counter, needed = entry["counter"], entry.get("at_least", 1)
-            moved = [
-                level.counters[counter].delta if counter in level.counters else 0.0
-                for level in known
-            ]
-            still = sorted(
-                {
-                    level.level
-                    for level, value in zip(known, moved, strict=True)
-                    if value < needed
-                }
-            )
-            active = "**no**" if max(moved) < needed else "in part" if still else "yes"
-            row = [
-                cell[0],
-                cell_label(cell),
-                f"`{counter}`",
-                f"{needed:g} {entry.get('unit', '')}".strip(),
-            ]
-            rows.append(
-                [
-                    *row,
-                    f"{min(moved):,.0f} to {max(moved):,.0f}",
-                    active,
-                    ", ".join(map(str, still)),
-                ]
-            )
+        for counter in plan.scenarios[cell[1]].get("exercised", ()) if levels else ():
+            rows.append([cell[0], cell_label(cell), *_counter_cells(counter, levels)])
     return Table(header, rows, frozenset({4}))
+
+
+def _counter_cells(counter: Mapping[str, Any], levels: Sequence[LevelRun]) -> list[str]:
+    """A counter that proves an arm active: its name, its limit, its increase, and the levels at which it rose less."""
+    name, needed = counter["counter"], counter.get("at_least", 1)
+    increases = [
+        level.counters[name].delta if name in level.counters else 0.0
+        for level in levels
+    ]
+    still = {
+        level.level
+        for level, increase in zip(levels, increases, strict=True)
+        if increase < needed
+    }
+    active = "in part" if still else "yes"
+    if max(increases) < needed:
+        active = "**no**"
+    return [
+        f"`{name}`",
+        f"{needed:g} {counter.get('unit', '')}".strip(),
+        f"{min(increases):,.0f} to {max(increases):,.0f}",
+        active,
+        ", ".join(map(str, sorted(still))),
+    ]
 
 
 _ACTIVITY = {
@@ -203,25 +197,22 @@ def tiers_table(
     With `model` and `level`, only their rows, without the columns that name them.
     """
     activity = measured.activity
-    told = _ACTIVITY.keys() - (
-        set() if (activity["requests_preempted"] > 0).any() else _PREEMPTION
-    )
+    names = set(_ACTIVITY)
+    if not (activity["requests_preempted"] > 0).any():
+        names -= _PREEMPTION
     columns = [
-        name for name in COLUMNS if name in told and activity[name].notna().any()
+        name for name in COLUMNS if name in names and activity[name].notna().any()
     ]
     rows = []
-    for cell in plan.ordered if not model else plan.cells_of(model):
-        for found, values in rows_of(activity, cell).groupby("level"):
-            if level in (None, found):
-                named = (
-                    [cell_label(cell)]
-                    if model
-                    else [cell[0], cell_label(cell), f"{found}"]
-                )
-                rows.append(
-                    [*named, *(tier_text(values[name].mean()) for name in columns)]
-                )
-    header = ["arm"] if model else ["model", "arm", measured.unit.heading]
+    for cell in plan.cells_of(model) if model else plan.ordered_cells:
+        for cell_level, values in rows_of(activity, cell).groupby("level"):
+            if level in (None, cell_level):
+                row = [cell_label(cell)]
+                if not model:
+                    row = [cell[0], cell_label(cell), f"{cell_level}"]
+                row += [tier_text(values[name].mean()) for name in columns]
+                rows.append(row)
+    header = ["arm"] if model else ["model", "arm", measured.level_unit.heading]
     first = len(header)
     header += [_ACTIVITY[name] for name in columns]
     return Table(
@@ -262,7 +253,7 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     At the longest prefix if the workload varies it, else at the lowest level. The computed length from which loading is
     faster needs a level with one request at a time; the measured one needs a workload that varies the prefix.
     """
-    header = ["arm", measured.unit.heading, *_CEILINGS]
+    header = ["arm", measured.level_unit.heading, *_CEILINGS]
     rows = []
     for cell in plan.cells_of(model):
         baseline = plan.baseline_of.get(cell[1])
@@ -270,10 +261,13 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         levels = sorted({entry.level for run in runs for entry in run.levels})
         if not levels or baseline is None:
             continue
-        plain = [other for other in plan.cells_of(model) if other[1] == baseline]
+        baseline_cells = [base for base in plan.cells_of(model) if base[1] == baseline]
         lengths = workload_of(runs[0].workload).profile == "prefix-length"
         level = levels[-1] if lengths else levels[0]
-        arm, without = _served(measured, [cell], level), _served(measured, plain, level)
+        arm, without = (
+            _served(measured, [cell], level),
+            _served(measured, baseline_cells, level),
+        )
         if math.isnan(arm.load_gb_s):
             continue
         alone = streams_at(workload_of(runs[0].workload), level) == 1
@@ -281,24 +275,26 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
             length
             for length in (levels if lengths else ())
             if _served(measured, [cell], length).ttft_s
-            < _served(measured, plain, length).ttft_s
+            < _served(measured, baseline_cells, length).ttft_s
         ]
         values = [
             *_values(arm, without, copy_gb_s(runs), alone=alone),
             ", ".join(map(str, faster)),
         ]
         rows.append([cell_label(cell), f"{level}", *values])
-    return Table(header, rows, frozenset(range(1, len(header)))).without_blank()
+    return Table(header, rows, frozenset(range(1, len(header)))).without_blank_columns()
 
 
-def _served(measured: Measured, cells: Sequence[CellKey], level: int) -> Served:
+def _served(measured: Measured, cells: Sequence[CellKey], level: int) -> RequestMeans:
     """Return the means over these cells' runs at a level."""
     runs = [run for cell in cells for run in measured.runs_of(cell)]
     rows = [measured.levels_of(cell, level) for cell in cells if measured.runs_of(cell)]
-    return served(runs, pd.concat(rows) if rows else pd.DataFrame(), level)
+    return request_means(runs, pd.concat(rows) if rows else pd.DataFrame(), level)
 
 
-def _values(arm: Served, without: Served, ceiling: float, *, alone: bool) -> list[str]:
+def _values(
+    arm: RequestMeans, without: RequestMeans, ceiling: float, *, alone: bool
+) -> list[str]:
     prefill_tok_s, besides = (
         (without.prefill_tok_s, overhead_s(arm, without))
         if alone
@@ -313,17 +309,16 @@ def _values(arm: Served, without: Served, ceiling: float, *, alone: bool) -> lis
         prefill_tok_s,
         1000 * besides,
     )
-    longest = (
-        "never"
-        if math.isinf(length)
-        else ""
-        if math.isnan(length)
-        else f"{math.ceil(length):,}"
-    )
     return [
         *(
             "" if math.isnan(value) else numerals.significant(value, 3)
             for value in rates
         ),
-        longest,
+        _length(length),
     ]
+
+
+def _length(tokens: float) -> str:
+    if math.isnan(tokens):
+        return ""
+    return "never" if math.isinf(tokens) else f"{math.ceil(tokens):,}"

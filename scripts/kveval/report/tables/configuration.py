@@ -11,7 +11,12 @@ from kveval.campaign.types import on_cpu
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.run_facts import distinct_workloads, gpus_of, machines, versions
+from kveval.report.data.run_facts import (
+    distinct_workloads,
+    gpus_of,
+    machines,
+    versions_by_title,
+)
 from kveval.store.run_file import Run
 
 _WORKLOAD = {
@@ -34,12 +39,12 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return the cells and runs that the campaign asks for, and how many of them were measured."""
     present = sum(bool(measured.runs_of(cell)) for cell in plan.cells)
     runs = sum(len(measured.runs_of(cell)) for cell in plan.cells)
-    asked = [plan.runs_of(cell) for cell in plan.cells]
+    requested = [plan.runs_of(cell) for cell in plan.cells]
     started = sorted(run.started[:16].replace("T", " ") for run in measured.runs)
     facts = {
         "campaign": f"`{plan.name}`",
         "cells measured": f"{present} of {len(plan.cells)}",
-        "runs measured": f"{runs} of {sum(asked)} ({_range(asked)} of each cell)",
+        "runs measured": f"{runs} of {sum(requested)} ({_range(requested)} of each cell)",
         "models": ", ".join(plan.models_by_size),
         **_server_gpus(measured),
         "measured between (UTC)": f"{started[0]} and {started[-1]}"
@@ -48,35 +53,40 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
         "margin that does not matter": f"{100 * plan.margin:g} %",
         "primary quantity": METRIC_TITLES[plan.primary],
         "error rate": f"{plan.alpha:g} for all verdicts on it together; for others, per model and quantity",
-        "comparison method (hash)": f"`{method_of(measured) or numerals.MISSING}`",
+        "comparison method (hash)": f"`{method_hash_of(measured) or numerals.MISSING}`",
     }
     return Table(["", ""], [[name, value] for name, value in facts.items()])
 
 
 def _server_gpus(measured: Measured) -> dict[str, str]:
     """Return the GPUs of one server as a row: a number, or each with its models; no row where the device is the CPU."""
-    found: dict[int, dict[str, None]] = {}
+    models_by_gpus: dict[int, dict[str, None]] = {}
     for run in measured.runs:
         specification = run.specification
         if not on_cpu(
             str(specification.get("build", ""))
         ) and "tensor_parallel_size" in specification.get("model", {}):
-            found.setdefault(specification["model"]["tensor_parallel_size"], {})[
-                run.cell.model
-            ] = None
-    if not found:
+            models_by_gpus.setdefault(
+                specification["model"]["tensor_parallel_size"], {}
+            )[run.cell.model] = None
+    if not models_by_gpus:
         return {}
     parts = [
-        f"{gpus} for {', '.join(models)}" for gpus, models in sorted(found.items())
+        f"{gpus} for {', '.join(models)}"
+        for gpus, models in sorted(models_by_gpus.items())
     ]
-    return {"GPUs of a server": "; ".join(parts) if len(found) > 1 else str(*found)}
+    return {
+        "GPUs of a server": "; ".join(parts)
+        if len(models_by_gpus) > 1
+        else str(*models_by_gpus)
+    }
 
 
-def method_of(measured: Measured) -> str | None:
+def method_hash_of(measured: Measured) -> str | None:
     """Return the hash of everything that may change a verdict on the same data; None if nothing was compared."""
     hashes = (
-        list(measured.compared["method_hash"].unique())
-        if "method_hash" in measured.compared
+        list(measured.all_comparisons["method_hash"].unique())
+        if "method_hash" in measured.all_comparisons
         else []
     )
     return str(hashes[0]) if hashes else None
@@ -93,14 +103,13 @@ def _range(counts: Sequence[int]) -> str:
 
 def hardware_table(measured: Measured) -> Table:
     """The machines as they were probed, one column each."""
-    found = machines(measured.runs)
-    columns = [_machine(facts) for facts in found.values()]
-    names = dict.fromkeys(name for column in columns for name in column)
-    rows = [
-        [name, *(column.get(name, numerals.MISSING) for column in columns)]
-        for name in names
-    ]
-    return Table(["machine", *(f"`{name}`" for name in found)], rows)
+    by_fingerprint = machines(measured.runs)
+    columns = [_machine(facts) for facts in by_fingerprint.values()]
+    rows = []
+    for name in dict.fromkeys(name for column in columns for name in column):
+        values = [column.get(name, numerals.MISSING) for column in columns]
+        rows.append([name, *values])
+    return Table(["machine", *(f"`{name}`" for name in by_fingerprint)], rows)
 
 
 def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -142,7 +151,9 @@ def _details(gpu: Mapping[str, Any]) -> str:
 
 def software_table(measured: Measured) -> Table:
     """Return versions as the software reported them, images of containers, and the builds that arms name."""
-    rows = [[tool, version] for tool, version in versions(measured.runs).items()]
+    rows = [
+        [tool, version] for tool, version in versions_by_title(measured.runs).items()
+    ]
     for run in measured.runs:
         images = run.server.get("images", ())
         rows += [
@@ -168,7 +179,7 @@ def workload_table(measured: Measured) -> Table:
     """Return the declared workloads, one column per distinct workload."""
     distinct = distinct_workloads(measured.runs)
     rows = []
-    for name, title in {**_WORKLOAD, "levels": measured.unit.axis}.items():
+    for name, title in {**_WORKLOAD, "levels": measured.level_unit.axis}.items():
         if any(load.get(name) not in (None, (), []) for load in distinct):
             rows.append([title, *(_value(load.get(name)) for load in distinct)])
     return Table(
@@ -191,13 +202,13 @@ def command_lines(plan: ReportPlan, measured: Measured) -> dict[str, list[str]]:
     beside it, and the last one of the load.
     """
     firsts = {
-        cell: runs[0] for cell in plan.ordered if (runs := measured.runs_of(cell))
+        cell: runs[0] for cell in plan.ordered_cells if (runs := measured.runs_of(cell))
     }
-    found = {
+    lines_by_cell = {
         f"{cell[0]}, {cell_label(cell)}": _command_lines(run)
         for cell, run in firsts.items()
     }
-    return {cell: lines for cell, lines in found.items() if lines}
+    return {cell: lines for cell, lines in lines_by_cell.items() if lines}
 
 
 def _command_lines(run: Run) -> list[str]:

@@ -28,7 +28,7 @@ def guidance_table(plan: ReportPlan, measured: Measured) -> Table:
     }
     rows = []
     for model in plan.models_by_size:
-        cells = measured.with_peak(plan.cells_of(model))
+        cells = measured.cells_with_peak(plan.cells_of(model))
         answers = {
             "which arm": [strategies[model]] if cells and model in strategies else [],
             "how large a tier": _tier_sizes(measured, cells),
@@ -47,7 +47,7 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
     """Return the numbers behind the guidance, a row per model and tier size."""
     header = [
         "model",
-        measured.unit.heading,
+        measured.level_unit.heading,
         "distinct prefixes, tokens",
         f"the same in blocks of {BLOCK_TOKENS}",
     ]
@@ -59,7 +59,7 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
     ]
     rows = []
     for model in plan.models_by_size:
-        cells = measured.with_peak(plan.cells_of(model))
+        cells = measured.cells_with_peak(plan.cells_of(model))
         facts = [""] * 4
         if reuse := _reuse(measured, cells):
             level, working, device = reuse
@@ -109,13 +109,13 @@ def _tier_sizes(measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:
         sizes = {
             blocks_label(size): tokens for size, tokens, *_ in _memory(measured, cells)
         }
-        found = {
+        groups = {
             "large enough": [
                 size for size, tokens in sizes.items() if tokens >= working
             ],
             "too small": [size for size, tokens in sizes.items() if tokens < working],
             "smaller than the device's cache, so mostly copies of it": [
-                s for s in sizes if sizes[s] < device
+                size for size in sizes if sizes[size] < device
             ],
         }
         held = (
@@ -127,7 +127,11 @@ def _tier_sizes(measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:
             [
                 needed,
                 *held,
-                *(f"{what}: {', '.join(of)}" for what, of in found.items() if of),
+                *(
+                    f"{what}: {', '.join(members)}"
+                    for what, members in groups.items()
+                    if members
+                ),
             ]
         )
 
@@ -143,7 +147,7 @@ def _hit_rates(
             says = f"above {HIGH_HITS} %: the device serves most of the reuse itself and leaves little for a tier"
         else:
             says = f"between {LOW_HITS} % and {HIGH_HITS} %: not decisive by itself"
-        at = measured.unit.at(measured.common_level(cells[0][0]))
+        at = measured.level_unit.label(measured.common_level(cells[0][0]))
         yield f"{name}, at {at}: {shown} % of prompt tokens; {says}"
 
 
@@ -151,18 +155,18 @@ def _hits(
     plan: ReportPlan, measured: Measured, cells: Sequence[CellKey]
 ) -> list[tuple[str, str, float]]:
     """The baselines with their hit share on the device at the common level: name, % as text and as number."""
-    found = []
+    hits = []
     for cell in (
         cells if cells and measured.common_level(cells[0][0]) is not None else ()
     ):
         at = measured.levels_of(cell, measured.common_level(cell[0])).get(
             "prefix_cache_hit_percent", pd.Series()
         )
-        if cell[1] in plan.baselines - plan.compared_baselines and at.notna().any():
-            found.append(
+        if cell[1] in plan.baselines - plan.intermediate_baselines and at.notna().any():
+            hits.append(
                 (cell_label(cell), numerals.mean_of(list(at)), float(at.mean()))
             )
-    return found
+    return hits
 
 
 def _host_memory(measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:

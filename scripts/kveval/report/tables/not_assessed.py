@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kveval.analysis.cells import ArmSize, by_size, cell_of
+from kveval.analysis.cells import ArmSize, cell_of, models_by_size
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import (
@@ -22,17 +22,23 @@ from kveval.analysis.statistics.comparison import (
 from kveval.analysis.statistics.inputs import NO_COUNTER
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT
 from kveval.load.sample_sizes import MIN_RUNS
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    Table,
+    cell_label,
+    text_or_blank,
+)
 from kveval.report.data.comparisons import baseline_label
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
-from kveval.report.tables.pairs import pairs_of, undeclared
+from kveval.report.tables.pairs import pairs_of, undeclared_pairs
 
 _ANOTHER_TIME = "measured at another time than its baseline"
 _ANSWERS = "a server that answers every request: see its log"
 _MORE_RUNS = f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
 # Part of a reason, or a check in it -> what would remove it; the first match counts.
-_SETTLED_BY = {
+_STEP_FOR_CAUSE = {
     NO_COUNTER: "a recording of the server's metrics",
     OPEN_LOOP: "nothing: see the verdicts on latency; a closed loop (`profile: concurrent`) compares throughput",
     FEW_LATENCIES: "longer levels",
@@ -52,13 +58,13 @@ _SETTLED_BY = {
 TO_BE_ACTIVE = (
     "a larger tier, or prompts that exceed the device's cache and fit into the tier"
 )
-_SETTLED_BY_VERDICT = {
+_STEP_FOR_VERDICT = {
     **dict.fromkeys((words.SINGLE_RUN, words.INDICATIVE), _MORE_RUNS),
     **dict.fromkeys((words.NOT_EXERCISED, words.IDLE), TO_BE_ACTIVE),
     words.INDICATIVE_TIME: "measure it and its baseline again, together: list both cells under `bridges`",
 }
 # The input of a comparison that prevents a verdict -> what would remove the problem.
-_SETTLED_BY_INPUT = {
+_STEP_FOR_INPUT = {
     "work": "one workload for both",
     "hardware": "both on one machine",
     "clocks": "one power limit and one clock on all GPUs (nvidia-smi -pl, -lgc)",
@@ -85,7 +91,7 @@ def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) ->
         *_undeclared(plan, measured),
         *_scope(plan, measured),
     ]
-    models = by_size(list(measured.levels["model"]), plan.parameters)
+    models = models_by_size(list(measured.levels["model"]), plan.parameters)
     for name, reason in empty.items():
         figure = find_figure(name, models)
         rows.append(
@@ -100,7 +106,7 @@ def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) ->
 
 def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     """Yield comparisons without a deciding verdict; those of one model with the same reason are grouped."""
-    table = measured.compared
+    table = measured.all_comparisons
     # What an idle arm would gain stays open, whatever it costs.
     open_ = table[
         ~table["verdict"].isin(words.DECIDED) | (table["verdict"] == words.IDLE)
@@ -108,10 +114,10 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for row in open_.to_dict("records"):
         late = _ANOTHER_TIME if row["verdict"] == words.INDICATIVE_TIME else ""
-        reason = "; ".join(filter(None, (late, text(row["reason"]))))
+        reason = "; ".join(filter(None, (late, text_or_blank(row["reason"]))))
         cell = cell_label(cell_of(row))
         named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
-        metrics = groups.setdefault((str(row["model"]), reason, settled_by(row)), {})
+        metrics = groups.setdefault((str(row["model"]), reason, next_step_for(row)), {})
         metrics.setdefault(
             METRIC_TITLES.get(row["metric"], str(row["metric"])), []
         ).append(named)
@@ -128,28 +134,28 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
             ]
 
 
-def settled_by(row: Mapping[Any, Any]) -> str:
+def next_step_for(row: Mapping[Any, Any]) -> str:
     """Return the step that would turn an open comparison into a verdict, by its verdict and reason."""
-    for name, step in _SETTLED_BY_INPUT.items():
-        if text(row.get(f"basis_{name}")).startswith(("refuses", "indicates")):
+    for name, step in _STEP_FOR_INPUT.items():
+        if text_or_blank(row.get(f"basis_{name}")).startswith(("refuses", "indicates")):
             return step
     verdict, reason, needed = (
         str(row["verdict"]),
         str(row["reason"]),
         row.get("runs_to_resolve"),
     )
-    if verdict in _SETTLED_BY_VERDICT:
+    if verdict in _STEP_FOR_VERDICT:
         also = (
             f"; for its cost: {_cause_removed(reason)}"
             if words.NO_COST in reason
             else ""
         )
-        return f"{_SETTLED_BY_VERDICT[verdict]}{also}"
+        return f"{_STEP_FOR_VERDICT[verdict]}{also}"
     if IN_FLIGHT in reason:
         return "a load generator that keeps up: processors of its own, or a lower level"
-    if verdict == words.INCONCLUSIVE and text(row.get("basis_errors")).startswith(
-        "qualifies"
-    ):
+    if verdict == words.INCONCLUSIVE and text_or_blank(
+        row.get("basis_errors")
+    ).startswith("qualifies"):
         return _ANSWERS
     if verdict == words.INCONCLUSIVE and words.MANY_FAILED not in reason:
         more = needed is not None and needed > row["runs"]
@@ -162,18 +168,18 @@ def settled_by(row: Mapping[Any, Any]) -> str:
 def _cause_removed(reason: str) -> str:
     """The step that removes the first known cause in a reason."""
     return next(
-        (what for phrase, what in _SETTLED_BY.items() if phrase in reason),
+        (what for phrase, what in _STEP_FOR_CAUSE.items() if phrase in reason),
         "see the reason",
     )
 
 
 def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     """Yield pairs of arms that have no verdict because the campaign does not declare them as contrasts."""
-    for names, models in undeclared(plan, measured).items():
-        one, other = map(_label, names)
+    for names, models in undeclared_pairs(plan, measured).items():
+        arm, reference = map(_label, names)
         how = f"`contrasts: [[{', '.join(names)}]]` under `comparison`; nothing is measured again for it"
         yield [
-            f"{one} against {other}: {', '.join(models)}",
+            f"{arm} against {reference}: {', '.join(models)}",
             "described, and not declared as a contrast",
             how,
         ]
@@ -223,21 +229,21 @@ def _scope(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
         ]
 
 
-def alike(measured: Measured) -> list[str]:
+def equal_configurations(measured: Measured) -> list[str]:
     """Return the cells that ran the same configuration under different names: a difference between them is noise."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    names_by_configuration: dict[tuple[str, str], dict[str, None]] = {}
     for run in measured.runs:
-        effective = {
+        settings = {
             name: value for name, value in run.specification.items() if name != "cell"
         }
         # An equal workload alone does not make the servers equal.
-        if set(effective) - {"workload"}:
-            text = json.dumps(effective, sort_keys=True, default=str)
-            found.setdefault((run.cell.model, text), {})[cell_label(run.cell.key)] = (
-                None
-            )
+        if set(settings) - {"workload"}:
+            text = json.dumps(settings, sort_keys=True, default=str)
+            names_by_configuration.setdefault((run.cell.model, text), {})[
+                cell_label(run.cell.key)
+            ] = None
     return [
         f"{model}: {' and '.join(names)}"
-        for (model, _), names in found.items()
+        for (model, _), names in names_by_configuration.items()
         if len(names) > 1
     ]

@@ -5,8 +5,19 @@ from __future__ import annotations
 import itertools
 
 from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
-from kveval.report.data.comparisons import UNDECLARED, effect_text, pair, verdict_text
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    Table,
+    cell_label,
+    text_or_blank,
+)
+from kveval.report.data.comparisons import (
+    UNDECLARED,
+    comparison_of,
+    effect_text,
+    verdict_text,
+)
 
 
 def pair_table(plan: ReportPlan, measured: Measured) -> Table:
@@ -29,18 +40,12 @@ def pair_table(plan: ReportPlan, measured: Measured) -> Table:
     pairs |= {(cell_of(row), cell_named(row["baseline"])): None for row in declared}
     order = {model: place for place, model in enumerate(plan.models_by_size)}
     rows = []
-    for one, other in sorted(pairs, key=lambda found: order[found[0][0]]):
-        found = pair(measured, one, other)
-        row = [
-            one[0],
-            cell_label(one),
-            found["value"],
-            cell_label(other),
-            found["other_value"],
-        ]
-        rows.append(
-            [*row, effect_text(found), verdict_text(found), text(found["reason"])]
-        )
+    for cell, reference in sorted(pairs, key=lambda pair: order[pair[0][0]]):
+        row = comparison_of(measured, cell, reference)
+        cells = [cell[0], cell_label(cell), row["value"]]
+        cells += [cell_label(reference), row["other_value"]]
+        reason = text_or_blank(row["reason"])
+        rows.append([*cells, effect_text(row), verdict_text(row), reason])
     return Table(header, rows, frozenset({2, 4, 5}))
 
 
@@ -52,43 +57,42 @@ def pairs_of(
     "stores": Valkey and Redis; "native": LMCache and the native tier, both of equal size and with the same baseline;
     "tiers": a CPU tier of an arm and the next smaller one.
     """
-    found: dict[str, list[tuple[CellKey, CellKey]]] = {
+    pairs: dict[str, list[tuple[CellKey, CellKey]]] = {
         "stores": [],
         "native": [],
         "tiers": [],
     }
     for model in plan.models_by_size:
-        cells = measured.with_peak(plan.cells_of(model))
-        for both in itertools.permutations(cells, 2):
-            one, other = (plan.scenarios[scenario] for _, scenario, _ in both)
-            if both[0][2] != both[1][2] or one.get("baseline") != other.get("baseline"):
+        cells = measured.cells_with_peak(plan.cells_of(model))
+        for pair in itertools.permutations(cells, 2):
+            first, second = (plan.scenarios[scenario] for _, scenario, _ in pair)
+            same_size = pair[0][2] == pair[1][2]
+            if not same_size or first.get("baseline") != second.get("baseline"):
                 continue
-            arms, stores = (
-                (one.get(fact), other.get(fact)) for fact in ("arm", "store")
-            )
+            arms = first.get("arm"), second.get("arm")
+            stores = first.get("store"), second.get("store")
             if stores == ("valkey", "redis") and arms[0] == arms[1]:
-                found["stores"].append(both)
+                pairs["stores"].append(pair)
             if arms == ("lmcache", "native") and stores[0] is None:
-                found["native"].append(both)
+                pairs["native"].append(pair)
         steps = itertools.pairwise(cell for cell in cells if cell[2])
-        found["tiers"] += [
+        pairs["tiers"] += [
             (larger, smaller) for smaller, larger in steps if smaller[1] == larger[1]
         ]
-    return found
+    return pairs
 
 
-def undeclared(
+def undeclared_pairs(
     plan: ReportPlan, measured: Measured
 ) -> dict[tuple[str, str], list[str]]:
     """Return the pairs without a declared contrast, named as a campaign would declare them -> their models."""
-    found: dict[tuple[str, str], list[str]] = {}
+    models_by_pair: dict[tuple[str, str], list[str]] = {}
     for what, pairs in pairs_of(plan, measured).items():
-        for one, other in pairs:
-            if pair(measured, one, other)["reason"] == UNDECLARED:
-                names = [
-                    f"{cell[1]}/{cell[2]}" if what == "tiers" else cell[1]
-                    for cell in (one, other)
-                ]
-                models = found.setdefault((names[0], names[1]), [])
-                models += [one[0]] if one[0] not in models else []
-    return found
+        for cell, reference in pairs:
+            if comparison_of(measured, cell, reference)["reason"] == UNDECLARED:
+                names = cell[1], reference[1]
+                if what == "tiers":
+                    names = f"{cell[1]}/{cell[2]}", f"{reference[1]}/{reference[2]}"
+                models = models_by_pair.setdefault(names, [])
+                models += [cell[0]] if cell[0] not in models else []
+    return models_by_pair

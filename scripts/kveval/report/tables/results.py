@@ -21,17 +21,23 @@ from kveval.analysis.cells import (
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.evidence import SEVERITIES
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    Table,
+    cell_label,
+    text_or_blank,
+)
 from kveval.report.data.comparisons import (
-    against_baselines,
+    baseline_comparisons,
     baseline_label,
+    comparison_of,
     effect_text,
     is_against_baseline,
-    pair,
     qualifier,
-    stated_verdict,
     values_text,
     verdict_text,
+    verdict_words,
 )
 
 TTFT = "ttft_ms_p50"
@@ -45,32 +51,33 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     another level, than the baseline's row shows, the value is followed by that of the baseline.
     """
     against = baselines_of(plan, measured, model)
-    one = against[0] if len(against) == 1 else "the baseline"
-    header = ["arm", "runs", "output tok/s", f"change, % of {one} (95 %)", "verdict"]
-    header += ["median TTFT, ms", f"change, % of {one} (95 %)", "verdict"]
+    baseline_name = against[0] if len(against) == 1 else "the baseline"
+    header = [
+        "arm",
+        "runs",
+        "output tok/s",
+        f"change, % of {baseline_name} (95 %)",
+        "verdict",
+    ]
+    header += ["median TTFT, ms", f"change, % of {baseline_name} (95 %)", "verdict"]
     level = measured.common_level(model)
-    compared = {
+    comparisons = {
         (cell_of(row), metric): row
         for metric in (THROUGHPUT, TTFT)
-        for row in against_baselines(plan, measured.comparison, metric)
+        for row in baseline_comparisons(plan, measured.comparison, metric)
     }
     rows = []
     for cell in plan.cells_of(model):
-        runs = len(measured.runs_of(cell))
-        counted = (
-            f"{runs}"
-            if runs == plan.runs_of(cell)
-            else f"{runs} of {plan.runs_of(cell)}"
-        )
-        row = [cell_label(cell), f"{counted}{_compared_runs(measured, cell, runs)}"]
+        runs, requested = len(measured.runs_of(cell)), plan.runs_of(cell)
+        count = f"{runs}" if runs == requested else f"{runs} of {requested}"
+        row = [cell_label(cell), f"{count}{_compared_runs(measured, cell, runs)}"]
         for metric in (THROUGHPUT, TTFT):
-            held = compared.get((cell, metric))
-            row.append(
-                _beside_change(measured, held, level)
-                if held
-                else _value_at(measured, cell, level, metric)
-            )
-            row += [effect_text(held), verdict_text(held)] if held else ["", ""]
+            comparison = comparisons.get((cell, metric))
+            if comparison:
+                row.append(_beside_change(measured, comparison, level))
+                row += [effect_text(comparison), verdict_text(comparison)]
+            else:
+                row += [_value_at(measured, cell, level, metric), "", ""]
         if not runs:
             row[4] = row[4] or "not measured"
         rows.append(row)
@@ -106,17 +113,21 @@ def _beside_change(
     """The value of an arm as its change has it, with that of its baseline if the baseline's own row shows another."""
     if not row["baseline"] or not math.isfinite(row["effect_percent"]):
         return _value_at(measured, cell_of(row), level, row["metric"])
-    value, other = values_text(measured, row)
-    at = "" if row["level"] == level else f", {measured.unit.at(int(row['level']))}"
-    differs = at or other != _value_at(
+    value, baseline_value = values_text(measured, row)
+    at = (
+        ""
+        if row["level"] == level
+        else f", {measured.level_unit.label(int(row['level']))}"
+    )
+    differs = at or baseline_value != _value_at(
         measured, cell_named(row["baseline"]), level, row["metric"]
     )
-    return f"{value} (against {other}{at})" if differs else value
+    return f"{value} (against {baseline_value}{at})" if differs else value
 
 
 def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
     """Return the baselines that the arms of a model were compared with, each once."""
-    rows = against_baselines(plan, measured.comparison, THROUGHPUT)
+    rows = baseline_comparisons(plan, measured.comparison, THROUGHPUT)
     return list(
         dict.fromkeys(
             baseline_label(row)
@@ -132,20 +143,20 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         "arm",
         "runs",
         "peak, output tok/s (95 %)",
-        measured.unit.heading,
+        measured.level_unit.heading,
         "TTFT p50 / p90, ms",
         "TPOT p50, ms",
     ]
     header += ["E2E p50 / p90, ms", "remarks"]
     rows = []
     for cell in plan.cells_of(model):
-        asked, peak = plan.runs_of(cell), measured.peak_of(cell)
+        requested, peak = plan.runs_of(cell), measured.peak_of(cell)
         if peak is None:
             reason = measured.failures.get(cell, "not measured")
             rows.append(
                 [
                     cell_label(cell),
-                    f"0 of {asked}",
+                    f"0 of {requested}",
                     *[""] * (len(header) - 3),
                     f"**{reason}**",
                 ]
@@ -158,28 +169,27 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         )
         row = [
             cell_label(cell),
-            f"{peak['runs']:.0f} of {asked}",
+            f"{peak['runs']:.0f} of {requested}",
             numerals.with_interval(*throughput),
         ]
         latencies = [
-            " / ".join(
-                numerals.mean_of(list(at[f"{name}_ms_{quantile}"]))
-                for quantile in quantiles
-            )
-            for name, *quantiles in (
-                ("ttft", "p50", "p90"),
-                ("tpot", "p50"),
-                ("e2e", "p50", "p90"),
-            )
+            _latency_means(at, "ttft_ms_p50", "ttft_ms_p90"),
+            _latency_means(at, "tpot_ms_p50"),
+            _latency_means(at, "e2e_ms_p50", "e2e_ms_p90"),
         ]
         rows.append([*row, _peak_level(peak), *latencies, "; ".join(_remarks(peak))])
     return Table(header, rows, frozenset({1, 2, 3, 4, 5, 6}))
 
 
+def _latency_means(rows: pd.DataFrame, *columns: str) -> str:
+    """The means over runs of a latency's quantiles."""
+    return " / ".join(numerals.mean_of(list(rows[column])) for column in columns)
+
+
 def _remarks(peak: pd.Series[Any]) -> Iterator[str]:
     if pd.notna(peak["exercised"]) and not peak["exercised"]:
         yield "**the arm was not active**"
-    failed = text(peak["checks_failed"]).split(";")
+    failed = text_or_blank(peak["checks_failed"]).split(";")
     if any(failed):
         yield f"failed: {', '.join(f'`{name}`' for name in failed)}"
 
@@ -201,7 +211,7 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     header = [
         "model",
         "arm",
-        measured.unit.heading,
+        measured.level_unit.heading,
         "completed",
         "unfinished",
         "failed",
@@ -209,7 +219,7 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     ]
     header += ["delivered, output tok/s", "of completed requests only, output tok/s"]
     rows = []
-    for cell, peak, at in measured.at_peaks(plan.ordered):
+    for cell, peak, at in measured.peaks_of(plan.ordered_cells):
         counts = [
             int(peak[f"requests_{state}"])
             for state in ("completed", "incomplete", "errored")
@@ -231,7 +241,7 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
 
 def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     """Every comparison of a model and metric with its interval and verdict."""
-    table = measured.compared
+    table = measured.all_comparisons
     header = [
         "arm",
         "against",
@@ -239,7 +249,7 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
         "p (Holm)",
         "verdict",
     ]
-    header += [f"runs, {measured.unit.heading}", _PARITY_CHANCE, "why"]
+    header += [f"runs, {measured.level_unit.heading}", _PARITY_CHANCE, "why"]
     rows = []
     compared = table[(table["model"] == model) & (table["metric"] == metric)].to_dict(
         "records"
@@ -247,8 +257,10 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
     for row in sorted(
         compared, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"])
     ):
-        at = " at ".join(filter(None, (count(row["runs"]), count(row["level"]))))
-        found = [
+        at = " at ".join(
+            filter(None, (whole_number(row["runs"]), whole_number(row["level"])))
+        )
+        values = [
             cell_label(cell_of(row)),
             baseline_label(row),
             effect_text(row),
@@ -256,15 +268,17 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
         ]
         # The runs of a comparison without a verdict could not show parity.
         chance = (
-            count(row.get("parity_power_percent", math.nan))
+            whole_number(row.get("parity_power_percent", math.nan))
             if row["verdict"] in words.VERDICTS
             else ""
         )
-        rows.append([*found, verdict_text(row), at, chance, text(row["reason"])])
+        rows.append(
+            [*values, verdict_text(row), at, chance, text_or_blank(row["reason"])]
+        )
     return Table(header, rows, frozenset({2, 3, 5, 6}))
 
 
-def count(value: float) -> str:
+def whole_number(value: float) -> str:
     """Return a number as a whole number, "" for a missing one."""
     return "" if pd.isna(value) else f"{value:.0f}"
 
@@ -292,40 +306,35 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     ]
     rows = []
     for model in plan.models_by_size:
-        found: dict[str, list[str]] = {}
+        arms_by_column: dict[str, list[str]] = {}
         against = [
             row
-            for row in against_baselines(plan, measured.comparison, THROUGHPUT)
+            for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
             if row["model"] == model
         ]
         for row in against:
-            verdict, named = str(row["verdict"]), cell_label(cell_of(row))
-            if verdict == words.BETTER:
-                named = " ".join(
-                    [named, effect_text(row), *_latency_cost(measured, row)]
-                )
-            said = (
-                [stated_verdict(row)]
-                if verdict in (words.WORSE_IDLE, words.IDLE)
-                else []
-            )
-            said += [qualifier(row)] if qualifier(row) else []
-            if said:
-                named += f" ({', '.join(said)})"
-            found.setdefault(_STRATEGY_COLUMN.get(verdict, "open"), []).append(named)
-        if found:
+            column = _STRATEGY_COLUMN.get(str(row["verdict"]), "open")
+            arms_by_column.setdefault(column, []).append(_strategy_arm(measured, row))
+        if arms_by_column:
             cells = [
-                "; ".join(found.get(verdict, ()))
+                "; ".join(arms_by_column.get(verdict, ()))
                 for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")
             ]
-            rows.append(
-                [
-                    model,
-                    *cells,
-                    _conclusion(found, ", ".join(baselines_of(plan, measured, model))),
-                ]
-            )
+            baselines = ", ".join(baselines_of(plan, measured, model))
+            rows.append([model, *cells, _conclusion(arms_by_column, baselines)])
     return Table(header, rows)
+
+
+def _strategy_arm(measured: Measured, row: Mapping[Any, Any]) -> str:
+    """An arm as it is named in its column, with what the verdict alone does not say."""
+    name = cell_label(cell_of(row))
+    if row["verdict"] == words.BETTER:
+        name = " ".join([name, effect_text(row), *_latency_cost(measured, row)])
+    idle = row["verdict"] in (words.WORSE_IDLE, words.IDLE)
+    remarks = ", ".join(
+        filter(None, (verdict_words(row) if idle else "", qualifier(row)))
+    )
+    return f"{name} ({remarks})" if remarks else name
 
 
 def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
@@ -335,14 +344,19 @@ def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
             ("ttft_ms_p50", "median TTFT"),
             ("e2e_ms_p50", "median end-to-end latency"),
         )
-        if pair(measured, cell_of(row), cell_named(row["baseline"]), metric)["verdict"]
+        if comparison_of(measured, cell_of(row), cell_named(row["baseline"]), metric)[
+            "verdict"
+        ]
         == words.WORSE
     ]
     return [f"(but a worse {' and '.join(worse)})"] if worse else []
 
 
-def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
-    better, pending = found.get(words.BETTER, ()), found.get("open", ())
+def _conclusion(arms_by_column: Mapping[str, Sequence[str]], baseline: str) -> str:
+    better, pending = (
+        arms_by_column.get(words.BETTER, ()),
+        arms_by_column.get("open", ()),
+    )
     if len(better) == 1:
         return "the arm that is better" + (
             " (others are undecided or not assessed)" if pending else ""
@@ -357,7 +371,7 @@ def _conclusion(found: Mapping[str, Sequence[str]], baseline: str) -> str:
 def guide_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return mean and P90 of TTFT and end-to-end latency, and the throughput of all tokens, at the common level."""
     quantities = {"ttft_ms": "TTFT", "e2e_ms": "E2E latency"}
-    header = ["model", "arm", measured.unit.heading]
+    header = ["model", "arm", measured.level_unit.heading]
     header += [
         f"{which} {title}, s"
         for title in quantities.values()
@@ -365,7 +379,7 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
     ]
     header += ["prompt and output tokens, tok/s"]
     rows = []
-    for cell in measured.with_peak(plan.ordered):
+    for cell in measured.cells_with_peak(plan.ordered_cells):
         level = measured.common_level(cell[0])
         at = measured.levels_of(cell, level)
         latencies = [
@@ -373,16 +387,14 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
             for name in quantities
             for statistic in ("mean", "p90")
         ]
-        cells = [
-            numerals.mean_of([value / 1000 for value in at[name]]) for name in latencies
-        ]
+        cells = [numerals.mean_of(list(at[name] / 1000)) for name in latencies]
         total = (
             numerals.mean_of(list(at["total_tok_s"]))
             if "total_tok_s" in at
             else numerals.MISSING
         )
         rows.append(
-            [cell[0], cell_label(cell), count(level or math.nan), *cells, total]
+            [cell[0], cell_label(cell), whole_number(level or math.nan), *cells, total]
         )
     return Table(header, rows, frozenset(range(2, 8)))
 
@@ -406,9 +418,9 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
     """
     rows = []
     order = plan.models_by_size
-    known = measured.compared[
-        (measured.compared["metric"] == THROUGHPUT)
-        & measured.compared["model"].isin(order)
+    known = measured.all_comparisons[
+        (measured.all_comparisons["metric"] == THROUGHPUT)
+        & measured.all_comparisons["model"].isin(order)
     ]
     for row in sorted(
         known.to_dict("records"), key=lambda row: order.index(row["model"])
@@ -419,25 +431,25 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
                 if is_against_baseline(plan, row)
                 else f" against {baseline_label(row)}"
             )
-            cells = [
-                "; ".join(filter(None, (_word(row, name) for name in names)))
-                for names in _COLUMNS.values()
-            ]
+            cells = [_inputs(row, names) for names in _COLUMNS.values()]
             rows.append([row["model"], f"{cell_label(cell_of(row))}{against}", *cells])
     return Table(["model", "arm", *_COLUMNS], rows)
 
 
-def _word(row: Mapping[Any, Any], name: str) -> str:
-    said = text(row.get(f"basis_{name}"))
-    severity, found, rest = said.partition(": ")
-    severity, words = (
-        (severity, rest) if found and severity in SEVERITIES else ("sound", said)
-    )
-    # "varied" alone would be unclear, since the column is shared.
-    words = (
-        f"order {words}"
-        if name == "order" and words and "order" not in words
-        else words
-    )
+def _inputs(row: Mapping[Any, Any], names: Sequence[str]) -> str:
+    return "; ".join(filter(None, (_input(row, name) for name in names)))
+
+
+def _input(row: Mapping[Any, Any], name: str) -> str:
+    """An input of a comparison, marked by its severity."""
+    text = text_or_blank(row.get(f"basis_{name}"))
+    severity, separator, rest = text.partition(": ")
+    if separator and severity in SEVERITIES:
+        text = rest
+    else:
+        severity = "sound"
+    if name == "order" and text and "order" not in text:
+        # "varied" alone would be unclear, since the column is shared.
+        text = f"order {text}"
     mark = _MARKS.get(severity, "")
-    return f"{mark}{words}{mark}"
+    return f"{mark}{text}{mark}"

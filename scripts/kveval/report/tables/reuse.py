@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, cell_of
+from kveval.analysis.cells import THROUGHPUT, CellKey, cell_of
 from kveval.analysis.reuse import TOLERANCE_POINTS, ServedShare, served_shares
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
-from kveval.report.data.comparisons import against_baselines, effect_text
+from kveval.report.data.comparisons import baseline_comparisons, effect_text
 
 _FINDING = f"beyond {TOLERANCE_POINTS:g} points: what the counters show"
 # Ranges narrower than the first are shown as one number; counts beyond the others are mentioned.
@@ -19,42 +19,34 @@ _MUCH_IN_PROGRESS = 25.0
 _SAME_TOKENS = 2.0
 
 
-def reuse_table(plan: ReportPlan, measured: Measured, *, compared: bool) -> Table:
+def reuse_table(
+    plan: ReportPlan, measured: Measured, *, at_common_level_only: bool
+) -> Table:
     """Return a row per cell and level with a prediction, means over runs.
 
-    `compared`: only at the level at which a model's cells are compared, without the column of the level.
+    `at_common_level_only`: at the level at which a model's cells are compared, without the column of the level.
     """
-    found = {
-        (one.cell, one.level): one
-        for one in served_shares(measured.levels, measured.runs)
-    }
-    shown = [
-        found[cell, level]
-        for cell in plan.ordered
-        for level in sorted({level for of, level in found if of == cell})
-        if not compared or level == measured.common_level(cell[0])
-    ]
-    rows = [
-        [
-            *(
-                one.cell[0],
-                cell_label(one.cell),
-                *([] if compared else [f"{one.level}"]),
-            ),
-            *(text(one) for text in _COLUMNS.values()),
-            likely_cause(one) if one.is_finding else "",
-        ]
-        for one in shown
-    ]
+    shares: dict[CellKey, list[ServedShare]] = {}
+    for share in served_shares(measured.levels, measured.runs):
+        at_common_level = share.level == measured.common_level(share.cell[0])
+        if at_common_level or not at_common_level_only:
+            shares.setdefault(share.cell, []).append(share)
+    rows = []
+    for cell in plan.ordered_cells:
+        for share in sorted(shares.get(cell, ()), key=lambda share: share.level):
+            row = [cell[0], cell_label(cell)]
+            row += [] if at_common_level_only else [f"{share.level}"]
+            row += [text(share) for text in _COLUMNS.values()]
+            rows.append([*row, likely_cause(share) if share.is_finding else ""])
     header = [
         "model",
         "arm",
-        *([] if compared else [measured.unit.heading]),
+        *([] if at_common_level_only else [measured.level_unit.heading]),
         *_COLUMNS,
         _FINDING,
     ]
     numbers = frozenset(range(len(header) - 1 - len(_COLUMNS), len(header) - 1))
-    return Table(header, rows, numbers).without_blank()
+    return Table(header, rows, numbers).without_blank_columns()
 
 
 def likely_cause(share: ServedShare) -> str:
@@ -66,7 +58,7 @@ def likely_cause(share: ServedShare) -> str:
 
 
 def _counted(share: ServedShare) -> Iterator[str]:
-    counted = share.counted
+    counted = share.clues
     if counted["preempted"] > 0:
         yield f"{counted['preempted']:,.0f} preempted requests, which looked up their tokens again"
     if counted["failed"] > 0:
@@ -83,7 +75,7 @@ def _counted(share: ServedShare) -> Iterator[str]:
         yield f"few requests: each is {counted['one_request_points']:.1f} points"
     if abs(counted["asked_percent"] - 100) > _SAME_TOKENS:
         yield f"the caches were asked for {counted['asked_percent']:.0f} % of the tokens sent"
-    if share.varied:
+    if share.lengths_vary:
         yield "lengths vary, and the computation uses their means"
 
 
@@ -101,12 +93,12 @@ def _difference(share: ServedShare) -> str:
 
 _COLUMNS: Mapping[str, Callable[[ServedShare], str]] = {
     "device, computed %": lambda one: f"{one.device_predicted:.1f}",
-    "device, found %": lambda one: f"{one.device:.1f}",
+    "device, found %": lambda one: f"{one.device_measured:.1f}",
     "device and tier, computed %": lambda one: (
         _range(*one.predicted) if one.tier_blocks else ""
     ),
     "device and tier, found %": lambda one: (
-        f"{one.served:.1f}" if one.tier_blocks else ""
+        f"{one.measured:.1f}" if one.tier_blocks else ""
     ),
     "found minus computed, points": _difference,
 }
@@ -125,18 +117,18 @@ _HEADER = (
 
 def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return a row for each cell with a tier whose gain was predicted, at the level where its model is compared."""
-    found = {cell_of(row): row for row in measured.predicted.to_dict("records")}
+    predictions = {cell_of(row): row for row in measured.predicted.to_dict("records")}
     compared = {
         cell_of(row): row
-        for row in against_baselines(plan, measured.comparison, THROUGHPUT)
+        for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
     }
     rows = []
-    for cell in plan.ordered:
-        if cell not in found or not len(
-            at := measured.levels_of(cell, found[cell]["level"])
+    for cell in plan.ordered_cells:
+        if cell not in predictions or not len(
+            at := measured.levels_of(cell, predictions[cell]["level"])
         ):
             continue
-        row = found[cell]
+        row = predictions[cell]
         rows.append(
             [
                 *(cell[0], cell_label(cell)),
@@ -153,12 +145,12 @@ def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
     return Table(_HEADER, rows, frozenset(range(2, 6)))
 
 
-def enough(measured: Measured) -> Iterator[str]:
+def memory_sentences(measured: Measured) -> Iterator[str]:
     """Yield a sentence per model on the host memory that a tier needs for this load."""
     rows = measured.predicted
     known = rows[rows["enough_blocks"].notna()] if len(rows) else pd.DataFrame()
     for row in known.drop_duplicates("model").to_dict("records") if len(known) else ():
-        at = measured.unit.said([row["level"]])
+        at = measured.level_unit.in_sentence([row["level"]])
         yield (
             f"{row['model']}: at {at}, {numerals.significant(row['enough_gib'], 3)} GiB of host memory"
             f" ({row['enough_blocks']:,.0f} blocks) add 90 % of what a tier of any size adds."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,10 @@ from kveval.report.data.campaign import (
     ReportPlan,
     Table,
     cell_label,
-    labelled,
+    with_cell_labels,
 )
 from kveval.report.data.comparisons import effect_text
-from kveval.report.tables.results import count
+from kveval.report.tables.results import whole_number
 
 
 def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:
@@ -27,22 +27,24 @@ def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:
 
     Means over runs; with several GPUs also for each GPU.
     """
-    tables: dict[str, list[str]] = {}
+    metrics: dict[str, list[str]] = {}
     for name, entry in plan.metrics.items():
         if "table" in entry:
-            tables.setdefault(entry["table"], []).append(name)
-    found = {
-        title: _system_table(plan, measured, names) for title, names in tables.items()
+            metrics.setdefault(entry["table"], []).append(name)
+    tables = {
+        title: _system_table(plan, measured, names) for title, names in metrics.items()
     }
-    found["Each GPU"] = _each_gpu(plan, measured)
-    return {title: table for title, table in found.items() if table.rows}
+    tables["Each GPU"] = _each_gpu(plan, measured)
+    return {title: table for title, table in tables.items() if table.rows}
 
 
-def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -> Table:
+def _system_table(
+    plan: ReportPlan, measured: Measured, candidates: Sequence[str]
+) -> Table:
     peaks = measured.peaks
-    names = [name for name in wanted if name in peaks and peaks[name].notna().any()]
+    names = [name for name in candidates if name in peaks and peaks[name].notna().any()]
     rows = []
-    for cell, peak, at in measured.at_peaks(plan.ordered):
+    for cell, peak, at in measured.peaks_of(plan.ordered_cells):
         values = [numerals.mean_of(list(at[name])) for name in names]
         rows.append(
             [
@@ -50,13 +52,13 @@ def _system_table(plan: ReportPlan, measured: Measured, wanted: Sequence[str]) -
                 cell_label(cell),
                 f"{peak['level']}",
                 *values,
-                count(peak.get("pcp_samples", np.nan)),
+                whole_number(peak.get("pcp_samples", np.nan)),
             ]
         )
     header = [
         "model",
         "arm",
-        measured.unit.heading,
+        measured.level_unit.heading,
         *_titles(plan, names),
         "samples, least",
     ]
@@ -72,22 +74,19 @@ def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
     ]
     names = [name for name in broken_down if f"{name}{BY_INSTANCE}" in measured.levels]
     rows = []
-    for cell, peak, at in measured.at_peaks(plan.ordered):
-        each = {
-            name: [_instances(text) for text in at[f"{name}{BY_INSTANCE}"]]
-            for name in names
-        }
-        gpus = list(
-            dict.fromkeys(gpu for runs in each.values() for run in runs for gpu in run)
-        )
+    for cell, peak, at in measured.peaks_of(plan.ordered_cells):
+        # For each metric, the values of each run by GPU.
+        values = [list(map(_instances, at[f"{name}{BY_INSTANCE}"])) for name in names]
+        gpus = dict.fromkeys(gpu for runs in values for run in runs for gpu in run)
         for gpu in gpus if len(gpus) > 1 else ():
-            values = [
-                numerals.mean_of([run[gpu] for run in runs if gpu in run])
-                for runs in each.values()
-            ]
-            rows.append([cell[0], cell_label(cell), f"{peak['level']}", gpu, *values])
-    header = ["model", "arm", measured.unit.heading, "GPU", *_titles(plan, names)]
+            means = [_mean_of_gpu(runs, gpu) for runs in values]
+            rows.append([cell[0], cell_label(cell), f"{peak['level']}", gpu, *means])
+    header = ["model", "arm", measured.level_unit.heading, "GPU", *_titles(plan, names)]
     return Table(header, rows, frozenset({2, *range(4, len(header))}))
+
+
+def _mean_of_gpu(runs: Sequence[Mapping[str, float]], gpu: str) -> str:
+    return numerals.mean_of([run[gpu] for run in runs if gpu in run])
 
 
 def _titles(plan: ReportPlan, names: Sequence[str]) -> list[str]:
@@ -142,29 +141,15 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
 
     Checks of the campaign's tables have no level. Every single outcome is in checks.csv.
     """
-    failed: dict[tuple[str, ...], list[tuple[int, int, str]]] = {}
-    others: dict[tuple[str, str, str], list[str]] = {}
+    rows = [*_failures_of_levels(measured)]
+    # Severity, check, and what its outcomes are counted of -> messages.
+    remarks: dict[tuple[str, str, str], list[str]] = {}
+    of_levels = f" of {len(measured.levels)}"
     for row in measured.levels.to_dict("records"):
-        cell = cell_of(row)
         for outcome in outcomes_of(row):
-            if outcome.severity == "fail":
-                found = (int(row["run"]), int(row["level"]), outcome.message)
-                failed.setdefault(
-                    (cell[0], cell_label(cell), f"`{outcome.name}`"), []
-                ).append(found)
-            else:
-                of = f" of {len(measured.levels)}"
-                others.setdefault((outcome.severity, outcome.name, of), []).append(
-                    outcome.message
-                )
-    rows = []
-    for (model, arm, check), found_of in failed.items():
-        runs, levels, messages = (
-            list(dict.fromkeys(values)) for values in zip(*found_of, strict=True)
-        )
-        where = [", ".join(map(str, sorted(numbers))) for numbers in (runs, levels)]
-        alike = f" (and {len(messages) - 1} alike)" if len(messages) > 1 else ""
-        rows.append([model, arm, *where, check, f"{labelled(messages[0])}{alike}"])
+            if outcome.severity != "fail":
+                key = (outcome.severity, outcome.name, of_levels)
+                remarks.setdefault(key, []).append(outcome.message)
     of_campaign = (
         measured.checks[measured.checks["level"].isna()]
         if len(measured.checks)
@@ -172,22 +157,50 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
     )
     for row in of_campaign.to_dict("records"):
         about = f"{_named(cell_of(row))}: " if isinstance(row["model"], str) else ""
-        message = f"{about}{labelled(str(row['message']))}"
+        message = f"{about}{with_cell_labels(str(row['message']))}"
         if row["severity"] == "fail":
             rows.append(["", "", "", "", f"`{row['check']}`", message])
         else:
-            others.setdefault(
-                (row["severity"], row["check"], ", of the tables"), []
-            ).append(message)
-    words = {"warn": "warning", "note": "note"}
-    summed = [
-        [f"`{name}`", words[severity], f"{len(said)}{of}", labelled(said[0])]
-        for (severity, name, of), said in sorted(others.items(), reverse=True)
-    ]
-    header = ["model", "arm", "runs", measured.unit.heading, "check", "finding"]
-    return Table(header, rows, frozenset({2, 3})), Table(
-        ["check", "weight", "levels", "for example"], summed
-    )
+            key = (row["severity"], row["check"], ", of the tables")
+            remarks.setdefault(key, []).append(message)
+    header = ["model", "arm", "runs", measured.level_unit.heading, "check", "finding"]
+    return Table(header, rows, frozenset({2, 3})), _remark_table(remarks)
+
+
+def _failures_of_levels(measured: Measured) -> Iterator[list[str]]:
+    """Yield a row per cell and check that some of its levels failed, with the first message."""
+    failures: dict[tuple[CellKey, str], list[tuple[int, int, str]]] = {}
+    for row in measured.levels.to_dict("records"):
+        for outcome in outcomes_of(row):
+            if outcome.severity == "fail":
+                failure = (int(row["run"]), int(row["level"]), outcome.message)
+                failures.setdefault((cell_of(row), outcome.name), []).append(failure)
+    for (cell, check), of_check in failures.items():
+        runs = sorted({run for run, _, _ in of_check})
+        levels = sorted({level for _, level, _ in of_check})
+        messages = list(dict.fromkeys(message for _, _, message in of_check))
+        more = f" (and {len(messages) - 1} alike)" if len(messages) > 1 else ""
+        yield [
+            cell[0],
+            cell_label(cell),
+            ", ".join(map(str, runs)),
+            ", ".join(map(str, levels)),
+            f"`{check}`",
+            f"{with_cell_labels(messages[0])}{more}",
+        ]
+
+
+def _remark_table(remarks: Mapping[tuple[str, str, str], Sequence[str]]) -> Table:
+    """Return warnings and notes with their number, and the first message of each."""
+    weights = {"warn": "warning", "note": "note"}
+    rows = []
+    for (severity, check, counted_of), messages in sorted(
+        remarks.items(), reverse=True
+    ):
+        count = f"{len(messages)}{counted_of}"
+        example = with_cell_labels(messages[0])
+        rows.append([f"`{check}`", weights[severity], count, example])
+    return Table(["check", "weight", "levels", "for example"], rows)
 
 
 def _named(cell: CellKey) -> str:
@@ -234,4 +247,4 @@ def provenance_table(measured: Measured) -> Table:
         for run in sorted(measured.runs, key=lambda run: run.started)
     ]
     header = ["model", "arm", "run", "measurement", "started (UTC)", "hardware", "node"]
-    return Table(header, rows, frozenset({2})).without_blank()
+    return Table(header, rows, frozenset({2})).without_blank_columns()

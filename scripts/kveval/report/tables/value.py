@@ -10,11 +10,21 @@ import pandas as pd
 
 from kveval.analysis.cells import CellKey, cell_named, cell_of, kept_runs
 from kveval.analysis.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
-from kveval.analysis.levels.goodput import GOODPUT, in_words
+from kveval.analysis.levels.goodput import GOODPUT, limits_text
 from kveval.analysis.statistics import verdicts as words
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, text
-from kveval.report.data.comparisons import against_baselines, effect_text, verdict_text
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    Table,
+    cell_label,
+    text_or_blank,
+)
+from kveval.report.data.comparisons import (
+    baseline_comparisons,
+    effect_text,
+    verdict_text,
+)
 
 NONE_MET = "none met"
 UNKNOWN = "not known"
@@ -32,21 +42,21 @@ def goodput_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         "verdict",
     ]
     header += [
-        f"at its best ({measured.unit.heading})",
+        f"at its best ({measured.level_unit.heading})",
         "change of the best, % of the baseline's (95 %)",
         "verdict",
     ]
     rows = []
-    for cell in measured.with_peak(plan.cells_of(model)):
+    for cell in measured.cells_with_peak(plan.cells_of(model)):
         at = measured.levels_of(cell, level)
         shares = 100 * at["goodput_share"].dropna()
         beside = _kept(measured.comparison, cell, at)
         row = [
             cell_label(cell),
-            beside or shown_goodput(at[GOODPUT]),
+            beside or goodput_text(at[GOODPUT]),
             _share(list(shares)),
         ]
-        row += [*_verdict(plan, measured.compared, cell), _best(measured, cell)]
+        row += [*_verdict(plan, measured.all_comparisons, cell), _best(measured, cell)]
         rows.append(
             [*row, *_verdict(plan, measured.peak_comparison, cell, explained=True)]
         )
@@ -65,7 +75,7 @@ def goodput_level(plan: ReportPlan, measured: Measured, model: str) -> int | Non
     return None if levels.empty else int(levels.mode().iloc[0])
 
 
-def shown_goodput(values: pd.Series[float]) -> str:
+def goodput_text(values: pd.Series[float]) -> str:
     """Return the mean goodput of a cell's runs at a level as text; NONE_MET or UNKNOWN if there is none."""
     known = values.dropna()
     if known.empty:
@@ -90,19 +100,21 @@ def _verdict(
 
     `explained`: with the reason where there is no verdict.
     """
-    found = [
-        row for row in against_baselines(plan, table, GOODPUT) if cell_of(row) == cell
+    rows = [
+        row
+        for row in baseline_comparisons(plan, table, GOODPUT)
+        if cell_of(row) == cell
     ]
-    if not found:
+    if not rows:
         return ["", ""]
     reason = (
-        text(found[0]["reason"])
-        if explained and found[0]["verdict"] not in words.VERDICTS
+        text_or_blank(rows[0]["reason"])
+        if explained and rows[0]["verdict"] not in words.VERDICTS
         else ""
     )
     return [
-        effect_text(found[0]),
-        ": ".join(filter(None, (verdict_text(found[0]), reason))),
+        effect_text(rows[0]),
+        ": ".join(filter(None, (verdict_text(rows[0]), reason))),
     ]
 
 
@@ -118,7 +130,7 @@ def _best(measured: Measured, cell: CellKey, unit: str = "") -> str:
     shown = _kept(measured.peak_comparison, cell, at) or numerals.mean_of(
         list(at[GOODPUT])
     )
-    return f"{shown}{unit} ({measured.unit.at(level)})"
+    return f"{shown}{unit} ({measured.level_unit.label(level)})"
 
 
 def _kept(table: pd.DataFrame, cell: CellKey, at: pd.DataFrame) -> str:
@@ -141,16 +153,16 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
         return ""
     rows = [
         row
-        for row in against_baselines(plan, table, GOODPUT)
+        for row in baseline_comparisons(plan, table, GOODPUT)
         if row["model"] == model and row["baseline"]
     ]
     within, counted = (
-        f"Within the limits ({in_words(plan.goodput)})",
+        f"Within the limits ({limits_text(plan.goodput)})",
         plan.goodput["of"],
     )
     better = [row for row in rows if row["verdict"] == words.BETTER]
     if better:
-        row = max(better, key=lambda found: float(found["effect_percent"]))
+        row = max(better, key=lambda candidate: float(candidate["effect_percent"]))
         arm, base = cell_of(row), cell_named(row["baseline"])
         return (
             f"{within} {cell_label(arm)} served at its best {_best(measured, arm, f' {counted} a second')},"
@@ -171,7 +183,7 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return every cell's costs at the level where its model's cells are compared; no rows without declared prices."""
     if not plan.prices:
         return Table([], [])
-    found = costs(
+    table = costs(
         measured.levels,
         measured.peaks,
         measured.comparison,
@@ -179,7 +191,7 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
         plan.prices,
         plan.stores,
     )
-    device = "GPU" if (found["gpus"] > 0).any() else "host"
+    device = "GPU" if (table["gpus"] > 0).any() else "host"
     header = [
         "model",
         "arm",
@@ -188,38 +200,37 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
         "$ an hour",
         "$ a million output tokens (95 %)",
     ]
-    against = {cell_label(cell_named(name)) for name in found["baseline"].dropna()}
+    against = {cell_label(cell_named(name)) for name in table["baseline"].dropna()}
     header += [
         f"change, % of {against.pop() if len(against) == 1 else 'the baseline'} (95 %)",
         f"{device} s per 1,000 requests (95 %)",
     ]
     header += ["the tier pays below, $ a GiB-hour (95 %)"]
-    by_cell = {cell_of(row): row for row in found.to_dict("records")}
+    by_cell = {cell_of(row): row for row in table.to_dict("records")}
     rows = []
-    for cell in measured.with_peak(plan.ordered):
-        row = by_cell[cell]
-        rows.append(
-            [
-                *(
-                    cell[0],
-                    cell_label(cell),
-                    numerals.rounded(row["gpus"] or row["servers"], 0),
-                ),
-                numerals.significant(row["tier_gib"], 3) if row["tier_gib"] else "",
-                numerals.significant(row["usd_per_hour"], 3),
-                numerals.with_interval(
-                    *(row[f"{TOKENS}{end}"] for end in ("", "_low", "_high"))
-                ),
-                ""
-                if pd.isna(row[CHANGE[0]])
-                else numerals.effect(*(row[name] for name in CHANGE)),
-                numerals.with_interval(
-                    *(row[f"{REQUESTS}{end}"] for end in ("", "_low", "_high"))
-                ),
-                _break_even(row),
-            ]
-        )
+    for cell in measured.cells_with_peak(plan.ordered_cells):
+        rows.append([cell[0], cell_label(cell), *_cost_cells(by_cell[cell])])
     return Table(header, rows, frozenset(range(2, 9)))
+
+
+def _cost_cells(row: Mapping[Any, Any]) -> list[str]:
+    """The costs of a cell as text, from its row of costs.csv."""
+    change = ""
+    if pd.notna(row[CHANGE[0]]):
+        change = numerals.effect(*(row[name] for name in CHANGE))
+    return [
+        numerals.rounded(row["gpus"] or row["servers"], 0),
+        numerals.significant(row["tier_gib"], 3) if row["tier_gib"] else "",
+        numerals.significant(row["usd_per_hour"], 3),
+        _with_interval(row, TOKENS),
+        change,
+        _with_interval(row, REQUESTS),
+        _break_even(row),
+    ]
+
+
+def _with_interval(row: Mapping[Any, Any], name: str) -> str:
+    return numerals.with_interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
 
 
 def _break_even(row: Mapping[Any, Any]) -> str:

@@ -12,7 +12,7 @@ from kveval.campaign.config import Config
 from kveval.campaign.loading import load_config
 from kveval.host.files import write_json, write_text
 from kveval.host.hardware import probe
-from kveval.report.figures.draw import write_alone
+from kveval.report.figures.draw import write_single_figure
 from kveval.store.run_file import pointed_run
 from kveval.workflow.check.campaign import (
     BLOCKS,
@@ -90,7 +90,7 @@ def check_words(campaign: Sequence[str], request: CheckRequest) -> list[str]:
 def planned_config(plan: CheckPlan, places: Places) -> Config:
     """Load a check's campaign. Raises CheckError for a load whose levels are searched."""
     config = load_config(plan.values, places.catalogues)
-    if not config.workload.fixed_levels:
+    if not config.workload.given_levels:
         raise CheckError(
             "check needs a load with given levels, not searched ones",
             code="levels_searched",
@@ -154,7 +154,7 @@ def write_check(checked: CheckResult, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / COMMENT, comment(checked))
     title = "Is the candidate slower than the base?"
-    write_alone(
+    write_single_figure(
         title, lambda: draw_check(checked.found, checked.design), folder / FIGURE
     )
     write_json(folder / "verdict.json", check_document(checked))

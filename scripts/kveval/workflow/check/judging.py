@@ -7,10 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from kveval.analysis.estimators.sequential import Answer, Design, Look, look
+from kveval.analysis.estimators.sequential import Answer, Design, Look, evaluate_look
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.store.run_file import Cell
 from kveval.workflow.check.measuring import COLD, IDLE, SHOWN, Values
 
 Verdict = Literal[
@@ -92,11 +92,11 @@ def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[Build
     for arm, names in arms.items():
         scenario, _, blocks = arm.partition("/")
         base, candidate = (Cell(model, name, int(blocks)) for name in names)
-        for level in config.workload.fixed_levels:
+        for level in config.workload.given_levels:
             pair = (base, candidate, level)
             where = (
                 arm
-                if len(config.workload.fixed_levels) == 1
+                if len(config.workload.given_levels) == 1
                 else f"{arm}, level {level}"
             )
             found += [
@@ -136,7 +136,9 @@ def judged(
         active = _pairs(claim, blocks, idle=False)
         at_rest = _pairs(claim, blocks, idle=True)
         base, candidate = np.array(active or at_rest).reshape(-1, 2).T
-        seen = look(base, candidate, design, more_is_better=claim.more_is_better)
+        seen = evaluate_look(
+            base, candidate, design, more_is_better=claim.more_is_better
+        )
         means = [
             float(np.exp(side.mean())) if len(side) else math.nan
             for side in (base, candidate)

@@ -1,6 +1,5 @@
 """The blocks of a check: measured one after the other with the script that measures any campaign, and their values."""
 
-import json
 import math
 import subprocess
 import sys
@@ -12,13 +11,15 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.statistics.comparison import no_value, unfit
+from kveval.analysis.statistics.comparison import missing_value_reason, unfit_reason
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.host.errors import Failure
 from kveval.host.processes import signals_deferred
 from kveval.measure.failures import cause
 from kveval.measure.progress import write_requested
-from kveval.store.run_file import Cell, read_run, stored_run
+from kveval.store.run_file import read_run, stored_run
+from kveval.workflow.campaign_source import write_resolved_campaign
 from kveval.workflow.planning.order import (
     campaign_pointer,
     in_order,
@@ -79,7 +80,7 @@ def measure_block(
             sys.executable,
             str(places.script),
             "--campaign",
-            json.dumps(values, default=str),
+            str(write_resolved_campaign(values)),
         ]
         command += [
             "--catalogues",
@@ -165,7 +166,11 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
         )
         for name in SHOWN:
             value = cold if name == COLD else float(row.get(name) or math.nan)
-            reason = "" if name == COLD else no_value(named, name) or unfit(named, name)
+            reason = (
+                ""
+                if name == COLD
+                else missing_value_reason(named, name) or unfit_reason(named, name)
+            )
             if value > 0 and not reason:
                 found[cell, level, name] = value
             elif reason and name == SHOWN[0]:

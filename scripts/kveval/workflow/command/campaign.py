@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kveval.campaign.inheritance import campaign_values, merged, with_site
 from kveval.campaign.loading import load_config
 from kveval.host.errors import Failure
+from kveval.workflow.campaign_source import complete_values, requested_campaign
 from kveval.workflow.command.checkout import Checkout
 
 if TYPE_CHECKING:
@@ -107,26 +107,14 @@ def working_on(options: CampaignOptions) -> Iterator[GivenCampaign]:
             None if path is None else Path(os.path.relpath(path))
             for path in given.values()
         )
-        source = _source(checkout.relative(), file, site, options.changes)
-        yield GivenCampaign(
-            checkout.relative(), here, file, site, options.changes, source
+        near = checkout.relative()
+        source = requested_campaign(
+            file,
+            near.default_campaign,
+            site=site,
+            overrides=changed_values(options.changes),
         )
-
-
-def _source(
-    checkout: Checkout, file: Path | None, site: Path | None, changes: Sequence[str]
-) -> Path | dict[str, Any]:
-    source: Path | dict[str, Any] = checkout.default_campaign if file is None else file
-    if changes or site is not None:
-        source = merged(complete_values(source), changed_values(changes))
-    if site is not None:
-        source = with_site(source, site)
-    return source
-
-
-def complete_values(source: Path | dict[str, Any]) -> dict[str, Any]:
-    """Return a campaign's values with those that it inherits. Raises ConfigError for mistakes in what it extends."""
-    return campaign_values(source) if isinstance(source, Path) else source
+        yield GivenCampaign(near, here, file, site, options.changes, source)
 
 
 def changed_values(changes: Sequence[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import csv
 import os
 
 from kveval.host import hardware
+from kveval.host.errors import Failure
 from kveval.workflow.command.campaign import IMPORT_INDEX, STORE, GivenCampaign
 from kveval.workflow.command.output import Output
 from kveval.workflow.planning.curve_files import write_curve_files
@@ -13,6 +14,10 @@ from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import Plan, make_plan
 from kveval.workflow.planning.stored import StoreIndex, frozen, pointed
 from kveval.workflow.planning.text import PlanText
+
+
+class NothingToRead(Failure):
+    """The results that a campaign imports or compares are not there."""
 
 
 def show_plan(given: GivenCampaign, *, as_json: bool) -> None:
@@ -41,12 +46,19 @@ def _plan(given: GivenCampaign, index: StoreIndex, machine: str | None) -> Plan:
 
 
 def _read_elsewhere(given: GivenCampaign) -> str:
-    from kveval.workflow.campaign_plan import WorkflowPlan  # noqa: PLC0415  (imports snakemake)
+    # Both take a second to import, and most campaigns measure.
+    from snakemake.exceptions import WorkflowError  # noqa: PLC0415
 
-    plan = WorkflowPlan.of(
-        given.source, given.checkout.catalogues, IMPORT_INDEX, jobs_share_folder=True
+    from kveval.workflow.report_settings import (  # noqa: PLC0415
+        external_runs_summary,
     )
-    return plan.taken
+    from kveval.workflow.runs import Runs  # noqa: PLC0415
+
+    try:
+        runs = Runs.of(given.config, IMPORT_INDEX, jobs_share_folder=True)
+    except WorkflowError as error:
+        raise NothingToRead(str(error)) from None
+    return external_runs_summary(runs)
 
 
 def show_curve(given: GivenCampaign, *, as_json: bool) -> None:

@@ -10,8 +10,9 @@ import pandas as pd
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
 from kveval.analysis.cell_benefits import RUNS_READ, measured_levels, tier_benefits
 from kveval.analysis.levels.tables import run_tables
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
-from kveval.store.run_file import Cell, Run
+from kveval.store.run_file import Run
 from kveval.workflow.planning.costs import device_tokens
 from kveval.workflow.planning.curves import LevelCurves
 from kveval.workflow.planning.stored import StoreIndex, facts_of

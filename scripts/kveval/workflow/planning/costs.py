@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-import msgspec
-
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.campaign.sizing import parameter_count
 from kveval.campaign.specification import Specification
@@ -22,7 +20,7 @@ from kveval.host.findings import counted
 from kveval.load import levels as workloads
 from kveval.load.guidellm import PREFIX_TOKENS_PER_S
 from kveval.load.sample_sizes import MIN_TOKENS, SUFFICIENT, window_s
-from kveval.load.workload import WorkloadSpec, workload_of
+from kveval.load.workload import Workload, workload_of
 from kveval.store.run_file import Run
 from kveval.workflow.planning.stored import StoreIndex
 
@@ -104,11 +102,11 @@ def _start_seconds(
     return _START_S + size / _LOADED_BYTES_S, "start-up assumed"
 
 
-def disk(workload: WorkloadSpec, store: StoreIndex, cpus: int) -> tuple[int, bool]:
+def disk(workload: Workload, store: StoreIndex, cpus: int) -> tuple[int, bool]:
     """Return the bytes that a run leaves in the store, and True if runs of this load show them; else an upper bound."""
-    wanted = msgspec.json.decode(msgspec.json.encode(workload))
+    stored = workload.to_json()
     same = (
-        facts for facts in store.all() if facts.specification.get("workload") == wanted
+        facts for facts in store.all() if facts.specification.get("workload") == stored
     )
     sizes = [
         store.get(facts.measurement).bytes()
@@ -241,7 +239,7 @@ def _rates(
 
 
 def _lacking(
-    workload: WorkloadSpec, level: int, requests_s: float, tokens_s: float
+    workload: Workload, level: int, requests_s: float, tokens_s: float
 ) -> tuple[str, float | None] | None:
     """Return what a level's window will be too short for, and the seconds that suffice; None if it is long enough."""
     window = window_s(workload.seconds, workload.warmup_s)

@@ -1,4 +1,4 @@
-"""The files and the text of `kveval curve`: the share of a load that caches of every size serve, and the gain."""
+"""The files and the text of `snakemake curve`: the share of a load that caches of every size serve, and the gain."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
@@ -21,7 +22,6 @@ from kveval.curve.cells import (
     worst_order_is_assumed,
 )
 from kveval.load import levels as workloads
-from kveval.store.run_file import Cell
 from kveval.workflow.planning.curves import LevelCurves, level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
@@ -127,7 +127,7 @@ def curve_lines(
     notes: Sequence[Iterable[str]] = (),
 ) -> Iterator[str]:
     """Yield the curves as text, line by line; `notes`: lines to add after each level."""
-    workload = config.workload.specification
+    workload = config.workload.definition
     yield f"Campaign {config.campaign.name}: shares of the prompt tokens that its caches can serve, from the requests"
     yield f"themselves: {workloads.in_words(workload)}."
     if order_is_assumed(workload):
@@ -143,7 +143,7 @@ def curve_lines(
 
 
 def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
-    workload, found = config.workload.specification, curves.widest
+    workload, found = config.workload.definition, curves.widest
     unit = workloads.level_unit(workload)
     yield f"{curves.model}, {curves.level} {unit}"
     worst = max(
@@ -233,7 +233,7 @@ def _answer(
     tokens: int,
     benefit: Benefit,
 ) -> Iterator[str]:
-    workload, model = config.workload.specification, bought.basis.specification.model
+    workload, model = config.workload.definition, bought.basis.specification.model
     blocks = -(-tokens // BLOCK_TOKENS)
     at = f"{curves.level} {workloads.level_unit(workload)}"
     size = gib(blocks * BLOCK_TOKENS * model.kv_bytes_per_token)
@@ -273,7 +273,7 @@ def _ranged(interval: Interval, form: str) -> str:
 
 
 def _grounds(basis: Basis, tier: Specification) -> Iterator[str]:
-    speed, runs = basis.fitted.best, basis.runs
+    speed, runs = basis.speed.best, basis.runs
     prompt = round(
         np.mean(
             [seen.prompt_tokens for levels in basis.levels.values() for seen in levels]

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.curve.cells import CellCurves, block_count, curves_of
-from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import device_tokens, reported_device
 from kveval.workflow.planning.stored import StoreIndex
 

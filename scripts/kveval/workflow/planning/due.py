@@ -9,8 +9,8 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kveval.campaign.cell import Cell
 from kveval.report.files import NUMBERS, reported_measurements
-from kveval.store.run_file import Cell
 
 
 def due_tables(

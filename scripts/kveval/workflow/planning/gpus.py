@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.specification import Specification
 from kveval.host.findings import counted
-from kveval.store.run_file import Cell
 from kveval.workflow.planning.plan import Plan
 from kveval.workflow.planning.stored import StoreIndex
 

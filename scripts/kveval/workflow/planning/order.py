@@ -3,8 +3,9 @@
 import random
 from pathlib import Path
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
-from kveval.store.run_file import Cell, pointer_of
+from kveval.store.run_file import pointer_of
 
 _PLACES = 1_000_000
 

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.reuse import LevelReuse, reuse_of
 from kveval.campaign.servers.registry import held_bytes
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
 from kveval.load.sample_sizes import window_s
-from kveval.load.workload import WorkloadSpec
-from kveval.store.run_file import Cell
+from kveval.load.workload import Workload
 from kveval.workflow.planning.costs import (
     completed_req_s,
     device_tokens,
@@ -159,7 +159,7 @@ def _held(tokens: float, working_set: int) -> str:
 def _first_visits(
     specification: Specification, reuse: LevelReuse, store: StoreIndex
 ) -> str:
-    workload: WorkloadSpec = specification.workload
+    workload: Workload = specification.workload
     if not reuse.demand.prefixes:
         return _NONE
     if workload.prime:

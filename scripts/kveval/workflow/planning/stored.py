@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from kveval.analysis.levels.pilot import frozen_levels
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.host.hardware import probe
 from kveval.store.entries import contents, size_bytes
-from kveval.store.run_file import Cell, Run, RunFileError, pointer_of, read_run
+from kveval.store.run_file import Run, RunFileError, pointer_of, read_run
 from kveval.store.store import SUMS
 
 

@@ -7,13 +7,13 @@ from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import memory_text
 from kveval.campaign.warnings import sentence
 from kveval.engines.preflight import memory_bytes
 from kveval.host.findings import aligned, counted
 from kveval.report.data.run_facts import WEIGHTS
 from kveval.store.entries import size_text
-from kveval.store.run_file import Cell
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.gpus import server_gpus, stored_with_other_gpus
 from kveval.workflow.planning.plan import Plan, PlannedRun

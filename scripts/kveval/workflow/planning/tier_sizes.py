@@ -5,13 +5,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.reuse import reuse_of
 from kveval.campaign.sizing import gib
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.cells import NOTHING_POINTS, needed_sizes
 from kveval.load import levels as workloads
-from kveval.store.run_file import Cell
 from kveval.workflow.planning.curves import LevelCurves, level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
@@ -61,7 +61,7 @@ def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
         for cell in ladder
     }
     best = max(found, key=_gain)
-    unit = workloads.level_unit(config.workload.specification)
+    unit = workloads.level_unit(config.workload.definition)
     where = f"{best.level} {unit}" if len(found) == 1 else f"{len(found)} levels"
     alone = _span(
         [

@@ -26,7 +26,7 @@ from kveval.engines.kubernetes.wait.diagnosis import exit_of
 from kveval.engines.kubernetes.wait.rollout import RolloutError
 from kveval.load import guidellm as load
 from kveval.load.guidellm import Level, LoadError
-from kveval.load.workload import BurstSpec, WorkloadSpec
+from kveval.load.workload import Bursts, Workload
 
 SPECIFICATION = cells(RELEASES[1])[0]["Qwen3-0.6B/native-offload/10000"]
 SITE = Cluster.model_validate(
@@ -106,9 +106,13 @@ def unpacked(files: dict[str, str]) -> dict[str, bytes]:
 
 
 def test_a_trace_is_given_to_the_pod_before_it_starts(tmp_path: Path) -> None:
-    bursts = {"profile": "bursts", "bursts": BurstSpec(4.0, 0.1, 5.0), "prime": False}
+    bursts = {
+        "profile": "bursts",
+        "bursts": Bursts(factor=4.0, share=0.1, mean_s=5.0),
+        "prime": False,
+    }
     found = unpacked(jobs(FakeTransport(), **bursts)._files(LEVEL))
-    workload: WorkloadSpec = SPECIFICATION.with_workload(**bursts).workload
+    workload: Workload = SPECIFICATION.with_workload(**bursts).workload
     trace = load.write_data(workload, LEVEL, tmp_path / "guidellm-0004.json")
     assert trace is not None
     assert found[f"{trace.name}.gz"] == trace.read_bytes()
@@ -123,7 +127,7 @@ def test_a_trace_that_no_config_map_holds_is_refused(
         jobs(
             FakeTransport(),
             profile="bursts",
-            bursts=BurstSpec(4.0, 0.1, 5.0),
+            bursts=Bursts(factor=4.0, share=0.1, mean_s=5.0),
             prime=False,
         )._files(LEVEL)
     assert error.value.code == "trace_too_large"

@@ -1,7 +1,7 @@
 import pytest
 
 from kveval.report.data.campaign import Table
-from kveval.report.html.evidence import TITLE, evidence_title
+from kveval.report.html.arm_runs import TITLE, runs_title
 from kveval.report.html.links import ClaimLinks
 from kveval.report.sections import Bullets, Paragraph, Section, anchor_of
 
@@ -14,11 +14,11 @@ LARGE = [("Qwen3-14B", *cell[1:]) for cell in SMALL]
 
 
 def target(cell: tuple[str, str, int]) -> str:
-    return f"(#{anchor_of(evidence_title(cell))})"
+    return f"(#{anchor_of(runs_title(cell))})"
 
 
 def test_with_one_model_every_arm_leads_to_its_runs() -> None:
-    said = ClaimLinks(SMALL).sentence(
+    said = ClaimLinks(SMALL).link_sentence(
         "native-offload 10K delivered more than no-offload.", "Qwen3-0.6B"
     )
     assert (
@@ -29,12 +29,12 @@ def test_with_one_model_every_arm_leads_to_its_runs() -> None:
 
 def test_with_several_an_arm_is_of_the_model_named_last() -> None:
     links = ClaimLinks([*SMALL, *LARGE])
-    said = links.sentence(
+    said = links.link_sentence(
         "Qwen3-14B with native-offload 1K; Qwen3-0.6B with native-offload 10K"
     )
     assert target(LARGE[1]) in said
     assert target(SMALL[2]) in said
-    assert links.sentence("no-offload was best") == "no-offload was best"
+    assert links.link_sentence("no-offload was best") == "no-offload was best"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_with_several_an_arm_is_of_the_model_named_last() -> None:
     ["no-offload-again 10K", "a-no-offload", "results/no-offload/0", "`no-offload`"],
 )
 def test_what_only_resembles_an_arm_is_none(text: str) -> None:
-    assert ClaimLinks(SMALL).sentence(text, "Qwen3-0.6B") == text
+    assert ClaimLinks(SMALL).link_sentence(text, "Qwen3-0.6B") == text
 
 
 def test_tables_are_of_the_model_of_their_row_or_section() -> None:
@@ -59,7 +59,7 @@ def test_tables_are_of_the_model_of_their_row_or_section() -> None:
             Section("m", [Paragraph("**Qwen3-14B**"), other]),
         ],
     )
-    linked = ClaimLinks([*SMALL, *LARGE]).linked(root)
+    linked = ClaimLinks([*SMALL, *LARGE]).link_section(root)
     first, second = linked.sections
     rows, header = first.blocks[0].rows, first.blocks[1].header
     assert [row[1] for row in rows] == [
@@ -79,7 +79,7 @@ def test_each_sentence_of_the_answer_leads_to_runs() -> None:
             Bullets(["Do more."]),
         ],
     )
-    blocks = ClaimLinks(SMALL).with_answer(root).blocks
+    blocks = ClaimLinks(SMALL).link_report(root).blocks
     assert blocks[1].items == [
         f"[no-offload]{target(SMALL[0])} did.",
         f"It rests on 3 runs. [The runs](#{anchor_of(TITLE)})",

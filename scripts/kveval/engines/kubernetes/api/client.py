@@ -477,6 +477,6 @@ def event_time(event: Mapping[str, Any]) -> str:
 
 
 def _rank(kind: str) -> int:
-    return (
-        -1 if kind == NAMESPACE.kind else _LAST.index(kind) + 1 if kind in _LAST else 0
-    )
+    if kind == NAMESPACE.kind:
+        return -1
+    return _LAST.index(kind) + 1 if kind in _LAST else 0

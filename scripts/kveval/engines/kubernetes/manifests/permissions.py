@@ -3,7 +3,6 @@
 `scripts/print_permissions.py` prints the manifest, for a cluster administrator to apply.
 """
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -227,26 +226,17 @@ def roles(site: Cluster) -> dict[str, list[dict[str, Any]]]:
 
     Resources with equal verbs share a rule.
     """
-    found: dict[str, dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]]] = (
-        defaultdict(dict)
-    )
+    rules: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for permission in permissions(site):
-        rules = found[namespace_of(permission.place, site)]
-        rules.setdefault(
-            (permission.group, permission.verbs, permission.names), []
-        ).append(permission.resource)
-    return {
-        namespace: [
-            {
-                "group": group,
-                "resources": resources,
-                "verbs": list(verbs),
-                "names": list(names),
-            }
-            for (group, verbs, names), resources in rules.items()
-        ]
-        for namespace, rules in found.items()
-    }
+        namespace = namespace_of(permission.place, site)
+        key = namespace, permission.group, permission.verbs, permission.names
+        rules.setdefault(key, []).append(permission.resource)
+    by_namespace: dict[str, list[dict[str, Any]]] = {}
+    for (namespace, group, verbs, names), resources in rules.items():
+        rule = {"group": group, "resources": resources}
+        rule |= {"verbs": list(verbs), "names": list(names)}
+        by_namespace.setdefault(namespace, []).append(rule)
+    return by_namespace
 
 
 def manifest(site: Cluster, subject: tuple[str, str] | None = None) -> str:

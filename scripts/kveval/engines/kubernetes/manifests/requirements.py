@@ -193,8 +193,14 @@ def untolerated(node: Node, pod: Mapping[str, Any]) -> list[str]:
     return [
         _taint_text(taint)
         for taint in node.taints
-        if not any(_tolerates(one, taint) for one in tolerations)
+        if not _is_tolerated(taint, tolerations)
     ]
+
+
+def _is_tolerated(
+    taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]]
+) -> bool:
+    return any(_tolerates(toleration, taint) for toleration in tolerations)
 
 
 def _taint_text(taint: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from kveval.analysis.estimators.spreads import TESTABLE_RUNS, Array
 _CAMPAIGNS = 4000
 
 
-def degrees(runs: int, cells: int) -> float:
+def degrees_of_freedom(runs: int, cells: int) -> float:
     """Return the degrees of freedom of a contrast if all cells have the same spread, see `intervals.contrasts`.
 
     With few runs, those for a baseline with a spread of its own, and a third of the arms with their own.
@@ -46,7 +46,7 @@ def runs_to_resolve(
     level = 1 - alpha / comparisons / 2
 
     def sufficient(runs: int) -> bool:
-        freedom = degrees(runs, cells)
+        freedom = degrees_of_freedom(runs, cells)
         shift = np.log1p(margin) / (sd * np.sqrt(2 / runs))
         return bool(
             1 - special.nctdtr(freedom, shift, t_quantile(level, freedom)) >= power
@@ -73,7 +73,9 @@ def parity_power(
         return 1.0
     bound = np.log1p(margin) / (sd * np.sqrt(2 / runs))
     return float(
-        (_bounds_needed(degrees(runs, cells), alpha, comparisons) <= bound).mean()
+        (
+            _bounds_needed(degrees_of_freedom(runs, cells), alpha, comparisons) <= bound
+        ).mean()
     )
 
 

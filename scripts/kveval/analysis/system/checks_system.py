@@ -26,7 +26,7 @@ _KV_USAGE = ("kv_cache_usage_percent", "kv_cache_usage_max_percent")
 
 
 @dataclass(frozen=True)
-class Reduced:
+class WindowMetrics:
     """The metrics of one window: column -> value, samples in it, why values are missing, and values per instance.
 
     `absent`: metrics that should have been recorded but were not; `refused`: those with an implausible value;
@@ -43,12 +43,12 @@ class Reduced:
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """A level's row with its system metrics, and the findings from reducing them; `least` samples are needed."""
+class SampledLevel:
+    """A level's row with its system metrics, and the findings from reducing them; `min_samples` are needed."""
 
     row: Mapping[str, Any]
-    found: Reduced
-    least: int
+    metrics: WindowMetrics
+    min_samples: int
 
     def value(self, name: str) -> float:
         """Return a column as a number, NaN where the row has none."""
@@ -64,29 +64,31 @@ class Sampled:
             else self.value("level")
         )
 
-    def impossible(self) -> tuple[str, ...]:
+    def impossible_columns(self) -> tuple[str, ...]:
         """Return the columns whose value is impossible."""
         return _KV_USAGE if kv_usage_physical(self) else ()
 
 
 @check("R1")
-def plausible(sampled: Sampled) -> Iterator[Outcome]:
+def plausible(sampled: SampledLevel) -> Iterator[Outcome]:
     """Every value is in the range that the catalogue calls plausible."""
-    if sampled.found.refused:
-        yield warn(f"outside their plausible range: {', '.join(sampled.found.refused)}")
-
-
-@check("R1")
-def fraction_scaled(sampled: Sampled) -> Iterator[Outcome]:
-    """A metric recorded as a fraction and shown in per cent is multiplied by 100."""
-    if sampled.found.unscaled:
+    if sampled.metrics.refused:
         yield warn(
-            f"fractions not scaled to per cent: {', '.join(sampled.found.unscaled)}"
+            f"outside their plausible range: {', '.join(sampled.metrics.refused)}"
         )
 
 
 @check("R1")
-def kv_usage_physical(sampled: Sampled) -> Iterator[Outcome]:
+def fraction_scaled(sampled: SampledLevel) -> Iterator[Outcome]:
+    """A metric recorded as a fraction and shown in per cent is multiplied by 100."""
+    if sampled.metrics.unscaled:
+        yield warn(
+            f"fractions not scaled to per cent: {', '.join(sampled.metrics.unscaled)}"
+        )
+
+
+@check("R1")
+def kv_usage_physical(sampled: SampledLevel) -> Iterator[Outcome]:
     """The reported usage of the device's cache is enough for the prompts of the running requests.
 
     It is not if a fraction was read as per cent. Prompts count without their shared prefix, which counts once.
@@ -103,21 +105,23 @@ def kv_usage_physical(sampled: Sampled) -> Iterator[Outcome]:
     )
     needed = running * sampled.value("turn_prompt_tokens") + prefix
     if usage / 100 * device < _PARTLY * needed:
-        said = f"cannot hold the {needed:,.0f} tokens of {running:.1f} running requests"
-        yield warn(f"{usage:.2g} % of {device:,.0f} tokens {said}")
+        message = (
+            f"cannot hold the {needed:,.0f} tokens of {running:.1f} running requests"
+        )
+        yield warn(f"{usage:.2g} % of {device:,.0f} tokens {message}")
 
 
 @check("R3")
-def samples(sampled: Sampled) -> Iterator[Outcome]:
+def samples(sampled: SampledLevel) -> Iterator[Outcome]:
     """The window holds enough samples of the recording."""
-    if sampled.found.samples < sampled.least:
+    if sampled.metrics.samples < sampled.min_samples:
         yield note(
-            f"{sampled.found.samples} samples of the recording in the window, {sampled.least} needed"
+            f"{sampled.metrics.samples} samples of the recording in the window, {sampled.min_samples} needed"
         )
 
 
 @check("R3")
-def clock_offset(sampled: Sampled) -> Iterator[Outcome]:
+def clock_offset(sampled: SampledLevel) -> Iterator[Outcome]:
     """The recording has the load generator's clock, or the offset was measured and corrected."""
     offset = sampled.value("clock_offset_s")
     if np.isnan(offset):
@@ -129,7 +133,7 @@ def clock_offset(sampled: Sampled) -> Iterator[Outcome]:
 
 
 @check("R8")
-def caches_filled(sampled: Sampled) -> Iterator[Outcome]:
+def caches_filled(sampled: SampledLevel) -> Iterator[Outcome]:
     """The hit share changed by at most 10 points, or 2 standard errors, from the window's first third to its last.
 
     While a cache is still filling, every number depends on the length of the level.
@@ -143,7 +147,7 @@ def caches_filled(sampled: Sampled) -> Iterator[Outcome]:
 
 
 @check("R4")
-def queues(sampled: Sampled) -> Iterator[Outcome]:
+def queues(sampled: SampledLevel) -> Iterator[Outcome]:
     """The server had no more requests than were sent: else the samples are of another time or another server."""
     inside, sent = (
         sampled.value("requests_running") + sampled.value("requests_waiting"),
@@ -159,17 +163,17 @@ def queues(sampled: Sampled) -> Iterator[Outcome]:
 
 
 @check("R7")
-def server_rate(sampled: Sampled) -> Iterator[Outcome]:
+def server_rate(sampled: SampledLevel) -> Iterator[Outcome]:
     """The server's counter rose by the tokens received in the same window: within 2 %, at most 5 %.
 
     The counter is sampled, so its value at the window's edges is uncertain by one interval; the limits allow for that.
     """
-    said, received = (
+    counted, received = (
         sampled.value("server_generation_tok_s"),
         sampled.value("throughput_tok_s"),
     )
-    apart = received / said - 1 if said > 0 else 0.0
-    sampling = 1 / max(sampled.found.samples, 1)
+    apart = received / counted - 1 if counted > 0 else 0.0
+    sampling = 1 / max(sampled.metrics.samples, 1)
     if abs(apart) > 0.02 + sampling:
         yield (fail if abs(apart) > 0.05 + sampling else warn)(
             f"the generator received {100 * apart:+.1f} % tokens against the server's counter in the same window"
@@ -177,10 +181,10 @@ def server_rate(sampled: Sampled) -> Iterator[Outcome]:
 
 
 @check("R19")
-def recorded(sampled: Sampled) -> Iterator[Outcome]:
+def recorded(sampled: SampledLevel) -> Iterator[Outcome]:
     """The recording has all metrics that this version of the server should have, under their names."""
-    if sampled.found.absent:
-        yield note(f"not in the recording: {', '.join(sampled.found.absent)}")
+    if sampled.metrics.absent:
+        yield note(f"not in the recording: {', '.join(sampled.metrics.absent)}")
 
 
 def hit_ratio_drift(

@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, runs_named
+from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, parse_runs
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.comparisons import baseline_label, effect_text, verdict_text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.sections import Paragraph, Section
-from kveval.report.tables.results import count
+from kveval.report.tables.results import whole_number
 
 TITLE = "The runs behind each arm"
 _SAID = (
@@ -25,33 +25,28 @@ _SAID = (
 )
 
 
-def evidence(plan: ReportPlan, measured: Measured, folder: Path) -> Section:
-    """Return the evidence by model and arm, each arm in a section whose title is `evidence_title`.
+def runs_section(plan: ReportPlan, measured: Measured, folder: Path) -> Section:
+    """Return the runs by model and arm, each arm in a section whose title is `runs_title`.
 
     `folder`: the folder of the page, to which links to the runs' folders are relative.
     """
-    models = [
-        Section(f"Runs on {model}", arms, folded=True)
-        for model in plan.models_by_size
-        if (
-            arms := [
-                _arm(measured, cell, folder)
-                for cell in plan.cells_of(model)
-                if measured.runs_of(cell)
-            ]
-        )
-    ]
+    models = []
+    for model in plan.models_by_size:
+        cells = [cell for cell in plan.cells_of(model) if measured.runs_of(cell)]
+        if cells:
+            arms = [_arm(measured, cell, folder) for cell in cells]
+            models.append(Section(f"Runs on {model}", arms, folded=True))
     return Section(TITLE, [Paragraph(_SAID), *models])
 
 
-def evidence_title(cell: CellKey) -> str:
+def runs_title(cell: CellKey) -> str:
     """Return the title of the section with the runs of a cell."""
     return f"Runs of {cell_label(cell)} on {cell[0]}"
 
 
 def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
     """The runs of one cell: a row per comparison, or per metric if it is not compared."""
-    level, compared = measured.common_level(cell[0]), measured.compared_of(cell)
+    level, compared = measured.common_level(cell[0]), measured.comparisons_of(cell)
     alone = [
         {"metric": metric, "level": level}
         for metric in METRIC_TITLES
@@ -69,10 +64,11 @@ def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
         "its runs",
         "against",
         "runs of that",
-        measured.unit.heading,
+        measured.level_unit.heading,
     ]
     return Section(
-        evidence_title(cell), [Table(header, rows, frozenset({2, 6})).without_blank()]
+        runs_title(cell),
+        [Table(header, rows, frozenset({2, 6})).without_blank_columns()],
     )
 
 
@@ -83,20 +79,23 @@ def _row(
     metric = str(row["metric"])
     unit = {THROUGHPUT: "output tok/s", GOODPUT: "a second"}.get(metric, "ms")
     title = f"{METRIC_TITLES.get(metric, metric)}, {unit}"
-    own, at = _values(measured, cell, row, "runs_kept", folder), count(row["level"])
+    arm_values, at = (
+        _values(measured, cell, row, "runs_kept", folder),
+        whole_number(row["level"]),
+    )
     if "verdict" not in row:
-        return [title, "", "", own, "", "", at]
+        return [title, "", "", arm_values, "", "", at]
     against = cell_named(row["baseline"]) if row["baseline"] else None
-    other = (
+    baseline_values = (
         _values(measured, against, row, "baseline_runs_kept", folder) if against else ""
     )
     return [
         title,
         verdict_text(row),
         effect_text(row),
-        own,
+        arm_values,
         baseline_label(row),
-        other,
+        baseline_values,
         at,
     ]
 
@@ -112,10 +111,10 @@ def _values(
     metric, at, kept = (
         str(row["metric"]),
         measured.levels_of(cell, row["level"]),
-        runs_named(row.get(kept_column)),
+        parse_runs(row.get(kept_column)),
     )
     known = dict(zip(at["run"], at[metric], strict=True)) if metric in at else {}
-    found = []
+    links = []
     for run in measured.runs_of(cell):
         value = known.get(run.run)
         shown = (
@@ -127,7 +126,7 @@ def _values(
             Path(os.path.relpath(run.place, folder)).as_posix() if run.place else ""
         )
         left_out = " (left out)" if kept and run.run not in kept else ""
-        found.append(
+        links.append(
             f"[{shown}](<{target}/>){left_out}" if target else f"{shown}{left_out}"
         )
-    return ", ".join(found)
+    return ", ".join(links)

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.levels.latencies import TITLES, reasons_in
-from kveval.analysis.levels.noise import QUANTILES, drift, uneven
+from kveval.analysis.levels.latencies import TITLES, parse_reasons
+from kveval.analysis.levels.noise import QUANTILES, is_unsteady, rate_drift
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.levels.requests import Requests
 from kveval.load.levels import rate_req_s_at, streams_at
 from kveval.load.reports import SCHEDULED, LevelReport
 from kveval.load.sample_sizes import MIN_TOKENS, SUFFICIENT
-from kveval.load.workload import WorkloadSpec, workload_of
+from kveval.load.workload import Workload, workload_of
 from kveval.store.run_file import IMPORTED, LevelRun, Run
 
 # If the requests in flight fall short of those asked for by more than this share, verdicts allow for the bias.
@@ -46,17 +46,19 @@ class JudgedLevel:
     window: tuple[float, float]
 
     @property
-    def workload(self) -> WorkloadSpec:
+    def workload(self) -> Workload:
         """The workload that was asked for."""
         return workload_of(self.run.workload)
 
     @property
     def streams(self) -> int | None:
         """The concurrency asked for; None in an open loop."""
-        asked = streams_at(self.workload, self.entry.level)
+        requested = streams_at(self.workload, self.entry.level)
         # Only the report of a sweep says what each of its levels is.
         return (
-            self.report.streams if asked is None and self.report.closed_loop else asked
+            self.report.streams
+            if requested is None and self.report.closed_loop
+            else requested
         )
 
     @property
@@ -85,11 +87,11 @@ def completed(level: JudgedLevel) -> Iterator[Outcome]:
 def errors(level: JudgedLevel) -> Iterator[Outcome]:
     """No request failed; up to 1 % is a warning."""
     failed, total = level.row["requests_errored"], level.row["requests_total"]
-    said = f"{failed} of {total} requests failed"
+    message = f"{failed} of {total} requests failed"
     if failed > 0.01 * total:
-        yield fail(f"{said}, so the arms did different work: see the server's log")
+        yield fail(f"{message}, so the arms did different work: see the server's log")
     elif failed:
-        yield warn(said)
+        yield warn(message)
 
 
 @check("R3")
@@ -110,17 +112,20 @@ def window(level: JudgedLevel) -> Iterator[Outcome]:
 @check("R8")
 def warmup(level: JudgedLevel) -> Iterator[Outcome]:
     """The generator cut off the warm-up that was asked for; imported runs do not say what was asked for."""
-    asked, cut = float(level.run.workload.get("warmup_s", 0.0)), level.report.warmup_s
-    if (level.run.engine != IMPORTED or asked) and abs(asked - cut) > max(
-        0.5, 0.1 * asked
+    requested_s, cut_s = (
+        float(level.run.workload.get("warmup_s", 0.0)),
+        level.report.warmup_s,
+    )
+    if (level.run.engine != IMPORTED or requested_s) and abs(requested_s - cut_s) > max(
+        0.5, 0.1 * requested_s
     ):
         how = (
             "the analysis cut off the rest"
-            if cut < asked
+            if cut_s < requested_s
             else "the window is shorter by the difference"
         )
         yield warn(
-            f"a warm-up of {asked:g} s was asked for, GuideLLM cut off {max(0.0, cut):.1f} s; {how}"
+            f"a warm-up of {requested_s:g} s was asked for, GuideLLM cut off {max(0.0, cut_s):.1f} s; {how}"
         )
 
 
@@ -156,16 +161,16 @@ def steadiness(level: JudgedLevel) -> Iterator[Outcome]:
     A change by half is no steady state and disqualifies the throughput; a smaller one widens the intervals of its
     comparisons. Latencies stay valid: they describe all states within the window.
     """
-    change, error = drift(level.requests, *level.window, level.streams)
-    said = f"the last third delivered tokens {100 * change:+.0f} % against the first"
-    if uneven(change, error) and abs(change) > max(_TWO_STATES, 3 * error):
+    change, error = rate_drift(level.requests, *level.window, level.streams)
+    message = f"the last third delivered tokens {100 * change:+.0f} % against the first"
+    if is_unsteady(change, error) and abs(change) > max(_TWO_STATES, 3 * error):
         yield fail(
-            f"{said}: not one steady state; use a longer warm-up, primed prefixes or longer levels"
+            f"{message}: not one steady state; use a longer warm-up, primed prefixes or longer levels"
         )
-    elif uneven(change, error):
+    elif is_unsteady(change, error):
         limit = 100 * max(0.05, 2 * error)
         yield warn(
-            f"{said} (limit {limit:.0f} %): where arms differ in this, intervals are wider"
+            f"{message} (limit {limit:.0f} %): where arms differ in this, intervals are wider"
         )
 
 
@@ -182,11 +187,11 @@ def few_tokens(level: JudgedLevel) -> Iterator[Outcome]:
 def few_completions(level: JudgedLevel) -> Iterator[Outcome]:
     """The window is several times as long as a request, and holds enough of them."""
     done, latency_s = level.row["requests_completed"], level.row["e2e_ms_p50"] / 1000
-    wanted, seconds = max(200, round(5 * level.in_flight)), level.row["duration_s"]
-    if done < wanted or seconds < 10 * latency_s:
+    needed, seconds = max(200, round(5 * level.in_flight)), level.row["duration_s"]
+    if done < needed or seconds < 10 * latency_s:
         median = "" if np.isnan(latency_s) else f", median latency {latency_s:.2g} s"
         yield note(
-            f"{done} requests completed (enough: {wanted}) in {seconds:.0f} s{median}"
+            f"{done} requests completed (enough: {needed}) in {seconds:.0f} s{median}"
         )
 
 
@@ -282,19 +287,19 @@ def server_tokens(level: JudgedLevel) -> Iterator[Outcome]:
     """The generator received as many tokens as the server says it generated."""
     apart = level.row["throughput_server_difference"]
     if abs(apart) > 0.02:
-        said = f"the generator received {100 * apart:+.1f} % tokens against the server's own count"
-        yield (fail if abs(apart) > 0.05 else warn)(said)
+        message = f"the generator received {100 * apart:+.1f} % tokens against the server's own count"
+        yield (fail if abs(apart) > 0.05 else warn)(message)
 
 
 @check("R13")
 def turns(level: JudgedLevel) -> Iterator[Outcome]:
     """Conversations had as many turns as were asked for."""
-    asked, seen = int(level.run.workload.get("turns", 1)), level.row["turns_seen"]
+    requested, seen = int(level.run.workload.get("turns", 1)), level.row["turns_seen"]
     # A level too slow to reach the last turn is only limited; turns that were never sent are another workload.
-    reachable = level.row["requests_completed"] >= 2 * asked * level.in_flight
-    if seen < asked:
+    reachable = level.row["requests_completed"] >= 2 * requested * level.in_flight
+    if seen < requested:
         yield (fail if reachable else note)(
-            f"conversations reached {seen} of {asked} turns"
+            f"conversations reached {seen} of {requested} turns"
         )
 
 
@@ -311,7 +316,7 @@ def unobserved_is_missing(level: JudgedLevel) -> Iterator[Outcome]:
 @check("R7")
 def latencies_known(level: JudgedLevel) -> Iterator[Outcome]:
     """No latency is 0, and each agrees with the times of its requests, or with the report's other latencies."""
-    for name, why in reasons_in(level.row.get("latencies_unknown")).items():
+    for name, why in parse_reasons(level.row.get("latencies_unknown")).items():
         yield warn(f"{TITLES[name]} is unknown and gets no verdict: {why}")
 
 
@@ -347,10 +352,10 @@ def first_visits(level: JudgedLevel) -> Iterator[Outcome]:
 @check("R8")
 def warmup_scaled(level: JudgedLevel) -> Iterator[Outcome]:
     """The level was long enough for the warm-up it needs: max(30 s, p90 of latency); with primed prefixes, the p90."""
-    cut, wanted = level.row["warmup_s"], level.row.get("warmup_wanted_s", np.nan)
-    seconds = cut + level.row["duration_s"]
+    cut_s, needed_s = level.row["warmup_s"], level.row.get("warmup_wanted_s", np.nan)
+    seconds = cut_s + level.row["duration_s"]
     # Warm-ups end with a request, not exactly on the second.
-    if cut < 0.98 * wanted:
+    if cut_s < 0.98 * needed_s:
         yield note(
-            f"{wanted:.0f} s of warm-up were needed, the level of {seconds:.0f} s had room for {cut:.1f} s"
+            f"{needed_s:.0f} s of warm-up were needed, the level of {seconds:.0f} s had room for {cut_s:.1f} s"
         )

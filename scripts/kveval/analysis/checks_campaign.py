@@ -34,7 +34,8 @@ from kveval.store.run_file import IMPORTED
 class Tables:
     """The campaign's tables: complete_metrics, peak_throughput_all, comparison, contrasts, peak_comparison, averages.
 
-    `correlations`: of system metrics with throughput, see `within_models`; model is "" or "all" if pooled over models.
+    `correlations`: of system metrics with throughput, see `correlations_by_model`; model is "" or "all" if pooled
+    over models.
     """
 
     levels: pd.DataFrame
@@ -46,7 +47,7 @@ class Tables:
     correlations: pd.DataFrame = field(default_factory=pd.DataFrame)
     alpha: float = 0.05
 
-    def compared(self) -> Iterator[dict[str, Any]]:
+    def comparisons(self) -> Iterator[dict[str, Any]]:
         """The rows of all comparisons."""
         return _rows(self.comparison, self.contrasts, self.peak_comparison)
 
@@ -128,7 +129,7 @@ def denominators(tables: Tables) -> Iterator[Outcome]:
         .drop_duplicates()
         .itertuples(index=False, name=None)
     }
-    for row in tables.compared():
+    for row in tables.comparisons():
         if pd.notna(row["effect_percent"]) and (
             row["baseline"] not in known or row["baseline"] == _cell(row)
         ):
@@ -141,7 +142,7 @@ def denominators(tables: Tables) -> Iterator[Outcome]:
 @check("R9")
 def replication(tables: Tables) -> Iterator[Outcome]:
     """A verdict rests on three or more blocks; with fewer there is none."""
-    for row in tables.compared():
+    for row in tables.comparisons():
         if row["verdict"] in VERDICTS and row["runs"] < MIN_RUNS:
             yield fail(
                 f"{row['metric']}: {row['verdict']} from {row['runs']:.0f} runs",
@@ -202,7 +203,7 @@ def multiplicity(tables: Tables) -> Iterator[Outcome]:
                 if not np.isclose(row[target], right, rtol=1e-6, atol=1e-12):
                     message = f"{row['metric']}: {target} is {row[target]:.3g}, over {len(members)} it is {right:.3g}"
                     yield fail(message, _cell(row))
-    for row in tables.compared():
+    for row in tables.comparisons():
         if (
             row["verdict"] in (BETTER, WORSE, WORSE_IDLE)
             and not row["p_holm"] < tables.alpha
@@ -213,7 +214,7 @@ def multiplicity(tables: Tables) -> Iterator[Outcome]:
 @check("R12")
 def parity_shown(tables: Tables) -> Iterator[Outcome]:
     """A verdict is parity only where both one-sided tests against the margin passed."""
-    for row in tables.compared():
+    for row in tables.comparisons():
         if row["verdict"] in (PARITY, IDLE) and not row["p_parity_holm"] < tables.alpha:
             yield fail(
                 f"{row['metric']}: {row['verdict']} at p = {row['p_parity_holm']:.3g} (TOST)",
@@ -232,7 +233,7 @@ def replicates(tables: Tables) -> Iterator[Outcome]:
             cells = [_cell(row) for row in rows.to_dict("records")]
             same |= dict.fromkeys(cells, str(name))
             yield note(f"{' and '.join(cells)} ran the same: their difference is noise")
-    for row in tables.compared():
+    for row in tables.comparisons():
         alike = same.get(_cell(row), "") == same.get(str(row["baseline"]), "?")
         if alike and row["verdict"] in VERDICTS:
             yield fail(
@@ -245,7 +246,7 @@ def replicates(tables: Tables) -> Iterator[Outcome]:
 def one_machine(tables: Tables) -> Iterator[Outcome]:
     """Cells that are compared were measured on equivalent machines; runs of others are left out of the comparison."""
     of_cell = _values_of_cells(tables.levels, "hardware")
-    for row in tables.compared():
+    for row in tables.comparisons():
         ours, theirs = (
             of_cell.get(_cell(row), set()),
             of_cell.get(str(row["baseline"]), set()),
@@ -260,19 +261,24 @@ def one_machine(tables: Tables) -> Iterator[Outcome]:
 @check("R16")
 def one_build(tables: Tables) -> Iterator[Outcome]:
     """An arm and its baseline ran the same build of the server, or differ in nothing but the build."""
-    of_cell, alike = (
+    of_cell, settings_by_cell = (
         _values_of_cells(tables.levels, name)
         for name in ("server_build", "arm_settings")
     )
     for cell, baseline in dict.fromkeys(
-        (_cell(row), str(row["baseline"])) for row in tables.compared()
+        (_cell(row), str(row["baseline"])) for row in tables.comparisons()
     ):
-        own, other = of_cell.get(cell, set()), of_cell.get(baseline, set())
-        settings = alike.get(cell, set())
-        ours, theirs = (" and ".join(sorted(builds)) for builds in (own, other))
-        if not (own and other) or own == other:
+        own_builds, baseline_builds = (
+            of_cell.get(cell, set()),
+            of_cell.get(baseline, set()),
+        )
+        settings = settings_by_cell.get(cell, set())
+        ours, theirs = (
+            " and ".join(sorted(builds)) for builds in (own_builds, baseline_builds)
+        )
+        if not (own_builds and baseline_builds) or own_builds == baseline_builds:
             continue
-        if len(settings) == 1 and settings == alike.get(baseline):
+        if len(settings) == 1 and settings == settings_by_cell.get(baseline):
             yield note(f"builds compared: {ours} with {theirs}", cell)
         else:
             yield warn(f"confounded: ran {ours}, {baseline} {theirs}", cell)
@@ -321,10 +327,8 @@ def censored_share_shown(tables: Tables) -> Iterator[Outcome]:
 
 def _rows(*tables: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for table in tables:
-        yield from (
-            {str(name): value for name, value in row.items()}
-            for row in table.to_dict("records")
-        )
+        for row in table.to_dict("records"):
+            yield {str(name): value for name, value in row.items()}
 
 
 def _values_of_cells(levels: pd.DataFrame, column: str) -> dict[str, set[str]]:

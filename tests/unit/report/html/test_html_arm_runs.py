@@ -6,7 +6,7 @@ import pytest
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.html.evidence import evidence, evidence_title
+from kveval.report.html.arm_runs import runs_section, runs_title
 from kveval.report.sections import Section
 
 HERE = Path("results/so-far")
@@ -45,8 +45,8 @@ def test_each_comparison_stands_with_the_values_of_its_runs(
     campaign: tuple[ReportPlan, Measured],
 ) -> None:
     plan, measured = campaign
-    table = arm_tables(evidence(plan, placed(measured), HERE))[evidence_title(CELL)]
-    compared = measured.compared_of(CELL)
+    table = arm_tables(runs_section(plan, placed(measured), HERE))[runs_title(CELL)]
+    compared = measured.comparisons_of(CELL)
     assert len(table.rows) == len(compared)
     assert [text.strip("*") for text in column(table, "verdict")] == list(
         compared["verdict"]
@@ -70,8 +70,8 @@ def test_a_baseline_has_its_runs_without_a_verdict(
     campaign: tuple[ReportPlan, Measured],
 ) -> None:
     plan, measured = campaign
-    tables = arm_tables(evidence(plan, placed(measured), HERE))
-    table = tables[evidence_title(("Qwen3-14B", "no-offload", 0))]
+    tables = arm_tables(runs_section(plan, placed(measured), HERE))
+    table = tables[runs_title(("Qwen3-14B", "no-offload", 0))]
     assert "verdict" not in table.header
     assert len(table.rows) > 1
     assert all("/run-1@f00d/>)" in runs for runs in column(table, "its runs"))
@@ -80,7 +80,7 @@ def test_a_baseline_has_its_runs_without_a_verdict(
 def test_runs_that_are_not_on_this_machine_have_no_links(
     campaign: tuple[ReportPlan, Measured],
 ) -> None:
-    tables = arm_tables(evidence(*campaign, HERE))
+    tables = arm_tables(runs_section(*campaign, HERE))
     assert "](" not in "".join(
         text for table in tables.values() for row in table.rows for text in row
     )
@@ -89,6 +89,8 @@ def test_runs_that_are_not_on_this_machine_have_no_links(
 def test_cells_without_runs_are_left_out(campaign: tuple[ReportPlan, Measured]) -> None:
     plan, measured = campaign
     runs = [run for run in measured.runs if run.cell.scenario != "native-offload"]
-    tables = arm_tables(evidence(plan, dataclasses.replace(measured, runs=runs), HERE))
+    tables = arm_tables(
+        runs_section(plan, dataclasses.replace(measured, runs=runs), HERE)
+    )
     assert tables
     assert not any("native-offload" in title for title in tables)

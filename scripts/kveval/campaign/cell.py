@@ -1,0 +1,67 @@
+"""A cell: one point of the evaluation. Its path and its row are made and read here alone.
+
+Pure, and without any other part of the library but the base of its failures, because
+stored runs name their cell too and are read where nothing of a campaign is known.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from kveval.host.errors import Failure
+
+COLUMNS = ("model", "scenario", "cpu_blocks")
+"""The columns that name a cell, in every table; also the wildcards of its path."""
+BLOCKS = "0|[1-9][0-9]*"
+"""Regular expression of a size as a path has it."""
+
+
+class CellError(Failure):
+    """A text that is to be a cell's path is none."""
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """A model, an arm (`scenario`) and the size of the arm's tier in host memory.
+
+    `cpu_blocks`: 16-token blocks of the model as served, of all its layers; 0 without
+    such a tier. Cells are ordered by their names.
+    """
+
+    model: str
+    scenario: str
+    cpu_blocks: int
+
+    @classmethod
+    def from_path(cls, path: str) -> Self:
+        """Return the cell of MODEL/SCENARIO/CPU_BLOCKS. Raises CellError."""
+        parts = path.split("/")
+        if len(parts) != len(COLUMNS) or not all(parts):
+            message = f"{path!r} is not a cell's path: MODEL/SCENARIO/CPU_BLOCKS"
+            raise CellError(message, code="no_path", path=path)
+        model, scenario, blocks = parts
+        if not re.fullmatch(BLOCKS, blocks):
+            message = f"{blocks!r} is not a number of blocks"
+            raise CellError(message, code="no_number", path=path)
+        return cls(model, scenario, int(blocks))
+
+    @classmethod
+    def from_row(cls, row: Mapping[Any, Any]) -> Self:
+        """Return the cell that a row of a table names in COLUMNS."""
+        return cls(str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"]))
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The cell in COLUMNS."""
+        return asdict(self)
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """The cell as tables name it."""
+        return self.model, self.scenario, self.cpu_blocks
+
+    @property
+    def path(self) -> str:
+        """The cell's folder below the campaign's results."""
+        return f"{self.model}/{self.scenario}/{self.cpu_blocks}"
