@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from kveval.campaign.arm_kinds import ARM_KINDS, ArmKind
-from kveval.campaign.release import Release
+from kveval.campaign.release import Release, Routing
 from kveval.campaign.types import Environment, Name, VersionText, version_text
 from kveval.host.values import (
     Mistake,
@@ -261,7 +261,7 @@ class Scenario(Strict):
     replicas: PositiveInt | None = Field(
         None, description="on a cluster, in place of server.replicas"
     )
-    routing: Literal["prefix", "tiered-prefix"] | None = None
+    routing: Routing | None = None
     """on a cluster, in place of server.routing"""
     image: Text | None = None
     """on a cluster, image of the server; a baseline with another image makes the comparison confounded"""

@@ -14,7 +14,7 @@ from tests.support.stored_runs import measured, pointed
 from tests.support.synthetic import levels_table
 from typer.testing import CliRunner, Result
 
-from kveval.analysis.levels.outcomes import columns, warn
+from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.peaks import peak_row
 from kveval.campaign.config import measurement_id
 from kveval.store.store import Store
@@ -211,11 +211,9 @@ def test_checks_come_from_the_levels_and_from_the_campaigns_tables(
     campaign: Path,
 ) -> None:
     levels = levels_of_cell()
-    outcome = columns([warn("the last third is slower")])
-    levels.loc[0, list(outcome)] = list(outcome.values())
-    levels["checks_messages"] = levels["checks_messages"].str.replace(
-        '"name":""', '"name":"steadiness"'
-    )
+    slower = Outcome("steadiness", "warn", "the last third is slower")
+    columns = outcome_columns([slower])
+    levels.loc[0, list(columns)] = list(columns.values())
     write_tables(RESULTS / CELL, levels)
     (RESULTS / "analysis").mkdir()
     (RESULTS / "analysis" / "checks.csv").write_text(

@@ -14,6 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from kveval.campaign.cell import Cell
 from kveval.workflow.command.cell_lookup import (
     LEVELS,
     PEAK,
@@ -106,9 +107,7 @@ def _cell(stored: StoredCell) -> Document:
     size_bytes = next((size.get("requested_bytes") for size in sizes), None)
     return {
         "path": cell.path,
-        "model": cell.model,
-        "scenario": cell.scenario,
-        "cpu_blocks": cell.cpu_blocks,
+        **cell.row,
         "tier_bytes": size_bytes,
         "tier_gib": None if size_bytes is None else size_bytes / GIB,
     }
@@ -225,8 +224,7 @@ def _checks_of_tables(source: CellFolder) -> list[Document]:
             "level": None,
         }
         for row in _rows(analysis / "checks.csv")
-        if not row["run"]
-        and f"{row['model']}/{row['scenario']}/{row['cpu_blocks']}" == source.cell.path
+        if row["model"] and not row["run"] and Cell.from_row(row) == source.cell
     ]
 
 

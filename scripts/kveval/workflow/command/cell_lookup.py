@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kveval.campaign.cell import Cell, CellError
 from kveval.host.errors import Failure
 from kveval.store.run_file import (
     POINTER,
-    Cell,
     Run,
     RunFileError,
     read_run,
@@ -30,7 +30,6 @@ SO_FAR = "so-far"
 """Folder, below a campaign's results, of what was made from the runs that exist."""
 LEVELS, PEAK = "levels.csv", "peak.csv"
 _ID = re.compile(r"[0-9a-f]{16}")
-_BLOCKS = re.compile(r"0|[1-9][0-9]*")
 _MOST_NAMES = 8
 
 
@@ -127,21 +126,20 @@ def _cell_at(path: Path, working: Path) -> StoredCell:
 
 def _cell_folder(folder: Path) -> CellFolder | None:
     """Return the cell whose folder, of all runs or of those so far, is named like this."""
-    if len(folder.parts) < 4 or not _BLOCKS.fullmatch(folder.name):
+    cell = _named_cell("/".join(folder.parts[-3:]))
+    if cell is None:
         return None
-    *_, model, scenario, blocks = folder.parts
     results = folder.parents[2]
     if results.name == SO_FAR:
         results = results.parent
-    return CellFolder(results, Cell(model, scenario, int(blocks)))
+    return CellFolder(results, cell)
 
 
 def _named_cell(name: str) -> Cell | None:
-    model, _, rest = name.strip("/").partition("/")
-    scenario, _, blocks = rest.partition("/")
-    if not _BLOCKS.fullmatch(blocks):
+    try:
+        return Cell.from_path(name.strip("/"))
+    except CellError:
         return None
-    return Cell(model, scenario, int(blocks))
 
 
 def _sources(cell: Cell, working: Path) -> list[CellFolder]:
