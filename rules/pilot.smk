@@ -5,23 +5,23 @@ use rule benchmark as pilot with:
     input:
         **READ_ANEW,
         levels=[],
-        due=lambda wildcards: plan_anyway(workflow, PLAN.due_pilot(wildcards)),
+        due=due_pilot,
     output:
         local(f"{MEASURED_CELL}/pilot/measurement.json"),
     log:
         local(f"{LOGS}/benchmark/{{model}}/{{scenario}}/{{cpu_blocks}}/pilot.log"),
-    # Everything else waits for it.
-    priority: 1_000_000_000
+    priority: lambda wildcards: run_of(wildcards, PILOT).priority
     params:
-        campaign=lambda wildcards, input: CAMPAIGN_JSON,
-        measurement=PLAN.pilot_measurement,
+        campaign=campaign_of_jobs,
+        measurement=lambda wildcards: run_of(wildcards, PILOT).id,
         run=1,
         levels="--pilot",
-        doing=doing("Searching"),
+        doing=doing("Searching", PILOT),
     message:
         "{params.doing} the levels around the peak of {wildcards.model}/{wildcards.scenario}"
 
 
+# With `shell:`, as Snakemake runs a `script:` again when its file is touched, and then every run that waits for this.
 rule freeze_levels:
     input:
         pointer=local(f"{MEASURED_CELL}/pilot/measurement.json"),
@@ -36,5 +36,5 @@ rule freeze_levels:
         library=code_behind("freeze_levels"),
     message:
         "Freezing the levels of {wildcards.model}/{wildcards.scenario}"
-    script:
-        "../scripts/freeze_levels.py"
+    shell:
+        f"python {SCRIPTS}/freeze_levels.py {{input.pointer:q}} {{output:q}}"

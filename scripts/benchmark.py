@@ -5,7 +5,6 @@ asked to stop.
 """
 
 import argparse
-import json
 import sys
 import traceback
 from pathlib import Path
@@ -33,9 +32,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--campaign",
-        type=json.loads,
+        type=Path,
         required=True,
-        help="the campaign's complete values, as JSON",
+        help="the campaign's file, complete",
     )
     parser.add_argument(
         "--catalogues",
@@ -45,7 +44,9 @@ def main() -> int:
     )
     parser.add_argument("--cell", required=True, help="MODEL/SCENARIO/CPU_BLOCKS")
     parser.add_argument(
-        "--measurement", required=True, help="the id that the workflow planned"
+        "--measurement",
+        required=True,
+        help="the id that the workflow planned, before levels are searched",
     )
     parser.add_argument("--run", type=int, required=True)
     given = parser.add_mutually_exclusive_group()
@@ -65,25 +66,28 @@ def main() -> int:
     )
     parser.add_argument("--log", type=Path, required=True)
     args = parser.parse_args()
+    label = f"{args.cell} pilot" if args.pilot else f"{args.cell} run {args.run}"
     # By which a report on the runs so far knows that this job is running.
     hold(args.log)
     # Rendered again, not passed in: the job refuses to measure anything but what was planned.
     try:
         config = load_config(args.campaign, args.catalogues)
         cell = config.cell(args.cell)
-        frozen = None if args.levels is None else frozen_levels(args.levels)
-        specification = (
+        specification = planned = (
             config.pilot_specification(cell)
             if args.pilot
-            else config.specification(cell, frozen)
+            else config.specification(cell)
         )
+        if args.levels is not None:
+            specification = config.specification(cell, frozen_levels(args.levels))
     except (Failure, FileNotFoundError) as failure:
-        Progress(f"{args.cell} run {args.run}", 0.0, args.log).say(f"{FAILED}{failure}")
+        Progress(label, 0.0, args.log).say(f"{FAILED}{failure}")
         return 1
     environment = args.server_environment.absolute()
     campaign = config.campaign
     redact = Redactor.of(campaign.secrets).text
-    label = f"{args.cell} pilot" if args.pilot else f"{args.cell} run {args.run}"
+    # The id with the levels follows from the planned one; another id than the planned one is refused.
+    as_planned = planned.measurement_id == args.measurement
     pointers = [campaign_pointer(config, *planned) for planned in planned_runs(config)]
     requested = requested_with(args.output, requested_file(config))
     progress = campaign_progress(
@@ -91,7 +95,7 @@ def main() -> int:
     )
     job = Job(
         specification=specification,
-        measurement=args.measurement,
+        measurement=specification.measurement_id if as_planned else args.measurement,
         run=args.run,
         store=args.store,
         server_environment=environment,
