@@ -15,12 +15,10 @@ from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
 from kveval.report.files import APPENDICES
-from kveval.workflow.campaign_source import BISECTING, CHECKING, PRUNING, SITE
 from kveval.workflow.campaign_source import (
     resolved_campaign_file,
     campaign_source,
     complete_values,
-    history_folders,
     write_resolved_campaign,
 )
 from kveval.workflow.code_digest import code_behind
@@ -38,6 +36,7 @@ from kveval.workflow.directives import (
     captions_of,
     per_run_resource,
 )
+from kveval.workflow.former_targets import FORMER_TARGETS, end_with_command
 from kveval.workflow.invocation import (
     Invocation,
     RequestedJobs,
@@ -127,7 +126,7 @@ onstart:
 
 
 onsuccess:
-    print_last(after_success(RUNS, RequestedJobs.of(workflow), since=BEGAN))
+    print_last(after_success(RUNS, RequestedJobs.of(workflow)))
 
 
 onerror:

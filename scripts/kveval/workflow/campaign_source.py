@@ -19,16 +19,8 @@ from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.inheritance import ADDED, EXTENDS, campaign_values, with_site
 from kveval.host.files import write_text
 from kveval.host.hashing import content_hash
+from kveval.workflow.former_targets import CONFIG_KEYS
 
-PRUNING = ("prune", "prune_days", "prune_also")
-"""Keys of --config for `snakemake prune`; not part of a campaign."""
-HISTORY = "history"
-"""Key of the folder, or folders, of `snakemake history`; results are added to the first."""
-CHECKING = ("base", "candidate", "check_arms", "check_blocks")
-"""Keys of --config for `snakemake check`: the builds, the arms, the most blocks."""
-BISECTING = ("good", "bad", "builds", "build_command", "check_arms", "check_blocks")
-"""Keys of --config for `snakemake bisect_builds`: the builds, the command that builds a commit, arms, most blocks."""
-_OF_TARGETS = (*PRUNING, *CHECKING, *BISECTING, "cell", HISTORY, "history_of")
 SITE = "site"
 """Key of --config site=FILE: a file with the `cluster` settings of a site."""
 _KINDS = {"matrix", "import", "compare", EXTENDS}
@@ -66,7 +58,7 @@ def campaign_source(
     Raises ConfigError for a wrong file.
     """
     values = {
-        key: value for key, value in given.items() if key not in (*_OF_TARGETS, SITE)
+        key: value for key, value in given.items() if key not in (*CONFIG_KEYS, SITE)
     }
     source = _without_site(values, files, default)
     site = given.get(SITE)
@@ -120,14 +112,6 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as JSON has them: dates as text, ordered mappings as plain ones."""
     plain: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
     return plain
-
-
-def history_folders(
-    given: Mapping[str, Any], default: str = "results/history"
-) -> list[str]:
-    """Return the folders of the history from Snakemake's `config`."""
-    folders = given.get(HISTORY) or default
-    return [folders] if isinstance(folders, str) else list(folders)
 
 
 def _raw(file: Path) -> dict[str, Any]:

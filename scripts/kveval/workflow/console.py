@@ -92,12 +92,8 @@ def print_last(lines: Iterable[str], file: TextIO | None = None) -> None:
     atexit.register(_print, list(lines), file)
 
 
-def after_success(runs: Runs, requested: RequestedJobs, since: float) -> Iterator[str]:
-    """Yield the last lines of a successful snakemake: the text of plan, doctor and the like, or where the report is.
-
-    `since`: when snakemake began, epoch seconds.
-    """
-    yield from _said(requested, since)
+def after_success(runs: Runs, requested: RequestedJobs) -> Iterator[str]:
+    """Yield the last lines of a successful snakemake: where the report is, or the files that were requested."""
     yield from _made(runs, requested)
 
 
@@ -124,14 +120,11 @@ def after_failures(
     since: float,
     warn: Callable[[str], None],
 ) -> Iterator[str]:
-    """Yield each failed measurement with its cause, and how to get a report all the same; or the text of doctor etc.
+    """Yield each failed measurement with its cause, and how to get a report all the same.
 
     `since`: when snakemake began, epoch seconds; `configfiles`: those of --configfile. On a cluster this also releases
     the recorder that the campaign's jobs share; `warn` gets a message if that fails.
     """
-    if requested.upkeep:
-        yield from _said(requested, since)
-        return
     unmeasured = _causes(runs, runs.pointers, since)
     failed = {run: reason for run, reason in unmeasured.items() if not is_stop(reason)}
     stopped = {run: reason for run, reason in unmeasured.items() if is_stop(reason)}
@@ -201,13 +194,6 @@ def _report_command(configfiles: Sequence[Path]) -> str:
 def _print(lines: Sequence[str], file: TextIO | None = None) -> None:
     if lines:
         print("", *lines, sep="\n", file=file, flush=True)
-
-
-def _said(requested: RequestedJobs, since: float) -> Iterator[str]:
-    """Yield what jobs of plan, doctor and the like wrote into their logs after `since`, epoch seconds."""
-    for log in requested.upkeep:
-        if log.exists() and log.stat().st_mtime >= since:
-            yield log.read_text().rstrip("\n")
 
 
 def _made(runs: Runs, requested: RequestedJobs) -> Iterator[str]:

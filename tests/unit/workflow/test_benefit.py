@@ -1,4 +1,4 @@
-"""What `snakemake curve` says of what tiers buy, from a store with and without a measurement."""
+"""What `kveval curve` says of what tiers buy, from a store with and without a measurement."""
 
 import numpy as np
 import pytest

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,7 @@ from kveval.workflow.console import (
 from kveval.workflow.invocation import RequestedJobs
 from kveval.workflow.runs import Runs
 
-NOTHING = RequestedJobs((), (), (), ())
+NOTHING = RequestedJobs((), (), ())
 
 
 @pytest.fixture
@@ -38,14 +37,11 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     return Runs.of(config, Path("imports"), jobs_share_folder=True)
 
 
-def job(
-    rule: str, output: str = "", log: str = "", **wildcards: str
-) -> SimpleNamespace:
-    outputs, logs = [output] if output else [], [log] if log else []
+def job(rule: str, output: str = "", **wildcards: str) -> SimpleNamespace:
+    outputs = [output] if output else []
     return SimpleNamespace(
         rule=SimpleNamespace(name=rule),
         output=outputs,
-        log=logs,
         wildcards=SimpleNamespace(**wildcards),
     )
 
@@ -92,7 +88,7 @@ def test_what_was_asked_for_is_read_off_the_jobs() -> None:
     asked = RequestedJobs.of(
         workflow(
             Graph(
-                [*jobs, job("plan", log="plan.log")],
+                jobs,
                 (job("write_report", so_far=""),),
                 ("x",),
             )
@@ -100,7 +96,6 @@ def test_what_was_asked_for_is_read_off_the_jobs() -> None:
     )
     assert asked == RequestedJobs(
         (Path("run-1/measurement.json"), Path("pilot/measurement.json")),
-        (Path("plan.log"),),
         ("",),
         (Path("x"),),
     )
@@ -108,15 +103,13 @@ def test_what_was_asked_for_is_read_off_the_jobs() -> None:
 
 def test_nothing_to_be_done_is_told_from_all_else() -> None:
     there = Graph([], (job("write_report", so_far=""),))
-    assert RequestedJobs.if_up_to_date(workflow(there)) == RequestedJobs(
-        (), (), ("",), ()
-    )
+    assert RequestedJobs.if_up_to_date(workflow(there)) == RequestedJobs((), ("",), ())
     for other in (
         workflow(there, dryrun=True),
         workflow(there, executor_plugin=None),
         workflow(there, is_main_process=False),
         workflow(None),
-        workflow(Graph([job("plan", log="plan.log")])),
+        workflow(Graph([job("extract_peak", "x")])),
     ):
         assert RequestedJobs.if_up_to_date(other) is None
 
@@ -127,7 +120,7 @@ def test_what_the_campaign_cannot_show_is_said_where_something_is_measured(
     said: list[str] = []
     before(runs, NOTHING, said.append)
     assert said == []
-    before(runs, RequestedJobs((runs.pointers[0],), (), (), ()), said.append)
+    before(runs, RequestedJobs((runs.pointers[0],), (), ()), said.append)
     (warning,) = said
     assert warning.startswith(
         "this campaign cannot show a difference between native-offload and no-offload"
@@ -137,34 +130,16 @@ def test_what_the_campaign_cannot_show_is_said_where_something_is_measured(
     ]
 
 
-def test_of_plan_doctor_and_the_like_their_log_is_the_last_word(
-    runs: Runs,
-) -> None:
-    began = time.time()
-    log = Path("doctor.log")
-    asked = RequestedJobs((), (log,), (), ())
-    assert list(after_success(runs, asked, began - 1)) == []
-    log.write_text("ok  device  the CPU\n\n0 errors\n")
-    assert list(after_success(runs, asked, began - 1)) == [
-        "ok  device  the CPU\n\n0 errors"
-    ]
-    assert list(after_failures(runs, asked, [], began - 1, pytest.fail)) == [
-        "ok  device  the CPU\n\n0 errors"
-    ]
-    # An earlier one's: this job said nothing.
-    assert list(after_success(runs, asked, time.time() + 60)) == []
-
-
 def test_a_report_is_named_and_what_was_asked_for_by_path(runs: Runs) -> None:
     report, peak = Path("results/REPORT.md"), Path("results/a/peak.csv")
-    asked = RequestedJobs((), (), ("",), ())
-    assert list(after_success(runs, asked, 0.0)) == []
+    asked = RequestedJobs((), ("",), ())
+    assert list(after_success(runs, asked)) == []
     for path in (report, peak):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert list(after_success(runs, asked, 0.0)) == [f"Report: {report}"]
+    assert list(after_success(runs, asked)) == [f"Report: {report}"]
     assert list(
-        after_success(runs, RequestedJobs((), (), (), (peak, Path("gone.csv"))), 0.0)
+        after_success(runs, RequestedJobs((), (), (peak, Path("gone.csv"))))
     ) == [str(peak)]
 
 
@@ -232,7 +207,7 @@ def test_after_a_stop_the_measurements_that_are_kept_are_counted(
     done = runs.pointers[0]
     done.parent.mkdir(parents=True, exist_ok=True)
     done.touch()
-    asked = RequestedJobs(tuple(runs.pointers[:3]), (), (), ())
+    asked = RequestedJobs(tuple(runs.pointers[:3]), (), ())
     said = list(
         after_stop(runs, asked, [], 0.0, "Stopped (SIGINT): all is gone.", pytest.fail)
     )

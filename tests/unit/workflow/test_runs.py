@@ -139,7 +139,7 @@ def test_a_searched_run_has_its_id_before_its_levels_and_its_measurement_after(
         runs.run_of(wildcards(baseline.path), PILOT),
     )
     assert isinstance(run.source, MeasuredSource)
-    assert list(run.source.levels) == runs.pilots
+    assert [run.source.levels] == runs.pilots
     assert runs.measurement(run) is None
     assert pilot.id == config.pilot_specification(baseline).measurement_id != run.id
     assert pilot.priority > run.priority
@@ -233,6 +233,7 @@ def snakemakes(**limits: Any) -> SimpleNamespace:
         ),
         storage_settings=SimpleNamespace(default_storage_provider=None),
         global_resources=dict(limits),
+        config_settings=SimpleNamespace(config={"runs": 3}),
     )
     made.register_resource = made.global_resources.__setitem__
     return made
@@ -240,8 +241,9 @@ def snakemakes(**limits: Any) -> SimpleNamespace:
 
 def test_how_snakemake_was_called() -> None:
     assert Invocation.of(snakemakes()) == Invocation(
-        (Path("campaign.yaml"),), 1, True, frozenset({"benchmark"})
+        (Path("campaign.yaml"),), 1, True, frozenset({"benchmark"}), {"runs": 3}, None
     )
+    assert Invocation.of(snakemakes(measurement_slot=2)).slots == 2
 
 
 def test_a_limit_is_that_of_the_command_else_the_campaigns() -> None:

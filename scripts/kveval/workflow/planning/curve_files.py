@@ -1,4 +1,4 @@
-"""The files and the text of `snakemake curve`: the share of a load that caches of every size serve, and the gain."""
+"""The files and the text of `kveval curve`: the share of a load that caches of every size serve, and the gain."""
 
 from __future__ import annotations
 
