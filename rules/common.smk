@@ -55,7 +55,6 @@ from kveval.workflow.invocation import (
 from kveval.workflow.report_settings import (
     campaign_models,
     comparison_settings,
-    external_runs_summary,
     figure_families,
     report_settings,
 )
