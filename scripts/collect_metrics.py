@@ -6,7 +6,7 @@ import yaml
 
 from kveval.analysis.peaks import collect_tables
 from kveval.store.run_file import collect_runs
-from kveval.workflow.lacking import with_tables
+from kveval.workflow.failed_tables import with_tables
 
 if __name__ == "__main__":
     given, cells = snakemake.input, [*map(Path, snakemake.input.peaks)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from kveval.analysis.peaks import cell_tables, tables_of_runs
-from kveval.workflow.lacking import reason_instead_of
+from kveval.workflow.failed_tables import write_failure_to
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -52,7 +52,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     requests, levels = tables_of_runs(given.measurements, given.required, given.goodput)
     requests.to_parquet(given.requests, index=False)
-    with reason_instead_of(given.output if given.lenient else []):
+    with write_failure_to(given.output if given.lenient else []):
         metrics = yaml.safe_load(given.metrics.read_text())
         tables = cell_tables(
             levels, given.pcp, metrics, given.release, given.min_samples

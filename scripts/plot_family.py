@@ -9,7 +9,7 @@ from kveval.report.data.reading import (
     read_metrics,
 )
 from kveval.report.figures.draw import write_family
-from kveval.workflow.lacking import with_tables
+from kveval.workflow.failed_tables import with_tables
 
 if __name__ == "__main__":
     given, params, folder = snakemake.input, snakemake.params, Path(snakemake.output[0])

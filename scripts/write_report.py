@@ -8,7 +8,7 @@ from kveval.report.figures.names import drawn_figures
 from kveval.report.files import PAGE
 from kveval.report.html.page import write_page
 from kveval.report.report import write_report
-from kveval.workflow.lacking import reasons
+from kveval.workflow.failed_tables import reasons
 
 if __name__ == "__main__":
     given, params, output = snakemake.input, snakemake.params, Path(snakemake.output[0])

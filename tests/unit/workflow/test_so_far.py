@@ -13,7 +13,12 @@ from kveval.analysis.peaks import PeaksError
 from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
 from kveval.store.store import Store
-from kveval.workflow.lacking import reason_in, reason_instead_of, reasons, with_tables
+from kveval.workflow.failed_tables import (
+    reason_in,
+    reasons,
+    with_tables,
+    write_failure_to,
+)
 from kveval.workflow.so_far import measured_so_far
 
 HERE, LOST, NEVER = (
@@ -103,7 +108,7 @@ def test_a_reason_stands_where_the_table_would_be(tmp_path: Path) -> None:
     for path in (whole, lacking):
         path.parent.mkdir(parents=True)
     pd.DataFrame({"model": ["Qwen3-8B"]}).to_csv(whole, index=False)
-    with reason_instead_of([lacking]):
+    with write_failure_to([lacking]):
         raise PeaksError("no level with a throughput")
     assert reason_in(whole) is None
     assert reason_in(lacking) == "no level with a throughput"
@@ -123,5 +128,5 @@ def test_a_reason_stands_where_the_table_would_be(tmp_path: Path) -> None:
 
 
 def test_without_files_for_the_reason_a_failure_goes_on() -> None:
-    with pytest.raises(PeaksError), reason_instead_of([]):
+    with pytest.raises(PeaksError), write_failure_to([]):
         raise PeaksError("no level with a throughput")

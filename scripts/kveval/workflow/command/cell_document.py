@@ -23,7 +23,7 @@ from kveval.workflow.command.cell_lookup import (
     StoredCell,
     StoredRun,
 )
-from kveval.workflow.lacking import reason_in
+from kveval.workflow.failed_tables import reason_in
 
 Row = Mapping[str, str]
 Document = dict[str, Any]

@@ -16,7 +16,7 @@ _MARK = "FAILED: "
 
 
 @contextlib.contextmanager
-def reason_instead_of(outputs: Sequence[Path]) -> Iterator[None]:
+def write_failure_to(outputs: Sequence[Path]) -> Iterator[None]:
     """Write the message of a Failure in the body into `outputs`, instead of tables; without outputs raise it."""
     try:
         yield
