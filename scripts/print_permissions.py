@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from kveval.host.errors import Failure
-from kveval.workflow.account import account_documents
+from kveval.workflow.service_account import account_documents
 
 
 def main() -> str | None:
