@@ -20,7 +20,7 @@ from tests.support.stored_runs import HOST
 from kveval.campaign.loading import load_config
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import make_plan
-from kveval.workflow.planning.stored import StoreIndex, pointed
+from kveval.workflow.planning.stored import StoreIndex, read_pointers
 
 pytestmark = pytest.mark.workflow
 LEVELS = (1, 50, 100)
@@ -71,7 +71,7 @@ def dry_run(folder: Path, target: str = "report") -> State:
 def planned(folder: Path) -> State:
     """Return the same as `kveval plan` has it."""
     config = load_config(folder / CAMPAIGN, folder / "config")
-    pointers = pointed(folder / RESULTS, planned_runs(config))
+    pointers = read_pointers(folder / RESULTS, planned_runs(config))
     plan = make_plan(
         config,
         pointers,

@@ -30,7 +30,7 @@ from kveval.workflow.planning.reuse_table import (
     pinned_notes,
     reuse_rows,
 )
-from kveval.workflow.planning.stored import StoreIndex, pointed
+from kveval.workflow.planning.stored import StoreIndex, read_pointers
 from kveval.workflow.planning.text import PlanText
 from kveval.workflow.planning.tier_sizes import tier_size_lines
 
@@ -210,7 +210,7 @@ def test_pointers_are_read_and_a_broken_one_points_to_nothing(default, tmp_path)
         place = tmp_path / BASE.path / f"run-{run}"
         place.mkdir(parents=True)
         (place / "measurement.json").write_text(text)
-    found = pointed(tmp_path, [(BASE, run) for run in (1, 2, 3, 4)])
+    found = read_pointers(tmp_path, [(BASE, run) for run in (1, 2, 3, 4)])
     assert found == {(BASE.path, 1): "aa", (BASE.path, 2): "", (BASE.path, 3): ""}
     assert {run.state for run in make_plan(default, found, StoreIndex()).runs} == {
         "measure"

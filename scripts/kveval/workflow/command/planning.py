@@ -12,7 +12,7 @@ from kveval.workflow.command.output import Output
 from kveval.workflow.planning.curve_files import write_curve_files
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import Plan, make_plan
-from kveval.workflow.planning.stored import StoreIndex, frozen, pointed
+from kveval.workflow.planning.stored import StoreIndex, frozen, read_pointers
 from kveval.workflow.planning.text import PlanText
 
 
@@ -40,7 +40,7 @@ def show_plan(given: GivenCampaign, *, as_json: bool) -> None:
 
 
 def _plan(given: GivenCampaign, index: StoreIndex, machine: str | None) -> Plan:
-    pointers = pointed(given.results, planned_runs(given.config))
+    pointers = read_pointers(given.results, planned_runs(given.config))
     levels = frozen(given.config, given.results)
     return make_plan(given.config, pointers, index, machine, levels)
 

@@ -25,7 +25,7 @@ def facts_of(place: Path) -> Run | None:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class StoredRuns:
     """The runs of one measurement id: `places` by number of run."""
 
     places: Mapping[int, tuple[Path, ...]]
@@ -51,7 +51,7 @@ class Shelf:
 class StoreIndex:
     """A store by measurement id."""
 
-    index: Mapping[str, Shelf] = field(default_factory=dict)
+    index: Mapping[str, StoredRuns] = field(default_factory=dict)
 
     @classmethod
     def read(cls, root: Path) -> "StoreIndex":
@@ -65,7 +65,7 @@ class StoreIndex:
             ):
                 runs = places.setdefault(entry.measurement, {})
                 runs[entry.run] = (*runs.get(entry.run, ()), entry.place)
-        return cls({name: Shelf(runs) for name, runs in places.items()})
+        return cls({name: StoredRuns(runs) for name, runs in places.items()})
 
     @cached_property
     def by_cell(self) -> dict[str, list[Run]]:
@@ -100,9 +100,9 @@ class StoreIndex:
         for several in self.by_cell.values():
             yield from several
 
-    def get(self, measurement: str) -> Shelf:
+    def get(self, measurement: str) -> StoredRuns:
         """Return the runs of a measurement id, none if it was never measured."""
-        return self.index.get(measurement, Shelf({}))
+        return self.index.get(measurement, StoredRuns({}))
 
 
 def stored_runs(root: Path, measurement: str, run: int) -> list[Run]:
@@ -180,7 +180,7 @@ def named_measurement(path: Path | str) -> str | None:
         return ""
 
 
-def pointed(
+def read_pointers(
     results: Path, runs: Iterable[tuple[Cell, int]]
 ) -> dict[tuple[str, int], str]:
     """Return (cell's path, run) -> measurement id of every run that has a pointer below `results`."""
