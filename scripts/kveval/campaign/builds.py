@@ -106,7 +106,11 @@ class ArmBuild:
     @property
     def facts(self) -> dict[str, Any]:
         """Its part of a run's description, without this host's paths."""
-        facts = {"kind": self.kind, "key": self.key, "title": self.title}
+        facts: dict[str, Any] = {
+            "kind": self.kind,
+            "key": self.key,
+            "title": self.title,
+        }
         if self.kind == "checkout":
             facts |= {"commit": self.commit, "dirty": self.dirty}
         return facts
