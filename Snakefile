@@ -18,10 +18,11 @@ configfile: os.path.relpath(Path(workflow.snakefile).parent / "config" / "config
 
 
 include: "rules/common.smk"
+include: "rules/inputs.smk"
 include: "rules/preview.smk"
 
 
-if PLAN.config.imports:
+if CONFIG.imports:
 
     include: "rules/import.smk"
 
@@ -32,7 +33,7 @@ else:
 
 
 include: "rules/link.smk"
-include: "rules/upkeep.smk"
+include: "rules/former.smk"
 
 
 # The image (envs/workflow.def) in which `--sdm apptainer` runs the rules below, if KVEVAL_IMAGE names one. The rules
@@ -54,7 +55,7 @@ rule report:
     default_target: True
     input:
         REPORT.format(so_far="") if INVOCATION.shared_folder else local(BROUGHT),
-        [f"{RESULTS}/analysis/imported.csv"] if PLAN.config.imports else [],
+        [f"{RESULTS}/analysis/imported.csv"] if CONFIG.imports else [],
         local(BENCHMARK_REPORTS),
     localrule: True
 
@@ -69,17 +70,17 @@ rule report_so_far:
 
 rule peaks:
     input:
-        expand("{cell}/peak.csv", cell=PLAN.cell_folders),
+        expand("{cell}/peak.csv", cell=CELL_FOLDERS),
     localrule: True
 
 
 rule figures:
     input:
-        expand(f"{RESULTS}/figures/{{family}}", family=PLAN.figure_families),
+        expand(f"{RESULTS}/figures/{{family}}", family=FIGURE_FAMILIES),
     localrule: True
 
 
 rule preview:
     input:
-        expand("{cell}/deployment.yaml", cell=PLAN.cell_folders),
+        expand("{cell}/deployment.yaml", cell=CELL_FOLDERS),
     localrule: True

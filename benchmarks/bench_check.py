@@ -4,7 +4,7 @@ usage: python benchmarks/bench_check.py CAMPAIGN.yaml BASE CANDIDATE [BLOCKS [CH
 
 CAMPAIGN.yaml is a measured campaign in which the scenarios BASE and CANDIDATE, at one size, have runs with the same
 numbers; start this in the folder that has its results. A check draws blocks (pairs of runs with one number) with
-replacement, and judges throughput and cold prompts with the code of `snakemake check`. Identical builds are made from
+replacement, and judges throughput and cold prompts with the code of `kveval check`. Identical builds are made from
 the real runs in two ways: the same pairs without their mean difference; and neighbouring runs of BASE, in random order,
 which also differ in their requests. A bisection has 16 builds: identical ones up to a random build, slowed ones after.
 """
@@ -144,7 +144,7 @@ def bisected(
     identical: Pairs,
     generator: np.random.Generator,
 ) -> dict[str, int]:
-    """Bisect as `snakemake bisect_builds` does; return counts of the outcome, of builds and of blocks measured."""
+    """Bisect as `kveval bisect` does; return counts of the outcome, of builds and of blocks measured."""
     first = int(generator.integers(1, BUILDS))
     whole = Design(FIRST_LOOK, BLOCKS, comparisons=len(claims))
     looks, verdict = checked(claims, slowed, whole, generator)

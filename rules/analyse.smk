@@ -6,8 +6,8 @@
 rule extract_peak:
     input:
         measurements=runs_of_cell,
-        stored=PLAN.files_of_cell(*RUN_FILES),
-        pcp=PLAN.files_of_cell("pcp.parquet"),
+        stored=files_of_cell(*RUN_FILES),
+        pcp=files_of_cell("pcp.parquet"),
     output:
         requests=f"{CELL}/requests.parquet",
         levels=f"{CELL}/levels.csv",
@@ -20,16 +20,11 @@ rule extract_peak:
         mem_mb=1000,
         runtime=10,
     params:
-        required=PLAN.required_counters,
-        version=(
-            PLAN.server_version
-            if PLAN.elsewhere.runs
-            else CAMPAIGN.server.declared_version
-        ),
+        required=lambda wildcards: run_of(wildcards).counters,
+        version=lambda wildcards: run_of(wildcards).version,
         min_samples=CAMPAIGN.min_samples,
         goodput=json.dumps(CAMPAIGN.goodput and CAMPAIGN.goodput.declared),
-        # In a report on the runs so far, a cell without a peak must not keep the others out.
-        lenient=lambda wildcards: "--lenient" if wildcards.so_far else "",
+        lenient=lenient,
         metrics=METRICS,
         library=code_behind("extract_peak", beside=[METRICS]),
     message:
@@ -44,12 +39,12 @@ rule extract_peak:
 
 rule collect_metrics:
     input:
-        levels=PLAN.cell_tables("levels.csv"),
-        peaks=PLAN.cell_tables("peak.csv"),
-        measurements=PLAN.run_files(RUN),
-        stored=PLAN.run_files(*RUN_FILES[:1]),
+        levels=tables_of_cells("levels.csv"),
+        peaks=tables_of_cells("peak.csv"),
+        measurements=files_of_runs(RUN),
+        stored=files_of_runs(*RUN_FILES[:1]),
     output:
-        runs=f"{ANALYSIS}/runs.jsonl.zst",
+        runs=ALL_RUNS,
         complete_metrics=f"{ANALYSIS}/complete_metrics.csv",
         peak_throughput_all=report(
             f"{ANALYSIS}/peak_throughput_all.csv",
@@ -95,7 +90,7 @@ rule compare_scenarios:
         mem_mb=MB_FOR_ALL,
         runtime=MINUTES_FOR_ALL,
     params:
-        comparison=PLAN.comparison,
+        comparison=comparison_settings(RUNS),
         library=code_behind("compare_scenarios"),
     message:
         "Comparing the scenarios"
@@ -108,8 +103,8 @@ rule summarise_campaign:
         complete=f"{ANALYSIS}/complete_metrics.csv",
         peaks=f"{ANALYSIS}/peak_throughput_all.csv",
         comparison=f"{ANALYSIS}/comparison.csv",
-        runs=f"{ANALYSIS}/runs.jsonl.zst",
-        requests=PLAN.cell_tables("requests.parquet"),
+        runs=ALL_RUNS,
+        requests=tables_of_cells("requests.parquet"),
     output:
         **({"costs": f"{ANALYSIS}/costs.csv"} if CAMPAIGN.prices else {}),
         summary=report(
@@ -126,7 +121,7 @@ rule summarise_campaign:
         mem_mb=MB_FOR_ALL,
         runtime=MINUTES_FOR_ALL,
     params:
-        plan=PLAN.asked,
+        plan=SETTINGS,
         library=code_behind("summarise_campaign"),
     message:
         "Summing up the campaign"

@@ -7,30 +7,28 @@ READ_ANEW = {
     "script": local(ancient(source("scripts/benchmark.py"))),
     "catalogues": local(ancient(CATALOGUES)),
 }
-SEARCHES = PLAN.config.searches
-# Snakemake does not record parameters that are functions of `input`, so `campaign` is one: a further cell is no reason
-# to measure the others again. Where a pilot searches the levels, the id is one too, and `definition` triggers reruns.
-CAMPAIGN_JSON = json.dumps(VALUES, default=str)
-SEARCHED_PARAMS = {
-    "levels": PLAN.levels_option,
-    "definition": PLAN.measurement,
-}
-SEARCHED_OPTION = " {params.levels}" if SEARCHES else ""
+# Where a pilot searches the levels of the runs.
+LEVELS, LEVELS_OPTION = (
+    (
+        local(lambda wildcards: run_of(wildcards).source.levels),
+        " --levels {input.levels:q}",
+    )
+    if CONFIG.searches
+    else ([], "")
+)
 
 
 rule benchmark:
     input:
         **READ_ANEW,
-        levels=(
-            (lambda wildcards: local(PLAN.pilot_levels(wildcards))) if SEARCHES else []
-        ),
+        levels=LEVELS,
     output:
         local(f"{MEASURED_CELL}/run-{{run}}/measurement.json"),
     log:
         local(f"{LOGS}/benchmark/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log"),
     wildcard_constraints:
         run="[1-9][0-9]*",
-    priority: PLAN.block_priority
+    priority: lambda wildcards: run_of(wildcards).priority
     # Runs on snakemake's own host, which can reach the engine, unless a profile's set-resources sends it elsewhere.
     localrule: "benchmark" not in INVOCATION.sent
     conda:
@@ -40,15 +38,14 @@ rule benchmark:
     resources:
         measurement_slot=1,
     params:
-        **(SEARCHED_PARAMS if SEARCHES else {}),
-        campaign=lambda wildcards, input: CAMPAIGN_JSON,
-        measurement=PLAN.searched_measurement if SEARCHES else PLAN.measurement,
+        campaign=campaign_of_jobs,
+        measurement=lambda wildcards: run_of(wildcards).id,
         run="{run}",
         doing=doing("Measuring"),
     message:
         "{params.doing} {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     shell:
         "python {input.script:q} --campaign {params.campaign:q} --catalogues {input.catalogues:q}"
-        f" --measurement {{params.measurement}}{SEARCHED_OPTION}"
+        f" --measurement {{params.measurement}}{LEVELS_OPTION}"
         " --cell {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks} --run {params.run}"
         f" --store {STORE} --server-environment {SERVER_ENVIRONMENT} --output {{output:q}} --log {{log:q}}"

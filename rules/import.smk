@@ -15,7 +15,7 @@ rule import_run:
         mem_mb=800,
         runtime=30,
     params:
-        plan=PLAN.imported_run,
+        plan=lambda wildcards: run_of(wildcards).source.plan,
         store=STORE,
         library=code_behind("import_run"),
     message:
@@ -26,7 +26,9 @@ rule import_run:
 
 rule list_imports:
     input:
-        measurements=PLAN.pointers,
+        measurements=[
+            f"{RESULTS}/{cell.path}/{run}/{RUN}" for cell, run in RUNS.planned
+        ],
     output:
         f"{RESULTS}/analysis/imported.csv",
     log:
@@ -37,11 +39,11 @@ rule list_imports:
         mem_mb=MB_FOR_ALL,
         runtime=MINUTES_FOR_ALL,
     params:
-        campaign=VALUES,
+        campaign=str(CAMPAIGN_FILE),
         catalogues=CATALOGUES,
         index=IMPORT_INDEX,
         # Identifies all results that were found, so that a change of those without a run also reruns this rule.
-        found=PLAN.elsewhere.stamp,
+        found=RUNS.elsewhere.stamp,
         library=code_behind("list_imports"),
     message:
         "Listing what was imported"

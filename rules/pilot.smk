@@ -5,19 +5,17 @@ use rule benchmark as pilot with:
     input:
         **READ_ANEW,
         levels=[],
-        due=lambda wildcards: plan_anyway(workflow, PLAN.due_pilot(wildcards)),
+        due=due_pilot,
     output:
         local(f"{MEASURED_CELL}/pilot/measurement.json"),
     log:
         local(f"{LOGS}/benchmark/{{model}}/{{scenario}}/{{cpu_blocks}}/pilot.log"),
-    # Everything else waits for it.
-    priority: 1_000_000_000
+    priority: lambda wildcards: run_of(wildcards, PILOT).priority
     params:
-        campaign=lambda wildcards, input: CAMPAIGN_JSON,
-        measurement=PLAN.pilot_measurement,
-        run=1,
-        levels="--pilot",
-        doing=doing("Searching"),
+        campaign=campaign_of_jobs,
+        measurement=lambda wildcards: run_of(wildcards, PILOT).id,
+        run=PILOT,
+        doing=doing("Searching", PILOT),
     message:
         "{params.doing} the levels around the peak of {wildcards.model}/{wildcards.scenario}"
 

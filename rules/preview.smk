@@ -1,5 +1,10 @@
 # For review only: exactly what would be deployed. Nothing depends on it.
 
+# By which a change of a site, which is no part of what is measured, writes its documents anew.
+SITE_DIGEST = (
+    content_hash(CAMPAIGN.cluster.model_dump(mode="json")) if CAMPAIGN.cluster else ""
+)
+
 
 rule preview_deployment:
     output:
@@ -10,13 +15,11 @@ rule preview_deployment:
     conda:
         "../envs/workflow.yaml"
     params:
-        measurement=PLAN.measurement,
-        specification=PLAN.specification,
-        # A function, as Snakemake looks for no wildcards in its result: addresses of a site contain {port} and {host}.
-        site=lambda wildcards: (
-            CAMPAIGN.cluster.model_dump_json(by_alias=True) if CAMPAIGN.cluster else ""
-        ),
-        campaign=CAMPAIGN.name,
+        campaign=campaign_of_jobs,
+        catalogues=CATALOGUES,
+        cell="{model}/{scenario}/{cpu_blocks}",
+        measurement=lambda wildcards: run_of(wildcards).id,
+        site=SITE_DIGEST,
     message:
         "Writing what would be deployed for {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     script:

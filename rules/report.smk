@@ -7,7 +7,6 @@ JUDGED = {
     "peaks": f"{ANALYSIS}/peak_throughput_all.csv",
     "comparison": f"{ANALYSIS}/comparison.csv",
 }
-ALL_RUNS = f"{ANALYSIS}/runs.jsonl.zst"
 # Further tables that compare_scenarios writes.
 BESIDE_VERDICTS = [
     f"{ANALYSIS}/{name}.csv"
@@ -35,12 +34,12 @@ for family in FAMILIES:
             **JUDGED,
             runs=ALL_RUNS,
             beside=BESIDE_VERDICTS,
-            recordings=PLAN.run_files(
+            recordings=files_of_runs(
                 *(["pcp.parquet"] if family == "recordings" else [])
             ),
-            cells=PLAN.peaks_so_far,
+            cells=peaks_so_far,
         output:
-            report(directory(f"{FIGURES}/{family}"), **captioned(PLAN.models, family)),
+            report(directory(f"{FIGURES}/{family}"), **captioned(MODELS, family)),
         log:
             f"{LOGS}/{{so_far}}plot_{family}.log",
         conda:
@@ -49,10 +48,10 @@ for family in FAMILIES:
             mem_mb=MB_FOR_ALL,
             runtime=MINUTES_FOR_ALL,
         params:
-            plan=PLAN.asked,
+            plan=SETTINGS,
             metrics=METRICS,
             captions=captions_of(
-                PLAN.models, family, source("scripts/kveval/report/captions")
+                MODELS, family, source("scripts/kveval/report/captions")
             ),
             library=code_behind(
                 "plot_family", f"kveval.report.figures.{family}", beside=[METRICS]
@@ -66,13 +65,13 @@ for family in FAMILIES:
 # A single figure, requested by its name.
 rule copy_figure:
     input:
-        lambda wildcards: f"{FIGURES}/{find_figure(wildcards.figure, PLAN.models).family}",
+        folder_of_figure,
     output:
         f"{FIGURES}/{{figure}}.{{kind}}",
     log:
         f"{LOGS}/{{so_far}}copy_figure/{{figure}}.{{kind}}.log",
     wildcard_constraints:
-        figure="|".join(map(re.escape, figure_names(PLAN.models))),
+        figure="|".join(map(re.escape, figure_names(MODELS))),
         kind="png|svg",
     localrule: True
     conda:
@@ -86,14 +85,14 @@ rule copy_figure:
 rule write_report:
     input:
         **JUDGED,
-        due=tables_for_report,
+        due=due_tables,
         runs=ALL_RUNS,
         beside=BESIDE_VERDICTS,
         summaries=SUMMARIES,
         linked=LINKED,
-        figures=[f"{FIGURES}/{family}" for family in PLAN.figure_families],
-        pilots=lambda wildcards: [] if wildcards.so_far else local(PLAN.pilots),
-        cells=PLAN.peaks_so_far,
+        figures=[f"{FIGURES}/{family}" for family in FIGURE_FAMILIES],
+        pilots=pilots_for_report,
+        cells=peaks_so_far,
     output:
         report=REPORT,
         page=report(
@@ -111,9 +110,9 @@ rule write_report:
         mem_mb=MB_FOR_ALL,
         runtime=MINUTES_FOR_ALL,
     params:
-        plan=PLAN.asked,
-        failures=PLAN.failures,
-        pilots=PLAN.pilots_so_far,
+        plan=SETTINGS,
+        failures=failures_so_far,
+        pilots=pilots_so_far,
         metrics=METRICS,
         library=code_behind("write_report", beside=[METRICS]),
     message:
@@ -138,7 +137,7 @@ rule export_benchmark_reports:
         mem_mb=MB_FOR_ALL,
         runtime=MINUTES_FOR_ALL,
     params:
-        plan=PLAN.asked,
+        plan=SETTINGS,
         library=code_behind("export_benchmark_reports"),
     message:
         "Exporting the peaks as benchmark reports"

@@ -7,13 +7,11 @@ READ = [
     f"{RESULTS}/report.html",
     f"{RESULTS}/report.json",
     *(f"{RESULTS}/{name}" for name in APPENDICES),
-    *(f"{RESULTS}/figures/{family}" for family in PLAN.figure_families),
+    *(f"{RESULTS}/figures/{family}" for family in FIGURE_FAMILIES),
 ]
 READ += expand([*JUDGED.values(), *BESIDE_VERDICTS, *LINKED, *SUMMARIES], so_far="")
 READ += [
-    f"{folder}/{name}.csv"
-    for folder in PLAN.cell_folders
-    for name in ("levels", "peak")
+    f"{folder}/{name}.csv" for folder in CELL_FOLDERS for name in ("levels", "peak")
 ]
 BROUGHT = f"{RESULTS}/analysis/brought.txt"
 

@@ -5,7 +5,6 @@ asked to stop.
 """
 
 import argparse
-import json
 import sys
 import traceback
 from pathlib import Path
@@ -27,15 +26,17 @@ from kveval.workflow.planning.order import (
     requested_file,
 )
 
+PILOT = "pilot"
+
 
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--campaign",
-        type=json.loads,
+        type=Path,
         required=True,
-        help="the campaign's complete values, as JSON",
+        help="the campaign's file, complete",
     )
     parser.add_argument(
         "--catalogues",
@@ -45,16 +46,20 @@ def main() -> int:
     )
     parser.add_argument("--cell", required=True, help="MODEL/SCENARIO/CPU_BLOCKS")
     parser.add_argument(
-        "--measurement", required=True, help="the id that the workflow planned"
+        "--measurement",
+        required=True,
+        help="the id that the workflow planned, before levels are searched",
     )
-    parser.add_argument("--run", type=int, required=True)
-    given = parser.add_mutually_exclusive_group()
-    given.add_argument(
+    parser.add_argument(
+        "--run", required=True, help="its number, or pilot: search the levels"
+    )
+    parser.add_argument(
         "--levels",
         type=Path,
+        nargs="*",
+        default=[],
         help="file of the levels that the pilot found, if they are searched",
     )
-    given.add_argument("--pilot", action="store_true", help="search the levels")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--server-environment", type=Path, required=True)
     parser.add_argument(
@@ -65,25 +70,27 @@ def main() -> int:
     )
     parser.add_argument("--log", type=Path, required=True)
     args = parser.parse_args()
+    pilot = args.run == PILOT
+    label = f"{args.cell} {PILOT}" if pilot else f"{args.cell} run {args.run}"
     # By which a report on the runs so far knows that this job is running.
     hold(args.log)
     # Rendered again, not passed in: the job refuses to measure anything but what was planned.
     try:
         config = load_config(args.campaign, args.catalogues)
         cell = config.cell(args.cell)
-        frozen = None if args.levels is None else frozen_levels(args.levels)
-        specification = (
-            config.pilot_specification(cell)
-            if args.pilot
-            else config.specification(cell, frozen)
+        specification = planned = (
+            config.pilot_specification(cell) if pilot else config.specification(cell)
         )
+        for levels in args.levels:
+            specification = config.specification(cell, frozen_levels(levels))
     except (Failure, FileNotFoundError) as failure:
-        Progress(f"{args.cell} run {args.run}", 0.0, args.log).say(f"{FAILED}{failure}")
+        Progress(label, 0.0, args.log).say(f"{FAILED}{failure}")
         return 1
     environment = args.server_environment.absolute()
     campaign = config.campaign
     redact = Redactor.of(campaign.secrets).text
-    label = f"{args.cell} pilot" if args.pilot else f"{args.cell} run {args.run}"
+    # The id with the levels follows from the planned one; another id than the planned one is refused.
+    as_planned = planned.measurement_id == args.measurement
     pointers = [campaign_pointer(config, *planned) for planned in planned_runs(config)]
     requested = requested_with(args.output, requested_file(config))
     progress = campaign_progress(
@@ -91,8 +98,8 @@ def main() -> int:
     )
     job = Job(
         specification=specification,
-        measurement=args.measurement,
-        run=args.run,
+        measurement=specification.measurement_id if as_planned else args.measurement,
+        run=1 if pilot else int(args.run),
         store=args.store,
         server_environment=environment,
         build=config.build(cell),

@@ -6,7 +6,7 @@ from kveval.importing.compared import link
 
 if __name__ == "__main__":
     link(
-        Path(snakemake.params.linked["pointer"]),
+        Path(snakemake.params.pointer),
         snakemake.params.scenario,
         Path(snakemake.output[0]),
     )

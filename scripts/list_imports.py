@@ -22,7 +22,7 @@ if __name__ == "__main__":
         ]
         for run in runs
     }
-    config = load_config(values["campaign"], Path(values["catalogues"]))
+    config = load_config(Path(values["campaign"]), Path(values["catalogues"]))
     write_table(
         import_plan(config, Path(values["index"])), notes, Path(snakemake.output[0])
     )

@@ -1,22 +1,20 @@
 """Write, for review, exactly what would be deployed for a cell."""
 
-import json
 from pathlib import Path
 
 import yaml
 
-from kveval.campaign.site import Cluster
-from kveval.campaign.specification import Specification
+from kveval.campaign.loading import load_config
 from kveval.engines.kubernetes.manifests.rendering import preview_text
 
 if __name__ == "__main__":
     params = snakemake.params
-    content = json.loads(params.specification)
-    if params.site:
-        site = Cluster.model_validate_json(params.site)
-        text = preview_text(Specification.from_json(content), site, params.campaign)
+    config = load_config(Path(params.campaign), Path(params.catalogues))
+    specification = config.specification(config.cell(params.cell))
+    campaign = config.campaign
+    if campaign.cluster is not None:
+        text = preview_text(specification, campaign.cluster, campaign.name)
     else:
-        text = yaml.safe_dump(
-            {"measurement": params.measurement, **content}, sort_keys=False, width=120
-        )
+        text = yaml.safe_dump({"measurement": params.measurement})
+        text += yaml.safe_dump(specification.to_json(), width=120)
     Path(snakemake.output[0]).write_text(text)

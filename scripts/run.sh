@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# Sets up what is missing, then runs the workflow.
+# Sets up what is missing, then runs the workflow, or a command of kveval.
 # usage: bash scripts/run.sh [snakemake arguments]      (default: report)
+#        bash scripts/run.sh COMMAND [options]          (plan, curve, doctor, ...: kveval --help)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
 (($#)) || set -- report
+case $1 in
+    plan | curve | show | models | doctor | deploy-one | teardown | verify | prune | check | bisect | history)
+        PYTHONPATH="$PWD/scripts" exec python -m kveval "$@"
+        ;;
+esac
 exec snakemake --cores 4 "$@"

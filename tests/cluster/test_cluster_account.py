@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.command import kveval
 from tests.support.config_files import CONFIG, ROOT
 from tests.support.documentation import FENCE
 from tests.support.fault_chain import workflow_copy
@@ -358,27 +359,16 @@ def test_the_account_has_no_other_rights(site):
         assert refused.value.status == 403
 
 
-def test_the_target_prints_and_logs_its_findings(site, tmp_path):
+def test_the_command_prints_and_logs_its_findings(site, tmp_path):
     campaign = tmp_path / "campaign.yaml"
     cluster = {**FIRST["cluster"], "kubeconfig": str(site.kubeconfig)}
     campaign.write_text(
         yaml.safe_dump({**FIRST, "name": "doctored", "cluster": cluster})
     )
-    snakemake = Path(sys.executable).parent / "snakemake"
-    command = [
-        str(snakemake),
-        "--configfile",
-        str(campaign),
-        "--workflow-profile",
-        "profiles/kubernetes",
-        "--nolock",
-    ]
     try:
-        done = subprocess.run(
-            [*command, "doctor"], cwd=ROOT, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "0 errors" in done.stdout
+        code, output = kveval(ROOT, "doctor", str(campaign))
+        assert code == 0, output
+        assert "0 errors" in output
         log = ROOT / "logs" / "doctored" / "doctor.log"
         assert "ok       permissions" in log.read_text()
     finally:

@@ -63,7 +63,9 @@ def tree(tmp_path: Path, nodes: Cluster) -> Tree:
 def test_servers_and_recorder_are_on_the_nodes_of_the_site_and_the_load_is_not(
     tree: Tree, nodes: Cluster
 ) -> None:
-    code, output = tree.run("deploy_one", "--config", "site=ours.yaml", limit_s=LIMIT_S)
+    code, output = tree.kveval(
+        "deploy-one", "campaign.yaml", "--site", "ours.yaml", limit_s=LIMIT_S
+    )
     assert code == 0, output
     found = {
         row[1]: row[2]

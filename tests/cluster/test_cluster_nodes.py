@@ -61,6 +61,7 @@ SITE: dict[str, Any] = {
 }
 # Of a snakemake, on a machine that is busy with other things.
 LIMIT_S = 1200
+DEPLOY_ONE = ("deploy-one", "campaign.yaml", "--site", "ours.yaml")
 QUOTA: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "ResourceQuota",
@@ -169,10 +170,8 @@ def test_one_cell_is_deployed_asked_and_removed(
         "model_cache": {"size": "20Gi", "access": access},
     }
     (tree.folder / "ours.yaml").write_text(yaml.safe_dump({**SITE, **own}))
-    cell = "cell=Qwen3-0.6B-small-cache/no-offload/0"
-    code, output = tree.run(
-        "deploy_one", "--config", "site=ours.yaml", cell, limit_s=LIMIT_S
-    )
+    cell = ("--cell", "Qwen3-0.6B-small-cache/no-offload/0")
+    code, output = tree.kveval(*DEPLOY_ONE, *cell, limit_s=LIMIT_S)
     assert code == 0, output
     # The node of each component's pods, as the table at its end has it.
     found = {
@@ -201,7 +200,7 @@ def test_what_keeps_a_cell_from_being_deployed_is_told(
         "rollout_timeout_s": 5,
     }
     (tree.folder / "ours.yaml").write_text(yaml.safe_dump({**SITE, **never}))
-    code, output = tree.run("deploy_one", "--config", "site=ours.yaml", limit_s=LIMIT_S)
+    code, output = tree.kveval(*DEPLOY_ONE, limit_s=LIMIT_S)
     assert code == 1, output
     assert re.search(r"model-server waits: FailedScheduling: .*taint", output)
     assert "FAILED: " in output

@@ -1,4 +1,4 @@
-"""The targets around a campaign on a cluster, as snakemake takes them."""
+"""What is asked around a campaign on a cluster, as kveval and snakemake take it."""
 
 import re
 import subprocess
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.command import kveval
 from tests.support.config_files import CONFIG, ROOT
 
 pytestmark = pytest.mark.workflow
@@ -72,16 +73,15 @@ def test_cells_on_a_cluster_take_no_more_than_one_core_here(campaign):
 
 def test_a_cluster_that_is_not_there_is_said_with_a_fix(campaign):
     file, logs = campaign
-    done = snakemake(file, "doctor")
-    assert done.returncode != 0
-    assert "ERROR    API server" in done.stdout
-    assert "fix: cluster.context, cluster.kubeconfig" in done.stdout
+    code, output = kveval(ROOT, "doctor", str(file))
+    assert code == 1
+    assert "ERROR    API server" in output
+    assert "fix: cluster.context, cluster.kubeconfig" in output
     # As many cells would be measured at once as there are slots, without being told: nothing is said of that.
     assert (logs / "doctor.log").read_text().splitlines()[
         -1
     ] == "1 error, 0 warnings, 1 ok"
-    done = snakemake(file, "--resources", "measurement_slot=2", "--", "doctor")
-    said = " ".join(done.stdout.split())
+    said = " ".join(kveval(ROOT, "doctor", str(file), "--slots", "2")[1].split())
     assert re.search(
         r"warning slots measurement_slot .*\b2\b.*cluster\.slots is 3", said
     )
@@ -91,6 +91,6 @@ def test_a_teardown_that_cannot_look_fails(campaign):
     file, _ = campaign
     text = file.read_text()
     file.write_text(text.replace("kubeconfig: ", "context: none\n  kubeconfig: "))
-    done = snakemake(file, "teardown")
-    assert done.returncode != 0
-    assert "FAILED: context 'none' " in done.stderr
+    code, output = kveval(ROOT, "teardown", str(file))
+    assert code == 1
+    assert "FAILED: context 'none' " in output

@@ -5,6 +5,7 @@ process; `python` in its folder `bin` has a script run by it as a process of its
 folder, environment and output, and ends with its exit status.
 """
 
+import atexit
 import contextlib
 import importlib
 import json
@@ -73,8 +74,11 @@ def served(folder: Path) -> Iterator[Path]:
         os.waitpid(child, 0)
 
 
-def in_fork(work: Callable[[], object]) -> int:
-    """Run `work` in a process of its own; return its id. Its exit status is 1 if it raised, else that of `work`."""
+def in_fork(work: Callable[[], object], *, at_exit: bool = False) -> int:
+    """Run `work` in a process of its own; return its id. Its exit status is 1 if it raised, else that of `work`.
+
+    `at_exit`: whether what was registered with `atexit`, by this process too, is called as well.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     if child := os.fork():
@@ -89,6 +93,8 @@ def in_fork(work: Callable[[], object]) -> int:
     except BaseException:  # noqa: BLE001  (as Python itself ends)
         traceback.print_exc()
     finally:
+        if at_exit:
+            atexit._run_exitfuncs()
         with contextlib.suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()

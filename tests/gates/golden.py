@@ -20,7 +20,7 @@ HELD = ("*.csv", "*.json", "*.md", "*.parquet", "*.jsonl.zst", "*.yaml", "*.txt"
 def masked(text: str, masks: Mapping[str, str]) -> str:
     """Replace what matches the patterns of `masks`, in their order."""
     for pattern, name in masks.items():
-        text = re.sub(pattern, name, text)
+        text = re.sub(pattern, name, text, flags=re.MULTILINE)
     return text
 
 

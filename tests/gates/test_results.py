@@ -4,47 +4,17 @@ KVEVAL_UPDATE_GOLDEN=1 holds what is made now. Times of this day, the host's fin
 absolute paths are masked.
 """
 
-import fcntl
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.gates import golden
 from tests.gates.campaigns import NAMES
-from tests.gates.forks import SAME_NUMBERS
 from tests.gates.library import host_fingerprint
-from tests.support.paths import REPOSITORY, SCRIPTS
+from tests.support.paths import REPOSITORY
 
 pytestmark = pytest.mark.workflow
 HELD = Path(__file__).resolve().parent / "golden"
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the results of every campaign, in a workflow of its own; processes of pytest-xdist share it."""
-    root = tmp_path_factory.getbasetemp()
-    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "results"
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "made").exists():
-            make_results(folder)
-            (folder / "made").touch()
-    return folder
-
-
-def make_results(folder: Path) -> None:
-    paths = os.pathsep.join([str(REPOSITORY), str(SCRIPTS)])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gates.results", str(folder)],
-        env={**os.environ, **SAME_NUMBERS, "PYTHONPATH": paths},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1200,
-    )
-    assert done.returncode == 0, done.stdout
 
 
 def masks(folder: Path) -> dict[str, str]:
@@ -59,8 +29,8 @@ def masks(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_campaign_has_the_results_that_it_had(name: str, made: Path) -> None:
-    folder = made / name
+def test_a_campaign_has_the_results_that_it_had(name: str, results: Path) -> None:
+    folder = results / name
     texts = golden.texts_of(folder / "results" / "campaigns" / name, masks(folder))
     archive = HELD / f"{name}.tar.xz"
     if os.environ.get("KVEVAL_UPDATE_GOLDEN"):

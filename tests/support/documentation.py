@@ -25,21 +25,26 @@ import jsonschema
 import yaml
 from snakemake.cli import get_argument_parser
 from tests.support.paths import CONFIG, REPOSITORY, SCRIPTS
+from typer import TyperException
+from typer.main import get_group
 
 from kveval.importing import october_2025
 from kveval.load import trace_forms
 from kveval.pcp.tool import options
-from kveval.workflow.campaign_source import BISECTING, CHECKING, HISTORY, PRUNING, SITE
+from kveval.workflow.campaign_source import SITE
+from kveval.workflow.command.main import app
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 # A table of targets: its first column goes on where the head's command stops.
 TABLE = re.compile(
-    r"^\| `(snakemake [^`]*)\.\.\.` .*\n\|[-| :]*\n((?:\|.*\n)+)", re.MULTILINE
+    r"^\| `((?:snakemake|kveval) [^`]*)\.\.\.` .*\n\|[-| :]*\n((?:\|.*\n)+)",
+    re.MULTILINE,
 )
-SPAN = re.compile(r"`((?:snakemake|bash|python|pcp-parquet) [^`\n]*)`")
+SPAN = re.compile(r"`((?:snakemake|kveval|bash|python|pcp-parquet) [^`\n]*)`")
 # Of other programs only the repository's files among their arguments are looked at: they need a cluster, another host,
 # or a reader's files.
 OTHER_PROGRAMS = {
+    "[",
     "apptainer",
     "cat",
     "chgrp",
@@ -65,7 +70,7 @@ READERS_FILES = {
 READERS_FILES |= {
     f"config/traces/{name}.jsonl.gz" for name in ("agents", "coding", "ours", "qwen")
 }
-ASKED_BY_CONFIG = {*PRUNING, *CHECKING, *BISECTING, HISTORY, SITE, "cell", "history_of"}
+COMMANDS = get_group(app).commands
 HERE_DOCUMENT = re.compile(r"^([^\n]*)<<'(\w+)'\n.*?^\2$", re.MULTILINE | re.DOTALL)
 PATH = re.compile(
     r"(?:benchmarks|config|docs|envs|manifests|profiles|scripts|tests)/[\w./-]+"
@@ -135,7 +140,9 @@ def wrong_in(text: str) -> list[str]:
             case "python":
                 wrong = wrong_python(block.text)
             case "" if re.search(
-                r"^(snakemake|bash|python|pcp-parquet) ", block.text, re.MULTILINE
+                r"^(snakemake|kveval|bash|python|pcp-parquet) ",
+                block.text,
+                re.MULTILINE,
             ):
                 wrong = ["commands in a block without a language"]
             case "" | "snakemake":
@@ -177,8 +184,8 @@ def _command(words: Sequence[str], aliases: dict[str, list[str]]) -> list[str]:
             name, _, meaning = definition.partition("=")
             aliases[name] = shlex.split(meaning)
             return wrong + _command([name], aliases)
-        case "snakemake", _:
-            return wrong + _snakemake(given)
+        case (("snakemake" | "kveval"), _):
+            return wrong + (_snakemake if program == "snakemake" else _kveval)(given)
         case "bash", [script, *rest]:
             return wrong + _script(script, rest)
         case ("python", ["-m", name, *rest]) | ("python", [name, *rest]):
@@ -228,7 +235,7 @@ def _snakemake(given: Sequence[str]) -> list[str]:
         for file in files
         if not (_free(file) or (REPOSITORY / file).is_file())
     ]
-    keys = {*_schema()["properties"], *ASKED_BY_CONFIG}
+    keys = {*_schema()["properties"], SITE}
     wrong += [
         f"--config {text}: no such key"
         for text in asked.config or []
@@ -238,6 +245,34 @@ def _snakemake(given: Sequence[str]) -> list[str]:
         f"nothing makes {name}"
         for name in asked.targets
         if name != "..." and not _is_made(name)
+    ]
+
+
+def _kveval(given: Sequence[str]) -> list[str]:
+    """A command of kveval, read by its own parser; one that is named alone or goes on may lack what it requires."""
+    # A number is told as N.
+    name, *words = ["1" if word == "N" else word for word in given]
+    if name in ("...", "--install-completion"):
+        return []
+    command = COMMANDS.get(name)
+    if command is None:
+        return [f"kveval has no command {name}"]
+    goes_on = not words or words[-1] == "..."
+    try:
+        values = {} if goes_on else command.make_context(name, words).params
+    except TyperException as error:
+        return [f"kveval {name}: {error.format_message()}"]
+    files = [values.get("campaign"), values.get("site")]
+    wrong = [
+        f"there is no {file}"
+        for file in map(str, filter(None, files))
+        if not (_free(file) or (REPOSITORY / file).is_file())
+    ]
+    keys = [change.partition("=")[0] for change in values.get("changes") or ()]
+    return wrong + [
+        f"--set {key}: no such key"
+        for key in keys
+        if key not in _schema()["properties"]
     ]
 
 
@@ -271,11 +306,14 @@ def _targets() -> tuple[list[str], list[re.Pattern[str]]]:
 
 
 def _script(name: str, given: Sequence[str]) -> list[str]:
-    """A script of bash: its usage names the options and words; run.sh hands them on to snakemake, test.sh to pytest."""
+    """A script of bash: its usage names the options and words.
+
+    run.sh hands them on to snakemake or kveval, test.sh to pytest.
+    """
     if not (REPOSITORY / name).is_file():
         return [f"there is no {name}"]
     if name == "scripts/run.sh":
-        return _snakemake(given)
+        return _kveval(given) if given and given[0] in COMMANDS else _snakemake(given)
     if name == "scripts/test.sh":
         return []
     comments = re.findall(

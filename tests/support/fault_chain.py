@@ -4,7 +4,6 @@ What the stand-ins cannot show - how vLLM itself dies - is in tests/e2e/test_vll
 """
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 from tests.support.leftovers import Trace
 from tests.support.paths import REPOSITORY, STAND_INS
 
@@ -162,10 +162,12 @@ class Chain:
 
     def command(self) -> list[str]:
         self.log.parent.mkdir(exist_ok=True)
-        config = load_config(self.campaign, self.catalogues)
+        campaign = self.folder / "campaign.yaml"
+        campaign.write_text(yaml.safe_dump(self.campaign))
+        config = load_config(campaign, self.catalogues)
         resolved = config.cell(self.cell)
         options = {
-            "campaign": json.dumps(self.campaign),
+            "campaign": campaign,
             "cell": self.cell,
             "measurement": config.measurement_id(resolved),
             "run": 1,

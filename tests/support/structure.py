@@ -40,6 +40,8 @@ ALLOWED: Mapping[str, Sequence[str]] = {
         "report",
         "measure",
     ),
+    # The command's beginning.
+    "__main__": ("workflow",),
 }
 """What each package may import of the others; docs/architecture.md draws it."""
 

@@ -1,4 +1,4 @@
-"""A copy of the workflow in which snakemakes run as a user starts them, and what they alone leave on the host."""
+"""A copy of the workflow in which snakemakes and commands run as a user starts them, and what they leave on the host."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.support.command import start_kveval
 from tests.support.fault_chain import PATIENCE_S, stand_in_environment, workflow_copy
 from tests.support.leftovers import Trace
 
@@ -63,14 +64,18 @@ class Tree:
         self.traces.append(Trace(running.pid, self.folder / "home"))
         return running
 
+    def start_kveval(self, *words: str) -> "subprocess.Popen[str]":
+        """Start a command of kveval."""
+        running = start_kveval(self.folder, *words, env=self.env)
+        self.traces.append(Trace(running.pid, self.folder / "home"))
+        return running
+
     def run(self, *arguments: str, limit_s: float = 3 * PATIENCE_S) -> tuple[int, str]:
-        running = self.start(*arguments)
-        try:
-            output, _ = running.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            running.terminate()
-            raise
-        return running.returncode, output
+        return _ended(self.start(*arguments), limit_s)
+
+    def kveval(self, *words: str, limit_s: float = 3 * PATIENCE_S) -> tuple[int, str]:
+        """Run a command of kveval to its end."""
+        return _ended(self.start_kveval(*words), limit_s)
 
     def measured(self) -> set[str]:
         return {
@@ -121,6 +126,15 @@ class Tree:
         ) and time.monotonic() < deadline:
             time.sleep(0.2)
         return left
+
+
+def _ended(running: "subprocess.Popen[str]", limit_s: float) -> tuple[int, str]:
+    try:
+        output, _ = running.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        running.terminate()
+        raise
+    return running.returncode, output
 
 
 def served(run: dict[str, Any]) -> float:

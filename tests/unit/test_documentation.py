@@ -113,6 +113,14 @@ def test_faults_of_prose_are_found() -> None:
         "snakemake --cores 4 --sdm apptainer report",
         "snakemake results/Qwen3-32B-AWQ/native-offload/peak.csv",
         "bash scripts/run.sh reports",
+        "bash scripts/run.sh plan config/campaigns/smok.yaml",
+        "snakemake --cores 4 plan",
+        "kveval plam",
+        "kveval plan config/campaigns/smok.yaml",
+        "kveval plan --site sites.yaml",
+        "kveval plan --set runz=3",
+        "kveval prune --kind everything",
+        "kveval check config/campaigns/smoke.yaml",
         "bash scripts/setup.sh pcp serverr",
         "bash scripts/bundle.sh bundle --part 50M",
         "bash scripts/test.sh tests/unit/test_none.py",
@@ -148,5 +156,5 @@ def test_a_wrong_block_is_found(block: str) -> None:
 
 def test_what_is_not_in_the_repository_is_a_placeholder_or_named() -> None:
     text = "Text:\n\n```bash\nA=1 snakemake report --configfile config/campaigns/NAME.yaml > out  # a report\n"
-    text += "snakemake prune --config \\\n    prune=delete\nsnakemake results/figures/NAME.png\n```\n"
+    text += "kveval prune --delete \\\n    --older-than N\nsnakemake results/figures/NAME.png\n```\n"
     assert wrong_in(text) == []

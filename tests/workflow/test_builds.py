@@ -1,6 +1,8 @@
 """An arm of another build and a replicate, measured beside the installed build and reported as such."""
 
 import json
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.report_text import whole_report
 from tests.support.tree import Tree
 
-from kveval.workflow.check.judging import FAILING
+from kveval.workflow.command.builds import _STATUS
 
 pytestmark = [
     pytest.mark.workflow,
@@ -63,6 +65,12 @@ def tree(tmp_path: Path, own: Path) -> Iterator[Tree]:
     assert made.left() == []
 
 
+def checking(candidate: Path) -> tuple[str, ...]:
+    """The command that checks a build in three blocks of one arm."""
+    arm = ("--arm", "native-offload/2000", "--blocks", "3")
+    return ("check", "campaign.yaml", "--candidate", str(candidate), *arm)
+
+
 def test_a_build_of_its_own_is_measured_recorded_and_named_in_the_report(
     tree: Tree, tmp_path: Path
 ) -> None:
@@ -91,16 +99,10 @@ def test_a_build_of_its_own_is_measured_recorded_and_named_in_the_report(
 def test_two_builds_are_checked_block_by_block_and_a_comment_says_it(
     tree: Tree, own: Path
 ) -> None:
-    options = (
-        "--config",
-        f"candidate={own}",
-        "check_arms=[native-offload/2000]",
-        "check_blocks=3",
-    )
-    code, output = tree.run("check", *options, limit_s=10 * PATIENCE_S)
+    code, output = tree.kveval(*checking(own), limit_s=10 * PATIENCE_S)
     (folder,) = (tree.folder / "results" / "check").iterdir()
     told = json.loads((folder / "verdict.json").read_text())
-    assert code == (told["verdict"] in FAILING), output
+    assert code == _STATUS[told["verdict"]], output
     assert told["blocks"] == 3
     comment = (folder / "COMMENT.md").read_text()
     # Levels of stand-ins are too short to enter a verdict, which is said of every run.
@@ -117,6 +119,33 @@ def test_two_builds_are_checked_block_by_block_and_a_comment_says_it(
 
 
 def test_a_check_without_a_candidate_says_how_to_give_one(tree: Tree) -> None:
-    code, output = tree.run("check")
-    assert code == 1
-    assert "candidate=" in output
+    code, output = tree.kveval("check", "campaign.yaml")
+    assert code == 128
+    assert "--candidate" in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_check_that_is_stopped_leaves_nothing_and_is_no_verdict(
+    tree: Tree, own: Path, number: signal.Signals
+) -> None:
+    running = tree.start_kveval(*checking(own))
+    log = wait_for_level(tree)
+    running.send_signal(number)
+    output, _ = running.communicate(timeout=PATIENCE_S)
+    stopped = number != signal.SIGKILL
+    assert running.returncode == (128 + number if stopped else -number), output
+    assert "Traceback" not in output
+    # Of a killed one its job ends itself.
+    assert tree.left() == []
+    assert "stopped by SIGTERM; everything it had started is gone" in log.read_text()
+
+
+def wait_for_level(tree: Tree) -> Path:
+    """Wait until the first measurement of a check is in its level; return its log."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for log in (tree.folder / "logs/check/benchmark").rglob("run-1.log"):
+            if "2 streams" in log.read_text():
+                return log
+        time.sleep(0.05)
+    raise AssertionError("no level began")

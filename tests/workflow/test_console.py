@@ -1,4 +1,4 @@
-"""Where on the console stands what plan, doctor and a finished run have to say, and how runs are counted.
+"""Where on the console stands what a finished run has to say, and how runs are counted.
 
 Snakemake is real; the measurements are adopted, so that nothing is measured.
 """
@@ -46,23 +46,13 @@ def last_words(output: str) -> str:
     )[-1]
 
 
-def test_a_plan_is_the_last_that_is_said(folder: Path) -> None:
-    code, output = snakemake(folder, "plan")
-    assert code == 0, output
-    words = last_words(output)
-    assert words == f"\n{(folder / 'logs/laptop/plan.log').read_text()}"
-    assert words.startswith("\nCampaign laptop: ")
-    assert output.count("Campaign laptop: ") == 1
-
-
-def test_a_doctor_who_finds_an_error_speaks_last_as_well(folder: Path) -> None:
-    # Nothing is installed beside this copy.
-    code, output = snakemake(folder, "doctor")
-    assert code == 1
-    words = last_words(output)
-    assert words.strip() == (folder / "logs/laptop/doctor.log").read_text().strip()
-    assert "ERROR  " in words
-    assert "report_so_far" not in output
+def test_a_target_that_is_a_command_now_names_it_and_ends_with_2(
+    folder: Path,
+) -> None:
+    code, output = snakemake(folder, "report", "prune", "--config", "prune=failed")
+    assert code == 2
+    assert output.endswith("\n  kveval prune --delete --kind failed\n")
+    assert "Traceback" not in output
 
 
 def test_a_cell_asked_for_by_path_counts_its_own_runs_and_is_named_at_the_end(

@@ -30,12 +30,3 @@ def test_the_tool_finds_nothing(command):
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_scripts_are_thin():
-    for script in (REPOSITORY / "scripts").glob("*.py"):
-        if script.name != "benchmark.py":
-            lines = [line for line in script.read_text().splitlines() if line.strip()]
-            assert len(lines) <= 25, (
-                f"{script.name} has {len(lines)} lines: move its work into kveval"
-            )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.command import kveval
 from tests.support.fault_chain import ADOPTED, workflow_copy
 from tests.support.report_text import whole_report
 from tests.support.stored_campaign import CAMPAIGN, fill_store, write_campaign
@@ -88,9 +89,11 @@ def test_results_go_into_another_folder_and_stay_valid_from_wherever_it_is_asked
     assert untouched(repository)
     started = ("--snakefile", str(repository / "Snakefile"), "--configfile", CAMPAIGN)
     assert "Nothing to be done" in snakemake(folder, "-n", "report", *started)
-    snakemake(folder, "plan", *started)
+    there = (CAMPAIGN, "--directory", str(folder))
+    assert kveval(repository, "plan", *there)[0] == 0
     assert (folder / "logs/stored/plan.csv").read_text().count(",there,") == 2
-    assert "2 of 2 entries" in snakemake(folder, "verify", *started)
+    assert "2 of 2 entries" in kveval(repository, "verify", *there)[1]
+    assert untouched(repository)
 
 
 def test_the_default_campaign_is_planned_from_any_folder(

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.command import kveval
 from tests.support.tree import workflow_copy
 
 pytestmark = pytest.mark.workflow
@@ -85,3 +86,18 @@ def test_a_target_after_the_campaign_is_no_campaign(folder: Path) -> None:
     said = refusal(folder, "--configfile", "config/campaigns/smoke.yaml", "report")
     assert "report" in said
     assert "before --configfile" in said
+
+
+def test_a_command_names_a_mistyped_campaign_a_tab_and_what_is_too_much(
+    folder: Path,
+) -> None:
+    (folder / "tab.yaml").write_text('name: tabbed\nserver:\n\tvllm: "0.32.0"\n')
+    for words, named in {
+        ("tab.yaml",): ("tab.yaml", "line 3"),
+        ("config/campaigns/smokee.yaml",): ("config/campaigns/smokee.yaml",),
+        ("config/campaigns/smoke.yaml", "report"): ("report",),
+    }.items():
+        code, output = kveval(folder, "plan", *words)
+        assert code == 2
+        assert all(name in output for name in named), output
+        assert "Traceback" not in output

@@ -69,7 +69,7 @@ def dry_run(folder: Path, target: str = "report") -> State:
 
 
 def planned(folder: Path) -> State:
-    """Return the same as `snakemake plan` has it."""
+    """Return the same as `kveval plan` has it."""
     config = load_config(folder / CAMPAIGN, folder / "config")
     pointers = pointed(folder / RESULTS, planned_runs(config))
     plan = make_plan(

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from tests.support.paths import REPOSITORY
 
-from kveval.workflow.directives import growing
+from kveval.workflow.directives import per_run_resource
 
 PROFILES = {
     path.parent.name: yaml.safe_load(path.read_text())
@@ -85,7 +85,7 @@ def test_rules_with_a_job_per_run_or_cell_ask_for_constants():
 
 
 def test_a_job_of_a_large_campaign_asks_for_more_and_a_retry_for_more_again():
-    asked = {runs: growing(300, 0.1, runs) for runs in (9, 3000)}
+    asked = {runs: per_run_resource(300, 0.1, runs) for runs in (9, 3000)}
     assert [asked[runs](None, attempt=1) for runs in asked] == [301, 600]
     assert [asked[3000](None, attempt=attempt) for attempt in (1, 2, 3)] == [
         600,

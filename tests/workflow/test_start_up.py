@@ -26,7 +26,7 @@ def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:
             flags=re.MULTILINE,
         )
     }
-    assert "kveval.workflow.campaign_plan" in wanted
+    assert "kveval.workflow.runs" in wanted
     assert (
         loaded(
             *wanted,

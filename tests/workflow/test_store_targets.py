@@ -1,14 +1,16 @@
-"""`snakemake verify` and `snakemake prune` as users meet them, on a workflow whose runs are all measured."""
+"""`kveval verify` and `kveval prune` as users meet them, on a workflow whose runs are all measured."""
 
 import os
 import re
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
+from tests.support.command import kveval
 from tests.support.fault_chain import REPOSITORY, workflow_copy
 from tests.support.stored_runs import CELL, measured
 
@@ -16,6 +18,8 @@ from kveval.analysis.peaks import cell_tables
 from kveval.campaign.loading import load_config
 from kveval.store.derived import DamagedTable
 from kveval.store.store import Store
+from kveval.workflow.command import store as command_store
+from kveval.workflow.upkeep import prune
 
 pytestmark = pytest.mark.workflow
 METRICS = yaml.safe_load((REPOSITORY / "config" / "metrics.yaml").read_text())
@@ -28,11 +32,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workflow with a store that holds every run of its campaign, and one that nothing refers to."""
     folder = workflow_copy(tmp_path_factory.mktemp("finished") / "repository")
     config = load_config(folder / "config" / "config.yaml", folder / "config")
-    store = Store(folder / "results" / "measurements")
+    kept = Store(folder / "results" / "measurements")
     for cell in config.cells:
         for run in range(1, config.campaign.runs + 1):
-            measured(store, config.specification(cell).to_json(), run)
-    measured(store, OLD)
+            measured(kept, config.specification(cell).to_json(), run)
+    measured(kept, OLD)
     code, output = snakemake(folder, "report", "--until", "benchmark")
     assert code == 0, output
     return folder
@@ -57,27 +61,18 @@ def snakemake(folder: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def long_ago(folder: Path) -> None:
+@pytest.fixture
+def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have what came here a moment ago have come long ago: the time of change cannot be set."""
-    for name, constant in (
-        ("store/store", "SETTLED_S"),
-        ("workflow/upkeep/prune", "_YOUNG_S"),
-    ):
-        path = folder / "scripts" / "kveval" / f"{name}.py"
-        lines = path.read_text().splitlines(keepends=True)
-        changed = [
-            f"{constant} = -1.0\n" if line.startswith(f"{constant} = ") else line
-            for line in lines
-        ]
-        assert changed != lines
-        path.write_text("".join(changed))
+    monkeypatch.setattr(command_store, "Store", partial(Store, settled_s=-1.0))
+    monkeypatch.setattr(prune, "_YOUNG_S", -1.0)
 
 
+@pytest.mark.usefixtures("long_ago")
 def test_verifying_names_what_is_measured_again_and_snakemake_then_plans_exactly_that(
     workflow: Path,
 ) -> None:
-    long_ago(workflow)
-    code, output = snakemake(workflow, "verify")
+    code, output = kveval(workflow, "verify")
     assert code == 0, output
     assert "10 of 10 entries" in output
     report = next(
@@ -89,7 +84,7 @@ def test_verifying_names_what_is_measured_again_and_snakemake_then_plans_exactly
         if path.parent.name in report.read_text()
     )
     (place / "raw" / "pcp.tar.zst").write_bytes(b"archivE")
-    code, output = snakemake(workflow, "verify")
+    code, output = kveval(workflow, "verify")
     assert code == 1
     assert (
         "The next run measures again, or imports:\n  Qwen3-0.6B/native-offload/500 run 2 of laptop\n"
@@ -98,36 +93,30 @@ def test_verifying_names_what_is_measured_again_and_snakemake_then_plans_exactly
     assert "checksum differs" in " ".join(
         (workflow / "logs" / "laptop" / "verify.log").read_text().split()
     )
-    assert snakemake(workflow, "verify")[0] == 0
+    assert kveval(workflow, "verify")[0] == 0
     code, output = snakemake(workflow, "-n", "report")
     assert output.count("Measuring ") == 1
     assert "Measuring Qwen3-0.6B/native-offload/500, run 2" in output
 
 
-def test_pruning_deletes_on_request_alone_and_its_options_are_no_part_of_the_campaign(
+@pytest.mark.usefixtures("long_ago")
+def test_pruning_deletes_on_request_alone(
     workflow: Path,
 ) -> None:
-    long_ago(workflow)
     before = sorted(workflow.glob("results/measurements/*/run-*"))
-    code, output = snakemake(workflow, "prune")
+    code, output = kveval(workflow, "prune")
     assert code == 0, output
-    assert "snakemake prune --config prune=delete" in output
+    assert "kveval prune --delete" in output
     assert sorted(workflow.glob("results/measurements/*/run-*")) == before
-    code, output = snakemake(
-        workflow, "prune", "--config", "prune=delete", "prune_days=30"
-    )
+    code, output = kveval(workflow, "prune", "--delete", "--older-than", "30")
     assert code == 0, output
     assert sorted(workflow.glob("results/measurements/*/run-*")) == before
-    code, output = snakemake(workflow, "prune", "--config", "prune=delete")
+    code, output = kveval(workflow, "prune", "--delete")
     assert code == 0, output
     assert len(list(workflow.glob("results/measurements/*/run-*"))) == len(before) - 1
-    code, output = snakemake(workflow, "prune", "--config", "prune=everything")
-    assert code == 1
-    assert "prune=everything: valid" in output
-    code, output = snakemake(
-        workflow, "-n", "report", "--until", "benchmark", "--config", "prune=delete"
-    )
-    assert "Measuring " not in output
+    code, output = kveval(workflow, "prune", "--delete", "--kind", "everything")
+    assert code == 2
+    assert "'everything' is not one of" in output
 
 
 def test_a_damaged_table_is_named_with_what_to_do_by_whoever_reads_it(
@@ -141,7 +130,7 @@ def test_a_damaged_table_is_named_with_what_to_do_by_whoever_reads_it(
     content = recording.read_bytes()
     for damaged in (content[:300] + bytes(200) + content[500:], b""):
         recording.write_bytes(damaged)
-        with pytest.raises(DamagedTable, match=r"pcp\.parquet .*`snakemake verify`"):
+        with pytest.raises(DamagedTable, match=r"pcp\.parquet .*`kveval verify`"):
             cell_tables([frame], [recording], METRICS, "0.32.0")
 
 
@@ -160,7 +149,7 @@ def test_damaged_tables_are_made_again_from_the_store(workflow: Path) -> None:
     assert "Nothing to be done" in snakemake(workflow, "-n", target)[1]
     (run / "pcp.parquet").write_bytes(b"PAR1 and then nothing")
     os.utime(run / "pcp.parquet", (run / "measurement.json").stat()[7:9])
-    code, output = snakemake(workflow, "verify")
+    code, output = kveval(workflow, "verify")
     assert code == 1
     assert "run-1/pcp.parquet cannot be read" in " ".join(output.split())
     assert "snakemake --cores 4 report" in output

@@ -194,7 +194,7 @@ def _with_longer_blocks(
 def _require_few(blocks: float) -> None:
     if blocks > _MOST_BLOCKS:
         raise NotPredictable(
-            f"more than {_MOST_BLOCKS / 1e6:g} million blocks: snakemake curve computes it"
+            f"more than {_MOST_BLOCKS / 1e6:g} million blocks: kveval curve computes it"
         )
 
 

@@ -1,7 +1,15 @@
 """The build that an arm names, identified by its content; nothing is made or started here.
 
-A checkout is identified by the content of its Python packages, as git hashes it: a commit and a working tree with the
-same files are the same build in any folder. kveval.engines.local.builds makes an environment of it.
+What identifies a build, and so is hashed into the ids of its measurements:
+
+- release: program and version, which are among the `versions` of a specification.
+- checkout: the files of its packages (vllm/, lmcache/), each name with git's hash of its content; compiled files are left
+  out, and what git ignores. A commit and a working tree with the same files are the same build, in any folder.
+- wheel: the SHA-256 of the file.
+- environment: version and record of every distribution in it, the packages' files, and Python's version.
+
+The hash of this is the `key` of an ArmBuild; a specification has it as `source`, for instance checkout-0123456789abcdef.
+kveval.engines.local.builds makes an environment of a build.
 """
 
 import hashlib
@@ -225,51 +233,54 @@ def _checkout(given: str, commit: str | None, programs: Sequence[str]) -> ArmBui
             code="not_under_git",
         )
     head = _commit(place, commit or "HEAD", given) if under_git else None
-    if commit is not None and head is not None:
+    dirty: bool | None = None
+    if not under_git:
+        files = _files_below(place, programs)
+    elif commit is not None and head is not None:
         files, dirty = _committed(place, head, programs), False
-    elif under_git:
-        names = git(
-            place,
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-            "--",
-            *programs,
-        )
-        files = files_in(
-            place,
-            sorted(
-                set(filter(None, names.decode(errors="surrogateescape").split("\0")))
-            ),
-        )
-        dirty = head is None or files != _committed(place, head, programs)
     else:
-        paths = (
-            path
-            for program in programs
-            for path in sorted((place / program).rglob("*"))
-        )
-        files, dirty = (
-            files_in(place, (path.relative_to(place).as_posix() for path in paths)),
-            None,
-        )
-    modules = [name for name in files if name.endswith(".py")]
-    packages = tuple(
-        name for name in programs if any(one.startswith(f"{name}/") for one in modules)
-    )
+        files = _files_of_working_tree(place, programs)
+        dirty = head is None or files != _committed(place, head, programs)
+    packages = tuple(name for name in programs if _has_modules(files, name))
     if not packages:
         said = f"checkout {given} has no Python files in {' or '.join(f'{name}/' for name in programs)}"
         raise BuildError(said, code="no_package")
-    key = content_hash(dict(files))
     title = f"{' and '.join(packages)} of {place.name}"
     if head is not None:
         title += f" at {head[:10]}{' with changes' if dirty else ''}"
-    pinned = commit is not None
     return ArmBuild(
-        "checkout", key, title, {}, place, head, dirty, pinned, files, packages
+        kind="checkout",
+        key=content_hash(dict(files)),
+        title=title,
+        place=place,
+        commit=head,
+        dirty=dirty,
+        pinned=commit is not None,
+        files=files,
+        packages=packages,
     )
+
+
+def _has_modules(files: Files, package: str) -> bool:
+    begin = f"{package}/"
+    return any(name.startswith(begin) and name.endswith(".py") for name in files)
+
+
+def _files_below(place: Path, programs: Sequence[str]) -> dict[str, str]:
+    """The files of a source tree that is not under git."""
+    names: list[str] = []
+    for program in programs:
+        paths = sorted((place / program).rglob("*"))
+        names += [path.relative_to(place).as_posix() for path in paths]
+    return files_in(place, names)
+
+
+def _files_of_working_tree(place: Path, programs: Sequence[str]) -> dict[str, str]:
+    """The files of a working tree, changed and new ones too, but not those that git ignores."""
+    kinds = ("--cached", "--others", "--exclude-standard")
+    listed = git(place, "ls-files", "-z", *kinds, "--", *programs)
+    names = set(filter(None, listed.decode(errors="surrogateescape").split("\0")))
+    return files_in(place, sorted(names))
 
 
 def _commit(place: Path, name: str, given: str) -> str | None:

@@ -15,7 +15,7 @@ from pydantic import (
 from kveval.campaign.catalogue import Model, Scenario
 from kveval.campaign.cell import Cell
 from kveval.campaign.problems import refuse
-from kveval.campaign.release import Image, ImageName
+from kveval.campaign.release import Image, ImageName, Routing
 from kveval.campaign.site import Cluster
 from kveval.campaign.types import (
     BLOCK_TOKENS,
@@ -107,7 +107,7 @@ class ServerConfig(Strict):
         1,
         description="on a cluster: number of servers, each with caches of the full size",
     )
-    routing: Literal["prefix", "tiered-prefix"] = "prefix"
+    routing: Routing = "prefix"
     """on a cluster: how the endpoint picker scores prefixes; tiered-prefix: each tier by itself"""
 
     @property

@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from kveval.campaign.arm_kinds import ARM_KINDS, ArmKind
-from kveval.campaign.release import Release
+from kveval.campaign.release import Release, Routing
 from kveval.campaign.types import Environment, Name, VersionText, version_text
 from kveval.host.values import (
     Mistake,
@@ -103,13 +103,11 @@ class Geometry(Strict):
         return self
 
 
-class Model(Strict):
-    """A model to serve. Every size is computed from its geometry and KV dtype."""
+class ModelSettings(Strict):
+    """A model as it is declared, and as it is served: every size is computed from its geometry and KV dtype."""
 
     hf_id: Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
     """id on the Hugging Face hub"""
-    path: Annotated[str, StringConstraints(pattern=r"^/\S*$")] | None = None
-    """folder of the checkpoint on this host, absolute: weights full reads it instead of asking the hub"""
     geometry: Geometry = Field(description="the shape, as in its config.json")
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     """float32 is for CPUs without 16-bit instructions; the KV cache is then twice as large"""
@@ -121,6 +119,13 @@ class Model(Strict):
     """quantisation of the checkpoint's weights; recorded, never passed to the server"""
     tensor_parallel_size: PositiveInt = Field(1, description="GPUs of one server")
     max_model_len: PositiveInt = Field(description="longest conversation in tokens")
+
+
+class Model(ModelSettings):
+    """A model to serve. Every size is computed from its geometry and KV dtype."""
+
+    path: Annotated[str, StringConstraints(pattern=r"^/\S*$")] | None = None
+    """folder of the checkpoint on this host, absolute: weights full reads it instead of asking the hub"""
     gpu_memory_utilization: Share = Field(
         0.9, description="share of the GPU's memory that vLLM may use"
     )
@@ -261,7 +266,7 @@ class Scenario(Strict):
     replicas: PositiveInt | None = Field(
         None, description="on a cluster, in place of server.replicas"
     )
-    routing: Literal["prefix", "tiered-prefix"] | None = None
+    routing: Routing | None = None
     """on a cluster, in place of server.routing"""
     image: Text | None = None
     """on a cluster, image of the server; a baseline with another image makes the comparison confounded"""

@@ -154,6 +154,7 @@ def with_settings(
     Arguments in REPLACEABLE, such as the eviction policy, are replaced.
     """
     settings = {str(beside): own for beside, own in scenario.companions.items()}
+    beside_server = {sidecar.name for sidecar in sidecars}
     problems = [
         wrong(
             "scenarios",
@@ -161,7 +162,7 @@ def with_settings(
             "leave companions out",
             "no_such",
         )
-        for beside in sorted(settings.keys() - {sidecar.name for sidecar in sidecars})
+        for beside in sorted(settings.keys() - beside_server)
     ]
     found = []
     for sidecar in sidecars:

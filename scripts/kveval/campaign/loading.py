@@ -76,13 +76,7 @@ def _complete(
         raise ConfigError(problems)
     # Without its own entries, which may extend others and are validated with them.
     declared = {key: value for key, value in raw.items() if key not in OWN_KINDS}
-    kind = (
-        ImportCampaign
-        if "import" in raw
-        else CompareCampaign
-        if "compare" in raw
-        else Campaign
-    )
+    kind = _kind_of_campaign(raw)
     noted: list[tuple[str, Mistake]] = []
     try:
         parsed = kind.model_validate(declared, context={MISTAKES: noted})
@@ -90,14 +84,7 @@ def _complete(
         problems += problems_of(error, kind, raw, place)
         raise ConfigError([*problems, *_noted_problems(noted, place)]) from None
     problems += _noted_problems(noted, place)
-    own = {
-        name: {
-            key: entry
-            for key, entry in valid[name].items()
-            if key in (raw.get(name) or {})
-        }
-        for name in OWN_KINDS
-    }
+    own = {name: _entries_in(valid[name], raw.get(name)) for name in OWN_KINDS}
     config = Config(
         parsed.model_copy(update=own), Catalogue.model_construct(None, **valid)
     )
@@ -114,6 +101,19 @@ def _complete(
         _compared_catalogue(found, config.catalogue),
         found,
     )
+
+
+def _kind_of_campaign(raw: Mapping[str, Any]) -> type[Campaign]:
+    if "import" in raw:
+        return ImportCampaign
+    return CompareCampaign if "compare" in raw else Campaign
+
+
+def _entries_in(
+    valid: Mapping[str, Any], declared: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The valid entries that a campaign declares itself."""
+    return {name: entry for name, entry in valid.items() if name in (declared or {})}
 
 
 def _noted_problems(

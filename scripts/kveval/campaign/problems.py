@@ -135,13 +135,7 @@ def _in_file(
     """Drop the parts of pydantic's location that are not in the file: names of alternatives, `[key]` marks."""
     kept: list[int | str] = []
     for place, part in enumerate(location, start=1):
-        inside: Any = (
-            raw
-            if isinstance(raw, Mapping)
-            else dict(enumerate(raw))
-            if isinstance(raw, list | tuple)
-            else {}
-        )
+        inside = _entries_of(raw)
         if part in inside:
             raw = inside[part]
         elif not (missing and place == len(location)):
@@ -150,12 +144,20 @@ def _in_file(
     return tuple(kept)
 
 
+def _entries_of(raw: object) -> Mapping[Any, Any]:
+    """The values of a mapping by key, those of a list by number; nothing of another value."""
+    if isinstance(raw, Mapping):
+        return raw
+    return dict(enumerate(raw)) if isinstance(raw, list | tuple) else {}
+
+
 def _dotted(location: tuple[int | str, ...], prefix: str) -> str:
     text = prefix
     for part in location:
-        text += (
-            f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-        )
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
     return text
 
 

@@ -8,6 +8,8 @@ from pydantic import AfterValidator, Field
 from kveval.campaign.types import VersionText
 from kveval.host.values import Mistake, Strict, Text
 
+Routing = Literal["prefix", "tiered-prefix"]
+"""How the endpoint picker scores prefixes: with one scorer, or with one for each tier."""
 _PLACES = {"vllm", "guidellm", "lmcache"}
 
 

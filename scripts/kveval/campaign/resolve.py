@@ -8,7 +8,13 @@ from msgspec import UNSET
 from kveval.campaign import arms, sizing
 from kveval.campaign.builds import ArmBuild, with_build
 from kveval.campaign.campaign_file import Campaign, ServerConfig
-from kveval.campaign.catalogue import Catalogue, Model, Scenario, name_for
+from kveval.campaign.catalogue import (
+    Catalogue,
+    Model,
+    ModelSettings,
+    Scenario,
+    name_for,
+)
 from kveval.campaign.cell import Cell
 from kveval.campaign.cell_checks import (
     flags,
@@ -38,36 +44,31 @@ def served_model(
         name, model.gpu_memory_utilization
     )
     name = scenario.serves.get(name, name)
-    geometry = miniature_geometry(model) if miniature else model.geometry
-    dtype = "bfloat16" if miniature else model.dtype
+    settings = {key: getattr(model, key) for key in ModelSettings.model_fields}
+    if miniature:
+        settings |= {"geometry": miniature_geometry(model), "dtype": "bfloat16"}
+        settings["quantization"] = None
     ranks = (
         scenario.tensor_parallel_size
         or server.tensor_parallel_size
         or model.tensor_parallel_size
     )
-    ranks = 1 if server.one_rank else ranks
+    settings["tensor_parallel_size"] = 1 if server.one_rank else ranks
+    limit = server.max_model_len or server.device_tokens or model.max_model_len
+    settings["max_model_len"] = min(model.max_model_len, limit)
+    full = server.weights == "full"
     return ServedModel(
+        **settings,
         name=name,
-        hf_id=model.hf_id,
-        served_name=model.hf_id
-        if server.weights == "full"
-        else f"{name}-{server.weights}",
-        dtype=dtype,
-        kv_cache_dtype=model.kv_cache_dtype,
-        quantization=None if miniature else model.quantization,
-        tensor_parallel_size=ranks,
-        max_model_len=min(
-            model.max_model_len,
-            server.max_model_len or server.device_tokens or model.max_model_len,
-        ),
+        served_name=model.hf_id if full else f"{name}-{server.weights}",
         gpu_memory_utilization=None if server.one_rank else utilization,
-        geometry=geometry,
         kv_bytes_per_token=sizing.kv_bytes_per_token(
-            geometry, model.kv_cache_dtype, ranks, dtype
+            settings["geometry"],
+            model.kv_cache_dtype,
+            settings["tensor_parallel_size"],
+            settings["dtype"],
         ),
-        folder=model.path
-        if server.weights == "full" and model.path is not None
-        else UNSET,
+        folder=model.path if full else None,
     )
 
 

@@ -6,13 +6,11 @@ Weights are those of llm-d's own charts and guides. What differs between deploym
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from kveval.campaign.arms import HASH_SEED
-from kveval.campaign.release import Release
+from kveval.campaign.release import Release, Routing
 
-Routing = Literal["prefix", "tiered-prefix"]
-"""Without an index: one scorer of prefixes, or one for each tier."""
 ROUTER_BLOCK_TOKENS = {"scorer": 16, "producer": 64}
 """Tokens of one entry in an approximate scorer's memory: 64 characters, counted as 16 tokens, in the older
 generation; at least 64 tokens in the newer one."""

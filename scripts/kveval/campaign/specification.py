@@ -10,8 +10,9 @@ from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from pydantic import Field
 
-from kveval.campaign.catalogue import Geometry
+from kveval.campaign.catalogue import ModelSettings
 from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import Budget
 from kveval.campaign.types import on_cpu
@@ -34,22 +35,23 @@ class SpecificationError(Failure):
     """This is not the JSON of a specification as this version writes it."""
 
 
-class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as the server has it: the miniature's own shape for a miniature. Cache bytes are over all ranks."""
+class ServedModel(ModelSettings):
+    """A model as the server has it: the miniature's own shape for a miniature.
+
+    Attributes:
+        name: in the catalogue.
+        served_name: what requests call it.
+        gpu_memory_utilization: None where the GPU's memory does not set the size of the cache.
+        kv_bytes_per_token: bytes of cache, over all ranks.
+        folder: where this host has the checkpoint; None where a hub has it, or where nothing is loaded. It is not
+            hashed: a checkpoint is identified by its model.
+    """
 
     name: str
-    hf_id: str
     served_name: str
-    dtype: str
-    kv_cache_dtype: str
-    quantization: str | None
-    tensor_parallel_size: int
-    max_model_len: int
     gpu_memory_utilization: float | None
-    geometry: Geometry
     kv_bytes_per_token: int
-    folder: str | UnsetType = UNSET
-    """Where this host has the checkpoint; not set where a hub has it, or where nothing is loaded."""
+    folder: str | None = Field(None, exclude=True)
 
 
 class SidecarSpec(msgspec.Struct, frozen=True):
@@ -150,8 +152,6 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         content: dict[str, Any] = msgspec.json.decode(
             msgspec.json.encode(self, enc_hook=_encoded)
         )
-        # A path is not hashed: a checkpoint is identified by its model.
-        content["model"].pop("folder", None)
         return content
 
     @property
@@ -197,8 +197,8 @@ def _encoded(value: Any) -> Any:
 
 def _decoded(kind: type, value: Any) -> Any:
     """Return from JSON a value that msgspec does not decode itself. Raises ValueError."""
-    if kind is not Workload:
-        return Geometry.model_validate(value)
+    if kind is ServedModel:
+        return ServedModel.model_validate(value)
     try:
         return workload_of(value)
     except WorkloadError as error:

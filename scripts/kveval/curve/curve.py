@@ -1,7 +1,7 @@
 """Share of the prompt tokens served against the size of a cache: of the device alone, and of a tier behind it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,6 +44,10 @@ class ReuseCurve:
         return (
             float(self.served[at]) / self.prompt_tokens if self.prompt_tokens else 0.0
         )
+
+    def shares(self, sizes: Iterable[float]) -> list[float]:
+        """Return the share of the prompt tokens that a cache of each of these sizes serves."""
+        return [self.share(size) for size in sizes]
 
     @property
     def base(self) -> float:
@@ -119,7 +123,7 @@ def reuse_curve(
         else ()
     )
     parts = [curve(group, sample.rate / GROUPS) for group in range(GROUPS)]
-    shares = np.array([[part.share(size) for size in sizes] for part in parts])
+    shares = np.array([part.shares(sizes) for part in parts])
     error = float(shares.std(axis=0, ddof=1).max(initial=0.0)) / math.sqrt(GROUPS)
     return replace(whole, sampled=sample.rate, error=error)
 

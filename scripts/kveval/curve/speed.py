@@ -222,8 +222,6 @@ def _eighths(values: Floats) -> Floats:
 
 def level_figures(served: Sequence[ServedLevel]) -> tuple[float, Floats, Floats]:
     """Return what several servers have together: throughput in tok/s, the gaps of answers and all TTFT in ms."""
-    gaps, first = (
-        np.concatenate([getattr(one, name) for one in served])
-        for name in ("itl_ms", "ttft_ms")
-    )
-    return sum(one.throughput_tok_s for one in served), gaps, first
+    gaps_ms = np.concatenate([level.itl_ms for level in served])
+    first_ms = np.concatenate([level.ttft_ms for level in served])
+    return sum(level.throughput_tok_s for level in served), gaps_ms, first_ms

@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 
 import psutil
-from msgspec import UNSET
 
 from kveval.campaign.random_model import model_config
 from kveval.campaign.servers.registry import held_bytes
@@ -119,7 +118,7 @@ def require_room(specification: Specification, store: Path, cpus: int) -> None:
 
 def require_checkpoint(model: ServedModel) -> None:
     """Raise PreflightError if a local checkpoint's config.json is unreadable or differs from the catalogue's model."""
-    if model.folder is UNSET:
+    if model.folder is None:
         return
     path = Path(model.folder) / "config.json"
     try:

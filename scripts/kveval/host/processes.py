@@ -225,17 +225,18 @@ def _handled_by(handler: Callable[[int, object], None]) -> Iterator[None]:
 
 
 def workflow_process() -> psutil.Process | None:
-    """Return the nearest ancestor process that is snakemake, or None if the job was started by hand."""
+    """Return the nearest ancestor process that is snakemake or kveval, or None if the job was started by hand."""
     for parent in psutil.Process().parents():
         with contextlib.suppress(psutil.Error):
-            if any("snakemake" in Path(word).name for word in parent.cmdline()[:4]):
+            names = [Path(word).name for word in parent.cmdline()[:4]]
+            if "kveval" in names or any("snakemake" in name for name in names):
                 return parent
     return None
 
 
 @contextlib.contextmanager
 def stop_when_orphaned(poll_s: float = 1.0) -> Iterator[None]:
-    """Send this process SIGTERM once its snakemake has ended: after `kill -9` nothing else would stop it."""
+    """Send this process SIGTERM once what measures with it has ended: after `kill -9` nothing else would stop it."""
     parent = workflow_process()
     over = threading.Event()
 

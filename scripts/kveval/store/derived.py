@@ -27,7 +27,7 @@ def readable(*tables: Path) -> Iterator[None]:
         for path in tables:
             if damage := damage_in(path):
                 raise DamagedTable(
-                    f"{path} is damaged ({damage}): `snakemake verify` removes it, the next run makes it again"
+                    f"{path} is damaged ({damage}): `kveval verify` removes it, the next run makes it again"
                 ) from error
         raise
 

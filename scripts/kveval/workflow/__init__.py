@@ -1,5 +1,5 @@
-"""Functions of rules and targets: a campaign's plan, the doctor, upkeep of the store, teardown, the digest of the code.
+"""Functions of rules, and the command `kveval`: a campaign's runs, the doctor, upkeep of the store, builds compared.
 
-May import every package; nothing imports it. `campaign_plan` has the input functions and params of the rules; only
-`invocation` uses Snakemake's internals. What a new rule needs to know of the campaign becomes a method of the plan.
+May import every package; nothing imports it. `runs` has the record of a run, by which rules learn all they need of it;
+`report_settings` what the analysis is told of a campaign; only `invocation` uses Snakemake's internals.
 """

@@ -1,8 +1,13 @@
-"""The campaign that snakemake was asked for: a file, or values merged from several sources."""
+"""The campaign that is meant by files and values, as Snakemake or a command was given them, and the file of it for jobs.
+
+Snakemake and commands have it from here, and a job reads what they were given from a file of its own, complete:
+`resolved_campaign_file`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -10,20 +15,36 @@ from typing import Any
 import yaml
 from snakemake.utils import update_config
 
+from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.inheritance import ADDED, EXTENDS, campaign_values, with_site
+from kveval.host.files import write_text
+from kveval.host.hashing import content_hash
+from kveval.workflow.former_targets import CONFIG_KEYS
 
-PRUNING = ("prune", "prune_days", "prune_also")
-"""Keys of --config for `snakemake prune`; not part of a campaign."""
-HISTORY = "history"
-"""Key of the folder, or folders, of `snakemake history`; results are added to the first."""
-CHECKING = ("base", "candidate", "check_arms", "check_blocks")
-"""Keys of --config for `snakemake check`: the builds, the arms, the most blocks."""
-BISECTING = ("good", "bad", "builds", "build_command", "check_arms", "check_blocks")
-"""Keys of --config for `snakemake bisect_builds`: the builds, the command that builds a commit, arms, most blocks."""
-_ASKED = (*PRUNING, *CHECKING, *BISECTING, "cell", HISTORY, "history_of")
 SITE = "site"
 """Key of --config site=FILE: a file with the `cluster` settings of a site."""
 _KINDS = {"matrix", "import", "compare", EXTENDS}
+
+
+def requested_campaign(
+    file: Path | None,
+    default: Path,
+    *,
+    site: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Path | dict[str, Any]:
+    """Return what snakemake would have as its campaign with this --configfile and these values of --config.
+
+    `default`: the campaign used if there is no file; `site`: the file of --config site=. Raises ConfigError for a wrong
+    file.
+    """
+    files = [] if file is None else [file]
+    if file is not None:
+        campaign_values(file)
+    given = _merged([*map(_raw, files), overrides or {}])
+    if site is not None:
+        given[SITE] = str(site)
+    return campaign_source(given, files, default)
 
 
 def campaign_source(
@@ -36,39 +57,30 @@ def campaign_source(
     workflow that uses this one as a module gives a whole campaign. A site's file overrides the campaign's `cluster`.
     Raises ConfigError for a wrong file.
     """
+    values = {
+        key: value for key, value in given.items() if key not in (*CONFIG_KEYS, SITE)
+    }
+    source = _without_site(values, files, default)
     site = given.get(SITE)
-    found = _campaign(
-        {key: value for key, value in given.items() if key not in (*_ASKED, SITE)},
-        files,
-        default,
-    )
-    return with_site(complete_values(found), Path(site)) if site else found
+    return with_site(complete_values(source), Path(site)) if site else source
 
 
-def _campaign(
+def _without_site(
     given: Mapping[str, Any], files: Sequence[Path], default: Path
 ) -> Path | dict[str, Any]:
-    asked = deepcopy(dict(given))
-    written = _merged(_raw(file) for file in files)
-    if files and _merged([written, asked]) == asked:
-        if len(files) == 1 and written == asked:
+    values = deepcopy(dict(given))
+    written = _merged(map(_raw, files))
+    if files and _merged([written, values]) == values:
+        if len(files) == 1 and written == values:
             return files[0]
-    elif not asked:
+    elif not values:
         return default
-    elif _KINDS & asked.keys():
-        return asked
+    elif _KINDS & values.keys():
+        return values
     else:
         files = [default]
-    over = {key: value for key, value in asked.items() if key not in (EXTENDS, ADDED)}
-    return _merged([*(campaign_values(file) for file in files), over])
-
-
-def history_folders(
-    given: Mapping[str, Any], default: str = "results/history"
-) -> list[str]:
-    """Return the folders of the history from Snakemake's `config`."""
-    folders = given.get(HISTORY) or default
-    return [folders] if isinstance(folders, str) else list(folders)
+    over = {key: value for key, value in values.items() if key not in (EXTENDS, ADDED)}
+    return _merged([*map(campaign_values, files), over])
 
 
 def complete_values(source: Path | Mapping[str, Any]) -> dict[str, Any]:
@@ -76,12 +88,38 @@ def complete_values(source: Path | Mapping[str, Any]) -> dict[str, Any]:
     return campaign_values(source) if isinstance(source, Path) else dict(source)
 
 
+def resolved_campaign_file(values: Mapping[str, Any]) -> Path:
+    """Return the file in which jobs read a campaign of these complete values: named by them, so that it never changes.
+
+    A job may start long after the campaign's own file was edited, and command lines have a limit.
+    """
+    digest = content_hash(_plain(values))
+    return Path("logs", str(values["name"]), f"campaign-{digest}.yaml")
+
+
+def write_resolved_campaign(values: Mapping[str, Any]) -> Path:
+    """Write the file of a campaign for its jobs, unless it is there, and return it."""
+    file = resolved_campaign_file(values)
+    if not file.exists():
+        # In a file without this key the campaign's name would give the folder of the results.
+        results = Campaign.model_fields["results"].default
+        content = {"results": results, **_plain(values)}
+        write_text(file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    return file
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as JSON has them: dates as text, ordered mappings as plain ones."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
+    return plain
+
+
 def _raw(file: Path) -> dict[str, Any]:
     return yaml.safe_load(file.read_text(encoding="utf-8")) or {}
 
 
-def _merged(parts: Any) -> dict[str, Any]:
+def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part in parts:
-        update_config(values, deepcopy(part))
+        update_config(values, deepcopy(dict(part)))
     return values

@@ -85,10 +85,8 @@ def _imported(path: Path) -> tuple[Path, ...]:
             if item.strip()
         ]
         # `from a import b` may mean the module a or its submodule b.
-        named = (
-            _file(name) for name in (module, *(f"{module}.{item}" for item in items))
-        )
-        files |= dict.fromkeys(file for file in named if file is not None)
+        names = [module, *(f"{module}.{item}" for item in items)]
+        files |= dict.fromkeys(file for file in map(_file, names) if file is not None)
     # Importing a module runs the __init__.py of every package that contains it.
     begun = [
         folder / "__init__.py"

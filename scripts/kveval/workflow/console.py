@@ -16,22 +16,22 @@ from kveval.importing.table import summary
 from kveval.measure.failures import REPORT_COMMAND, causes, is_stop
 from kveval.measure.progress import write_requested
 from kveval.report.files import summary_lines
-from kveval.workflow.campaign_plan import SO_FAR, WorkflowPlan
-from kveval.workflow.invocation import Asked
+from kveval.workflow.invocation import RequestedJobs
 from kveval.workflow.planning.order import requested_file
+from kveval.workflow.runs import SO_FAR, Runs
 
 
-def before(plan: WorkflowPlan, asked: Asked, warn: Callable[[str], None]) -> None:
+def before(runs: Runs, requested: RequestedJobs, warn: Callable[[str], None]) -> None:
     """Print the campaign's warnings, and list the measurements for the jobs' progress, if there are any to make."""
-    if not asked.measured:
+    if not requested.measured:
         return
-    write_requested(requested_file(plan.config), asked.measured)
-    for warning in plan.config.warnings:
+    write_requested(requested_file(runs.config), requested.measured)
+    for warning in runs.config.warnings:
         warn(sentence(warning))
 
 
 def explain(
-    record: LogRecord, plan: WorkflowPlan, rules: Iterable[str], files: Iterable[str]
+    record: LogRecord, runs: Runs, rules: Iterable[str], files: Iterable[str]
 ) -> bool:
     """Shorten Snakemake's error about a target that nothing makes, or a cell that is refused, to a line.
 
@@ -41,7 +41,7 @@ def explain(
     text = str(record.msg)
     missing = re.search(r"No rule to produce (.+?) \(if you use", text)
     if missing is not None:
-        record.msg = no_target(missing[1], plan, rules, files)
+        record.msg = no_target(missing[1], runs, rules, files)
     elif "\n  WorkflowError:\n" in text:
         # A refusal with its reason; the rest is where in the rules it was found.
         record.msg = (
@@ -53,16 +53,16 @@ def explain(
 
 
 def no_target(
-    target: str, plan: WorkflowPlan, rules: Iterable[str], files: Iterable[str]
+    target: str, runs: Runs, rules: Iterable[str], files: Iterable[str]
 ) -> str:
     """Say that nothing makes a target, what in it is unknown, and the names that are nearest."""
     path = Path(target)
     if path.parent == Path():
         return f"There is no target {target}: {_nearest(target, rules)}"
-    catalogue = plan.config.catalogue
+    catalogue = runs.config.catalogue
     parts = (
-        path.relative_to(plan.results).parts
-        if path.is_relative_to(plan.results)
+        path.relative_to(runs.config.campaign.results).parts
+        if path.is_relative_to(runs.config.campaign.results)
         else ()
     )
     if (len(parts) >= 4 and parts[-2].isdecimal()) or len(parts) >= 5:
@@ -92,49 +92,40 @@ def print_last(lines: Iterable[str], file: TextIO | None = None) -> None:
     atexit.register(_print, list(lines), file)
 
 
-def after_success(plan: WorkflowPlan, asked: Asked, since: float) -> Iterator[str]:
-    """Yield the last lines of a successful snakemake: the text of plan, doctor and the like, or where the report is.
-
-    `since`: when snakemake began, epoch seconds.
-    """
-    yield from _said(asked, since)
-    yield from _made(plan, asked)
+def after_success(runs: Runs, requested: RequestedJobs) -> Iterator[str]:
+    """Yield the last lines of a successful snakemake: where the report is, or the files that were requested."""
+    yield from _made(runs, requested)
 
 
 def when_nothing_was_to_do(
-    idle: Callable[[], Asked | None], plan: WorkflowPlan
+    up_to_date: Callable[[], RequestedJobs | None], runs: Runs
 ) -> None:
     """Print where the report is also if all files existed already, because Snakemake then calls no handler.
 
-    `idle` returns at the end what was requested, None unless that was files which all existed.
+    `up_to_date` returns at the end what was requested, None unless that was files which all existed.
     """
 
     def name() -> None:
-        asked = idle()
-        if asked is not None:
-            _print(list(_made(plan, asked)))
+        requested = up_to_date()
+        if requested is not None:
+            _print(list(_made(runs, requested)))
 
     atexit.register(name)
 
 
 def after_failures(
-    plan: WorkflowPlan,
-    asked: Asked,
+    runs: Runs,
+    requested: RequestedJobs,
     configfiles: Sequence[Path],
     since: float,
     warn: Callable[[str], None],
 ) -> Iterator[str]:
-    """Yield each failed measurement with its cause, and how to get a report all the same; or the text of doctor etc.
+    """Yield each failed measurement with its cause, and how to get a report all the same.
 
     `since`: when snakemake began, epoch seconds; `configfiles`: those of --configfile. On a cluster this also releases
     the recorder that the campaign's jobs share; `warn` gets a message if that fails.
     """
-    if asked.upkeep:
-        yield from _said(asked, since)
-        return
-    unmeasured = causes(
-        plan.attempted, Path(plan.results), Path(plan.logs), since=since
-    )
+    unmeasured = _causes(runs, runs.pointers, since)
     failed = {run: reason for run, reason in unmeasured.items() if not is_stop(reason)}
     stopped = {run: reason for run, reason in unmeasured.items() if is_stop(reason)}
     if failed:
@@ -144,13 +135,13 @@ def after_failures(
         yield "Some measurements were stopped. The same command measures them:"
         yield from (f"  {run}: {reason}" for run, reason in stopped.items())
     if unmeasured:
-        _release_recorder(plan, warn)
+        _release_recorder(runs, warn)
     yield _report_command(configfiles)
 
 
 def after_stop(
-    plan: WorkflowPlan,
-    asked: Asked,
+    runs: Runs,
+    requested: RequestedJobs,
     configfiles: Sequence[Path],
     since: float,
     why: str,
@@ -161,24 +152,30 @@ def after_stop(
     The other parameters are those of `after_failures`; this also releases the recorder.
     """
     yield why
-    if not asked.measured:
+    if not requested.measured:
         yield "The same command goes on."
         return
     done = sum(
         pointer.exists() and pointer.stat().st_mtime >= since
-        for pointer in asked.measured
+        for pointer in requested.measured
     )
-    yield f"Kept: {done} of {counted(len(asked.measured), 'measurement')}. The same command goes on with the rest."
-    failed = causes(asked.measured, Path(plan.results), Path(plan.logs), since=since)
+    yield f"Kept: {done} of {counted(len(requested.measured), 'measurement')}. The same command goes on with the rest."
+    failed = _causes(runs, requested.measured, since)
     for run, reason in failed.items():
         if not is_stop(reason):
             yield f"Failed: {run}: {reason}"
-    _release_recorder(plan, warn)
+    _release_recorder(runs, warn)
     yield _report_command(configfiles)
 
 
-def _release_recorder(plan: WorkflowPlan, warn: Callable[[str], None]) -> None:
-    campaign = plan.config.campaign
+def _causes(runs: Runs, pointers: Iterable[Path], since: float) -> dict[str, str]:
+    campaign = runs.config.campaign
+    logs = Path("logs", campaign.name)
+    return causes(pointers, Path(campaign.results), logs, since=since)
+
+
+def _release_recorder(runs: Runs, warn: Callable[[str], None]) -> None:
+    campaign = runs.config.campaign
     if campaign.cluster is not None:
         from kveval.engines.kubernetes.recordings import release_recorder  # noqa: PLC0415  (slow, not for plans)
 
@@ -199,19 +196,13 @@ def _print(lines: Sequence[str], file: TextIO | None = None) -> None:
         print("", *lines, sep="\n", file=file, flush=True)
 
 
-def _said(asked: Asked, since: float) -> Iterator[str]:
-    """Yield what jobs of plan, doctor and the like wrote into their logs after `since`, epoch seconds."""
-    for log in asked.upkeep:
-        if log.exists() and log.stat().st_mtime >= since:
-            yield log.read_text().rstrip("\n")
-
-
-def _made(plan: WorkflowPlan, asked: Asked) -> Iterator[str]:
+def _made(runs: Runs, requested: RequestedJobs) -> Iterator[str]:
     """Yield a summary of each report and where it is, or the files that were requested by path."""
-    for folder in asked.reports:
-        yield from summary_lines(Path(plan.results, folder))
-        if isinstance(plan.elsewhere, ImportPlan) and plan.elsewhere.listed:
-            yield f"Imports: {summary(plan.elsewhere)}; each is listed in {plan.results}/analysis/imported.csv"
-    for path in () if asked.reports else asked.files:
-        if path.exists():
-            yield str(path)
+    results, elsewhere = runs.config.campaign.results, runs.elsewhere
+    for folder in requested.reports:
+        yield from summary_lines(Path(results, folder))
+        if isinstance(elsewhere, ImportPlan) and elsewhere.listed:
+            table = f"{results}/analysis/imported.csv"
+            yield f"Imports: {summary(elsewhere)}; each is listed in {table}"
+    files = () if requested.reports else requested.files
+    yield from (str(path) for path in files if path.exists())

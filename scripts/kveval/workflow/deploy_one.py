@@ -97,7 +97,7 @@ def deploy_one(
     site = config.campaign.cluster
     if site is None or not config.cells:
         raise TrialError(
-            "deploy_one needs a cluster: a campaign with engine: kubernetes",
+            "deploy-one needs a cluster: a campaign with engine: kubernetes",
             code="no_cluster",
         )
     cells = [config.cell(cell)] if cell else config.cells

@@ -7,7 +7,9 @@ from typing import Any
 from kveval.report.figures.names import figures_of
 
 
-def growing(least: float, per_run: float, runs: int) -> Callable[[object, int], int]:
+def per_run_resource(
+    least: float, per_run: float, runs: int
+) -> Callable[[object, int], int]:
     """Return a resource function for Snakemake: (least + per_run x runs), rounded up, times the number of the attempt.
 
     What jobs request from batch systems: docs/execution.md. Only for rules with one job per campaign, because Snakemake

@@ -1,4 +1,4 @@
-"""Target `history`: adds a campaign's results to the history, and says at which builds metrics change."""
+"""`kveval history`: adds a campaign's results to the history, and says at which builds metrics change."""
 
 from __future__ import annotations
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kveval.host.findings import counted
+from kveval.workflow.former_targets import SnakemakeCall
+
+SLOTS = "measurement_slot"
+"""The resource of which every measurement takes one."""
 
 
 @dataclass(frozen=True)
@@ -17,13 +23,27 @@ class Invocation:
     `configfiles`: those of --configfile; needed because `config` has their values merged into the default campaign,
     while a campaign is a file of its own, which may extend one beside it. `cores`: the most threads; 1 if not given, as
     `workflow.cores` is an error for --lint and --list-rules. `shared_folder`: whether jobs see this folder; they do
-    not with a storage provider. `sent`: the rules to which a profile's set-resources gives resources.
+    not with a storage provider. `sent`: the rules to which a profile's set-resources gives resources. `settings`: the
+    values of --config; `slots`: the measurements at once that a profile or --resources allows, None for neither.
     """
 
     configfiles: tuple[Path, ...]
     cores: int
     shared_folder: bool
     sent: frozenset[str]
+    settings: Mapping[str, Any]
+    slots: int | None
+
+    @property
+    def call(self) -> SnakemakeCall:
+        """The call, as far as commands of kveval depend on it."""
+        return SnakemakeCall(
+            configfiles=self.configfiles,
+            settings=self.settings,
+            directory=_directory(sys.argv),
+            cores=self.cores,
+            slots=self.slots,
+        )
 
     @classmethod
     def of(cls, workflow: Any) -> Invocation:
@@ -33,7 +53,18 @@ class Invocation:
             cores=workflow.resource_settings.cores or 1,
             shared_folder=workflow.storage_settings.default_storage_provider is None,
             sent=frozenset(workflow.resource_settings.overwrite_resources),
+            settings=dict(workflow.config_settings.config),
+            slots=_limit(workflow, SLOTS),
         )
+
+
+def _directory(words: Sequence[str]) -> Path | None:
+    """Return the folder of --directory, which Snakemake does not keep, absolute; None if it was not given."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("-d", "--directory")
+    name = parser.parse_known_args(words)[0].directory
+    # It is the working directory by now.
+    return None if name is None else Path.cwd()
 
 
 def limit_of(workflow: Any, resource: str, default: int) -> int:
@@ -44,6 +75,14 @@ def limit_of(workflow: Any, resource: str, default: int) -> int:
     """
     if resource not in workflow.global_resources:
         workflow.register_resource(resource, default)
+    limit = _limit(workflow, resource)
+    assert limit is not None
+    return limit
+
+
+def _limit(workflow: Any, resource: str) -> int | None:
+    if resource not in workflow.global_resources:
+        return None
     given = workflow.global_resources[resource]
     return int(getattr(given, "value", given))
 
@@ -120,48 +159,29 @@ def plan_anyway(workflow: Any, files: Iterable[str]) -> list[str]:
     return []
 
 
-UPKEEP = frozenset(
-    {
-        "plan",
-        "curve",
-        "doctor",
-        "deploy_one",
-        "verify",
-        "prune",
-        "history",
-        "check",
-        "bisect_builds",
-        "teardown",
-    }
-)
-"""Rules whose logs are printed at the end."""
 _MEASURING = frozenset({"benchmark", "pilot"})
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedJobs:
     """The jobs that snakemake was asked for.
 
-    `measured`: the pointers of the measurements to make; `upkeep`: the logs of jobs of UPKEEP; `reports`: the folder of
-    each report below the results, "" for the complete report; `files`: those requested by path.
+    `measured`: the pointers of the measurements to make; `reports`: the folder of each report below the results, "" for
+    the complete report; `files`: those requested by path.
     """
 
     measured: tuple[Path, ...]
-    upkeep: tuple[Path, ...]
     reports: tuple[str, ...]
     files: tuple[Path, ...]
 
     @classmethod
-    def of(cls, workflow: Any) -> Asked:
+    def of(cls, workflow: Any) -> RequestedJobs:
         """Read the graph of jobs of a running or finished workflow."""
         jobs = list(workflow.dag.jobs)
         making = workflow.dag.needrun_jobs(exclude_finished=False)
         return cls(
             measured=tuple(
                 Path(job.output[0]) for job in making if job.rule.name in _MEASURING
-            ),
-            upkeep=tuple(
-                Path(log) for job in jobs if job.rule.name in UPKEEP for log in job.log
             ),
             reports=tuple(
                 job.wildcards.so_far for job in jobs if job.rule.name == "write_report"
@@ -170,7 +190,7 @@ class Asked:
         )
 
     @classmethod
-    def idle(cls, workflow: Any) -> Asked | None:
+    def if_up_to_date(cls, workflow: Any) -> RequestedJobs | None:
         """Return what was requested if all of it existed; None if there was work, or no files were requested.
 
         Only `execute` sets an executor: --lint, --unlock, --summary and the like have none.

@@ -123,13 +123,27 @@ GEOMETRIES = st.builds(
     max_position_embeddings=st.integers(1, 10**6),
     tie_word_embeddings=st.booleans(),
 )
+MODELS = st.builds(
+    ServedModel,
+    name=TEXTS,
+    hf_id=st.just("owner/model"),
+    served_name=TEXTS,
+    dtype=st.sampled_from(["bfloat16", "float32"]),
+    kv_cache_dtype=st.sampled_from(["auto", "fp8"]),
+    quantization=st.sampled_from([None, "awq"]),
+    tensor_parallel_size=POSITIVE,
+    max_model_len=POSITIVE,
+    gpu_memory_utilization=st.none() | SHARES,
+    geometry=GEOMETRIES,
+    kv_bytes_per_token=COUNTS,
+)
 PICKERS = st.none() | st.dictionaries(
     TEXTS, TEXTS | COUNTS | st.lists(TEXTS, max_size=2) | st.none(), max_size=3
 )
 SPECIFICATIONS = of(
     Specification,
     cell=st.builds(Cell, TEXTS, TEXTS, COUNTS),
-    model=of(ServedModel, geometry=GEOMETRIES, folder=st.just(msgspec.UNSET)),
+    model=MODELS,
     versions=ENVIRONMENTS,
     env=ENVIRONMENTS,
     images=ENVIRONMENTS,

@@ -19,7 +19,8 @@ from kveval.curve.cells import (
     worst_order_is_assumed,
 )
 from kveval.load import traces
-from kveval.workflow.planning.curve_files import curve_lines, curve_panel, curve_rows
+from kveval.workflow.planning.curve_figure import curve_panel
+from kveval.workflow.planning.curve_files import curve_lines, curve_rows
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.stored import StoreIndex
 

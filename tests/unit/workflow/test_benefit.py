@@ -1,4 +1,4 @@
-"""What `snakemake curve` says of what tiers buy, from a store with and without a measurement."""
+"""What `kveval curve` says of what tiers buy, from a store with and without a measurement."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,9 @@ from kveval.analysis import benefit as analysis
 from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.store.store import Store
+from kveval.workflow.planning.benefits import level_benefits
 from kveval.workflow.planning.curve_files import benefit_lines
-from kveval.workflow.planning.curves import level_benefits, level_curves
+from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
 CONFIG = REPOSITORY / "config"

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,20 @@ from kveval.campaign.builds import BuildError
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.workflow.check import bisect, check
-from kveval.workflow.check.bisect import MOST_OPEN, run_bisect, search, step_design
+from kveval.workflow.check.bisect import (
+    MOST_OPEN,
+    BisectRequest,
+    run_bisect,
+    search,
+    step_design,
+)
 from kveval.workflow.check.campaign import CheckError
-from kveval.workflow.check.commits import BisectBuild, built, candidates
+from kveval.workflow.check.commits import (
+    BisectBuild,
+    BuildRange,
+    built,
+    candidates,
+)
 from kveval.workflow.check.measuring import COLD, Places, Values
 
 VALUES = RAW["config"]
@@ -87,7 +98,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_commits_between_that_change_the_package_are_the_builds(tree: Path) -> None:
-    found = candidates({"good": f"{tree}@HEAD~4", "bad": f"{tree}@HEAD"}, "vllm")
+    found = candidates(BuildRange(f"{tree}@HEAD~4", f"{tree}@HEAD"), "vllm")
     assert [one.title.split(" ", 1)[1] for one in found] == [
         "first",
         "change 1",
@@ -98,8 +109,7 @@ def test_commits_between_that_change_the_package_are_the_builds(tree: Path) -> N
         f"{tree}@{git(tree, 'rev-parse', f'HEAD~{n}')}" for n in (4, 3, 1, 0)
     ]
     every = candidates(
-        {"good": f"{tree}@HEAD~4", "bad": f"{tree}@HEAD", "build_command": "make"},
-        "vllm",
+        BuildRange(f"{tree}@HEAD~4", f"{tree}@HEAD", command="make"), "vllm"
     )
     assert len(every) == 5
 
@@ -107,14 +117,14 @@ def test_commits_between_that_change_the_package_are_the_builds(tree: Path) -> N
 def test_a_working_tree_with_changes_is_the_last_build_and_a_clean_one_is_its_commit(
     tree: Path,
 ) -> None:
-    options = {"good": f"{tree}@HEAD~1", "bad": str(tree)}
+    options = BuildRange(f"{tree}@HEAD~1", str(tree))
     assert len(candidates(options, "vllm")) == 2
     (tree / CONNECTOR).write_text("DELAY = 9\n")
     assert candidates(options, "vllm")[-1].build == str(tree)
 
 
 def test_builds_may_be_listed(tree: Path) -> None:
-    found = candidates({"builds": ["vllm==0.31.0", str(tree)]}, "vllm")
+    found = candidates(BuildRange(listed=["vllm==0.31.0", str(tree)]), "vllm")
     assert found == [
         BisectBuild("vllm==0.31.0", "vllm==0.31.0"),
         BisectBuild(str(tree), str(tree)),
@@ -125,8 +135,7 @@ def test_builds_may_be_listed(tree: Path) -> None:
     ("options", "code"),
     [
         ({}, "no_commit_given"),
-        ({"builds": ["vllm==0.31.0"]}, "no_builds"),
-        ({"builds": "vllm==0.31.0"}, "no_builds"),
+        ({"listed": ["vllm==0.31.0"]}, "no_builds"),
         ({"good": "TREE@HEAD~1", "bad": "vllm==0.32.0"}, "no_commit_given"),
         ({"good": "TREE@HEAD", "bad": "TREE@HEAD~2"}, "no_ancestor"),
         ({"good": "TREE@nothing", "bad": "TREE@HEAD"}, "no_ancestor"),
@@ -141,14 +150,14 @@ def test_what_is_no_range_of_builds_is_refused(
         for name, one in options.items()
     }
     with pytest.raises(CheckError) as error:
-        candidates(asked, "vllm")
+        candidates(BuildRange(**asked), "vllm")
     assert error.value.code == code
 
 
 def test_two_checkouts_are_no_range(tree: Path, tmp_path: Path) -> None:
     other = source_tree(tmp_path / "other")
     with pytest.raises(CheckError) as error:
-        candidates({"good": f"{tree}@HEAD", "bad": f"{other}@HEAD"}, "vllm")
+        candidates(BuildRange(f"{tree}@HEAD", f"{other}@HEAD"), "vllm")
     assert error.value.code == "two_checkouts"
 
 
@@ -161,7 +170,7 @@ def test_a_commit_is_built_once_in_a_clone_of_its_own(
     tree: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    one = candidates({"good": f"{tree}@HEAD~4", "bad": f"{tree}@HEAD"}, "vllm")[1]
+    one = candidates(BuildRange(f"{tree}@HEAD~4", f"{tree}@HEAD"), "vllm")[1]
     made = {built(one, COMMAND.format(log=log), tmp_path / "keep") for _ in range(2)}
     assert log.read_text() == "run\n"
     assert Path(made.pop()).read_text() == "DELAY = 1\n"
@@ -175,7 +184,7 @@ def test_a_commit_is_built_once_in_a_clone_of_its_own(
 def test_a_build_that_fails_is_named_and_made_again(
     tree: Path, tmp_path: Path, command: str
 ) -> None:
-    one = candidates({"good": f"{tree}@HEAD~1", "bad": f"{tree}@HEAD"}, "vllm")[1]
+    one = candidates(BuildRange(f"{tree}@HEAD~1", f"{tree}@HEAD"), "vllm")[1]
     for _ in range(2):
         with pytest.raises(BuildError) as error:
             built(one, command, tmp_path / "keep")
@@ -203,7 +212,7 @@ def bisected(tree: Path, tmp_path: Path, monkeypatch: Any) -> Bisected:
         sd: float = 0.01,
         lost: frozenset[int] = frozenset(),
         slow: str = r"native.*",
-        **more: Any,
+        arms: Sequence[str] = (),
     ) -> Any:
         generator, measured = np.random.default_rng(5), []
 
@@ -229,14 +238,15 @@ def bisected(tree: Path, tmp_path: Path, monkeypatch: Any) -> Bisected:
 
         monkeypatch.setattr(check, "values_of", values)
         monkeypatch.setattr(check, "measure_block", lambda *given: {})
-        options = {"good": f"{tree}@HEAD~7", "bad": f"{tree}@HEAD", **more}
-        found, text = run_bisect(
+        result = run_bisect(
             VALUES,
-            options,
-            [],
+            BisectRequest(BuildRange(f"{tree}@HEAD~7", f"{tree}@HEAD"), arms),
             Places(tree, CONFIG, tmp_path, tmp_path / ".server-venv"),
+            ["mine.yaml"],
+            print,
         )
-        return found, text, sorted(set(measured))
+        found = result.verdict == "regression"
+        return found, result.text, sorted(set(measured))
 
     return run
 
@@ -250,19 +260,20 @@ def test_the_planted_commit_is_named_by_few_builds(
     assert text.splitlines()[0].startswith("## First slower build:")
     assert text.splitlines()[0].endswith(f"change {first}")
     assert len(measured) <= 5
-    assert "snakemake --cores 4 bisect_builds" in text
+    assert "kveval bisect mine.yaml --good" in text
     (written,) = Path("results/bisect").glob("*/BISECT.md")
     linked = re.findall(r"\((.*COMMENT\.md)\)", text)
     assert len(linked) == len(measured) - 1
     comments = [(written.parent / link).read_text() for link in linked]
-    assert all("check_blocks=20" in comment for comment in comments), (
-        "of as many blocks as it was decided in"
-    )
+    assert all(
+        "kveval check mine.yaml" in comment and "--blocks 20" in comment
+        for comment in comments
+    ), "of as many blocks as it was decided in"
 
 
 def test_of_two_sizes_of_a_tier_the_slower_one_is_followed(bisected: Bisected) -> None:
     arms = ["native-offload/500", "native-offload/10000"]
-    found, text, _ = bisected(4, slow=r"native.*/10000", check_arms=arms)
+    found, text, _ = bisected(4, slow=r"native.*/10000", arms=arms)
     assert found
     assert text.splitlines()[0].endswith("change 4")
 

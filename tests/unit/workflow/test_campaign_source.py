@@ -1,5 +1,6 @@
 """The campaign that is meant by the files and values that snakemake was given."""
 
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,13 @@ from tests.support.paths import REPOSITORY
 
 from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
-from kveval.workflow.campaign_source import campaign_source, complete_values
+from kveval.workflow.campaign_source import (
+    campaign_source,
+    complete_values,
+    requested_campaign,
+    resolved_campaign_file,
+    write_resolved_campaign,
+)
 
 CAMPAIGNS = REPOSITORY / "config" / "campaigns"
 DEFAULT, FILE, EXTENDING = (
@@ -120,3 +127,66 @@ def test_a_site_file_that_is_wrong_is_named(
     assert [(problem.file, problem.code) for problem in error.value.problems] == [
         (site.as_posix(), code)
     ]
+
+
+def test_a_command_means_the_same_campaign_as_snakemake(tmp_path: Path) -> None:
+    site = tmp_path / "ours.yaml"
+    site.write_text("namespace: ours\n")
+    assert requested_campaign(None, DEFAULT) == DEFAULT
+    assert requested_campaign(EXTENDING, DEFAULT) == EXTENDING
+    margin = {"comparison": {"margin": 0.1}}
+    changed = requested_campaign(None, DEFAULT, overrides=margin)
+    assert changed == campaign_source(margin, [], DEFAULT)
+    both = requested_campaign(FILE, DEFAULT, site=site, overrides={"runs": 2})
+    given = read(FILE) | {"runs": 2, "site": str(site)}
+    assert both == campaign_source(given, [FILE], DEFAULT)
+
+
+def test_a_command_without_a_file_that_can_be_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such file"):
+        requested_campaign(tmp_path / "none.yaml", DEFAULT, overrides={"runs": 2})
+
+
+@pytest.mark.parametrize("file", [DEFAULT, FILE, EXTENDING])
+def test_jobs_read_the_same_campaign_from_its_own_file(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = complete_values(file)
+    written = write_resolved_campaign(values)
+    assert written == resolved_campaign_file(values)
+    assert written.parts[:2] == ("logs", values["name"])
+    here, there = (
+        load_config(source, CAMPAIGNS.parent) for source in (values, written)
+    )
+    assert here.campaign == there.campaign
+    assert [there.measurement_id(cell) for cell in there.cells] == [
+        here.measurement_id(cell) for cell in here.cells
+    ]
+
+
+def test_values_of_another_workflow_keep_their_folder_and_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text that YAML takes for a number, numbers that it takes for text, and dates, which are no text in YAML."""
+    monkeypatch.chdir(tmp_path)
+    values = {
+        "name": "own",
+        "title": "1e5",
+        "margin": 1e-05,
+        "description": "\U0001f600",
+    }
+    written = read(write_resolved_campaign(values | {"day": datetime.date(2026, 2, 1)}))
+    assert written == values | {"results": "results", "day": "2026-02-01"}
+
+
+def test_another_campaign_has_another_file_which_is_never_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = complete_values(FILE)
+    first = write_resolved_campaign(values)
+    first.write_text("name: edited\n")
+    assert write_resolved_campaign(values) == first
+    assert first.read_text() == "name: edited\n"
+    assert write_resolved_campaign(values | {"runs": 9}) != first

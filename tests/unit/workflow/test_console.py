@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ import yaml
 from tests.support.config_files import CONFIG, RAW
 from tests.support.paths import REPOSITORY
 
-from kveval.workflow.campaign_plan import WorkflowPlan
+from kveval.campaign.loading import load_config
 from kveval.workflow.console import (
     after_failures,
     after_stop,
@@ -21,31 +20,28 @@ from kveval.workflow.console import (
     before,
     no_target,
 )
-from kveval.workflow.invocation import Asked
+from kveval.workflow.invocation import RequestedJobs
+from kveval.workflow.runs import Runs
 
-NOTHING = Asked((), (), (), ())
+NOTHING = RequestedJobs((), (), ())
 
 
 @pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkflowPlan:
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     """A campaign that cannot show a difference, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     workload = RAW["workloads"]["laptop"] | {"prefix_count": 2}
     campaign = RAW["config"] | {"workload": "own", "workloads": {"own": workload}}
     Path("campaign.yaml").write_text(yaml.safe_dump(campaign))
-    return WorkflowPlan.of(
-        Path("campaign.yaml"), CONFIG, Path("imports"), jobs_share_folder=True
-    )
+    config = load_config(Path("campaign.yaml"), CONFIG)
+    return Runs.of(config, Path("imports"), jobs_share_folder=True)
 
 
-def job(
-    rule: str, output: str = "", log: str = "", **wildcards: str
-) -> SimpleNamespace:
-    outputs, logs = [output] if output else [], [log] if log else []
+def job(rule: str, output: str = "", **wildcards: str) -> SimpleNamespace:
+    outputs = [output] if output else []
     return SimpleNamespace(
         rule=SimpleNamespace(name=rule),
         output=outputs,
-        log=logs,
         wildcards=SimpleNamespace(**wildcards),
     )
 
@@ -89,18 +85,17 @@ def test_what_was_asked_for_is_read_off_the_jobs() -> None:
         job("pilot", "pilot/measurement.json"),
         job("extract_peak", "x"),
     ]
-    asked = Asked.of(
+    asked = RequestedJobs.of(
         workflow(
             Graph(
-                [*jobs, job("plan", log="plan.log")],
+                jobs,
                 (job("write_report", so_far=""),),
                 ("x",),
             )
         )
     )
-    assert asked == Asked(
+    assert asked == RequestedJobs(
         (Path("run-1/measurement.json"), Path("pilot/measurement.json")),
-        (Path("plan.log"),),
         ("",),
         (Path("x"),),
     )
@@ -108,61 +103,43 @@ def test_what_was_asked_for_is_read_off_the_jobs() -> None:
 
 def test_nothing_to_be_done_is_told_from_all_else() -> None:
     there = Graph([], (job("write_report", so_far=""),))
-    assert Asked.idle(workflow(there)) == Asked((), (), ("",), ())
+    assert RequestedJobs.if_up_to_date(workflow(there)) == RequestedJobs((), ("",), ())
     for other in (
         workflow(there, dryrun=True),
         workflow(there, executor_plugin=None),
         workflow(there, is_main_process=False),
         workflow(None),
-        workflow(Graph([job("plan", log="plan.log")])),
+        workflow(Graph([job("extract_peak", "x")])),
     ):
-        assert Asked.idle(other) is None
+        assert RequestedJobs.if_up_to_date(other) is None
 
 
 def test_what_the_campaign_cannot_show_is_said_where_something_is_measured(
-    plan: WorkflowPlan,
+    runs: Runs,
 ) -> None:
     said: list[str] = []
-    before(plan, NOTHING, said.append)
+    before(runs, NOTHING, said.append)
     assert said == []
-    before(plan, Asked((Path(plan.pointers[0]),), (), (), ()), said.append)
+    before(runs, RequestedJobs((runs.pointers[0],), (), ()), said.append)
     (warning,) = said
     assert warning.startswith(
         "this campaign cannot show a difference between native-offload and no-offload"
     )
     assert json.loads(Path("logs/laptop/requested.json").read_text()) == [
-        plan.pointers[0]
+        str(runs.pointers[0])
     ]
 
 
-def test_of_plan_doctor_and_the_like_their_log_is_the_last_word(
-    plan: WorkflowPlan,
-) -> None:
-    began = time.time()
-    log = Path("doctor.log")
-    asked = Asked((), (log,), (), ())
-    assert list(after_success(plan, asked, began - 1)) == []
-    log.write_text("ok  device  the CPU\n\n0 errors\n")
-    assert list(after_success(plan, asked, began - 1)) == [
-        "ok  device  the CPU\n\n0 errors"
-    ]
-    assert list(after_failures(plan, asked, [], began - 1, pytest.fail)) == [
-        "ok  device  the CPU\n\n0 errors"
-    ]
-    # An earlier one's: this job said nothing.
-    assert list(after_success(plan, asked, time.time() + 60)) == []
-
-
-def test_a_report_is_named_and_what_was_asked_for_by_path(plan: WorkflowPlan) -> None:
+def test_a_report_is_named_and_what_was_asked_for_by_path(runs: Runs) -> None:
     report, peak = Path("results/REPORT.md"), Path("results/a/peak.csv")
-    asked = Asked((), (), ("",), ())
-    assert list(after_success(plan, asked, 0.0)) == []
+    asked = RequestedJobs((), ("",), ())
+    assert list(after_success(runs, asked)) == []
     for path in (report, peak):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert list(after_success(plan, asked, 0.0)) == [f"Report: {report}"]
+    assert list(after_success(runs, asked)) == [f"Report: {report}"]
     assert list(
-        after_success(plan, Asked((), (), (), (peak, Path("gone.csv"))), 0.0)
+        after_success(runs, RequestedJobs((), (), (peak, Path("gone.csv"))))
     ) == [str(peak)]
 
 
@@ -188,29 +165,29 @@ def test_a_report_is_named_and_what_was_asked_for_by_path(plan: WorkflowPlan) ->
     ],
 )
 def test_a_target_that_nothing_makes_is_named_with_what_is_nearest(
-    plan: WorkflowPlan, target: str, said: str
+    runs: Runs, target: str, said: str
 ) -> None:
     files = [
         "results/{model}/{scenario}/{cpu_blocks}/peak.csv",
         "results/{so_far}analysis/comparison.csv",
     ]
-    assert said in no_target(target, plan, ["report", "plan"], files)
+    assert said in no_target(target, runs, ["report", "plan"], files)
 
 
 def test_a_job_that_was_stopped_is_listed_apart_from_those_that_failed(
-    plan: WorkflowPlan,
+    runs: Runs,
 ) -> None:
     for pointer, words in zip(
-        plan.attempted,
+        runs.pointers,
         ("FAILED: no memory", "stopped by SIGTERM; all is gone"),
         strict=False,
     ):
         log = Path(
-            plan.logs, "benchmark", pointer.parent.relative_to(plan.results)
+            "logs/laptop/benchmark", pointer.parent.relative_to("results")
         ).with_suffix(".log")
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(f"12:00:00 {words}\n")
-    said = list(after_failures(plan, NOTHING, [], 0.0, pytest.fail))
+    said = list(after_failures(runs, NOTHING, [], 0.0, pytest.fail))
     heads = [line for line in said if not line.startswith("  ")]
     assert heads[0].startswith("Some measurements failed. ")
     assert heads[1] == "Some measurements were stopped. The same command measures them:"
@@ -225,14 +202,14 @@ def test_a_job_that_was_stopped_is_listed_apart_from_those_that_failed(
 
 
 def test_after_a_stop_the_measurements_that_are_kept_are_counted(
-    plan: WorkflowPlan,
+    runs: Runs,
 ) -> None:
-    done = Path(plan.pointers[0])
+    done = runs.pointers[0]
     done.parent.mkdir(parents=True, exist_ok=True)
     done.touch()
-    asked = Asked(tuple(map(Path, plan.pointers[:3])), (), (), ())
+    asked = RequestedJobs(tuple(runs.pointers[:3]), (), ())
     said = list(
-        after_stop(plan, asked, [], 0.0, "Stopped (SIGINT): all is gone.", pytest.fail)
+        after_stop(runs, asked, [], 0.0, "Stopped (SIGINT): all is gone.", pytest.fail)
     )
     assert said[:2] == [
         "Stopped (SIGINT): all is gone.",
@@ -240,8 +217,8 @@ def test_after_a_stop_the_measurements_that_are_kept_are_counted(
     ]
 
 
-def test_after_failures_there_is_a_way_to_a_report(plan: WorkflowPlan) -> None:
-    (said,) = after_failures(plan, NOTHING, [Path("campaign.yaml")], 0.0, pytest.fail)
+def test_after_failures_there_is_a_way_to_a_report(runs: Runs) -> None:
+    (said,) = after_failures(runs, NOTHING, [Path("campaign.yaml")], 0.0, pytest.fail)
     assert said.endswith("report_so_far --configfile campaign.yaml")
 
 

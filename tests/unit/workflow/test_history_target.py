@@ -8,7 +8,6 @@ from tests.support.synthetic_history import history, nightly
 from kveval.analysis.history import BuildChange, build_series
 from kveval.report.figures.history import select_series
 from kveval.store.history import add_to_history, read_history
-from kveval.workflow.campaign_source import history_folders
 from kveval.workflow.history import show_history, update_history
 
 
@@ -47,9 +46,3 @@ def test_a_figure_of_many_series_has_those_that_changed() -> None:
     shown = select_series(build_series(pd.concat([many, changed])))
     assert len(shown) == 40
     assert [each.cell[2] for each in shown if each.changes] == [5000]
-
-
-def test_the_folders_come_from_the_command_line() -> None:
-    assert history_folders({}) == ["results/history"]
-    assert history_folders({"history": "/shared/h"}) == ["/shared/h"]
-    assert history_folders({"history": ["mine", "theirs"]}) == ["mine", "theirs"]

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,9 @@ from kveval.workflow.upkeep.prune import (
     PruneError,
     Pruning,
     Workflow,
-    kinds_of,
+    outcome_text,
     plan_pruning,
     prune,
-    prune_as_asked,
     workflows,
 )
 from kveval.workflow.upkeep.references import References, campaign_files, references
@@ -76,9 +76,9 @@ def test_only_what_nothing_refers_to_is_shown_and_nothing_is_deleted(
 ) -> None:
     shown = plan_pruning(store, using)
     assert names(shown) == {f"{place_of(store, OLD).parent.name}/run-1": "measurement"}
-    text = prune_as_asked(store, using, None, 0)
+    text = outcome_text(plan_pruning(store, using), deleted=False)
     assert (
-        f"{shown.text()}\n\nNothing was deleted. All of this: snakemake prune --config prune=delete\n"
+        f"{shown.text()}\n\nNothing was deleted. All of this: kveval prune --delete\n"
         in text
     )
     assert len(whole(store)) == 3
@@ -88,14 +88,14 @@ def test_it_is_deleted_on_request_and_the_rest_is_not_touched(
     store: Store, using: list[Workflow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_prune.time, "sleep", lambda seconds: None)
-    text = prune_as_asked(store, using, "delete", 0)
+    text = outcome_text(prune(store, using), deleted=True)
     assert text.startswith("Deleted:")
     assert whole(store) == {
         place_of(store, WANTED).parent.name,
         place_of(store, POINTED).parent.name,
     }
     assert not (store.root / "pruned").exists()
-    assert prune_as_asked(store, using, "delete", 0) == "Nothing to prune."
+    assert outcome_text(prune(store, using), deleted=True) == "Nothing to prune."
 
 
 def test_every_run_of_a_wanted_id_stays_whatever_its_hardware(
@@ -122,7 +122,7 @@ def test_attempts_that_gave_nothing_are_shown_by_kind_and_deleted_by_kind(
         "failed",
         "damaged",
     }
-    prune(store, using, kinds_of("failed"), grace_s=0)
+    prune(store, using, ["failed"], grace_s=0)
     assert set(names(plan_pruning(store, using)).values()) == {"measurement", "damaged"}
     assert set(names(plan_pruning(store, using, older_than_days=1)).values()) == set()
 
@@ -291,18 +291,17 @@ def test_campaigns_in_config_and_named_ones_keep_their_runs(
     count = fill(workflow, smoke)
     store = Store(Path("results/measurements"))
 
-    def candidates(campaign: Path, *also: object) -> int:
+    def candidates(campaign: Path, also: Sequence[Path] = ()) -> int:
         return len(
             plan_pruning(
-                store, workflows(Path(), Path("config"), campaign, *also)
+                store, workflows(Path(), Path("config"), campaign, also)
             ).candidates
         )
 
     assert candidates(smoke) == 0
     shutil.move(smoke, "mine.yaml")
     assert candidates(Path("config/config.yaml")) == count
-    assert candidates(Path("config/config.yaml"), ["mine.yaml"]) == 0
-    assert candidates(Path("config/config.yaml"), "mine.yaml") == 0
+    assert candidates(Path("config/config.yaml"), [Path("mine.yaml")]) == 0
 
 
 def test_another_copy_of_the_workflow_keeps_what_its_campaigns_and_results_refer_to(
@@ -338,7 +337,7 @@ def test_another_copy_of_the_workflow_keeps_what_its_campaigns_and_results_refer
     )
     assert (
         plan_pruning(
-            store, workflows(workflow, workflow / "config", campaign, [str(other)])
+            store, workflows(workflow, workflow / "config", campaign, [other])
         ).candidates
         == []
     )
@@ -353,9 +352,9 @@ def test_while_a_campaign_cannot_be_read_nothing_is_deleted(workflow: Path) -> N
         workflow, workflow / "config", workflow / "config" / "config.yaml"
     )
     assert [*plan_pruning(store, using).unreadable] == [str(broken)]
-    assert str(broken) in prune_as_asked(store, using, None, 0)
+    assert str(broken) in plan_pruning(store, using).text()
     with pytest.raises(PruneError) as error:
-        prune_as_asked(store, using, "delete", 0)
+        prune(store, using)
     assert (error.value.code, error.value.facts["campaigns"]) == (
         "references_unknown",
         [str(broken)],
@@ -382,36 +381,13 @@ def test_imports_are_kept_by_the_tree_that_a_campaign_names(
     assert (one.kind, one.entry.facts["tree"]) == ("import", "elsewhere")
 
 
-@pytest.mark.parametrize(
-    ("asked", "days", "code", "told"),
-    [
-        ("yes", 0, "unknown_kind", {"asked": "yes"}),
-        (True, 0, "unknown_kind", {"asked": "True"}),
-        (["failed", "everything"], 0, "unknown_kind", {"asked": "everything"}),
-        (None, "month", "no_number", {"days": "month"}),
-    ],
-)
-def test_what_makes_no_sense_deletes_nothing(
-    store: Store,
-    using: list[Workflow],
-    asked: object,
-    days: object,
-    code: str,
-    told: dict[str, object],
-) -> None:
-    with pytest.raises(PruneError) as error:
-        prune_as_asked(store, using, asked, days)
-    assert (error.value.code, error.value.facts) == (code, told)
-    assert len(whole(store)) == 3
-
-
 def test_a_path_that_is_no_campaign_and_no_workflow_is_refused(workflow: Path) -> None:
     with pytest.raises(PruneError) as error:
         workflows(
             workflow,
             workflow / "config",
             workflow / "config" / "config.yaml",
-            ["nowhere"],
+            [Path("nowhere")],
         )
     assert (error.value.code, error.value.facts) == (
         "unknown_path",

@@ -90,10 +90,7 @@ def recorded_as(
     `server.TERM` stands for a metric of whichever server it was, by its name in release `version`. Expressions without
     such terms are yielded once.
     """
-    parts = [
-        tuple(part.strip() for part in expression.split(" + "))
-        for expression in expressions
-    ]
+    parts = [_added_up(expression) for expression in expressions]
     terms = {part for names in parts for part in names if part.startswith(_OF_SERVER)}
     if not terms:
         yield parts
@@ -104,4 +101,14 @@ def recorded_as(
             for term in terms
         }
         if None not in known.values():
-            yield [tuple(known.get(part) or part for part in names) for names in parts]
+            yield [_renamed(names, known) for names in parts]
+
+
+def _added_up(expression: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in expression.split(" + "))
+
+
+def _renamed(
+    names: tuple[str, ...], known: Mapping[str, str | None]
+) -> tuple[str, ...]:
+    return tuple(known.get(name) or name for name in names)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import UNSET
 from packaging.version import Version
 
 from kveval.campaign import sizing
@@ -89,7 +88,7 @@ def common_arguments(
 
 def _in_a_folder(model: ServedModel, server: ServerConfig) -> bool:
     """Whether this host has the model's files, so that no hub is asked."""
-    return server.weights != "full" or model.folder is not UNSET
+    return server.weights != "full" or model.folder is not None
 
 
 def common_environment(model: ServedModel, server: ServerConfig) -> dict[str, str]:

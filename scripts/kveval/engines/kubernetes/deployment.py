@@ -149,7 +149,7 @@ class ClusterServerHandle:
             why = "" if same else f" ({error})"
             self.left = (
                 f"not all of this run was removed{why}. Kubernetes removes the rest {EXPIRY_S / 60:.0f} minutes"
-                f" after the job's last sign of life; to remove it now, run snakemake teardown, or kubectl -n"
+                f" after the job's last sign of life; to remove it now, run kveval teardown, or kubectl -n"
                 f" {place.namespace} delete lease,job,deployment,service,configmap,pod -l '{place.selector()}'"
             )
         if self.left:

@@ -299,7 +299,7 @@ class ClusterSession:
                 DAEMON_SET, place.site.pcp_namespace, selector(place.campaign)
             )
             if kept:
-                said += f"; {', '.join(map(described, kept))} remains until the campaign's last run, or snakemake teardown"
+                said += f"; {', '.join(map(described, kept))} remains until the campaign's last run, or kveval teardown"
         return said
 
     def _note_nodes(self, server: ClusterServer) -> None:

@@ -337,7 +337,7 @@ def release_recorder(
                 _remove_recorder(api, site, campaign, say)
     except ClusterError as error:
         say(
-            f"the campaign's recorder was not removed ({error}); snakemake teardown removes it"
+            f"the campaign's recorder was not removed ({error}); kveval teardown removes it"
         )
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET
-
 from kveval.campaign.random_model import write_served
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local import server as local
@@ -200,11 +198,8 @@ class HostSession:
         specification = self._job.specification
         if specification.random_weights:
             return self._scratch / "model"
-        return (
-            None
-            if specification.model.folder is UNSET
-            else Path(specification.model.folder)
-        )
+        folder = specification.model.folder
+        return None if folder is None else Path(folder)
 
     def generate(
         self, level: load.Level, report: Path, watch: Watch, sending: Event
@@ -256,9 +251,9 @@ class HostSession:
         folder = self._job.specification.model.folder
         places = {self._scratch: "{scratch}", self._environment: "{server_environment}"}
         places[self._job.server_environment] = "{server_environment}"
-        for place, name in (
-            places if folder is UNSET else {**places, Path(folder): "{model_dir}"}
-        ).items():
+        if folder is not None:
+            places[Path(folder)] = "{model_dir}"
+        for place, name in places.items():
             text = text.replace(str(place), name)
         return text
 

@@ -1,4 +1,4 @@
-"""Target `bisect_builds`: the first build slower than a good one, found with as few builds measured as possible.
+"""`kveval bisect`: the first build slower than a good one, found with as few builds measured as possible.
 
 The good and the bad build are checked first. The quantity of one arm with the largest loss decides all further steps: a
 build in between is bad if at least half of that effect is shown, good if it is shown to have less than half.
@@ -8,6 +8,7 @@ import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,30 +20,37 @@ from kveval.host.hashing import content_hash
 from kveval.report.data.numbers import MISSING
 from kveval.workflow.check.campaign import CheckPlan, check_plan
 from kveval.workflow.check.check import (
-    arms_of,
-    command_of,
+    CheckRequest,
+    check_words,
     planned_config,
     until_clear,
     write_check,
 )
 from kveval.workflow.check.comment import CheckResult, effect_text
-from kveval.workflow.check.commits import BisectBuild, built, candidates
+from kveval.workflow.check.commits import (
+    BisectBuild,
+    BuildRange,
+    built,
+    candidates,
+)
 from kveval.workflow.check.judging import (
     FIRST_LOOK,
     BuildClaim,
     Judged,
+    Verdict,
     claims_of,
     design_of,
 )
 from kveval.workflow.check.measuring import Places
 
 BLOCKS = 20
-"""Default of `check_blocks`, the most blocks of each comparison: enough if runs differ by 5 %."""
+"""The most blocks of each comparison by default: enough if runs differ by 5 %."""
 MOST_OPEN = 3
 """The search ends after this many undecided builds, because further ones would probably be undecided as well."""
 WHEELS = "wheels"
-"""Folder in .server-builds of the wheels that `build_command` made."""
+"""Folder in .server-builds of the wheels that a build command made."""
 Side = Literal["good", "bad", "open"]
+_SIDES: Mapping[str, Side] = {"open": "open", "worse": "bad"}
 
 
 @dataclass(frozen=True)
@@ -103,104 +111,164 @@ def deciding(every: Sequence[BuildClaim], claim: BuildClaim) -> list[BuildClaim]
     ]
 
 
+@dataclass(frozen=True)
+class BisectRequest:
+    """A search as it was asked for: the builds, the arms as SCENARIO/CPU_BLOCKS, and the most blocks of each build."""
+
+    builds: BuildRange
+    arms: Sequence[str] = ()
+    blocks: int = BLOCKS
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """The outcome of a search: the verdict on the bad build against the good one, the trail as text, and its file."""
+
+    verdict: Verdict
+    text: str
+    file: Path
+
+
+def bisect_words(campaign: Sequence[str], request: BisectRequest) -> list[str]:
+    """Return the command that repeats a search; `campaign`: the words that name its campaign."""
+    words = ["kveval", "bisect", *campaign]
+    builds = request.builds
+    given = [("--good", builds.good), ("--bad", builds.bad)]
+    given += [("--build", build) for build in builds.listed]
+    given += [("--build-command", builds.command)]
+    given += [("--arm", arm) for arm in request.arms]
+    for option, value in given:
+        words += [option, value] if value else []
+    if request.blocks != BLOCKS:
+        words += ["--blocks", str(request.blocks)]
+    return words
+
+
 def run_bisect(
-    asked: Mapping[str, Any],
-    options: Mapping[str, Any],
-    files: Sequence[str],
+    values: Mapping[str, Any],
+    request: BisectRequest,
     places: Places,
-) -> tuple[bool, str]:
-    """Bisect; return whether the bad build was slower than the good one, and the text to print.
+    campaign: Sequence[str],
+    say: Callable[[str], None],
+) -> Bisection:
+    """Find the first slower build, and write the trail.
 
-    `asked`: the campaign's values; `files`: its files, none for the default campaign; `options`: those of `candidates`,
-    and check_arms, check_blocks, build_command. Raises a Failure for what cannot be bisected.
+    `values`: the campaign's; `campaign`: the words that name it in commands; `say` gets a line for each build and
+    block. Raises a Failure for what cannot be bisected.
     """
-    blocks = int(options.get("check_blocks") or BLOCKS)
-    builds = candidates(options, ServerConfig.model_validate(asked["server"]).program)
-    command = command_of("bisect_builds", options, files)
+    program = ServerConfig.model_validate(values["server"]).program
+    builds = candidates(request.builds, program)
     folder = Path("results", "bisect", content_hash([one.build for one in builds], 8))
-    good = _build(builds[0], options, places)
+    comparisons = BuildComparisons(
+        values, request, places, campaign, say, builds, folder
+    )
+    last = len(builds) - 1
+    plan, whole = comparisons.compare(last, request.arms)
+    steps = [Step(last, whole.verdict, whole)]
+    command = bisect_words(campaign, request)
+    losses = [
+        judged
+        for judged in whole.found
+        if judged.claim.decides and judged.look.answer == "worse"
+    ]
+    if losses:
+        largest = min(losses, key=lambda judged: judged.look.effect)
+        arm = _arm_of(plan, largest)
+        design = step_design(
+            largest.look.effect, len(builds), request.blocks, whole.design.alpha
+        )
 
-    def compared(
+        def side(number: int) -> Side:
+            step, answer = comparisons.step(number, arm, largest.claim, design)
+            steps.append(step)
+            return answer
+
+        ends = search(len(builds), side)
+        text = _trail(builds, steps, command, largest, ends)
+    else:
+        text = _trail(builds, steps, command)
+    file = folder / "BISECT.md"
+    write_text(file, text)
+    return Bisection(whole.verdict, text, file)
+
+
+@dataclass(frozen=True)
+class BuildComparisons:
+    """The comparisons of a search, each of a build with the good one; comments are written into `folder`.
+
+    The other attributes are the parameters of `run_bisect`, and the builds to search.
+    """
+
+    values: Mapping[str, Any]
+    request: BisectRequest
+    places: Places
+    campaign: Sequence[str]
+    say: Callable[[str], None]
+    builds: Sequence[BisectBuild]
+    folder: Path
+
+    @cached_property
+    def good(self) -> str:
+        """The good build, as --base names it. Raises BuildError if it cannot be built."""
+        return self._built(0)
+
+    def compare(
+        self,
         number: int,
         arms: Sequence[str],
         claim: BuildClaim | None = None,
         design: Design | None = None,
     ) -> tuple[CheckPlan, CheckResult]:
+        """Check a build in some arms; `claim`: what alone decides, with `design`. Raises BuildError."""
+        good, build = self.good, self.builds[number]
         plan = check_plan(
-            asked, good, _build(builds[number], options, places), arms, blocks
+            self.values, good, self._built(number), arms, self.request.blocks
         )
-        config = planned_config(plan, places)
+        config = planned_config(plan, self.places)
         claims = claims_of(config, plan.arms)
         claims = claims if claim is None else deciding(claims, claim)
-        print(f"{builds[number].title} against {builds[0].title}", flush=True)
-        again = {
-            "base": good,
-            "candidate": builds[number].build,
-            "check_arms": list(arms),
-            "check_blocks": blocks,
-        }
-        repeated = command_of("check", again, files)
-        checked = until_clear(
-            plan, config, claims, design or design_of(config, claims), places, repeated
+        self.say(f"{build.title} against {self.builds[0].title}")
+        repeated = CheckRequest(build.build, good, arms, self.request.blocks)
+        result = until_clear(
+            plan,
+            config,
+            claims,
+            design or design_of(config, claims),
+            self.places,
+            check_words(self.campaign, repeated),
+            self.say,
         )
-        write_check(checked, folder / str(number))
-        return plan, checked
+        write_check(result, self.folder / str(number))
+        return plan, result
 
-    last = len(builds) - 1
-    plan, whole = compared(last, arms_of(options))
-    worse = [
-        each
-        for each in whole.found
-        if each.claim.decides and each.look.answer == "worse"
-    ]
-    steps = [Step(last, whole.verdict, whole)]
-    if worse:
-        found = min(worse, key=lambda each: each.look.effect)
-        base, candidate, _ = found.claim.pairs[0]
-        named = [
-            arm
-            for arm, names in plan.arms.items()
-            if names == (base.scenario, candidate.scenario)
-        ]
-        arm = next(arm for arm in named if arm.endswith(f"/{base.cpu_blocks}"))
-        design = step_design(found.look.effect, len(builds), blocks, whole.design.alpha)
+    def step(
+        self, number: int, arm: str, claim: BuildClaim, design: Design
+    ) -> tuple[Step, Side]:
+        """Judge a build in between by one claim; one that cannot be built stays open."""
+        try:
+            _, result = self.compare(number, [arm], claim, design)
+        except BuildError as error:
+            return Step(number, str(error), None), "open"
+        (look,) = (judged.look for judged in result.found if judged.claim.decides)
+        answer = _SIDES.get(look.answer, "good")
+        failed = result.verdict == "candidate fails"
+        return Step(number, result.verdict if failed else answer, result), answer
 
-        def side(number: int) -> Side:
-            try:
-                _, checked = compared(number, [arm], found.claim, design)
-            except BuildError as error:
-                steps.append(Step(number, str(error), None))
-                return "open"
-            (shown,) = (
-                each.look.answer for each in checked.found if each.claim.decides
-            )
-            answer: Side = (
-                "open" if shown == "open" else "bad" if shown == "worse" else "good"
-            )
-            steps.append(
-                Step(
-                    number,
-                    answer if checked.verdict != "candidate fails" else checked.verdict,
-                    checked,
-                )
-            )
-            return answer
-
-        ends = search(len(builds), side)
-        text = _trail(builds, steps, command, found, ends)
-    else:
-        text = _trail(builds, steps, command)
-    write_text(folder / "BISECT.md", text)
-    return bool(worse), f"{text}\nWritten to {folder / 'BISECT.md'}"
+    def _built(self, number: int) -> str:
+        build, command = self.builds[number], self.request.builds.command
+        if not command:
+            return build.build
+        return built(
+            build, command, self.places.server.parent / ".server-builds" / WHEELS
+        )
 
 
-def _build(candidate: BisectBuild, options: Mapping[str, Any], places: Places) -> str:
-    command = options.get("build_command")
-    if not command:
-        return candidate.build
-    return built(
-        candidate, str(command), places.server.parent / ".server-builds" / WHEELS
-    )
+def _arm_of(plan: CheckPlan, judged: Judged) -> str:
+    """Return the arm, SCENARIO/CPU_BLOCKS, in which a claim was judged; of a scenario in several sizes, the first."""
+    base, candidate, _ = judged.claim.pairs[0]
+    names = (base.scenario, candidate.scenario)
+    arms = [arm for arm, scenarios in plan.arms.items() if scenarios == names]
+    return next(arm for arm in arms if arm.endswith(f"/{base.cpu_blocks}"))
 
 
 def _trail(
@@ -236,7 +304,7 @@ def _trail(
             known = {step.number: step.answer for step in steps}
             lines += [
                 "",
-                "The builds in between, with what is known (more blocks, check_blocks=, may decide them):",
+                "The builds in between, with what is known (more blocks, --blocks, may decide them):",
             ]
             numbers = range(ends[0] + 1, ends[1])
             lines += [

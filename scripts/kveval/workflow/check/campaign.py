@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kveval.campaign.builds import BESIDE, find_build
+from kveval.campaign.builds import BESIDE, ArmBuild, BuildError, find_build
 from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import BuildSource
 from kveval.host.errors import Failure
@@ -15,7 +15,7 @@ from kveval.host.hashing import content_hash
 ARMS = ("native-offload/3000", "lmcache-local/10000")
 """Default arms: the server's own tier, too small not to evict, and LMCache's, which holds the default working set."""
 BLOCKS = 6
-"""Default of `check_blocks`, the most blocks: half an hour on two cores."""
+"""The most blocks by default: half an hour on two cores."""
 INSTALLED = "installed"
 BASE, CANDIDATE = "base", "candidate"
 _ARM = re.compile(r"(?P<scenario>[A-Za-z0-9][\w.+-]*)/(?P<blocks>0|[1-9][0-9]*)")
@@ -95,8 +95,8 @@ def check_plan(
     ]
     sources = [source_of(base), source_of(candidate)]
     builds = [
-        None if one is None else find_build(BuildSource.model_validate(one), server)
-        for one in sources
+        _build(source, server, side)
+        for side, source in zip((BASE, CANDIDATE), sources, strict=True)
     ]
     beside_alone = any(
         one is not None and {*one.versions, *one.packages} == {BESIDE} for one in builds
@@ -150,3 +150,15 @@ def check_plan(
         f"the installed {installed}" if one is None else one.title for one in builds
     ]
     return CheckPlan(kept, pairs, (said[0], said[1]), told_apart[0] == told_apart[1])
+
+
+def _build(
+    source: dict[str, str] | None, server: ServerConfig, side: str
+) -> ArmBuild | None:
+    """Find a build; None for the installed one. Raises BuildError, with the side of the comparison among its facts."""
+    if source is None:
+        return None
+    try:
+        return find_build(BuildSource.model_validate(source), server)
+    except BuildError as error:
+        raise BuildError(str(error), code=error.code, side=side) from None

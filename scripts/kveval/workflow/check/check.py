@@ -1,8 +1,8 @@
-"""Target `check`: measures blocks until the verdict is clear, then writes the comment, the figure and verdict.json."""
+"""`kveval check`: measures blocks until the verdict is clear, then writes the comment, the figure and verdict.json."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from kveval.workflow.check.campaign import (
 )
 from kveval.workflow.check.comment import FIGURE, CheckResult, comment, draw_check
 from kveval.workflow.check.judging import (
-    FAILING,
     BuildClaim,
     Judged,
     Verdict,
@@ -35,44 +34,57 @@ from kveval.workflow.check.judging import (
 from kveval.workflow.check.measuring import Places, Values, measure_block, values_of
 from kveval.workflow.planning.order import campaign_pointer
 
+COMMENT = "COMMENT.md"
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """A check as it was asked for: the two builds, the arms as SCENARIO/CPU_BLOCKS, and the most blocks.
+
+    Without arms it is of those that `check_plan` takes by default.
+    """
+
+    candidate: str
+    base: str = INSTALLED
+    arms: Sequence[str] = ()
+    blocks: int = BLOCKS
+
 
 def run_check(
-    asked: Mapping[str, Any],
-    options: Mapping[str, Any],
-    files: Sequence[str],
+    values: Mapping[str, Any],
+    request: CheckRequest,
     places: Places,
-) -> tuple[bool, str]:
-    """Measure until the verdict is clear; return whether the candidate passes, and the text to print.
+    command: Sequence[str],
+    say: Callable[[str], None],
+) -> tuple[CheckResult, Path]:
+    """Measure until the verdict is clear; return what was found, and the folder of comment, figure and verdict.
 
-    `asked`: the campaign's values; `files`: its files, none for the default campaign; `options`: base, candidate,
-    check_arms, check_blocks of --config. Raises a Failure for what cannot be checked.
+    `values`: the campaign's; `command`: the words that repeat the check; `say` gets a line after each block. Raises a
+    Failure for what cannot be checked.
     """
-    if not options.get("candidate"):
-        said = "name the build: --config candidate=FOLDER (or FILE.whl, PROGRAM==VERSION), and base= unless installed"
-        raise CheckError(said, code="no_candidate")
-    base, candidate = str(options.get("base") or INSTALLED), str(options["candidate"])
     plan = check_plan(
-        asked,
-        base,
-        candidate,
-        arms_of(options),
-        int(options.get("check_blocks") or BLOCKS),
+        values, request.base, request.candidate, request.arms, request.blocks
     )
     config = planned_config(plan, places)
     claims = claims_of(config, plan.arms)
-    command = command_of("check", options, files)
-    checked = until_clear(
-        plan, config, claims, design_of(config, claims), places, command
-    )
-    return checked.verdict not in FAILING, write_check(
-        checked, Path(config.campaign.results)
-    )
+    design = design_of(config, claims)
+    result = until_clear(plan, config, claims, design, places, command, say)
+    folder = Path(config.campaign.results)
+    write_check(result, folder)
+    return result, folder
 
 
-def arms_of(options: Mapping[str, Any]) -> list[str]:
-    """Return the arms that --config names; a single one may be a string."""
-    arms = options.get("check_arms") or ()
-    return [arms] if isinstance(arms, str) else list(arms)
+def check_words(campaign: Sequence[str], request: CheckRequest) -> list[str]:
+    """Return the command that repeats a check; `campaign`: the words that name its campaign."""
+    words = ["kveval", "check", *campaign]
+    if request.base != INSTALLED:
+        words += ["--base", request.base]
+    words += ["--candidate", request.candidate]
+    for arm in request.arms:
+        words += ["--arm", arm]
+    if request.blocks != BLOCKS:
+        words += ["--blocks", str(request.blocks)]
+    return words
 
 
 def planned_config(plan: CheckPlan, places: Places) -> Config:
@@ -86,20 +98,6 @@ def planned_config(plan: CheckPlan, places: Places) -> Config:
     return config
 
 
-def command_of(
-    target: str, options: Mapping[str, Any], files: Sequence[str]
-) -> list[str]:
-    """Return the words of the command that repeats a target with these options."""
-    given = {
-        name: f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
-        for name, value in options.items()
-        if value
-    }
-    words = ["snakemake", "--cores", "4", target]
-    words += ["--configfile", *files] if files else []
-    return [*words, "--config", *(f"{name}={value}" for name, value in given.items())]
-
-
 def until_clear(
     plan: CheckPlan,
     config: Config,
@@ -107,6 +105,7 @@ def until_clear(
     design: Design,
     places: Places,
     command: Sequence[str],
+    say: Callable[[str], None],
 ) -> CheckResult:
     """Measure block after block, judging after each, until there is a verdict or the budget of blocks is used up."""
     blocks: list[Values] = []
@@ -124,7 +123,7 @@ def until_clear(
         blocks.append(values)
         found = judged(claims, blocks, design)
         verdict = verdict_of(found, block, design)
-        print(f"block {block} of at most {design.budget}: {verdict}", flush=True)
+        say(f"block {block} of at most {design.budget}: {verdict}")
         if verdict != "not enough":
             break
     minutes, software = _measured(config, len(blocks))
@@ -144,17 +143,21 @@ def until_clear(
     )
 
 
-def write_check(checked: CheckResult, folder: Path) -> str:
-    """Write comment, figure and verdict; return the text to print."""
-    folder.mkdir(parents=True, exist_ok=True)
+def check_text(checked: CheckResult, folder: Path) -> str:
+    """Return what is printed of a check whose files are in `folder`."""
     text = comment(checked)
-    write_text(folder / "COMMENT.md", text)
+    return f"{text}\nComment: {folder / COMMENT}\nFigure: {folder / FIGURE}"
+
+
+def write_check(checked: CheckResult, folder: Path) -> None:
+    """Write comment, figure and verdict."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / COMMENT, comment(checked))
     title = "Is the candidate slower than the base?"
     write_single_figure(
         title, lambda: draw_check(checked.found, checked.design), folder / FIGURE
     )
-    write_json(folder / "verdict.json", _plain(checked))
-    return f"{text}\nComment: {folder / 'COMMENT.md'}\nFigure: {folder / FIGURE}"
+    write_json(folder / "verdict.json", check_document(checked))
 
 
 def _measured(config: Config, blocks: int) -> tuple[float, dict[str, str]]:
@@ -178,7 +181,7 @@ def _measured(config: Config, blocks: int) -> tuple[float, dict[str, str]]:
     }
 
 
-def _plain(checked: CheckResult) -> dict[str, Any]:
+def check_document(checked: CheckResult) -> dict[str, Any]:
     """Return a check as plain values, for JSON; NaN becomes null."""
     rows = [
         {

@@ -4,10 +4,9 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kveval.campaign.builds import BESIDE, BuildError, git
 from kveval.host.hashing import content_hash
@@ -18,41 +17,50 @@ _BUILD_S = 6 * 3600.0
 
 @dataclass(frozen=True)
 class BisectBuild:
-    """A build that may be the first slower one: in the form of --config candidate=, and its title."""
+    """A build that may be the first slower one: as --candidate names it, and its title."""
 
     build: str
     title: str
 
 
-def candidates(options: Mapping[str, Any], program: str) -> list[BisectBuild]:
+@dataclass(frozen=True)
+class BuildRange:
+    """The builds to search: from `good` to `bad`, or those listed; `command`: what makes a wheel of a commit."""
+
+    good: str = ""
+    bad: str = ""
+    listed: Sequence[str] = ()
+    command: str = ""
+
+
+def candidates(build_range: BuildRange, program: str) -> list[BisectBuild]:
     """Return the builds from the good to the bad one, both included, oldest first.
 
-    `options`: `builds`, a list; or `good`, FOLDER@COMMIT, and `bad`, FOLDER@COMMIT or FOLDER of the same checkout, for
-    the commits between. Without `build_command` only commits that touch the Python package of `program`, or LMCache's,
-    are builds of their own. Raises CheckError, BuildError.
+    They are the listed ones; or those of `good`, FOLDER@COMMIT, and `bad`, FOLDER@COMMIT or FOLDER of the same
+    checkout, with the commits between. Without a command that builds them only commits that touch the Python package of
+    `program`, or LMCache's, are builds of their own. Raises CheckError, BuildError.
     """
-    listed = options.get("builds")
-    if listed:
-        if isinstance(listed, str) or len(listed) < 2:
+    if build_range.listed:
+        if len(build_range.listed) < 2:
             raise CheckError(
-                "builds is not a list of the good build, those in between, the bad one",
+                "--build names one build: name the good one, those in between, the bad one",
                 code="no_builds",
             )
-        return [BisectBuild(str(one), str(one)) for one in listed]
-    folder, first = _commit_of(str(options.get("good") or ""), "good")
-    bad = str(options.get("bad") or "")
+        return [BisectBuild(build, build) for build in build_range.listed]
+    folder, first = _commit_of(build_range.good, "good")
+    bad = build_range.bad
     if bad == folder:
         last = "HEAD"
     else:
         other, last = _commit_of(bad, "bad")
         if other != folder:
-            said = f"good is of {folder} and bad of {other}: name commits of one checkout, or all builds (builds=[...])"
+            said = f"--good is of {folder} and --bad of {other}: name commits of one checkout, or all builds (--build)"
             raise CheckError(said, code="two_checkouts")
     found = _between(
         Path(folder).expanduser(),
         first,
         last,
-        () if options.get("build_command") else (program, BESIDE),
+        () if build_range.command else (program, BESIDE),
     )
     builds = [
         BisectBuild(f"{folder}@{commit}", f"{commit[:10]} {subject}")
@@ -76,7 +84,7 @@ def candidates(options: Mapping[str, Any], program: str) -> list[BisectBuild]:
 def _commit_of(text: str, name: str) -> tuple[str, str]:
     folder, at, commit = text.rpartition("@")
     if not (at and commit and (Path(folder).expanduser() / ".git").exists()):
-        said = f"{name} is {text!r}, not FOLDER@COMMIT of a checkout under git; or list all builds (builds=[...])"
+        said = f"--{name} is {text!r}, not FOLDER@COMMIT of a checkout under git; or list all builds (--build)"
         raise CheckError(said, code="no_commit_given")
     return folder, commit
 
@@ -117,9 +125,7 @@ def built(candidate: BisectBuild, command: str, keep: Path) -> str:
     """
     folder, at, commit = candidate.build.rpartition("@")
     if not at:
-        said = (
-            f"{candidate.title}: build_command builds commits; commit the changes first"
-        )
+        said = f"{candidate.title}: --build-command builds commits; commit the changes first"
         raise BuildError(said, code="not_a_commit")
     place = keep / f"{commit[:16]}-{content_hash(command, 8)}"
     if not place.exists():
@@ -163,5 +169,5 @@ def _build(command: str, source: Path, wheels: Path, log: Path, title: str) -> N
         problem = f"left {count} wheels in $WHEELS, and one is needed"
     if problem:
         raise BuildError(
-            f"{title}: build_command {problem}; see {log}", code="build_failed"
+            f"{title}: --build-command {problem}; see {log}", code="build_failed"
         )

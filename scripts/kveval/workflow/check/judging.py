@@ -21,10 +21,6 @@ Verdict = Literal[
     "no difference that matters",
     "not enough",
 ]
-FAILING: frozenset[Verdict] = frozenset(
-    {"regression", "candidate fails", "nothing measured"}
-)
-"""Verdicts with which the target fails."""
 FIRST_LOOK = 3
 _MORE_IS_BETTER = ("throughput_tok_s", COLD)
 _TITLES = {**METRIC_TITLES, COLD: "Prompts taken in cold"}

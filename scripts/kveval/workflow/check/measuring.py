@@ -1,10 +1,9 @@
 """The blocks of a check: measured one after the other with the script that measures any campaign, and their values."""
 
-import json
 import math
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,11 @@ from kveval.analysis.statistics.comparison import missing_value_reason, unfit_re
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.host.errors import Failure
+from kveval.host.processes import signals_deferred
 from kveval.measure.failures import cause
 from kveval.measure.progress import write_requested
 from kveval.store.run_file import read_run, stored_run
+from kveval.workflow.campaign_source import write_resolved_campaign
 from kveval.workflow.planning.order import (
     campaign_pointer,
     in_order,
@@ -33,6 +34,8 @@ SHOWN = ("throughput_tok_s", COLD, "ttft_ms_p50", "e2e_ms_p50")
 IDLE = "idle"
 """In place of a quantity: by its own counters the arm was not active at this level. Its value is 1."""
 _STOPPED = 2
+_STANDARD_ERROR = 2
+_TEARDOWN_S = 120.0
 Values = dict[tuple[Cell, int, str], float]
 """Cell, level and quantity, or IDLE -> value in one run."""
 
@@ -77,7 +80,7 @@ def measure_block(
             sys.executable,
             str(places.script),
             "--campaign",
-            json.dumps(values, default=str),
+            str(write_resolved_campaign(values)),
         ]
         command += [
             "--catalogues",
@@ -94,14 +97,43 @@ def measure_block(
             str(places.store),
         ]
         command += ["--server-environment", str(places.server)]
-        done = subprocess.run([*command, "--output", str(output), "--log", str(log)])
-        if done.returncode == _STOPPED or done.returncode < 0:
+        status = _run_job([*command, "--output", str(output), "--log", str(log)])
+        if status == _STOPPED or status < 0:
             raise Stopped(
                 f"{cell.path} run {run} was stopped; the same command continues"
             )
-        if done.returncode:
+        if status:
             failed[cell.path] = f"run {run}: {cause(log) or f'see {log}'}"
     return failed
+
+
+def _run_job(command: Sequence[str]) -> int:
+    """Run a measurement's job to its end and return its exit status; however this process is stopped, it stops first.
+
+    The job has a session of its own: a Ctrl-C in the terminal reaches it once, from here.
+    """
+    job = None
+    try:
+        with signals_deferred():
+            job = subprocess.Popen(
+                command, stdout=_STANDARD_ERROR, start_new_session=True
+            )
+        return job.wait()
+    finally:
+        if job is not None and job.poll() is None:
+            with signals_deferred():
+                _end(job)
+
+
+def _end(job: "subprocess.Popen[bytes]") -> None:
+    """Have a job tear down what it has started, and wait for it."""
+    job.terminate()
+    try:
+        job.wait(_TEARDOWN_S)
+    except subprocess.TimeoutExpired:
+        # What it has started is then removed by its guardian.
+        job.kill()
+        job.wait()
 
 
 def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:

@@ -30,7 +30,7 @@ _KEYS = {
 """The configuration keys that set what a component's pods request, and on which nodes."""
 Held = tuple[str, str, Mapping[str, float]]
 """What a pod of others holds: its namespace, its node, its requests."""
-SCALED = "nothing, if an autoscaler adds such a node: snakemake deploy_one shows it"
+SCALED = "nothing, if an autoscaler adds such a node: kveval deploy-one shows it"
 # The size of a container's /dev/shm without a volume.
 _DEFAULT_SHARED_MEMORY = 64 * 2**20
 
@@ -143,7 +143,7 @@ def _of_server(
         said = f"{said}; but now others hold {_listed(of_nodes)}: pods of {', '.join(owners)}"
         return warning(check, said, fix, "held_by_others", held=of_nodes, owners=owners)
     hidden = "; what others hold now is not known" if held is None else ""
-    said = f"{said}; whether all fit at the same time: snakemake deploy_one{hidden}"
+    said = f"{said}; whether all fit at the same time: kveval deploy-one{hidden}"
     return ok(check, said, "held_unknown" if held is None else "", **told)
 
 

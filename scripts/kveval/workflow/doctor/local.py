@@ -358,9 +358,7 @@ def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
         yield ok("host", f"idle: load {facts.load:.1f} on {facts.cpus} CPUs")
     if facts.leftovers and facts.holder is None:
         said = f"a killed run left {facts.leftovers} things"
-        yield warning(
-            "leftovers", said, "snakemake --cores 1 teardown", count=facts.leftovers
-        )
+        yield warning("leftovers", said, "kveval teardown", count=facts.leftovers)
 
 
 def _noted(registry: Path) -> int:

@@ -138,7 +138,7 @@ def _made(claim: Claim, made: Mapping[str, Any], classes: Classes) -> Finding:
     )
     if modes != claim.modes:
         said = f"{name} is {', '.join(modes)}, and {', '.join(claim.modes)} is asked for, which cannot be changed"
-        fix = "cluster.model_cache.access as it was; or snakemake teardown, which removes the claim with its weights"
+        fix = "cluster.model_cache.access as it was; or kveval teardown, which removes the claim with its weights"
         return error("storage", said, fix, "other_mode", there=modes, asked=claim.modes)
     return _state("storage", name, made, classes)
 

@@ -1,13 +1,15 @@
-"""The files and the text of `snakemake curve`: the share of a load that caches of every size serve, and the gain."""
+"""The files and the text of `kveval curve`: the share of a load that caches of every size serve, and the gain."""
+
+from __future__ import annotations
 
 import csv
+import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kveval.analysis.benefit import Basis, Benefit, Interval, MeasuredLevel
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.sizing import gib
@@ -20,15 +22,12 @@ from kveval.curve.cells import (
     worst_order_is_assumed,
 )
 from kveval.load import levels as workloads
-from kveval.report.figures.draw import write_single_figure
-from kveval.report.figures.reuse import CurvePanel, draw_curves
-from kveval.workflow.planning.curves import (
-    LevelBenefits,
-    LevelCurves,
-    level_benefits,
-    level_curves,
-)
+from kveval.workflow.planning.curves import LevelCurves, level_curves
 from kveval.workflow.planning.stored import StoreIndex
+
+if TYPE_CHECKING:
+    from kveval.analysis.benefit import Basis, Benefit, Interval, MeasuredLevel
+    from kveval.workflow.planning.benefits import LevelBenefits
 
 _ALIKE = 0.05
 _PREDICTED = tuple(
@@ -55,7 +54,7 @@ def write_curve_files(config: Config, store: Path, table: Path, figure: Path) ->
     """Write a row for each cell and level into `table` (CSV) and the curves into `figure`; return what to print."""
     stored = StoreIndex.read(store)
     curves = list(level_curves(config, stored))
-    bought = level_benefits(config, curves, stored)
+    bought = _benefits(config, curves, stored)
     with table.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(CurveRow._fields + _PREDICTED)
@@ -68,31 +67,38 @@ def write_curve_files(config: Config, store: Path, table: Path, figure: Path) ->
                     else (*found.throughput_percent, *found.ttft_ms_p50)
                 )
                 writer.writerow((*row, *predicted))
-    panels = [curve_panel(config, one) for one in curves]
-    write_single_figure(
-        "What does a tier of each size serve?", lambda: draw_curves(panels), figure
-    )
     notes = [benefit_lines(config, *both) for both in zip(curves, bought, strict=True)]
     return "\n".join(
         [
             *curve_lines(config, curves, notes),
             "",
             f"Table: {table}",
-            f"Figure: {figure}",
+            _draw(config, curves, figure),
             "",
         ]
     )
 
 
-def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
-    """Return the panel of a level in the figure."""
-    found, unit = curves.widest, workloads.level_unit(config.workload.definition)
-    return CurvePanel(
-        title=f"{curves.model}, {curves.level} {unit}",
-        curve=found.tier or found.device,
-        device=found.device_hit_share,
-        campaign_sizes=[cell.cpu_blocks for cell in curves.cells if cell.cpu_blocks],
-    )
+# What follows imports only when it is called: pandas, scipy and matplotlib are no part of a bare installation.
+def _benefits(
+    config: Config, curves: Sequence[LevelCurves], stored: StoreIndex
+) -> Sequence[LevelBenefits | None]:
+    """Return the predicted gains, None for all of them where nothing is stored to predict them from."""
+    if not stored.index:
+        return [None] * len(curves)
+    from kveval.workflow.planning.benefits import level_benefits  # noqa: PLC0415
+
+    return level_benefits(config, curves, stored)
+
+
+def _draw(config: Config, curves: Sequence[LevelCurves], figure: Path) -> str:
+    """Draw the figure, if matplotlib is installed; return the line that says so."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return "Figure: none, because matplotlib is not installed"
+    from kveval.workflow.planning.curve_figure import write_curve_figure  # noqa: PLC0415
+
+    write_curve_figure(config, curves, figure)
+    return f"Figure: {figure}"
 
 
 def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:

@@ -16,7 +16,7 @@ from kveval.report.data.run_facts import WEIGHTS
 from kveval.store.entries import size_text
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.gpus import server_gpus, stored_with_other_gpus
-from kveval.workflow.planning.plan import Plan
+from kveval.workflow.planning.plan import Plan, PlannedRun
 from kveval.workflow.planning.reuse_table import (
     HEADER,
     device_notes,
@@ -258,28 +258,31 @@ class PlanText:
         for (scenario, blocks), names in models.items():
             yield f"    - {{models: [{', '.join(names)}], scenarios: [{scenario}], cpu_blocks: [{blocks}]}}"
 
+    def rows(self) -> list[dict[str, object]]:
+        """Return a row per run, in the order of measuring: the columns of `write_table`, None where one is empty."""
+        return [
+            self._row(number, run) for number, run in enumerate(self.plan.runs, start=1)
+        ]
+
+    def _row(self, number: int, run: PlannedRun) -> dict[str, object]:
+        row: dict[str, object] = {
+            "order": number,
+            "model": run.cell.model,
+            "scenario": run.cell.scenario,
+            "cpu_blocks": run.cell.cpu_blocks,
+            **{name: getattr(run, name) for name in _OF_RUN},
+            **dict.fromkeys(_COSTS),
+        }
+        if run.state == "measure":
+            costs = self.costs[run.cell]
+            row |= {name: getattr(costs, name) for name in _COSTS}
+        return row
+
     def write_table(self, path: Path) -> None:
         """Write a CSV with one row per run, in the order of measuring."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="") as file:
-            writer = csv.DictWriter(
-                file,
-                ["order", "model", "scenario", "cpu_blocks", *_OF_RUN, *_COSTS],
-                restval="",
-            )
+            columns = ["order", "model", "scenario", "cpu_blocks", *_OF_RUN, *_COSTS]
+            writer = csv.DictWriter(file, columns)
             writer.writeheader()
-            for number, run in enumerate(self.plan.runs, start=1):
-                row = {
-                    "order": number,
-                    "model": run.cell.model,
-                    "scenario": run.cell.scenario,
-                }
-                row |= {
-                    "cpu_blocks": run.cell.cpu_blocks,
-                    **{name: getattr(run, name) for name in _OF_RUN},
-                }
-                if run.state == "measure":
-                    row |= {
-                        name: getattr(self.costs[run.cell], name) for name in _COSTS
-                    }
-                writer.writerow(row)
+            writer.writerows(self.rows())

@@ -15,7 +15,7 @@ from kveval.load import levels as workloads
 from kveval.workflow.planning.curves import LevelCurves, level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
-# Takes about a second; levels with more blocks are left to `snakemake curve`.
+# Takes about a second; levels with more blocks are left to `kveval curve`.
 _MOST_BLOCKS = 1_000_000
 _NAMED = 5
 _KNEE = (0.5, 0.9)
@@ -39,7 +39,7 @@ def tier_size_lines(config: Config, store: StoreIndex) -> Iterator[str]:
             )
     if lines:
         yield ""
-        yield "What tiers add to the device, computed from the requests (in detail: snakemake curve)"
+        yield "What tiers add to the device, computed from the requests (in detail: kveval curve)"
         yield from lines
 
 

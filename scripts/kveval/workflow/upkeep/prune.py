@@ -1,4 +1,4 @@
-"""`snakemake prune`: finds the entries of a store that nothing refers to, and deletes them on request.
+"""`kveval prune`: finds the entries of a store that nothing refers to, and deletes them on request.
 
 Nothing that a campaign or a pointer refers to is ever deleted, and nothing at all while a campaign cannot be read. An
 entry is moved away, checked for references once more, then deleted, under a lock that adopting jobs share; so no job
@@ -98,6 +98,23 @@ class Pruning:
     spared: list[Spared] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
 
+    def document(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        entries = [
+            {
+                "kind": one.kind,
+                "bytes": one.bytes,
+                "days": one.days,
+                "run": one.label,
+                "place": str(one.entry.place),
+            }
+            for one in self.candidates
+        ]
+        spared = [
+            {"place": str(one.entry.place), "code": one.code} for one in self.spared
+        ]
+        return {"entries": entries, "spared": spared, "unreadable": self.unreadable}
+
     def text(self) -> str:
         """Return the table of what may be deleted, by kind, the largest first."""
         rows = [("what", "size", "days", "run", "why", "where")]
@@ -159,7 +176,7 @@ def plan_pruning(
 def prune(
     store: Store,
     workflows: Sequence[Workflow],
-    kinds: Collection[str],
+    kinds: Collection[str] = tuple(KINDS),
     older_than_days: float = 0.0,
     grace_s: float = _GRACE_S,
 ) -> Pruning:
@@ -209,28 +226,25 @@ def workflows(
     folder: Path,
     catalogues: Path,
     campaign: Path | Mapping[str, Any],
-    also: object = (),
+    also: Sequence[Path] = (),
 ) -> list[Workflow]:
     """Return the workflow that works in `folder`, with the campaign that was asked for, and others with the same store.
 
     `catalogues`: its folder config; `also`: further campaign files, or folders of other copies of the workflow with
     campaigns, catalogues and results of their own. Raises PruneError for a path that is neither.
     """
-    paths = [
-        Path(str(path)) for path in (also if isinstance(also, list | tuple) else [also])
-    ]
     unknown = [
-        path for path in paths if not (path.is_file() or (path / "config").is_dir())
+        path for path in also if not (path.is_file() or (path / "config").is_dir())
     ]
     if unknown:
-        said = f"prune_also names {unknown[0]}: neither a campaign's file nor a copy of the workflow"
+        said = f"--also names {unknown[0]}: neither a campaign's file nor a copy of the workflow"
         raise PruneError(said, code="unknown_path", path=unknown[0])
     own = [
         *campaign_files(catalogues),
         campaign,
-        *(path for path in paths if path.is_file()),
+        *(path for path in also if path.is_file()),
     ]
-    others = [path for path in paths if path.is_dir()]
+    others = [path for path in also if path.is_dir()]
     return [
         Workflow(folder, references(own, catalogues)),
         *(
@@ -242,53 +256,18 @@ def workflows(
     ]
 
 
-def prune_as_asked(
-    store: Store, using: Sequence[Workflow], asked: object, days: object
-) -> str:
-    """Show what may be deleted, or delete it, as `snakemake prune` does; return the text to print.
-
-    `asked`, `days`: the values of `--config prune=... prune_days=...`. Raises PruneError for values that make no sense.
-    """
-    kinds = kinds_of(asked)
-    try:
-        older_than_days = float(str(days))
-    except ValueError:
-        raise PruneError(
-            f"prune_days={days} is not a number of days", code="no_number", days=days
-        ) from None
-    if kinds:
-        pruned = prune(store, using, kinds, older_than_days)
-        return f"Deleted:\n{pruned.text()}" if pruned.candidates else pruned.text()
-    shown = plan_pruning(store, using, older_than_days=older_than_days)
-    if not shown.candidates:
-        return shown.text()
-    some = ",".join(dict.fromkeys(one.kind for one in shown.candidates))
+def outcome_text(pruning: Pruning, *, deleted: bool) -> str:
+    """Return what is printed of entries that were deleted, or only shown: then also how to delete them."""
+    text = pruning.text()
+    if not pruning.candidates:
+        return text
+    if deleted:
+        return f"Deleted:\n{text}"
+    kinds = dict.fromkeys(f"--kind {one.kind}" for one in pruning.candidates)
     return (
-        f"{shown.text()}\n\nNothing was deleted. All of this: snakemake prune --config prune=delete"
-        f"\nSome of it: snakemake prune --config prune={some} prune_days=30"
+        f"{text}\n\nNothing was deleted. All of this: kveval prune --delete"
+        f"\nSome of it: kveval prune --delete {' '.join(kinds)} --older-than 30"
     )
-
-
-def kinds_of(asked: object) -> Collection[str]:
-    """Return what `--config prune=...` asks to delete: `delete` everything, or kinds; nothing when it is left out.
-
-    Raises PruneError for anything else.
-    """
-    if asked is None:
-        return ()
-    words = [
-        str(word).strip()
-        for word in (
-            asked if isinstance(asked, list | tuple) else str(asked).split(",")
-        )
-    ]
-    if words == ["delete"]:
-        return tuple(KINDS)
-    unknown = [word for word in words if word not in KINDS]
-    if unknown:
-        said = f"prune={unknown[0]}: valid are delete, for everything, or some of {', '.join(KINDS)}"
-        raise PruneError(said, code="unknown_kind", asked=unknown[0])
-    return tuple(words)
 
 
 def _unreferred(

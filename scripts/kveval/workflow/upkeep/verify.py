@@ -1,4 +1,4 @@
-"""`snakemake verify`: checks a store and the pointers to it, and removes what can be made again.
+"""`kveval verify`: checks a store and the pointers to it, and removes what can be made again.
 
 Damaged entries are set aside with the reason, never deleted. Wrong pointers and tables, which are made from the store,
 are removed, because the next run of the workflow makes them again in seconds.
@@ -198,7 +198,7 @@ def _entries(
         reason = wrong_answers(verdict.entry.facts.get("specification") or {})
         if reason:
             said = f"{place}: invalid, a known defect of this workflow: {reason}; no cell of today refers to it"
-            fix = "measure the cell again; snakemake prune removes the run"
+            fix = "measure the cell again; kveval prune removes the run"
             checked.findings.append(
                 findings.warning(verdict.label, said, fix, "wrong_answers")
             )
@@ -299,7 +299,7 @@ def _rest(found: Contents, checked: Checked) -> None:
         said = ", ".join(f"{count} in {name}/" for name, count in kept.items())
         told = findings.ok(
             "never adopted",
-            f"{said}; snakemake prune shows them",
+            f"{said}; kveval prune shows them",
             "never_adopted",
             **kept,
         )

@@ -248,7 +248,7 @@ def test_a_namespace_that_is_deleted_is_named_with_what_remains(
     with pytest.raises(RecordingError) as error, failing_session(answer, tmp_path):
         raise RecordingError("the server died")
     said = "namespace bench was deleted, and with it the servers and the load of this run; DaemonSet kveval-pcp/spring"
-    said += "-recorder remains until the campaign's last run, or snakemake teardown; the server died"
+    said += "-recorder remains until the campaign's last run, or kveval teardown; the server died"
     assert str(error.value) == said
 
 

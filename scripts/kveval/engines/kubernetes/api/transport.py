@@ -94,7 +94,7 @@ class Reply:
                 for name, value in (found.groupdict() if found else {}).items()
                 if value
             }
-            message += "; `snakemake doctor` lists the rights that are missing, and the command that gives them"
+            message += "; `kveval doctor` lists the rights that are missing, and the command that gives them"
         return Refused(
             message,
             self.status,

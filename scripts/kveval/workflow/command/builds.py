@@ -1,0 +1,109 @@
+"""`kveval check` and `kveval bisect`: whether a build is slower, and which one made it so; both measure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from kveval.campaign.builds import BuildError
+from kveval.workflow.check.bisect import BisectRequest, run_bisect
+from kveval.workflow.check.campaign import CANDIDATE, INSTALLED
+from kveval.workflow.check.check import (
+    CheckRequest,
+    check_document,
+    check_text,
+    check_words,
+    run_check,
+)
+from kveval.workflow.check.judging import Verdict
+from kveval.workflow.check.measuring import Places
+from kveval.workflow.command.campaign import STORE, GivenCampaign
+from kveval.workflow.command.exits import CANNOT_ANSWER, NO, UNDECIDED, YES, Ended
+from kveval.workflow.command.output import Output
+
+_STATUS: Mapping[Verdict, int] = {
+    "improvement": YES,
+    "no difference that matters": YES,
+    "regression": NO,
+    "not enough": UNDECIDED,
+    "candidate fails": UNDECIDED,
+    # Not even the base could be measured: the machine is at fault, not the candidate.
+    "nothing measured": CANNOT_ANSWER,
+}
+_BISECTED: Mapping[Verdict, int] = {
+    **_STATUS,
+    "improvement": NO,
+    "no difference that matters": NO,
+    "regression": YES,
+}
+_NOT_BUILT = ("no_wheel_there", "no_environment_there", "no_answer", "no_server")
+"""Codes of a BuildError: a wheel that is not there, an environment that is not complete."""
+
+
+def check_build(given: GivenCampaign, request: CheckRequest, *, as_json: bool) -> None:
+    """Measure until it is clear whether the candidate is slower; ends with the status of the verdict."""
+    log = given.logs / "check.log"
+    request = replace(
+        request,
+        candidate=_located(request.candidate, given.start),
+        base=_located(request.base, given.start),
+    )
+    with Output.to(log, as_json=as_json) as output, output.ended_by_signals():
+        try:
+            result, folder = run_check(
+                given.values,
+                request,
+                _places(given),
+                check_words(given.words, request),
+                output.progress,
+            )
+        except BuildError as error:
+            if error.code in _NOT_BUILT and error.facts.get("side") == CANDIDATE:
+                output.progress(f"The candidate is not built: {error}")
+                raise Ended(UNDECIDED) from None
+            raise
+        output.line(check_text(result, folder))
+        output.document({"folder": str(folder), **check_document(result)})
+    raise Ended(_STATUS[result.verdict])
+
+
+def bisect_builds(
+    given: GivenCampaign, request: BisectRequest, *, as_json: bool
+) -> None:
+    """Measure builds until the first slower one is found; ends with NO if the bad one is not slower."""
+    log = given.logs / "bisect_builds.log"
+    builds = replace(
+        request.builds,
+        good=_located(request.builds.good, given.start),
+        bad=_located(request.builds.bad, given.start),
+        listed=[_located(build, given.start) for build in request.builds.listed],
+    )
+    request = replace(request, builds=builds)
+    with Output.to(log, as_json=as_json) as output, output.ended_by_signals():
+        found = run_bisect(
+            given.values, request, _places(given), given.words, output.progress
+        )
+        output.line(f"{found.text}\nWritten to {found.file}")
+        output.document({"verdict": found.verdict, "file": str(found.file)})
+    raise Ended(_BISECTED[found.verdict])
+
+
+def _located(build: str, start: Path) -> str:
+    """Return a build as named from the working directory; `start`: the folder that its path is relative to."""
+    if build in ("", INSTALLED) or "==" in build or start == Path.cwd():
+        return build
+    path, at, commit = build.rpartition("@")
+    if not at or (start / build).exists():
+        path, at, commit = build, "", ""
+    return f"{os.path.relpath(start / Path(path).expanduser())}{at}{commit}"
+
+
+def _places(given: GivenCampaign) -> Places:
+    return Places(
+        script=given.checkout.benchmark_script,
+        catalogues=given.checkout.catalogues,
+        store=STORE,
+        server=given.checkout.server_environment,
+    )

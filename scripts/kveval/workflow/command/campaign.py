@@ -1,0 +1,133 @@
+"""The campaign that a command was given: a file or the default one, with a site and changed values."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kveval.campaign.loading import load_config
+from kveval.host.errors import Failure
+from kveval.workflow.campaign_source import complete_values, requested_campaign
+from kveval.workflow.command.checkout import Checkout
+
+if TYPE_CHECKING:
+    from kveval.campaign.config import Config
+
+STORE, IMPORT_INDEX = Path("results/measurements"), Path("results/imports")
+
+
+class OptionError(Failure):
+    """The value of an option makes no sense; the message says what would be right."""
+
+
+@dataclass(frozen=True)
+class CampaignOptions:
+    """The campaign as the options of a command name it.
+
+    `file`: None for the default campaign; `site`: file of a cluster's settings; `changes`: KEY=VALUE that override the
+    campaign's; `directory`: the working directory, None for the checkout.
+    """
+
+    file: Path | None = None
+    site: Path | None = None
+    changes: Sequence[str] = ()
+    directory: Path | None = None
+
+
+@dataclass(frozen=True)
+class GivenCampaign:
+    """A campaign with the checkout it is read with; paths are relative to the working directory.
+
+    `start`: the folder in which the command was called; `file`, `site` and `changes` as given; `source`: its file, or
+    its values if they are not those of a file.
+    """
+
+    checkout: Checkout
+    start: Path
+    file: Path | None
+    site: Path | None
+    changes: Sequence[str]
+    source: Path | dict[str, Any]
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The campaign's complete values. Raises ConfigError for mistakes in what it extends."""
+        return complete_values(self.source)
+
+    @cached_property
+    def config(self) -> Config:
+        """The campaign, read and checked. Raises ConfigError with all mistakes."""
+        return load_config(self.source, self.checkout.catalogues)
+
+    @property
+    def words(self) -> list[str]:
+        """The words that name it in a command line of kveval."""
+        words = [] if self.file is None else [self.file.as_posix()]
+        words += [] if self.site is None else ["--site", self.site.as_posix()]
+        for change in self.changes:
+            words += ["--set", change]
+        return words
+
+    @property
+    def logs(self) -> Path:
+        """The folder of its logs."""
+        return Path("logs", self.config.campaign.name)
+
+    @property
+    def results(self) -> Path:
+        """The folder of its results."""
+        return Path(self.config.campaign.results)
+
+
+@contextlib.contextmanager
+def working_on(options: CampaignOptions) -> Iterator[GivenCampaign]:
+    """Yield the campaign of these options; meanwhile its working directory is that of the process.
+
+    Raises NoCheckout, ConfigError, OptionError.
+    """
+    here = Path.cwd()
+    folders = [here]
+    if options.directory is not None:
+        folders.insert(0, options.directory.absolute())
+    checkout = Checkout.from_folders(*folders)
+    directory = checkout.root if options.directory is None else folders[0]
+    given = {
+        name: None if path is None else path.absolute()
+        for name, path in (("file", options.file), ("site", options.site))
+    }
+    with contextlib.chdir(directory):
+        file, site = (
+            None if path is None else Path(os.path.relpath(path))
+            for path in given.values()
+        )
+        near = checkout.relative()
+        source = requested_campaign(
+            file,
+            near.default_campaign,
+            site=site,
+            overrides=changed_values(options.changes),
+        )
+        yield GivenCampaign(near, here, file, site, options.changes, source)
+
+
+def changed_values(changes: Sequence[str]) -> dict[str, Any]:
+    """Return the values that KEY=VALUE name; a value is written as in a campaign's file. Raises OptionError."""
+    values: dict[str, Any] = {}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not (key and equals):
+            raise OptionError(f"--set {change}: write KEY=VALUE", code="no_change")
+        try:
+            values[key] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise OptionError(
+                f"--set {change}: the value is not YAML", code="no_yaml"
+            ) from None
+    return values

@@ -1,0 +1,435 @@
+"""Every command of `kveval` with its options and help; what answers is imported when a command is called."""
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from kveval.host.errors import Failure
+from kveval.workflow.command.exits import (
+    CANNOT_ANSWER,
+    MISTAKE,
+    NO,
+    Ended,
+    judges,
+)
+
+if TYPE_CHECKING:
+    from kveval.workflow.command.campaign import GivenCampaign
+
+CampaignFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="CAMPAIGN",
+        help="The campaign's file; config/config.yaml if none is named.",
+        show_default=False,
+    ),
+]
+SiteFile = Annotated[
+    Path | None,
+    typer.Option("--site", help="File with the cluster's settings: site.yaml."),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a value of the campaign; may be repeated.",
+    ),
+]
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        help="The folder that has results/ and logs/; by default the checkout."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Arms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arm",
+        metavar="SCENARIO/CPU_BLOCKS",
+        help="An arm to compare the builds in; may be repeated.",
+    ),
+]
+NAME = "kveval"
+CAMPAIGNS, STORED, BUILDS = "Campaigns", "The store", "Builds"
+
+
+class PruneKind(StrEnum):
+    """Kinds of entries that nothing refers to: those of kveval.workflow.upkeep.prune."""
+
+    MEASUREMENT = "measurement"
+    IMPORT = "import"
+    FAILED = "failed"
+    DAMAGED = "damaged"
+    PARTIAL = "partial"
+    INCOMING = "incoming"
+    PRUNED = "pruned"
+
+
+class Commands(TyperGroup):
+    """The commands; ends with the statuses of docs/exit-codes.md."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command line; a mistake in it or in the campaign ends with its message and no traceback."""
+        words = sys.argv[1:] if args is None else list(args)
+        least = CANNOT_ANSWER if judges(words) else 0
+        try:
+            return super().main(
+                words,
+                NAME,
+                complete_var,
+                standalone_mode,
+                windows_expand_args,
+                **extra,
+            )
+        except Ended:
+            raise
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(bool(end.code))
+            raise Ended(max(least, status) if status else 0) from None
+        except Failure as failure:
+            status, message = _explained(failure)
+            print(message, file=sys.stderr)
+            raise Ended(max(least, status)) from None
+        except Exception:  # noqa: BLE001  (Python's own status, 1, would be a verdict)
+            traceback.print_exc()
+            raise Ended(max(least, NO)) from None
+
+
+def _explained(failure: Failure) -> tuple[int, str]:
+    from kveval.campaign.problems import ConfigError
+    from kveval.workflow.command.campaign import OptionError
+    from kveval.workflow.command.checkout import NoCheckout
+
+    if isinstance(failure, ConfigError):
+        return MISTAKE, f"The configuration cannot be used:\n{failure}"
+    if isinstance(failure, OptionError | NoCheckout):
+        return MISTAKE, str(failure)
+    return NO, f"FAILED: {failure}"
+
+
+app = typer.Typer(
+    name=NAME,
+    cls=Commands,
+    help="Answer questions about campaigns of KV-cache offload; `snakemake` measures and reports them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def kveval() -> None:
+    """Answer questions about campaigns of KV-cache offload; `snakemake` measures and reports them."""
+
+
+@contextlib.contextmanager
+def _campaign(
+    file: Path | None,
+    site: Path | None,
+    changes: list[str] | None,
+    directory: Path | None,
+) -> Iterator[GivenCampaign]:
+    from kveval.workflow.command.campaign import CampaignOptions, working_on
+
+    with working_on(CampaignOptions(file, site, changes or (), directory)) as given:
+        yield given
+
+
+@app.command(rich_help_panel=CAMPAIGNS)
+def plan(
+    campaign: CampaignFile = None,
+    site: SiteFile = None,
+    changes: Changes = None,
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Say what would be measured and why, its GPU hours and disk, and what it can show."""
+    from kveval.workflow.command.planning import show_plan
+
+    with _campaign(campaign, site, changes, directory) as given:
+        show_plan(given, as_json=as_json)
+
+
+@app.command(rich_help_panel=CAMPAIGNS)
+def curve(
+    campaign: CampaignFile = None,
+    site: SiteFile = None,
+    changes: Changes = None,
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Compute what every tier size would serve of the load, and what it buys."""
+    from kveval.workflow.command.planning import show_curve
+
+    with _campaign(campaign, site, changes, directory) as given:
+        show_curve(given, as_json=as_json)
+
+
+@app.command(rich_help_panel=CAMPAIGNS)
+def models(
+    campaign: CampaignFile = None,
+    site: SiteFile = None,
+    changes: Changes = None,
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """List the models of the catalogue: parameters, layers, bytes of KV cache."""
+    from kveval.workflow.command.models import show_models
+
+    with _campaign(campaign, site, changes, directory) as given:
+        show_models(given, as_json=as_json)
+
+
+@app.command(rich_help_panel=CAMPAIGNS)
+def doctor(
+    campaign: CampaignFile = None,
+    site: SiteFile = None,
+    changes: Changes = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Measurements that snakemake will run at once, where a profile or"
+            " --resources measurement_slot=N says so; by default as many as the campaign's cluster.slots.",
+        ),
+    ] = None,
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Check whether the campaign can run here; name what is missing, and the fix. 1 if it cannot."""
+    from kveval.workflow.command.engine import show_findings
+
+    with _campaign(campaign, site, changes, directory) as given:
+        show_findings(given, slots=slots, as_json=as_json)
+
+
+@app.command(rich_help_panel=CAMPAIGNS)
+def deploy_one(
+    campaign: CampaignFile = None,
+    site: SiteFile = None,
+    changes: Changes = None,
+    cell: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL/SCENARIO/CPU_BLOCKS",
+            help="The cell; by default the one that requests most.",
+        ),
+    ] = "",
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Deploy one cell on the cluster, send it requests, and remove it again. 1 if that fails."""
+    from kveval.workflow.command.engine import deploy_cell
+
+    with _campaign(campaign, site, changes, directory) as given:
+        deploy_cell(given, cell=cell, as_json=as_json)
+
+
+@app.command(rich_help_panel=CAMPAIGNS)
+def teardown(
+    campaign: CampaignFile = None,
+    site: SiteFile = None,
+    changes: Changes = None,
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Remove what killed measurements have left on the campaign's cluster, or on this host."""
+    from kveval.workflow.command.engine import remove_remains
+
+    with _campaign(campaign, site, changes, directory) as given:
+        remove_remains(given, as_json=as_json)
+
+
+@app.command(rich_help_panel=STORED)
+def verify(
+    campaign: CampaignFile = None,
+    site: SiteFile = None,
+    changes: Changes = None,
+    cores: Annotated[int, typer.Option(min=1, help="Threads that hash files.")] = 4,
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Check that every measurement is still what was measured. 1 if anything was wrong."""
+    from kveval.workflow.command.store import check_store
+
+    with _campaign(campaign, site, changes, directory) as given:
+        check_store(given, cores=cores, as_json=as_json)
+
+
+@app.command(rich_help_panel=STORED)
+def prune(
+    campaign: CampaignFile = None,
+    site: SiteFile = None,
+    changes: Changes = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete what is listed.")
+    ] = False,
+    kinds: Annotated[
+        list[PruneKind] | None,
+        typer.Option("--kind", help="Of this kind alone; may be repeated."),
+    ] = None,
+    older_than: Annotated[
+        float,
+        typer.Option(metavar="DAYS", min=0, help="Finished at least so many days ago."),
+    ] = 0,
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A further campaign, or another copy of the workflow, that uses the store; may be repeated."
+        ),
+    ] = None,
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """List what no campaign and no result refers to; delete it only on request."""
+    from kveval.workflow.command.store import prune_store
+
+    others = [path.absolute() for path in also or ()]
+    with _campaign(campaign, site, changes, directory) as given:
+        prune_store(
+            given,
+            delete=delete,
+            kinds=[kind.value for kind in kinds or ()],
+            older_than_days=older_than,
+            also=others,
+            as_json=as_json,
+        )
+
+
+@app.command(rich_help_panel=BUILDS)
+def check(
+    candidate: Annotated[
+        str,
+        typer.Option(
+            metavar="BUILD",
+            help="The build to check: PROGRAM==VERSION, FILE.whl, the folder of a checkout or of an"
+            " environment, FOLDER@COMMIT.",
+        ),
+    ],
+    campaign: CampaignFile = None,
+    base: Annotated[
+        str,
+        typer.Option(
+            metavar="BUILD", help="What it is checked against, likewise, or installed."
+        ),
+    ] = "installed",
+    arms: Arms = None,
+    blocks: Annotated[int, typer.Option(min=1, help="The most blocks.")] = 6,
+    site: SiteFile = None,
+    changes: Changes = None,
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Measure whether a build is slower than another. 0: it is not, 1: it is, 125: undecided, from 128 on: an error."""
+    from kveval.workflow.check.check import CheckRequest
+    from kveval.workflow.command.builds import check_build
+
+    request = CheckRequest(candidate, base, arms or (), blocks)
+    with _campaign(campaign, site, changes, directory) as given:
+        check_build(given, request, as_json=as_json)
+
+
+@app.command(rich_help_panel=BUILDS)
+def bisect(
+    campaign: CampaignFile = None,
+    good: Annotated[
+        str, typer.Option(metavar="FOLDER@COMMIT", help="The good build.")
+    ] = "",
+    bad: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER[@COMMIT]",
+            help="The bad one: a commit of the same checkout, or its working tree.",
+        ),
+    ] = "",
+    builds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--build",
+            metavar="BUILD",
+            help="In place of good and bad, each build in order, the good one first.",
+        ),
+    ] = None,
+    build_command: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND",
+            help="Makes a wheel of a commit: run by the shell in a clone, it leaves one wheel in $WHEELS.",
+        ),
+    ] = "",
+    arms: Arms = None,
+    blocks: Annotated[
+        int, typer.Option(min=1, help="The most blocks of each build.")
+    ] = 20,
+    site: SiteFile = None,
+    changes: Changes = None,
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Measure builds until the first slower one is found. 1: the bad one is not slower, from 128 on: an error."""
+    from kveval.workflow.check.bisect import BisectRequest
+    from kveval.workflow.check.commits import BuildRange
+    from kveval.workflow.command.builds import bisect_builds
+
+    build_range = BuildRange(good, bad, builds or (), build_command)
+    with _campaign(campaign, site, changes, directory) as given:
+        bisect_builds(
+            given, BisectRequest(build_range, arms or (), blocks), as_json=as_json
+        )
+
+
+@app.command(rich_help_panel=BUILDS)
+def history(
+    campaign: CampaignFile = None,
+    site: SiteFile = None,
+    changes: Changes = None,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--folder",
+            help="The folder of the history, by default results/history; if repeated, the first is added to.",
+        ),
+    ] = None,
+    program: Annotated[
+        str | None,
+        typer.Option(help="Its versions are the builds, by default the server's."),
+    ] = None,
+    directory: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Add the campaign's results to the history, and show the builds at which metrics changed."""
+    from kveval.workflow.command.store import add_to_history
+
+    places = [folder.absolute() for folder in folders or ()]
+    with _campaign(campaign, site, changes, directory) as given:
+        add_to_history(
+            given,
+            folders=places or [Path("results/history")],
+            program=program,
+            as_json=as_json,
+        )
+
+
+def run() -> None:
+    """Run the command line of this process."""
+    app()

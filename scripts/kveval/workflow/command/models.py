@@ -1,0 +1,99 @@
+"""`kveval models`: the models of the catalogue, and how large their KV caches are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from kveval.campaign.catalogue import Model
+from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
+from kveval.campaign.types import BLOCK_TOKENS
+from kveval.workflow.command.campaign import GivenCampaign
+from kveval.workflow.command.output import print_document
+
+KIB, MIB = 2**10, 2**20
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """A model as a server of this campaign would serve all of it; bytes are of the KV cache over all ranks."""
+
+    model: str
+    hf_id: str
+    parameters: int
+    layers: int
+    kv_dtype: str
+    ranks: int
+    kv_bytes_per_token: int
+    kv_bytes_per_block: int
+    kv_bytes_per_token_and_rank: int
+    kv_bytes_per_block_and_rank: int
+
+    @classmethod
+    def from_model(cls, name: str, model: Model, ranks: int) -> ModelSize:
+        """Compute the sizes of a model on a server of `ranks` devices."""
+        auto = model.kv_cache_dtype == "auto"
+        token = kv_bytes_per_token(
+            model.geometry, model.kv_cache_dtype, ranks, model.dtype
+        )
+        return cls(
+            model=name,
+            hf_id=model.hf_id,
+            parameters=parameter_count(model.geometry),
+            layers=model.geometry.layers,
+            kv_dtype=model.dtype if auto else model.kv_cache_dtype,
+            ranks=ranks,
+            kv_bytes_per_token=token,
+            kv_bytes_per_block=BLOCK_TOKENS * token,
+            kv_bytes_per_token_and_rank=token // ranks,
+            kv_bytes_per_block_and_rank=BLOCK_TOKENS * token // ranks,
+        )
+
+
+def show_models(given: GivenCampaign, *, as_json: bool) -> None:
+    """Print a row per model of the catalogue, the campaign's own models included, the smallest first."""
+    declared = getattr(given.config.campaign, "server", None)
+    ranks = declared.tensor_parallel_size if declared else None
+    sizes = sorted(
+        (
+            ModelSize.from_model(name, model, ranks or model.tensor_parallel_size)
+            for name, model in given.config.catalogue.models.items()
+        ),
+        key=lambda size: size.parameters,
+    )
+    if as_json:
+        print_document({"models": [asdict(size) for size in sizes]})
+        return
+    Console().print(_table(sizes))
+
+
+def _table(sizes: Sequence[ModelSize]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model")
+    for heading in (
+        "parameters",
+        "layers",
+        "KV dtype",
+        "ranks",
+        "KV per token",
+        f"KV per block of {BLOCK_TOKENS}",
+        "KV per token and rank",
+        f"KV per block of {BLOCK_TOKENS} and rank",
+    ):
+        table.add_column(heading, justify="right")
+    for size in sizes:
+        table.add_row(
+            size.model,
+            f"{size.parameters / 1e9:.1f} B",
+            str(size.layers),
+            size.kv_dtype,
+            str(size.ranks),
+            f"{size.kv_bytes_per_token / KIB:,.0f} KiB",
+            f"{size.kv_bytes_per_block / MIB:,.2f} MiB",
+            f"{size.kv_bytes_per_token_and_rank / KIB:,.0f} KiB",
+            f"{size.kv_bytes_per_block_and_rank / MIB:,.2f} MiB",
+        )
+    return table

@@ -1,0 +1,88 @@
+"""`kveval plan` and `kveval curve`: what a campaign would measure and cost, and what caches of every size would serve."""
+
+from __future__ import annotations
+
+import csv
+import os
+
+from kveval.host import hardware
+from kveval.host.errors import Failure
+from kveval.workflow.command.campaign import IMPORT_INDEX, STORE, GivenCampaign
+from kveval.workflow.command.output import Output
+from kveval.workflow.planning.curve_files import write_curve_files
+from kveval.workflow.planning.order import planned_runs
+from kveval.workflow.planning.plan import Plan, make_plan
+from kveval.workflow.planning.stored import StoreIndex, frozen, pointed
+from kveval.workflow.planning.text import PlanText
+
+
+class NothingToRead(Failure):
+    """The results that a campaign imports or compares are not there."""
+
+
+def show_plan(given: GivenCampaign, *, as_json: bool) -> None:
+    """Print the plan, and write plan.csv with a row per run."""
+    campaign, table = given.config.campaign, given.logs / "plan.csv"
+    with Output.to(given.logs / "plan.log", as_json=as_json) as output:
+        if given.config.imports or given.config.compared:
+            output.line(f"Campaign {campaign.name}: {_read_elsewhere(given)}")
+            output.document({"campaign": campaign.name, "runs": []})
+            return
+        index = StoreIndex.read(STORE)
+        host = hardware.probe() if campaign.engine == "local" else {}
+        plan = _plan(given, index, host.get("fingerprint"))
+        text = PlanText(plan, index, os.cpu_count() or 1, host.get("memory_bytes"))
+        for line in text.lines():
+            output.line(line)
+        text.write_table(table)
+        output.line(f"\nTable: {table}")
+        output.document({"campaign": campaign.name, "runs": text.rows()})
+
+
+def _plan(given: GivenCampaign, index: StoreIndex, machine: str | None) -> Plan:
+    pointers = pointed(given.results, planned_runs(given.config))
+    levels = frozen(given.config, given.results)
+    return make_plan(given.config, pointers, index, machine, levels)
+
+
+def _read_elsewhere(given: GivenCampaign) -> str:
+    # Both take a second to import, and most campaigns measure.
+    from snakemake.exceptions import WorkflowError  # noqa: PLC0415
+
+    from kveval.workflow.report_settings import (  # noqa: PLC0415
+        external_runs_summary,
+    )
+    from kveval.workflow.runs import Runs  # noqa: PLC0415
+
+    try:
+        runs = Runs.of(given.config, IMPORT_INDEX, jobs_share_folder=True)
+    except WorkflowError as error:
+        raise NothingToRead(str(error)) from None
+    return external_runs_summary(runs)
+
+
+def show_curve(given: GivenCampaign, *, as_json: bool) -> None:
+    """Print the curves and what a tier buys, and write curve.csv and curve.png."""
+    table, figure = given.logs / "curve.csv", given.logs / "curve.png"
+    with Output.to(given.logs / "curve.log", as_json=as_json) as output:
+        text = write_curve_files(given.config, STORE, table, figure)
+        output.line(text.rstrip("\n"))
+        if as_json:
+            with table.open(newline="") as file:
+                rows = [_numbers(row) for row in csv.DictReader(file)]
+            output.document({"campaign": given.config.campaign.name, "rows": rows})
+
+
+def _numbers(row: dict[str, str]) -> dict[str, object]:
+    """Return a row of curve.csv with numbers, and None where it is empty."""
+    texts = ("model", "arm")
+    whole = ("level", "cpu_blocks")
+    values: dict[str, object] = {}
+    for name, text in row.items():
+        if name in texts:
+            values[name] = text
+        elif name in whole:
+            values[name] = int(text)
+        else:
+            values[name] = float(text) if text else None
+    return values

@@ -1,0 +1,357 @@
+"""The command `kveval`: its options, what it prints and keeps, and its exit statuses; nothing is measured."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from tests.support.paths import REPOSITORY, SCRIPTS
+from typer.testing import CliRunner, Result
+
+from kveval.campaign.builds import BuildError
+from kveval.host.errors import Failure
+from kveval.host.processes import Terminated
+from kveval.workflow.check.campaign import CheckError
+from kveval.workflow.check.check import CheckRequest
+from kveval.workflow.check.judging import Verdict
+from kveval.workflow.check.measuring import Stopped
+from kveval.workflow.command import builds, checkout, engine
+from kveval.workflow.command.checkout import Checkout, NoCheckout
+from kveval.workflow.command.exits import JUDGING
+from kveval.workflow.command.main import PruneKind, app
+from kveval.workflow.upkeep.prune import KINDS
+
+COMMANDS = (
+    *("plan", "curve", "models", "doctor", "deploy-one", "teardown"),
+    *("verify", "prune", "check", "bisect", "history"),
+)
+HEAVY = {"pandas", "numpy", "scipy", "pyarrow", "snakemake", "matplotlib"}
+SMOKE = "config/campaigns/smoke.yaml"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with nothing but the configuration, which is the working directory."""
+    folder = tmp_path / "repository"
+    shutil.copytree(REPOSITORY / "config", folder / "config")
+    (folder / "Snakefile").touch()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def kveval(*words: str) -> Result:
+    return CliRunner().invoke(app, words)
+
+
+# --- the command line
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from kveval.workflow.command.main import app\n"
+        "try: app(sys.argv[1:])\n"
+        "finally: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--help"],
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0
+    assert all(f" {command} " in done.stdout for command in COMMANDS)
+    assert not HEAVY & set(done.stderr.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_refuses_what_it_does_not_know(
+    command: str,
+) -> None:
+    assert kveval(command, "--help").exit_code == 0
+    done = kveval(command, "--nothing")
+    assert done.exit_code == (128 if command in JUDGING else 2)
+    assert "--nothing" in done.stderr
+
+
+def test_a_command_that_is_not_there_is_a_mistake() -> None:
+    assert kveval("plam").exit_code == 2
+
+
+def test_kinds_to_prune_are_those_that_there_are() -> None:
+    assert [kind.value for kind in PruneKind] == [*KINDS]
+
+
+def test_it_runs_as_a_module_and_under_its_own_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kveval", "plan", "--nothing"],
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "Usage: kveval plan" in done.stderr
+
+
+# --- the campaign and the checkout
+
+
+def test_a_campaign_its_changes_and_the_default_one_are_planned(folder: Path) -> None:
+    done = kveval("plan")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("Campaign laptop: ")
+    assert done.stdout == (folder / "logs/laptop/plan.log").read_text()
+    assert "Table: logs/laptop/plan.csv" in done.stdout
+    assert kveval("plan", SMOKE).stdout.startswith("Campaign smoke: ")
+    changed = kveval("plan", SMOKE, "--set", "runs=3", "--set", "title=Anew")
+    assert changed.stdout.startswith("Campaign smoke: Anew\n2 cells, 6 runs: ")
+
+
+def test_a_plan_as_json_has_a_row_per_run_and_the_log_the_text(folder: Path) -> None:
+    done = kveval("plan", SMOKE, "--json")
+    told = json.loads(done.stdout)
+    assert (told["schema"], told["campaign"], len(told["runs"])) == (1, "smoke", 2)
+    assert {run["state"] for run in told["runs"]} == {"measure"}
+    assert (folder / "logs/smoke/plan.log").read_text().startswith("Campaign smoke: ")
+
+
+def test_paths_are_of_where_the_user_stands_and_results_of_the_checkout(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder / "config" / "campaigns")
+    assert kveval("plan", "smoke.yaml").exit_code == 0
+    assert (folder / "logs/smoke/plan.csv").exists()
+    assert Path.cwd() == folder / "config" / "campaigns"
+
+
+def test_results_may_be_of_another_folder(folder: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert kveval("plan", SMOKE, "--directory", str(elsewhere)).exit_code == 0
+    assert (elsewhere / "logs/smoke/plan.csv").exists()
+    assert not (folder / "logs").exists()
+
+
+def test_outside_of_a_checkout_it_is_the_librarys_own_or_named_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Checkout.from_folders(tmp_path).root == REPOSITORY
+    monkeypatch.setattr(checkout, "_MARKS", ("Snakefile.of.nobody",))
+    with pytest.raises(NoCheckout, match="--directory"):
+        Checkout.from_folders(tmp_path)
+    done = kveval("plan")
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
+MISTAKES = {
+    "a tab": (
+        'name: tabbed\nserver:\n\tvllm: "0.32.0"\n',
+        "mine.yaml",
+        ["mine.yaml", "line 3"],
+    ),
+    "a key": ("name: mine\nmatrx: []\n", "mine.yaml", ["matrx"]),
+    "another file": ("", "config/campaigns/smokee.yaml", ["smokee.yaml"]),
+}
+
+
+@pytest.mark.parametrize(("text", "named", "told"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize("command", ["plan", "verify", "doctor"])
+def test_a_mistake_in_a_campaign_ends_with_its_message(
+    folder: Path, command: str, text: str, named: str, told: list[str]
+) -> None:
+    (folder / "mine.yaml").write_text(text)
+    done = kveval(command, named)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in told), done.stderr
+
+
+@pytest.mark.parametrize("change", ["runs", "=3", "runs=[1"])
+def test_a_change_that_is_none_is_refused(folder: Path, change: str) -> None:
+    done = kveval("plan", "--set", change)
+    assert done.exit_code == 2
+    assert f"--set {change}" in done.stderr
+
+
+def test_a_failure_is_said_and_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise Failure("nobody is there")
+
+    monkeypatch.setattr(engine, "tear_down", fail)
+    done = kveval("teardown", SMOKE)
+    assert (done.exit_code, done.stderr) == (1, "FAILED: nobody is there\n")
+    log = folder / "logs/smoke/teardown.log"
+    assert log.read_text() == "FAILED: nobody is there\n"
+
+
+# --- the answers
+
+
+def test_a_doctor_who_finds_an_error_ends_with_1(folder: Path) -> None:
+    # Nothing is installed beside this copy.
+    done = kveval("doctor", SMOKE)
+    assert done.exit_code == 1
+    assert "ERROR  " in done.stdout
+    assert done.stdout == (folder / "logs/smoke/doctor.log").read_text()
+    told = json.loads(kveval("doctor", SMOKE, "--json").stdout)
+    assert "error" in {finding["level"] for finding in told["findings"]}
+
+
+def test_curves_are_printed_drawn_and_tabled(folder: Path) -> None:
+    done = kveval("curve", SMOKE, "--json")
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["rows"]
+    assert {row["model"] for row in rows} == {"Qwen3-0.6B"}
+    assert (folder / "logs/smoke/curve.csv").exists()
+    assert (folder / "logs/smoke/curve.png").exists()
+
+
+def test_models_have_the_sizes_of_their_caches(folder: Path) -> None:
+    done = kveval("models", "--json")
+    models = {row["model"]: row for row in json.loads(done.stdout)["models"]}
+    small, large = models["Qwen3-0.6B"], models["Qwen3-32B"]
+    # 2 x 28 layers x 8 KV heads x 128 values x 2 bytes
+    assert small["kv_bytes_per_token"] == 114_688
+    assert small["kv_bytes_per_block"] == 16 * 114_688
+    assert large["ranks"] == 2
+    assert 2 * large["kv_bytes_per_token_and_rank"] == large["kv_bytes_per_token"]
+    assert "112 KiB" in kveval("models").stdout
+    of_float = yaml.safe_load((folder / "config/models.yaml").read_text())
+    of_float["Qwen3-0.6B"]["dtype"] = "float32"
+    (folder / "config/models.yaml").write_text(yaml.safe_dump(of_float))
+    assert "224 KiB" in kveval("models").stdout
+
+
+def test_deploying_needs_a_cluster(folder: Path) -> None:
+    done = kveval("deploy-one", SMOKE)
+    assert done.exit_code == 1
+    assert "deploy-one needs a cluster" in done.stderr
+
+
+def test_an_empty_store_is_sound_and_nothing_is_pruned(folder: Path) -> None:
+    (folder / "results").mkdir()
+    assert kveval("verify", SMOKE, "--cores", "1").exit_code == 0
+    assert kveval("prune", SMOKE).stdout == "Nothing to prune.\n"
+    told = json.loads(kveval("prune", SMOKE, "--json", "--kind", "failed").stdout)
+    assert (told["deleted"], told["entries"]) == (False, [])
+    assert kveval("prune", SMOKE, "--older-than", "a month").exit_code == 2
+    assert kveval("prune", SMOKE, "--also", "nowhere").exit_code == 1
+
+
+def test_a_history_without_results_says_what_makes_them(folder: Path) -> None:
+    done = kveval("history", SMOKE, "--folder", "kept", "--program", "lmcache")
+    assert done.exit_code == 0
+    assert "`snakemake --cores 4 report` makes it" in done.stdout
+    assert (folder / "kept").is_dir()
+
+
+def test_builds_are_named_from_where_the_user_stands(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vllm").mkdir()
+    monkeypatch.chdir(tmp_path / "vllm")
+    requests: list[CheckRequest] = []
+
+    def run(values: object, request: CheckRequest, *more: object) -> None:
+        requests.append(request)
+        raise CheckError("seen")
+
+    monkeypatch.setattr(builds, "run_check", run)
+    there = ("--directory", str(folder))
+    kveval("check", *there, "--candidate", ".", "--base", "../vllm@main")
+    kveval("check", *there, "--candidate", "a.whl", "--base", "vllm==0.31.0")
+    assert [(one.candidate, one.base) for one in requests] == [
+        ("../vllm", "../vllm@main"),
+        ("../vllm/a.whl", "vllm==0.31.0"),
+    ]
+
+
+# --- verdicts for scripts
+
+Ending = Callable[[object], Result]
+
+
+@pytest.fixture
+def ending(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ending]:
+    """Run a check that ends with a verdict, or with an exception."""
+
+    def check(outcome: Any) -> Result:
+        def run(*given: object) -> Any:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return SimpleNamespace(verdict=outcome), folder
+
+        monkeypatch.setattr(builds, "run_check", run)
+        return kveval("check", SMOKE, "--candidate", "mine.whl")
+
+    monkeypatch.setattr(builds, "check_text", lambda result, folder: result.verdict)
+    monkeypatch.setattr(builds, "check_document", vars)
+    return check
+
+
+STATUSES: dict[Verdict, int] = {
+    "improvement": 0,
+    "no difference that matters": 0,
+    "regression": 1,
+    "not enough": 125,
+    "candidate fails": 125,
+    "nothing measured": 128,
+}
+
+
+@pytest.mark.parametrize(("verdict", "status"), STATUSES.items())
+def test_a_verdict_has_its_status(
+    ending: Ending, verdict: Verdict, status: int
+) -> None:
+    done = ending(verdict)
+    assert (done.exit_code, done.stdout) == (status, f"{verdict}\n")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (BuildError("wheel", code="no_wheel_there", side="candidate"), 125),
+        (BuildError("wheel", code="no_wheel_there", side="base"), 128),
+        (BuildError("checkout", code="no_commit", side="candidate"), 128),
+        (CheckError("no arm"), 128),
+        (Stopped("stopped"), 128),
+        (ValueError("a mistake in the program"), 128),
+        (BrokenPipeError(32, "gone"), 128),
+        (Terminated("SIGINT"), 130),
+        (Terminated("SIGTERM"), 143),
+        (Terminated("SIGHUP"), 129),
+    ],
+)
+def test_what_is_no_verdict_is_none_for_git(
+    ending: Ending, outcome: BaseException, status: int
+) -> None:
+    assert ending(outcome).exit_code == status
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check",),
+        ("check", "--candidate"),
+        ("check", "--candidate", "x", "--blocks", "many"),
+        ("check", "--candidate", "x", "nowhere.yaml"),
+        ("check", "--candidate", "x", "--set", "runs"),
+        ("check", "--candidate", "x", SMOKE, "--arm", "native-offload"),
+        ("bisect",),
+        ("bisect", "--good", "nowhere@a", "--bad", "nowhere@b"),
+        ("bisect", "--build", "vllm==0.31.0"),
+    ],
+)
+def test_a_mistake_is_no_verdict(folder: Path, words: tuple[str, ...]) -> None:
+    done = kveval(*words)
+    assert done.exit_code == 128
+    assert "Traceback" not in done.stderr
