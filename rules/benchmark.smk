@@ -7,21 +7,20 @@ READ_ANEW = {
     "script": local(ancient(source("scripts/benchmark.py"))),
     "catalogues": local(ancient(CATALOGUES)),
 }
-# Where a pilot searches the levels of the runs.
-LEVELS, LEVELS_OPTION = (
-    (
-        local(lambda wildcards: run_of(wildcards).source.levels),
-        " --levels {input.levels:q}",
-    )
-    if CONFIG.searches
-    else ([], "")
-)
+# Where a pilot searches the levels. The text of the command stays as it is: where it is another than Snakemake has
+# recorded, all runs are planned again, to be adopted.
+SEARCHES = CONFIG.searches
+LEVELS_OPTION = " {params.levels}" if SEARCHES else ""
 
 
 rule benchmark:
     input:
         **READ_ANEW,
-        levels=LEVELS,
+        levels=(
+            local(lambda wildcards: run_of(wildcards).source.levels)
+            if SEARCHES
+            else []
+        ),
     output:
         local(f"{MEASURED_CELL}/run-{{run}}/measurement.json"),
     log:
@@ -38,6 +37,7 @@ rule benchmark:
     resources:
         measurement_slot=1,
     params:
+        **({"levels": levels_option} if SEARCHES else {}),
         campaign=campaign_of_jobs,
         measurement=lambda wildcards: run_of(wildcards).id,
         run="{run}",

@@ -115,6 +115,11 @@ def campaign_of_jobs(wildcards, input):
     return CAMPAIGN_FILE
 
 
+def levels_option(wildcards, input):
+    """Return the option that names the file with the pilot's levels."""
+    return f"--levels {shlex.quote(input.levels)}"
+
+
 def doing(verb, name=""):
     """Return the parameter that begins a message: `verb` (Measuring), or Adopting for what the store already holds.
 

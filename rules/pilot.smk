@@ -14,12 +14,14 @@ use rule benchmark as pilot with:
     params:
         campaign=campaign_of_jobs,
         measurement=lambda wildcards: run_of(wildcards, PILOT).id,
-        run=PILOT,
+        run=1,
+        levels="--pilot",
         doing=doing("Searching", PILOT),
     message:
         "{params.doing} the levels around the peak of {wildcards.model}/{wildcards.scenario}"
 
 
+# With `shell:`, as Snakemake runs a `script:` again when its file is touched, and then every run that waits for this.
 rule freeze_levels:
     input:
         pointer=local(f"{MEASURED_CELL}/pilot/measurement.json"),
@@ -34,5 +36,5 @@ rule freeze_levels:
         library=code_behind("freeze_levels"),
     message:
         "Freezing the levels of {wildcards.model}/{wildcards.scenario}"
-    script:
-        "../scripts/freeze_levels.py"
+    shell:
+        f"python {SCRIPTS}/freeze_levels.py {{input.pointer:q}} {{output:q}}"

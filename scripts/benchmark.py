@@ -26,8 +26,6 @@ from kveval.workflow.planning.order import (
     requested_file,
 )
 
-PILOT = "pilot"
-
 
 def main() -> int:
     """Run from the command line."""
@@ -50,16 +48,14 @@ def main() -> int:
         required=True,
         help="the id that the workflow planned, before levels are searched",
     )
-    parser.add_argument(
-        "--run", required=True, help="its number, or pilot: search the levels"
-    )
-    parser.add_argument(
+    parser.add_argument("--run", type=int, required=True)
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument(
         "--levels",
         type=Path,
-        nargs="*",
-        default=[],
         help="file of the levels that the pilot found, if they are searched",
     )
+    given.add_argument("--pilot", action="store_true", help="search the levels")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--server-environment", type=Path, required=True)
     parser.add_argument(
@@ -70,8 +66,7 @@ def main() -> int:
     )
     parser.add_argument("--log", type=Path, required=True)
     args = parser.parse_args()
-    pilot = args.run == PILOT
-    label = f"{args.cell} {PILOT}" if pilot else f"{args.cell} run {args.run}"
+    label = f"{args.cell} pilot" if args.pilot else f"{args.cell} run {args.run}"
     # By which a report on the runs so far knows that this job is running.
     hold(args.log)
     # Rendered again, not passed in: the job refuses to measure anything but what was planned.
@@ -79,10 +74,12 @@ def main() -> int:
         config = load_config(args.campaign, args.catalogues)
         cell = config.cell(args.cell)
         specification = planned = (
-            config.pilot_specification(cell) if pilot else config.specification(cell)
+            config.pilot_specification(cell)
+            if args.pilot
+            else config.specification(cell)
         )
-        for levels in args.levels:
-            specification = config.specification(cell, frozen_levels(levels))
+        if args.levels is not None:
+            specification = config.specification(cell, frozen_levels(args.levels))
     except (Failure, FileNotFoundError) as failure:
         Progress(label, 0.0, args.log).say(f"{FAILED}{failure}")
         return 1
@@ -99,7 +96,7 @@ def main() -> int:
     job = Job(
         specification=specification,
         measurement=specification.measurement_id if as_planned else args.measurement,
-        run=1 if pilot else int(args.run),
+        run=args.run,
         store=args.store,
         server_environment=environment,
         build=config.build(cell),

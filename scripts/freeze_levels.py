@@ -1,8 +1,13 @@
 """Write the levels that a pilot found; every arm of its model is then measured at them."""
 
+import argparse
 from pathlib import Path
 
 from kveval.analysis.levels.pilot import freeze
 
 if __name__ == "__main__":
-    freeze(Path(snakemake.input.pointer), Path(snakemake.output[0]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pointer", type=Path, help="the pilot's measurement.json")
+    parser.add_argument("output", type=Path, help="levels.json")
+    given = parser.parse_args()
+    freeze(given.pointer, given.output)

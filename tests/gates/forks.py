@@ -102,16 +102,17 @@ def in_fork(work: Callable[[], object], *, at_exit: bool = False) -> int:
 
 
 def _serve(server: socket.socket) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         connection, _ = server.accept()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         in_fork(lambda connection=connection: _answer(server, connection))
         connection.close()
 
 
 def _answer(server: socket.socket, connection: socket.socket) -> None:
     """Run what a client asks for, and send it the exit status."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     server.close()
     size, streams, _, _ = socket.recv_fds(connection, 8, 3)
     data = b""

@@ -104,8 +104,8 @@ def specification(tier_gib=10, ranks=2, weights="full", vllm="0.23.0", route="se
         versions={"vllm": vllm},
         argv=("--kv-transfer-config", '{"kv_connector":"OffloadingConnector"}'),
         budget=replace(made.budget, tier_bytes=tier_gib * GIB),
-        model=replace(
-            made.model, tensor_parallel_size=ranks, kv_bytes_per_token=114688
+        model=made.model.model_copy(
+            update={"tensor_parallel_size": ranks, "kv_bytes_per_token": 114688}
         ),
     )
 

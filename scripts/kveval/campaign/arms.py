@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.release import CacheEvents
-from kveval.campaign.sizing import Budget, blocks_of_server, budget
+from kveval.campaign.sizing import Budget, blocks_of_server
 from kveval.campaign.specification import SidecarSpec
 from kveval.host.errors import Failure
 
@@ -42,6 +42,8 @@ class ArmArguments:
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     sidecars: tuple[SidecarSpec, ...] = ()
+    split: Mapping[str, int] = field(default_factory=dict)
+    """native_bytes and lmcache_bytes, of an arm whose two tiers share the budget."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,6 @@ class Platform:
     engine: str
     block_size: int
     served_name: str
-    staging_bytes: int = 0
-    """Size of the buffer in host memory that a tier of files without a CPU tier passes through."""
     lmcache_form: str | None = None
     """LMCache inside the server's "process" or as a "server" of its own; None: as the server's release has it."""
     events: CacheEvents | None = None
@@ -91,13 +91,9 @@ def hybrid_budgets(
         whole.requested_bytes // whole.tokens,
         whole.tier_bytes // whole.rank_bytes,
     )
+    size = platform.block_size
     native, lmcache = (
-        budget(
-            per_token,
-            blocks_of_server(part, platform.block_size),
-            platform.block_size,
-            ranks,
-        )
+        Budget.from_blocks(per_token, blocks_of_server(part, size), size, ranks)
         for part in (blocks, whole.tier_blocks - blocks)
     )
     return native, lmcache

@@ -13,9 +13,8 @@ from kveval.campaign.problems import ConfigProblem
 from kveval.campaign.release import ImageName, Release
 from kveval.campaign.routing import Index, picker_config
 from kveval.campaign.servers.software import ServerSoftware
-from kveval.campaign.sizing import GIB
+from kveval.campaign.sizing import GIB, CacheSizes
 from kveval.campaign.specification import (
-    CacheSizes,
     DeploymentSpec,
     ServedModel,
     SidecarSpec,

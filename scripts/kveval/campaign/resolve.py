@@ -32,7 +32,8 @@ from kveval.campaign.random_model import miniature_geometry
 from kveval.campaign.release import Release
 from kveval.campaign.servers.registry import SERVERS
 from kveval.campaign.servers.software import ServerSoftware
-from kveval.campaign.specification import CacheSizes, ServedModel, Specification
+from kveval.campaign.sizing import CacheSizes
+from kveval.campaign.specification import ServedModel, Specification
 
 
 def served_model(
@@ -121,12 +122,7 @@ def resolve_cell(
         *server_problems(cell, scenario, model, server, build),
         *workload_problems(cell, served.max_model_len, workload, campaign.workload),
     )
-    budget = sizing.budget(
-        served.kv_bytes_per_token,
-        cell.cpu_blocks,
-        server.block_size,
-        served.tensor_parallel_size,
-    )
+    sizes = _sizes(cell, scenario, server, served)
     platform = _platform(served, campaign, release)
     if release is not None:
         _refuse(
@@ -142,12 +138,12 @@ def resolve_cell(
                 f"{said} has none of the counters that would prove it active",
                 code="no_proof",
             )
-        arm = software.arm_arguments(scenario, platform, budget)
-        sizes = _sizes(scenario, server, platform, budget)
+        arm = software.arm_arguments(scenario, platform, sizes)
     except arms.ArmError as error:
         raise ConfigError(
             [wrong("scenarios", f"{cell.scenario}: {error}", code=error.code)]
         ) from None
+    sizes = msgspec.structs.replace(sizes, split=arm.split)
     sidecars, problems = with_settings(cell.scenario, scenario, arm.sidecars)
     argv = (*software.common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**software.common_environment(served, server), **arm.env}
@@ -210,10 +206,6 @@ def _platform(
     served: ServedModel, campaign: Campaign, release: Release | None
 ) -> arms.Platform:
     server = campaign.server
-    # Two of the longest conversations: enough for a buffer, too little to serve as a tier.
-    staging_blocks = sizing.server_blocks(
-        2 * sizing.blocks_for_tokens(served.max_model_len), server.block_size
-    )
     return arms.Platform(
         server_version=server.declared_version,
         lmcache=server.lmcache,
@@ -221,29 +213,25 @@ def _platform(
         engine=campaign.engine,
         block_size=server.block_size,
         served_name=served.served_name,
-        staging_bytes=staging_blocks * server.block_size * served.kv_bytes_per_token,
         lmcache_form=None if release is None else release.lmcache_form,
         events=None if release is None else release.events,
     )
 
 
 def _sizes(
-    scenario: Scenario,
-    server: ServerConfig,
-    platform: arms.Platform,
-    budget: sizing.Budget,
+    cell: Cell, scenario: Scenario, server: ServerConfig, served: ServedModel
 ) -> CacheSizes:
-    """Return the budget with its parts, where two tiers share it, the staging buffer and the device's own cache."""
-    split = {}
-    if scenario.kind.shares_budget:
-        native, lmcache = arms.hybrid_budgets(scenario, platform, budget)
-        split = {"native_bytes": native.tier_bytes, "lmcache_bytes": lmcache.tier_bytes}
-    return CacheSizes(
-        **msgspec.structs.asdict(budget),
-        staging_bytes=platform.staging_bytes
-        if "files" in scenario.kind.parts and not scenario.cpu_tier
-        else 0,
+    """Return the budget, the staging buffer and the device's own cache."""
+    staged = "files" in scenario.kind.parts and not scenario.cpu_tier
+    staging_bytes = sizing.staging_bytes(
+        served.kv_bytes_per_token, served.max_model_len, server.block_size
+    )
+    return CacheSizes.from_blocks(
+        served.kv_bytes_per_token,
+        cell.cpu_blocks,
+        server.block_size,
+        served.tensor_parallel_size,
+        staging_bytes=staging_bytes if staged else 0,
         device_blocks=server.device_blocks,
         device_tokens=server.device_tokens,
-        split=split,
     )

@@ -5,7 +5,8 @@ not enter: the cache holds activations. `cpu_blocks` counts blocks of 16 tokens 
 ranks, whatever block size the server itself runs with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import msgspec
 
@@ -31,6 +32,15 @@ def element_bytes(kv_cache_dtype: str, dtype: str = "bfloat16") -> int:
             f"KV cache dtype {name!r} has no known size; known: auto, {', '.join(_DTYPE_BYTES)}"
         )
     return _DTYPE_BYTES[name]
+
+
+def staging_bytes(kv_bytes_per_token: int, max_model_len: int, block_size: int) -> int:
+    """Return the size of the buffer in host memory that a tier of files without a CPU tier passes through.
+
+    Two of the longest conversations: enough for a buffer, too little to serve as a tier.
+    """
+    blocks = server_blocks(2 * blocks_for_tokens(max_model_len), block_size)
+    return blocks * block_size * kv_bytes_per_token
 
 
 def parameter_count(geometry: Geometry) -> int:
@@ -120,6 +130,32 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     tier_bytes: int
     rank_bytes: int
 
+    @classmethod
+    def from_blocks(
+        cls,
+        kv_bytes_per_token: int,
+        cpu_blocks: int,
+        block_size: int = BLOCK_TOKENS,
+        ranks: int = 1,
+        **more: Any,
+    ) -> Self:
+        """Translate `cpu_blocks` (16-token blocks) for a server with blocks of `block_size` tokens, over all its ranks.
+
+        The bytes given to an arm are a multiple of the server's block, so that arms which count blocks and arms which
+        count bytes get the same tier. `more`: fields that a class of its own adds.
+        """
+        blocks = server_blocks(cpu_blocks, block_size)
+        tier_bytes = blocks * block_size * kv_bytes_per_token
+        return cls(
+            cpu_blocks=cpu_blocks,
+            tokens=cpu_blocks * BLOCK_TOKENS,
+            requested_bytes=cpu_blocks * BLOCK_TOKENS * kv_bytes_per_token,
+            tier_blocks=blocks,
+            tier_bytes=tier_bytes,
+            rank_bytes=tier_bytes // ranks,
+            **more,
+        )
+
     @property
     def tier_gib(self) -> float:
         """The tier over all ranks, GiB."""
@@ -131,24 +167,24 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return gib(self.rank_bytes)
 
 
-def budget(
-    kv_bytes_per_token: int,
-    cpu_blocks: int,
-    block_size: int = BLOCK_TOKENS,
-    ranks: int = 1,
-) -> Budget:
-    """Translate `cpu_blocks` (16-token blocks) for a server with blocks of `block_size` tokens, over all its ranks.
+class CacheSizes(Budget, frozen=True, kw_only=True, omit_defaults=True):
+    """The arm's tier in host memory, and the device's own cache: None where the GPU's memory sets it.
 
-    The bytes given to an arm are a multiple of the server's block, so that arms which count blocks and arms which count
-    bytes get the same tier.
+    `staging_bytes`: the buffer that a tier of files without a CPU tier passes through; `split`: native_bytes and
+    lmcache_bytes, where two tiers share the budget.
     """
-    blocks = server_blocks(cpu_blocks, block_size)
-    tier_bytes = blocks * block_size * kv_bytes_per_token
-    return Budget(
-        cpu_blocks=cpu_blocks,
-        tokens=cpu_blocks * BLOCK_TOKENS,
-        requested_bytes=cpu_blocks * BLOCK_TOKENS * kv_bytes_per_token,
-        tier_blocks=blocks,
-        tier_bytes=tier_bytes,
-        rank_bytes=tier_bytes // ranks,
-    )
+
+    staging_bytes: int = 0
+    device_blocks: int | None
+    device_tokens: int | None
+    split: Mapping[str, int] = {}
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of KV cache that the server holds in host memory: the tier, or the buffer before a tier of files."""
+        return self.tier_bytes or self.staging_bytes
+
+    @property
+    def lmcache_bytes(self) -> int:
+        """LMCache's part of the budget, in an arm that has LMCache."""
+        return self.split.get("lmcache_bytes", self.tier_bytes)

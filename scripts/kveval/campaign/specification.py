@@ -14,7 +14,7 @@ from pydantic import Field
 
 from kveval.campaign.catalogue import ModelSettings
 from kveval.campaign.cell import Cell
-from kveval.campaign.sizing import Budget
+from kveval.campaign.sizing import CacheSizes
 from kveval.campaign.types import on_cpu
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
@@ -60,29 +60,6 @@ class SidecarSpec(msgspec.Struct, frozen=True):
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = {}
-
-
-class CacheSizes(Budget, frozen=True, kw_only=True, omit_defaults=True):
-    """The arm's tier in host memory, and the device's own cache: None where the GPU's memory sets it.
-
-    `staging_bytes`: the buffer that a tier of files without a CPU tier passes through; `split`: native_bytes and
-    lmcache_bytes, where two tiers share the budget.
-    """
-
-    staging_bytes: int = 0
-    device_blocks: int | None
-    device_tokens: int | None
-    split: Mapping[str, int] = {}
-
-    @property
-    def host_bytes(self) -> int:
-        """Bytes of KV cache that the server holds in host memory: the tier, or the buffer before a tier of files."""
-        return self.tier_bytes or self.staging_bytes
-
-    @property
-    def lmcache_bytes(self) -> int:
-        """LMCache's part of the budget, in an arm that has LMCache."""
-        return self.split.get("lmcache_bytes", self.tier_bytes)
 
 
 class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True):

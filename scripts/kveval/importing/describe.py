@@ -44,7 +44,7 @@ def describe_run(
     per_token = sizing.kv_bytes_per_token(
         model.geometry, model.kv_cache_dtype, first.ranks, model.dtype
     )
-    sizes = sizing.budget(per_token, cell.cpu_blocks, ranks=first.ranks)
+    sizes = sizing.Budget.from_blocks(per_token, cell.cpu_blocks, ranks=first.ranks)
     budget = {**msgspec.structs.asdict(sizes), "device_tokens": device_tokens}
     args = first.settings.args
     argv = [] if args is None else ["vllm", "serve", model.hf_id, *args]

@@ -65,9 +65,9 @@ def as_workflow_error() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class MeasuredSource:
-    """The source of a run that is measured. `levels`: the file of those that a pilot finds; none where they are given."""
+    """The source of a run that is measured. `levels`: the file of those that a pilot finds; "" where they are given."""
 
-    levels: tuple[str, ...] = ()
+    levels: str = ""
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Runs:
                 return named_measurement(compared.pointer)
             case ImportedSource() | ExistingSource():
                 return named_measurement(run.pointer)
-            case MeasuredSource(levels=()):
+            case MeasuredSource(levels=""):
                 return run.id
         pilot = self.config.pilot(run.cell) or run.cell
         levels = levels_found(self.config, pilot, Path(self.config.campaign.results))
@@ -358,7 +358,7 @@ class Runs:
         config, cell = self.config, self._cell(path)
         number = int(name.removeprefix("run-"))
         pilot = config.pilot(cell)
-        levels = () if pilot is None else (self._levels(pilot),)
+        levels = "" if pilot is None else self._levels(pilot)
         return RunRecord(
             id=config.measurement_id(cell),
             cell=cell,

@@ -37,12 +37,20 @@ class Shape:
     layers, kv_heads, head_dim = 40, 8, 128
 
 
-def budget(shape, cpu_blocks, block_size=16, tensor_parallel_size=1):
-    per_token = sizing.kv_bytes_per_token(shape, "auto", tensor_parallel_size)
-    return sizing.budget(per_token, cpu_blocks, block_size, tensor_parallel_size)
+def budget(shape, cpu_blocks, block_size=16, tensor_parallel_size=1, staging_bytes=0):
+    return sizing.CacheSizes.from_blocks(
+        sizing.kv_bytes_per_token(shape, "auto", tensor_parallel_size),
+        cpu_blocks,
+        block_size,
+        tensor_parallel_size,
+        staging_bytes=staging_bytes,
+        device_blocks=None,
+        device_tokens=None,
+    )
 
 
 SIZE = budget(Shape, 10_000, tensor_parallel_size=2)
+STAGED = budget(Shape, 0, staging_bytes=1)
 BYTES = 26_214_400_000
 
 
@@ -208,7 +216,7 @@ def test_files_stand_behind_the_cpu_tier(platform, spec):
 
 def test_files_without_a_cpu_tier_pass_through_a_staging_buffer():
     arm = VLLM.arm_arguments(
-        scenario("files"), replace(GPU, staging_bytes=5 * 2**20), budget(Shape, 0)
+        scenario("files"), GPU, budget(Shape, 0, staging_bytes=5 * 2**20)
     )
     assert extra(arm)["cpu_bytes_to_use"] == 5 * 2**20
 
@@ -366,14 +374,14 @@ def test_a_store_on_a_cluster_takes_strangers_and_stays_within_its_memory():
         ),
         (
             {"arm": "files"},
-            replace(GPU, server_version="0.22.0", staging_bytes=1),
-            SIZE,
+            replace(GPU, server_version="0.22.0"),
+            STAGED,
             "files_too_old",
         ),
         (
             {"arm": "files"},
-            replace(CPU, server_version="0.31.0", staging_bytes=1),
-            SIZE,
+            replace(CPU, server_version="0.31.0"),
+            STAGED,
             "files_on_cpu_too_old",
         ),
         (
@@ -384,14 +392,14 @@ def test_a_store_on_a_cluster_takes_strangers_and_stays_within_its_memory():
         ),
         (
             {"arm": "files"},
-            replace(CPU, staging_bytes=0),
+            CPU,
             budget(Shape, 0),
             "less_than_a_block",
         ),
         (
             {"arm": "files", "connector_config": {"spec_name": "mine"}},
-            replace(GPU, staging_bytes=1),
-            SIZE,
+            GPU,
+            STAGED,
             "config_computed",
         ),
         ({"arm": "llm-d-index", "store": "redis"}, GPU, SIZE, "index_on_cluster_alone"),

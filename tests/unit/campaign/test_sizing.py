@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.paths import CONFIG
 
-from kveval.campaign import sizing
 from kveval.campaign.loading import load_config
 from kveval.campaign.servers.vllm import VLLM
 from kveval.campaign.sizing import (
+    Budget,
+    CacheSizes,
     blocks_for_tokens,
     blocks_of_server,
     element_bytes,
@@ -21,7 +21,6 @@ from kveval.campaign.sizing import (
     pinned_bytes,
     server_blocks,
 )
-from kveval.campaign.specification import CacheSizes
 from kveval.campaign.types import BLOCK_TOKENS
 
 
@@ -36,7 +35,7 @@ def budget(
     shape, cpu_blocks, block_size=16, kv_cache_dtype="auto", tensor_parallel_size=1
 ):
     per_token = kv_bytes_per_token(shape, kv_cache_dtype, tensor_parallel_size)
-    return sizing.budget(per_token, cpu_blocks, block_size, tensor_parallel_size)
+    return Budget.from_blocks(per_token, cpu_blocks, block_size, tensor_parallel_size)
 
 
 shapes = st.builds(
@@ -189,14 +188,19 @@ def held_gib(
 ):
     """Return what a catalogue model's tier takes of host memory in a release, GiB."""
     model = load_config(CONFIG / "config.yaml", CONFIG).catalogue.models[name]
-    asked = budget(
-        model.geometry, cpu_blocks, tensor_parallel_size=tensor_parallel_size
+    per_token = kv_bytes_per_token(
+        model.geometry, tensor_parallel_size=tensor_parallel_size
     )
     served = SimpleNamespace(
         geometry=model.geometry, tensor_parallel_size=tensor_parallel_size
     )
-    given = CacheSizes(
-        **msgspec.structs.asdict(asked), device_blocks=None, device_tokens=None, **sizes
+    given = CacheSizes.from_blocks(
+        per_token,
+        cpu_blocks,
+        ranks=tensor_parallel_size,
+        device_blocks=None,
+        device_tokens=None,
+        **sizes,
     )
     return gib(VLLM.held_bytes(argv, version, served, given, on_cpu=on_cpu))
 

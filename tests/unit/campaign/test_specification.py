@@ -12,8 +12,8 @@ from tests.support.config_files import CONFIG
 from kveval.campaign.catalogue import Geometry
 from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
+from kveval.campaign.sizing import CacheSizes
 from kveval.campaign.specification import (
-    CacheSizes,
     DeploymentSpec,
     ServedModel,
     SidecarSpec,

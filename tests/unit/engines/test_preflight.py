@@ -7,7 +7,6 @@ from typing import Any
 
 import psutil
 import pytest
-from msgspec.structs import replace
 from tests.support.config_files import BASE, CONFIG, LMCACHE, NATIVE
 
 from kveval.campaign.loading import load_config
@@ -46,7 +45,7 @@ def test_the_disk_estimate_covers_what_a_run_of_the_default_campaign_writes() ->
     workload = specification().workload
     estimate = disk_bytes(workload, cpus=2)
     assert DISK_RESERVE_BYTES + 5 * MIB < estimate < 300 * MIB
-    longer = disk_bytes(replace(workload, seconds=10 * workload.seconds), cpus=2)
+    longer = disk_bytes(workload.replace(seconds=10 * workload.seconds), cpus=2)
     assert estimate < longer < 10 * estimate
 
 
@@ -140,15 +139,16 @@ def test_a_secrets_value_in_the_specification_is_refused_by_its_name() -> None:
 
 def test_a_checkpoint_on_disk_has_to_be_the_catalogues_model(tmp_path: Path) -> None:
     model = specification().model
+    in_folder = model.model_copy(update={"folder": str(tmp_path)})
     require_checkpoint(model)
     with pytest.raises(PreflightError) as error:
-        require_checkpoint(replace(model, folder=str(tmp_path)))
+        require_checkpoint(in_folder)
     assert error.value.code == "no_checkpoint"
     (tmp_path / "config.json").write_text(json.dumps(model_config(model.geometry)))
-    require_checkpoint(replace(model, folder=str(tmp_path)))
+    require_checkpoint(in_folder)
     (tmp_path / "config.json").write_text(
         json.dumps(model_config(model.geometry) | {"num_hidden_layers": 99})
     )
     with pytest.raises(PreflightError) as error:
-        require_checkpoint(replace(model, folder=str(tmp_path)))
+        require_checkpoint(in_folder)
     assert error.value.code == "other_geometry"

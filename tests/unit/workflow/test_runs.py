@@ -139,7 +139,7 @@ def test_a_searched_run_has_its_id_before_its_levels_and_its_measurement_after(
         runs.run_of(wildcards(baseline.path), PILOT),
     )
     assert isinstance(run.source, MeasuredSource)
-    assert list(run.source.levels) == runs.pilots
+    assert [run.source.levels] == runs.pilots
     assert runs.measurement(run) is None
     assert pilot.id == config.pilot_specification(baseline).measurement_id != run.id
     assert pilot.priority > run.priority

@@ -7,11 +7,11 @@ from typing import Any
 from kveval.campaign.arms import ArmArguments, ArmError, Platform
 from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import Scenario, name_for
-from kveval.campaign.sizing import Budget, pinned_bytes
-from kveval.campaign.specification import CacheSizes, ServedModel
+from kveval.campaign.sizing import CacheSizes, pinned_bytes
+from kveval.campaign.specification import ServedModel
 from kveval.campaign.types import BLOCK_TOKENS
 
-Arm = Callable[[Scenario, Platform, Budget], ArmArguments]
+Arm = Callable[[Scenario, Platform, CacheSizes], ArmArguments]
 _BATCH_TOKENS = 2048
 
 
@@ -72,19 +72,19 @@ class ServerSoftware:
     wrong_answers: Callable[..., str] = lambda argv, *, on_cpu: ""
 
     def arm_arguments(
-        self, scenario: Scenario, platform: Platform, budget: Budget
+        self, scenario: Scenario, platform: Platform, sizes: CacheSizes
     ) -> ArmArguments:
         """Return what `scenario` adds to the server. Raises ArmError when this software cannot run it."""
         if scenario.arm not in self.arms:
             said = f"{self.title} has no arguments for arm {scenario.arm}; it has {', '.join(self.arms)}"
             raise ArmError(said, code="not_of_this_server")
-        if scenario.cpu_tier and budget.tier_blocks < 1:
+        if scenario.cpu_tier and sizes.tier_blocks < 1:
             block = f"one server block of {platform.block_size} tokens ({platform.block_size // BLOCK_TOKENS} cpu_blocks)"
             raise ArmError(
-                f"{budget.cpu_blocks} cpu_blocks are less than {block}",
+                f"{sizes.cpu_blocks} cpu_blocks are less than {block}",
                 code="less_than_a_block",
             )
-        return self.arms[scenario.arm](scenario, platform, budget)
+        return self.arms[scenario.arm](scenario, platform, sizes)
 
     def held_bytes(
         self,

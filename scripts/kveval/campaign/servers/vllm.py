@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from packaging.version import Version
@@ -29,7 +30,7 @@ from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.servers.software import ServerSoftware
 from kveval.campaign.servers.vllm_wire import METRICS, release_in_log, startup_facts
-from kveval.campaign.sizing import GIB, Budget
+from kveval.campaign.sizing import GIB, Budget, CacheSizes
 from kveval.campaign.specification import ServedModel, SidecarSpec
 from kveval.campaign.types import BLOCK_TOKENS
 
@@ -260,12 +261,14 @@ def hybrid(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
     if platform.on_cpu:
         connectors.reverse()
     env = {**first.env, **second.env}
-    return _connected(
+    arm = _connected(
         scenario, "MultiConnector", {"connectors": connectors}, env, second.sidecars
     )
+    split = {"native_bytes": own.tier_bytes, "lmcache_bytes": rest.tier_bytes}
+    return replace(arm, split=split)
 
 
-def files(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArguments:
+def files(scenario: Scenario, platform: Platform, sizes: CacheSizes) -> ArmArguments:
     """vLLM's tiered offload with files as the last tier, behind the CPU tier or behind a staging buffer alone."""
     _since(
         platform,
@@ -275,7 +278,7 @@ def files(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgument
     )
     if platform.on_cpu:
         _since(platform, "0.32", "offload to files on a CPU", "files_on_cpu_too_old")
-    size = budget.tier_bytes if scenario.cpu_tier else platform.staging_bytes
+    size = sizes.tier_bytes if scenario.cpu_tier else sizes.staging_bytes
     if size < 1:
         said = f"two requests of max_model_len, the staging buffer, are less than a block of {platform.block_size} tokens"
         raise ArmError(said, code="less_than_a_block")
