@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kveval.analysis.cells import CellKey
 from kveval.host.errors import Failure
+
+if TYPE_CHECKING:
+    from kveval.analysis.cells import CellKey
 
 _MARK = "FAILED: "
 
