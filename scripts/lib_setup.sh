@@ -278,9 +278,10 @@ install_workflow() {
         "$1" -c 'import kubernetes, matplotlib, pandas, pyarrow, scipy, seaborn, snakemake, zstandard'
 }
 
-# install_command ENV NAME MODULE: installs a command into an environment; it runs a module of this repository.
+# install_command ENV NAME MODULE: installs a command into an environment; it runs a module of this repository, whatever
+# modules lie in the folder where it is started (-P).
 install_command() {
-    printf '#!/bin/sh\nPYTHONPATH=%q exec %q -m %q "$@"\n' "$PWD/scripts" "$(realpath -- "$1")/bin/python" "$3" >"$1/bin/$2"
+    printf '#!/bin/sh\nPYTHONPATH=%q exec %q -P -m %q "$@"\n' "$PWD/scripts" "$(realpath -- "$1")/bin/python" "$3" >"$1/bin/$2"
     chmod 755 "$1/bin/$2"
 }
 

@@ -29,6 +29,7 @@ for part in "$@"; do
         redis) ensure_redis ;;
         workflow)
             ensure_env workflow .venv 1 install_workflow envs/workflow.lock
+            install_command .venv kveval kveval
             install_command .venv pcp-parquet kveval.pcp
             ;;
         server)

@@ -56,6 +56,7 @@ OTHER_PROGRAMS = {
     "ln",
     "mkdir",
     "oc",
+    "pip",
     "pytest",
     "rsync",
     "source",
@@ -252,7 +253,7 @@ def _kveval(given: Sequence[str]) -> list[str]:
     """A command of kveval, read by its own parser; one that is named alone or goes on may lack what it requires."""
     # A number is told as N.
     name, *words = ["1" if word == "N" else word for word in given]
-    if name in ("...", "--install-completion"):
+    if name in ("...", "--help", "--install-completion"):
         return []
     command = COMMANDS.get(name)
     if command is None:

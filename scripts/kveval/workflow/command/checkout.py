@@ -1,4 +1,7 @@
-"""The checkout of the repository whose catalogues, default campaign and server environment a command uses."""
+"""The checkout of the repository whose catalogues, default campaign and server environment a command uses.
+
+An installed package has a copy of the catalogues, which is used outside of checkouts.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +10,39 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kveval.host.errors import Failure
+from kveval.host.shipped import shipped_folder
 
 _MARKS = ("Snakefile", "config/models.yaml", "config/config.yaml")
 
 
 class NoCheckout(Failure):
-    """The repository's files are needed, and are neither here nor where kveval lies."""
+    """A file is needed that only a checkout has, and neither is there one here nor does kveval lie in one."""
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A checkout of the repository; `root` is its folder."""
+    """A checkout of the repository; `root` is its folder, None for an installed package outside of any."""
 
-    root: Path
+    root: Path | None
 
     @classmethod
     def from_folders(cls, *folders: Path) -> Checkout:
-        """Find the checkout that one of the folders is in, else the one that this library is part of.
-
-        Raises NoCheckout.
-        """
+        """Find the checkout that one of the folders is in, else the one that this library is part of, if it is."""
         own = Path(__file__).resolve()
         for folder in (*folders, own):
             for root in (folder, *folder.parents):
                 if all((root / mark).is_file() for mark in _MARKS):
                     return cls(root)
-        raise NoCheckout(
-            f"{folders[0]} is not in a checkout of the kveval repository, whose Snakefile and config/ are needed: go into"
-            " one, or name it with --directory"
-        )
+        return cls(None)
 
     def relative(self) -> Checkout:
         """Return it as seen from the working directory, for short texts."""
-        return Checkout(Path(os.path.relpath(self.root)))
+        return Checkout(None if self.root is None else Path(os.path.relpath(self.root)))
 
     @property
     def catalogues(self) -> Path:
         """The folder of models, scenarios and workloads."""
-        return self.root / "config"
+        return shipped_folder("config") if self.root is None else self.root / "config"
 
     @property
     def default_campaign(self) -> Path:
@@ -53,10 +51,18 @@ class Checkout:
 
     @property
     def server_environment(self) -> Path:
-        """The Python environment of the local engine's server."""
-        return self.root / ".server-venv"
+        """The Python environment of the local engine's server. Raises NoCheckout."""
+        return self._require("the server's environment") / ".server-venv"
 
     @property
     def benchmark_script(self) -> Path:
-        """The script that measures one run."""
-        return self.root / "scripts" / "benchmark.py"
+        """The script that measures one run. Raises NoCheckout."""
+        return self._require("the script that measures") / "scripts" / "benchmark.py"
+
+    def _require(self, what: str) -> Path:
+        if self.root is None:
+            raise NoCheckout(
+                f"{what} is part of a checkout of the kveval repository, and neither is {Path.cwd()} in one nor this"
+                " kveval: go into a checkout that `bash scripts/setup.sh` has set up, or name it with --directory"
+            )
+        return self.root

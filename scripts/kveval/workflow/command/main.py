@@ -110,12 +110,16 @@ class Commands(TyperGroup):
             status, message = _explained(failure)
             print(message, file=sys.stderr)
             raise Ended(max(least, status)) from None
-        except Exception:  # noqa: BLE001  (Python's own status, 1, would be a verdict)
-            traceback.print_exc()
+        except Exception as error:  # noqa: BLE001  (Python's own status, 1, would be a verdict)
+            print(_unexpected(error), file=sys.stderr)
             raise Ended(max(least, NO)) from None
 
 
 def _explained(failure: Failure) -> tuple[int, str]:
+    from kveval.workflow.command.cell_lookup import UnknownCell
+
+    if isinstance(failure, UnknownCell):
+        return MISTAKE, str(failure)
     from kveval.campaign.problems import ConfigError
     from kveval.workflow.command.campaign import OptionError
     from kveval.workflow.command.checkout import NoCheckout
@@ -125,6 +129,19 @@ def _explained(failure: Failure) -> tuple[int, str]:
     if isinstance(failure, OptionError | NoCheckout):
         return MISTAKE, str(failure)
     return NO, f"FAILED: {failure}"
+
+
+def _unexpected(error: Exception) -> str:
+    """Return what to do where a package is missing, as in a bare installation; else the traceback."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        if package != NAME:
+            return (
+                f"FAILED: the package {package} is missing here, which this command needs:"
+                " pip install 'kveval[workflow]', or use .venv/bin/kveval of a checkout"
+                " that `bash scripts/setup.sh` has set up"
+            )
+    return "".join(traceback.format_exception(error)).rstrip()
 
 
 app = typer.Typer(
@@ -258,6 +275,29 @@ def teardown(
 
     with _campaign(campaign, site, changes, directory) as given:
         remove_remains(given, as_json=as_json)
+
+
+@app.command(rich_help_panel=STORED)
+def show(
+    cell: Annotated[
+        str,
+        typer.Argument(
+            metavar="CELL",
+            help="MODEL/SCENARIO/CPU_BLOCKS, a path of its results, or a measurement's id.",
+        ),
+    ],
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder that has results/; by default the nearest, from here upwards."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show a stored cell: its runs, levels and peak, what proves the arm active, what checks found."""
+    from kveval.workflow.command.show import show_cell
+
+    show_cell(cell, directory, as_json=as_json)
 
 
 @app.command(rich_help_panel=STORED)

@@ -34,10 +34,11 @@ from kveval.host.findings import Finding, error, ok, warning
 from kveval.host.gpus.stacks import judge_stack, read_stacks
 from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
+from kveval.host.shipped import shipped_folder
 from kveval.pcp.installation import installed_pcp
 from kveval.workflow.planning.gpus import gpus_of_server, told_gpus
 
-STACKS = Path(__file__).resolve().parents[4] / "config" / "gpu_stacks.yaml"
+STACKS = shipped_folder("config") / "gpu_stacks.yaml"
 _BUSY_SHARE = 0.25
 _COMPILED = ("csrc", "cmake", "CMakeLists.txt", "rust")
 _VERSIONS = """

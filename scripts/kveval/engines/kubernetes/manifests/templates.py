@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -11,9 +10,10 @@ import yaml
 
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.host.errors import Failure
+from kveval.host.shipped import shipped_folder
 from kveval.host.values import Strict
 
-MANIFESTS = Path(__file__).resolve().parents[5] / "manifests"
+MANIFESTS = shipped_folder("manifests")
 
 
 class ManifestError(Failure):

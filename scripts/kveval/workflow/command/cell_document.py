@@ -1,0 +1,267 @@
+"""The document that `kveval show` prints of a cell: plain values, from files alone.
+
+Levels and peak are those of levels.csv and peak.csv; without these tables, run.json says which levels were measured.
+Nothing is computed here but means over runs, so that no number differs from those of the report.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from kveval.campaign.cell import Cell
+from kveval.workflow.command.cell_lookup import (
+    LEVELS,
+    PEAK,
+    RESULTS,
+    CellFolder,
+    StoredCell,
+    StoredRun,
+)
+from kveval.workflow.lacking import reason_in
+
+Row = Mapping[str, str]
+Document = dict[str, Any]
+
+GIB = 2**30
+SEVERITIES = ("fail", "warn", "note")
+_MEANS = (
+    "throughput_tok_s",
+    "ttft_ms_p50",
+    "ttft_ms_p90",
+    "itl_ms_p50",
+    "prefix_hit_ratio",
+    "external_hit_ratio",
+)
+_COUNTS = ("requests_completed", "requests_errored")
+_PEAK_NUMBERS = ("throughput_tok_s", "throughput_low_tok_s", "throughput_high_tok_s")
+
+
+def cell_document(stored: StoredCell) -> Document:
+    """Describe a cell; paths as in `stored`, times as in run.json, None for what is not known."""
+    levels, reason = _cell_table(stored.source, LEVELS)
+    peaks, _ = _cell_table(stored.source, PEAK)
+    document: Document = {
+        "cell": _cell(stored),
+        "measurements": sorted({run.run.measurement for run in stored.runs}),
+        "results": None if stored.source is None else str(stored.source.folder),
+        "so_far": stored.source is not None
+        and stored.source.tables != stored.source.folder,
+        "elsewhere": [str(folder) for folder in stored.elsewhere],
+        "runs": [_run(run) for run in stored.runs],
+        "unreadable": list(stored.unreadable),
+        "levels": _levels(levels) if levels else _levels_of_runs(stored.runs),
+        "not_computed": reason,
+        "peak": _peak(peaks[0]) if peaks else None,
+        "activity": [proof for run in stored.runs for proof in _activity(run)],
+        "checks": _checks(levels, stored.source),
+    }
+    document["next"] = list(_next_steps(document, stored.source))
+    return document
+
+
+def _cell_table(source: CellFolder | None, name: str) -> tuple[list[Row], str | None]:
+    """Return the rows of a cell's table; none where it was not made, with the reason if its file has that instead."""
+    if source is None or not (source.tables / name).exists():
+        return [], None
+    reason = reason_in(source.tables / name)
+    return ([] if reason else _rows(source.tables / name)), reason
+
+
+def _rows(path: Path) -> list[Row]:
+    """Return the rows of a table; none where it is not there."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+
+
+def _number(row: Row, column: str) -> float | None:
+    """Return a value; None where it was not observed."""
+    try:
+        value = float(row.get(column) or "nan")
+    except ValueError:
+        return None
+    return value if isfinite(value) else None
+
+
+def _numbers(rows: Iterable[Row], column: str) -> list[float]:
+    values = (_number(row, column) for row in rows)
+    return [value for value in values if value is not None]
+
+
+def _mean(rows: Iterable[Row], column: str) -> float | None:
+    values = _numbers(rows, column)
+    return sum(values) / len(values) if values else None
+
+
+def _cell(stored: StoredCell) -> Document:
+    cell = stored.cell
+    sizes = (run.run.specification.get("budget", {}) for run in stored.runs)
+    size_bytes = next((size.get("requested_bytes") for size in sizes), None)
+    return {
+        "path": cell.path,
+        **cell.row,
+        "tier_bytes": size_bytes,
+        "tier_gib": None if size_bytes is None else size_bytes / GIB,
+    }
+
+
+def _run(stored: StoredRun) -> Document:
+    run = stored.run
+    return {
+        "run": run.run,
+        "place": str(stored.place),
+        "measurement": run.measurement,
+        "started": run.started,
+        "finished": run.finished,
+        "engine": run.engine,
+        "weights": run.weights,
+        "host": {
+            "fingerprint": run.hardware.get("fingerprint"),
+            "cpu_model": run.hardware.get("cpu_model"),
+            "cpus": run.hardware.get("cpus"),
+            "gpus": [gpu.get("name") for gpu in run.hardware.get("gpus") or ()],
+        },
+        "versions": run.software or dict(run.specification.get("versions", {})),
+    }
+
+
+def _levels(rows: Sequence[Row]) -> list[Document]:
+    """Return the levels with means over the runs that have a value, and counts summed over runs."""
+    by_level: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_level[int(row["level"])].append(row)
+    return [_level(level, by_level[level]) for level in sorted(by_level)]
+
+
+def _level(level: int, rows: Sequence[Row]) -> Document:
+    rates = {row["run"]: _number(row, "throughput_tok_s") for row in rows}
+    return {
+        "level": level,
+        "streams": _mean(rows, "streams_asked"),
+        "rate_req_s": _mean(rows, "rate_req_s"),
+        "runs": sum(rate is not None for rate in rates.values()),
+        "throughput_by_run_tok_s": rates,
+        **{column: _mean(rows, column) for column in _MEANS},
+        **{column: int(sum(_numbers(rows, column))) for column in _COUNTS},
+        "activity": sorted({row.get("activity", "") for row in rows} - {""}),
+        "failed_runs": [int(row["run"]) for row in rows if row.get("checks_failed")],
+    }
+
+
+def _levels_of_runs(runs: Sequence[StoredRun]) -> list[Document]:
+    """Return the levels that run.json lists: how many runs measured each, and which runs failed there."""
+    failed: dict[int, list[int]] = defaultdict(list)
+    measured: dict[int, int] = defaultdict(int)
+    for stored in runs:
+        for level in stored.run.levels:
+            measured[level.level] += level.status == "ok"
+            if level.status != "ok":
+                failed[level.level].append(stored.run.run)
+    return [
+        {"level": level, "runs": measured[level], "failed_runs": failed[level]}
+        for level in sorted(measured)
+    ]
+
+
+def _peak(row: Row) -> Document:
+    return {
+        "level": int(float(row["level"])),
+        "runs": int(float(row["runs"])),
+        **{column: _number(row, column) for column in _PEAK_NUMBERS},
+        "bracketed": row.get("bracketed") == "True",
+        "plateau": [int(level) for level in row.get("plateau", "").split(";") if level],
+    }
+
+
+def _activity(stored: StoredRun) -> list[Document]:
+    """Return the counters that prove the arm active in a run, by the whole run; none for an arm without a tier."""
+    return [
+        {
+            "run": stored.run.run,
+            "counter": proof["counter"],
+            "at_least": proof.get("at_least"),
+            "moved": proof.get("moved"),
+            "active": proof.get("exercised"),
+        }
+        for proof in stored.run.exercised.get("required", ())
+    ]
+
+
+def _checks(levels: Iterable[Row], source: CellFolder | None) -> list[Document]:
+    """Return what checks found, the worst first: of the levels, and of the campaign's tables as far as it is this cell."""
+    checks = [
+        {
+            "severity": outcome["severity"],
+            "check": outcome["name"],
+            "message": outcome["message"],
+            "run": int(row["run"]),
+            "level": int(row["level"]),
+        }
+        for row in levels
+        for outcome in json.loads(row.get("checks_messages") or "[]")
+    ]
+    if source is not None:
+        checks += _checks_of_tables(source)
+    return sorted(checks, key=lambda check: SEVERITIES.index(check["severity"]))
+
+
+def _checks_of_tables(source: CellFolder) -> list[Document]:
+    analysis = source.tables.parents[2] / "analysis"
+    return [
+        {
+            "severity": row["severity"],
+            "check": row["check"],
+            "message": row["message"],
+            "run": None,
+            "level": None,
+        }
+        for row in _rows(analysis / "checks.csv")
+        if row["model"] and not row["run"] and Cell.from_row(row) == source.cell
+    ]
+
+
+def _next_steps(document: Document, source: CellFolder | None) -> Iterator[Document]:
+    """Yield what would say more about the cell, and the command for it, the most urgent first."""
+    campaign = _campaign_file(source)
+    configfile = f" --configfile {campaign}" if campaign else ""
+    if document["unreadable"]:
+        yield _step("a run cannot be read", f"snakemake --cores 4 verify{configfile}")
+    if not document["runs"]:
+        why = "no run of this cell is in the store"
+        yield _step(why, f"snakemake --cores 4 report{configfile}")
+        return
+    if document["peak"] is None:
+        why = "throughput and latencies are not computed yet"
+        if document["not_computed"]:
+            why = "computes throughput and latencies again, where the cause is removed"
+        yield _step(why, f"snakemake --cores 4 report_so_far{configfile}")
+        return
+    if all(level["activity"] == ["none"] for level in document["levels"]):
+        why = "the arm was not active; does the load reuse more than the device's cache holds?"
+        yield _step(why, f"kveval curve {campaign}".rstrip())
+    if not document["peak"]["bracketed"]:
+        why = "the peak is the first or last level; with levels beyond it, what would be measured?"
+        yield _step(why, f"kveval plan {campaign}".rstrip())
+    why = "how it compares with its baseline"
+    yield _step(why, f"snakemake --cores 4 report{configfile}")
+
+
+def _step(why: str, command: str) -> Document:
+    return {"why": why, "command": command}
+
+
+def _campaign_file(source: CellFolder | None) -> str:
+    """Return the campaign's file: by the name of its folder of results, else a word in its place; "" for the default."""
+    if source is None or source.results.name == RESULTS:
+        return ""
+    file = Path("config", "campaigns", f"{source.results.name}.yaml")
+    root = source.results.parent.parent.parent
+    return file.as_posix() if (root / file).is_file() else "CAMPAIGN.yaml"
