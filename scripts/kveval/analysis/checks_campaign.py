@@ -232,8 +232,8 @@ def replicates(tables: Tables) -> Iterator[Outcome]:
             yield note(f"{names} ran the same: their difference is noise")
     for row in tables.comparisons():
         cell, baseline = Cell.from_row(row), baseline_of(row)
-        alike = baseline in same and same.get(cell) == same[baseline]
-        if alike and row["verdict"] in VERDICTS:
+        same_configuration = baseline in same and same.get(cell) == same[baseline]
+        if same_configuration and row["verdict"] in VERDICTS:
             yield fail(
                 f"{row['metric']}: {row['verdict']}, though both ran the same",
                 Cell.from_row(row),

@@ -285,7 +285,7 @@ def _gather(
 ) -> _PairedRuns:
     """Return the pairs of runs of a comparison, each with a value or with the reason why it has none."""
     metric: str = entry.row["metric"]
-    missing = _missing(cells)
+    missing = _not_measured(cells)
     gathered = _PairedRuns()
     for side, numbers in zip(SIDES, absent, strict=True):
         gathered.reasons |= {(side, run): missing for run in numbers}
@@ -477,7 +477,7 @@ def _obstacle(entry: ComparedCell, blocks: int, fit: int, known: int) -> str:
     )
 
 
-def _missing(cells: tuple[CellRows, CellRows]) -> Exclusion:
+def _not_measured(cells: tuple[CellRows, CellRows]) -> Exclusion:
     """The reason of a run that was not measured; nobody knows how many imported runs there should have been."""
     imported = any(
         row.get("engine") == IMPORTED for rows in cells for row in rows.values()
