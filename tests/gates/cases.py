@@ -18,48 +18,55 @@ from tests.gates.library import host_fingerprint
 from tests.gates.transcript import transcript
 from tests.support.paths import REPOSITORY, SCRIPTS
 
-DEFAULT = ("--configfile", "config/campaigns/default.yaml")
+CAMPAIGN = "config/campaigns/default.yaml"
+DEFAULT = ("--configfile", CAMPAIGN)
 RESULTS = "results/campaigns/default"
-# Beside targets, what their options choose.
+# Beside commands, what their options choose.
 FINISHED = {
-    "plan": ("plan",),
-    "curve": ("curve",),
-    "verify": ("verify",),
-    "prune": ("prune",),
-    "prune-delete": ("prune", "--config", "prune=delete"),
-    "history": ("history",),
-    "report-again": ("report",),
-    "report_so_far": ("report_so_far",),
-    "doctor": ("doctor",),
-    "teardown": ("teardown",),
-    "check": ("check",),
-    "check-same": ("check", "--config", "base=0.32.0", "candidate=0.32.0"),
-    "check-one": ("check", "--config", "base=0.31.0"),
-    "bisect_builds": ("bisect_builds",),
-    "bisect_builds-none": ("bisect_builds", "--config", "good=none@a", "bad=none@b"),
-    "deploy_one": ("deploy_one",),
-    "deploy_one-cell": ("deploy_one", "--config", f"cell={MODEL}/no-offload/0"),
-}
-"""Name -> target and options, in the finished workflow, in this order."""
-WITHOUT_RUNS = {
-    "plan-no-runs": ("plan", *DEFAULT),
-    "curve-no-runs": ("curve", *DEFAULT),
-    "verify-no-runs": ("verify", *DEFAULT),
-    "prune-no-runs": ("prune", *DEFAULT),
-    "history-no-runs": ("history", *DEFAULT),
-    "report_so_far-no-runs": ("report_so_far", *DEFAULT),
-    "plan-arms": ("plan", "--configfile", "config/campaigns/arms.yaml"),
-    "plan-trace": ("plan", "--configfile", "config/campaigns/trace.yaml"),
-    "curve-trace": ("curve", "--configfile", "config/campaigns/trace.yaml"),
-    "plan-compared": ("plan", "--configfile", "config/campaigns/compared.yaml"),
-    "plan-cluster": ("plan", "--configfile", "config/campaigns/feb-2026.yaml"),
-    "doctor-cluster": ("doctor", "--configfile", "config/campaigns/feb-2026.yaml"),
-    "deploy_one-cluster": (
-        "deploy_one",
-        "--configfile",
-        "config/campaigns/feb-2026.yaml",
+    "plan": ("kveval", "plan", CAMPAIGN),
+    "curve": ("kveval", "curve", CAMPAIGN),
+    "verify": ("kveval", "verify", CAMPAIGN, "--cores", "2"),
+    "prune": ("kveval", "prune", CAMPAIGN),
+    "prune-delete": ("kveval", "prune", CAMPAIGN, "--delete"),
+    "history": ("kveval", "history", CAMPAIGN),
+    "report-again": ("report", *DEFAULT),
+    "report_so_far": ("report_so_far", *DEFAULT),
+    "doctor": ("kveval", "doctor", CAMPAIGN),
+    "teardown": ("kveval", "teardown", CAMPAIGN),
+    "check": ("kveval", "check", CAMPAIGN),
+    "check-same": (
+        *("kveval", "check", CAMPAIGN),
+        *("--base", "0.32.0", "--candidate", "0.32.0"),
     ),
-    "teardown-cluster": ("teardown", "--configfile", "config/campaigns/feb-2026.yaml"),
+    "check-one": ("kveval", "check", CAMPAIGN, "--base", "0.31.0"),
+    "bisect_builds": ("kveval", "bisect", CAMPAIGN),
+    "bisect_builds-none": (
+        *("kveval", "bisect", CAMPAIGN),
+        *("--good", "none@a", "--bad", "none@b"),
+    ),
+    "deploy_one": ("kveval", "deploy-one", CAMPAIGN),
+    "deploy_one-cell": (
+        *("kveval", "deploy-one", CAMPAIGN),
+        *("--cell", f"{MODEL}/no-offload/0"),
+    ),
+}
+"""Name -> command, in the finished workflow, in this order."""
+FEBRUARY = "config/campaigns/feb-2026.yaml"
+WITHOUT_RUNS = {
+    "plan-no-runs": ("kveval", "plan", CAMPAIGN),
+    "curve-no-runs": ("kveval", "curve", CAMPAIGN),
+    "verify-no-runs": ("kveval", "verify", CAMPAIGN, "--cores", "2"),
+    "prune-no-runs": ("kveval", "prune", CAMPAIGN),
+    "history-no-runs": ("kveval", "history", CAMPAIGN),
+    "report_so_far-no-runs": ("report_so_far", *DEFAULT),
+    "plan-arms": ("kveval", "plan", "config/campaigns/arms.yaml"),
+    "plan-trace": ("kveval", "plan", "config/campaigns/trace.yaml"),
+    "curve-trace": ("kveval", "curve", "config/campaigns/trace.yaml"),
+    "plan-compared": ("kveval", "plan", "config/campaigns/compared.yaml"),
+    "plan-cluster": ("kveval", "plan", FEBRUARY),
+    "doctor-cluster": ("kveval", "doctor", FEBRUARY),
+    "deploy_one-cluster": ("kveval", "deploy-one", FEBRUARY),
+    "teardown-cluster": ("kveval", "teardown", FEBRUARY),
 }
 MISTYPED = {
     "target": ("reprot",),
@@ -139,7 +146,7 @@ def make(finished: Path, folder: Path, names: Iterable[str]) -> None:
     """Write the transcripts of some commands; those of the finished workflow in their order."""
     for name in names:
         if name in FINISHED:
-            workflow, command = folder / "finished", (*FINISHED[name], *DEFAULT)
+            workflow, command = folder / "finished", FINISHED[name]
         elif name in WITHOUT_RUNS:
             workflow, command = folder / "without-runs", WITHOUT_RUNS[name]
         else:

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from kveval.__main__ import main as kveval_main
 from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes.manifests.rendering import preview_text
@@ -16,6 +17,7 @@ from kveval.host import hardware
 from kveval.load.guidellm import LoadTarget, command, levels_of
 from kveval.store.run_file import read_run
 
+__all__ = ["kveval_main"]
 REPOSITORY = Path(__file__).resolve().parents[2]
 CATALOGUES = REPOSITORY / "config"
 _KIND = re.compile(r"^kind: (\S+)", re.MULTILINE)

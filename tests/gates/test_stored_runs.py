@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from hashlib import sha256
 from pathlib import Path
@@ -52,10 +53,16 @@ def folder(tmp_path: Path) -> Path:
 def snakemake(folder: Path, *arguments: str, campaign: str) -> str:
     """Return what snakemake prints on the host that has measured the runs."""
     configured = ("--configfile", f"campaigns/{campaign}.yaml")
+    return printed(folder, "snakemake", "--cores", "2", *arguments, *configured)
+
+
+def printed(folder: Path, *command: str) -> str:
+    """Return what a command prints on that host; its library is the folder's."""
+    path = os.pathsep.join([str(HOST), str(folder / "scripts")])
     done = subprocess.run(
-        ["snakemake", "--cores", "2", *arguments, *configured],
+        command,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(HOST)},
+        env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -104,7 +111,8 @@ def test_fresh_results_adopt_every_run(folder: Path, campaign: str) -> None:
 
 
 def test_the_store_is_found_in_order_and_its_runs_are_read(folder: Path) -> None:
-    snakemake(folder, "verify", campaign="gate-arms")
+    kveval = (sys.executable, "-m", "kveval")
+    printed(folder, *kveval, "verify", "campaigns/gate-arms.yaml")
     runs = sorted(folder.glob("results/measurements/*/run-*"))
     assert len(runs) == sum(CAMPAIGNS.values())
     assert [defining_id(place) for place in runs] == [one.parent.name for one in runs]

@@ -1,4 +1,4 @@
-"""What a command of the workflow prints: today a target of Snakemake, whose text is told from Snakemake's own."""
+"""What a command prints: one of kveval, or a target of Snakemake, whose text is told from Snakemake's own."""
 
 import os
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import snakemake.cli
 from tests.gates import forks
+from tests.gates.library import kveval_main
 
 _CHATTER = (
     "Using workflow specific profile",
@@ -25,7 +26,9 @@ _PLACE = re.compile(r'^(?:\w+(?: in file .*)?:|  File ".*)$\n?', re.MULTILINE)
 
 
 def transcript(folder: Path, name: str, *arguments: str) -> str:
-    """Run a target in a workflow's folder; return its exit status, what it prints, and why it was refused, if it was.
+    """Run a target, or with the name kveval a command, in a workflow's folder.
+
+    Return its exit status, what it prints, and why it was refused, if it was.
 
     Call it in a process in which the library is loaded: it runs in a fork.
     """
@@ -36,6 +39,9 @@ def transcript(folder: Path, name: str, *arguments: str) -> str:
         for stream, path in ((1, printed), (2, logged)):
             with path.open("wb") as file:
                 os.dup2(file.fileno(), stream)
+        if name == "kveval":
+            sys.argv = [name, *arguments]
+            kveval_main()
         command = ["--cores", "2", "--scheduler", "greedy", name, *arguments]
         sys.argv = ["snakemake", *command]
         snakemake.cli.main(command)

@@ -266,22 +266,22 @@ def _rate(counters: Mapping[str, Change], kind: str) -> float | None:
 
 def _observed(
     specification: Specification,
-    held: int,
+    device_tokens: int,
     level: int,
-    seen: MeasuredLevel,
-    demanded: Sequence[Demanded],
+    measured: MeasuredLevel,
+    requests: Sequence[Demanded],
 ) -> ObservedLevel:
     return ObservedLevel(
-        demanded=demanded,
-        window=seen.window,
+        demanded=requests,
+        window=measured.window,
         streams=workloads.streams_at(specification.workload, level),
-        device_tokens=held,
+        device_tokens=device_tokens,
         batch_tokens=software_of(specification.versions).batch_tokens(
             specification.argv
         ),
-        throughput_tok_s=seen.throughput_tok_s,
-        itl_ms=seen.itl_ms,
-        ttft_ms=seen.ttft_ms,
+        throughput_tok_s=measured.throughput_tok_s,
+        itl_ms=measured.itl_ms,
+        ttft_ms=measured.ttft_ms,
     )
 
 

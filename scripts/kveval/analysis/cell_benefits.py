@@ -133,11 +133,11 @@ def predicted_benefits(
             level is not None
             and len({run.hardware.get("fingerprint") for run in of_model}) == 1
         ):
-            rows += _of_model(of_model, levels, files, level, baselines)
+            rows += _model_rows(of_model, levels, files, level, baselines)
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _of_model(
+def _model_rows(
     runs: Sequence[Run],
     levels: pd.DataFrame,
     files: Mapping[tuple[str, ...], Path],
@@ -232,11 +232,13 @@ def _basis(
         for run in runs
         if run.cell == cell
     )
-    held = specification.budget.device_tokens or next(filter(None, reported), None)
+    device_tokens = specification.budget.device_tokens or next(
+        filter(None, reported), None
+    )
     most = max(
         (seen.requests for of_level in measured.values() for seen in of_level),
         default=0,
     )
-    if not measured or held is None or most > _MOST_REQUESTS:
+    if not measured or device_tokens is None or most > _MOST_REQUESTS:
         return None
-    return basis_of(specification, int(held), measured, tier_copies(runs))
+    return basis_of(specification, int(device_tokens), measured, tier_copies(runs))

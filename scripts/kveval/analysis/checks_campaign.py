@@ -234,8 +234,10 @@ def replicates(tables: Tables) -> Iterator[Outcome]:
             same |= dict.fromkeys(cells, str(name))
             yield note(f"{' and '.join(cells)} ran the same: their difference is noise")
     for row in tables.comparisons():
-        alike = same.get(_cell(row), "") == same.get(str(row["baseline"]), "?")
-        if alike and row["verdict"] in VERDICTS:
+        same_configuration = same.get(_cell(row), "") == same.get(
+            str(row["baseline"]), "?"
+        )
+        if same_configuration and row["verdict"] in VERDICTS:
             yield fail(
                 f"{row['metric']}: {row['verdict']}, though both ran the same",
                 _cell(row),

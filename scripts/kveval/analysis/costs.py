@@ -60,13 +60,13 @@ class ServersPaid:
             if run.cell.cpu_blocks
             else 0
         )
-        held = (
+        store_bytes = (
             sum(map(_limit_bytes, specification.get("companions", ()))) if store else 0
         )
         return cls(
             run.replicas,
             0.0 if on_cpu(specification.get("build")) else float(run.replicas * gpus),
-            (run.replicas * tier + (held or np.nan if store else 0)) / GIB,
+            (run.replicas * tier + (store_bytes or np.nan if store else 0)) / GIB,
         )
 
     def usd_per_hour(
@@ -77,12 +77,12 @@ class ServersPaid:
         price += self.gpus * prices["gpu_hour_usd"] if "gpu_hour_usd" in prices else 0.0
         if not price > 0:
             return np.nan
-        held = (
+        memory_price = (
             self.tier_gib * prices["host_gib_hour_usd"]
             if memory and "host_gib_hour_usd" in prices
             else 0.0
         )
-        return price + held
+        return price + memory_price
 
 
 def _limit_bytes(beside: Any) -> float:
@@ -196,6 +196,8 @@ def _against(
     # A tier that served next to nothing does not pay, whatever chance made of the throughput.
     if arm.tier_gib > 0 and not is_of_idle_arm(row):
         without = arm.usd_per_hour(prices, memory=False)
-        even = [(times * base - without) / arm.tier_gib for times in (ratio, low, high)]
-        columns |= dict(zip(BREAK_EVEN, even, strict=True))
+        break_even = [
+            (times * base - without) / arm.tier_gib for times in (ratio, low, high)
+        ]
+        columns |= dict(zip(BREAK_EVEN, break_even, strict=True))
     return columns

@@ -65,7 +65,7 @@ def with_predictions(
     sent = requests[requests["start"].notna()].groupby("level").size()
     entries = {entry.level: entry for entry in run.levels}
     rows = [
-        _predicted(run, entries[level], int(sent.get(level, 0)), directory)
+        _prediction(run, entries[level], int(sent.get(level, 0)), directory)
         for level in levels["level"]
     ]
     columns: dict[str, list[Any]] = {}
@@ -76,7 +76,9 @@ def with_predictions(
     return levels.assign(**columns)
 
 
-def _predicted(run: Run, level: LevelRun, sent: int, directory: Path) -> dict[str, Any]:
+def _prediction(
+    run: Run, level: LevelRun, sent: int, directory: Path
+) -> dict[str, Any]:
     try:
         curves, prompt_tokens = _curves(run, level, sent, directory)
     except NotPredictable as why:
@@ -88,7 +90,7 @@ def _predicted(run: Run, level: LevelRun, sent: int, directory: Path) -> dict[st
         "predicted_ratio_high": high,
         "predicted_prompt_tokens": prompt_tokens,
         "predicted_tier_blocks": curves.tier_tokens / BLOCK_TOKENS,
-        "predicted_curve": _written(curves) if curves.tier_tokens else "",
+        "predicted_curve": _curve_text(curves) if curves.tier_tokens else "",
     }
 
 
@@ -112,17 +114,17 @@ def _curves(
     if specification.workload.profile in workloads.REPLAYS:
         # The trace is beside the report, which may have been compressed since.
         trace = trace_file(Path(str(directory / level.report).removesuffix(".zst")))
-        prompts = _replayed(specification, level, sent, trace)
+        prompts = _replayed_prompts(specification, level, sent, trace)
     else:
-        specification = _coarse(specification, level.level, sent)
-        prompts = _drawn(specification, run, level, sent)
-    prompts = _asked(prompts, server_delta(level.counters, "prefix_cache_queries"))
+        specification = _with_longer_blocks(specification, level.level, sent)
+        prompts = _drawn_prompts(specification, run, level, sent)
+    prompts = _looked_up(prompts, server_delta(level.counters, "prefix_cache_queries"))
     return curves_of_prompts(
         specification, prompts, int(device)
     ), prompts.counted_tokens
 
 
-def _asked(prompts: Prompts, tokens: float) -> Prompts:
+def _looked_up(prompts: Prompts, tokens: float) -> Prompts:
     """Leave out the last requests, which were still waiting at the end: the server looked up only `tokens` tokens."""
     if np.isnan(tokens):
         return prompts
@@ -133,7 +135,7 @@ def _asked(prompts: Prompts, tokens: float) -> Prompts:
     )
 
 
-def _replayed(
+def _replayed_prompts(
     specification: Specification, level: LevelRun, sent: int, trace: Path
 ) -> Prompts:
     try:
@@ -152,7 +154,7 @@ def _replayed(
     )
 
 
-def _drawn(
+def _drawn_prompts(
     specification: Specification, run: Run, level: LevelRun, sent: int
 ) -> Prompts:
     workload, generator = specification.workload, str(run.versions.get("guidellm", ""))
@@ -169,7 +171,9 @@ def _drawn(
     return prompts_of(workload, level.level, run.run, specification.block_size, sent)
 
 
-def _coarse(specification: Specification, level: int, sent: int) -> Specification:
+def _with_longer_blocks(
+    specification: Specification, level: int, sent: int
+) -> Specification:
     """Return a specification with longer blocks, which divide a prefix, if the blocks would be too many."""
     workload, block = specification.workload, specification.block_size
     prefix = workloads.prefix_tokens_at(workload, level)
@@ -194,7 +198,7 @@ def _require_few(blocks: float) -> None:
         )
 
 
-def _written(curves: CellCurves) -> str:
+def _curve_text(curves: CellCurves) -> str:
     """Write the hit share of device and tier by the tier's size, as cpu_blocks=least:most;..., see `read_curve`."""
     tier = curves.tier
     if tier is None or not len(tier.sizes):
@@ -275,7 +279,7 @@ def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare
     keys = [*KEYS, "run", "level"]
     table = tier_activity(runs).merge(levels, on=keys, suffixes=("", "_of_window"))
     counted = pd.DataFrame(
-        [_counted(run, level) for run in runs for level in run.levels]
+        [_counter_row(run, level) for run in runs for level in run.levels]
     )
     table = table.merge(counted, on=keys) if len(counted) else table[:0]
     table = table.dropna(subset=[*NUMBERS[:3], "device_hit_percent"])
@@ -287,10 +291,12 @@ def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare
         served=served, low=low, high=high, difference=served - served.clip(low, high)
     )
     table = table.assign(**_clues(table))
-    return [_of(rows) for _, rows in table.groupby([*KEYS, "level"], sort=False)]
+    return [
+        _served_share(rows) for _, rows in table.groupby([*KEYS, "level"], sort=False)
+    ]
 
 
-def _of(rows: pd.DataFrame) -> ServedShare:
+def _served_share(rows: pd.DataFrame) -> ServedShare:
     first = rows.iloc[0].to_dict()
     names = [
         "predicted_device_ratio",
@@ -350,7 +356,7 @@ def _clues(rows: pd.DataFrame) -> dict[str, pd.Series[float]]:
     }
 
 
-def _counted(run: Run, level: LevelRun) -> dict[str, Any]:
+def _counter_row(run: Run, level: LevelRun) -> dict[str, Any]:
     """Return what `tier_activity` lacks: counts of a level, the bytes of a token, and whether lengths are drawn."""
     moved = {name: change.delta for name, change in level.counters.items()}
     submitted, finished, evicted = (

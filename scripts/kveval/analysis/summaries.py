@@ -234,8 +234,8 @@ def _means_over_models(
     return {
         "scenario": arm.scenario,
         "cpu_blocks": arm.cpu_blocks,
-        "geomean_tps": _geometric(table[THROUGHPUT]),
-        "geomean_ratio_to_baseline": _geometric(table[THROUGHPUT] / reference),
+        "geomean_tps": _geometric_mean(table[THROUGHPUT]),
+        "geomean_ratio_to_baseline": _geometric_mean(table[THROUGHPUT] / reference),
         **means,
     }
 
@@ -257,5 +257,5 @@ def _at_common_levels(
     return pd.concat(parts, ignore_index=True)
 
 
-def _geometric(values: pd.Series[float]) -> float:
+def _geometric_mean(values: pd.Series[float]) -> float:
     return float(np.exp(np.log(np.asarray(values, dtype=float)).mean()))

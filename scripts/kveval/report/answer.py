@@ -74,11 +74,11 @@ def answer_of(
     rows = baseline_comparisons(plan, measured.comparison, metric)
     models = {row["model"] for row in rows}
     if not models:
-        sentences = [*_without_baseline(plan, measured)]
+        sentences = [*_sentences_without_baseline(plan, measured)]
     elif len(models) == 1:
-        sentences = [*_of_one_model(plan, measured, rows, metric)]
+        sentences = [*_sentences_on_one_model(plan, measured, rows, metric)]
     else:
-        sentences = [*_of_models(plan, measured, rows, metric)]
+        sentences = [*_sentences_on_models(plan, measured, rows, metric)]
     return CampaignAnswer(
         _question(plan, rows, metric),
         (*sentences[: MOST_SENTENCES - 1], _basis(plan, measured, rows)),
@@ -156,7 +156,7 @@ def _listed(names: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def _of_one_model(
+def _sentences_on_one_model(
     plan: ReportPlan, measured: Measured, rows: Sequence[Row], metric: str
 ) -> Iterator[str]:
     """Yield sentences on the best arm, its TTFT, goodput, the other arms, and the tokens that tiers served."""
@@ -174,7 +174,9 @@ def _of_one_model(
         yield _none_better(rows, metric)
     if within := goodput_sentence(plan, measured, rows[0]["model"]):
         yield within
-    others = "; ".join(_said(plan, [row for row in rows if row not in better[:1]]))
+    others = "; ".join(
+        _verdict_clauses(plan, [row for row in rows if row not in better[:1]])
+    )
     if others:
         yield f"{others[0].upper()}{others[1:]}."
     yield from _hits(measured, rows)
@@ -248,7 +250,7 @@ def _first_token(plan: ReportPlan, measured: Measured, best: Row) -> Iterator[st
             yield f"Its median TTFT {verdict}, {_change(row)}: {_means(measured, row)} ms."
 
 
-def _said(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
+def _verdict_clauses(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
     """Yield one clause per verdict with the arms that have it; arms without a verdict are grouped by reason."""
     phrases = {
         words.BETTER: "better as well",
@@ -297,7 +299,7 @@ def _hits(measured: Measured, rows: Sequence[Row]) -> Iterator[str]:
         yield f"Share of the prompt tokens that the tier behind the device served: {abbreviate(shares)}."
 
 
-def _of_models(
+def _sentences_on_models(
     plan: ReportPlan, measured: Measured, rows: Sequence[Row], metric: str
 ) -> Iterator[str]:
     """Yield sentences on the best arm of each model, worse arms, counts of other verdicts, and verdicts on latency."""
@@ -310,7 +312,9 @@ def _of_models(
         else "A shorter median TTFT"
     )
     if any(better.values()):
-        best = "; ".join(_best(of_model) for of_model in better.values() if of_model)
+        best = "; ".join(
+            _best_arm(of_model) for of_model in better.values() if of_model
+        )
         nothing = [model for model, of_model in better.items() if not of_model]
         yield f"{more} than {_against(rows)}: {best}{f'; no arm for {_listed(nothing)}' if nothing else ''}."
     else:
@@ -328,7 +332,7 @@ def _of_models(
         words.IDLE: _most_cost(rows),
         words.INCONCLUSIVE: "undecided",
     }
-    yield from _counted(rows, counted | {"": _without(rows)})
+    yield from _count_sentence(rows, counted | {"": _unjudged_phrase(rows)})
     decided = {
         words.BETTER: "better",
         words.WORSE: "worse",
@@ -336,7 +340,7 @@ def _of_models(
     }
     decided |= {words.PARITY: "at parity"}
     for further_metric in (GOODPUT, TTFT) if metric == THROUGHPUT else (GOODPUT,):
-        yield from _counted(
+        yield from _count_sentence(
             baseline_comparisons(plan, measured.comparison, further_metric), decided
         )
 
@@ -351,7 +355,7 @@ def _most_cost(rows: Sequence[Row]) -> str:
     )
 
 
-def _without(rows: Sequence[Row]) -> str:
+def _unjudged_phrase(rows: Sequence[Row]) -> str:
     """The phrase for comparisons without a verdict, with the most frequent reason."""
     reasons = Counter(
         text_or_blank(row["reason"])
@@ -364,7 +368,7 @@ def _without(rows: Sequence[Row]) -> str:
     )
 
 
-def _counted(rows: Sequence[Row], phrases: Mapping[str, str]) -> Iterator[str]:
+def _count_sentence(rows: Sequence[Row], phrases: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence with the number of comparisons for each verdict of `said`; "" stands for none."""
     counts = Counter(
         row["verdict"] if row["verdict"] in words.VERDICTS else "" for row in rows
@@ -378,7 +382,7 @@ def _counted(rows: Sequence[Row], phrases: Mapping[str, str]) -> Iterator[str]:
         yield f"{METRIC_TITLES[rows[0]['metric']]}, of {len(rows)} comparisons with a baseline: {shown}."
 
 
-def _best(rows: Sequence[Row]) -> str:
+def _best_arm(rows: Sequence[Row]) -> str:
     """The first of a model's arms that are better."""
     best, more = (
         rows[0],
@@ -388,7 +392,7 @@ def _best(rows: Sequence[Row]) -> str:
     return f"{best['model']} with {_arm(best)}{f' {factor_text(best)} as much,' if more else ''} {_change(best)}{most}"
 
 
-def _without_baseline(plan: ReportPlan, measured: Measured) -> Iterator[str]:
+def _sentences_without_baseline(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     yield "Nothing was compared with a baseline, so there is no verdict."
     shown = []
     for cell, _, at in measured.peaks_of(plan.ordered_cells):

@@ -69,7 +69,7 @@ def change_points(
         if weakest[0] > significance:
             del bounds[weakest[1]]
     return [
-        _described(values, *bounds[place : place + 3])
+        _change_point(values, *bounds[place : place + 3])
         for place in range(len(bounds) - 2)
     ]
 
@@ -137,7 +137,7 @@ def _chance(
     return (1 + exceeding) / (1 + permutations)
 
 
-def _described(values: Array, start: int, at: int, end: int) -> ChangePoint:
+def _change_point(values: Array, start: int, at: int, end: int) -> ChangePoint:
     before, after = values[start:at], values[at:end]
     places = start + _likely_places(values[start:end])
     return ChangePoint(

@@ -22,13 +22,13 @@ def _unfinished(level: JudgedLevel) -> float:
     return float(level.row["requests_incomplete"] / total) if total else 0.0
 
 
-def _begun(level: JudgedLevel) -> int:
+def _requests_begun(level: JudgedLevel) -> int:
     """How many requests were sent within the window, by their records."""
     begin, (start, end) = level.requests.column("start"), level.window
     return int(np.count_nonzero((begin >= start) & (begin < end)))
 
 
-def _missing(level: JudgedLevel, sent_req_s: float) -> bool:
+def _answers_fall_short(level: JudgedLevel, sent_req_s: float) -> bool:
     """Whether significantly fewer requests were answered than were sent, or than were due."""
     seconds = level.window[1] - level.window[0]
     answered, due = level.row["throughput_req_s"] * seconds, sent_req_s * seconds
@@ -36,11 +36,11 @@ def _missing(level: JudgedLevel, sent_req_s: float) -> bool:
     chance = 1.0 if level.report.strategy == "constant" else 2 * math.sqrt(due)
     return bool(
         answered < _KEEPS_UP * due - chance
-        or answered < _KEEPS_UP * _begun(level) - 1.0
+        or answered < _KEEPS_UP * _requests_begun(level) - 1.0
     )
 
 
-def _declared(level: JudgedLevel) -> bool:
+def _declares_rate(level: JudgedLevel) -> bool:
     """Whether the workload declares the rate at which it sends."""
     return rate_req_s_at(level.workload, level.entry.level) is not None
 
@@ -84,7 +84,7 @@ def incomplete_share(level: JudgedLevel) -> Iterator[Outcome]:
     """Most requests finished; latencies of the others are unknown, and those are the slowest."""
     share, total = _unfinished(level), level.row["requests_total"]
     # Unfinished at the end: in a closed loop one request per stream; in an open one those sent within one latency.
-    weight = note if level.report.closed_loop or _declared(level) else fail
+    weight = note if level.report.closed_loop or _declares_rate(level) else fail
     if share > _MANY_UNFINISHED:
         yield weight(
             f"{100 * share:.0f} % of {total} requests were unfinished when the level ended"
@@ -100,7 +100,9 @@ def saturated_open_loop(level: JudgedLevel) -> Iterator[Outcome]:
         level.row["concurrency_mean"],
     )
     strategy = f"strategy {level.report.strategy}"
-    if level.report.closed_loop or (sent is not None and not _missing(level, sent)):
+    if level.report.closed_loop or (
+        sent is not None and not _answers_fall_short(level, sent)
+    ):
         return
     if sent is None and in_flight < 1:
         message = f"{in_flight:.2g} requests in flight, so throughput is the rate that was sent"
@@ -122,7 +124,7 @@ def open_loop(level: JudgedLevel) -> Iterator[Outcome]:
     if level.report.closed_loop or rate is None:
         return
     message = f"strategy {level.report.strategy} at {rate:.4g} requests/s: throughput is the rate that was sent"
-    if _declared(level):
+    if _declares_rate(level):
         yield note(f"{message}, arms can differ in latencies only")
     else:
         yield warn(

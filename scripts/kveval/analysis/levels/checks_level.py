@@ -119,13 +119,13 @@ def warmup(level: JudgedLevel) -> Iterator[Outcome]:
     if (level.run.engine != IMPORTED or requested_s) and abs(requested_s - cut_s) > max(
         0.5, 0.1 * requested_s
     ):
-        how = (
+        consequence = (
             "the analysis cut off the rest"
             if cut_s < requested_s
             else "the window is shorter by the difference"
         )
         yield warn(
-            f"a warm-up of {requested_s:g} s was asked for, GuideLLM cut off {max(0.0, cut_s):.1f} s; {how}"
+            f"a warm-up of {requested_s:g} s was asked for, GuideLLM cut off {max(0.0, cut_s):.1f} s; {consequence}"
         )
 
 

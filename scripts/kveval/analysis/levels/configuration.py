@@ -46,25 +46,25 @@ def effective_configuration(run: Run) -> str:
 
     The CPU tier is part of it through arguments and environment; for a run that records neither, through its budget.
     """
-    return content_hash(_ran(run), 12, spaced=True)
+    return content_hash(_what_ran(run), 12, spaced=True)
 
 
 def arm_settings(run: Run) -> str:
     """Return 12 hex digits, equal for runs that differ in nothing but the build; "" if the run has no arguments."""
-    facts = _ran(run)
+    facts = _what_ran(run)
     settings = {name: value for name, value in facts.items() if name not in _OF_BUILD}
     return (
         content_hash(settings, 12, spaced=True) if facts["argv"] or facts["env"] else ""
     )
 
 
-def _ran(run: Run) -> dict[str, Any]:
+def _what_ran(run: Run) -> dict[str, Any]:
     specification = run.specification
     argv = specification.get("argv") or run.server.get("argv") or ()
     env = specification.get("env") or run.server.get("env") or {}
     facts: dict[str, Any] = {
         **{name: specification.get(name) for name in _FACTS},
-        "argv": _steady(argv),
+        "argv": _without_start_flags(argv),
         "env": dict(env),
         "images": run.server.get("images") or specification.get("images"),
         "hardware": run.hardware.get("fingerprint"),
@@ -175,7 +175,7 @@ def _mean(values: Sequence[float | None]) -> float:
     return float(sum(known)) / len(known) if known else math.nan
 
 
-def _steady(argv: Sequence[str]) -> list[str]:
+def _without_start_flags(argv: Sequence[str]) -> list[str]:
     """Return the arguments without those that differ from start to start; JSON values with their keys sorted."""
     per_start = {
         flag for software in SERVERS.values() for flag in software.flags_per_start

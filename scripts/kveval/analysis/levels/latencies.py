@@ -30,11 +30,11 @@ _UNITS = {1e-3: "seconds", 1e3: "microseconds", 1e6: "nanoseconds"}
 
 def unknown_latencies(report: LevelReport) -> dict[str, str]:
     """Return the latencies of a level that were not observed, and why; `ttft`, `tpot`, `itl` or `e2e`."""
-    unknown = dict(_of_requests(Requests(report.requests)))
+    unknown = dict(_unknown_by_requests(Requests(report.requests)))
     return (
         unknown
         if not report.requests_missing
-        else dict(_of_statistics(report.aggregate)) | unknown
+        else dict(_unknown_by_statistics(report.aggregate)) | unknown
     )
 
 
@@ -49,7 +49,7 @@ def parse_reasons(text: object) -> dict[str, str]:
     return dict(part.split("=", 1) for part in parts)
 
 
-def _of_requests(requests: Requests) -> Iterator[tuple[str, str]]:
+def _unknown_by_requests(requests: Requests) -> Iterator[tuple[str, str]]:
     """Yield the latencies of completed requests that are 0, or contradict the requests' own times."""
     done, tokens = requests.has_status("completed"), requests.column("output_tokens")
     start, first, last, end = (
@@ -78,10 +78,10 @@ def _contradiction(reported: Array, own: Array) -> str:
     if not apart.sum() > _FEW * both.sum():
         return ""
     ours, theirs = (float(np.median(values[both][apart])) for values in (reported, own))
-    return f"{ours:,.3g} ms, though the requests' own times say {theirs:,.3g} ms{_likely(ours, theirs)}"
+    return f"{ours:,.3g} ms, though the requests' own times say {theirs:,.3g} ms{_likely_unit(ours, theirs)}"
 
 
-def _likely(reported: float, right: float) -> str:
+def _likely_unit(reported: float, right: float) -> str:
     """The unit in which a latency seems to be, "" if none explains it."""
     if not (reported > 0 and right > 0):
         return ""
@@ -94,7 +94,7 @@ def _likely(reported: float, right: float) -> str:
     return f": likely in {unit}" if unit else ""
 
 
-def _of_statistics(aggregate: Aggregate) -> Iterator[tuple[str, str]]:
+def _unknown_by_statistics(aggregate: Aggregate) -> Iterator[tuple[str, str]]:
     """Yield the latencies of a report without its requests that are 0, or that do not add up."""
     means: dict[str, float] = {}
     for name in TITLES:
@@ -119,7 +119,7 @@ def _of_statistics(aggregate: Aggregate) -> Iterator[tuple[str, str]]:
     if tokens is None or "e2e" not in means:
         return
     if {"ttft", "itl"} <= means.keys() and tokens.mean > 1:
-        yield from _not_adding_up(
+        yield from _unknown_by_sum(
             means["ttft"], means["itl"], tokens.mean - 1, means["e2e"]
         )
     e2e_per_token = means["e2e"] / tokens.mean
@@ -129,10 +129,10 @@ def _of_statistics(aggregate: Aggregate) -> Iterator[tuple[str, str]]:
         and abs(math.log(means["tpot"] / e2e_per_token)) > _APART
     ):
         message = f"{means['tpot']:,.3g} ms, though E2E over its tokens is {e2e_per_token:,.3g} ms"
-        yield "tpot", f"{message}{_likely(means['tpot'], e2e_per_token)}"
+        yield "tpot", f"{message}{_likely_unit(means['tpot'], e2e_per_token)}"
 
 
-def _not_adding_up(
+def _unknown_by_sum(
     ttft: float, itl: float, gaps: float, e2e: float
 ) -> Iterator[tuple[str, str]]:
     """Yield what is unknown if TTFT plus the gaps between tokens is not E2E: the one whose unit explains it, or all."""

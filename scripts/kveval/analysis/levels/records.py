@@ -84,12 +84,12 @@ def _latency_columns(requests: Requests, start: float, end: float) -> dict[str, 
         requests.has_status("completed"), requests.column("end"), np.nan
     )
     times = {
-        "ttft": _seen(requests, first, _observed(requests, "ttft"), start, end),
-        "e2e": _seen(requests, answered, _observed(requests, "e2e"), start, end),
+        "ttft": _waits(requests, first, _observed_ms(requests, "ttft"), start, end),
+        "e2e": _waits(requests, answered, _observed_ms(requests, "e2e"), start, end),
     }
     row: dict[str, Any] = {}
     for name in LATENCIES:
-        values = _observed(requests, name)
+        values = _observed_ms(requests, name)
         known = (began_output if name == "ttft" else completed) & ~np.isnan(values)
         row |= _statistics(
             name,
@@ -109,7 +109,7 @@ def _latency_columns(requests: Requests, start: float, end: float) -> dict[str, 
     return row
 
 
-def _observed(requests: Requests, name: str) -> Array:
+def _observed_ms(requests: Requests, name: str) -> Array:
     """A latency of each request, ms: 0 in place of one that was not observed is NaN.
 
     Tokens may arrive together: then there are no gaps between them.
@@ -118,7 +118,7 @@ def _observed(requests: Requests, name: str) -> Array:
     return values if name == "itl" else np.where(values > 0, values, np.nan)
 
 
-def _seen(
+def _waits(
     requests: Requests, when: Array, age_ms: Array, start: float, end: float
 ) -> ObservedTimes:
     """Return the part of each request's wait, in ms, that was observed; without errored requests and those never sent.
@@ -134,11 +134,9 @@ def _seen(
     watched &= ~(requests.column("end") < start)
     event = watched & (when <= end) & ~np.isnan(age_ms)
     entry = 1000 * np.maximum(start - begin, 0)
-    left = np.where(
-        event, age_ms, 1000 * (np.fmin(end, requests.column("end")) - begin)
-    )
+    age = np.where(event, age_ms, 1000 * (np.fmin(end, requests.column("end")) - begin))
     # Rounding may put the generator's own figure below the age at which the request was first observed.
-    leave = np.maximum(left, np.nextafter(entry, np.inf))
+    leave = np.maximum(age, np.nextafter(entry, np.inf))
     return ObservedTimes(
         entry[watched], leave[watched], event[watched], requests.conversations[watched]
     )

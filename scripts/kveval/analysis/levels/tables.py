@@ -171,8 +171,8 @@ def level_row(
         "warmup_wanted_s": _settling_s(run, requests),
         "workload": declared_work(run, report, level.level),
         "strategy": report.strategy,
-        "streams_asked": _known(workloads.streams_at(judged.workload, level.level)),
-        "rate_req_s": _known(judged.rate_req_s),
+        "streams_asked": _number(workloads.streams_at(judged.workload, level.level)),
+        "rate_req_s": _number(judged.rate_req_s),
         **measured,
         "latencies_unknown": reasons_text(unknown),
         # At least 0 where it is known.
@@ -251,11 +251,11 @@ def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
         "hardware": machine(run),
         **gpu_conditions(run),
         "clock_offset_s": run.clock_offset_s,
-        "device_tokens": _known(device),
+        "device_tokens": _number(device),
         "tier_tokens": float(run.budget.get("tokens", np.nan))
         if run.cell.cpu_blocks
         else 0.0,
-        "tier_reported_tokens": _known(run.budget.get("reported_tokens")),
+        "tier_reported_tokens": _number(run.budget.get("reported_tokens")),
         "working_set_tokens": working_set_tokens(workload, level.level),
         # NaN if the workload does not declare shared prefixes.
         "prefix_tokens": float(
@@ -274,7 +274,7 @@ def working_set_tokens(workload: Mapping[str, Any], level: int) -> float:
     return float(workloads.working_set_tokens_at(workload_of(workload), level))
 
 
-def _known(value: float | None) -> float:
+def _number(value: float | None) -> float:
     return np.nan if value is None else float(value)
 
 

@@ -144,8 +144,8 @@ def contrast_pairs(
     alone names all sizes, each paired with the same size of the other side, or with its only cell.
     """
     pairs = []
-    references = _named(cells, reference_name)
-    for arm in _named(cells, arm_name):
+    references = _cells_named(cells, reference_name)
+    for arm in _cells_named(cells, arm_name):
         chosen = references
         if "/" not in reference_name and len(references) > 1:
             chosen = [cell for cell in references if cell[2] == arm[2]]
@@ -153,7 +153,7 @@ def contrast_pairs(
     return pairs
 
 
-def _named(cells: Sequence[CellKey], name: str) -> list[CellKey]:
+def _cells_named(cells: Sequence[CellKey], name: str) -> list[CellKey]:
     scenario, _, blocks = name.partition("/")
     return [
         cell
@@ -293,7 +293,7 @@ def _gather(
 ) -> _PairedRuns:
     """Return the pairs of runs of a comparison, each with a value or with the reason why it has none."""
     metric: str = entry.row["metric"]
-    missing = _missing(cells)
+    missing = _not_measured(cells)
     gathered = _PairedRuns()
     for side, numbers in zip(SIDES, absent, strict=True):
         gathered.reasons |= {(side, run): missing for run in numbers}
@@ -485,7 +485,7 @@ def _obstacle(entry: ComparedCell, blocks: int, fit: int, known: int) -> str:
     )
 
 
-def _missing(cells: tuple[CellRows, CellRows]) -> Exclusion:
+def _not_measured(cells: tuple[CellRows, CellRows]) -> Exclusion:
     """The reason of a run that was not measured; nobody knows how many imported runs there should have been."""
     imported = any(
         row.get("engine") == IMPORTED for rows in cells for row in rows.values()

@@ -69,10 +69,10 @@ def estimate(
         elif len(entry.sides) >= 2:
             groups.setdefault(entry.group, []).append(entry)
     for members in groups.values():
-        _of_blocks(members, margin, alpha, method, pauses)
+        _estimate_blocks(members, margin, alpha, method, pauses)
 
 
-def _of_blocks(
+def _estimate_blocks(
     members: Sequence[ComparedCell],
     margin: float,
     alpha: float,
@@ -212,14 +212,14 @@ def widen_by_copies(
         entry for entry in entries if entry.replicate and entry.contrast is not None
     ]
     adjusted = holm([entry.row["p_value"] for entry in copies])
-    beyond = [
+    significant = [
         abs(copy.contrast.theta)
         for copy, p in zip(copies, adjusted, strict=True)
         if copy.contrast and p < alpha
     ]
-    bias = max(beyond, default=0.0)
+    bias = max(significant, default=0.0)
     evidence = Evidence("replicates", "copies alike")
-    if beyond:
+    if significant:
         apart = f"differ by {percent(bias):.1f} %"
         reason = f"cells that ran the same configuration {apart}, more than by chance, so smaller differences get no verdict"
         evidence = Evidence("replicates", f"replicates {apart}", "qualifies", reason)

@@ -256,14 +256,17 @@ def same_clocks(sides: Sides) -> Evidence:
     everything = (*sides.arm, *sides.reference)
     if all(number(row, "gpus") == 0 for row in everything):
         return Evidence("clocks", "no GPU")
-    if differing := [*_limits(sides), *_clock(sides, _OTHER_CLOCK)]:
+    if differing := [
+        *_limit_differences(sides),
+        *_clock_differences(sides, _OTHER_CLOCK),
+    ]:
         summary = "; ".join(differing)
         reason = f"the GPUs of the two cells differ in {summary}: set both to the same (nvidia-smi -pl, -lgc)"
         return Evidence("clocks", f"other {summary}", "refuses", reason)
-    if difference := next(_clock(sides, _SAME_CLOCK), ""):
+    if difference := next(_clock_differences(sides, _SAME_CLOCK), ""):
         reason = f"the GPUs of the two cells ran at different {difference}"
         return Evidence("clocks", "other GPU clocks", "qualifies", reason)
-    ours, theirs = _held_back(sides.arm), _held_back(sides.reference)
+    ours, theirs = _throttle_reasons(sides.arm), _throttle_reasons(sides.reference)
     if ours != theirs:
         only = {
             "in the arm only": ours - theirs,
@@ -285,7 +288,7 @@ def same_clocks(sides: Sides) -> Evidence:
     return Evidence("clocks", "equal clocks")
 
 
-def _limits(sides: Sides) -> Iterator[str]:
+def _limit_differences(sides: Sides) -> Iterator[str]:
     for column, (words, unit) in _LIMITS.items():
         ours, theirs = _known(sides.arm, column), _known(sides.reference, column)
         both = [*ours, *theirs]
@@ -293,7 +296,7 @@ def _limits(sides: Sides) -> Iterator[str]:
             yield f"{words}: {_range(ours)} against {_range(theirs)} {unit}"
 
 
-def _clock(sides: Sides, limit: float) -> Iterator[str]:
+def _clock_differences(sides: Sides, limit: float) -> Iterator[str]:
     """Clocks that differ although the slower side is not known to have been throttled: it was set lower."""
     ours, theirs = (
         _known(sides.arm, "gpu_clock_mhz"),
@@ -303,13 +306,13 @@ def _clock(sides: Sides, limit: float) -> Iterator[str]:
         return
     own_mhz, reference_mhz = float(np.mean(ours)), float(np.mean(theirs))
     slower = sides.arm if own_mhz < reference_mhz else sides.reference
-    if abs(math.log(own_mhz / reference_mhz)) > limit and not _held_back(slower) - {
-        "applications_clocks_setting"
-    }:
+    if abs(math.log(own_mhz / reference_mhz)) > limit and not _throttle_reasons(
+        slower
+    ) - {"applications_clocks_setting"}:
         yield f"clocks: {own_mhz:,.0f} against {reference_mhz:,.0f} MHz"
 
 
-def _held_back(rows: Rows) -> set[str]:
+def _throttle_reasons(rows: Rows) -> set[str]:
     """The reasons for which GPUs were throttled in any of the runs."""
     texts = [row.get("gpu_throttled") for row in rows]
     return {
@@ -335,7 +338,9 @@ def same_work(sides: Sides) -> Evidence:
     Lengths are known if both sides declare them, or both counted them well enough. Answers of unknown length are not
     the same work; prompts of unknown length are said beside the verdict.
     """
-    differing = list(dict.fromkeys([*_declared(sides), *_observed(sides)]))
+    differing = list(
+        dict.fromkeys([*_declared_differences(sides), *_observed_differences(sides)])
+    )
     if differing:
         summary = "; ".join(differing)
         reason = f"not the same work: {summary} in the cell it is compared with; measure both with one workload"
@@ -353,11 +358,11 @@ def _known_on_both(sides: Sides, name: str) -> bool:
         f"{name}_tokens" in _workload(row) for row in (*sides.arm, *sides.reference)
     ):
         return True
-    apart, limit = _apart(sides, name)
+    apart, limit = _token_difference(sides, name)
     return apart <= math.log1p(_MARGIN) or limit <= math.log1p(_VAGUE)
 
 
-def _declared(sides: Sides) -> Iterator[str]:
+def _declared_differences(sides: Sides) -> Iterator[str]:
     """Differences in the declared work of paired runs, where both record it."""
     for theirs, ours in zip(sides.reference, sides.arm, strict=True):
         reference_work, own_work = _workload(theirs), _workload(ours)
@@ -391,7 +396,7 @@ def _workload(row: Mapping[str, Any]) -> dict[str, str]:
     )
 
 
-def _observed(sides: Sides) -> Iterator[str]:
+def _observed_differences(sides: Sides) -> Iterator[str]:
     """Mean tokens of a request that differ by more than 2 % + 3 standard errors + the effect of cut-off requests.
 
     Long answers are cut off more often than short ones: if a share f is missing, the mean of the others is off by at
@@ -411,18 +416,18 @@ def _observed(sides: Sides) -> Iterator[str]:
     ):
         names["prompt"] = "prompt tokens"
     for name, words in names.items():
-        apart, limit = _apart(sides, name)
+        apart, limit = _token_difference(sides, name)
         if apart > limit:
             ours, theirs = (
-                _counted(rows, name)[0] for rows in (sides.arm, sides.reference)
+                _mean_tokens(rows, name)[0] for rows in (sides.arm, sides.reference)
             )
             yield f"{words} of a request {ours:,.4g} against {theirs:,.4g}"
 
 
-def _apart(sides: Sides, name: str) -> tuple[float, float]:
+def _token_difference(sides: Sides, name: str) -> tuple[float, float]:
     """By how much the ln of both sides' mean tokens differs, and by how much it may by chance; NaN if not counted."""
     (ours, our_error, our_loss), (theirs, their_error, their_loss) = (
-        _counted(rows, name) for rows in (sides.arm, sides.reference)
+        _mean_tokens(rows, name) for rows in (sides.arm, sides.reference)
     )
     limit = (
         math.log1p(_MARGIN)
@@ -433,7 +438,7 @@ def _apart(sides: Sides, name: str) -> tuple[float, float]:
     return abs(math.log(ours / theirs)), limit
 
 
-def _counted(rows: Rows, name: str) -> tuple[float, float, float]:
+def _mean_tokens(rows: Rows, name: str) -> tuple[float, float, float]:
     """The mean tokens over runs, its relative standard error, and how far cut-off requests may have moved it.
 
     All are NaN where no run counted any. Runs without an error are left out where others have one; if none has, means
@@ -557,8 +562,8 @@ def unknown_latency(row: Mapping[str, Any], metric: str) -> str:
 def failed_requests(sides: Sides) -> Evidence:
     """Return how many requests failed on each side, and whether more did on one (Fisher's exact test)."""
     (failed, total), (failed_there, total_there) = (
-        _counts(sides.arm),
-        _counts(sides.reference),
+        _failed_and_total(sides.arm),
+        _failed_and_total(sides.reference),
     )
     if not failed and not failed_there:
         return Evidence("errors", "none")
@@ -589,8 +594,8 @@ def failed_requests_bounds(sides: Sides) -> tuple[float, float]:
     Goodput: not at all, as failed requests are among those that it counts as missing the limits.
     """
     (failed, total), (failed_there, total_there) = (
-        _counts(sides.arm),
-        _counts(sides.reference),
+        _failed_and_total(sides.arm),
+        _failed_and_total(sides.reference),
     )
     if sides.metric == GOODPUT or (not failed and not failed_there):
         return 0.0, 0.0
@@ -623,7 +628,7 @@ def _rise_if_failed(rows: Rows, metric: str, share: float) -> float:
     return float(np.mean(rises)) if rises else 0.0
 
 
-def _counts(rows: Rows) -> tuple[int, int]:
+def _failed_and_total(rows: Rows) -> tuple[int, int]:
     """The number of failed requests and of all, at least 1, over runs."""
     counts = [float(np.nansum(numbers(rows, name))) for name in _COUNTS]
     return round(counts[-1]), max(1, round(sum(counts)))

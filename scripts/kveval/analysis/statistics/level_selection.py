@@ -42,11 +42,11 @@ def log_table(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     known = (
         lacking.mean(axis=0) <= MOST_FAILED if len(runs) else np.zeros(0, dtype=bool)
     )
-    whole = ~lacking[:, known].any(axis=1)
-    if whole.sum() < (1 - MOST_FAILED) * len(runs):
-        known, whole = ~lacking.any(axis=0), np.ones(len(runs), dtype=bool)
+    complete = ~lacking[:, known].any(axis=1)
+    if complete.sum() < (1 - MOST_FAILED) * len(runs):
+        known, complete = ~lacking.any(axis=0), np.ones(len(runs), dtype=bool)
     return pd.DataFrame(
-        table[whole][:, known], index=runs[whole], columns=levels[known]
+        table[complete][:, known], index=runs[complete], columns=levels[known]
     )
 
 

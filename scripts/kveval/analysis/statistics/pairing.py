@@ -63,17 +63,17 @@ def pair_runs(arm: Spans, reference: Spans) -> Pairing:
     """
     common = sorted(arm.keys() & reference.keys())
     numbered = tuple((run, run) for run in common)
-    held = tuple(pair for pair in numbered if _together(*pair, arm, reference))
-    if len(common) == 1 or (common and held == numbered):
+    together = tuple(pair for pair in numbered if _together(*pair, arm, reference))
+    if len(common) == 1 or (common and together == numbered):
         return Pairing(numbered, "blocks")
-    if len(held) >= _ENOUGH:
+    if len(together) >= _ENOUGH:
         return Pairing(
-            held, "blocks", tuple(pair for pair in numbered if pair not in held)
+            together, "blocks", tuple(pair for pair in numbered if pair not in together)
         )
     bridge = _nearest(arm, reference)
     if len(bridge) >= 2 and all(_together(*pair, arm, reference) for pair in bridge):
         return Pairing(bridge, "bridge")
-    if len(numbered) >= _ENOUGH and len(numbered) - len(held) == 1:
+    if len(numbered) >= _ENOUGH and len(numbered) - len(together) == 1:
         return Pairing(numbered, "repeated")
     return Pairing(numbered or bridge, "other time" if numbered or bridge else "blocks")
 

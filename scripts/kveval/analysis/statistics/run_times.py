@@ -102,30 +102,23 @@ def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None
     )
     if between < 1 or within < 1:
         return None
-    left = residuals(logs)
+    residual = residuals(logs)
     sizes = np.array([len(group) for group in groups])
-    among = float(
-        (
-            sizes[:, None]
-            * np.array([left[group].mean(axis=0) for group in groups]) ** 2
-        ).sum()
-    )
-    whole = float((left**2).sum())
-    if not whole > 0:
+    means = np.array([residual[group].mean(axis=0) for group in groups])
+    among = float((sizes[:, None] * means**2).sum())
+    total = float((residual**2).sum())
+    if not total > 0:
         return None
     # If sessions are unequal, the larger ones weigh more in the mean than in the mean square.
     unequal = float((sizes**2).sum()) / runs
     unequal *= (len(groups) - 1) / (runs - unequal)
-    factor = unequal * (among / between) / (whole / (between + within))
-    inside = whole - among
-    chance = (
-        float(special.fdtrc(between, within, (among / between) / (inside / within)))
-        if inside > 0
-        else 0.0
-    )
-    clear = chance < _ALIKE
-    return (
-        SessionEffect(factor, between, clear)
-        if factor > 1 and (clear or between >= _TELLING)
-        else None
-    )
+    factor = unequal * (among / between) / (total / (between + within))
+    within_total = total - among
+    chance = 0.0
+    if within_total > 0:
+        ratio = (among / between) / (within_total / within)
+        chance = float(special.fdtrc(between, within, ratio))
+    significant = chance < _ALIKE
+    if not factor > 1 or not (significant or between >= _TELLING):
+        return None
+    return SessionEffect(factor, between, significant)

@@ -59,7 +59,7 @@ def verdict(
     obstacle = _obstacle(entry)
     if obstacle is not None:
         return obstacle
-    find = _idle_word if entry.idle else _word
+    find = _idle_verdict if entry.idle else _active_verdict
     word, reason = find(entry, more_is_better, alpha, margin)
     if word == NOT_EXERCISED:
         return word, reason
@@ -94,7 +94,7 @@ def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
     return (NOT_ASSESSED, entry.obstacle) if entry.obstacle else None
 
 
-def _word(
+def _active_verdict(
     entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
 ) -> tuple[str, str]:
     """Test equivalence first, then difference; else inconclusive, with the runs that a verdict would take."""
@@ -140,7 +140,7 @@ def _undecided(entry: ComparedCell, margin: float) -> tuple[str, str]:
     return INCONCLUSIVE, reason
 
 
-def _idle_word(
+def _idle_verdict(
     entry: ComparedCell, more_is_better: bool, alpha: float, margin: float
 ) -> tuple[str, str]:
     """Say what an idle arm costs: less than the margin, more than nothing, or undecided; better is no verdict."""

@@ -314,9 +314,9 @@ class _Reader:
         )
 
     def _gauge(self) -> tuple[float, int]:
-        how = self.metric.instances
+        combination = self.metric.instances
         parts = [
-            self._as_gauge(name).at_moments(self.window, how)
+            self._as_gauge(name).at_moments(self.window, combination)
             for name in self.source.names
         ]
         per_host: list[float] = []
@@ -335,7 +335,7 @@ class _Reader:
                 counts.append(len(values))
                 per_host.append(_OVER_TIME[self.metric.reduction](values))
         self._require(max(counts))
-        return self._factor() * _COMBINED[how](per_host), max(counts)
+        return self._factor() * _COMBINED[combination](per_host), max(counts)
 
     def _ratio(self) -> tuple[float, int]:
         over = self._factor(self.source.names, self.source.over)

@@ -100,14 +100,14 @@ def _read(
                     table["instance"].astype(str).str.contains(source[key], regex=True)
                     == kept
                 ]
-        values: pd.Series[float] = factor * _together(
+        values: pd.Series[float] = factor * _combine_instances(
             table, source.get("instances", "sum")
         )
         total = values if total is None else total + values
     return None if total is None or total.empty else total
 
 
-def _together(table: pd.DataFrame, how: str) -> pd.Series[float]:
+def _combine_instances(table: pd.DataFrame, how: str) -> pd.Series[float]:
     """One value per moment: the instances of each host combined, then the hosts.
 
     Hosts are sampled at different moments: each moment of the first host gets the nearest values of the others.
