@@ -15,10 +15,11 @@ from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
 from kveval.report.files import APPENDICES
+from kveval.workflow.brief_log import shorten_log
 from kveval.workflow.campaign_source import (
-    resolved_campaign_file,
     campaign_source,
     complete_values,
+    resolved_campaign_file,
     write_resolved_campaign,
 )
 from kveval.workflow.code_digest import code_behind
@@ -45,7 +46,12 @@ from kveval.workflow.invocation import (
     left_elsewhere,
     limit_of,
 )
-from kveval.workflow.invocation import made_files, plan_anyway, target_names
+from kveval.workflow.invocation import (
+    is_executing,
+    made_files,
+    plan_anyway,
+    target_names,
+)
 from kveval.workflow.report_settings import (
     campaign_models,
     comparison_settings,
@@ -66,6 +72,9 @@ def source(name):
 BEGAN = time.time()
 STOPPING = Stopping.watch(workflow, logger.handlers)
 INVOCATION = Invocation.of(workflow)
+# A workflow that uses this one as a module has a console of its own.
+if Path(workflow.main_snakefile).samefile(source("Snakefile")):
+    shorten_log(workflow, STOPPING.handlers)
 CATALOGUES, METRICS = source("config"), source("config/metrics.yaml")
 SCRIPTS, SERVER_ENVIRONMENT = shlex.quote(source("scripts")), shlex.quote(
     source(".server-venv")
@@ -83,7 +92,7 @@ except Failure as error:
 
 RUNS = Runs.of(CONFIG, Path(IMPORT_INDEX), jobs_share_folder=INVOCATION.shared_folder)
 CAMPAIGN = CONFIG.campaign
-# Written before the first job starts.
+# What jobs read: inputs.smk.
 CAMPAIGN_FILE = resolved_campaign_file(VALUES)
 RESULTS, LOGS = CAMPAIGN.results, f"logs/{CAMPAIGN.name}"
 # {so_far} is empty, or the folder of a report on the runs that exist: the same rules with fewer runs.
@@ -121,7 +130,6 @@ onstart:
         require_seen_jobs(SlurmPolling.of(workflow), warn=logger.warning)
     except UnseenJobs as error:
         raise WorkflowError(str(error))
-    write_resolved_campaign(VALUES)
     before(RUNS, RequestedJobs.of(workflow), warn=logger.warning)
 
 

@@ -39,7 +39,9 @@ rule list_imports:
         mem_mb=MB_FOR_ALL,
         runtime=MINUTES_FOR_ALL,
     params:
-        campaign=str(CAMPAIGN_FILE),
+        campaign=campaign_of_jobs,
+        # So that a change of the campaign also reruns this rule.
+        digest=CAMPAIGN_FILE.stem,
         catalogues=CATALOGUES,
         index=IMPORT_INDEX,
         # Identifies all results that were found, so that a change of those without a run also reruns this rule.

@@ -110,8 +110,11 @@ def folder_of_figure(wildcards):
 def campaign_of_jobs(wildcards, input):
     """Return the campaign's file, which no job depends on: a further cell is no reason to measure the others again.
 
-    Snakemake does not record parameters that are functions of `input`.
+    Snakemake does not record parameters that are functions of `input`. The file is written here, not when snakemake
+    starts, because it ignores what a module's rules have for its start.
     """
+    if is_executing(workflow) and not CAMPAIGN_FILE.exists():
+        write_resolved_campaign(VALUES)
     return CAMPAIGN_FILE
 
 

@@ -72,6 +72,23 @@ def test_a_cell_asked_for_by_path_counts_its_own_runs_and_is_named_at_the_end(
     assert last_words(output).split() == pointers
 
 
+def test_snakemake_itself_says_little_and_its_log_file_all(folder: Path) -> None:
+    pointers = [f"{CELL}/run-{run}/measurement.json" for run in (1, 2, 3)]
+    code, output = snakemake(folder, *pointers, "--forcerun", "benchmark")
+    assert code == 0, output
+    lines = output.removesuffix(last_words(output)).splitlines()
+    own = [line for line in lines if not re.match(r"\d\d:\d\d:\d\d ", line)]
+    assert len(own) <= 10, own
+    begun = [line for line in lines if " jobs done)" in line]
+    assert [line.partition("(")[2] for line in begun] == [
+        "0 of 3 jobs done)",
+        "1 of 3 jobs done)",
+        "2 of 3 jobs done)",
+    ]
+    (log,) = re.findall(r"^Complete log\(s\): (\S+)", output, flags=re.M)
+    assert "3 of 3 steps (100%) done" in Path(log).read_text()
+
+
 def test_what_programs_read_stays_as_it_is(folder: Path) -> None:
     assert (
         snakemake(folder, f"{CELL}/run-1/measurement.json", "--rulegraph")[1]

@@ -85,8 +85,10 @@ def hybrid_budgets(
     share = NATIVE_SHARE if scenario.native_share is None else scenario.native_share
     blocks = int(whole.tier_blocks * share)
     if not 0 < blocks < whole.tier_blocks:
-        said = f"{whole.cpu_blocks} cpu_blocks are too few to share between two tiers"
-        raise ArmError(said, code="too_few_to_share")
+        message = (
+            f"{whole.cpu_blocks} cpu_blocks are too few to share between two tiers"
+        )
+        raise ArmError(message, code="too_few_to_share")
     per_token, ranks = (
         whole.requested_bytes // whole.tokens,
         whole.tier_bytes // whole.rank_bytes,

@@ -106,12 +106,14 @@ class ArmBuild:
     @property
     def facts(self) -> dict[str, Any]:
         """Its part of a run's description, without this host's paths."""
-        said = {"kind": self.kind, "key": self.key, "title": self.title}
-        return said | (
-            {}
-            if self.kind != "checkout"
-            else {"commit": self.commit, "dirty": self.dirty}
-        )
+        facts: dict[str, Any] = {
+            "kind": self.kind,
+            "key": self.key,
+            "title": self.title,
+        }
+        if self.kind == "checkout":
+            facts |= {"commit": self.commit, "dirty": self.dirty}
+        return facts
 
 
 def find_build(source: BuildSource, server: ServerConfig) -> ArmBuild:
@@ -130,8 +132,8 @@ def find_build(source: BuildSource, server: ServerConfig) -> ArmBuild:
     )
     assert version is not None
     if source.lmcache is None and server.version:
-        said = f"the release {version} is of another program than {server.program}"
-        raise BuildError(said, code="other_program")
+        message = f"the release {version} is of another program than {server.program}"
+        raise BuildError(message, code="other_program")
     return ArmBuild(
         "release",
         f"{program}-{version}",
@@ -142,7 +144,7 @@ def find_build(source: BuildSource, server: ServerConfig) -> ArmBuild:
 
 def files_in(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Return the existing source files among `names`, relative to `folder`, with git's hash of their content."""
-    found = {}
+    hashes = {}
     for name in names:
         path = folder / name
         if path.is_symlink():
@@ -151,10 +153,10 @@ def files_in(folder: Path, names: Iterable[str]) -> dict[str, str]:
             content = path.read_bytes()
         else:
             continue
-        found[name] = hashlib.sha1(
+        hashes[name] = hashlib.sha1(
             b"blob %d\0" % len(content) + content, usedforsecurity=False
         ).hexdigest()
-    return found
+    return hashes
 
 
 def git(
@@ -182,8 +184,8 @@ def asked_of(environment: Path, program: str, *arguments: str) -> Any:
     """Return the JSON that a program prints, run by the environment's own Python. Raises BuildError."""
     python = environment / "bin" / "python"
     if not python.exists():
-        said = f"environment {environment}: there is no bin/python"
-        raise BuildError(said, code="no_environment_there")
+        message = f"environment {environment}: there is no bin/python"
+        raise BuildError(message, code="no_environment_there")
     # Isolated (-I), so that only what is installed in the environment counts.
     who = f"environment {environment}: its Python does not answer"
     printed = _output([str(python), "-I", "-c", program, *arguments], who, "no_answer")
@@ -243,8 +245,8 @@ def _checkout(given: str, commit: str | None, programs: Sequence[str]) -> ArmBui
         dirty = head is None or files != _committed(place, head, programs)
     packages = tuple(name for name in programs if _has_modules(files, name))
     if not packages:
-        said = f"checkout {given} has no Python files in {' or '.join(f'{name}/' for name in programs)}"
-        raise BuildError(said, code="no_package")
+        message = f"checkout {given} has no Python files in {' or '.join(f'{name}/' for name in programs)}"
+        raise BuildError(message, code="no_package")
     title = f"{' and '.join(packages)} of {place.name}"
     if head is not None:
         title += f" at {head[:10]}{' with changes' if dirty else ''}"
@@ -308,12 +310,12 @@ def _commit(place: Path, name: str, given: str) -> str | None:
 
 def _committed(place: Path, commit: str, programs: Sequence[str]) -> dict[str, str]:
     entries = git(place, "ls-tree", "-r", "-z", "--full-tree", commit, "--", *programs)
-    found = {}
+    files = {}
     for entry in filter(None, entries.decode(errors="surrogateescape").split("\0")):
         (_, kind, content), name = entry.split("\t")[0].split(), entry.split("\t", 1)[1]
         if kind == "blob" and not name.endswith(_COMPILED):
-            found[name] = content
-    return found
+            files[name] = content
+    return files
 
 
 def _wheel(given: str, server: ServerConfig) -> ArmBuild:
@@ -330,8 +332,8 @@ def _wheel(given: str, server: ServerConfig) -> ArmBuild:
         canonicalize_name(one): server.program for one in (server.build, server.program)
     } | {BESIDE: BESIDE}
     if name not in programs:
-        said = f"wheel {given} is of {name}; valid is one of {', '.join(programs)}"
-        raise BuildError(said, code="other_program")
+        message = f"wheel {given} is of {name}; valid is one of {', '.join(programs)}"
+        raise BuildError(message, code="other_program")
     key = sha256_file(place)
     return ArmBuild(
         "wheel", key[:16], f"wheel {place.name}", {programs[name]: str(version)}, place
@@ -340,24 +342,24 @@ def _wheel(given: str, server: ServerConfig) -> ArmBuild:
 
 def _environment(given: str, server: ServerConfig) -> ArmBuild:
     place = Path(given).expanduser().absolute()
-    found = asked_of(place, _ENVIRONMENT, server.program, BESIDE)
+    content = asked_of(place, _ENVIRONMENT, server.program, BESIDE)
     versions: dict[str, str] = {}
     for program, names in (
         (server.program, (server.build, server.program)),
         (BESIDE, (BESIDE,)),
     ):
         known = [
-            found["distributions"][name][0]
+            content["distributions"][name][0]
             for name in names
-            if name in found["distributions"]
+            if name in content["distributions"]
         ]
         versions |= {program: known[0]} if known else {}
     if server.program not in versions:
         raise BuildError(
             f"environment {given} has no {server.program}", code="no_server"
         )
-    said = f"environment {place.name} with {server.program} {versions[server.program]}"
-    return ArmBuild("environment", content_hash(found), said, versions, place)
+    title = f"environment {place.name} with {server.program} {versions[server.program]}"
+    return ArmBuild("environment", content_hash(content), title, versions, place)
 
 
 def with_build(server: ServerConfig, build: ArmBuild | None) -> ServerConfig:

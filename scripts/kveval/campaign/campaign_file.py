@@ -145,8 +145,8 @@ class ServerConfig(Strict):
                 f"{key}_missing",
             )
         if getattr(self, other):
-            said = f"{other} does not belong to program {self.program}; its release is {key}"
-            yield Mistake(said, f"{other}_foreign")
+            message = f"{other} does not belong to program {self.program}; its release is {key}"
+            yield Mistake(message, f"{other}_foreign")
         if self.build not in (self.program, f"{self.program}-cpu"):
             valid = f"{self.program} or {self.program}-cpu"
             yield Mistake(
@@ -155,27 +155,29 @@ class ServerConfig(Strict):
             )
         step = 32 if self.on_cpu else BLOCK_TOKENS
         if self.block_size % step:
-            said = f"block_size {self.block_size} is not a multiple of {step}, which build {self.build} needs"
-            yield Mistake(said, "block_size_uneven")
+            message = f"block_size {self.block_size} is not a multiple of {step}, which build {self.build} needs"
+            yield Mistake(message, "block_size_uneven")
         elsewhere = sorted({"images", "replicas", "routing"} & self.model_fields_set)
         if self.release is None and elsewhere:
-            said = f"{', '.join(elsewhere)}: only for engine kubernetes, together with release"
-            yield Mistake(said, "value_error")
+            message = f"{', '.join(elsewhere)}: only for engine kubernetes, together with release"
+            yield Mistake(message, "value_error")
         if self.weights == "random" and self.release is not None:
-            said = "weights random is only for engine local: the tokenizer of a full vocabulary does not fit into a"
+            message = "weights random is only for engine local: the tokenizer of a full vocabulary does not fit into a"
             yield Mistake(
-                f"{said} cluster's ConfigMap; valid on a cluster: full, miniature",
+                f"{message} cluster's ConfigMap; valid on a cluster: full, miniature",
                 "random_on_cluster",
             )
         if self.one_rank and self.device_blocks is None:
-            said = "device_blocks is missing: for miniatures and CPUs, no GPU memory sets the capacity"
-            yield Mistake(said, "device_blocks_missing")
+            message = "device_blocks is missing: for miniatures and CPUs, no GPU memory sets the capacity"
+            yield Mistake(message, "device_blocks_missing")
         if not self.one_rank and self.device_blocks is not None:
-            said = "device_blocks is for miniatures and CPUs; on a GPU gpu_memory_utilization sets the capacity"
-            yield Mistake(said, "value_error")
+            message = "device_blocks is for miniatures and CPUs; on a GPU gpu_memory_utilization sets the capacity"
+            yield Mistake(message, "value_error")
         if self.device_tokens is not None and self.device_tokens % self.block_size:
-            said = f"device_blocks {self.device_blocks} ({self.device_tokens} tokens) are not a whole number of blocks"
-            yield Mistake(f"{said} of {self.block_size} tokens", "device_blocks_uneven")
+            message = f"device_blocks {self.device_blocks} ({self.device_tokens} tokens) are not a whole number of blocks"
+            yield Mistake(
+                f"{message} of {self.block_size} tokens", "device_blocks_uneven"
+            )
 
 
 class MatrixEntry(Strict):
@@ -311,8 +313,8 @@ class Prices(Strict):
     @model_validator(mode="after")
     def _of_a_server(self) -> Self:
         if self.gpu_hour_usd is None and self.host_hour_usd is None:
-            said = "give gpu_hour_usd, or host_hour_usd where there is no GPU: every server has a price"
-            raise Mistake(said, "no_price")
+            message = "give gpu_hour_usd, or host_hour_usd where there is no GPU: every server has a price"
+            raise Mistake(message, "no_price")
         return self
 
 
@@ -379,21 +381,21 @@ class Campaign(Strict):
     def _mistakes(self) -> Iterator[Mistake]:
         described = self.cluster is not None, self.server.release is not None
         if self.engine == "kubernetes" and not all(described):
-            said = "engine kubernetes needs cluster, the site, and server.release, an entry of releases.yaml"
-            yield Mistake(said, "cluster_missing")
+            message = "engine kubernetes needs cluster, the site, and server.release, an entry of releases.yaml"
+            yield Mistake(message, "cluster_missing")
         if self.engine != "kubernetes" and any(described):
-            said = f"cluster and server.release belong to engine kubernetes, not to {self.engine}"
-            yield Mistake(said, "cluster_alone")
+            message = f"cluster and server.release belong to engine kubernetes, not to {self.engine}"
+            yield Mistake(message, "cluster_alone")
         if (
             self.prices is not None
             and self.prices.host_hour_usd is None
             and self.server.on_cpu
         ):
-            said = f"prices: build {self.server.build} has no GPU to pay for; give host_hour_usd"
-            yield Mistake(said, "no_gpu_to_price")
+            message = f"prices: build {self.server.build} has no GPU to pay for; give host_hour_usd"
+            yield Mistake(message, "no_gpu_to_price")
         if self.comparison.primary == "goodput_per_s" and self.goodput is None:
-            said = "comparison.primary is goodput_per_s, which needs latency limits: give them in goodput"
-            yield Mistake(said, "no_limits_for_primary")
+            message = "comparison.primary is goodput_per_s, which needs latency limits: give them in goodput"
+            yield Mistake(message, "no_limits_for_primary")
         cells = {cell for entry in self.matrix for cell in entry.cells()}
         unlisted = [
             cell.path
@@ -415,5 +417,5 @@ class Campaign(Strict):
             {name for pair in self.comparison.contrasts for name in pair} - arms
         )
         if unlisted:
-            said = f"comparison.contrasts names {', '.join(unlisted)}, which the matrix does not list"
-            yield Mistake(said, "contrast_unlisted")
+            message = f"comparison.contrasts names {', '.join(unlisted)}, which the matrix does not list"
+            yield Mistake(message, "contrast_unlisted")

@@ -62,13 +62,13 @@ def _version(text: str) -> Version:
 
 def name_for(names: Mapping[str, str], version: str) -> str | None:
     """Return the name in `version`: that of the highest key not above it; None if the version is before all keys."""
-    wanted = _version(_version(version).public)
-    found = {
+    release = _version(_version(version).public)
+    by_release = {
         _version(key): name
         for key, name in names.items()
-        if key != "*" and _version(key) <= wanted
+        if key != "*" and _version(key) <= release
     }
-    return found[max(found)] if found else names.get("*")
+    return by_release[max(by_release)] if by_release else names.get("*")
 
 
 class Geometry(Strict):
@@ -147,8 +147,8 @@ class Model(ModelSettings):
                 "ranks_do_not_divide",
             )
         if self.max_model_len > shape.max_position_embeddings:
-            said = f"max_model_len {self.max_model_len} is more than {shape.max_position_embeddings} positions"
-            raise Mistake(said, "too_many_positions")
+            message = f"max_model_len {self.max_model_len} is more than {shape.max_position_embeddings} positions"
+            raise Mistake(message, "too_many_positions")
         return self
 
     def divides_among(self, ranks: int) -> bool:
@@ -206,9 +206,10 @@ class BuildSource(Strict):
         kinds = [name for name in type(self).model_fields if name != "commit"]
         given = [name for name in kinds if getattr(self, name) is not None]
         if len(given) != 1:
-            said = f"names {' and '.join(given) or 'nothing'}; valid is one of {', '.join(kinds)}"
+            message = f"names {' and '.join(given) or 'nothing'}; valid is one of {', '.join(kinds)}"
             raise Mistake(
-                f"{said} (null removes a key of the extended scenario)", "not_one_build"
+                f"{message} (null removes a key of the extended scenario)",
+                "not_one_build",
             )
         if self.commit is not None and self.checkout is None:
             raise Mistake("commit needs checkout", "commit_alone")
@@ -322,15 +323,15 @@ class Scenario(Strict):
         if self.form != "connector" and kind.parts != {"native"}:
             raise Mistake(f"form {self.form} is only for arm native", "form_of_native")
         if self.native_share is not None and not kind.shares_budget:
-            said = f"arm {arm} has no two tiers that share a budget: native_share is only for arm hybrid"
-            raise Mistake(said, "share_of_hybrid")
+            message = f"arm {arm} has no two tiers that share a budget: native_share is only for arm hybrid"
+            raise Mistake(message, "share_of_hybrid")
         if kind.store == "required" and self.store is None:
             raise Mistake(f"arm {arm} needs store: redis or valkey", "store_missing")
         if not kind.parts and self.connector_config:
             raise Mistake(f"arm {arm} has no connector to configure", "no_connector")
         if kind.parts and not self.exercised:
-            said = "exercised is empty: name a counter that must rise, or nothing proves that the arm was active"
-            raise Mistake(said, "exercised_empty")
+            message = "exercised is empty: name a counter that must rise, or nothing proves that the arm was active"
+            raise Mistake(message, "exercised_empty")
         return self
 
 
@@ -418,8 +419,8 @@ def _version_range(text: str) -> str:
     try:
         SpecifierSet(text)
     except InvalidSpecifier:
-        said = f"{text!r} is not a range of versions; valid is for instance '>=0.28,<=0.32.0'"
-        raise Mistake(said, "no_range") from None
+        message = f"{text!r} is not a range of versions; valid is for instance '>=0.28,<=0.32.0'"
+        raise Mistake(message, "no_range") from None
     return text
 
 

@@ -48,20 +48,25 @@ def size_problems(
     if blocks < 0:
         yield wrong("cpu_blocks", f"{blocks} blocks", "0 or more", "negative")
     elif scenario.cpu_tier and blocks == 0:
-        said = f"{name} has a CPU tier, and 0 blocks give it no size"
-        yield wrong("cpu_blocks", said, "more than 0", "tier_without_size")
+        message = f"{name} has a CPU tier, and 0 blocks give it no size"
+        yield wrong("cpu_blocks", message, "more than 0", "tier_without_size")
     elif not scenario.cpu_tier and blocks > 0:
-        said = f"{name} has no CPU tier that {blocks} blocks could size"
+        message = f"{name} has no CPU tier that {blocks} blocks could size"
         right = "0, in a matrix entry separate from scenarios that have a tier"
-        yield wrong("cpu_blocks", said, right, "size_without_tier")
+        yield wrong("cpu_blocks", message, right, "size_without_tier")
     if utilization and server.one_rank:
-        said = f"{name} changes gpu_memory_utilization, but here server.device_blocks sets the capacity"
+        message = f"{name} changes gpu_memory_utilization, but here server.device_blocks sets the capacity"
         yield wrong(
-            "scenarios", said, "a campaign with fewer device_blocks", "fixed_capacity"
+            "scenarios",
+            message,
+            "a campaign with fewer device_blocks",
+            "fixed_capacity",
         )
     elif utilization and cell.model not in utilization:
-        said = f"{name} gives no gpu_memory_utilization for {cell.model}"
-        yield wrong("scenarios", said, ", ".join(sorted(utilization)), "no_utilization")
+        message = f"{name} gives no gpu_memory_utilization for {cell.model}"
+        yield wrong(
+            "scenarios", message, ", ".join(sorted(utilization)), "no_utilization"
+        )
 
 
 def server_problems(
@@ -74,24 +79,24 @@ def server_problems(
     """Ranks, weights or a build that this server cannot have, and keys that would be ignored here."""
     name, on_cluster = cell.scenario, server.release is not None
     if scenario.serves and cell.model not in scenario.serves:
-        said = f"{name} serves nothing in place of {cell.model}"
+        message = f"{name} serves nothing in place of {cell.model}"
         yield wrong(
-            "scenarios", said, ", ".join(sorted(scenario.serves)), "nothing_served"
+            "scenarios", message, ", ".join(sorted(scenario.serves)), "nothing_served"
         )
     yield from _rank_problems(cell, scenario, model, server)
     if server.weights == "full" and model.path is not None and on_cluster:
-        said = f"the path of {cell.model} is a folder of this host"
+        message = f"the path of {cell.model} is a folder of this host"
         yield wrong(
             "models",
-            said,
+            message,
             "leave it out; cluster.model_cache keeps weights",
             "path_of_this_host",
         )
     if server.weights == "random" and model.quantization is not None and server.on_cpu:
-        said = f"{cell.model} has {model.quantization} weights, which no server on a CPU makes at random"
+        message = f"{cell.model} has {model.quantization} weights, which no server on a CPU makes at random"
         yield wrong(
             "models",
-            said,
+            message,
             "the model without quantization, or a GPU",
             "quantized_on_cpu",
         )
@@ -107,19 +112,19 @@ def server_problems(
             "cluster_alone",
         )
     if scenario.server is not None and on_cluster:
-        said = f"{name} names a build of this host, and a cluster runs images"
+        message = f"{name} names a build of this host, and a cluster runs images"
         yield wrong(
             "scenarios",
-            said,
+            message,
             "image: NAME@sha256:DIGEST in place of server",
             "build_on_cluster",
         )
     unused = build is not None and BESIDE not in scenario.kind.parts
     if build is not None and unused and {*build.versions, *build.packages} == {BESIDE}:
-        said = (
+        message = (
             f"{name} names a build of {BESIDE}, which arm {scenario.arm} does not use"
         )
-        yield wrong("scenarios", said, "leave server out", "build_not_used")
+        yield wrong("scenarios", message, "leave server out", "build_not_used")
 
 
 def _rank_problems(
@@ -137,13 +142,16 @@ def _rank_problems(
     else:
         return
     if server.one_rank:
-        said = f"{owner} sets tensor_parallel_size, but a miniature and a CPU have one rank"
+        message = f"{owner} sets tensor_parallel_size, but a miniature and a CPU have one rank"
         yield wrong(
-            key, said, "a build for GPUs, weights full or random", "ranks_of_miniature"
+            key,
+            message,
+            "a build for GPUs, weights full or random",
+            "ranks_of_miniature",
         )
     elif not model.divides_among(ranks):
-        said = f"{owner}: {ranks} ranks cannot share the heads of {cell.model}"
-        yield wrong(key, said, "2", "ranks_do_not_divide")
+        message = f"{owner}: {ranks} ranks cannot share the heads of {cell.model}"
+        yield wrong(key, message, "2", "ranks_do_not_divide")
 
 
 def with_settings(
@@ -186,10 +194,10 @@ def workload_problems(
 ) -> Iterator[ConfigProblem]:
     """A load that would not be the same for all arms, or is longer than the server takes."""
     if workload.profile == "sweep":
-        said = f"{name} sweeps rates derived from each server's own throughput, so that arms would get different loads"
+        message = f"{name} sweeps rates derived from each server's own throughput, so that arms would get different loads"
         yield wrong(
             "workload",
-            said,
+            message,
             "profile concurrent; sweeps are for results measured elsewhere",
             "sweep",
         )
@@ -204,9 +212,9 @@ def workload_problems(
         )
         return
     if longest > max_model_len:
-        said = f"a conversation of {name} grows to {longest} tokens, {cell.model} is served with max_model_len"
+        message = f"a conversation of {name} grows to {longest} tokens, {cell.model} is served with max_model_len"
         right = "a shorter prefix, fewer turns, or a larger server.max_model_len"
-        yield wrong("workload", f"{said} {max_model_len}", right, "too_long")
+        yield wrong("workload", f"{message} {max_model_len}", right, "too_long")
 
 
 def overrides(

@@ -91,10 +91,10 @@ class Config:
                 raise ConfigError(
                     replace(one, file=f"cell {cell.path}") for one in error.problems
                 ) from None
-        found, _ = self._resolved[cell]
+        specification, _ = self._resolved[cell]
         if levels is not None and self.workload.searched is not None:
-            return found.with_workload(levels=tuple(levels))
-        return found
+            return specification.with_workload(levels=tuple(levels))
+        return specification
 
     def required_counters(self, cell: Cell) -> tuple[dict[str, Any], ...]:
         """Return the counters that prove the cell's arm active; they check a measurement and do not define it."""
@@ -119,14 +119,14 @@ class Config:
                     scenario.server, self.campaign.server
                 )
             except BuildError as error:
-                said = f"{cell.scenario}: server: {error}"
+                message = f"{cell.scenario}: server: {error}"
                 right = (
                     "a path from the folder that snakemake works in"
                     if error.code.endswith("_there")
                     else ""
                 )
                 problem = ConfigProblem(
-                    f"cell {cell.path}", "scenarios", said, right, error.code
+                    f"cell {cell.path}", "scenarios", message, right, error.code
                 )
                 raise ConfigError([problem]) from None
         return self._builds[scenario.server]
@@ -150,12 +150,12 @@ class Config:
 
     def pilot_specification(self, cell: Cell) -> Specification:
         """Return what defines the pilot of a baseline."""
-        found, search = self.specification(cell), self.workload.searched
+        specification, search = self.specification(cell), self.workload.searched
         if search is None:
-            return found
+            return specification
         # Prompts of its own: levels must not be chosen by the very requests that they are then measured with.
-        workload = found.workload
-        return found.with_workload(
+        workload = specification.workload
+        return specification.with_workload(
             seconds=search.seconds or workload.seconds, seed=workload.seed + _PILOT_SEED
         )
 
@@ -171,10 +171,10 @@ class Config:
 
     def last_baseline(self, cell: Cell) -> Cell | None:
         """Return the end of a cell's chain of baselines: for another build of an arm, the baseline of that arm."""
-        found = None
-        while (baseline := self.baseline(found or cell)) is not None:
-            found = baseline
-        return found
+        last = None
+        while (baseline := self.baseline(last or cell)) is not None:
+            last = baseline
+        return last
 
     @property
     def workload(self) -> Workload:
@@ -234,12 +234,12 @@ class Config:
         ]
         if not other:
             return []
-        said = f"{cell.scenario} is a replicate of {baseline.scenario}, and differs: {described(other)}"
+        message = f"{cell.scenario} is a replicate of {baseline.scenario}, and differs: {described(other)}"
         return [
             ConfigProblem(
                 f"cell {cell.path}",
                 "scenarios",
-                said,
+                message,
                 "replicate: false",
                 "no_replicate",
             )

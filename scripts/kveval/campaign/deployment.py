@@ -138,16 +138,18 @@ def deployment_problems(
         and own_image is None
         and Version(server.vllm or "0") != Version(release.vllm)
     ):
-        said = f"{server.release} has vLLM {release.vllm}, but {declared} is declared"
+        message = (
+            f"{server.release} has vLLM {release.vllm}, but {declared} is declared"
+        )
         right = (
             f"{release.vllm}, or server.images.server with an image that has {declared}"
         )
-        yield wrong("server.vllm", said, right, "other_version")
+        yield wrong("server.vllm", message, right, "other_version")
     inside = "lmcache" in parts and software.lmcache_form(platform) == "process"
     if inside and own_image is None and release.lmcache not in (None, server.lmcache):
-        said = f"{server.release} has LMCache {release.lmcache}, but {server.lmcache} is declared"
+        message = f"{server.release} has LMCache {release.lmcache}, but {server.lmcache} is declared"
         right = f"{release.lmcache}, or server.images.server with an image that has {server.lmcache}"
-        yield wrong("server.lmcache", said, right, "other_version")
+        yield wrong("server.lmcache", message, right, "other_version")
     if server.fs_dir is not None:
         yield wrong(
             "server.fs_dir",
@@ -168,10 +170,10 @@ def deployment_problems(
         )
     yield from _route_problems(name, "index" in parts, campaign, release)
     if "index" in parts and scenario.routing is not None:
-        said = f"{name}: an index replaces the scorers of prefixes, so routing: {scenario.routing} has no effect"
+        message = f"{name}: an index replaces the scorers of prefixes, so routing: {scenario.routing} has no effect"
         yield wrong(
             "scenarios",
-            said,
+            message,
             "leave routing out, or an arm without an index",
             "routing_unused",
         )
@@ -180,13 +182,13 @@ def deployment_problems(
         "files" in parts or scenario.cpu_tier,
     )
     if by_endpoint and inside:
-        said = f"{name}: no endpoint of the server empties LMCache inside its process, so that levels would start warm"
-        yield wrong("reset_caches", said, "restart", "lmcache_not_emptied")
+        message = f"{name}: no endpoint of the server empties LMCache inside its process, so that levels would start warm"
+        yield wrong("reset_caches", message, "restart", "lmcache_not_emptied")
     elif by_endpoint and tiered and not software.reset_reaches_tiers(platform):
-        said = f"{name}: the endpoint of {software.title} {platform.server_version} empties the device's cache alone"
+        message = f"{name}: the endpoint of {software.title} {platform.server_version} empties the device's cache alone"
         yield wrong(
             "reset_caches",
-            f"{said}, so that levels would start warm",
+            f"{message}, so that levels would start warm",
             "restart",
             "tier_not_emptied",
         )
@@ -202,30 +204,32 @@ def _route_problems(
         campaign.server.release,
     )
     if indexed and route == "service":
-        said = f"{name} is an index for routing, and this load is not routed"
-        yield wrong("cluster.address", said, "address: router", "not_routed")
+        message = f"{name} is an index for routing, and this load is not routed"
+        yield wrong("cluster.address", message, "address: router", "not_routed")
     if (
         indexed
         and campaign.server.weights == "miniature"
         and release.epp.prefix_state == "scorer"
     ):
-        said = f"{name}: the endpoint picker of {of} fetches the tokenizer from the hub, which has none for a miniature"
+        message = f"{name}: the endpoint picker of {of} fetches the tokenizer from the hub, which has none for a miniature"
         yield wrong(
             "scenarios",
-            said,
+            message,
             "weights: full, or a newer release",
             "tokenizer_of_miniature",
         )
     if site is None or route == "service":
         return
     if site.shared_network:
-        said = "llm-d's router has ports of its own, which pods on one network cannot each have"
-        yield wrong("cluster.address", said, "address: service, or a URL", "one_port")
+        message = "llm-d's router has ports of its own, which pods on one network cannot each have"
+        yield wrong(
+            "cluster.address", message, "address: service, or a URL", "one_port"
+        )
     if route == "gateway" and site.gateway is None:
-        said = f"{of} routes through a Gateway, and none is named"
+        message = f"{of} routes through a Gateway, and none is named"
         yield wrong(
             "cluster",
-            said,
+            message,
             "gateway: {name: ...}; or a newer release",
             "gateway_missing",
         )
@@ -235,10 +239,10 @@ def _route_problems(
         and site.slots > 1
         and not site.gateway.create
     ):
-        said = "slots: cells at once need gateway.create, because each takes a whole Gateway's requests"
+        message = "slots: cells at once need gateway.create, because each takes a whole Gateway's requests"
         yield wrong(
             "cluster",
-            said,
+            message,
             "gateway.create: true, or address: router",
             "gateway_shared",
         )

@@ -127,9 +127,9 @@ def import_problems(
             continue
         for number, archive in enumerate(asked.archives):
             if not (Path(asked.path) / archive).exists():
-                said = f"there is no {archive} in {asked.path}"
+                message = f"there is no {archive} in {asked.path}"
                 yield ConfigProblem(
-                    place, f"{key}.archives[{number}]", said, code="absent"
+                    place, f"{key}.archives[{number}]", message, code="absent"
                 )
         if asked.pattern is not None:
             try:

@@ -133,7 +133,10 @@ def _read(
         problems += _add_cells(complete, raw, file, added)
     return CampaignSource(
         complete,
-        ((file, own), *((other, _without_own(said)) for other, said in base.files)),
+        (
+            (file, own),
+            *((other, _without_own(raw)) for other, raw in base.files),
+        ),
         added,
     )
 
@@ -219,9 +222,9 @@ class _Loader(yaml.CSafeLoader):
                 and key.tag != "tag:yaml.org,2002:merge"
             ):
                 if key.value in seen:
-                    said = f"key {key.value!r} is given twice, first in line {seen[key.value]}"
+                    message = f"key {key.value!r} is given twice, first in line {seen[key.value]}"
                     raise yaml.constructor.ConstructorError(
-                        None, None, said, key.start_mark
+                        None, None, message, key.start_mark
                     )
                 seen[key.value] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)
@@ -243,12 +246,14 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], list[ConfigProblem]]:
     except (yaml.MarkedYAMLError, yaml.reader.ReaderError, UnicodeDecodeError) as error:
         return {}, [ConfigProblem(name, "", _syntax(error), code="syntax")]
     if not isinstance(content, dict):
-        said, code = (
+        message, code = (
             ("is empty", "empty")
             if content is None
             else (f"holds a {kind_of(content)}", "no_mapping")
         )
-        return {}, [ConfigProblem(name, "", said, "a mapping of keys to values", code)]
+        return {}, [
+            ConfigProblem(name, "", message, "a mapping of keys to values", code)
+        ]
     named = {key: value for key, value in content.items() if isinstance(key, str)}
     strange = [key for key in content if key not in named]
     return named, [
@@ -298,9 +303,9 @@ def resolve_extends(
             ]
         if parent in chain:
             circle = " -> ".join([*chain, parent])
-            said = f"forms a cycle: {circle}"
+            message = f"forms a cycle: {circle}"
             return None, [
-                ConfigProblem(last.file, f"{last.key}.extends", said, code="circle")
+                ConfigProblem(last.file, f"{last.key}.extends", message, code="circle")
             ]
         chain.append(parent)
     raws = [entries[link].raw for link in reversed(chain)]

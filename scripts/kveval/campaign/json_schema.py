@@ -68,9 +68,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _on_one_line(entry: dict[str, Any]) -> dict[str, Any]:
-    said = entry.get("description")
-    return (
-        {**entry, "description": " ".join(said.split())}
-        if isinstance(said, str)
-        else entry
-    )
+    description = entry.get("description")
+    if not isinstance(description, str):
+        return entry
+    return {**entry, "description": " ".join(description.split())}

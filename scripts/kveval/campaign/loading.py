@@ -184,16 +184,18 @@ def _compared(
             problems += error.problems
             continue
         if not config.cells:
-            said = f"{entry.campaign} measures nothing"
+            message = f"{entry.campaign} measures nothing"
             problems.append(
-                ConfigProblem(place, key, said, "a campaign with a matrix", "no_matrix")
+                ConfigProblem(
+                    place, key, message, "a campaign with a matrix", "no_matrix"
+                )
             )
         found.append((entry, config))
     for label, count in Counter(entry.label for entry in compared).items():
         if count > 1:
-            said = f"label {label} is given twice"
+            message = f"label {label} is given twice"
             problems.append(
-                ConfigProblem(place, "compare", said, code="repeated_label")
+                ConfigProblem(place, "compare", message, code="repeated_label")
             )
     seen: dict[str, tuple[str, Model]] = {}
     for entry, config in found:
@@ -201,9 +203,9 @@ def _compared(
             model = config.catalogue.models[name]
             other, earlier = seen.setdefault(name, (entry.campaign, model))
             if earlier != model:
-                said = f"model {name} differs between {entry.campaign} and {other}"
+                message = f"model {name} differs between {entry.campaign} and {other}"
                 problems.append(
-                    ConfigProblem(place, "compare", said, code="other_model")
+                    ConfigProblem(place, "compare", message, code="other_model")
                 )
     return found
 

@@ -122,9 +122,9 @@ def problems_of(
             found[key] = problem
         elif problem.message not in earlier.message:
             # The value matches none of several alternatives, each of which has an error.
-            said = f"{earlier.message}; or: {problem.message}"
+            message = f"{earlier.message}; or: {problem.message}"
             found[key] = replace(
-                earlier, message=said, valid=earlier.valid or problem.valid
+                earlier, message=message, valid=earlier.valid or problem.valid
             )
     return list(found.values())
 

@@ -16,8 +16,8 @@ _PLACES = {"vllm", "guidellm", "lmcache"}
 def _image(text: str) -> str:
     places = set(re.findall(r"\{(\w*)\}", text))
     if places - _PLACES or not re.match(r"^[a-z0-9][\w.:/{}@-]*$", text):
-        said = f"{text!r} is not an image; valid is REGISTRY/NAME:TAG, with {{vllm}}, {{guidellm}} or {{lmcache}}"
-        raise Mistake(said, "no_image")
+        message = f"{text!r} is not an image; valid is REGISTRY/NAME:TAG, with {{vllm}}, {{guidellm}} or {{lmcache}}"
+        raise Mistake(message, "no_image")
     return text
 
 

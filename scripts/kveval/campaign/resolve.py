@@ -84,17 +84,17 @@ def exercised_counters(
         "lmcache" in scenario.kind.parts
         and software.lmcache_form(platform) == "process"
     )
-    version, found = platform.server_version, []
+    version, counters = platform.server_version, []
     for counter in scenario.exercised:
         name = name_for(counter.name, version)
         # Names that are no server's terms stay.
         if any(name in other.metrics for other in (software, *SERVERS.values())):
             name = software.on_wire(str(name), version)
         if name is not None and not (inside and counter.of == "lmcache server"):
-            found.append(
+            counters.append(
                 {"counter": name, "at_least": counter.at_least, "unit": counter.unit}
             )
-    return tuple(found)
+    return tuple(counters)
 
 
 def resolve_cell(
@@ -133,9 +133,9 @@ def resolve_cell(
     counters = exercised_counters(scenario, software, platform)
     try:
         if scenario.exercised and not counters:
-            said = f"{software.title} {server.declared_version}"
+            message = f"{software.title} {server.declared_version}"
             raise arms.ArmError(
-                f"{said} has none of the counters that would prove it active",
+                f"{message} has none of the counters that would prove it active",
                 code="no_proof",
             )
         arm = software.arm_arguments(scenario, platform, sizes)

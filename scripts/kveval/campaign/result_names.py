@@ -209,8 +209,8 @@ def parse_hardware(name: str, also: Collection[str] = ()) -> NamedHardware:
         )
     if name in also:
         return NamedHardware(name, 1, 0, name)
-    said = f"unknown hardware {name!r} (to accept it, give it under `hardware`)"
-    raise NameProblem(said, code="unknown_hardware", hardware=name)
+    message = f"unknown hardware {name!r} (to accept it, give it under `hardware`)"
+    raise NameProblem(message, code="unknown_hardware", hardware=name)
 
 
 def _alternatives(name: str, known: Collection[str] | None) -> str:

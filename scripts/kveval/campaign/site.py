@@ -145,8 +145,8 @@ class FileVolume(Strict):
     @model_validator(mode="after")
     def _shareable(self) -> Self:
         if self.access == "ReadWriteMany" and self.storage_class is None:
-            said = "access ReadWriteMany needs storage_class: a node's own disk is not shared"
-            raise Mistake(said, "shared_class_missing")
+            message = "access ReadWriteMany needs storage_class: a node's own disk is not shared"
+            raise Mistake(message, "shared_class_missing")
         return self
 
 
@@ -274,11 +274,11 @@ class Cluster(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.address == "gateway" and self.gateway is None:
-            said = "address: gateway needs gateway with its name; address: router works without one"
-            raise Mistake(said, "gateway_missing")
+            message = "address: gateway needs gateway with its name; address: router works without one"
+            raise Mistake(message, "gateway_missing")
         if self.namespace == self.pcp_namespace:
-            said = "pcp_namespace must differ from namespace, because the recorder's pods need privileges in it"
-            raise Mistake(said, "one_namespace")
+            message = "pcp_namespace must differ from namespace, because the recorder's pods need privileges in it"
+            raise Mistake(message, "one_namespace")
         return self
 
     def annotations_of(self, component: str) -> dict[str, str]:

@@ -114,15 +114,15 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Decode what `to_json` returned. Raises SpecificationError for what would not be hashed to the same id."""
         try:
-            found = msgspec.convert(content, cls, dec_hook=_decoded)
+            specification = msgspec.convert(content, cls, dec_hook=_decoded)
         except msgspec.ValidationError as error:
             raise SpecificationError(
                 f"not a specification ({error})", code="form"
             ) from error
-        if found.measurement_id != content_hash(content):
-            said = "not a specification of this version: it has keys that this version does not have"
-            raise SpecificationError(said, code="other_version")
-        return found
+        if specification.measurement_id != content_hash(content):
+            message = "not a specification of this version: it has keys that this version does not have"
+            raise SpecificationError(message, code="other_version")
+        return specification
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values, which the caller may change; their hash is the measurement's id."""

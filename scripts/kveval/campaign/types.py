@@ -49,8 +49,8 @@ def _environment_text(value: Any) -> Any:
 
 def _no_secret(env: dict[str, str]) -> dict[str, str]:
     for name in filter(_SECRET.search, env):
-        said = f"{name} looks like a secret: list its name in the campaign's secrets and set it in the environment"
-        raise Mistake(said, "secret")
+        message = f"{name} looks like a secret: list its name in the campaign's secrets and set it in the environment"
+        raise Mistake(message, "secret")
     return env
 
 

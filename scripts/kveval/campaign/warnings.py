@@ -39,14 +39,16 @@ def warnings_of(
     yield from _huge_tiers(specifications)
     yield from _idle_tiers(specifications, baselines, campaign.comparison.margin)
     if working_set_varies(workload):
-        said = "the working set grows with the level, so levels differ in two ways"
-        yield config_note(f"workload {campaign.workload}: {said}", "working_set_grows")
+        message = "the working set grows with the level, so levels differ in two ways"
+        yield config_note(
+            f"workload {campaign.workload}: {message}", "working_set_grows"
+        )
     # How many requests a level will complete is not known yet; its length is.
     window, needed = window_s(workload.seconds, workload.warmup_s), campaign.min_samples
     if window < needed:
-        said = f"workload {campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"
-        said += " of the recording at one a second: its system metrics will be n/a"
-        yield config_note(said, "few_samples", min_samples=needed)
+        message = f"workload {campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"
+        message += " of the recording at one a second: its system metrics will be n/a"
+        yield config_note(message, "few_samples", min_samples=needed)
     missing = {
         (cell.scenario, base.path)
         for cell, base in baselines.items()
@@ -61,11 +63,11 @@ def warnings_of(
     for blocks in sorted(
         {cell.cpu_blocks for cell in baselines if cell.cpu_blocks * BLOCK_TOKENS % step}
     ):
-        said = f"cpu_blocks {blocks} are not a whole number of server blocks of {step} tokens; the rest stays unused"
-        yield config_note(said, "blocks_uneven", cpu_blocks=blocks)
+        message = f"cpu_blocks {blocks} are not a whole number of server blocks of {step} tokens; the rest stays unused"
+        yield config_note(message, "blocks_uneven", cpu_blocks=blocks)
     if campaign.runs < MIN_RUNS:
-        said = f"runs is {campaign.runs}: a verdict needs {MIN_RUNS} or more, five to show parity"
-        yield config_note(said, "few_runs")
+        message = f"runs is {campaign.runs}: a verdict needs {MIN_RUNS} or more, five to show parity"
+        yield config_note(message, "few_runs")
     images = {
         cell: specification.images.get("server")
         for cell, specification in specifications.items()
@@ -82,8 +84,10 @@ def warnings_of(
             same.setdefault(content_hash(effective), []).append(cell.path)
     for paths in same.values():
         if len(paths) > 1:
-            said = f"{' and '.join(paths)} are configured alike: a difference is noise"
-            yield config_note(said, "configured_alike", cells=paths)
+            message = (
+                f"{' and '.join(paths)} are configured alike: a difference is noise"
+            )
+            yield config_note(message, "configured_alike", cells=paths)
 
 
 def _cluster_warnings(
@@ -107,19 +111,19 @@ def _cluster_warnings(
         ):
             continue
         if images[base] != image:
-            said = f"{cell.path} runs {image}, its baseline {images[base]}: their comparison is confounded"
+            message = f"{cell.path} runs {image}, its baseline {images[base]}: their comparison is confounded"
             yield config_note(
-                said, "other_image", cell=cell.path, images=(image, images[base])
+                message, "other_image", cell=cell.path, images=(image, images[base])
             )
     for name in dict.fromkeys(cell.scenario for cell in images):
         servers = replicas(scenarios[name], campaign.server)
         if "index" in scenarios[name].kind.parts and servers == 1:
-            said = f"{name} routes between replicas, and there is one: it cannot differ from its baseline"
-            yield config_note(said, "one_replica", scenario=name)
+            message = f"{name} routes between replicas, and there is one: it cannot differ from its baseline"
+            yield config_note(message, "one_replica", scenario=name)
         if campaign.cluster.address not in ("router", "gateway") and servers > 1:
-            said = f"{name} has {servers} replicas behind a Service, which spreads connections, not requests:"
+            message = f"{name} has {servers} replicas behind a Service, which spreads connections, not requests:"
             yield config_note(
-                f"{said} use address: router", "connections_spread", scenario=name
+                f"{message} use address: router", "connections_spread", scenario=name
             )
 
 
@@ -130,9 +134,9 @@ def _huge_tiers(specifications: Mapping[Cell, Specification]) -> Iterator[Findin
         if specification.budget.tier_bytes > _HUGE_BYTES:
             sizes[cell.model, cell.cpu_blocks] = specification.budget.tier_bytes
     for (model, blocks), size in sizes.items():
-        said = f"cpu_blocks {blocks} of {model} are {memory_text(size)} ({size:,} bytes) of host memory for one server"
+        message = f"cpu_blocks {blocks} of {model} are {memory_text(size)} ({size:,} bytes) of host memory for one server"
         yield config_note(
-            f"{said}: more than servers have",
+            f"{message}: more than servers have",
             "tier_too_large",
             cpu_blocks=blocks,
             tier_bytes=size,
@@ -176,10 +180,10 @@ def _idle_tiers(
             list(dict.fromkeys(names)) for names in zip(*alike, strict=True)
         )
         pair = f"{', '.join(scenarios)} and {base_name} on {', '.join(models)}"
-        said = f"this campaign cannot show a difference between {pair}, apart from what the tier costs: {why}"
+        message = f"this campaign cannot show a difference between {pair}, apart from what the tier costs: {why}"
         yield warning(
             WORKLOAD,
-            said,
+            message,
             fix,
             code,
             scenarios=scenarios,

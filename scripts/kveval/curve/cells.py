@@ -253,14 +253,14 @@ def demands(
         workload, level, run, serving.block, requests if times is None else len(times)
     )
     server = assign_to_servers(prompts, serving.servers, serving.by_prefix)
-    found: list[list[Demanded]] = [[] for _ in tier_tokens]
+    by_size: list[list[Demanded]] = [[] for _ in tier_tokens]
     for number in range(serving.servers):
         own = prompts.subset(server == number)
         on_device, in_tier = served_by_request(
             own, serving.block, device_tokens, tier_tokens, serving.chunk
         )
         kept = own.counted
-        for of_size, added in zip(found, in_tier, strict=True):
+        for of_size, added in zip(by_size, in_tier, strict=True):
             of_size.append(
                 Demanded(
                     arrivals_s=None
@@ -273,7 +273,7 @@ def demands(
                     groups=own.first_ids[kept],
                 )
             )
-    return found
+    return by_size
 
 
 def _arrivals_s(workload: Workload, level: int, run: int) -> Floats | None:
@@ -397,10 +397,10 @@ def _drawing(seed: int) -> random.Random:
 
 def _order_drawn(seed: int, count: int) -> list[int]:
     """Prefixes in the order in which each is drawn first, which is the order in which they are primed."""
-    generator, found = _drawing(seed), dict[int, None]()
-    while len(found) < count:
-        found[generator.choice(range(count))] = None
-    return [*found]
+    generator, prefixes = _drawing(seed), dict[int, None]()
+    while len(prefixes) < count:
+        prefixes[generator.choice(range(count))] = None
+    return [*prefixes]
 
 
 def needed_sizes(

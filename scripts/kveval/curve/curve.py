@@ -219,13 +219,13 @@ def _curve(parts: Sequence[_Part], total: int) -> ReuseCurve:
     needed = (
         np.concatenate([part for part, _ in parts]) if parts else np.empty(0, np.int64)
     )
-    found = (
+    saved = (
         np.concatenate([part for _, part in parts]) if parts else np.empty(0, np.int32)
     )
-    useful = (found > 0) & (needed < _NEVER)
-    needed, found = needed[useful], found[useful]
+    useful = (saved > 0) & (needed < _NEVER)
+    needed, saved = needed[useful], saved[useful]
     order = np.argsort(needed, kind="stable")
-    needed, served = needed[order], np.cumsum(found[order], dtype=np.int64)
+    needed, served = needed[order], np.cumsum(saved[order], dtype=np.int64)
     ends = np.flatnonzero(np.diff(needed, append=_NEVER))
     sizes, served = needed[ends], served[ends]
     if len(sizes) and sizes[0] == 0:

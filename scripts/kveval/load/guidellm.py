@@ -318,9 +318,9 @@ def run_level(
                 elapsed = time.monotonic() - begin
                 stuck = idle.lasts(elapsed) and elapsed > limit_s - idle_before_s
                 if stuck or elapsed > limit_s:
-                    said = ", idle," if stuck else ""
+                    idly = ", idle," if stuck else ""
                     raise LoadError(
-                        f"GuideLLM was still running{said} after {elapsed:.0f} s{last_words(log, offset)}; see {log}",
+                        f"GuideLLM was still running{idly} after {elapsed:.0f} s{last_words(log, offset)}; see {log}",
                         code="still_running",
                         limit_s=limit_s,
                         idle=stuck,
@@ -336,8 +336,8 @@ def run_level(
 
 def primed_facts(text: str) -> Primed | None:
     """Read the facts on priming from the file that a held generator writes once it is ready; None without priming."""
-    said = json.loads(text or "{}")
-    return Primed(int(said["prefixes"]), float(said["seconds"])) if said else None
+    facts = json.loads(text or "{}")
+    return Primed(int(facts["prefixes"]), float(facts["seconds"])) if facts else None
 
 
 def priming_environment(

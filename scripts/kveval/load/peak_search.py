@@ -79,14 +79,14 @@ def levels_to_freeze(
     The peak and its neighbours, the ends, then what splits the widest remaining ratio: so an arm that moves the
     peak, up or down, is seen to do so.
     """
-    found = outcome(search, throughput_tok_s)
+    result = outcome(search, throughput_tok_s)
     tried = sorted(throughput_tok_s)
-    wanted = dict.fromkeys(
+    preferred = dict.fromkeys(
         level
-        for level in (found.peak, found.above, found.below, tried[0], tried[-1])
+        for level in (result.peak, result.above, result.below, tried[0], tried[-1])
         if level is not None
     )
-    chosen = list(wanted)[: search.keep]
+    chosen = list(preferred)[: search.keep]
     while len(chosen) < min(search.keep, len(tried)):
         left = [level for level in tried if level not in chosen]
         chosen.append(

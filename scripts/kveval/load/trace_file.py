@@ -123,9 +123,9 @@ def _read(path: Path, hash_tokens: int, _modified: int, _size: int) -> Trace:
         try:
             rows.append(decoder.decode(line))
         except msgspec.DecodeError as error:
-            said = f"{path} line {number}: {error}; each has timestamp, input_length, output_length and hash_ids"
+            message = f"{path} line {number}: {error}; each has timestamp, input_length, output_length and hash_ids"
             raise TraceError(
-                said, code="not_a_request", path=path, line=number
+                message, code="not_a_request", path=path, line=number
             ) from error
     if not rows:
         raise TraceError(f"trace {path} has no requests", code="empty", path=path)

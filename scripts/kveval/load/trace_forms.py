@@ -130,8 +130,8 @@ def otel(entries: _Entries, hash_tokens: int, salt: bytes) -> Iterator[TraceRow]
     numbers = _numbering()
     for entry in entries:
         for span in _listed(entry, "spans") or [entry]:
-            said = span.get("attributes") or {}
-            messages = said.get("gen_ai.input.messages")
+            attributes = span.get("attributes") or {}
+            messages = attributes.get("gen_ai.input.messages")
             failed = (span.get("status") or {}).get("code") in (
                 2,
                 "ERROR",
@@ -140,7 +140,7 @@ def otel(entries: _Entries, hash_tokens: int, salt: bytes) -> Iterator[TraceRow]
             if (
                 messages is None
                 or failed
-                or not any(name in said for name in _PROMPT_TOKENS)
+                or not any(name in attributes for name in _PROMPT_TOKENS)
             ):
                 continue
             text = (
@@ -153,7 +153,7 @@ def otel(entries: _Entries, hash_tokens: int, salt: bytes) -> Iterator[TraceRow]
             seconds = (
                 moment if moment.tzinfo else moment.replace(tzinfo=UTC)
             ).timestamp()
-            yield _of_text(seconds, text, said, hash_tokens, salt, numbers)
+            yield _of_text(seconds, text, attributes, hash_tokens, salt, numbers)
 
 
 def log(entries: _Entries, hash_tokens: int, salt: bytes) -> Iterator[TraceRow]:
@@ -176,7 +176,7 @@ def log(entries: _Entries, hash_tokens: int, salt: bytes) -> Iterator[TraceRow]:
 def _of_text(
     seconds: float,
     text: str,
-    said: Mapping[str, Any],
+    counts: Mapping[str, Any],
     hash_tokens: int,
     salt: bytes,
     numbers: dict[Any, int],
@@ -187,8 +187,8 @@ def _of_text(
     that was counted.
     """
     tokens, outputs = (
-        int(_number(said, _PROMPT_TOKENS)),
-        int(_number(said, _OUTPUT_TOKENS)),
+        int(_number(counts, _PROMPT_TOKENS)),
+        int(_number(counts, _OUTPUT_TOKENS)),
     )
     wanted, each = -(-tokens // hash_tokens), 4 * hash_tokens
     keys: list[Any] = []

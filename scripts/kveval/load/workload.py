@@ -80,9 +80,9 @@ class Bursts(Strict):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.factor * self.share > 1:
-            said = f"bursts of {self.factor:g} times the mean rate cannot take {self.share:g} of the time: with at most"
+            message = f"bursts of {self.factor:g} times the mean rate cannot take {self.share:g} of the time: with at most"
             raise ValueError(
-                f"{said} {1 / self.factor:.3g} the rest has a rate of 0 or more"
+                f"{message} {1 / self.factor:.3g} the rest has a rate of 0 or more"
             )
         return self
 
@@ -218,29 +218,29 @@ class Workload(Strict):
     def _level_mistakes(self) -> Iterator[ValueError]:
         if self.profile == "sweep":
             if self.levels or self.sweep_size is None:
-                said = "profile sweep takes sweep_size and no levels"
-                yield Mistake(said, "sweep_with_levels")
+                message = "profile sweep takes sweep_size and no levels"
+                yield Mistake(message, "sweep_with_levels")
             if not isinstance(self.prefix_count, int):
                 yield ValueError(
                     "a sweep has no levels for prefix_count to follow; give a number"
                 )
         elif not self.levels or self.sweep_size is not None:
-            said = (
+            message = (
                 f"profile {self.profile} takes levels (at least one) and no sweep_size"
             )
-            yield Mistake(said, "no_levels")
+            yield Mistake(message, "no_levels")
         if self.searched is not None and self.profile != "concurrent":
             yield ValueError(
                 f"a search is only for profile concurrent, not {self.profile}: it maximises throughput"
             )
         if len(set(self.given_levels)) < len(self.given_levels):
-            said = "levels repeat; each is measured once per run"
-            yield Mistake(said, "levels_repeat")
+            message = "levels repeat; each is measured once per run"
+            yield Mistake(message, "levels_repeat")
 
     def _arrival_mistakes(self) -> Iterator[ValueError]:
         if self.warmup_s >= self.seconds:
-            said = f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s"
-            yield Mistake(said, "all_warmup")
+            message = f"warmup_s {self.warmup_s:g} leaves nothing of the level's {self.seconds:g} s"
+            yield Mistake(message, "all_warmup")
         if (self.profile == "bursts") != (self.bursts is not None):
             yield ValueError(
                 "profile bursts needs the section bursts, and that section needs profile bursts"
@@ -255,38 +255,40 @@ class Workload(Strict):
                     "profile prefix-length takes prefix_count and no prefix_tokens: that is the level"
                 )
         elif bool(self.prefix_tokens) != bool(self.prefix_count):
-            said = "prefix_tokens and prefix_count go together: both 0, or both above 0"
-            yield Mistake(said, "prefix_half_given")
+            message = (
+                "prefix_tokens and prefix_count go together: both 0, or both above 0"
+            )
+            yield Mistake(message, "prefix_half_given")
         unprimed = not self.prefix_count or self.profile in ("bursts", "sweep")
         if self.prime and not self.trace and unprimed:
-            said = f"prime sends every prefix once before each level: profile {self.profile} with prefix_count"
+            message = f"prime sends every prefix once before each level: profile {self.profile} with prefix_count"
             yield Mistake(
-                f"{said} {self.prefix_count} has none to send", "nothing_to_prime"
+                f"{message} {self.prefix_count} has none to send", "nothing_to_prime"
             )
         if (
             isinstance(self.prefix_count, WorkingSet)
             and self.prefix_count.tokens < self.longest_prefix
         ):
-            said = f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"
-            yield ValueError(said)
+            message = f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"
+            yield ValueError(message)
 
     def _trace_mistakes(self) -> Iterator[ValueError]:
         of_trace = self.profile in _OF_TRACES
         if of_trace != (self.trace is not None):
-            said = "trace needs profile trace or trace-streams, and these need trace"
-            yield Mistake(said, "trace_half_given")
+            message = "trace needs profile trace or trace-streams, and these need trace"
+            yield Mistake(message, "trace_half_given")
         own = sorted(name for name in _LENGTHS if getattr(self, name))
         if of_trace and (own or self.turns > 1 or self.prime):
             superfluous = ", ".join(own) or "turns above 1 or prime"
-            said = f"a trace has its own lengths, prefixes and turns: leave out {superfluous}"
-            yield Mistake(said, "trace_and_lengths")
+            message = f"a trace has its own lengths, prefixes and turns: leave out {superfluous}"
+            yield Mistake(message, "trace_and_lengths")
 
     def _length_mistakes(self) -> Iterator[ValueError]:
         if self.profile in _OF_TRACES:
             return
         if not self.prompt_tokens or not self.output_tokens:
-            said = "prompt_tokens and output_tokens are needed, each 1 or more"
-            yield Mistake(said, "no_lengths")
+            message = "prompt_tokens and output_tokens are needed, each 1 or more"
+            yield Mistake(message, "no_lengths")
         for name, mean, spread in (
             ("prompt_tokens", self.prompt_tokens, self.prompt_spread),
             ("output_tokens", self.output_tokens, self.output_spread),
@@ -312,10 +314,10 @@ class Workload(Strict):
         content = TraceContent.from_file(self.trace)
         rows = trace_file.requests_of(content)
         if not rows:
-            said = (
+            message = (
                 f"{self.trace.file} has no request after start_s {self.trace.start_s:g}"
             )
-            raise trace_file.TraceError(said, code="trace_too_short", seconds=0.0)
+            raise trace_file.TraceError(message, code="trace_too_short", seconds=0.0)
         if self.profile == "trace":
             counts = self._requests_by_level(rows)
             content = content.model_copy(update={"requests": counts})
@@ -333,9 +335,13 @@ class Workload(Strict):
         fastest = max(self.given_levels)
         needed_s = self.seconds * fastest / 100
         if lasting_s < needed_s:
-            said = f"{self.trace.file} has {lasting_s:.0f} s after start_s {self.trace.start_s:g}; a level of"
-            said += f" {self.seconds:g} s at {fastest} % needs {needed_s:.0f} s of it"
-            raise trace_file.TraceError(said, code="trace_too_short", seconds=lasting_s)
+            message = f"{self.trace.file} has {lasting_s:.0f} s after start_s {self.trace.start_s:g}; a level of"
+            message += (
+                f" {self.seconds:g} s at {fastest} % needs {needed_s:.0f} s of it"
+            )
+            raise trace_file.TraceError(
+                message, code="trace_too_short", seconds=lasting_s
+            )
         counts = []
         for level in self.given_levels:
             end_s = self.seconds * level / 100
@@ -432,8 +438,8 @@ def workload_of(stored: Mapping[str, Any]) -> Workload:
             )
         except ValidationError as error:
             why = error.errors()[0]["msg"]
-            said = f"the workload of a stored run cannot be read: {name}: {why}"
-            raise WorkloadError(said) from error
+            message = f"the workload of a stored run cannot be read: {name}: {why}"
+            raise WorkloadError(message) from error
     return Workload.model_construct(**values)
 
 

@@ -113,6 +113,21 @@ def is_planning(workflow: Any) -> bool:
     return workflow.scheduler is None or workflow.dryrun
 
 
+def is_executing(workflow: Any) -> bool:
+    """Return whether jobs are started, or will be.
+
+    Only `execute` sets an executor: --lint, --unlock, --summary and the like have none.
+    """
+    return workflow.executor_plugin is not None and not workflow.dryrun
+
+
+def prints_everything(workflow: Any) -> bool:
+    """Return whether all that Snakemake prints by itself is wanted: for a dry run it is the result."""
+    output = workflow.output_settings
+    requested = output.verbose or output.printshellcmds or output.debug_dag
+    return bool(requested or output.dryrun or workflow.touch)
+
+
 def holds_lock(workflow: Any) -> bool:
     """Return whether this snakemake has locked its folder."""
     return bool(getattr(workflow.persistence, "_lockfile", None))
@@ -191,15 +206,8 @@ class RequestedJobs:
 
     @classmethod
     def if_up_to_date(cls, workflow: Any) -> RequestedJobs | None:
-        """Return what was requested if all of it existed; None if there was work, or no files were requested.
-
-        Only `execute` sets an executor: --lint, --unlock, --summary and the like have none.
-        """
-        if (
-            not workflow.is_main_process
-            or workflow.executor_plugin is None
-            or workflow.dryrun
-        ):
+        """Return what was requested if all of it existed; None if there was work, or no files were requested."""
+        if not workflow.is_main_process or not is_executing(workflow):
             return None
         if workflow.dag is None or len(workflow.dag):
             return None

@@ -26,10 +26,10 @@ def software_of(versions: Mapping[str, Any]) -> ServerSoftware:
     """Return the server's software, given declared or reported versions by program. Raises UnknownServer."""
     found = served_by(versions)
     if found is None:
-        said = (
+        message = (
             f"none of {', '.join(versions)} is a server; known are {', '.join(SERVERS)}"
         )
-        raise UnknownServer(said, versions=[*versions], known=[*SERVERS])
+        raise UnknownServer(message, versions=[*versions], known=[*SERVERS])
     return found
 
 

@@ -76,8 +76,8 @@ class ServerSoftware:
     ) -> ArmArguments:
         """Return what `scenario` adds to the server. Raises ArmError when this software cannot run it."""
         if scenario.arm not in self.arms:
-            said = f"{self.title} has no arguments for arm {scenario.arm}; it has {', '.join(self.arms)}"
-            raise ArmError(said, code="not_of_this_server")
+            message = f"{self.title} has no arguments for arm {scenario.arm}; it has {', '.join(self.arms)}"
+            raise ArmError(message, code="not_of_this_server")
         if scenario.cpu_tier and sizes.tier_blocks < 1:
             block = f"one server block of {platform.block_size} tokens ({platform.block_size // BLOCK_TOKENS} cpu_blocks)"
             raise ArmError(

@@ -130,8 +130,8 @@ def native(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgumen
         _since(platform, "0.24", "native offload on a CPU", "native_on_cpu_too_old")
     in_bytes = platform.version >= Version("0.14.1")
     if not in_bytes and platform.version >= Version("0.14"):
-        said = f"native offload changed its keys around vLLM {platform.server_version}: declare 0.13.x or 0.14.1"
-        raise ArmError(f"{said} or newer", code="native_keys_changing")
+        message = f"native offload changed its keys around vLLM {platform.server_version}: declare 0.13.x or 0.14.1"
+        raise ArmError(f"{message} or newer", code="native_keys_changing")
     if scenario.form == "size-flag":
         return _native_by_flag(scenario, platform, budget)
     size = (
@@ -150,13 +150,13 @@ def _native_by_flag(
     scenario: Scenario, platform: Platform, budget: Budget
 ) -> ArmArguments:
     if platform.on_cpu:
-        said = "form size-flag cannot name the spec that offloads on a CPU; use form connector"
-        raise ArmError(said, code="size_flag_on_cpu")
+        message = "form size-flag cannot name the spec that offloads on a CPU; use form connector"
+        raise ArmError(message, code="size_flag_on_cpu")
     # Older releases read the flag, and set 0 blocks.
     _since(platform, "0.14.1", "form size-flag", "size_flag_sets_none")
     if scenario.connector_config:
-        said = "form size-flag has no place for connector_config; use form connector"
-        raise ArmError(said, code="size_flag_configured")
+        message = "form size-flag has no place for connector_config; use form connector"
+        raise ArmError(message, code="size_flag_configured")
     return ArmArguments(
         (
             "--kv-offloading-backend",
@@ -173,21 +173,21 @@ def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgume
     Its CPU tier, GiB, is sized per rank inside the process, and over all ranks as a server.
     """
     if platform.lmcache is None:
-        said = (
+        message = (
             "LMCache's release is not declared: set server.lmcache, for instance 0.5.6"
         )
-        raise ArmError(said, code="lmcache_undeclared")
+        raise ArmError(message, code="lmcache_undeclared")
     if LMCACHE_CHUNK_TOKENS % platform.block_size:
-        said = f"block_size {platform.block_size} does not divide LMCache's chunks of {LMCACHE_CHUNK_TOKENS} tokens"
+        message = f"block_size {platform.block_size} does not divide LMCache's chunks of {LMCACHE_CHUNK_TOKENS} tokens"
         raise ArmError(
-            f"{said}; valid is 16, 32, 64, 128 or 256",
+            f"{message}; valid is 16, 32, 64, 128 or 256",
             code="chunks_uneven",
             block_size=platform.block_size,
         )
     if budget.tokens < LMCACHE_CHUNK_TOKENS:
         least = LMCACHE_CHUNK_TOKENS // BLOCK_TOKENS
-        said = f"{budget.cpu_blocks} cpu_blocks are less than one LMCache chunk ({least} cpu_blocks)"
-        raise ArmError(said, code="less_than_a_chunk")
+        message = f"{budget.cpu_blocks} cpu_blocks are less than one LMCache chunk ({least} cpu_blocks)"
+        raise ArmError(message, code="less_than_a_chunk")
     if lmcache_form(platform) == "server":
         return _lmcache_server(scenario, platform, budget)
     if platform.on_cpu:
@@ -280,8 +280,8 @@ def files(scenario: Scenario, platform: Platform, sizes: CacheSizes) -> ArmArgum
         _since(platform, "0.32", "offload to files on a CPU", "files_on_cpu_too_old")
     size = sizes.tier_bytes if scenario.cpu_tier else sizes.staging_bytes
     if size < 1:
-        said = f"two requests of max_model_len, the staging buffer, are less than a block of {platform.block_size} tokens"
-        raise ArmError(said, code="less_than_a_block")
+        message = f"two requests of max_model_len, the staging buffer, are less than a block of {platform.block_size} tokens"
+        raise ArmError(message, code="less_than_a_block")
     computed = {
         "cpu_bytes_to_use": size,
         "secondary_tiers": [{"type": "fs", "root_dir": "{fs_dir}"}],
@@ -296,14 +296,15 @@ def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmAr
     With a CPU tier, vLLM's native one stands behind the index.
     """
     if not platform.on_cluster:
-        said = "the index lives in llm-d's endpoint picker, which routes between servers on a cluster: it needs engine"
+        message = "the index lives in llm-d's endpoint picker, which routes between servers on a cluster: it needs engine"
         raise ArmError(
-            f"{said} kubernetes, not {platform.engine}", code="index_on_cluster_alone"
+            f"{message} kubernetes, not {platform.engine}",
+            code="index_on_cluster_alone",
         )
     _since(platform, "0.11", "the index", "index_too_old")
     if platform.events is None:
-        said = "how servers publish their cache events depends on the release: set server.release"
-        raise ArmError(said, code="release_undeclared")
+        message = "how servers publish their cache events depends on the release: set server.release"
+        raise ArmError(message, code="release_undeclared")
     behind = native(scenario, platform, budget) if scenario.cpu_tier else ArmArguments()
     events = {
         "enable_kv_cache_events": True,
@@ -340,8 +341,8 @@ def _connected(
     }
     taken = sorted(computed_always & scenario.connector_config.keys())
     if taken:
-        said = f"connector_config must not set {', '.join(taken)}: computed from cpu_blocks and the software"
-        raise ArmError(said, code="config_computed", keys=[*taken])
+        message = f"connector_config must not set {', '.join(taken)}: computed from cpu_blocks and the software"
+        raise ArmError(message, code="config_computed", keys=[*taken])
     config: dict[str, Any] = {"kv_connector": connector, "kv_role": "kv_both"}
     if extra := {**computed, **scenario.connector_config}:
         config["kv_connector_extra_config"] = extra

@@ -170,8 +170,8 @@ def _guidellm(version: int | None, benchmarks: Sequence[msgspec.Raw], name: str)
     """Return which releases of GuideLLM write reports of this form, by the version in the file or the benchmarks."""
     supported = f"supported: GuideLLM {', '.join(_DECODERS)}"
     if version is not None and version not in _NUMBERED:
-        said = f"{name}: report version {version} is not supported; {supported}"
-        raise ReportFileError(said, code="unsupported_version", version=version)
+        message = f"{name}: report version {version} is not supported; {supported}"
+        raise ReportFileError(message, code="unsupported_version", version=version)
     if not benchmarks:
         message = f"{name}: the report holds no benchmark; GuideLLM ended before it measured anything"
         raise ReportFileError(message, code="no_benchmark")
@@ -190,8 +190,8 @@ def _guidellm(version: int | None, benchmarks: Sequence[msgspec.Raw], name: str)
     }.items():
         if bytes(mark):
             return guidellm
-    said = f"{name}: not a GuideLLM report (no report version, and its benchmarks are of an unknown form); {supported}"
-    raise ReportFileError(said, code="unknown_shape")
+    message = f"{name}: not a GuideLLM report (no report version, and its benchmarks are of an unknown form); {supported}"
+    raise ReportFileError(message, code="unknown_shape")
 
 
 def _content(path: Path) -> bytes:
