@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.paths import REPOSITORY, SCRIPTS
+from typer.main import get_group
 from typer.testing import CliRunner, Result
 
 from kveval.campaign.builds import BuildError
@@ -86,6 +88,12 @@ def test_a_command_that_is_not_there_is_a_mistake() -> None:
 
 def test_kinds_to_prune_are_those_that_there_are() -> None:
     assert [kind.value for kind in PruneKind] == [*KINDS]
+
+
+def test_the_first_command_of_a_user_passes_every_command_on() -> None:
+    text = (REPOSITORY / "scripts" / "run.sh").read_text()
+    (names,) = re.findall(r"^    (plan \| .*)\)$", text, re.MULTILINE)
+    assert get_group(app).commands.keys() <= set(names.split(" | "))
 
 
 def test_it_runs_as_a_module_and_under_its_own_name() -> None:
