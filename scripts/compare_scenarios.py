@@ -5,6 +5,7 @@ from pathlib import Path
 from kveval.analysis.peaks import read_table
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
+from kveval.campaign.cell import Cell
 
 if __name__ == "__main__":
     complete, peaks = (
@@ -13,7 +14,7 @@ if __name__ == "__main__":
     )
     declared = snakemake.params.comparison
     requested_runs = {
-        (model, scenario, blocks): runs
+        Cell(model, scenario, blocks): runs
         for model, scenario, blocks, runs in declared["runs"]
     }
     tables = verdict_tables(

@@ -12,8 +12,7 @@ if __name__ == "__main__":
     )
     plan, results = make_plan(snakemake.params.plan, {}), listed.parents[1]
     files = {
-        cell: results.joinpath(*map(str, cell), "benchmark_report_v0.2.yaml")
-        for cell in plan.cells
+        cell: results / cell.path / "benchmark_report_v0.2.yaml" for cell in plan.cells
     }
     write_peak_reports(measured, plan.name, files)
     listed.write_text("".join(f"{file}\n" for file in files.values()))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from kveval.campaign.cell import Cell
 from kveval.report.data.reading import make_plan, read_measured, read_metrics
 from kveval.report.figures.names import drawn_figures
 from kveval.report.files import PAGE
@@ -16,7 +17,7 @@ if __name__ == "__main__":
     pilots = [Path(path) for path in (*given.pilots, *params.pilots)]
     measured = read_measured(*tables, Path(given.runs), pilots=pilots)
     failures = {
-        (model, scenario, blocks): reason
+        Cell(model, scenario, blocks): reason
         for model, scenario, blocks, reason in params.failures
     }
     measured = replace(measured, failures=failures | reasons(map(Path, given.cells)))

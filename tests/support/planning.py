@@ -240,7 +240,7 @@ def _name_measurements(folder: Path) -> None:
             pointer_of(folder / "results", cell, run).write_text(
                 json.dumps({"measurement": measurement})
             )
-        named = dict(zip(("model", "scenario", "cpu_blocks"), cell.key, strict=True))
+        named = cell.row
         reported.append(
             named | {"runs": [f"{measurement}/run-{run}" for run in numbers]}
         )

@@ -24,10 +24,10 @@ from tests.unit.pcp.test_archive_writer import (
     units,
 )
 
-from kveval.analysis.cells import CellKey
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.campaign.campaign_file import Comparison
+from kveval.campaign.cell import Cell
 from kveval.pcp.conversion.conversion import convert
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.store.run_file import Change, Run
@@ -65,10 +65,12 @@ WINDOW_S = 60
 
 def cells(
     models: Sequence[str] = tuple(MODELS), arms: Sequence[str] = tuple(ARMS)
-) -> list[CellKey]:
+) -> list[Cell]:
     """Every model with every arm at 10,000 blocks, and three arms of the two largest models at 20,000: 34 cells."""
     found = [
-        (model, arm, 10_000 if arm in TIERED else 0) for model in models for arm in arms
+        Cell(model, arm, 10_000 if arm in TIERED else 0)
+        for model in models
+        for arm in arms
     ]
     larger = [model for model in models if model in ("Qwen3-14B", "Qwen3-32B-AWQ")]
     again = [
@@ -76,16 +78,17 @@ def cells(
         for arm in ("native-offload", "lmcache-local", "lmcache-valkey")
         if arm in arms
     ]
-    return found + [(model, arm, 20_000) for model in larger for arm in again]
+    return found + [Cell(model, arm, 20_000) for model in larger for arm in again]
 
 
 def levels_table(
-    keys: Sequence[CellKey], runs: int = 3, levels: Sequence[int] = LEVELS
+    keys: Sequence[Cell], runs: int = 3, levels: Sequence[int] = LEVELS
 ) -> pd.DataFrame:
     """complete_metrics.csv of these cells: plausible, with block effects and a run-to-run SD of 1.5 %."""
     generator = np.random.default_rng(11)
     rows = []
-    for model, arm, blocks in keys:
+    for cell in keys:
+        model, arm, blocks = cell.key
         _, top, device, _ = MODELS[model]
         need = np.log(1_600_000 / device) - 0.9
         for run in range(1, runs + 1):
@@ -99,16 +102,16 @@ def levels_table(
                 )
                 rate = top * level / (level + 30) * (1 - level / 4000)
                 rate *= np.exp(effect + block + generator.normal(0, 0.015))
-                rows.append(_row((model, arm, blocks), run, level, rate, generator))
+                rows.append(_row(cell, run, level, rate, generator))
     table = pd.DataFrame(rows)
     table["exercised"] = table["exercised"].astype("boolean")
     return table
 
 
 def _row(
-    cell: CellKey, run: int, level: int, rate: float, generator: np.random.Generator
+    cell: Cell, run: int, level: int, rate: float, generator: np.random.Generator
 ) -> dict[str, Any]:
-    model, arm, blocks = cell
+    model, arm, blocks = cell.key
     row = level_row(model, arm, run, level, rate)
     tier, jitter = arm in TIERED, generator.normal(1, 0.02, 12)
     running = min(level, 18.0 * jitter[0])
@@ -165,7 +168,7 @@ def _row(
     }
 
 
-def plan(keys: Sequence[CellKey] | None = None, **changes: Any) -> ReportPlan:
+def plan(keys: Sequence[Cell] | None = None, **changes: Any) -> ReportPlan:
     """The plan of the whole campaign, or of these cells."""
     scenarios = {
         arm: {
@@ -306,32 +309,25 @@ def with_reuse(measured: Measured) -> Measured:
         predicted_curve=np.where(sizes > 0, curve, ""),
     )
     hits = {
-        (*key, level): {
+        (Cell.from_row(row), row["run"], row["level"]): {
             "vllm:prefix_cache_queries_total": asked,
             "vllm:prefix_cache_hits_total": asked * alone,
             **(
                 {"vllm:external_prefix_cache_hits_total": asked * (both - alone)}
-                if key[2]
+                if row["cpu_blocks"]
                 else {}
             ),
         }
-        for *key, level, alone, both in zip(
-            *(
-                levels[name]
-                for name in ("model", "scenario", "cpu_blocks", "run", "level")
-            ),
-            device,
-            served,
-            strict=True,
+        for row, alone, both in zip(
+            levels.to_dict("records"), device, served, strict=True
         )
     }
     runs = []
     for run in measured.runs:
-        key = (*run.cell.key, run.run)
         counted = {
             level: {name: Change(0.0, delta, delta) for name, delta in moved.items()}
-            for (*of, level), moved in hits.items()
-            if tuple(of) == key
+            for (cell, number, level), moved in hits.items()
+            if (cell, number) == (run.cell, run.run)
         }
         first = run.levels[0]
         entries = [

@@ -10,8 +10,9 @@ import yaml
 from tests.support import synthetic_campaign as campaign
 from tests.support.paths import REPOSITORY
 
-from kveval.analysis.cells import CellKey
+from kveval.analysis.cells import rows_of
 from kveval.analysis.peaks import collect_tables
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
@@ -19,13 +20,20 @@ PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 PUBLISHED = REPOSITORY / "config" / "campaigns" / "feb-2026.yaml"
 
 
-def make_workflow(folder: Path, keys: Sequence[CellKey]) -> None:
+def make_workflow(folder: Path, keys: Sequence[Cell]) -> None:
     """Copy the workflow and put a campaign's tables, pointers and recordings where its rules would."""
     for part in PARTS:
         source = REPOSITORY / part
         copy = shutil.copytree if source.is_dir() else shutil.copy2
         copy(source, folder / part)
-    matrix = [{"models": [m], "scenarios": [s], "cpu_blocks": [b]} for m, s, b in keys]
+    matrix = [
+        {
+            "models": [cell.model],
+            "scenarios": [cell.scenario],
+            "cpu_blocks": [cell.cpu_blocks],
+        }
+        for cell in keys
+    ]
     config = yaml.safe_load(PUBLISHED.read_text()) | {
         "name": "large",
         "results": "results",
@@ -54,14 +62,11 @@ def make_workflow(folder: Path, keys: Sequence[CellKey]) -> None:
         (place / "pcp.parquet").hardlink_to(recording)
     pairs = []
     for key in keys:
-        place = results.joinpath(*map(str, key))
+        place = results / key.path
         pairs.append((place / "levels.csv", place / "peak.csv"))
         measured.levels_of(key).to_csv(pairs[-1][0], index=False)
         (place / "requests.parquet").write_bytes(b"")
-        peaks = measured.peaks
-        peaks[
-            (peaks[["model", "scenario", "cpu_blocks"]] == list(key)).all(axis=1)
-        ].to_csv(pairs[-1][1], index=False)
+        rows_of(measured.peaks, key).to_csv(pairs[-1][1], index=False)
     (results / "analysis").mkdir()
     for name, table in collect_tables(
         [p[0] for p in pairs], [p[1] for p in pairs], campaign.METRICS

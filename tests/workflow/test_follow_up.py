@@ -23,6 +23,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
 
+from kveval.analysis.cells import rows_of
 from kveval.campaign.loading import load_config
 from kveval.host.files import write_json
 from kveval.pcp.archive_tools import pack_archives
@@ -177,10 +178,9 @@ def february(tmp_path_factory):
 
 def finish(folder, config, recording):
     """Write what the workflow makes of a campaign's runs, up to the cells' tables."""
-    keys = [cell.key for cell in config.cells]
-    measured = tables.measured(tables.levels_table(keys, runs=1, levels=LEVELS))
+    measured = tables.measured(tables.levels_table(config.cells, runs=1, levels=LEVELS))
     results = folder / config.campaign.results
-    for cell, key in zip(config.cells, keys, strict=True):
+    for cell in config.cells:
         stored = Path("results/measurements") / config.measurement_id(cell) / "run-1"
         shutil.copytree(
             folder / "cluster" / stored.parent.name / "run-1",
@@ -191,16 +191,14 @@ def finish(folder, config, recording):
         run.mkdir(parents=True)
         described = pointer(folder / stored, Key(config.measurement_id(cell), 1, ""))
         write_json(run / "measurement.json", described | {"path": stored.as_posix()})
-        levels = measured.levels_of(key)
+        levels = measured.levels_of(cell)
         pd.DataFrame({"run": [], "level": []}).to_parquet(
             run.parent / "requests.parquet"
         )
         (run / "pcp.parquet").hardlink_to(recording)
         levels.to_csv(results / cell.path / "levels.csv", index=False)
-        of_cell = (
-            measured.peaks[["model", "scenario", "cpu_blocks"]] == list(key)
-        ).all(axis=1)
-        measured.peaks[of_cell].to_csv(results / cell.path / "peak.csv", index=False)
+        peaks = rows_of(measured.peaks, cell)
+        peaks.to_csv(results / cell.path / "peak.csv", index=False)
     (results / "REPORT.md").write_text("28 cells")
 
 

@@ -9,10 +9,11 @@ import pytest
 from tests.support.report_text import whole_report
 from tests.support.synthetic_workflow import make_workflow
 
+from kveval.campaign.cell import Cell
 from kveval.report.figures.names import FAMILIES, drawn_figures
 
 pytestmark = pytest.mark.workflow
-CELLS = [("Qwen3-8B", "no-offload", 0), ("Qwen3-8B", "native-offload", 10_000)]
+CELLS = [Cell("Qwen3-8B", "no-offload", 0), Cell("Qwen3-8B", "native-offload", 10_000)]
 DRAWN = {f"plot_{family}" for family in FAMILIES}
 
 
@@ -55,10 +56,8 @@ def test_everything_that_is_promised_is_there(published: Path) -> None:
         "comparison",
     ):
         assert (results / "analysis" / f"{name}.csv").read_text().count("\n") > 1
-    for model, scenario, blocks in CELLS:
-        assert (
-            results / model / scenario / str(blocks) / "benchmark_report_v0.2.yaml"
-        ).exists()
+    for cell in CELLS:
+        assert (results / cell.path / "benchmark_report_v0.2.yaml").exists()
     report = whole_report(results)
     for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", report):
         assert (results / path).exists()

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
-from kveval.analysis.cells import KEYS, common_level
+from kveval.analysis.cells import KEYS, common_level, rows_of
 from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
@@ -125,7 +125,7 @@ def predicted_benefits(
     not measured or served more requests than can be simulated while the report is made.
     """
     rows: list[tuple[Any, ...]] = []
-    files = {path.parts[-4:-1]: path for path in requests}
+    files = {Cell.from_folder(path.parent): path for path in requests}
     for model in peaks["model"].unique():
         level = common_level(comparison, peaks, model)
         of_model = [run for run in runs if run.cell.model == model]
@@ -140,11 +140,11 @@ def predicted_benefits(
 def _model_rows(
     runs: Sequence[Run],
     levels: pd.DataFrame,
-    files: Mapping[tuple[str, ...], Path],
+    files: Mapping[Cell, Path],
     level: int,
     baselines: Mapping[str, str | None],
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a model; `files`: model, scenario and blocks of a cell -> its requests."""
+    """Yield the rows of a model; `files`: cell -> its requests."""
     first = {run.cell: run for run in sorted(runs, key=lambda run: -run.run)}
     specifications = {
         cell: known
@@ -165,7 +165,7 @@ def _model_rows(
         )
         if base is None:
             continue
-        file = files.get((base.model, base.scenario, str(base.cpu_blocks)))
+        file = files.get(base)
         if file is None:
             continue
         basis = _basis(base, specifications[base], runs, levels, pd.read_parquet(file))
@@ -221,9 +221,8 @@ def _basis(
 ) -> Basis | None:
     """Return the basis of a cell; runs that are compared may bear another name than their specification has."""
     given = specification.workload.given_levels
-    rows = levels[
-        (levels[[*KEYS]] == [*cell.key]).all(axis=1) & levels["level"].isin(given)
-    ]
+    rows = rows_of(levels, cell)
+    rows = rows[rows["level"].isin(given)]
     measured = measured_levels(
         rows[rows["run"].isin(sorted(rows["run"].unique())[:RUNS_READ])], requests
     )

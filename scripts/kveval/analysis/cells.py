@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kveval.campaign.arm_kinds import ARM_KINDS
+from kveval.campaign.cell import COLUMNS, Cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,51 +19,43 @@ if TYPE_CHECKING:
 KNOWN_ARMS = tuple(name for kind in ARM_KINDS.values() for name in kind.arms)
 """The arms in the order of tables and figures; arms derived from one of them are placed next to it."""
 
-KEYS = ("model", "scenario", "cpu_blocks")
+KEYS = COLUMNS
 """The columns that name a cell, in every table."""
 THROUGHPUT = "throughput_tok_s"
-# The values of KEYS.
-CellKey = tuple[str, str, int]
 
 
-@dataclass(frozen=True, order=True)
-class ArmSize:
-    """A cell of one model, as figures and tables name it."""
-
-    scenario: str
-    cpu_blocks: int
-
-    @property
-    def label(self) -> str:
-        """The cell's name with its CPU tier, 10K for 10,000 blocks."""
-        return (
-            f"{self.scenario} {blocks_label(self.cpu_blocks)}"
-            if self.cpu_blocks
-            else self.scenario
-        )
+def tables_by_cell(table: pd.DataFrame) -> dict[Cell, pd.DataFrame]:
+    """Return the rows of each cell of a table that names cells in KEYS, in its order."""
+    if table.empty:
+        return {}
+    return {
+        Cell.from_row(rows.iloc[0].to_dict()): rows
+        for _, rows in table.groupby([*KEYS], sort=False)
+    }
 
 
-def cell_of(row: Mapping[Any, Any]) -> CellKey:
-    """Return the cell to which a row of a table belongs."""
-    return str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"])
+def rows_of(table: pd.DataFrame, cell: Cell) -> pd.DataFrame:
+    """Return the rows of a cell in any table that names cells in KEYS."""
+    mask = (
+        (table["model"] == cell.model)
+        & (table["scenario"] == cell.scenario)
+        & (table["cpu_blocks"] == cell.cpu_blocks)
+    )
+    return table[mask]
 
 
-def cell_named(joined: str) -> CellKey:
-    """Return the cell named MODEL/SCENARIO/CPU_BLOCKS."""
-    model, scenario, blocks = joined.split("/")
-    return model, scenario, int(blocks)
+def baseline_of(row: Mapping[Any, Any]) -> Cell | None:
+    """Return the cell that a row of a comparison has as its baseline, None where it lacks one."""
+    path = row["baseline"]
+    return Cell.from_path(path) if isinstance(path, str) and path else None
 
 
-def partner(cell: CellKey, candidates: Sequence[CellKey]) -> CellKey | None:
+def partner(cell: Cell, candidates: Sequence[Cell]) -> Cell | None:
     """Return the candidate to compare a cell with: the one of the same size, else the only one; None otherwise."""
-    same = [other for other in candidates if other[2] == cell[2]] or candidates
+    same = [
+        other for other in candidates if other.cpu_blocks == cell.cpu_blocks
+    ] or candidates
     return same[0] if len(same) == 1 else None
-
-
-def blocks_label(blocks: int) -> str:
-    """Return a number of blocks in short form: 10K for 10,000, 500 for 500."""
-    thousands, rest = divmod(blocks, 1000)
-    return f"{thousands}K" if thousands and not rest else str(blocks)
 
 
 def common_level(
@@ -93,7 +86,7 @@ class KeptRuns:
     mean: float = math.nan
 
 
-def kept_runs(comparison: pd.DataFrame, cell: CellKey, metric: str) -> KeptRuns:
+def kept_runs(comparison: pd.DataFrame, cell: Cell, metric: str) -> KeptRuns:
     """Return the runs of a cell that its comparison with its baseline rests on; of a baseline, those with its arms.
 
     If arms are compared with different runs of their baseline: those that most of them are compared with. No runs where
@@ -102,9 +95,9 @@ def kept_runs(comparison: pd.DataFrame, cell: CellKey, metric: str) -> KeptRuns:
     if "runs_kept" not in comparison:
         return KeptRuns()
     of_metric = comparison[comparison["metric"] == metric]
-    rows, side = of_metric[(of_metric[list(KEYS)] == list(cell)).all(axis=1)], ""
+    rows, side = rows_of(of_metric, cell), ""
     if rows.empty:
-        rows, side = of_metric[of_metric["baseline"] == path_of(cell)], "baseline_"
+        rows, side = of_metric[of_metric["baseline"] == cell.path], "baseline_"
     means_by_runs: dict[tuple[tuple[int, ...], str], list[float]] = {}
     for joined, mean in zip(rows[f"{side}runs_kept"], rows[f"{side}mean"], strict=True):
         if runs := tuple(parse_runs(joined)):
@@ -114,11 +107,6 @@ def kept_runs(comparison: pd.DataFrame, cell: CellKey, metric: str) -> KeptRuns:
         return KeptRuns()
     most = max(means_by_runs, key=lambda key: (len(means_by_runs[key]), len(key[0])))
     return KeptRuns(most[0], means_by_runs[most][0])
-
-
-def path_of(cell: CellKey) -> str:
-    """Return a cell's name as MODEL/SCENARIO/CPU_BLOCKS."""
-    return "/".join(map(str, cell))
 
 
 def rank_of(scenario: str) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS
+from kveval.analysis.cells import KEYS, baseline_of, tables_by_cell
 from kveval.analysis.estimators.correlations import MIN_POINTS
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
@@ -26,6 +26,7 @@ from kveval.analysis.statistics.verdicts import (
     WORSE,
     WORSE_IDLE,
 )
+from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.store.run_file import IMPORTED
 
@@ -64,7 +65,7 @@ def rows_once(tables: Tables) -> Iterator[Outcome]:
                 ", ".join(f"{key} {row[key]}" for key in keys[len(KEYS) :])
                 or "the cell"
             )
-            yield fail(f"twice in the tables: {which}", _cell(row))
+            yield fail(f"twice in the tables: {which}", Cell.from_row(row))
 
 
 @check("R2")
@@ -74,27 +75,24 @@ def one_measurement_per_cell(tables: Tables) -> Iterator[Outcome]:
     The measurement of an imported run is named after its files; there, runs of one cell must have one configuration.
     """
     imported = tables.levels["engine"] == IMPORTED
-    for key, rows in tables.levels[imported].groupby(list(KEYS), sort=False):
+    for cell, rows in tables_by_cell(tables.levels[imported]).items():
         if rows["configuration"].nunique() > 1:
             yield warn(
                 "runs of different configurations: see analysis/imported.csv",
-                _path(key),
+                cell,
             )
-    for key, rows in tables.levels[~imported].groupby(list(KEYS), sort=False):
+    for cell, rows in tables_by_cell(tables.levels[~imported]).items():
         names = list(map(str, rows["measurement"].unique()))
         if len(names) > 1:
-            yield fail(
-                f"runs of different measurements: {', '.join(names)}", _path(key)
-            )
+            yield fail(f"runs of different measurements: {', '.join(names)}", cell)
     for name, rows in (
         tables.levels[[*KEYS, "measurement"]]
         .drop_duplicates()
         .groupby("measurement", sort=False)
     ):
         if len(rows) > 1:
-            yield fail(
-                f"measurement {name} stands under {', '.join(map(_cell, rows.to_dict('records')))}"
-            )
+            cells = ", ".join(cell.path for cell in tables_by_cell(rows))
+            yield fail(f"measurement {name} stands under {cells}")
 
 
 @check("R5")
@@ -123,19 +121,14 @@ def balanced_panel(tables: Tables) -> Iterator[Outcome]:
 @check("R6")
 def denominators(tables: Tables) -> Iterator[Outcome]:
     """Every percentage names the cell that is its 100 %, and that cell was measured."""
-    known = {
-        _path(key)
-        for key in tables.levels[list(KEYS)]
-        .drop_duplicates()
-        .itertuples(index=False, name=None)
-    }
+    known = {cell.path for cell in tables_by_cell(tables.levels)}
     for row in tables.comparisons():
         if pd.notna(row["effect_percent"]) and (
-            row["baseline"] not in known or row["baseline"] == _cell(row)
+            row["baseline"] not in known or row["baseline"] == Cell.from_row(row).path
         ):
             yield fail(
                 f"{row['metric']} is compared with {row['baseline'] or 'nothing'}",
-                _cell(row),
+                Cell.from_row(row),
             )
 
 
@@ -146,7 +139,7 @@ def replication(tables: Tables) -> Iterator[Outcome]:
         if row["verdict"] in VERDICTS and row["runs"] < MIN_RUNS:
             yield fail(
                 f"{row['metric']}: {row['verdict']} from {row['runs']:.0f} runs",
-                _cell(row),
+                Cell.from_row(row),
             )
 
 
@@ -157,12 +150,12 @@ def peak_bracketed(tables: Tables) -> Iterator[Outcome]:
         if not bool(row["bracketed"]):
             yield note(
                 f"not bracketed: {row['level']} is the first or the last level measured",
-                _cell(row),
+                Cell.from_row(row),
             )
         if row["runs"] < 2:
             yield note(
                 f"level {row['level']} was selected by the run that gives its value",
-                _cell(row),
+                Cell.from_row(row),
             )
 
 
@@ -178,7 +171,8 @@ def common_level(tables: Tables) -> Iterator[Outcome]:
         ):
             values = f"its values are of level {row['levels_compared']}"
             yield fail(
-                f"{row['metric']} is compared at {row['level']}, {values}", _cell(row)
+                f"{row['metric']} is compared at {row['level']}, {values}",
+                Cell.from_row(row),
             )
 
 
@@ -202,13 +196,15 @@ def multiplicity(tables: Tables) -> Iterator[Outcome]:
             ):
                 if not np.isclose(row[target], right, rtol=1e-6, atol=1e-12):
                     message = f"{row['metric']}: {target} is {row[target]:.3g}, over {len(members)} it is {right:.3g}"
-                    yield fail(message, _cell(row))
+                    yield fail(message, Cell.from_row(row))
     for row in tables.comparisons():
         if (
             row["verdict"] in (BETTER, WORSE, WORSE_IDLE)
             and not row["p_holm"] < tables.alpha
         ):
-            yield fail(f"{row['verdict']} at p = {row['p_holm']:.3g}", _cell(row))
+            yield fail(
+                f"{row['verdict']} at p = {row['p_holm']:.3g}", Cell.from_row(row)
+            )
 
 
 @check("R12")
@@ -218,7 +214,7 @@ def parity_shown(tables: Tables) -> Iterator[Outcome]:
         if row["verdict"] in (PARITY, IDLE) and not row["p_parity_holm"] < tables.alpha:
             yield fail(
                 f"{row['metric']}: {row['verdict']} at p = {row['p_parity_holm']:.3g} (TOST)",
-                _cell(row),
+                Cell.from_row(row),
             )
 
 
@@ -227,20 +223,20 @@ def replicates(tables: Tables) -> Iterator[Outcome]:
     """Cells that ran the same configuration are named as replicates, and get no verdict against each other."""
     configured = tables.levels[[*KEYS, "configuration"]].drop_duplicates()
     configured = configured[configured["configuration"].fillna("") != ""]
-    same: dict[str, str] = {}
+    same: dict[Cell, str] = {}
     for (_, name), rows in configured.groupby(["model", "configuration"], sort=False):
         if len(rows) > 1:
-            cells = [_cell(row) for row in rows.to_dict("records")]
+            cells = tables_by_cell(rows)
             same |= dict.fromkeys(cells, str(name))
-            yield note(f"{' and '.join(cells)} ran the same: their difference is noise")
+            names = " and ".join(cell.path for cell in cells)
+            yield note(f"{names} ran the same: their difference is noise")
     for row in tables.comparisons():
-        same_configuration = same.get(_cell(row), "") == same.get(
-            str(row["baseline"]), "?"
-        )
+        cell, baseline = Cell.from_row(row), baseline_of(row)
+        same_configuration = baseline in same and same.get(cell) == same[baseline]
         if same_configuration and row["verdict"] in VERDICTS:
             yield fail(
                 f"{row['metric']}: {row['verdict']}, though both ran the same",
-                _cell(row),
+                Cell.from_row(row),
             )
 
 
@@ -249,14 +245,13 @@ def one_machine(tables: Tables) -> Iterator[Outcome]:
     """Cells that are compared were measured on equivalent machines; runs of others are left out of the comparison."""
     of_cell = _values_of_cells(tables.levels, "hardware")
     for row in tables.comparisons():
-        ours, theirs = (
-            of_cell.get(_cell(row), set()),
-            of_cell.get(str(row["baseline"]), set()),
-        )
+        baseline = baseline_of(row)
+        ours = of_cell.get(Cell.from_row(row), set())
+        theirs = of_cell.get(baseline, set()) if baseline else set()
         if row["verdict"] in VERDICTS and (ours or theirs) and not ours & theirs:
             yield fail(
                 f"{row['metric']}: {row['baseline']} was measured on other hardware",
-                _cell(row),
+                Cell.from_row(row),
             )
 
 
@@ -268,8 +263,10 @@ def one_build(tables: Tables) -> Iterator[Outcome]:
         for name in ("server_build", "arm_settings")
     )
     for cell, baseline in dict.fromkeys(
-        (_cell(row), str(row["baseline"])) for row in tables.comparisons()
+        (Cell.from_row(row), baseline_of(row)) for row in tables.comparisons()
     ):
+        if baseline is None:
+            continue
         own_builds, baseline_builds = (
             of_cell.get(cell, set()),
             of_cell.get(baseline, set()),
@@ -283,7 +280,7 @@ def one_build(tables: Tables) -> Iterator[Outcome]:
         if len(settings) == 1 and settings == settings_by_cell.get(baseline):
             yield note(f"builds compared: {ours} with {theirs}", cell)
         else:
-            yield warn(f"confounded: ran {ours}, {baseline} {theirs}", cell)
+            yield warn(f"confounded: ran {ours}, {baseline.path} {theirs}", cell)
 
 
 @check("R19")
@@ -333,19 +330,9 @@ def _rows(*tables: pd.DataFrame) -> Iterator[dict[str, Any]]:
             yield {str(name): value for name, value in row.items()}
 
 
-def _values_of_cells(levels: pd.DataFrame, column: str) -> dict[str, set[str]]:
+def _values_of_cells(levels: pd.DataFrame, column: str) -> dict[Cell, set[str]]:
     """Return the distinct values of a column by cell."""
     if column not in levels:
         return {}
     known = levels.dropna(subset=column).astype({column: str})
-    return {
-        _path(key): set(values) for key, values in known.groupby(list(KEYS))[column]
-    }
-
-
-def _path(key: Any) -> str:
-    return "/".join(str(part) for part in key)
-
-
-def _cell(row: Any) -> str:
-    return _path(row[key] for key in KEYS)
+    return {cell: set(rows[column]) for cell, rows in tables_by_cell(known).items()}

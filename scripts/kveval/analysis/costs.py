@@ -16,14 +16,13 @@ import pandas as pd
 from kveval.analysis.cells import (
     KEYS,
     THROUGHPUT,
-    CellKey,
-    cell_named,
-    cell_of,
     common_level,
     kept_runs,
+    tables_by_cell,
 )
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.analysis.statistics.verdicts import VERDICTS, is_of_idle_arm
+from kveval.campaign.cell import Cell
 from kveval.campaign.types import on_cpu
 from kveval.store.run_file import Run
 
@@ -105,17 +104,16 @@ def costs(
     check at the level, or that the verdict does not rest on, are left out. Only comparisons with a verdict have a
     change, and a price of memory up to which the tier pays.
     """
-    took: dict[CellKey, ServersPaid] = {}
+    took: dict[Cell, ServersPaid] = {}
     for run in runs:
         took.setdefault(
-            run.cell.key, ServersPaid.from_run(run, store=run.cell.scenario in stores)
+            run.cell, ServersPaid.from_run(run, store=run.cell.scenario in stores)
         )
     throughput = comparison[comparison["metric"] == THROUGHPUT]
-    compared = {cell_of(row): row for row in throughput.to_dict("records")}
+    compared = {Cell.from_row(row): row for row in throughput.to_dict("records")}
     rows = []
-    for key, of_cell in levels.groupby(list(KEYS), sort=False):
-        cell = cell_of(dict(zip(KEYS, key, strict=True)))
-        level = common_level(comparison, peaks, cell[0])
+    for cell, of_cell in tables_by_cell(levels).items():
+        level = common_level(comparison, peaks, cell.model)
         sound = of_cell[
             (of_cell["level"] == level) & (of_cell["checks_failed"].fillna("") == "")
         ]
@@ -124,7 +122,7 @@ def costs(
         )
         if kept.runs:
             sound = sound[sound["run"].isin(kept.runs)]
-        row = {**dict(zip(KEYS, cell, strict=True)), "level": level}
+        row = {**cell.row, "level": level}
         if cell in took:
             row |= _costs(sound, took[cell], prices) | _against(
                 compared.get(cell), took, prices
@@ -166,7 +164,7 @@ def _inverse(name: str, factor: float, rates: pd.Series[float]) -> dict[str, flo
 
 def _against(
     row: Mapping[Any, Any] | None,
-    took: Mapping[CellKey, ServersPaid],
+    took: Mapping[Cell, ServersPaid],
     prices: Mapping[str, float],
 ) -> dict[str, Any]:
     """The cost per token against that of the baseline, and the price of memory at which both are equal.
@@ -177,8 +175,8 @@ def _against(
     if row is None or row["verdict"] not in VERDICTS:
         return {}
     arm, base = (
-        took[cell_of(row)],
-        took[cell_named(row["baseline"])].usd_per_hour(prices),
+        took[Cell.from_row(row)],
+        took[Cell.from_path(row["baseline"])].usd_per_hour(prices),
     )
     ratio, low, high = (
         1 + float(row[name]) / 100

@@ -14,11 +14,12 @@ import numpy as np
 import pandas as pd
 from packaging.version import InvalidVersion, Version
 
-from kveval.analysis.cells import KEYS, CellKey, cell_of, common_level
+from kveval.analysis.cells import KEYS, common_level
 from kveval.analysis.estimators.change_points import ChangePoint, change_points
 from kveval.analysis.estimators.intervals import mean_interval, percent
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics.campaign import METRICS
+from kveval.campaign.cell import Cell
 from kveval.campaign.servers.registry import served_by
 from kveval.store.run_file import Run
 
@@ -43,8 +44,7 @@ def history_rows(
     which the model's cells are compared; a value that a run lacks has no row.
     """
     software = {
-        (*run.cell.key, run.run): json.dumps(run.software, sort_keys=True)
-        for run in runs
+        (run.cell, run.run): json.dumps(run.software, sort_keys=True) for run in runs
     }
     levels = {
         model: common_level(comparison, peaks, model)
@@ -64,7 +64,8 @@ def history_rows(
     rows = rows.melt(names, metrics, var_name="metric").dropna(subset="value")
     rows["campaign"] = campaign
     rows["software"] = [
-        software[tuple(row)] for row in rows[[*KEYS, "run"]].itertuples(index=False)
+        software[Cell.from_row(row), row["run"]]
+        for row in rows[[*KEYS, "run"]].to_dict("records")
     ]
     texts = ["checks_failed", "run_started", *_CONDITIONS]
     return rows.assign(**rows[texts].fillna("").astype(str)).reset_index(drop=True)
@@ -94,7 +95,7 @@ class Build:
 class BuildSeries:
     """A metric of a cell over builds, in their order; `conditions`: what was equal in all of them."""
 
-    cell: CellKey
+    cell: Cell
     metric: str
     level: int
     conditions: Mapping[str, str]
@@ -142,7 +143,7 @@ def build_series(
         conditions = {name: str(named[name]) for name in _CONDITIONS}
         series.append(
             BuildSeries(
-                cell_of(named),
+                Cell.from_row(named),
                 str(named["metric"]),
                 int(named["level"]),
                 conditions,
@@ -225,7 +226,9 @@ def _change(series: BuildSeries, change: ChangePoint) -> BuildChange:
         for logarithm in (difference.theta, *difference.interval(0.95))
     )
     return BuildChange(
-        *series.cell,
+        series.cell.model,
+        series.cell.scenario,
+        series.cell.cpu_blocks,
         metric=series.metric,
         level=series.level,
         last_before=before.version,

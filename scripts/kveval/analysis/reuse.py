@@ -15,10 +15,11 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, CellKey, cell_of
+from kveval.analysis.cells import KEYS
 from kveval.analysis.estimators.intervals import half_width
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.analysis.system.tier_activity import tier_activity
+from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.cells import CellCurves, curves_of_prompts, prompts_of
@@ -253,7 +254,7 @@ class ServedShare:
         lengths_vary: whether lengths are drawn at random, while the prediction uses their means.
     """
 
-    cell: CellKey
+    cell: Cell
     level: int
     runs: int
     tier_blocks: float
@@ -309,7 +310,7 @@ def _served_share(rows: pd.DataFrame) -> ServedShare:
     ]
     mean = rows[names].astype(float).mean()
     return ServedShare(
-        cell=cell_of(first),
+        cell=Cell.from_row(first),
         level=int(first["level"]),
         runs=len(rows),
         tier_blocks=float(first["predicted_tier_blocks"]),
@@ -364,7 +365,7 @@ def _counter_row(run: Run, level: LevelRun) -> dict[str, Any]:
         for name in ("num_submitted_stores", "num_finished_stores", "l1_evicted_chunks")
     )
     return {
-        **dict(zip(KEYS, run.cell.key, strict=True)),
+        **run.cell.row,
         **{
             "run": run.run,
             "level": level.level,

@@ -15,12 +15,12 @@ import pandas as pd
 from kveval.analysis.cells import (
     KEYS,
     THROUGHPUT,
-    ArmSize,
     common_level,
     models_by_size,
     partner,
     rank_of,
 )
+from kveval.campaign.cell import Cell
 
 _COMPARED = {
     THROUGHPUT: "throughput",
@@ -181,10 +181,9 @@ def system_summary(
     """
     means = _at_common_levels(complete, comparison, peaks)
     all_models = models_by_size(list(complete["model"]), parameters)
+    # The cell of its first model stands for an arm and size.
     by_arm = {
-        ArmSize(
-            str(rows["scenario"].iloc[0]), int(rows["cpu_blocks"].iloc[0])
-        ): rows.set_index("model").sort_index()
+        Cell.from_row(rows.iloc[0].to_dict()): rows.set_index("model").sort_index()
         for _, rows in means.groupby(["scenario", "cpu_blocks"])
     }
     models_of = {arm: frozenset(rows.index) for arm, rows in by_arm.items()}
@@ -212,20 +211,15 @@ def system_summary(
 
 
 def _means_over_models(
-    panel: Mapping[ArmSize, pd.DataFrame],
-    arm: ArmSize,
+    panel: Mapping[Cell, pd.DataFrame],
+    arm: Cell,
     baseline_of: Mapping[str, str | None],
 ) -> dict[str, Any]:
     """The columns of one arm of a panel, whose tables have a row per model."""
     table = panel[arm]
     baseline = baseline_of.get(arm.scenario) or arm.scenario
-    candidates = [
-        ("", candidate.scenario, candidate.cpu_blocks)
-        for candidate in panel
-        if candidate.scenario == baseline
-    ]
-    match = partner(("", arm.scenario, arm.cpu_blocks), candidates)
-    reference = np.nan if match is None else panel[ArmSize(*match[1:])][THROUGHPUT]
+    match = partner(arm, [other for other in panel if other.scenario == baseline])
+    reference = np.nan if match is None else panel[match][THROUGHPUT]
     means = {
         name: table[column].mean(skipna=False)
         for column, name in _SYSTEM.items()

@@ -8,14 +8,13 @@ the report's own sentences. docs/comparisons.md lists all.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from kveval.analysis import checks_campaign
-from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey
+from kveval.analysis.cells import KEYS, THROUGHPUT
 from kveval.analysis.estimators.correlations import CORRELATED, correlations_by_model
 from kveval.analysis.levels.outcomes import (
     COLUMNS,
@@ -30,6 +29,7 @@ from kveval.analysis.statistics.averages import averages
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.system.metrics import SYSTEM_CHECKS
 from kveval.campaign.campaign_file import Comparison
+from kveval.campaign.cell import Cell
 
 RULES: Mapping[str, str] = {
     "R1": "units and scales come from the recording, and values are physically possible",
@@ -63,7 +63,6 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
 }
 """What is checked -> all functions that are marked as its checks, each with the rules that it enforces."""
 
-_CELL = re.compile(r"([^/\s]+)/([^/\s]+)/(\d+)")
 _COLUMNS = [*KEYS, "run", "level", "severity", "rule", "check", "message"]
 
 
@@ -72,7 +71,7 @@ def verdict_tables(
     peaks: pd.DataFrame,
     baselines: Mapping[str, str | None],
     settings: Comparison,
-    requested_runs: Mapping[CellKey, int] | None = None,
+    requested_runs: Mapping[Cell, int] | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Return comparison, contrasts, peak_comparison, averages and checks, by the names of their files.
 
@@ -117,17 +116,11 @@ def check_table(levels: pd.DataFrame, outcomes: Sequence[Outcome] = ()) -> pd.Da
         )
         rows += [{**place, **_row(outcome, outcome.message)} for outcome in by_severity]
     for outcome in outcomes:
-        cell = _CELL.fullmatch(outcome.where)
-        place = (
-            {}
-            if cell is None
-            else dict(zip(KEYS, (cell[1], cell[2], int(cell[3])), strict=True))
-        )
-        message = (
-            outcome.message
-            if cell or not outcome.where
-            else f"{outcome.where}: {outcome.message}"
-        )
+        place, message = {}, outcome.message
+        if isinstance(outcome.where, Cell):
+            place = outcome.where.row
+        elif outcome.where:
+            message = f"{outcome.where}: {message}"
         rows.append({**place, **_row(outcome, message)})
     table = pd.DataFrame(rows, columns=_COLUMNS)
     return table.astype({"cpu_blocks": "Int64", "run": "Int64", "level": "Int64"})

@@ -6,7 +6,8 @@ stored runs name their cell too and are read where nothing of a campaign is know
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import PurePath
 from typing import Any, Self
 
 from kveval.host.errors import Failure
@@ -47,6 +48,11 @@ class Cell:
         return cls(model, scenario, int(blocks))
 
     @classmethod
+    def from_folder(cls, folder: PurePath) -> Self:
+        """Return the cell whose results .../MODEL/SCENARIO/CPU_BLOCKS has. Raises CellError."""
+        return cls.from_path("/".join(folder.parts[-len(COLUMNS) :]))
+
+    @classmethod
     def from_row(cls, row: Mapping[Any, Any]) -> Self:
         """Return the cell that a row of a table names in COLUMNS."""
         return cls(str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"]))
@@ -58,10 +64,39 @@ class Cell:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """The cell as tables name it."""
+        """The values of COLUMNS, for rows of tables and for plain values of rules."""
         return self.model, self.scenario, self.cpu_blocks
 
     @property
     def path(self) -> str:
         """The cell's folder below the campaign's results."""
         return f"{self.model}/{self.scenario}/{self.cpu_blocks}"
+
+    @property
+    def arm(self) -> str:
+        """The arm with its size, as campaign files name one: SCENARIO/CPU_BLOCKS."""
+        return f"{self.scenario}/{self.cpu_blocks}"
+
+    @property
+    def label(self) -> str:
+        """The arm with its size, as tables and figures name it: `native-offload 10K`."""
+        return arm_label(self.scenario, self.cpu_blocks)
+
+    def is_named(self, name: str) -> bool:
+        """Tell whether SCENARIO, which means all sizes, or SCENARIO/CPU_BLOCKS means it."""
+        return name in (self.scenario, self.arm)
+
+    def on(self, model: str) -> Self:
+        """Return the cell of the same arm and size of another model."""
+        return replace(self, model=model)
+
+
+def arm_label(scenario: str, cpu_blocks: int) -> str:
+    """Return how tables and figures name an arm with a size, of whatever models."""
+    return f"{scenario} {blocks_label(cpu_blocks)}" if cpu_blocks else scenario
+
+
+def blocks_label(blocks: int) -> str:
+    """Return a number of blocks in short form: 10K for 10,000, 500 for 500."""
+    thousands, rest = divmod(blocks, 1000)
+    return f"{thousands}K" if thousands and not rest else str(blocks)

@@ -10,17 +10,17 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, cell_named, cell_of
+from kveval.analysis.cells import THROUGHPUT, rows_of
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
+from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     abbreviate,
     cell_label,
-    rows_of,
     text_or_blank,
 )
 from kveval.report.data.comparisons import (
@@ -95,7 +95,7 @@ def _answer_metric(measured: Measured) -> str:
 
 
 def _arm(row: Row) -> str:
-    return cell_label(cell_of(row))
+    return cell_label(Cell.from_row(row))
 
 
 def _against(rows: Sequence[Row]) -> str:
@@ -213,12 +213,12 @@ def _better(measured: Measured, row: Row) -> str:
 def _smaller(measured: Measured, best: Row) -> str:
     """The smallest tier of the same arm that a declared comparison did not show to differ from the best one."""
     rows_by_blocks = {
-        cell_named(row["baseline"])[2]: row
+        Cell.from_path(row["baseline"]).cpu_blocks: row
         for row in measured.contrasts.to_dict("records")
-        if (cell_of(row), row["metric"]) == (cell_of(best), best["metric"])
+        if (Cell.from_row(row), row["metric"]) == (Cell.from_row(best), best["metric"])
         and row["verdict"] in (words.PARITY, words.INCONCLUSIVE)
-        and cell_named(row["baseline"])[1] == row["scenario"]
-        and 0 < cell_named(row["baseline"])[2] < row["cpu_blocks"]
+        and Cell.from_path(row["baseline"]).scenario == row["scenario"]
+        and 0 < Cell.from_path(row["baseline"]).cpu_blocks < row["cpu_blocks"]
     }
     if not rows_by_blocks:
         return ""
@@ -240,7 +240,7 @@ def _first_token(plan: ReportPlan, measured: Measured, best: Row) -> Iterator[st
     }
     for row in baseline_comparisons(plan, measured.comparison, TTFT):
         if (
-            cell_of(row) == cell_of(best)
+            Cell.from_row(row) == Cell.from_row(best)
             and row["baseline"]
             and math.isfinite(row["effect_percent"])
         ):
@@ -283,7 +283,7 @@ def _hits(measured: Measured, rows: Sequence[Row]) -> Iterator[str]:
     """Yield a sentence on the prompt tokens that tiers served at the compared level, or reloaded after preemptions."""
     shares, reloads = [], []
     for row in rows:
-        at = rows_of(measured.activity, cell_of(row))
+        at = rows_of(measured.activity, Cell.from_row(row))
         at = at[at["level"] == row["level"]]
         share, preempted, reloaded = at[
             ["external_hit_percent", "requests_preempted", "reloaded_tokens"]
@@ -397,7 +397,7 @@ def _sentences_without_baseline(plan: ReportPlan, measured: Measured) -> Iterato
     shown = []
     for cell, _, at in measured.peaks_of(plan.ordered_cells):
         shown.append(
-            f"{cell_label(cell)} on {cell[0]} {numerals.mean_of(list(at[THROUGHPUT]))} output tok/s"
+            f"{cell_label(cell)} on {cell.model} {numerals.mean_of(list(at[THROUGHPUT]))} output tok/s"
         )
     if shown:
         yield f"Measured at the peak: {abbreviate(shown)}."
@@ -432,7 +432,7 @@ def _paired(measured: Measured, row: Row) -> int:
     """The number of runs that both sides of a comparison have."""
     return min(
         len(measured.runs_of(cell))
-        for cell in (cell_of(row), cell_named(row["baseline"]))
+        for cell in (Cell.from_row(row), Cell.from_path(row["baseline"]))
     )
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from kveval.campaign.cell import Cell
+
 MAIN, PAGE, NUMBERS, FOLDER = "REPORT.md", "report.html", "report.json", "appendix"
 APPENDICES = tuple(
     f"{FOLDER}/{name}.md"
@@ -35,7 +37,7 @@ def summary_lines(folder: Path) -> list[str]:
     return [*lines, f"Report: {folder / MAIN}"]
 
 
-class _Cell(msgspec.Struct):
+class _Reported(msgspec.Struct):
     model: str
     scenario: str
     cpu_blocks: int
@@ -43,13 +45,11 @@ class _Cell(msgspec.Struct):
 
 
 class _Numbers(msgspec.Struct):
-    cells: list[_Cell]
+    cells: list[_Reported]
 
 
-def reported_measurements(
-    numbers: Path,
-) -> dict[tuple[str, str, int], list[str]] | None:
-    """Return model, scenario and cpu_blocks of each cell of a report.json -> the ids of its runs, sorted.
+def reported_measurements(numbers: Path) -> dict[Cell, list[str]] | None:
+    """Return each cell of a report.json -> the ids of its runs, sorted.
 
     None if there is no such file or it cannot be read.
     """
@@ -58,7 +58,7 @@ def reported_measurements(
     except (OSError, msgspec.DecodeError):
         return None
     measurements = {}
-    for cell in report.cells:
-        ids = sorted(run.partition("/")[0] for run in cell.runs)
-        measurements[cell.model, cell.scenario, cell.cpu_blocks] = ids
+    for entry in report.cells:
+        cell = Cell(entry.model, entry.scenario, entry.cpu_blocks)
+        measurements[cell] = sorted(run.partition("/")[0] for run in entry.runs)
     return measurements

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import CellKey, cell_of
 from kveval.analysis.statistics import verdicts as words
+from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.data.campaign import (
     Measured,
@@ -38,16 +38,16 @@ def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, 
     return tuple([*steps, *_edge(measured, name), *_miniature(measured)][:_MOST])
 
 
-def _namer(plan: ReportPlan) -> Callable[[CellKey], str]:
+def _namer(plan: ReportPlan) -> Callable[[Cell], str]:
     """Return a function that names cells, with the model if there are several."""
     single_model = len(plan.models_by_size) == 1
     return lambda cell: (
-        cell_label(cell) if single_model else f"{cell[0]} with {cell_label(cell)}"
+        cell_label(cell) if single_model else f"{cell.model} with {cell_label(cell)}"
     )
 
 
 def _missing(
-    plan: ReportPlan, measured: Measured, name: Callable[[CellKey], str]
+    plan: ReportPlan, measured: Measured, name: Callable[[Cell], str]
 ) -> Iterator[str]:
     absent = [cell for cell in plan.cells if not measured.runs_of(cell)]
     runs = sum(plan.runs_of(cell) - len(measured.runs_of(cell)) for cell in plan.cells)
@@ -58,18 +58,18 @@ def _missing(
 
 
 def _without_verdict(
-    rows: list[dict[Any, Any]], name: Callable[[CellKey], str]
+    rows: list[dict[Any, Any]], name: Callable[[Cell], str]
 ) -> Iterator[str]:
     """Yield steps that would give verdicts, each with the arms without a verdict, or idle ones, that need it."""
     steps: dict[str, list[str]] = {}
     for row in rows:
         open_ = row["verdict"] not in words.VERDICTS or _failed(row)
         if open_ and not row.get("replicate"):
-            steps.setdefault(next_step_for(row), []).append(name(cell_of(row)))
+            steps.setdefault(next_step_for(row), []).append(name(Cell.from_row(row)))
         elif row["verdict"] == words.WORSE_IDLE:
-            steps.setdefault(_WHILE_IDLE, []).append(name(cell_of(row)))
+            steps.setdefault(_WHILE_IDLE, []).append(name(Cell.from_row(row)))
         elif words.is_of_idle_arm(row) and not row.get("replicate"):
-            steps.setdefault(TO_BE_ACTIVE, []).append(name(cell_of(row)))
+            steps.setdefault(TO_BE_ACTIVE, []).append(name(Cell.from_row(row)))
     for step, names in steps.items():
         yield f"For {_few(names)}: {step}."
 
@@ -80,13 +80,15 @@ def _failed(row: Mapping[Any, Any]) -> bool:
 
 
 def _undecided(
-    plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[CellKey], str]
+    plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[Cell], str]
 ) -> Iterator[str]:
     """Yield the number of runs for a verdict if it is affordable, else another step."""
     open_ = [
         row for row in rows if row["verdict"] == words.INCONCLUSIVE and not _failed(row)
     ]
-    needed = {name(cell_of(row)): row.get("runs_to_resolve", math.nan) for row in open_}
+    needed = {
+        name(Cell.from_row(row)): row.get("runs_to_resolve", math.nan) for row in open_
+    }
     few = {
         named: runs
         for named, runs in needed.items()
@@ -107,13 +109,13 @@ def _more_runs(rows: list[dict[Any, Any]]) -> Iterator[str]:
         yield f"`runs: {MIN_RUNS + 2}` narrows the intervals; existing runs are kept."
 
 
-def _edge(measured: Measured, name: Callable[[CellKey], str]) -> Iterator[str]:
+def _edge(measured: Measured, name: Callable[[Cell], str]) -> Iterator[str]:
     edge = measured.peaks[
         ~measured.peaks["bracketed"].astype(bool)
         & (measured.peaks["levels_measured"] > 1)
     ]
     if len(edge):
-        names = _few([name(cell_of(row)) for row in edge.to_dict("records")])
+        names = _few([name(Cell.from_row(row)) for row in edge.to_dict("records")])
         yield f"Add levels beyond the first or last, at which the highest throughput was measured: {names}."
 
 

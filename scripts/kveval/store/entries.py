@@ -17,7 +17,14 @@ from typing import Any, Literal
 from kveval.host import hardware
 from kveval.host.hashing import content_hash
 from kveval.store.lock import LOCK
-from kveval.store.run_file import IMPORTED, POINTER, SCHEMA, RunFileError, read_run
+from kveval.store.run_file import (
+    IMPORTED,
+    POINTER,
+    SCHEMA,
+    RunFileError,
+    read_run,
+    recorded_cell,
+)
 from kveval.store.store import (
     DAMAGED,
     FAILED,
@@ -66,15 +73,10 @@ class StoreEntry:
     def label(self) -> str:
         """The run in words: by its description, else by its id."""
         facts = self.facts
-        cell = facts.get("cell")
-        if isinstance(cell, dict) and cell.keys() >= {
-            "model",
-            "scenario",
-            "cpu_blocks",
-        }:
+        cell = recorded_cell(facts)
+        if cell is not None:
             kind = "i" if facts.get("engine") == IMPORTED else ""
-            path = f"{cell['model']}/{cell['scenario']}/{cell['cpu_blocks']}"
-            return f"{path} run {kind}{facts.get('run', self.run)}"
+            return f"{cell.path} run {kind}{facts.get('run', self.run)}"
         return (
             f"{self.measurement or self.place.name} run {self.run}"
             if self.run

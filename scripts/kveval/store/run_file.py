@@ -1,7 +1,7 @@
 """Typed reading of run.json: what was measured, where and how, as the analysis needs it."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -230,6 +230,14 @@ class Run(msgspec.Struct, frozen=True):
         """The workload as it was asked for."""
         workload: dict[str, Any] = self.specification.get("workload", {})
         return workload
+
+
+def recorded_cell(facts: Mapping[str, Any]) -> Cell | None:
+    """Return the cell that a run's description names; None where it names none."""
+    try:
+        return msgspec.convert(facts.get("cell"), Cell)
+    except msgspec.ValidationError:
+        return None
 
 
 def time_text(epoch_s: float) -> str:

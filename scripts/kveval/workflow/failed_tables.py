@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
-
-if TYPE_CHECKING:
-    from kveval.analysis.cells import CellKey
 
 _MARK = "FAILED: "
 
@@ -54,11 +51,10 @@ def with_tables(files: Iterable[Path], peaks: Iterable[Path]) -> list[Path]:
     ]
 
 
-def reasons(peaks: Iterable[Path]) -> dict[CellKey, str]:
+def reasons(peaks: Iterable[Path]) -> dict[Cell, str]:
     """Return cell -> reason, for cells whose .../MODEL/SCENARIO/CPU_BLOCKS/peak.csv has one instead of a table."""
-    found: dict[CellKey, str] = {}
+    found: dict[Cell, str] = {}
     for peak in peaks:
         if (reason := reason_in(peak)) is not None:
-            model, scenario, blocks = peak.parts[-4:-1]
-            found[model, scenario, int(blocks)] = f"failed: {reason}"
+            found[Cell.from_folder(peak.parent)] = f"failed: {reason}"
     return found

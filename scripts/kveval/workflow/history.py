@@ -15,6 +15,7 @@ from kveval.analysis.history import (
     history_rows,
 )
 from kveval.analysis.peaks import read_table
+from kveval.campaign.cell import Cell
 from kveval.report.figures.history import write_history
 from kveval.store.history import add_to_history, read_history
 from kveval.store.run_file import collected_runs
@@ -69,7 +70,7 @@ def show_history(
 
 
 def _change_line(change: BuildChange) -> str:
-    cell = f"{change.model}/{change.scenario}/{change.cpu_blocks}, level {change.level}"
+    cell = f"{Cell.from_row(change._asdict()).path}, level {change.level}"
     size = f"{change.change_percent:+.1f} % [{change.low_percent:+.1f}, {change.high_percent:+.1f}]"
     places = f"between {change.last_before} and {change.first_after}"
     if change.earliest != change.latest:

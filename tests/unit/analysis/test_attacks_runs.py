@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from tests.support.synthetic import BASELINES, levels_table
 from tests.unit.report import test_report as small
 
+from kveval.analysis.cells import tables_by_cell
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.comparison import OTHER_HARDWARE
 from kveval.analysis.statistics.inputs import UNKNOWN_WORK
+from kveval.campaign.cell import Cell
 from kveval.store.run_file import IMPORTED
 
 ARM, BASELINE = "native-offload", "no-offload"
@@ -247,12 +249,8 @@ def test_a_missing_imported_result_is_named_and_refuses_nothing() -> None:
     )
 
 
-def _cells(levels: pd.DataFrame) -> list[tuple[str, str, int]]:
-    return [
-        *levels[["model", "scenario", "cpu_blocks"]]
-        .drop_duplicates()
-        .itertuples(index=False, name=None)
-    ]
+def _cells(levels: pd.DataFrame) -> list[Cell]:
+    return [*tables_by_cell(levels)]
 
 
 def _moved(levels: pd.DataFrame, hours: float) -> pd.DataFrame:
@@ -285,7 +283,9 @@ def bridged(hours: float, failed: Sequence[int] = ()) -> pd.DataFrame:
 @pytest.mark.parametrize("hours", [6.0, 1000.0])
 def test_the_runs_of_a_bridge_are_missing_in_no_other_arm(hours: float) -> None:
     levels = bridged(hours)
-    requested_runs = {cell: 10 if cell[1] == BASELINE else 5 for cell in _cells(levels)}
+    requested_runs = {
+        cell: 10 if cell.scenario == BASELINE else 5 for cell in _cells(levels)
+    }
     table = compare_all(levels, BASELINES, requested_runs=requested_runs).baseline
     rows = table[table["metric"] == THROUGHPUT].set_index("scenario")
     assert list(rows["verdict"]) == [words.BETTER] * 2

@@ -13,12 +13,11 @@ from tests.support.synthetic import run_description
 from tests.unit.analysis.test_benefit import LEVEL, of
 
 from kveval.analysis.cell_benefits import COLUMNS, measured_levels, predicted_benefits
-from kveval.analysis.cells import CellKey
 from kveval.campaign.cell import Cell
 from kveval.store.run_file import Run
 
 MODEL = "Qwen3-0.6B"
-BASE, TIERED = (MODEL, "no-offload", 0), (MODEL, "native-offload", 5000)
+BASE, TIERED = Cell(MODEL, "no-offload", 0), Cell(MODEL, "native-offload", 5000)
 BASELINES = {"no-offload": None, "native-offload": "no-offload"}
 BEGAN = pd.Timestamp("2026-11-23T07:00:00Z")
 # Two streams, and of four requests one whose prefix is on the device, as the default campaign was measured once.
@@ -26,14 +25,14 @@ COUNT, EACH_S, WARMUP_S, WINDOW_S = 126, 0.413, 4.0, 22.0
 TTFT_MS, ITL_MS = (50.0, 240.0, 250.0, 410.0), (5.0, 5.5, 6.0, 17.5)
 
 
-def a_run(cell: CellKey) -> Run:
-    known = msgspec.convert(run_description(*cell, 1), Run)
-    return replace(known, specification=of(cell[1], cell[2]).to_json())
+def a_run(cell: Cell) -> Run:
+    known = msgspec.convert(run_description(*cell.key, 1), Run)
+    return replace(known, specification=of(cell.scenario, cell.cpu_blocks).to_json())
 
 
 def levels(**changed: Any) -> pd.DataFrame:
     row = {
-        **dict(zip(("model", "scenario", "cpu_blocks"), BASE, strict=True)),
+        **BASE.row,
         **{
             "run": 1,
             "level": LEVEL,
@@ -68,13 +67,13 @@ def predicted(
     runs: list[Run],
     table: pd.DataFrame | None = None,
     sent: pd.DataFrame | None = None,
-    base: CellKey = BASE,
+    base: Cell = BASE,
 ) -> list[dict[str, Any]]:
-    baselines = BASELINES | {"native-offload": base[1]}
+    baselines = BASELINES | {"native-offload": base.scenario}
     peaks = pd.DataFrame({"model": [MODEL], "level": [LEVEL]})
     with tempfile.TemporaryDirectory() as folder:
         files = (
-            [Path(folder, *map(str, base), "requests.parquet")]
+            [Path(folder, base.path, "requests.parquet")]
             if sent is None or len(sent.columns)
             else []
         )
@@ -92,7 +91,7 @@ def test_a_tier_that_holds_all_prefixes_is_predicted_to_serve_more_and_sooner() 
     assert [
         row[name]
         for name in ("model", "scenario", "cpu_blocks", "level", "baseline_runs")
-    ] == [*TIERED, LEVEL, 1]
+    ] == [*TIERED.key, LEVEL, 1]
     assert (
         0
         < row["throughput_percent_low"]
@@ -107,10 +106,14 @@ def test_a_tier_that_holds_all_prefixes_is_predicted_to_serve_more_and_sooner() 
 
 
 def test_a_baseline_that_bears_another_name_in_a_comparison_is_one() -> None:
-    base = (MODEL, "no-offload-on-v1", 0)
-    renamed = replace(a_run(BASE), cell=Cell(*base))
+    base = Cell(MODEL, "no-offload-on-v1", 0)
+    renamed = replace(a_run(BASE), cell=base)
     assert (
-        len(predicted([renamed, a_run(TIERED)], levels(scenario=base[1]), base=base))
+        len(
+            predicted(
+                [renamed, a_run(TIERED)], levels(scenario=base.scenario), base=base
+            )
+        )
         == 1
     )
 
@@ -128,7 +131,7 @@ def test_a_baseline_that_bears_another_name_in_a_comparison_is_one() -> None:
     ],
 )
 def test_without_what_it_follows_from_nothing_is_predicted(
-    runs: list[CellKey], table: pd.DataFrame, known: bool
+    runs: list[Cell], table: pd.DataFrame, known: bool
 ) -> None:
     assert (
         predicted(
@@ -148,7 +151,7 @@ def test_imported_runs_and_runs_of_two_machines_predict_nothing() -> None:
     base, tiered = a_run(BASE), a_run(TIERED)
     assert predicted([replace(base, engine="imported"), tiered]) == []
     assert predicted([base, replace(tiered, hardware={"fingerprint": "another"})]) == []
-    foreign = replace(tiered, cell=Cell(*TIERED), specification={"workload": {}})
+    foreign = replace(tiered, cell=TIERED, specification={"workload": {}})
     assert predicted([base, foreign]) == []
 
 
@@ -165,7 +168,7 @@ def test_times_to_the_first_token_are_those_in_the_window() -> None:
 def test_a_replayed_trace_is_left_out_as_runs_do_not_say_where_its_file_is() -> None:
     campaign, runs = "campaigns/laptop-trace.yaml", []
     for cell in (BASE, TIERED):
-        specification = of(cell[1], cell[2], campaign).to_json()
+        specification = of(cell.scenario, cell.cpu_blocks, campaign).to_json()
         specification["workload"]["levels"] = [LEVEL]
         runs.append(replace(a_run(cell), specification=specification))
     assert predicted(runs) == []

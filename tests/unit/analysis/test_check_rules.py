@@ -45,6 +45,7 @@ from kveval.analysis.verdict_tables import (
     verdict_tables,
 )
 from kveval.campaign.campaign_file import Comparison
+from kveval.campaign.cell import Cell
 from kveval.store.run_file import Run
 
 GEOMETRY = {"layers": 28, "kv_heads": 8, "head_dim": 128}
@@ -579,7 +580,7 @@ def test_the_table_of_checks_names_place_rule_and_message() -> None:
     )
     levels.loc[0, list(judged)] = list(judged.values())
     found = [
-        Outcome("replication", "fail", "one run", "m/arm/10"),
+        Outcome("replication", "fail", "one run", Cell("m", "arm", 10)),
         Outcome("one_generator", "warn", "two", "m"),
     ]
     table = check_table(levels, found)

@@ -20,6 +20,7 @@ from kveval.analysis.statistics.level_selection import log_table, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
+from kveval.campaign.cell import Cell
 
 HOUR = 3600.0
 
@@ -182,24 +183,25 @@ def test_declared_contrasts_are_compared_and_join_the_family() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "pairs"),
     [
-        ("a/10", "b/10", [("a", 10, "b", 10)]),
-        ("a", "b", [("a", 10, "b", 10), ("a", 20, "b", 20)]),
-        ("a/20", "a/10", [("a", 20, "a", 10)]),
-        ("a", "c", [("a", 10, "c", 0), ("a", 20, "c", 0)]),
+        ("a/10", "b/10", [("a/10", "b/10")]),
+        ("a", "b", [("a/10", "b/10"), ("a/20", "b/20")]),
+        ("a/20", "a/10", [("a/20", "a/10")]),
+        ("a", "c", [("a/10", "c/0"), ("a/20", "c/0")]),
         ("a", "gone", []),
     ],
 )
 def test_a_contrast_names_cells_with_or_without_size(
-    one: str, other: str, pairs: list[tuple[str, int, str, int]]
+    one: str, other: str, pairs: list[tuple[str, str]]
 ) -> None:
     cells = [
-        ("m", "a", 10),
-        ("m", "a", 20),
-        ("m", "b", 10),
-        ("m", "b", 20),
-        ("m", "c", 0),
+        Cell("m", "a", 10),
+        Cell("m", "a", 20),
+        Cell("m", "b", 10),
+        Cell("m", "b", 20),
+        Cell("m", "c", 0),
     ]
-    assert [(*a[1:], *b[1:]) for a, b in contrast_pairs(cells, one, other)] == pairs
+    found = contrast_pairs(cells, one, other)
+    assert [(arm.arm, reference.arm) for arm, reference in found] == pairs
 
 
 def published() -> pd.DataFrame:

@@ -1,10 +1,14 @@
 """A cell's path and row, made and read in one place."""
 
+import ast
+import re
 import string
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.paths import SCRIPTS
 
 from kveval.campaign.cell import COLUMNS, Cell, CellError
 
@@ -39,3 +43,47 @@ def test_what_is_no_path_of_a_cell_is_refused(path: str, code: str) -> None:
     with pytest.raises(CellError) as error:
         Cell.from_path(path)
     assert (error.value.code, error.value.facts) == (code, {"path": path})
+
+
+_OTHER_FORMS = (
+    # A cell as a tuple.
+    re.compile(r"tuple\[str, str, int\]"),
+    # A path that is put together: {model}/{scenario}/{...}, and one that is taken apart.
+    re.compile(r"\{[^{}]*model[^{}]*\}/\{[^{}]*scenario[^{}]*\}/\{"),
+    re.compile(r"\w+, (scenario|arm), \w*blocks = .*split\("),
+    re.compile(r"Cell\(\*[^)]*split\("),
+)
+
+
+def other_forms(tree: ast.AST) -> Iterator[str]:
+    """Yield what a module says of cells other than by their class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript | ast.JoinedStr | ast.Assign | ast.Call):
+            text = ast.unparse(node)
+            if any(form.search(text) for form in _OTHER_FORMS):
+                yield text
+
+
+def test_a_cell_has_one_form_in_the_library() -> None:
+    # The cell itself, whose key is a row's values.
+    own = SCRIPTS / "kveval" / "campaign" / "cell.py"
+    others = {
+        str(path.relative_to(SCRIPTS)): forms
+        for path in SCRIPTS.rglob("*.py")
+        if path != own and (forms := [*other_forms(ast.parse(path.read_text()))])
+    }
+    assert others == {}
+    assert [*other_forms(ast.parse(own.read_text()))]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f() -> dict[tuple[str, str, int], Path]: ...",
+        'f"{folder}/{row.model}/{row.scenario}/{row.cpu_blocks}"',
+        'model, scenario, blocks = path.split("/")',
+        'Cell(*path.split("/"))',
+    ],
+)
+def test_another_form_of_a_cell_is_found(code: str) -> None:
+    assert [*other_forms(ast.parse(code))]

@@ -11,6 +11,7 @@ from tests.unit.report.test_report_claims import CAMPAIGNS
 
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import OPEN_LOOP
+from kveval.campaign.cell import Cell
 from kveval.report.answer import (
     FIGURES,
     MOST_SENTENCES,
@@ -69,8 +70,8 @@ def test_the_figure_of_single_runs_comes_first_where_it_is_drawn() -> None:
 def test_a_gain_beyond_twice_is_said_in_times() -> None:
     found, (_, measured) = answer("mechanism"), CAMPAIGNS["mechanism"]()
     cell, base = (
-        ("Qwen3-0.6B", "native-offload", 10_000),
-        ("Qwen3-0.6B", "no-offload", 0),
+        Cell("Qwen3-0.6B", "native-offload", 10_000),
+        Cell("Qwen3-0.6B", "no-offload", 0),
     )
     best, latency = (
         comparison_of(measured, cell, base),
@@ -154,7 +155,7 @@ def test_a_smaller_tier_that_is_as_good_is_named_with_the_best(
 ) -> None:
     plan, facts = CAMPAIGNS["mechanism"]()
     cell = {
-        "model": plan.cells[0][0],
+        "model": plan.cells[0].model,
         "scenario": "native-offload",
         "cpu_blocks": 10000,
     }

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from tests.support import synthetic_campaign as campaign
 
+from kveval.analysis.cells import rows_of
+from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.export import report_json
 from kveval.report.export.llmd import (
@@ -27,7 +29,7 @@ REPORT_SCHEMA = json.loads((SCHEMAS / "report.json").read_text(encoding="utf-8")
 BENCHMARK_SCHEMA = json.loads(
     (SCHEMAS / "benchmark_report_v0.2.json").read_text(encoding="utf-8")
 )
-CELL = ("Qwen3-14B", "lmcache-valkey", 20_000)
+CELL = Cell("Qwen3-14B", "lmcache-valkey", 20_000)
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +69,12 @@ def test_a_report_as_json_is_valid_and_holds_every_cell_and_comparison(
     verdicts = [row["verdict"] for row in content["comparisons"]]
     assert verdicts == list(measured.comparison["verdict"])
     peak = next(
-        cell["peak"]
-        for cell in content["cells"]
-        if tuple(cell[name] for name in _KEYS) == CELL
+        cell["peak"] for cell in content["cells"] if Cell.from_row(cell) == CELL
     )
-    row = measured.peaks.set_index(list(_KEYS)).loc[CELL]
+    row = rows_of(measured.peaks, CELL).iloc[0]
     assert peak["throughput_tok_s"]["value"] == row["throughput_tok_s"]
     assert peak["latency_ms"]["ttft"]["p90"] == row["ttft_ms_p90"]
     assert peak["system"]["gpu_power_w"] == row["gpu_power_w"]
-
-
-_KEYS = ("model", "scenario", "cpu_blocks")
 
 
 def test_declared_pairs_and_averages_are_in_it(
@@ -119,7 +116,10 @@ def test_declared_pairs_and_averages_are_in_it(
 
 
 def test_what_is_not_there_is_null_and_says_why(measured: Measured) -> None:
-    keys = [("Qwen3-8B", "no-offload", 0), ("Qwen3-8B", "native-offload", 10_000)]
+    keys = [
+        Cell("Qwen3-8B", "no-offload", 0),
+        Cell("Qwen3-8B", "native-offload", 10_000),
+    ]
     part = campaign.measured(campaign.levels_table(keys[:1], runs=1, levels=(50,)))
     plan = campaign.plan(keys)
     missing = Measured(
@@ -145,7 +145,7 @@ def test_what_is_not_there_is_null_and_says_why(measured: Measured) -> None:
 def test_peaks_as_benchmark_reports_are_valid(
     measured: Measured, tmp_path: Path
 ) -> None:
-    cells = [cell for cell in campaign.cells() if cell[0] == CELL[0]]
+    cells = [cell for cell in campaign.cells() if cell.model == CELL.model]
     files = {cell: tmp_path / f"{number}.yaml" for number, cell in enumerate(cells)}
     write_peak_reports(measured, "large", files)
     found = [
@@ -162,7 +162,7 @@ def test_a_benchmark_report_is_the_median_run_at_the_peak_level(
 ) -> None:
     content = peak_report(measured, CELL, "large")
     assert content is not None
-    peak = measured.peaks.set_index(list(_KEYS)).loc[CELL]
+    peak = rows_of(measured.peaks, CELL).iloc[0]
     runs = measured.levels_of(CELL, peak["level"]).sort_values("throughput_tok_s")
     middle = runs.iloc[1]
     aggregate = content["results"]["request_performance"]["aggregate"]

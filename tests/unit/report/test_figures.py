@@ -16,7 +16,8 @@ from tests.support import synthetic_campaign as campaign
 from tests.support.synthetic import comparison_table, levels_table, peaks_table
 from tests.support.synthetic_value import with_goodput
 
-from kveval.analysis.cells import ArmSize, CellKey, models_by_size, rank_of
+from kveval.analysis.cells import models_by_size, rank_of
+from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import tiers_of
 from kveval.report.data.style import arm_style
@@ -64,7 +65,7 @@ def small(recording: Path) -> FigureData:
 
 
 def made_of(
-    cells: list[CellKey], recording: Path, levels: Sequence[int] = LEVELS
+    cells: list[Cell], recording: Path, levels: Sequence[int] = LEVELS
 ) -> FigureData:
     table = campaign.levels_table(cells, levels=levels)
     table = table.assign(lmcache_hit_tok_s=table["external_cache_hit_percent"])
@@ -79,8 +80,8 @@ def made_of(
         runs=measured.runs,
         parameters=campaign.PARAMETERS,
         baselines=frozenset({"no-offload"}),
-        tiers={run.cell.key: tiers_of(run) for run in measured.runs},
-        recordings={(run.cell.key, run.run): recording for run in measured.runs},
+        tiers={run.cell: tiers_of(run) for run in measured.runs},
+        recordings={(run.cell, run.run): recording for run in measured.runs},
         metrics={
             **campaign.METRICS,
             "lmcache_hit_tok_s": {"title": "LMCache hits", "unit": "tok/s"},
@@ -217,8 +218,8 @@ def test_an_arm_looks_the_same_in_every_campaign_and_unlike_the_others(
     fewer = dataclasses.replace(
         data, levels=data.levels[data.levels["scenario"] == "lmcache-valkey"]
     )
-    assert fewer.style_of(ArmSize("lmcache-valkey", 10_000)) == data.style_of(
-        ArmSize("lmcache-valkey", 10_000)
+    assert fewer.style_of(Cell("Qwen3-8B", "lmcache-valkey", 10_000)) == data.style_of(
+        Cell("Qwen3-8B", "lmcache-valkey", 10_000)
     )
 
 
@@ -256,8 +257,8 @@ def test_tiers_of_one_arm_share_its_colour_and_differ_in_line_and_filling(
     data: FigureData,
 ) -> None:
     one, two = (
-        data.style_of(ArmSize("native-offload", 10_000)),
-        data.style_of(ArmSize("native-offload", 20_000)),
+        data.style_of(Cell("Qwen3-8B", "native-offload", 10_000)),
+        data.style_of(Cell("Qwen3-8B", "native-offload", 20_000)),
     )
     assert (one.colour, one.marker) == (two.colour, two.marker)
     assert one.line != two.line
@@ -282,13 +283,13 @@ def test_models_stand_by_size_and_cells_in_their_fixed_order(data: FigureData) -
 @pytest.mark.parametrize(
     ("cell", "label"),
     [
-        (ArmSize("no-offload", 0), "no-offload"),
-        (ArmSize("a", 10_000), "a 10K"),
-        (ArmSize("a", 500), "a 500"),
-        (ArmSize("a", 1500), "a 1500"),
+        (Cell("model", "no-offload", 0), "no-offload"),
+        (Cell("model", "a", 10_000), "a 10K"),
+        (Cell("model", "a", 500), "a 500"),
+        (Cell("model", "a", 1500), "a 1500"),
     ],
 )
-def test_labels(cell: ArmSize, label: str) -> None:
+def test_labels(cell: Cell, label: str) -> None:
     assert cell.label == label
 
 
@@ -378,7 +379,10 @@ def test_a_plan_leaves_out_families_that_have_no_answer(
 def test_a_campaign_of_one_level_has_the_figures_chosen_for_it(
     recording: Path, tmp_path: Path
 ) -> None:
-    cells = [("Qwen3-0.6B", "no-offload", 0), ("Qwen3-0.6B", "native-offload", 500)]
+    cells = [
+        Cell("Qwen3-0.6B", "no-offload", 0),
+        Cell("Qwen3-0.6B", "native-offload", 500),
+    ]
     one_level = made_of(cells, recording, levels=(2,))
     for family in FAMILIES:
         write_family(family, one_level, tmp_path / family)
@@ -398,7 +402,7 @@ def test_a_campaign_of_one_level_has_the_figures_chosen_for_it(
 
 
 def test_every_run_is_a_dot_beside_the_mean_and_its_interval(recording: Path) -> None:
-    data = made_of([("Qwen3-0.6B", "no-offload", 0)], recording, levels=(2,))
+    data = made_of([Cell("Qwen3-0.6B", "no-offload", 0)], recording, levels=(2,))
     (axes,) = draw("throughput_by_arm", data).axes
     (dots,) = axes.collections
     runs = sorted(data.levels["throughput_tok_s"])

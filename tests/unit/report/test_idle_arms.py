@@ -12,6 +12,7 @@ from tests.unit.report.test_report import files, first_screen, measured, plan
 from tests.unit.report.test_report_claims import judged
 
 from kveval.analysis.statistics import verdicts as words
+from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.comparisons import effect_text
 from kveval.report.export import report_json
@@ -21,7 +22,7 @@ from kveval.report.tables.not_assessed import gap_table
 SCHEMA = json.loads(
     Path(report_json.__file__).with_name("schemas").joinpath("report.json").read_text()
 )
-CELLS = [("Qwen3-0.6B", "no-offload", 0), ("Qwen3-0.6B", "idle", 10_000)]
+CELLS = [Cell("Qwen3-0.6B", "no-offload", 0), Cell("Qwen3-0.6B", "idle", 10_000)]
 
 
 def campaign(effect: float, **changes: object) -> tuple[ReportPlan, Measured]:
@@ -116,9 +117,7 @@ def test_of_several_models_idle_arms_are_named_and_counted(tmp_path: Path) -> No
     level = (levels["model"] == models[1]) & (levels["scenario"] == "idle")
     levels.loc[level, "throughput_tok_s"] *= np.exp(0.49)
     facts = measured(levels)
-    cells = [
-        (model, scenario, blocks) for model in models for _, scenario, blocks in CELLS
-    ]
+    cells = [cell.on(model) for model in models for cell in CELLS]
     screen = first_screen(plan(cells=cells), facts)
     assert "- Worse although idle: Qwen3-0.6B with idle 10K -" in screen
     assert "of 2 comparisons with a baseline: 1 idle, costs at most " in screen
@@ -129,7 +128,7 @@ def test_a_gain_that_the_tier_cannot_give_is_said_beside_it(tmp_path: Path) -> N
     levels["prefix_hit_ratio"] = 0.2
     levels.loc[levels["scenario"] == "native-offload", "external_hit_ratio"] = 0.0075
     facts = (
-        plan(cells=[CELLS[0], ("Qwen3-0.6B", "native-offload", 10_000)]),
+        plan(cells=[CELLS[0], Cell("Qwen3-0.6B", "native-offload", 10_000)]),
         measured(levels),
     )
     said = ", the tier alone cannot be why (it served 0.6 % of the prompt tokens)"

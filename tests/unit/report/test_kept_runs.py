@@ -11,10 +11,11 @@ import pytest
 from tests.support.synthetic import comparison_table, levels_table, peaks_table, runs
 from tests.unit.report import test_report as small
 
-from kveval.analysis.cells import THROUGHPUT, CellKey, kept_runs
+from kveval.analysis.cells import THROUGHPUT, kept_runs
 from kveval.analysis.costs import TOKENS, costs
 from kveval.analysis.peaks import read_table
 from kveval.analysis.statistics import verdicts as words
+from kveval.campaign.cell import Cell
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, Table
 from kveval.report.data.comparisons import comparison_of
@@ -24,9 +25,9 @@ from kveval.report.tables.results import arms_table
 
 MODEL = "Qwen3-0.6B"
 BASE, ARM, OTHER = (
-    (MODEL, "no-offload", 0),
-    (MODEL, "native-offload", 10_000),
-    (MODEL, "lmcache-redis", 10_000),
+    Cell(MODEL, "no-offload", 0),
+    Cell(MODEL, "native-offload", 10_000),
+    Cell(MODEL, "lmcache-redis", 10_000),
 )
 TTFT = "ttft_ms_p50"
 
@@ -44,9 +45,7 @@ def campaign(left_out: dict[str, tuple[int, ...]], sd: float = 0.01) -> Measured
     return Measured(runs(levels), levels, peaks_table(levels), comparison_table(levels))
 
 
-def row_of(
-    measured: Measured, cell: CellKey, metric: str = THROUGHPUT
-) -> dict[str, Any]:
+def row_of(measured: Measured, cell: Cell, metric: str = THROUGHPUT) -> dict[str, Any]:
     return comparison_of(measured, cell, BASE, metric)
 
 

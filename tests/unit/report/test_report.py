@@ -18,6 +18,7 @@ from tests.support.synthetic import (
 )
 
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
+from kveval.campaign.cell import Cell
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import defect_sentences, footer, working_set
@@ -35,7 +36,8 @@ KINDS = {
     "idle": {"arm": "native", "store": None},
 }
 CELLS = [
-    ("Qwen3-0.6B", name, 0 if name == "no-offload" else 10_000) for name in BASELINES
+    Cell("Qwen3-0.6B", name, 0 if name == "no-offload" else 10_000)
+    for name in BASELINES
 ]
 
 

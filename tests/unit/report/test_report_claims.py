@@ -18,6 +18,7 @@ from tests.unit.report import test_report as small
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
+from kveval.campaign.cell import Cell
 from kveval.report import report
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.figures.names import figure_names
@@ -61,22 +62,14 @@ def failing() -> tuple[ReportPlan, Measured]:
     """A cell that failed, one that was not reached, a run that is missing, and levels that failed checks."""
     plan, measured = campaign()
     failed, absent = (
-        ("Qwen3-14B", "lmcache-redis", 10_000),
-        ("Qwen3-8B", "llm-d-redis", 0),
+        Cell("Qwen3-14B", "lmcache-redis", 10_000),
+        Cell("Qwen3-8B", "llm-d-redis", 0),
     )
-    run = ("Qwen3-8B", "native-offload", 10_000, 3)
+    run = (Cell("Qwen3-8B", "native-offload", 10_000), 3)
     levels = measured.levels
-    keys = list(
-        zip(
-            levels["model"],
-            levels["scenario"],
-            levels["cpu_blocks"],
-            levels["run"],
-            strict=True,
-        )
-    )
+    keys = [(Cell.from_row(row), row["run"]) for row in levels.to_dict("records")]
     levels = levels[
-        [key[:3] not in (failed, absent) and key != run for key in keys]
+        [key[0] not in (failed, absent) and key != run for key in keys]
     ].copy()
     broken = (levels["scenario"] == "lmcache-valkey") & (levels["level"] >= 200)
     found = outcome_columns(
@@ -145,8 +138,8 @@ def mechanism() -> tuple[ReportPlan, Measured]:
         ]
         runs += msgspec.convert(described, list[Run])
     cells = [
-        ("Qwen3-0.6B", "no-offload", 0),
-        *(("Qwen3-0.6B", "native-offload", size) for size in (500, 10_000)),
+        Cell("Qwen3-0.6B", "no-offload", 0),
+        *(Cell("Qwen3-0.6B", "native-offload", size) for size in (500, 10_000)),
     ]
     about = "The workload was chosen to show the mechanism: the working set fits the larger tier, and not the device."
     tables = small.peaks_table(levels), small.comparison_table(levels)
@@ -157,7 +150,7 @@ def mechanism() -> tuple[ReportPlan, Measured]:
 
 def subset() -> tuple[ReportPlan, Measured]:
     """One model, and of its arms the one without a baseline."""
-    keys = [("Qwen3-8B", "native-offload", 10_000)]
+    keys = [Cell("Qwen3-8B", "native-offload", 10_000)]
     return large.plan(keys), large.measured(large.levels_table(keys))
 
 

@@ -13,7 +13,7 @@ import yaml
 from tests.support import synthetic_campaign as campaign
 from tests.support.markdown import numbers
 
-from kveval.analysis.cells import THROUGHPUT, CellKey
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.peaks import peak_row
@@ -21,6 +21,7 @@ from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.comparison import OPEN_LOOP
 from kveval.analysis.system.metrics import with_system_metrics
+from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
@@ -49,8 +50,8 @@ from kveval.report.tables.system import average_table, check_tables, system_tabl
 from kveval.store.run_file import SidecarRecord
 
 LEVELS = (1, 50, 300, 650)
-ONE = ("Qwen3-14B", "lmcache-local", 20_000)
-OTHER = ("Qwen3-14B", "lmcache-local", 10_000)
+ONE = Cell("Qwen3-14B", "lmcache-local", 20_000)
+OTHER = Cell("Qwen3-14B", "lmcache-local", 10_000)
 EFFECT = numerals.effect(25.0, 20.0, 30.0)
 
 
@@ -93,10 +94,8 @@ def with_contrast(measured: Measured, **changes: object) -> Measured:
     ].iloc[[0]]
     facts = {
         **{
-            "model": ONE[0],
-            "scenario": ONE[1],
-            "cpu_blocks": ONE[2],
-            "baseline": "/".join(map(str, OTHER)),
+            **ONE.row,
+            "baseline": OTHER.path,
         },
         **{
             "effect_percent": 25.0,
@@ -233,13 +232,13 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     assert row(table, "lmcache-local 20K", "lmcache-local 10K", EFFECT)
     assert strategy_table(plan, declared).rows == strategy_table(plan, measured).rows
     assert (
-        arms_table(plan, declared, ONE[0]).rows
-        == arms_table(plan, measured, ONE[0]).rows
+        arms_table(plan, declared, ONE.model).rows
+        == arms_table(plan, measured, ONE.model).rows
     )
     assert answer_of(plan, declared) == answer_of(plan, measured)
     assert row(
         pair_table(plan, declared),
-        ONE[0],
+        ONE.model,
         cell_label(ONE),
         cell_label(OTHER),
         EFFECT,
@@ -515,7 +514,8 @@ def test_what_is_open_comes_with_what_would_settle_it(
     only = [
         cell
         for cell in campaign.cells()
-        if cell[1] in ("no-offload", "native-offload") and cell[2] != 20_000
+        if cell.scenario in ("no-offload", "native-offload")
+        and cell.cpu_blocks != 20_000
     ]
     few = campaign.measured(campaign.levels_table(only, levels=LEVELS))
     open_ = column(gap_table(campaign.plan(only), few, {}), "not assessed")
@@ -544,7 +544,8 @@ def test_a_reason_leads_to_what_removes_it(
 ) -> None:
     """Each reason is the one that the comparison gives where an arm's levels have these values."""
     levels = campaign.levels_table(
-        [("Qwen3-8B", arm, 0) for arm in ("no-offload", "llm-d-redis")], levels=(50,)
+        [Cell("Qwen3-8B", arm, 0) for arm in ("no-offload", "llm-d-redis")],
+        levels=(50,),
     )
     goodput = {
         GOODPUT: 1.0,
@@ -576,8 +577,10 @@ def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None
 
 def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
     assert equal_configurations(measured) == []
-    first = {run.cell.key: run for run in measured.runs}
-    one, other = (first["Qwen3-8B", arm, 0] for arm in ("no-offload", "llm-d-redis"))
+    first = {run.cell: run for run in measured.runs}
+    one, other = (
+        first[Cell("Qwen3-8B", arm, 0)] for arm in ("no-offload", "llm-d-redis")
+    )
     twin = msgspec.structs.replace(other, specification=one.specification)
     (same,) = equal_configurations(dataclasses.replace(measured, runs=[one, twin]))
     assert re.findall(r"[\w.-]+", same) == [
@@ -591,24 +594,24 @@ def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
 @pytest.mark.parametrize(
     "keys",
     [
-        [("Qwen3-8B", "native-offload", 10_000)],
-        [("Qwen3-8B", "no-offload", 0)],
+        [Cell("Qwen3-8B", "native-offload", 10_000)],
+        [Cell("Qwen3-8B", "no-offload", 0)],
         campaign.cells()[5:9],
     ],
     ids=["an arm", "a baseline", "four"],
 )
 def test_any_subset_of_cells_makes_all_tables(
-    plan: ReportPlan, keys: list[CellKey]
+    plan: ReportPlan, keys: list[Cell]
 ) -> None:
     facts = campaign.measured(campaign.levels_table(keys, runs=1, levels=(50,)))
     done, gaps = completed_table(plan, facts), gap_table(plan, facts, {})
-    named = {(model, cell_label((model, arm, blocks))) for model, arm, blocks in keys}
+    named = {(cell.model, cell.label) for cell in keys}
     assert {tuple(cells[:2]) for cells in done.rows} == named
     assert {tuple(cells[:2]) for cells in guide_table(plan, facts).rows} == named
     missing = [cells for cells in gaps.rows if cells[1] == "not measured"]
     assert len(missing) == len(plan.cells) - len(keys)
     assert set(column(guidance_table(plan, facts), "model")) == {
-        model for model, _, _ in keys
+        cell.model for cell in keys
     }
     # One run of what has no baseline beside it decides nothing.
     decided = [cells[1:4] for cells in strategy_table(plan, facts).rows]
@@ -670,7 +673,7 @@ def test_an_entry_of_the_catalogue_makes_a_column_and_stands_in_the_report(
             {**campaign.METRICS, "busiest_share_percent": added}, sort_keys=False
         )
     )
-    keys = [("Qwen3-8B", "no-offload", 0), ("Qwen3-8B", "llm-d-redis", 0)]
+    keys = [Cell("Qwen3-8B", "no-offload", 0), Cell("Qwen3-8B", "llm-d-redis", 0)]
     levels = campaign.levels_table(keys, runs=1, levels=(1, 50)).drop(
         columns=[*campaign.METRICS, "pcp_samples", "pcp_notes"]
     )

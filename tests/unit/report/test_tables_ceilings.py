@@ -10,7 +10,7 @@ from kveval.report.tables.caches import ceilings_table
 from kveval.store.run_file import CopyBandwidth, LevelRun
 
 EMPTY = pd.DataFrame()
-PLAIN, TIERED = ("whole", "no-offload", 0), ("whole", "native-offload", 2000)
+PLAIN, TIERED = Cell("whole", "no-offload", 0), Cell("whole", "native-offload", 2000)
 SCENARIOS = {
     "no-offload": {"baseline": None},
     "native-offload": {"baseline": "no-offload"},
@@ -28,7 +28,7 @@ def of(run, cell, profile, levels):
     copying = CopyBandwidth(host_gb_s=8.0)
     return replace(
         run,
-        cell=Cell(*cell),
+        cell=cell,
         specification=specification,
         levels=entries,
         copy_bandwidth=copying,
@@ -36,7 +36,7 @@ def of(run, cell, profile, levels):
 
 
 def rows(cell, ttft_ms):
-    names = dict(zip(("model", "scenario", "cpu_blocks"), cell, strict=True))
+    names = cell.row
     return [
         names | {"level": level, "ttft_ms_mean": ms, "request_prompt_tokens": 520.0}
         for level, ms in ttft_ms.items()

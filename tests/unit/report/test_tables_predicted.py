@@ -3,20 +3,21 @@
 import pandas as pd
 
 from kveval.analysis.cell_benefits import COLUMNS
+from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.tables.reuse import memory_sentences, predicted_table
 
-BASE, TIERED = ("m", "no-offload", 0), ("m", "native-offload", 5000)
+BASE, TIERED = Cell("m", "no-offload", 0), Cell("m", "native-offload", 5000)
 SCENARIOS = {
     "no-offload": {"baseline": None},
     "native-offload": {"baseline": "no-offload"},
 }
 PLAN = ReportPlan("c", "C", "", 3, [BASE, TIERED], SCENARIOS, {})
-CELL = dict(zip(("model", "scenario", "cpu_blocks"), TIERED, strict=True))
+CELL = TIERED.row
 PREDICTED = pd.DataFrame(
     [
         (
-            *TIERED,
+            *TIERED.key,
             2,
             3,
             200.0,

@@ -6,6 +6,7 @@ import pandas as pd
 from tests.support import synthetic_campaign as large
 from tests.unit.analysis.test_tier_activity import DEVICE, run
 
+from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.tables.caches import tiers_table
 from kveval.report.tables.reuse import reuse_table
@@ -15,7 +16,7 @@ EMPTY = pd.DataFrame()
 
 def plan(*scenarios):
     return ReportPlan(
-        "c", "C", "", 1, [("tiny", name, 2000) for name in scenarios], {}, {}
+        "c", "C", "", 1, [Cell("tiny", name, 2000) for name in scenarios], {}, {}
     )
 
 
@@ -60,7 +61,10 @@ def test_without_a_tier_there_is_no_table():
 
 
 def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():
-    keys = [("Qwen3-8B", "no-offload", 0), ("Qwen3-8B", "native-offload", 10_000)]
+    keys = [
+        Cell("Qwen3-8B", "no-offload", 0),
+        Cell("Qwen3-8B", "native-offload", 10_000),
+    ]
     measured = large.with_reuse(
         large.measured(large.levels_table(keys, levels=(1, 50)))
     )

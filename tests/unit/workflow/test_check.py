@@ -66,7 +66,9 @@ def test_a_run_without_a_rate_is_named(
     cell = next(iter(config.cells))
     pointer = tmp_path / "measurement.json"
     pointer.touch()
-    level = level_row(*cell.key[:2], 1, 2, 100.0) | {"throughput_tok_s": rate}
+    level = level_row(cell.model, cell.scenario, 1, 2, 100.0) | {
+        "throughput_tok_s": rate
+    }
     monkeypatch.setattr(measuring, "campaign_pointer", lambda *of: pointer)
     monkeypatch.setattr(measuring, "stored_run", lambda pointer: tmp_path)
     monkeypatch.setattr(

@@ -45,4 +45,4 @@ def test_a_figure_of_many_series_has_those_that_changed() -> None:
     changed = history([100] * 10 + [90] * 10).assign(cpu_blocks=5000)
     shown = select_series(build_series(pd.concat([many, changed])))
     assert len(shown) == 40
-    assert [each.cell[2] for each in shown if each.changes] == [5000]
+    assert [each.cell.cpu_blocks for each in shown if each.changes] == [5000]

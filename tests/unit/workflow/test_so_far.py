@@ -113,7 +113,7 @@ def test_a_reason_stands_where_the_table_would_be(tmp_path: Path) -> None:
     assert reason_in(whole) is None
     assert reason_in(lacking) == "no level with a throughput"
     assert reasons([whole, lacking]) == {
-        ("Qwen3-8B", "broken", 0): "failed: no level with a throughput"
+        Cell("Qwen3-8B", "broken", 0): "failed: no level with a throughput"
     }
     files = [
         path.parent / name

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import msgspec
 import pandas as pd
 
+from kveval.campaign.cell import Cell
+
 Severity = Literal["note", "warn", "fail"]
 COLUMNS: Mapping[Severity, str] = {
     "fail": "checks_failed",
@@ -30,13 +32,14 @@ class Outcome:
     """A check's result other than a plain pass.
 
     A `fail` disqualifies what was checked, a `warn` needs a look at it, a `note` is a limit of what it can show.
-    `where` names the place for checks of whole tables and documents; a level's outcome is in the level's row.
+    `where`: the cell, or the place in words, of an outcome of whole tables and documents; that of a level is in the
+    level's row.
     """
 
     name: str
     severity: Severity
     message: str
-    where: str = ""
+    where: Cell | str = ""
 
 
 # `Check` adds the name.

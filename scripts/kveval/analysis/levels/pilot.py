@@ -47,7 +47,7 @@ def freeze(pointer: Path, output: Path) -> None:
     write_json(
         output,
         {
-            "cell": f"{run.cell.model}/{run.cell.scenario}/{run.cell.cpu_blocks}",
+            "cell": run.cell.path,
             "measurement": run.measurement,
             "settings": search.model_dump(mode="json", exclude_none=True),
             "tried": list(tried.items()),

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS
 from kveval.analysis.levels import (
     aggregates,
     checks_import,
@@ -237,7 +236,7 @@ def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
         "kv_cache_tokens"
     )
     return {
-        **dict(zip(KEYS, run.cell.key, strict=True)),
+        **run.cell.row,
         "run": run.run,
         "measurement": run.measurement,
         "engine": run.engine,

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.estimators.intervals import mean_interval, percent
+from kveval.campaign.cell import Cell
 
 ARM = ("scenario", "cpu_blocks")
 _COLUMNS = [
@@ -36,7 +37,7 @@ def averages(comparison: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
         effects = _effects(table)
         panel = effects.dropna(axis="columns")
         missing = [
-            f"{model}/{scenario}/{blocks}"
+            Cell(str(model), str(scenario), int(blocks)).path
             for model in effects
             for scenario, blocks in effects.index[effects[model].isna()]
         ]

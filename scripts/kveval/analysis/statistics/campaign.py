@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_of, partner
+from kveval.analysis.cells import KEYS, THROUGHPUT, partner, tables_by_cell
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks_level import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
@@ -58,6 +58,7 @@ from kveval.analysis.statistics.run_times import find_pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import IDLE_FAMILY, add_q_values, give_verdicts
 from kveval.campaign.campaign_file import Comparison
+from kveval.campaign.cell import Cell
 from kveval.host.hashing import content_hash
 
 METHOD = 5
@@ -93,7 +94,7 @@ def compare_all(
     baselines: Mapping[str, str | None],
     settings: Comparison | None = None,
     metrics: Mapping[str, bool] | None = None,
-    requested_runs: Mapping[CellKey, int] | None = None,
+    requested_runs: Mapping[Cell, int] | None = None,
 ) -> Comparisons:
     """Compare every cell with its baseline and every declared pair, at a common level; then peaks with peaks.
 
@@ -218,7 +219,7 @@ _NEEDED = (
     *("engine", "not_reached", MESSAGES),
     *(*COLUMNS, *INPUT_COLUMNS, *limits_met.COLUMNS),
 )
-Question = tuple[CellKey, CellKey | None, Kind]
+Question = tuple[Cell, Cell | None, Kind]
 
 
 def _table(entries: Sequence[ComparedCell]) -> pd.DataFrame:
@@ -234,7 +235,7 @@ class _Campaign:
         baselines: Mapping[str, str | None],
         settings: Comparison,
         metrics: Collection[str],
-        requested_runs: Mapping[CellKey, int] | None = None,
+        requested_runs: Mapping[Cell, int] | None = None,
     ) -> None:
         self.settings = settings
         self._requested_runs = requested_runs or {}
@@ -245,14 +246,11 @@ class _Campaign:
         needed = complete[[name for name in complete if name in column_names]].astype(
             object
         )
-        self._tables: dict[CellKey, pd.DataFrame] = {
-            cell_of(dict(zip(KEYS, key, strict=True))): table
-            for key, table in needed.groupby(list(KEYS), sort=False)
-        }
-        self.rows: dict[CellKey, CellRows] = {
+        self._tables = tables_by_cell(needed)
+        self.rows: dict[Cell, CellRows] = {
             cell: _by_run_and_level(table) for cell, table in self._tables.items()
         }
-        self.models = list(dict.fromkeys(cell[0] for cell in self._tables))
+        self.models = list(dict.fromkeys(cell.model for cell in self._tables))
         self._spans = {
             cell: run_spans(rows.values()) for cell, rows in self.rows.items()
         }
@@ -267,7 +265,7 @@ class _Campaign:
             if metric == THROUGHPUT
             or (metric in table and (table["goodput_met"] > 0).any())
         }
-        self._levels: dict[tuple[CellKey, str], int | None] = {}
+        self._levels: dict[tuple[Cell, str], int | None] = {}
         self._pairing = cache(
             lambda arm, reference: pair_runs(self._spans[arm], self._spans[reference])
         )
@@ -276,11 +274,11 @@ class _Campaign:
 
     def questions(self, model: str) -> list[Question]:
         """Return the comparisons of a model: every cell with its baseline, and the declared contrasts."""
-        cells = [cell for cell in self._tables if cell[0] == model]
+        cells = [cell for cell in self._tables if cell.model == model]
         questions: list[Question] = [
             (cell, self._baseline(cell), "baseline")
             for cell in cells
-            if self._baselines.get(cell[1]) is not None
+            if self._baselines.get(cell.scenario) is not None
         ]
         for arm_name, reference_name in self.settings.contrasts:
             questions += [
@@ -297,7 +295,7 @@ class _Campaign:
         pairs = (
             pair
             for group in self.replicates
-            if group[0][0] == model
+            if group[0].model == model
             for pair in combinations(group, 2)
         )
         return [
@@ -306,19 +304,19 @@ class _Campaign:
             if {arm, reference} not in compared_pairs
         ]
 
-    def _baseline(self, cell: CellKey) -> CellKey | None:
+    def _baseline(self, cell: Cell) -> Cell | None:
         """Return the baseline of a cell, None if it is missing or not unique."""
-        name = self._baselines.get(cell[1])
+        name = self._baselines.get(cell.scenario)
         return partner(
             cell,
             [
                 candidate
                 for candidate in self._tables
-                if candidate[0] == cell[0] and candidate[1] == name
+                if candidate.model == cell.model and candidate.scenario == name
             ],
         )
 
-    def _comparison_level(self, cell: CellKey, metric: str = THROUGHPUT) -> int | None:
+    def _comparison_level(self, cell: Cell, metric: str = THROUGHPUT) -> int | None:
         """The level of all comparisons with `cell` as the reference: the declared one, or its baseline's peak.
 
         Goodput is compared where the baseline's goodput is best, everything else at the peak of its throughput.
@@ -398,7 +396,7 @@ class _Campaign:
         return entry
 
     def _absent(
-        self, arm: CellKey, reference: CellKey, pairing: Pairing
+        self, arm: Cell, reference: Cell, pairing: Pairing
     ) -> tuple[set[int], set[int]]:
         known = arm in self._requested_runs and reference in self._requested_runs
         requested_runs = (
@@ -414,7 +412,7 @@ class _Campaign:
             self.pauses,
         )
 
-    def _peak(self, cell: CellKey, other_cell: CellKey, metric: str) -> OwnPeak:
+    def _peak(self, cell: Cell, other_cell: Cell, metric: str) -> OwnPeak:
         """A cell's own peak; the other cell's peak for a cell in which nothing met the limits at any level."""
         peak = self._peaks.get((cell, metric))
         if peak is None and (other_cell, metric) in self._peaks:
@@ -438,10 +436,10 @@ class _Campaign:
     def _entry(self, question: Question, metric: str) -> ComparedCell:
         arm, reference, kind = question
         row: dict[str, Any] = {
-            **dict(zip(KEYS, arm, strict=True)),
+            **arm.row,
             "metric": metric,
             "level": None,
-            "baseline": "/".join(map(str, reference)) if reference else "",
+            "baseline": reference.path if reference else "",
             "margin_percent": 100 * self.settings.margin,
             "runs": 0,
             "levels_compared": "",
@@ -485,8 +483,8 @@ def _borrow_spread(
     single = [entry for entry in entries if entry.obstacle == SINGLE]
     if not single or not campaign.replicates:
         return
-    model = single[0].arm[0]
-    own = [group for group in campaign.replicates if group[0][0] == model]
+    model = single[0].arm.model
+    own = [group for group in campaign.replicates if group[0].model == model]
     levels = {name: campaign.level_of_model(name) for name in campaign.models}
     spreads = (
         pooled_spread(campaign.rows, groups, metric, levels)

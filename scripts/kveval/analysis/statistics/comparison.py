@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, ArmSize, CellKey
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks_level import STARVED, completed, errors
 from kveval.analysis.levels.goodput import GOODPUT
@@ -31,6 +31,7 @@ from kveval.analysis.statistics.inputs import (
 )
 from kveval.analysis.statistics.pairing import Pairing
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT, Starvation, starvation
+from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS, MOST_FAILED
 from kveval.store.run_file import IMPORTED
 
@@ -93,8 +94,8 @@ class ComparedCell:
     `left_out` the same in words.
     """
 
-    arm: CellKey
-    reference: CellKey | None
+    arm: Cell
+    reference: Cell | None
     kind: Kind
     row: dict[str, Any]
     sides: Sides
@@ -138,28 +139,19 @@ class ComparedCell:
 
 
 def contrast_pairs(
-    cells: Sequence[CellKey], arm_name: str, reference_name: str
-) -> list[tuple[CellKey, CellKey]]:
+    cells: Sequence[Cell], arm_name: str, reference_name: str
+) -> list[tuple[Cell, Cell]]:
     """Return the pairs of a model's cells that a declared contrast means: SCENARIO/CPU_BLOCKS names one cell; SCENARIO
     alone names all sizes, each paired with the same size of the other side, or with its only cell.
     """
     pairs = []
-    references = _cells_named(cells, reference_name)
-    for arm in _cells_named(cells, arm_name):
+    references = [cell for cell in cells if cell.is_named(reference_name)]
+    for arm in (cell for cell in cells if cell.is_named(arm_name)):
         chosen = references
         if "/" not in reference_name and len(references) > 1:
-            chosen = [cell for cell in references if cell[2] == arm[2]]
+            chosen = [cell for cell in references if cell.cpu_blocks == arm.cpu_blocks]
         pairs += [(arm, reference) for reference in chosen if reference != arm]
     return pairs
-
-
-def _cells_named(cells: Sequence[CellKey], name: str) -> list[CellKey]:
-    scenario, _, blocks = name.partition("/")
-    return [
-        cell
-        for cell in cells
-        if cell[1] == scenario and (not blocks or cell[2] == int(blocks))
-    ]
 
 
 def missing_value_reason(row: Mapping[str, Any], metric: str) -> str:
@@ -646,4 +638,4 @@ def exclusions_text(
 
 def _label(entry: ComparedCell, side: Side) -> str:
     cell = entry.arm if side == "arm" or entry.reference is None else entry.reference
-    return ArmSize(*cell[1:]).label
+    return cell.label

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.cells import CellKey
 from kveval.analysis.estimators.intervals import (
     Contrast,
     contrasts,
@@ -34,6 +33,7 @@ from kveval.analysis.statistics.run_times import (
     trend_error,
 )
 from kveval.analysis.statistics.uncertainty import widen_by_noise
+from kveval.campaign.cell import Cell
 
 # Each half of the runs is evaluated at the level chosen by the other half. If levels are alike, both halves are high
 # when they choose the same level, else both low: a correlation of 0.29 (8 levels) to 0.36 (3), which the spread of runs
@@ -80,7 +80,7 @@ def _estimate_blocks(
     pauses: Sequence[float],
 ) -> None:
     """Estimate the comparisons of cells that were measured in the same blocks."""
-    columns: dict[CellKey, tuple[Array, Array]] = {}
+    columns: dict[Cell, tuple[Array, Array]] = {}
     for entry in members:
         assert entry.reference is not None
         of_both = (entry.reference, entry.sides.reference), (entry.arm, entry.sides.arm)
@@ -234,7 +234,7 @@ def widen_by_copies(
             _write(entry, widened, margin, alpha)
 
 
-def configurations(cells: Mapping[CellKey, CellRows]) -> dict[CellKey, str]:
+def configurations(cells: Mapping[Cell, CellRows]) -> dict[Cell, str]:
     """Return the configuration that each cell ran, as a hash; "" if it is not known, or its runs differ."""
     by_cell = {}
     for cell, rows in cells.items():
@@ -243,18 +243,18 @@ def configurations(cells: Mapping[CellKey, CellRows]) -> dict[CellKey, str]:
     return by_cell
 
 
-def replicate_groups(cells: Mapping[CellKey, CellRows]) -> list[list[CellKey]]:
+def replicate_groups(cells: Mapping[Cell, CellRows]) -> list[list[Cell]]:
     """Return the groups of two or more cells of one model that ran the same configuration."""
-    groups: dict[tuple[str, str], list[CellKey]] = {}
+    groups: dict[tuple[str, str], list[Cell]] = {}
     for cell, configuration in configurations(cells).items():
         if configuration:
-            groups.setdefault((cell[0], configuration), []).append(cell)
+            groups.setdefault((cell.model, configuration), []).append(cell)
     return [group for group in groups.values() if len(group) > 1]
 
 
 def pooled_spread(
-    cells: Mapping[CellKey, CellRows],
-    groups: Iterable[Sequence[CellKey]],
+    cells: Mapping[Cell, CellRows],
+    groups: Iterable[Sequence[Cell]],
     metric: str,
     levels: Mapping[str, int | None],
 ) -> tuple[float, int] | None:
@@ -266,7 +266,7 @@ def pooled_spread(
     """
     squares, freedom = 0.0, 0
     for group in groups:
-        level = levels.get(group[0][0])
+        level = levels.get(group[0].model)
         by_run: dict[int, list[float]] = {}
         for cell in group:
             for (run, at), row in cells[cell].items():

@@ -42,7 +42,7 @@ def tier_activity(runs: Sequence[Run]) -> pd.DataFrame:
     """
     rows = [
         {
-            **dict(zip(KEYS, run.cell.key, strict=True)),
+            **run.cell.row,
             "run": run.run,
             "level": level.level,
             **_row(level, run),

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 
 from kveval.analysis.cells import (
-    KEYS,
     THROUGHPUT,
-    ArmSize,
-    CellKey,
     common_level,
     models_by_size,
     rank_of,
+    tables_by_cell,
 )
 from kveval.analysis.levels.pilot import Pilot
 from kveval.analysis.system.tier_activity import tier_activity
+from kveval.campaign.cell import BLOCKS, Cell
 from kveval.load.workload import workload_of
 from kveval.report.data.level_units import LevelUnit, unit_of
 from kveval.store.run_file import Run
 
-_CELL = re.compile(r"(?<![\w/.-])([\w.-]+)/([A-Za-z][\w.+-]*)/(\d+)(?![\w/.])")
+_CELL = re.compile(rf"(?<![\w/.-])([\w.-]+)/([A-Za-z][\w.+-]*)/({BLOCKS})(?![\w/.])")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class ReportPlan:
     title: str
     description: str
     runs: int
-    cells: Sequence[CellKey]
+    cells: Sequence[Cell]
     scenarios: Mapping[str, Mapping[str, Any]]
     metrics: Mapping[str, Mapping[str, Any]]
     margin: float = 0.05
@@ -56,7 +55,7 @@ class ReportPlan:
     # Runs of each of `cells`, if they differ: a baseline that is measured again has more.
     cell_runs: Sequence[int] = ()
 
-    def runs_of(self, cell: CellKey) -> int:
+    def runs_of(self, cell: Cell) -> int:
         """The number of runs that the campaign asks for in a cell."""
         return dict(zip(self.cells, self.cell_runs, strict=False)).get(cell, self.runs)
 
@@ -72,17 +71,17 @@ class ReportPlan:
     @property
     def models_by_size(self) -> list[str]:
         """The models in the order of every table and figure."""
-        return models_by_size([cell[0] for cell in self.cells], self.parameters)
+        return models_by_size([cell.model for cell in self.cells], self.parameters)
 
-    def cells_of(self, model: str) -> list[CellKey]:
+    def cells_of(self, model: str) -> list[Cell]:
         """The campaign's cells of a model, in the order of every table and figure."""
         return sorted(
-            (cell for cell in self.cells if cell[0] == model),
-            key=lambda cell: (rank_of(cell[1]), cell[2]),
+            (cell for cell in self.cells if cell.model == model),
+            key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks),
         )
 
     @property
-    def ordered_cells(self) -> list[CellKey]:
+    def ordered_cells(self) -> list[Cell]:
         """The campaign's cells in the order of every table and figure."""
         return [cell for model in self.models_by_size for cell in self.cells_of(model)]
 
@@ -121,9 +120,9 @@ class Measured:
     levels: pd.DataFrame
     peaks: pd.DataFrame
     comparison: pd.DataFrame
-    failures: Mapping[CellKey, str] = field(default_factory=dict)
+    failures: Mapping[Cell, str] = field(default_factory=dict)
     # Cell and run -> its pcp.parquet.
-    recordings: Mapping[tuple[CellKey, int], Path] = field(default_factory=dict)
+    recordings: Mapping[tuple[Cell, int], Path] = field(default_factory=dict)
     # Declared pairs of arms, in the form of `comparison`.
     contrasts: pd.DataFrame = field(default_factory=pd.DataFrame)
     # Effects averaged over models, and the outcomes of checks of the campaign as a whole.
@@ -150,7 +149,7 @@ class Measured:
         """The unit of the levels."""
         return unit_of(workload_of(run.workload) for run in self.runs)
 
-    def peak_of(self, cell: CellKey) -> pd.Series[Any] | None:
+    def peak_of(self, cell: Cell) -> pd.Series[Any] | None:
         """The row of a cell's peak, None where it has none."""
         return (
             self._by_cell["peaks"][cell].iloc[0]
@@ -158,13 +157,13 @@ class Measured:
             else None
         )
 
-    def cells_with_peak(self, cells: Iterable[CellKey]) -> list[CellKey]:
+    def cells_with_peak(self, cells: Iterable[Cell]) -> list[Cell]:
         """Those of the cells that have a peak."""
         return [cell for cell in cells if cell in self._by_cell["peaks"]]
 
     def peaks_of(
-        self, cells: Iterable[CellKey]
-    ) -> Iterator[tuple[CellKey, pd.Series[Any], pd.DataFrame]]:
+        self, cells: Iterable[Cell]
+    ) -> Iterator[tuple[Cell, pd.Series[Any], pd.DataFrame]]:
         """Yield those of the cells that have a peak, with its row, and the rows of its level."""
         for cell in self.cells_with_peak(cells):
             peak = self._by_cell["peaks"][cell].iloc[0]
@@ -174,20 +173,20 @@ class Measured:
         """The level at which most of a model's cells were compared."""
         return common_level(self.comparison, self.peaks, model)
 
-    def levels_of(self, cell: CellKey, level: float | None = None) -> pd.DataFrame:
+    def levels_of(self, cell: Cell, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""
         rows = (
             self._by_cell["levels"].get(cell)
             if level is None
-            else self._by_level.get((*cell, level))
+            else self._by_level.get((cell, level))
         )
         return self.levels.iloc[:0] if rows is None else rows
 
-    def comparisons_of(self, cell: CellKey) -> pd.DataFrame:
+    def comparisons_of(self, cell: Cell) -> pd.DataFrame:
         """The comparisons of a cell with others."""
         return self._by_cell["comparisons"].get(cell, self.all_comparisons.iloc[:0])
 
-    def runs_of(self, cell: CellKey) -> Sequence[Run]:
+    def runs_of(self, cell: Cell) -> Sequence[Run]:
         """The runs of a cell in their order."""
         return self._runs_by_cell.get(cell, ())
 
@@ -199,38 +198,28 @@ class Measured:
     # Cached, as the tables of a report look up the rows of a cell thousands of times.
 
     @cached_property
-    def _runs_by_cell(self) -> dict[CellKey, list[Run]]:
-        runs: dict[CellKey, list[Run]] = {}
+    def _runs_by_cell(self) -> dict[Cell, list[Run]]:
+        runs: dict[Cell, list[Run]] = {}
         for run in sorted(self.runs, key=lambda run: run.run):
-            runs.setdefault(run.cell.key, []).append(run)
+            runs.setdefault(run.cell, []).append(run)
         return runs
 
     @cached_property
-    def _by_cell(self) -> dict[str, dict[CellKey, pd.DataFrame]]:
+    def _by_cell(self) -> dict[str, dict[Cell, pd.DataFrame]]:
         tables = {
             "levels": self.levels,
             "peaks": self.peaks,
             "comparisons": self.all_comparisons,
         }
-        return {
-            name: cast(dict[CellKey, pd.DataFrame], _groups(table, *KEYS))
-            for name, table in tables.items()
-        }
+        return {name: tables_by_cell(table) for name, table in tables.items()}
 
     @cached_property
-    def _by_level(self) -> dict[tuple[Any, ...], pd.DataFrame]:
-        return _groups(self.levels, *KEYS, "level")
-
-
-def _groups(table: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], pd.DataFrame]:
-    return (
-        {
-            cast(tuple[Any, ...], key): rows
-            for key, rows in table.groupby(list(columns), sort=False)
+    def _by_level(self) -> dict[tuple[Cell, Hashable], pd.DataFrame]:
+        return {
+            (cell, level): rows
+            for cell, table in self._by_cell["levels"].items()
+            for level, rows in table.groupby("level", sort=False)
         }
-        if len(table)
-        else {}
-    )
 
 
 @dataclass(frozen=True)
@@ -261,12 +250,12 @@ class Table:
         return self.columns(sorted(filled))
 
 
-def rows_of(table: pd.DataFrame, cell: CellKey) -> pd.DataFrame:
+def rows_of(table: pd.DataFrame, cell: Cell) -> pd.DataFrame:
     """Return the rows of a cell in any table that names cells."""
     mask = (
-        (table["model"] == cell[0])
-        & (table["scenario"] == cell[1])
-        & (table["cpu_blocks"] == cell[2])
+        (table["model"] == cell.model)
+        & (table["scenario"] == cell.scenario)
+        & (table["cpu_blocks"] == cell.cpu_blocks)
     )
     return table[mask]
 
@@ -287,9 +276,14 @@ def abbreviate(names: Sequence[str], most: int = 3, separator: str = ", ") -> st
     return separator.join(shown) + (f" and {rest} more" if rest else "")
 
 
-def cell_label(cell: CellKey) -> str:
+def cell_label(cell: Cell) -> str:
     """Return a cell's name in tables and figures, without its model."""
-    return ArmSize(cell[1], cell[2]).label
+    return cell.label
+
+
+def in_words(cell: Cell) -> str:
+    """Return a cell's name with its model in a sentence."""
+    return f"{cell.model} with {cell.label}"
 
 
 def with_cell_labels(text: str) -> str:
@@ -298,6 +292,4 @@ def with_cell_labels(text: str) -> str:
     >>> with_cell_labels("of Qwen3-8B/native-offload/10000 and Qwen3-8B/no-offload/0")
     'of Qwen3-8B with native-offload 10K and Qwen3-8B with no-offload'
     """
-    return _CELL.sub(
-        lambda match: f"{match[1]} with {ArmSize(match[2], int(match[3])).label}", text
-    )
+    return _CELL.sub(lambda match: in_words(Cell.from_path(match[0])), text)

@@ -9,17 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import (
-    KEYS,
-    THROUGHPUT,
-    CellKey,
-    cell_named,
-    cell_of,
-    parse_runs,
-    path_of,
-)
+from kveval.analysis.cells import THROUGHPUT, parse_runs
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdicts as words
+from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, cell_label, text_or_blank
 
@@ -35,7 +28,7 @@ _MIRRORED |= dict.fromkeys((words.WORSE_IDLE, words.IDLE), words.NOT_EXERCISED)
 
 
 def comparison_of(
-    measured: Measured, cell: CellKey, reference: CellKey, metric: str = THROUGHPUT
+    measured: Measured, cell: Cell, reference: Cell, metric: str = THROUGHPUT
 ) -> dict[str, Any]:
     """Return the comparison of `cell` with `reference`, made in either direction, as a row of comparison.csv.
 
@@ -48,7 +41,7 @@ def comparison_of(
     if row is not None and math.isfinite(row["level"]):
         level: int | None = int(row["level"])
     else:
-        level = measured.common_level(cell[0])
+        level = measured.common_level(cell.model)
     if row is None:
         row = {
             "verdict": words.NOT_ASSESSED,
@@ -58,8 +51,8 @@ def comparison_of(
         }
         row |= _described(measured, cell, reference, level, metric)
     row |= {
-        **dict(zip(KEYS, cell, strict=True)),
-        "baseline": path_of(reference),
+        **cell.row,
+        "baseline": reference.path,
         "metric": metric,
         "level": level,
     }
@@ -89,12 +82,12 @@ def values_text(measured: Measured, row: Mapping[Any, Any]) -> tuple[str, str]:
     They are the geometric means over the runs that the comparison rests on, so that their ratio is the effect. Without
     an effect they are the means over all runs at the level.
     """
-    return _value(measured, row, cell_of(row), ""), _value(
-        measured, row, cell_named(row["baseline"]), "baseline_"
+    return _value(measured, row, Cell.from_row(row), ""), _value(
+        measured, row, Cell.from_path(row["baseline"]), "baseline_"
     )
 
 
-def _value(measured: Measured, row: Mapping[Any, Any], cell: CellKey, side: str) -> str:
+def _value(measured: Measured, row: Mapping[Any, Any], cell: Cell, side: str) -> str:
     at, mean = measured.levels_of(cell, row["level"]), row.get(f"{side}mean")
     if mean is None or not math.isfinite(mean):
         return numerals.mean_of(list(at[row["metric"]]))
@@ -103,12 +96,10 @@ def _value(measured: Measured, row: Mapping[Any, Any], cell: CellKey, side: str)
 
 
 def _compared(
-    measured: Measured, cell: CellKey, reference: CellKey, metric: str
+    measured: Measured, cell: Cell, reference: Cell, metric: str
 ) -> dict[str, Any] | None:
     rows = measured.comparisons_of(cell)
-    matches = rows[
-        (rows["baseline"] == path_of(reference)) & (rows["metric"] == metric)
-    ]
+    matches = rows[(rows["baseline"] == reference.path) & (rows["metric"] == metric)]
     return (
         {str(name): value for name, value in matches.iloc[0].items()}
         if len(matches)
@@ -118,8 +109,8 @@ def _compared(
 
 def _described(
     measured: Measured,
-    cell: CellKey,
-    reference: CellKey,
+    cell: Cell,
+    reference: Cell,
     level: int | None,
     metric: str,
 ) -> dict[str, Any]:
@@ -152,7 +143,7 @@ def baseline_comparisons(
     rows = table[table["metric"] == metric].to_dict("records") if len(table) else []
     order = {cell: place for place, cell in enumerate(plan.ordered_cells)}
     mine = [row for row in rows if is_against_baseline(plan, row)]
-    return sorted(mine, key=lambda row: order.get(cell_of(row), len(order)))
+    return sorted(mine, key=lambda row: order.get(Cell.from_row(row), len(order)))
 
 
 def is_against_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
@@ -163,7 +154,7 @@ def is_against_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
 
 def baseline_label(row: Mapping[Any, Any]) -> str:
     """Return the `cell_label` of the baseline in a row of a comparison, "" if there is none."""
-    return cell_label(cell_named(row["baseline"])) if row["baseline"] else ""
+    return cell_label(Cell.from_path(row["baseline"])) if row["baseline"] else ""
 
 
 def effect_text(row: Mapping[Any, Any]) -> str:

@@ -10,14 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import (
-    ArmSize,
-    CellKey,
-    common_level,
-    models_by_size,
-    rank_of,
-)
-from kveval.report.data.campaign import rows_of
+from kveval.analysis.cells import common_level, models_by_size, rank_of, tables_by_cell
+from kveval.campaign.cell import Cell
 from kveval.report.data.level_units import STREAMS, LevelUnit
 from kveval.report.data.run_facts import Tiers
 from kveval.report.data.style import ArmStyle, arm_style
@@ -47,8 +41,8 @@ class FigureData:
     margin: float = 0.05
     device: str = "GPU"
     level_unit: LevelUnit = STREAMS
-    tiers: Mapping[CellKey, Tiers] = field(default_factory=dict)
-    recordings: Mapping[tuple[CellKey, int], Path] = field(default_factory=dict)
+    tiers: Mapping[Cell, Tiers] = field(default_factory=dict)
+    recordings: Mapping[tuple[Cell, int], Path] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     server_version: str = "0"
     goodput_unit: str = "requests"
@@ -59,31 +53,25 @@ class FigureData:
         return models_by_size(list(self.levels["model"]), self.parameters)
 
     @cached_property
-    def cells(self) -> list[ArmSize]:
-        """All cells of any model: scenarios in their fixed order, CPU tiers rising."""
-        pairs = (
-            self.levels[["scenario", "cpu_blocks"]]
-            .drop_duplicates()
-            .itertuples(index=False)
+    def arms(self) -> list[Cell]:
+        """A cell of every arm and size that any model has: scenarios in their fixed order, CPU tiers rising."""
+        first = {cell.arm: cell for cell in reversed(self._cells)}
+        return sorted(
+            first.values(), key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks)
         )
-        cells = [ArmSize(str(scenario), int(blocks)) for scenario, blocks in pairs]
-        return sorted(cells, key=lambda cell: (rank_of(cell.scenario), cell.cpu_blocks))
 
-    def cells_of(self, model: str) -> list[ArmSize]:
-        """The cells that were measured for one model."""
-        rows = self.levels[self.levels["model"] == model]
-        present = set(zip(rows["scenario"], rows["cpu_blocks"], strict=True))
-        return [
-            cell for cell in self.cells if (cell.scenario, cell.cpu_blocks) in present
-        ]
+    def cells_of(self, model: str) -> list[Cell]:
+        """The cells that were measured for one model, in the order of `arms`."""
+        measured = set(self._cells)
+        return [cell for arm in self.arms if (cell := arm.on(model)) in measured]
 
-    def rows(self, table: pd.DataFrame, model: str, cell: ArmSize) -> pd.DataFrame:
-        """The rows of one cell in a table."""
-        return rows_of(table, (model, cell.scenario, cell.cpu_blocks))
+    @cached_property
+    def _cells(self) -> list[Cell]:
+        return [*tables_by_cell(self.levels)]
 
-    def style_of(self, cell: ArmSize) -> ArmStyle:
+    def style_of(self, cell: Cell) -> ArmStyle:
         """The style of a cell, the same in every figure of the campaign."""
-        blocks = sorted({sized.cpu_blocks for sized in self.cells if sized.cpu_blocks})
+        blocks = sorted({sized.cpu_blocks for sized in self.arms if sized.cpu_blocks})
         return arm_style(
             cell.scenario,
             blocks.index(cell.cpu_blocks) if cell.cpu_blocks in blocks else 0,

@@ -8,6 +8,7 @@ import yaml
 
 from kveval.analysis.levels.pilot import read_pilot
 from kveval.analysis.peaks import read_table
+from kveval.campaign.cell import Cell
 from kveval.campaign.types import on_cpu
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.figures import FigureData
@@ -17,10 +18,7 @@ from kveval.store.run_file import collected_runs
 
 def make_plan(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> ReportPlan:
     """Build the plan from the workflow's plain values; cells come as lists."""
-    cells = [
-        (str(model), str(scenario), int(blocks))
-        for model, scenario, blocks in values["cells"]
-    ]
+    cells = [Cell(*named) for named in values["cells"]]
     return ReportPlan(**{**values, "cells": cells, "metrics": metrics})
 
 
@@ -41,7 +39,7 @@ def read_measured(
     stored_runs = collected_runs(runs)
     recorded = (
         {
-            (run.cell.key, run.run): path
+            (run.cell, run.run): path
             for run, path in zip(stored_runs, recordings, strict=True)
         }
         if recordings
@@ -80,7 +78,7 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
         and all(on_cpu(run.specification.get("build")) for run in measured.runs)
         else "GPU",
         level_unit=measured.level_unit,
-        tiers={run.cell.key: tiers_of(run) for run in reversed(measured.runs)},
+        tiers={run.cell: tiers_of(run) for run in reversed(measured.runs)},
         recordings=measured.recordings,
         metrics=plan.metrics,
         server_version=plan.server_version,

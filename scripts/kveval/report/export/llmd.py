@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from kveval.analysis.cells import THROUGHPUT, CellKey
+from kveval.analysis.cells import THROUGHPUT
+from kveval.campaign.cell import Cell
 from kveval.campaign.servers.registry import IMPORTED, served_by, server_version
 from kveval.host.errors import Failure
 from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
@@ -59,14 +60,14 @@ class ExportError(Failure):
     """There is nothing to export."""
 
 
-def peak_report(measured: Measured, cell: CellKey, campaign: str) -> Part:
+def peak_report(measured: Measured, cell: Cell, campaign: str) -> Part:
     """Return the report of a cell's peak level as plain values. Raises ExportError for a cell without a peak.
 
     A benchmark report is about one run: of several, the one with the median throughput at that level is used.
     """
     peak = measured.peak_of(cell)
     if peak is None:
-        raise ExportError(f"{'/'.join(map(str, cell))}: it has no peak to export")
+        raise ExportError(f"{cell.path}: it has no peak to export")
     at = measured.levels_of(cell, peak["level"])
     at = at[at[THROUGHPUT] > 0].sort_values([THROUGHPUT, "run"])
     row = {str(name): value for name, value in at.iloc[(len(at) - 1) // 2].items()}
@@ -122,7 +123,7 @@ def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Par
             },
             "duration": f"PT{(end - start).total_seconds():g}S",
         },
-        "description": f"{run.cell.model} [{campaign}: {cell_label(run.cell.key)}], {at}, {which}",
+        "description": f"{run.cell.model} [{campaign}: {cell_label(run.cell)}], {at}, {which}",
         "keywords": ["kveval", campaign, run.cell.scenario, run.weights],
     }
 
@@ -177,7 +178,9 @@ def _arm(run: Run) -> Part:
         **_known(budget),
     }
     return {
-        "metadata": _metadata(_hash([*run.cell.key[1:]]), label=_ARM),
+        "metadata": _metadata(
+            _hash([run.cell.scenario, run.cell.cpu_blocks]), label=_ARM
+        ),
         "standardized": arm,
         "native": {},
     }
@@ -298,7 +301,7 @@ def _hash(value: Any) -> str:
 
 
 def write_peak_reports(
-    measured: Measured, campaign: str, files: Mapping[CellKey, Path]
+    measured: Measured, campaign: str, files: Mapping[Cell, Path]
 ) -> None:
     """Write the report of every cell's peak as YAML. Raises ExportError for a cell without a peak."""
     for cell, path in files.items():

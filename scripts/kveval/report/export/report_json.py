@@ -12,15 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, CellKey, cell_named, parse_runs
+from kveval.analysis.cells import KEYS, THROUGHPUT, parse_runs, rows_of
+from kveval.campaign.cell import Cell
 from kveval.report.answer import answer_of
-from kveval.report.data.campaign import (
-    Measured,
-    ReportPlan,
-    Table,
-    rows_of,
-    text_or_blank,
-)
+from kveval.report.data.campaign import Measured, ReportPlan, Table, text_or_blank
 from kveval.report.data.run_facts import (
     distinct_workloads,
     machines,
@@ -82,7 +77,7 @@ def _figures(
     plan: ReportPlan, figures: Mapping[str, str], empty: Mapping[str, str]
 ) -> list[Part]:
     """The campaign's figures; files that are none of them are left out."""
-    models = [cell[0] for cell in plan.cells]
+    models = [cell.model for cell in plan.cells]
     parts = []
     for name, path in figures.items():
         figure = find_figure(name, models)
@@ -94,13 +89,13 @@ def _figures(
     return parts
 
 
-def _cell(plan: ReportPlan, measured: Measured, cell: CellKey) -> Part:
+def _cell(plan: ReportPlan, measured: Measured, cell: Cell) -> Part:
     runs, peaks = measured.runs_of(cell), rows_of(measured.peaks, cell)
     tiers = tiers_of(runs[0]) if runs else None
     return {
-        **dict(zip(KEYS, cell, strict=True)),
+        **cell.row,
         "runs": [
-            f"{run.measurement}/run-{run.run}" for run in runs if run.cell.key == cell
+            f"{run.measurement}/run-{run.run}" for run in runs if run.cell == cell
         ],
         "peak": _peak(plan, peaks.iloc[0]) if len(peaks) else None,
         "missing": None if runs else measured.failures.get(cell, "not measured"),
@@ -144,9 +139,7 @@ def _latency(peak: pd.Series[Any], name: str) -> Part:
 def _comparison(row: Mapping[Any, Any]) -> Part:
     return {
         **{name: row[name] for name in (*KEYS, "metric", "family", "verdict")},
-        "against": dict(zip(KEYS, cell_named(row["baseline"]), strict=True))
-        if row["baseline"]
-        else None,
+        "against": Cell.from_path(row["baseline"]).row if row["baseline"] else None,
         "effect_percent": _effect(row),
         "cost_percent": _number(row.get("cost_percent")),
         "reason": text_or_blank(row["reason"]),

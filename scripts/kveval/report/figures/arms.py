@@ -12,8 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from kveval.analysis.cells import THROUGHPUT, ArmSize, cell_of, kept_runs
+from kveval.analysis.cells import THROUGHPUT, kept_runs, rows_of
 from kveval.analysis.estimators.intervals import mean_interval
+from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
@@ -102,7 +103,7 @@ def _compared(
 ) -> npt.NDArray[np.bool_]:
     """Whether the comparisons of a metric at a level rest on each of `rows`; on all of a cell that was not compared."""
     table = data.comparison[data.comparison["level"] == level]
-    cells = list(map(cell_of, rows.to_dict("records")))
+    cells = list(map(Cell.from_row, rows.to_dict("records")))
     kept = {cell: kept_runs(table, cell, metric).runs for cell in dict.fromkeys(cells)}
     return np.array(
         [
@@ -120,8 +121,8 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
         cells, at_peak, notes = data.cells_of(model), [], []
         for cell in cells:
             peak, runs = (
-                data.rows(data.peaks, model, cell),
-                data.rows(data.levels, model, cell),
+                rows_of(data.peaks, cell),
+                rows_of(data.levels, cell),
             )
             level, note = np.nan, ""
             if len(peak):
@@ -150,7 +151,7 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
 def _bars(
     axes: Axes,
     data: FigureData,
-    cells: Sequence[ArmSize],
+    cells: Sequence[Cell],
     rows: pd.DataFrame,
     notes: Sequence[str],
     mean_of: Callable[[pd.Series[float]], float],
@@ -162,10 +163,7 @@ def _bars(
     """
     known = rows.dropna(subset=["value"])
     labels = [cell.label for cell in cells]
-    arms = [
-        ArmSize(*cell).label
-        for cell in zip(known["scenario"], known["cpu_blocks"], strict=True)
-    ]
+    arms = [Cell.from_row(row).label for row in known.to_dict("records")]
     if len(known):
         marks = {
             "data": known.assign(arm=arms),
@@ -265,7 +263,7 @@ def latency_comparison_all(data: FigureData) -> Figure:
         for axes, model, table in zip(column_of_axes, data.models, tables, strict=True):
             cells = data.cells_of(model)
             for place, cell in enumerate(cells):
-                rows = data.rows(table, model, cell)
+                rows = rows_of(table, cell)
                 _latency_marks(
                     axes, place, rows, name, unit_ms, data.style_of(cell).colour
                 )

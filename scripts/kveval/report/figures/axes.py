@@ -20,9 +20,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from kveval.analysis.cells import ArmSize
+from kveval.analysis.cells import rows_of
 from kveval.analysis.estimators.correlations import recorded_columns
 from kveval.analysis.estimators.intervals import mean_interval
+from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData
 
 GREY = "#666666"
@@ -49,7 +50,7 @@ def panels(
     shape: tuple[int, int],
     height: float,
     *,
-    legend: Sequence[ArmSize] = (),
+    legend: Sequence[Cell] = (),
     handles: Sequence[Artist] = (),
 ) -> tuple[Figure, npt.NDArray[Any]]:
     """Return a figure of rows x columns panels, each `height` inches high, with a footer and room for a title above.
@@ -147,7 +148,7 @@ def model_rows(
     data: FigureData,
     columns: int,
     *,
-    cells: Callable[[str], Sequence[ArmSize]],
+    cells: Callable[[str], Sequence[Cell]],
     **legend: Any,
 ) -> tuple[Figure, npt.NDArray[Any]]:
     """Return one row of panels per model, high enough for a line of text per cell."""
@@ -157,7 +158,7 @@ def model_rows(
     )
 
 
-def cell_axis(axes: Axes, cells: Sequence[ArmSize], *, labels: bool = True) -> None:
+def cell_axis(axes: Axes, cells: Sequence[Cell], *, labels: bool = True) -> None:
     """Make y an axis of cells, the first on top."""
     axes.set_yticks(
         range(len(cells)),
@@ -310,7 +311,7 @@ def draw_lines(
     step = (grid[-1] / grid[0]) ** 0.002 if len(grid) > 1 else 1.01
     drawn = False
     for place, cell in enumerate(shown):
-        rows = data.rows(data.levels, model, cell)
+        rows = rows_of(data.levels, cell)
         means = rows.groupby("level")[column].mean().dropna()
         if means.empty:
             continue
@@ -348,7 +349,7 @@ def lines_over_levels(
     known = data.levels[data.levels[shown].notna().any(axis=1)]
     cells_known = set(zip(known["scenario"], known["cpu_blocks"], strict=True))
     cells = [
-        cell for cell in data.cells if (cell.scenario, cell.cpu_blocks) in cells_known
+        cell for cell in data.arms if (cell.scenario, cell.cpu_blocks) in cells_known
     ]
     placed: list[tuple[ModelPanel, str, bool]] = []
     if len(shown) == 1:

@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from kveval.analysis.cells import ArmSize, CellKey, blocks_label
+from kveval.analysis.cells import rows_of
 from kveval.analysis.estimators.correlations import recorded_columns
 from kveval.analysis.reuse import ServedShare, read_curve, served_shares
 from kveval.analysis.system.tier_activity import tier_activity
+from kveval.campaign.cell import Cell, blocks_label
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.report.data.figures import FigureData
 from kveval.report.data.level_units import LevelUnit
@@ -75,7 +76,7 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
     for axes, model in zip(grid[:, 0], data.models, strict=True):
         cells, level = data.cells_of(model), data.common_level(model)
         for place, cell in enumerate(cells):
-            rows = data.rows(shares, model, cell)
+            rows = rows_of(shares, cell)
             means = rows[rows["level"] == level][[*_SOURCES]].mean()
             if means.notna().all():
                 _stack(axes, place, means)
@@ -142,7 +143,7 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
     shares = [
         share
         for share in served_shares(data.levels, data.runs)
-        if share.level == levels[share.cell[0]]
+        if share.level == levels[share.cell.model]
     ]
     sized = [share for share in shares if 0 < share.tier_blocks < np.inf]
     if not sized:
@@ -155,16 +156,14 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
         raise NothingToDraw(
             f"not computed: {reasons.iloc[0] if len(reasons) else 'shares of tiers of known size'}"
         )
-    sized_cells = {share.cell[1:] for share in sized}
-    cells = [
-        cell for cell in data.cells if (cell.scenario, cell.cpu_blocks) in sized_cells
-    ]
+    sized_arms = {share.cell.arm for share in sized}
+    cells = [cell for cell in data.arms if cell.arm in sized_arms]
     handles = [
         Line2D([], [], color=GREY, linestyle="--", label="device alone, computed")
     ]
     figure, shown = model_panels(data, 3.1, handles=handles, legend=cells)
     for panel in shown:
-        of_model = [share for share in sized if share.cell[0] == panel.model]
+        of_model = [share for share in sized if share.cell.model == panel.model]
         if of_model:
             _sizes_axis(panel.axes, data, of_model)
             _computed(panel.axes, data, of_model)
@@ -186,14 +185,9 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
 
 def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:
     """One line per scenario: the mean over its cells and runs, which differ in how many requests they sent."""
-    for scenario in dict.fromkeys(share.cell[1] for share in shares):
-        cells = [share for share in shares if share.cell[1] == scenario]
-        rows = pd.concat(
-            [
-                data.rows(data.levels, share.cell[0], ArmSize(*share.cell[1:]))
-                for share in cells
-            ]
-        )
+    for scenario in dict.fromkeys(share.cell.scenario for share in shares):
+        cells = [share for share in shares if share.cell.scenario == scenario]
+        rows = pd.concat([rows_of(data.levels, share.cell) for share in cells])
         curves = [
             read_curve(text)
             for text in rows[rows["level"] == cells[0].level]["predicted_curve"]
@@ -206,7 +200,7 @@ def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> No
             np.concatenate([axes.get_xlim(), *(curve.index for curve in curves)])
         )
         low, high = (_mean_curve(curves, end, sizes) for end in ("low", "high"))
-        colour = data.style_of(ArmSize(*cells[0].cell[1:])).colour
+        colour = data.style_of(cells[0].cell).colour
         axes.plot(sizes, (low + high) / 2, color=colour, linewidth=1.2)
         axes.fill_between(sizes, low, high, color=colour, alpha=0.25, linewidth=0)
 
@@ -222,9 +216,7 @@ def _counted_shares(
     axes: Axes, data: FigureData, shares: Sequence[ServedShare]
 ) -> None:
     for share in shares:
-        style = data.style_of(ArmSize(*share.cell[1:])).line_style() | {
-            "linestyle": "none"
-        }
+        style = data.style_of(share.cell).line_style() | {"linestyle": "none"}
         axes.plot(
             share.tier_blocks,
             fmean(share.predicted),
@@ -252,7 +244,7 @@ def _sizes_axis(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> 
     axes.set_xlim(min(sizes) / 4, 2.5 * max(sizes))
     make_logarithmic(axes.xaxis)
     axes.set_xlabel("size of the tier, cpu_blocks")
-    run = next(run for run in data.runs if run.cell.model == shares[0].cell[0])
+    run = next(run for run in data.runs if run.cell.model == shares[0].cell.model)
     per_block = BLOCK_TOKENS * (run.kv_bytes_per_token or np.nan) / 2**30
     above = axes.secondary_xaxis(
         "top",
@@ -294,7 +286,9 @@ def working_set(data: FigureData) -> Figure:
     figure, shown = model_panels(data, 2.6, handles=handles)
     for panel in shown:
         of_model = {
-            cell: tiers for cell, tiers in data.tiers.items() if cell[0] == panel.model
+            cell: tiers
+            for cell, tiers in data.tiers.items()
+            if cell.model == panel.model
         }
         _capacities(panel.axes, of_model, data.level_unit)
         panel.axes.set_title(panel.model)
@@ -309,7 +303,7 @@ def working_set(data: FigureData) -> Figure:
     return figure
 
 
-def _capacities(axes: Axes, cells: Mapping[CellKey, Tiers], unit: LevelUnit) -> None:
+def _capacities(axes: Axes, cells: Mapping[Cell, Tiers], unit: LevelUnit) -> None:
     sets = {
         level: tokens
         for tiers in cells.values()
@@ -330,7 +324,7 @@ def _capacities(axes: Axes, cells: Mapping[CellKey, Tiers], unit: LevelUnit) -> 
     if levels:
         level_axis(axes, levels, unit.axis)
     held = sorted(
-        {(key[2], tiers.cpu) for key, tiers in cells.items() if tiers.cpu > 0}
+        {(cell.cpu_blocks, tiers.cpu) for cell, tiers in cells.items() if tiers.cpu > 0}
     )
     for rank, (blocks, tokens) in enumerate(held):
         axes.axhline(

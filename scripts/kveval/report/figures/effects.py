@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from kveval.analysis.cells import ArmSize, cell_of
+from kveval.analysis.cells import baseline_of, rows_of
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.campaign import METRICS
+from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.axes import (
@@ -62,7 +63,7 @@ def effect_plot(data: FigureData) -> Figure:
             )
             axes.axvline(0, color=GREY, linewidth=0.9)
             for place, cell in enumerate(cells):
-                rows = data.rows(table, model, cell)
+                rows = rows_of(table, cell)
                 if len(rows) and np.isfinite(rows.iloc[0]["effect_percent"]):
                     _effect(axes, place, rows.iloc[0], widest)
             cell_axis(axes, cells, labels=metric == metrics[0])
@@ -106,20 +107,20 @@ def _widest(table: pd.DataFrame, margin: float) -> float:
 def _against_baselines(data: FigureData, metric: str) -> pd.DataFrame:
     """The comparisons of arms with baselines, without those of arms with each other."""
     table = data.comparison[data.comparison["metric"] == metric]
-    against = table["baseline"].map(
-        lambda name: str(name).split("/")[1] if "/" in str(name) else ""
-    )
-    return table[against.isin(data.baselines) | (against == "")]
+    baselines = [baseline_of(row) for row in table.to_dict("records")]
+    return table[
+        [cell is None or cell.scenario in data.baselines for cell in baselines]
+    ]
 
 
-def _is_arm(data: FigureData, cell: ArmSize) -> bool:
+def _is_arm(data: FigureData, cell: Cell) -> bool:
     return (
         cell.scenario not in data.baselines
         or cell.scenario in data.intermediate_baselines
     )
 
 
-def _arms_of(data: FigureData, model: str) -> list[ArmSize]:
+def _arms_of(data: FigureData, model: str) -> list[Cell]:
     return [cell for cell in data.cells_of(model) if _is_arm(data, cell)]
 
 
@@ -176,7 +177,7 @@ def _effect(axes: Axes, place: int, row: pd.Series[float], widest: float) -> Non
 def performance_delta_heatmap_all(data: FigureData) -> Figure:
     """The effect of every arm on every model, coloured where it has a verdict; a number alone where it has none."""
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
-    cells = [cell for cell in data.cells if _is_arm(data, cell)]
+    cells = [cell for cell in data.arms if _is_arm(data, cell)]
     if not metrics or not cells:
         raise NothingToDraw(_NO_COMPARISON)
     shown = {metric: _effects(data, metric, cells) for metric in metrics}
@@ -226,16 +227,16 @@ def _signed(value: float) -> str:
 
 
 def _effects(
-    data: FigureData, metric: str, cells: Sequence[ArmSize]
+    data: FigureData, metric: str, cells: Sequence[Cell]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Effects in per cent, cells x models, and whether each has a verdict."""
     table = _against_baselines(data, metric)
-    rows = {cell_of(row): row for row in table.to_dict("records")}
+    rows = {Cell.from_row(row): row for row in table.to_dict("records")}
     shape = len(cells), len(data.models)
     effects, decided = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
     for place, cell in enumerate(cells):
         for at, model in enumerate(data.models):
-            row = rows.get((model, cell.scenario, cell.cpu_blocks))
+            row = rows.get(cell.on(model))
             if row is not None:
                 effects[place, at] = row["effect_percent"]
                 decided[place, at] = row["verdict"] in words.DECIDED

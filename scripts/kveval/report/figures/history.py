@@ -14,7 +14,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator
 
-from kveval.analysis.cells import ArmSize
 from kveval.analysis.estimators.change_points import ChangePoint
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.history import HIGHER_IS_BETTER, BuildSeries
@@ -54,7 +53,7 @@ def draw_history(series: Sequence[BuildSeries]) -> Figure:
 def _panel(axes: Axes, series: BuildSeries) -> None:
     means = np.array([build.mean for build in series.builds])
     ends = np.array([(build.low, build.high) for build in series.builds]).T
-    colour = arm_style(series.cell[1]).colour
+    colour = arm_style(series.cell.scenario).colour
     away = np.abs(np.where(np.isfinite(ends), ends, means) - means)
     axes.errorbar(
         range(len(means)),
@@ -111,8 +110,8 @@ def _mark_change(axes: Axes, series: BuildSeries, change: ChangePoint) -> None:
 
 def series_title(series: BuildSeries) -> str:
     """Return the name of a series: its cell, the level, the hardware."""
-    model, scenario, blocks = series.cell
-    title = f"{model} {ArmSize(scenario, blocks).label}, level {series.level}"
+    cell = series.cell
+    title = f"{cell.model} {cell.label}, level {series.level}"
     return (
         f"{title}, hardware {series.conditions['hardware']}"
         if series.conditions["hardware"]

@@ -10,8 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kveval.analysis.cells import ArmSize
+from kveval.analysis.cells import rows_of
 from kveval.analysis.system.timelines import timeline
+from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
     NothingToDraw,
@@ -42,11 +43,11 @@ def level_timeline(data: FigureData, model: str) -> Figure:
     cells = [
         (cell, window)
         for cell in data.cells_of(model)
-        if (window := _window(data, model, cell, level))
+        if (window := _window(data, cell, level))
     ]
     drawn = {}
     for cell, (run, start, end) in cells:
-        parquet = data.recordings[(model, cell.scenario, cell.cpu_blocks), run]
+        parquet = data.recordings[cell, run]
         for name, entry in entries.items():
             values = timeline(parquet, entry, data.server_version, start, end)
             if values is not None:
@@ -124,12 +125,11 @@ def _draw_series(
 
 
 def _window(
-    data: FigureData, model: str, cell: ArmSize, level: int | None
+    data: FigureData, cell: Cell, level: int | None
 ) -> tuple[int, int, int] | None:
     """Return the first run of a level that has a recording, and its window (ns since 1970, UTC)."""
-    rows = data.rows(data.levels, model, cell)
-    key = (model, cell.scenario, cell.cpu_blocks)
+    rows = rows_of(data.levels, cell)
     for row in rows[rows["level"] == level].sort_values("run").to_dict("records"):
-        if (key, int(row["run"])) in data.recordings and pd.notna(row["window_start"]):
+        if (cell, int(row["run"])) in data.recordings and pd.notna(row["window_start"]):
             return int(row["run"]), row["window_start"].value, row["window_end"].value
     return None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT, rows_of
 from kveval.analysis.estimators.correlations import (
     CORRELATED,
     correlations_by_model,
@@ -71,12 +71,12 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
     column, label = _DEVICE[data.device]
     if not recorded_columns(data.levels, [column]):
         raise NothingToDraw(not_recorded_message([column]))
-    figure, shown = model_panels(data, 2.6, legend=data.cells)
+    figure, shown = model_panels(data, 2.6, legend=data.arms)
     for panel in shown:
         axes, model = panel.axes, panel.model
         for cell in data.cells_of(model):
             means = (
-                data.rows(data.levels, model, cell)
+                rows_of(data.levels, cell)
                 .groupby("level")[[column, THROUGHPUT]]
                 .mean()
                 .dropna()

@@ -52,7 +52,7 @@ def benchmark_results(data: FigureData) -> Figure:
         for column, label in _QUANTITIES.items()
         if data.levels[column].notna().any()
     }
-    figure, grid = panels(data, (len(data.models), len(known)), 2.1, legend=data.cells)
+    figure, grid = panels(data, (len(data.models), len(known)), 2.1, legend=data.arms)
     for axes_of_column, (column, label) in zip(grid.T, known.items(), strict=True):
         values = data.levels[column]
         unit, size = ("", 1.0) if column == THROUGHPUT else seconds_or_ms(values.max())
@@ -76,7 +76,7 @@ def goodput(data: FigureData) -> Figure:
         raise NothingToDraw(
             "no report kept requests with the latencies that are limited"
         )
-    figure, grid = panels(data, (len(data.models), 2), 2.6, legend=data.cells)
+    figure, grid = panels(data, (len(data.models), 2), 2.6, legend=data.arms)
     levels = data.levels.assign(met_percent=100 * data.levels["goodput_share"])
     limits = str(levels["goodput_limits"].iloc[0])
     for row, model in zip(grid, data.models, strict=True):

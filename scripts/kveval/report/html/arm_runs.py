@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, parse_runs
+from kveval.analysis.cells import THROUGHPUT, parse_runs
 from kveval.analysis.levels.goodput import GOODPUT
+from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.comparisons import baseline_label, effect_text, verdict_text
@@ -39,14 +40,14 @@ def runs_section(plan: ReportPlan, measured: Measured, folder: Path) -> Section:
     return Section(TITLE, [Paragraph(_SAID), *models])
 
 
-def runs_title(cell: CellKey) -> str:
+def runs_title(cell: Cell) -> str:
     """Return the title of the section with the runs of a cell."""
-    return f"Runs of {cell_label(cell)} on {cell[0]}"
+    return f"Runs of {cell_label(cell)} on {cell.model}"
 
 
-def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
+def _arm(measured: Measured, cell: Cell, folder: Path) -> Section:
     """The runs of one cell: a row per comparison, or per metric if it is not compared."""
-    level, compared = measured.common_level(cell[0]), measured.comparisons_of(cell)
+    level, compared = measured.common_level(cell.model), measured.comparisons_of(cell)
     alone = [
         {"metric": metric, "level": level}
         for metric in METRIC_TITLES
@@ -73,7 +74,7 @@ def _arm(measured: Measured, cell: CellKey, folder: Path) -> Section:
 
 
 def _row(
-    measured: Measured, cell: CellKey, row: Mapping[Any, Any], folder: Path
+    measured: Measured, cell: Cell, row: Mapping[Any, Any], folder: Path
 ) -> list[str]:
     """One row of `_arm`; columns of the comparison are blank without one."""
     metric = str(row["metric"])
@@ -85,7 +86,7 @@ def _row(
     )
     if "verdict" not in row:
         return [title, "", "", arm_values, "", "", at]
-    against = cell_named(row["baseline"]) if row["baseline"] else None
+    against = Cell.from_path(row["baseline"]) if row["baseline"] else None
     baseline_values = (
         _values(measured, against, row, "baseline_runs_kept", folder) if against else ""
     )
@@ -102,7 +103,7 @@ def _row(
 
 def _values(
     measured: Measured,
-    cell: CellKey,
+    cell: Cell,
     row: Mapping[Any, Any],
     kept_column: str,
     folder: Path,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kveval.analysis.cells import CellKey
+from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Table, cell_label
 from kveval.report.html.arm_runs import TITLE, runs_title
 from kveval.report.sections import Block, Bullets, Paragraph, Section, anchor_of
@@ -15,11 +15,11 @@ from kveval.report.sections import Block, Bullets, Paragraph, Section, anchor_of
 class ClaimLinks:
     """The arms of a campaign that have runs, by model."""
 
-    def __init__(self, cells: Sequence[CellKey]) -> None:
+    def __init__(self, cells: Sequence[Cell]) -> None:
         """Prepare the links; `cells`: those with a section of their runs."""
         self._anchors: dict[str, dict[str, str]] = {}
         for cell in cells:
-            self._anchors.setdefault(cell[0], {})[cell_label(cell)] = anchor_of(
+            self._anchors.setdefault(cell.model, {})[cell_label(cell)] = anchor_of(
                 runs_title(cell)
             )
         names = sorted(

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kveval.analysis.cells import cell_of
 from kveval.analysis.levels import goodput
 from kveval.campaign.arm_kinds import kinds_of
+from kveval.campaign.cell import Cell
 from kveval.load.levels import OPEN_LOOP, in_words
 from kveval.load.workload import workload_of
 from kveval.report.answer import CampaignAnswer
@@ -178,7 +178,7 @@ def _overview(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
     if len(table.rows) > 1 and any(any(row[1:4]) for row in table.rows):
         yield table
     if any(
-        plan.scenarios[cell[1]].get("arm") in kinds_of("indexing")
+        plan.scenarios[cell.scenario].get("arm") in kinds_of("indexing")
         for cell in plan.cells
     ):
         yield Paragraph(INDEX)
@@ -249,7 +249,7 @@ def missing_runs(plan: ReportPlan, measured: Measured) -> list[str]:
                 else [reason or "not measured"]
             )
             lines.append(
-                f"{cell[0]}, {cell_label(cell)}: {'; '.join(filter(None, details))}"
+                f"{cell.model}, {cell_label(cell)}: {'; '.join(filter(None, details))}"
             )
     return lines
 
@@ -269,7 +269,7 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     ]
     if len(edge):
         named = [
-            f"{row['model']}, {cell_label(cell_of(row))}"
+            f"{row['model']}, {cell_label(Cell.from_row(row))}"
             for row in edge.to_dict("records")
         ]
         yield f"The highest throughput lies on the first or last level measured: {abbreviate(named, separator='; ')}."

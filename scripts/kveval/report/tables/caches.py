@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import CellKey, blocks_label
+from kveval.analysis.cells import rows_of
 from kveval.analysis.system.ceilings import (
     RequestMeans,
     break_even_tokens,
@@ -17,12 +17,13 @@ from kveval.analysis.system.ceilings import (
     request_means,
 )
 from kveval.analysis.system.tier_activity import COLUMNS
+from kveval.campaign.cell import Cell, blocks_label
 from kveval.campaign.sizing import GIB
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.load.levels import streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label, rows_of
+from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.run_facts import Tiers, tiers_of
 from kveval.store.run_file import LevelRun
 
@@ -31,7 +32,7 @@ GB = 1e9
 
 def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return the bytes of a token, a block and each CPU tier, for each model as named and, if different, as served."""
-    sizes = sorted({cell[2] for cell in plan.cells if cell[2]})
+    sizes = sorted({cell.cpu_blocks for cell in plan.cells if cell.cpu_blocks})
     header = [
         "model",
         "KV cache per token, KiB",
@@ -94,9 +95,9 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
         rows.append(
             [
                 *(
-                    cell[0],
+                    cell.model,
                     cell_label(cell),
-                    f"{cell[2]:,}",
+                    f"{cell.cpu_blocks:,}",
                     numerals.rounded(tiers.cpu, 0),
                 ),
                 f"{bytes_ / GIB:.4g}" if bytes_ is not None else numerals.MISSING,
@@ -145,8 +146,12 @@ def activity_table(plan: ReportPlan, measured: Measured) -> Table:
             for level in run.levels
             if level.status == "ok"
         ]
-        for counter in plan.scenarios[cell[1]].get("exercised", ()) if levels else ():
-            rows.append([cell[0], cell_label(cell), *_counter_cells(counter, levels)])
+        for counter in (
+            plan.scenarios[cell.scenario].get("exercised", ()) if levels else ()
+        ):
+            rows.append(
+                [cell.model, cell_label(cell), *_counter_cells(counter, levels)]
+            )
     return Table(header, rows, frozenset({4}))
 
 
@@ -209,7 +214,7 @@ def tiers_table(
             if level in (None, cell_level):
                 row = [cell_label(cell)]
                 if not model:
-                    row = [cell[0], cell_label(cell), f"{cell_level}"]
+                    row = [cell.model, cell_label(cell), f"{cell_level}"]
                 row += [tier_text(values[name].mean()) for name in columns]
                 rows.append(row)
     header = ["arm"] if model else ["model", "arm", measured.level_unit.heading]
@@ -256,12 +261,14 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     header = ["arm", measured.level_unit.heading, *_CEILINGS]
     rows = []
     for cell in plan.cells_of(model):
-        baseline = plan.baseline_of.get(cell[1])
+        baseline = plan.baseline_of.get(cell.scenario)
         runs = measured.runs_of(cell)
         levels = sorted({entry.level for run in runs for entry in run.levels})
         if not levels or baseline is None:
             continue
-        baseline_cells = [base for base in plan.cells_of(model) if base[1] == baseline]
+        baseline_cells = [
+            base for base in plan.cells_of(model) if base.scenario == baseline
+        ]
         lengths = workload_of(runs[0].workload).profile == "prefix-length"
         level = levels[-1] if lengths else levels[0]
         arm, without = (
@@ -285,7 +292,7 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     return Table(header, rows, frozenset(range(1, len(header)))).without_blank_columns()
 
 
-def _served(measured: Measured, cells: Sequence[CellKey], level: int) -> RequestMeans:
+def _served(measured: Measured, cells: Sequence[Cell], level: int) -> RequestMeans:
     """Return the means over these cells' runs at a level."""
     runs = [run for cell in cells for run in measured.runs_of(cell)]
     rows = [measured.levels_of(cell, level) for cell in cells if measured.runs_of(cell)]

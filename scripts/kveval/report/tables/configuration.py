@@ -205,7 +205,7 @@ def command_lines(plan: ReportPlan, measured: Measured) -> dict[str, list[str]]:
         cell: runs[0] for cell in plan.ordered_cells if (runs := measured.runs_of(cell))
     }
     lines_by_cell = {
-        f"{cell[0]}, {cell_label(cell)}": _command_lines(run)
+        f"{cell.model}, {cell_label(cell)}": _command_lines(run)
         for cell, run in firsts.items()
     }
     return {cell: lines for cell, lines in lines_by_cell.items() if lines}

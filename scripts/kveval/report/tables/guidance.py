@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from kveval.analysis.cells import CellKey, blocks_label
+from kveval.campaign.cell import Cell, blocks_label
 from kveval.campaign.sizing import GIB, blocks_for_tokens
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.report.data import numbers as numerals
@@ -85,11 +85,9 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
     return Table(header, rows, frozenset({1, 2, 3, 4, 6, 7, 8, 9, 10}))
 
 
-def _reuse(
-    measured: Measured, cells: Sequence[CellKey]
-) -> tuple[int, int, float] | None:
+def _reuse(measured: Measured, cells: Sequence[Cell]) -> tuple[int, int, float] | None:
     """The common level, and the tokens of the working set there and of the device's cache."""
-    level = measured.common_level(cells[0][0]) if cells else None
+    level = measured.common_level(cells[0].model) if cells else None
     run = next((run for cell in cells for run in measured.runs_of(cell)), None)
     if run is None or level is None:
         return None
@@ -97,7 +95,7 @@ def _reuse(
     return level, tiers.working_set.get(level, 0), tiers.device
 
 
-def _tier_sizes(measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:
+def _tier_sizes(measured: Measured, cells: Sequence[Cell]) -> Iterator[str]:
     """Yield the tier size that holds the working set at the common level, and which measured sizes do."""
     _, working, device = _reuse(measured, cells) or (0, -1, math.nan)
     needed = f"the workload's prefixes have {working:,} tokens ({blocks_for_tokens(working):,} blocks)"
@@ -137,7 +135,7 @@ def _tier_sizes(measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:
 
 
 def _hit_rates(
-    plan: ReportPlan, measured: Measured, cells: Sequence[CellKey]
+    plan: ReportPlan, measured: Measured, cells: Sequence[Cell]
 ) -> Iterator[str]:
     """Yield the baselines' hit shares at the common level, and what they leave for a tier."""
     for name, shown, mean in _hits(plan, measured, cells):
@@ -147,29 +145,32 @@ def _hit_rates(
             says = f"above {HIGH_HITS} %: the device serves most of the reuse itself and leaves little for a tier"
         else:
             says = f"between {LOW_HITS} % and {HIGH_HITS} %: not decisive by itself"
-        at = measured.level_unit.label(measured.common_level(cells[0][0]))
+        at = measured.level_unit.label(measured.common_level(cells[0].model))
         yield f"{name}, at {at}: {shown} % of prompt tokens; {says}"
 
 
 def _hits(
-    plan: ReportPlan, measured: Measured, cells: Sequence[CellKey]
+    plan: ReportPlan, measured: Measured, cells: Sequence[Cell]
 ) -> list[tuple[str, str, float]]:
     """The baselines with their hit share on the device at the common level: name, % as text and as number."""
     hits = []
     for cell in (
-        cells if cells and measured.common_level(cells[0][0]) is not None else ()
+        cells if cells and measured.common_level(cells[0].model) is not None else ()
     ):
-        at = measured.levels_of(cell, measured.common_level(cell[0])).get(
+        at = measured.levels_of(cell, measured.common_level(cell.model)).get(
             "prefix_cache_hit_percent", pd.Series()
         )
-        if cell[1] in plan.baselines - plan.intermediate_baselines and at.notna().any():
+        if (
+            cell.scenario in plan.baselines - plan.intermediate_baselines
+            and at.notna().any()
+        ):
             hits.append(
                 (cell_label(cell), numerals.mean_of(list(at)), float(at.mean()))
             )
     return hits
 
 
-def _host_memory(measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:
+def _host_memory(measured: Measured, cells: Sequence[Cell]) -> Iterator[str]:
     """Yield the size of each tier by the model's geometry, and the largest resident memory of its servers."""
     for size, _, tier, held in _memory(measured, cells):
         most = f"; at most {held} GiB resident in the server's processes, with shared memory counted once in each"
@@ -178,11 +179,13 @@ def _host_memory(measured: Measured, cells: Sequence[CellKey]) -> Iterator[str]:
 
 
 def _memory(
-    measured: Measured, cells: Sequence[CellKey]
+    measured: Measured, cells: Sequence[Cell]
 ) -> Iterator[tuple[int, float, str, str]]:
     """Yield each tier size with its tokens, its size as text, and the largest resident memory of its servers, GiB."""
-    for size in sorted({cell[2] for cell in cells if cell[2]}):
-        having = [cell for cell in cells if cell[2] == size and measured.runs_of(cell)]
+    for size in sorted({cell.cpu_blocks for cell in cells if cell.cpu_blocks}):
+        having = [
+            cell for cell in cells if cell.cpu_blocks == size and measured.runs_of(cell)
+        ]
         if having:
             run = measured.runs_of(having[0])[0]
             bytes_ = run.budget.get("tier_bytes", run.budget.get("requested_bytes"))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kveval.analysis.cells import ArmSize, cell_of, models_by_size
+from kveval.analysis.cells import models_by_size
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.comparison import (
@@ -21,6 +21,7 @@ from kveval.analysis.statistics.comparison import (
 )
 from kveval.analysis.statistics.inputs import NO_COUNTER
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT
+from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.data.campaign import (
     Measured,
@@ -83,7 +84,7 @@ def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) ->
         if not measured.runs_of(cell)
     }
     rows = [
-        [f"{cell[0]}, {cell_label(cell)}", reason, step]
+        [f"{cell.model}, {cell_label(cell)}", reason, step]
         for cell, reason in missing.items()
     ]
     rows += [
@@ -115,7 +116,7 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     for row in open_.to_dict("records"):
         late = _ANOTHER_TIME if row["verdict"] == words.INDICATIVE_TIME else ""
         reason = "; ".join(filter(None, (late, text_or_blank(row["reason"]))))
-        cell = cell_label(cell_of(row))
+        cell = cell_label(Cell.from_row(row))
         named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
         metrics = groups.setdefault((str(row["model"]), reason, next_step_for(row)), {})
         metrics.setdefault(
@@ -176,7 +177,7 @@ def _cause_removed(reason: str) -> str:
 def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
     """Yield pairs of arms that have no verdict because the campaign does not declare them as contrasts."""
     for names, models in undeclared_pairs(plan, measured).items():
-        arm, reference = map(_label, names)
+        arm, reference = (_label(plan, name) for name in names)
         how = f"`contrasts: [[{', '.join(names)}]]` under `comparison`; nothing is measured again for it"
         yield [
             f"{arm} against {reference}: {', '.join(models)}",
@@ -185,10 +186,10 @@ def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
         ]
 
 
-def _label(declared: str) -> str:
-    """The label of a cell that is named as in campaign files: SCENARIO or SCENARIO/BLOCKS."""
-    scenario, _, blocks = declared.partition("/")
-    return ArmSize(scenario, int(blocks or 0)).label
+def _label(plan: ReportPlan, name: str) -> str:
+    """The label of an arm that is named as in campaign files: SCENARIO or SCENARIO/CPU_BLOCKS."""
+    labels = {cell.arm: cell.label for cell in plan.cells}
+    return labels.get(name, name)
 
 
 _ABSENT = {
@@ -240,7 +241,7 @@ def equal_configurations(measured: Measured) -> list[str]:
         if set(settings) - {"workload"}:
             text = json.dumps(settings, sort_keys=True, default=str)
             names_by_configuration.setdefault((run.cell.model, text), {})[
-                cell_label(run.cell.key)
+                cell_label(run.cell)
             ] = None
     return [
         f"{model}: {' and '.join(names)}"

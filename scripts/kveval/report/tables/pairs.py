@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
+from kveval.analysis.cells import THROUGHPUT
+from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
@@ -37,12 +38,14 @@ def pair_table(plan: ReportPlan, measured: Measured) -> Table:
         if row["metric"] == THROUGHPUT
     ]
     pairs = dict.fromkeys(itertools.chain(*pairs_of(plan, measured).values()))
-    pairs |= {(cell_of(row), cell_named(row["baseline"])): None for row in declared}
+    pairs |= {
+        (Cell.from_row(row), Cell.from_path(row["baseline"])): None for row in declared
+    }
     order = {model: place for place, model in enumerate(plan.models_by_size)}
     rows = []
-    for cell, reference in sorted(pairs, key=lambda pair: order[pair[0][0]]):
+    for cell, reference in sorted(pairs, key=lambda pair: order[pair[0].model]):
         row = comparison_of(measured, cell, reference)
-        cells = [cell[0], cell_label(cell), row["value"]]
+        cells = [cell.model, cell_label(cell), row["value"]]
         cells += [cell_label(reference), row["other_value"]]
         reason = text_or_blank(row["reason"])
         rows.append([*cells, effect_text(row), verdict_text(row), reason])
@@ -51,13 +54,13 @@ def pair_table(plan: ReportPlan, measured: Measured) -> Table:
 
 def pairs_of(
     plan: ReportPlan, measured: Measured
-) -> dict[str, list[tuple[CellKey, CellKey]]]:
+) -> dict[str, list[tuple[Cell, Cell]]]:
     """Return the measured pairs of arms of a model that differ in one thing, by what that is.
 
     "stores": Valkey and Redis; "native": LMCache and the native tier, both of equal size and with the same baseline;
     "tiers": a CPU tier of an arm and the next smaller one.
     """
-    pairs: dict[str, list[tuple[CellKey, CellKey]]] = {
+    pairs: dict[str, list[tuple[Cell, Cell]]] = {
         "stores": [],
         "native": [],
         "tiers": [],
@@ -65,8 +68,8 @@ def pairs_of(
     for model in plan.models_by_size:
         cells = measured.cells_with_peak(plan.cells_of(model))
         for pair in itertools.permutations(cells, 2):
-            first, second = (plan.scenarios[scenario] for _, scenario, _ in pair)
-            same_size = pair[0][2] == pair[1][2]
+            first, second = (plan.scenarios[cell.scenario] for cell in pair)
+            same_size = pair[0].cpu_blocks == pair[1].cpu_blocks
             if not same_size or first.get("baseline") != second.get("baseline"):
                 continue
             arms = first.get("arm"), second.get("arm")
@@ -75,9 +78,11 @@ def pairs_of(
                 pairs["stores"].append(pair)
             if arms == ("lmcache", "native") and stores[0] is None:
                 pairs["native"].append(pair)
-        steps = itertools.pairwise(cell for cell in cells if cell[2])
+        steps = itertools.pairwise(cell for cell in cells if cell.cpu_blocks)
         pairs["tiers"] += [
-            (larger, smaller) for smaller, larger in steps if smaller[1] == larger[1]
+            (larger, smaller)
+            for smaller, larger in steps
+            if smaller.scenario == larger.scenario
         ]
     return pairs
 
@@ -90,9 +95,9 @@ def undeclared_pairs(
     for what, pairs in pairs_of(plan, measured).items():
         for cell, reference in pairs:
             if comparison_of(measured, cell, reference)["reason"] == UNDECLARED:
-                names = cell[1], reference[1]
+                names = cell.scenario, reference.scenario
                 if what == "tiers":
-                    names = f"{cell[1]}/{cell[2]}", f"{reference[1]}/{reference[2]}"
+                    names = cell.arm, reference.arm
                 models = models_by_pair.setdefault(names, [])
-                models += [cell[0]] if cell[0] not in models else []
+                models += [cell.model] if cell.model not in models else []
     return models_by_pair

@@ -10,16 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import (
-    THROUGHPUT,
-    CellKey,
-    cell_named,
-    cell_of,
-    kept_runs,
-    rank_of,
-)
+from kveval.analysis.cells import THROUGHPUT, kept_runs, rank_of
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.evidence import SEVERITIES
+from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
     Measured,
@@ -62,7 +56,7 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     header += ["median TTFT, ms", f"change, % of {baseline_name} (95 %)", "verdict"]
     level = measured.common_level(model)
     comparisons = {
-        (cell_of(row), metric): row
+        (Cell.from_row(row), metric): row
         for metric in (THROUGHPUT, TTFT)
         for row in baseline_comparisons(plan, measured.comparison, metric)
     }
@@ -84,7 +78,7 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     return Table(header, rows, frozenset({1, 2, 3, 5, 6}))
 
 
-def _compared_runs(measured: Measured, cell: CellKey, runs: int) -> str:
+def _compared_runs(measured: Measured, cell: Cell, runs: int) -> str:
     """The number of runs that a cell's verdicts on throughput and TTFT rest on, where that is not all of them."""
     kept = (
         len(kept_runs(measured.comparison, cell, metric).runs)
@@ -96,7 +90,7 @@ def _compared_runs(measured: Measured, cell: CellKey, runs: int) -> str:
     )
 
 
-def _value_at(measured: Measured, cell: CellKey, level: int | None, metric: str) -> str:
+def _value_at(measured: Measured, cell: Cell, level: int | None, metric: str) -> str:
     """A cell's mean over the runs that its comparisons rest on, over all runs where these differ or there are none."""
     at = measured.levels_of(cell, level)
     if not len(at):
@@ -112,7 +106,7 @@ def _beside_change(
 ) -> str:
     """The value of an arm as its change has it, with that of its baseline if the baseline's own row shows another."""
     if not row["baseline"] or not math.isfinite(row["effect_percent"]):
-        return _value_at(measured, cell_of(row), level, row["metric"])
+        return _value_at(measured, Cell.from_row(row), level, row["metric"])
     value, baseline_value = values_text(measured, row)
     at = (
         ""
@@ -120,7 +114,7 @@ def _beside_change(
         else f", {measured.level_unit.label(int(row['level']))}"
     )
     differs = at or baseline_value != _value_at(
-        measured, cell_named(row["baseline"]), level, row["metric"]
+        measured, Cell.from_path(row["baseline"]), level, row["metric"]
     )
     return f"{value} (against {baseline_value}{at})" if differs else value
 
@@ -230,7 +224,7 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
             for name in (THROUGHPUT, "throughput_completed_tok_s")
         ]
         row = [
-            cell[0],
+            cell.model,
             cell_label(cell),
             f"{peak['level']:.0f}",
             *(f"{count:,}" for count in counts),
@@ -261,7 +255,7 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
             filter(None, (whole_number(row["runs"]), whole_number(row["level"])))
         )
         values = [
-            cell_label(cell_of(row)),
+            cell_label(Cell.from_row(row)),
             baseline_label(row),
             effect_text(row),
             _p_value(row["p_holm"]),
@@ -327,7 +321,7 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
 
 def _strategy_arm(measured: Measured, row: Mapping[Any, Any]) -> str:
     """An arm as it is named in its column, with what the verdict alone does not say."""
-    name = cell_label(cell_of(row))
+    name = cell_label(Cell.from_row(row))
     if row["verdict"] == words.BETTER:
         name = " ".join([name, effect_text(row), *_latency_cost(measured, row)])
     idle = row["verdict"] in (words.WORSE_IDLE, words.IDLE)
@@ -344,9 +338,9 @@ def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
             ("ttft_ms_p50", "median TTFT"),
             ("e2e_ms_p50", "median end-to-end latency"),
         )
-        if comparison_of(measured, cell_of(row), cell_named(row["baseline"]), metric)[
-            "verdict"
-        ]
+        if comparison_of(
+            measured, Cell.from_row(row), Cell.from_path(row["baseline"]), metric
+        )["verdict"]
         == words.WORSE
     ]
     return [f"(but a worse {' and '.join(worse)})"] if worse else []
@@ -380,7 +374,7 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
     header += ["prompt and output tokens, tok/s"]
     rows = []
     for cell in measured.cells_with_peak(plan.ordered_cells):
-        level = measured.common_level(cell[0])
+        level = measured.common_level(cell.model)
         at = measured.levels_of(cell, level)
         latencies = [
             f"{name}_{statistic}"
@@ -394,7 +388,13 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
             else numerals.MISSING
         )
         rows.append(
-            [cell[0], cell_label(cell), whole_number(level or math.nan), *cells, total]
+            [
+                cell.model,
+                cell_label(cell),
+                whole_number(level or math.nan),
+                *cells,
+                total,
+            ]
         )
     return Table(header, rows, frozenset(range(2, 8)))
 
@@ -432,7 +432,9 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
                 else f" against {baseline_label(row)}"
             )
             cells = [_inputs(row, names) for names in _COLUMNS.values()]
-            rows.append([row["model"], f"{cell_label(cell_of(row))}{against}", *cells])
+            rows.append(
+                [row["model"], f"{cell_label(Cell.from_row(row))}{against}", *cells]
+            )
     return Table(["model", "arm", *_COLUMNS], rows)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, CellKey, cell_of
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.reuse import TOLERANCE_POINTS, ServedShare, served_shares
+from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
 from kveval.report.data.comparisons import baseline_comparisons, effect_text
@@ -26,15 +27,15 @@ def reuse_table(
 
     `at_common_level_only`: at the level at which a model's cells are compared, without the column of the level.
     """
-    shares: dict[CellKey, list[ServedShare]] = {}
+    shares: dict[Cell, list[ServedShare]] = {}
     for share in served_shares(measured.levels, measured.runs):
-        at_common_level = share.level == measured.common_level(share.cell[0])
+        at_common_level = share.level == measured.common_level(share.cell.model)
         if at_common_level or not at_common_level_only:
             shares.setdefault(share.cell, []).append(share)
     rows = []
     for cell in plan.ordered_cells:
         for share in sorted(shares.get(cell, ()), key=lambda share: share.level):
-            row = [cell[0], cell_label(cell)]
+            row = [cell.model, cell_label(cell)]
             row += [] if at_common_level_only else [f"{share.level}"]
             row += [text(share) for text in _COLUMNS.values()]
             rows.append([*row, likely_cause(share) if share.is_finding else ""])
@@ -117,9 +118,11 @@ _HEADER = (
 
 def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return a row for each cell with a tier whose gain was predicted, at the level where its model is compared."""
-    predictions = {cell_of(row): row for row in measured.predicted.to_dict("records")}
+    predictions = {
+        Cell.from_row(row): row for row in measured.predicted.to_dict("records")
+    }
     compared = {
-        cell_of(row): row
+        Cell.from_row(row): row
         for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
     }
     rows = []
@@ -131,7 +134,7 @@ def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
         row = predictions[cell]
         rows.append(
             [
-                *(cell[0], cell_label(cell)),
+                *(cell.model, cell_label(cell)),
                 numerals.effect(
                     *(row[f"throughput_percent{end}"] for end in ("", "_low", "_high"))
                 ),

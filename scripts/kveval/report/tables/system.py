@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, CellKey, cell_named, cell_of
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.system.metrics import BY_INSTANCE
+from kveval.campaign.cell import Cell, arm_label
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
     Measured,
@@ -48,7 +49,7 @@ def _system_table(
         values = [numerals.mean_of(list(at[name])) for name in names]
         rows.append(
             [
-                cell[0],
+                cell.model,
                 cell_label(cell),
                 f"{peak['level']}",
                 *values,
@@ -80,7 +81,7 @@ def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
         gpus = dict.fromkeys(gpu for runs in values for run in runs for gpu in run)
         for gpu in gpus if len(gpus) > 1 else ():
             means = [_mean_of_gpu(runs, gpu) for runs in values]
-            rows.append([cell[0], cell_label(cell), f"{peak['level']}", gpu, *means])
+            rows.append([cell.model, cell_label(cell), f"{peak['level']}", gpu, *means])
     header = ["model", "arm", measured.level_unit.heading, "GPU", *_titles(plan, names)]
     return Table(header, rows, frozenset({2, *range(4, len(header))}))
 
@@ -119,9 +120,9 @@ def average_table(measured: Measured) -> Table:
         for row in table[
             (table["metric"] == THROUGHPUT) & (table["models"] > 1)
         ].to_dict("records"):
-            cell = cell_label(("", str(row["scenario"]), int(row["cpu_blocks"])))
+            cell = arm_label(str(row["scenario"]), int(row["cpu_blocks"]))
             without = [
-                _named(cell_named(name))
+                _named(Cell.from_path(name))
                 for name in str(row["missing"]).split(";")
                 if "/" in name
             ]
@@ -156,7 +157,9 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
         else measured.checks
     )
     for row in of_campaign.to_dict("records"):
-        about = f"{_named(cell_of(row))}: " if isinstance(row["model"], str) else ""
+        about = (
+            f"{_named(Cell.from_row(row))}: " if isinstance(row["model"], str) else ""
+        )
         message = f"{about}{with_cell_labels(str(row['message']))}"
         if row["severity"] == "fail":
             rows.append(["", "", "", "", f"`{row['check']}`", message])
@@ -169,19 +172,21 @@ def check_tables(measured: Measured) -> tuple[Table, Table]:
 
 def _failures_of_levels(measured: Measured) -> Iterator[list[str]]:
     """Yield a row per cell and check that some of its levels failed, with the first message."""
-    failures: dict[tuple[CellKey, str], list[tuple[int, int, str]]] = {}
+    failures: dict[tuple[Cell, str], list[tuple[int, int, str]]] = {}
     for row in measured.levels.to_dict("records"):
         for outcome in outcomes_of(row):
             if outcome.severity == "fail":
                 failure = (int(row["run"]), int(row["level"]), outcome.message)
-                failures.setdefault((cell_of(row), outcome.name), []).append(failure)
+                failures.setdefault((Cell.from_row(row), outcome.name), []).append(
+                    failure
+                )
     for (cell, check), of_check in failures.items():
         runs = sorted({run for run, _, _ in of_check})
         levels = sorted({level for _, level, _ in of_check})
         messages = list(dict.fromkeys(message for _, _, message in of_check))
         more = f" (and {len(messages) - 1} alike)" if len(messages) > 1 else ""
         yield [
-            cell[0],
+            cell.model,
             cell_label(cell),
             ", ".join(map(str, runs)),
             ", ".join(map(str, levels)),
@@ -203,8 +208,8 @@ def _remark_table(remarks: Mapping[tuple[str, str, str], Sequence[str]]) -> Tabl
     return Table(["check", "weight", "levels", "for example"], rows)
 
 
-def _named(cell: CellKey) -> str:
-    return f"{cell[0]}, {cell_label(cell)}"
+def _named(cell: Cell) -> str:
+    return f"{cell.model}, {cell_label(cell)}"
 
 
 def time_table(measured: Measured) -> Table:
@@ -236,7 +241,7 @@ def provenance_table(measured: Measured) -> Table:
         [
             *(
                 run.cell.model,
-                cell_label(run.cell.key),
+                cell_label(run.cell),
                 f"{run.run}",
                 f"`{run.measurement}`",
             ),

@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import CellKey, cell_named, cell_of, kept_runs
+from kveval.analysis.cells import kept_runs
 from kveval.analysis.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
 from kveval.analysis.levels.goodput import GOODPUT, limits_text
 from kveval.analysis.statistics import verdicts as words
+from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
     Measured,
@@ -94,7 +95,7 @@ def _share(values: list[float]) -> str:
 
 
 def _verdict(
-    plan: ReportPlan, table: pd.DataFrame, cell: CellKey, *, explained: bool = False
+    plan: ReportPlan, table: pd.DataFrame, cell: Cell, *, explained: bool = False
 ) -> list[str]:
     """The change and the verdict of a cell against its baseline; blank for a baseline.
 
@@ -103,7 +104,7 @@ def _verdict(
     rows = [
         row
         for row in baseline_comparisons(plan, table, GOODPUT)
-        if cell_of(row) == cell
+        if Cell.from_row(row) == cell
     ]
     if not rows:
         return ["", ""]
@@ -118,7 +119,7 @@ def _verdict(
     ]
 
 
-def _best(measured: Measured, cell: CellKey, unit: str = "") -> str:
+def _best(measured: Measured, cell: Cell, unit: str = "") -> str:
     """A cell's largest goodput with `unit` behind it, and the level."""
     peak = measured.peak_of(cell)
     if peak is None or pd.isna(peak[GOODPUT]):
@@ -133,7 +134,7 @@ def _best(measured: Measured, cell: CellKey, unit: str = "") -> str:
     return f"{shown}{unit} ({measured.level_unit.label(level)})"
 
 
-def _kept(table: pd.DataFrame, cell: CellKey, at: pd.DataFrame) -> str:
+def _kept(table: pd.DataFrame, cell: Cell, at: pd.DataFrame) -> str:
     """The goodput of a cell whose ratio is the change in `table`, "" without one; rounded by the cell's runs `at` it.
 
     That is the geometric mean over the runs that the change rests on.
@@ -163,7 +164,7 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
     better = [row for row in rows if row["verdict"] == words.BETTER]
     if better:
         row = max(better, key=lambda candidate: float(candidate["effect_percent"]))
-        arm, base = cell_of(row), cell_named(row["baseline"])
+        arm, base = Cell.from_row(row), Cell.from_path(row["baseline"])
         return (
             f"{within} {cell_label(arm)} served at its best {_best(measured, arm, f' {counted} a second')},"
             f" {cell_label(base)} {_best(measured, base)}: {effect_text(row)}."
@@ -171,7 +172,7 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
     if not rows:
         return ""
     against = " or ".join(
-        dict.fromkeys(cell_label(cell_named(row["baseline"])) for row in rows)
+        dict.fromkeys(cell_label(Cell.from_path(row["baseline"])) for row in rows)
     )
     return f"{within} no arm was shown to serve more {counted} a second at its best than {against}."
 
@@ -200,16 +201,16 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
         "$ an hour",
         "$ a million output tokens (95 %)",
     ]
-    against = {cell_label(cell_named(name)) for name in table["baseline"].dropna()}
+    against = {cell_label(Cell.from_path(name)) for name in table["baseline"].dropna()}
     header += [
         f"change, % of {against.pop() if len(against) == 1 else 'the baseline'} (95 %)",
         f"{device} s per 1,000 requests (95 %)",
     ]
     header += ["the tier pays below, $ a GiB-hour (95 %)"]
-    by_cell = {cell_of(row): row for row in table.to_dict("records")}
+    by_cell = {Cell.from_row(row): row for row in table.to_dict("records")}
     rows = []
     for cell in measured.cells_with_peak(plan.ordered_cells):
-        rows.append([cell[0], cell_label(cell), *_cost_cells(by_cell[cell])])
+        rows.append([cell.model, cell_label(cell), *_cost_cells(by_cell[cell])])
     return Table(header, rows, frozenset(range(2, 9)))
 
 

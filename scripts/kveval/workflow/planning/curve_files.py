@@ -220,7 +220,7 @@ def benefit_lines(
     for cell, benefit in bought.cells.items():
         seen = bought.measured.get(cell)
         measured = f"; measured {_against(seen, alone)}" if seen else ""
-        yield f"  {f'{cell.scenario}/{cell.cpu_blocks}':<28} {_predicted(benefit)}{measured}"
+        yield f"  {cell.arm:<28} {_predicted(benefit)}{measured}"
     if bought.knee is not None:
         yield from _answer(config, curves, bought, *bought.knee)
     yield f"  Based on {'; '.join(_grounds(bought.basis, config.specification(tiers[0])))}."

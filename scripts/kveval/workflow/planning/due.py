@@ -25,12 +25,12 @@ def due_tables(
     reported = reported_measurements(Path(results, NUMBERS))
     if reported is None:
         return [collected]
-    if reported == {cell.key: ids for cell, ids in wanted.items()}:
+    if reported == wanted:
         return []
     folders = {
         f"{results}/{cell.path}": ids
         for cell, ids in wanted.items()
-        if reported.get(cell.key) != ids
+        if reported.get(cell) != ids
     }
     return [
         collected,

@@ -67,7 +67,7 @@ def stored_with_other_gpus(
         planned = plan.specification(cell)
         if not gpus_of_server(planned):
             continue
-        runs = store.by_cell.get(cell.path, ())
+        runs = store.by_cell.get(cell, ())
         stored = {
             run.specification.get("model", {}).get("tensor_parallel_size", 0)
             for run in runs

@@ -205,7 +205,7 @@ def _why(
         return "another run", "another_run"
     earlier = [
         facts
-        for facts in store.by_cell.get(cell.path, [])
+        for facts in store.by_cell.get(cell, [])
         if facts.measurement != measurement
     ]
     # Prefer measurements that the results point to over others in the store.

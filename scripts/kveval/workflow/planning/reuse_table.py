@@ -187,12 +187,10 @@ def _percent(share: float) -> str:
 
 def _arms(cells: Sequence[Cell], matrix: Sequence[Cell]) -> str:
     """Name cells by arm and size, and by model if other models have these arms too."""
-    arms = dict.fromkeys((cell.scenario, cell.cpu_blocks) for cell in cells)
+    arms = dict.fromkeys(cell.arm for cell in cells)
     models = dict.fromkeys(cell.model for cell in cells)
-    named = ", ".join(f"{scenario}/{blocks}" for scenario, blocks in arms)
-    everywhere = {
-        cell for cell in matrix if (cell.scenario, cell.cpu_blocks) in arms
-    } == set(cells)
+    named = ", ".join(arms)
+    everywhere = {cell for cell in matrix if cell.arm in arms} == set(cells)
     return named if everywhere else f"{', '.join(models)}: {named}"
 
 

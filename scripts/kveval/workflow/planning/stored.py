@@ -68,12 +68,12 @@ class StoreIndex:
         return cls({name: StoredRuns(runs) for name, runs in places.items()})
 
     @cached_property
-    def by_cell(self) -> dict[str, list[Run]]:
-        """One run of every measurement id, by the path of its cell."""
-        found: dict[str, list[Run]] = {}
+    def by_cell(self) -> dict[Cell, list[Run]]:
+        """One run of every measurement id, by its cell."""
+        found: dict[Cell, list[Run]] = {}
         for shelf in self.index.values():
             if shelf.first is not None and shelf.first.specification:
-                found.setdefault(shelf.first.cell.path, []).append(shelf.first)
+                found.setdefault(shelf.first.cell, []).append(shelf.first)
         return found
 
     def like(self, specification: Mapping[str, Any]) -> Iterator[list[Run]]:

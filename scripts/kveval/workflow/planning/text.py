@@ -250,13 +250,15 @@ class PlanText:
             "The new cells are compared with baselines that were measured at another time, so their verdicts are"
             " indicative at most. For verdicts, measure these baselines again beside them:"
         )
-        models: dict[tuple[str, int], list[str]] = {}
+        models: dict[str, list[Cell]] = {}
         for cell, date in stale.items():
             yield f"  {cell.path}" + (f", measured {date}" if date else "")
-            models.setdefault((cell.scenario, cell.cpu_blocks), []).append(cell.model)
+            models.setdefault(cell.arm, []).append(cell)
         yield from ("with", "  bridges:")
-        for (scenario, blocks), names in models.items():
-            yield f"    - {{models: [{', '.join(names)}], scenarios: [{scenario}], cpu_blocks: [{blocks}]}}"
+        for cells_of_arm in models.values():
+            names = ", ".join(cell.model for cell in cells_of_arm)
+            arm = cells_of_arm[0]
+            yield f"    - {{models: [{names}], scenarios: [{arm.scenario}], cpu_blocks: [{arm.cpu_blocks}]}}"
 
     def rows(self) -> list[dict[str, object]]:
         """Return a row per run, in the order of measuring: the columns of `write_table`, None where one is empty."""

@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.reuse import reuse_of
 from kveval.campaign.sizing import gib
@@ -70,7 +69,7 @@ def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
             if (share := curves.widest.device_hit_share) is not None
         ]
     )
-    listed = _listed([f"{_name(cell)} +{_span(adds[cell])}" for cell in ladder])
+    listed = _listed([f"{cell.arm} +{_span(adds[cell])}" for cell in ladder])
     yield f"  {best.model}, {where}: the device serves {alone} %; tiers add, in points: {listed}"
     knee = _knee(config, best)
     useless = [cell for cell in ladder if max(adds[cell]) < NOTHING_POINTS]
@@ -84,7 +83,7 @@ def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
         )
         but = " (apart from what preempted requests find)" if outgrown else ""
         more = knee or "no tier of any size serves more"
-        yield f"    no more than the device alone{but}: {_listed(map(_name, useless))}; {more}"
+        yield f"    no more than the device alone{but}: {_listed([cell.arm for cell in useless])}; {more}"
     alike = []
     for smaller, larger in itertools.pairwise(ladder):
         beyond = [
@@ -96,7 +95,7 @@ def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
             and max(beyond) < NOTHING_POINTS
         ):
             alike.append(
-                f"{_name(larger)}, {_span(beyond)} points beyond {smaller.cpu_blocks:,} blocks"
+                f"{larger.arm}, {_span(beyond)} points beyond {smaller.cpu_blocks:,} blocks"
             )
     if alike:
         yield f"    add no more: {_listed(alike, '; ')}"
@@ -137,10 +136,6 @@ def _rounded(blocks: float) -> int:
 def _span(values: Sequence[float]) -> str:
     low, high = f"{min(values):.1f}", f"{max(values):.1f}"
     return low if low == high else f"{low} to {high}"
-
-
-def _name(cell: Cell) -> str:
-    return f"{cell.scenario}/{cell.cpu_blocks}"
 
 
 def _listed(texts: Iterable[str], between: str = ", ") -> str:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
-from kveval.store.run_file import IMPORTED
+from kveval.store.run_file import IMPORTED, recorded_cell
 
 
 @dataclass
@@ -21,7 +22,7 @@ class References:
 
     runs: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     trees: dict[str, list[str]] = field(default_factory=dict)
-    searched: dict[str, list[str]] = field(default_factory=dict)
+    searched: dict[Cell, list[str]] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     results: set[str] = field(default_factory=lambda: {"results"})
 
@@ -41,16 +42,13 @@ class References:
         """Return the cells and campaigns that want a run, by its id, or by the tree that it was imported from."""
         if facts.get("engine") == IMPORTED:
             return self.trees.get(str(facts.get("tree")), [])
-        found, cell = (
+        runs, cell = (
             self.runs.get((measurement or "", run or 0), []),
-            facts.get("cell"),
+            recorded_cell(facts),
         )
-        names = (
-            [cell.get(key) for key in ("model", "scenario", "cpu_blocks")]
-            if isinstance(cell, dict)
-            else []
-        )
-        return found or self.searched.get("/".join(map(str, names)), [])
+        if runs or cell is None:
+            return runs
+        return self.searched.get(cell, [])
 
 
 def campaign_files(config: Path) -> list[Path]:
@@ -92,12 +90,9 @@ def _add_campaign(
     for tree in config.imports:
         found.trees.setdefault(tree.path, []).append(f"imported by {name}")
     for cell in config.cells:
-        for wanted_cell in (
-            {cell.path, pilot.path} if (pilot := config.pilot(cell)) else ()
-        ):
-            found.searched.setdefault(wanted_cell, []).append(
-                f"{wanted_cell} of {name}"
-            )
+        pilot = config.pilot(cell)
+        for searched in {cell, pilot} if pilot else ():
+            found.searched.setdefault(searched, []).append(f"{searched.path} of {name}")
         measurement = config.measurement_id(cell)
         for run in config.runs_of(cell):
             wanted = found.runs.setdefault((measurement, run), [])

@@ -5,12 +5,13 @@ import msgspec
 import pytest
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
+from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.html.arm_runs import runs_section, runs_title
 from kveval.report.sections import Section
 
 HERE = Path("results/so-far")
-CELL = ("Qwen3-14B", "native-offload", 10_000)
+CELL = Cell("Qwen3-14B", "native-offload", 10_000)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_a_baseline_has_its_runs_without_a_verdict(
 ) -> None:
     plan, measured = campaign
     tables = arm_tables(runs_section(plan, placed(measured), HERE))
-    table = tables[runs_title(("Qwen3-14B", "no-offload", 0))]
+    table = tables[runs_title(Cell("Qwen3-14B", "no-offload", 0))]
     assert "verdict" not in table.header
     assert len(table.rows) > 1
     assert all("/run-1@f00d/>)" in runs for runs in column(table, "its runs"))

@@ -1,19 +1,20 @@
 import pytest
 
+from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Table
 from kveval.report.html.arm_runs import TITLE, runs_title
 from kveval.report.html.links import ClaimLinks
 from kveval.report.sections import Bullets, Paragraph, Section, anchor_of
 
 SMALL = [
-    ("Qwen3-0.6B", "no-offload", 0),
-    ("Qwen3-0.6B", "native-offload", 1000),
-    ("Qwen3-0.6B", "native-offload", 10_000),
+    Cell("Qwen3-0.6B", "no-offload", 0),
+    Cell("Qwen3-0.6B", "native-offload", 1000),
+    Cell("Qwen3-0.6B", "native-offload", 10_000),
 ]
-LARGE = [("Qwen3-14B", *cell[1:]) for cell in SMALL]
+LARGE = [cell.on("Qwen3-14B") for cell in SMALL]
 
 
-def target(cell: tuple[str, str, int]) -> str:
+def target(cell: Cell) -> str:
     return f"(#{anchor_of(runs_title(cell))})"
 
 
