@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -15,6 +16,8 @@ from kveval.workflow.command.campaign import GivenCampaign
 from kveval.workflow.command.output import print_document
 
 KIB, MIB = 2**10, 2**20
+# In a narrower terminal lines break: a column that is cut says nothing.
+_LEAST_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,13 @@ def show_models(given: GivenCampaign, *, as_json: bool) -> None:
     if as_json:
         print_document({"models": [asdict(size) for size in sizes]})
         return
-    Console().print(_table(sizes))
+    width = max(shutil.get_terminal_size((120, 24)).columns, _LEAST_WIDTH)
+    Console(width=width, highlight=False).print(_table(sizes))
 
 
 def _table(sizes: Sequence[ModelSize]) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("model")
+    table.add_column("model", no_wrap=True)
     for heading in (
         "parameters",
         "layers",
@@ -83,7 +87,7 @@ def _table(sizes: Sequence[ModelSize]) -> Table:
         "KV per token and rank",
         f"KV per block of {BLOCK_TOKENS} and rank",
     ):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", min_width=len(heading.split()[0]))
     for size in sizes:
         table.add_row(
             size.model,
