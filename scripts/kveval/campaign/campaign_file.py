@@ -1,6 +1,5 @@
 """The keys of a campaign's file: which cells, on which server, under which workload, how often."""
 
-import itertools
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
@@ -13,13 +12,14 @@ from pydantic import (
 )
 
 from kveval.campaign.catalogue import Model, Scenario
-from kveval.campaign.cell import Cell
 from kveval.campaign.problems import refuse
 from kveval.campaign.release import Image, ImageName, Routing
 from kveval.campaign.site import Cluster
+from kveval.campaign.sizing import memory_text
 from kveval.campaign.types import (
     BLOCK_TOKENS,
     Environment,
+    MemoryBytes,
     Name,
     VariableName,
     VersionText,
@@ -189,25 +189,25 @@ class MatrixEntry(Strict):
     scenarios: tuple[Name, ...] = Field(
         min_length=1, description="entries of scenarios.yaml, or of scenarios"
     )
-    cpu_blocks: tuple[CountInt, ...] = Field(min_length=1)
+    cpu_blocks: tuple[CountInt, ...] = ()
     """sizes of the tier in host memory, blocks of 16 tokens; 0 for arms without one"""
+    cpu_gib: tuple[MemoryBytes, ...] = ()
+    """sizes in GiB, or with a unit ("50 GB"), in addition: as many whole blocks of the server as fit, for each model"""
 
-    def cells(self) -> tuple[Cell, ...]:
-        """Return every combination as a cell."""
-        return tuple(
-            Cell(*parts)
-            for parts in itertools.product(self.models, self.scenarios, self.cpu_blocks)
-        )
+    @model_validator(mode="after")
+    def _has_sizes(self) -> Self:
+        if not self.cpu_blocks and not self.cpu_gib:
+            raise Mistake("give cpu_blocks, cpu_gib, or both", "no_sizes")
+        return self
 
     @model_validator(mode="after")
     def _once(self) -> Self:
-        for key in ("models", "scenarios", "cpu_blocks"):
+        for key in ("models", "scenarios", "cpu_blocks", "cpu_gib"):
             values = getattr(self, key)
             repeated = sorted({value for value in values if values.count(value) > 1})
             if repeated:
-                raise Mistake(
-                    f"{key} repeats {', '.join(map(str, repeated))}", "repeated"
-                )
+                texts = map(memory_text if key == "cpu_gib" else str, repeated)
+                raise Mistake(f"{key} repeats {', '.join(texts)}", "repeated")
         return self
 
 
@@ -396,26 +396,3 @@ class Campaign(Strict):
         if self.comparison.primary == "goodput_per_s" and self.goodput is None:
             message = "comparison.primary is goodput_per_s, which needs latency limits: give them in goodput"
             yield Mistake(message, "no_limits_for_primary")
-        cells = {cell for entry in self.matrix for cell in entry.cells()}
-        unlisted = [
-            cell.path
-            for entry in self.bridges
-            for cell in entry.cells()
-            if cell not in cells
-        ]
-        if unlisted:
-            yield Mistake(
-                f"bridges names {', '.join(unlisted)}, which the matrix does not list",
-                "bridge_unlisted",
-            )
-        arms = {
-            name
-            for cell in cells
-            for name in (cell.scenario, f"{cell.scenario}/{cell.cpu_blocks}")
-        }
-        unlisted = sorted(
-            {name for pair in self.comparison.contrasts for name in pair} - arms
-        )
-        if unlisted:
-            message = f"comparison.contrasts names {', '.join(unlisted)}, which the matrix does not list"
-            yield Mistake(message, "contrast_unlisted")

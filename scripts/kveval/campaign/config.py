@@ -1,19 +1,26 @@
 """The configuration of a campaign, checked: its cells, and what defines their measurements."""
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from kveval.campaign.builds import ArmBuild, BuildError, find_build
-from kveval.campaign.campaign_file import Campaign
+from kveval.campaign.campaign_file import Bridge, Campaign, MatrixEntry
 from kveval.campaign.catalogue import BuildSource, Catalogue
 from kveval.campaign.cell import BLOCKS, Cell, CellError
 from kveval.campaign.imports import Compared, Import, ImportCampaign
 from kveval.campaign.problems import ConfigError, ConfigProblem
-from kveval.campaign.resolve import resolve_cell
-from kveval.campaign.specification import Specification, described, differences
+from kveval.campaign.resolve import resolve_cell, served_model
+from kveval.campaign.sizing import blocks_within
+from kveval.campaign.specification import (
+    ServedModel,
+    Specification,
+    described,
+    differences,
+)
 from kveval.campaign.warnings import warnings_of
 from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
@@ -51,16 +58,67 @@ class Config:
         """The campaign's cells in the matrix's order, each once."""
         return tuple(
             dict.fromkeys(
-                cell for entry in self.campaign.matrix for cell in entry.cells()
+                cell
+                for entry in self.campaign.matrix
+                for cell, _ in self.cells_of(entry)
             )
         )
 
+    def cells_of(self, entry: MatrixEntry) -> Iterator[tuple[Cell, str]]:
+        """Yield the cells of an entry of the matrix, and the key in the entry that gives each its size.
+
+        A size in bytes is translated for each model, as the scenario serves it; there is none while a name is unknown.
+        """
+        for model, scenario in itertools.product(entry.models, entry.scenarios):
+            for index, blocks in enumerate(entry.cpu_blocks):
+                yield Cell(model, scenario, blocks), f"cpu_blocks[{index}]"
+            for index, size_bytes in enumerate(entry.cpu_gib):
+                blocks = self._blocks_within(size_bytes, model, scenario)
+                if blocks is not None:
+                    yield Cell(model, scenario, blocks), f"cpu_gib[{index}]"
+
+    def _blocks_within(self, size_bytes: int, model: str, scenario: str) -> int | None:
+        """Return the blocks of a size in bytes; None if the model or the scenario is unknown."""
+        served = self._served(model, scenario)
+        if served is None:
+            return None
+        block_size = self.campaign.server.block_size
+        return blocks_within(size_bytes, served.kv_bytes_per_token, block_size)
+
+    def _served(self, model: str, scenario: str) -> ServedModel | None:
+        known = self.catalogue.scenarios.get(scenario)
+        if known is None:
+            return None
+        written = self.catalogue.models.get(known.serves.get(model, model))
+        if written is None:
+            return None
+        return served_model(model, written, known, self.campaign.server)
+
     def runs_of(self, cell: Cell) -> range:
         """Return the numbers of a cell's runs; a bridge is measured in more runs than other cells."""
-        rounds = sum(
-            entry.rounds for entry in self.campaign.bridges if cell in entry.cells()
-        )
+        rounds = sum(bridge.rounds for bridge in self._bridges.get(cell, ()))
         return range(1, self.campaign.runs * (1 + rounds) + 1)
+
+    @cached_property
+    def _bridges(self) -> dict[Cell, list[Bridge]]:
+        bridges: dict[Cell, list[Bridge]] = {}
+        for bridge in self.campaign.bridges:
+            for cell in dict(self.cells_of(bridge)):
+                bridges.setdefault(cell, []).append(bridge)
+        return bridges
+
+    def unlisted_cells(self) -> list[Cell]:
+        """Return the cells of bridges that the matrix does not have."""
+        return [cell for cell in self._bridges if cell not in self.cells]
+
+    def unlisted_arms(self) -> list[str]:
+        """Return the arms that contrasts name, with or without a size, and that the matrix does not have."""
+        contrasts = self.campaign.comparison.contrasts
+        names = dict.fromkeys(name for pair in contrasts for name in pair)
+        arms = {cell.scenario for cell in self.cells} | {
+            cell.arm for cell in self.cells
+        }
+        return sorted(name for name in names if name not in arms)
 
     def cell(self, path: str) -> Cell:
         """Return the cell of a path, listed in the matrix or not, checked. Raises ConfigError."""

@@ -1,7 +1,7 @@
 """A campaign and the catalogues read and checked: all mistakes at once, each with file and key."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,7 @@ def _complete(
     )
     if not {code for _, one in noted if (code := one.code) in UNRESOLVABLE}:
         problems += _matrix_problems(config, place)
+    problems += _unlisted_problems(config, place)
     problems += import_problems(config.campaign, config.catalogue, place)
     found = _compared(config.campaign, directory, place, problems)
     if problems:
@@ -135,7 +136,7 @@ def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:
         return []
     problems = []
     for index, entry in enumerate(config.campaign.matrix):
-        for cell in entry.cells():
+        for cell, size_key in config.cells_of(entry):
             if (
                 cell.model not in catalogue.models
                 or cell.scenario not in catalogue.scenarios
@@ -146,19 +147,30 @@ def _matrix_problems(config: Config, place: str) -> list[ConfigProblem]:
                 found: Iterable[ConfigProblem] = config.replicate_problems(cell)
             except ConfigError as error:
                 found = error.problems
-            axes = {
-                "models": cell.model,
-                "scenarios": cell.scenario,
-                "cpu_blocks": cell.cpu_blocks,
+            keys = {
+                "models": f"models[{entry.models.index(cell.model)}]",
+                "scenarios": f"scenarios[{entry.scenarios.index(cell.scenario)}]",
+                "cpu_blocks": size_key,
             }
-            for one in found:
-                key = one.key
-                if key in axes:
-                    key = (
-                        f"matrix[{index}].{key}[{getattr(entry, key).index(axes[key])}]"
-                    )
-                problems.append(replace(one, file=place, key=key))
+            for problem in found:
+                key = problem.key
+                if key in keys:
+                    key = f"matrix[{index}].{keys[key]}"
+                problems.append(replace(problem, file=place, key=key))
     return problems
+
+
+def _unlisted_problems(config: Config, place: str) -> Iterator[ConfigProblem]:
+    """Report what bridges and contrasts name and the matrix does not have."""
+    cells = config.unlisted_cells()
+    if cells:
+        paths = ", ".join(cell.path for cell in cells)
+        message = f"bridges names {paths}, which the matrix does not list"
+        yield ConfigProblem(place, "", message, code="bridge_unlisted")
+    arms = config.unlisted_arms()
+    if arms:
+        message = f"comparison.contrasts names {', '.join(arms)}, which the matrix does not list"
+        yield ConfigProblem(place, "", message, code="contrast_unlisted")
 
 
 def _compared(

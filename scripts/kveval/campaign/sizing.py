@@ -2,8 +2,8 @@
 
 A size begins as `cpu_blocks` in the matrix of a campaign's file: 10000, which tables call 10K. It counts blocks of 16
 tokens of the model as served, over all of its ranks, whatever block size the server itself runs with, and is a part of
-a cell's name (kveval.campaign.cell). `Budget.from_blocks` translates it into the tokens, bytes and server blocks that
-the arguments of an arm have (kveval.campaign.servers).
+a cell's name (kveval.campaign.cell). A size given in GiB becomes one by `blocks_within`. `Budget.from_blocks`
+translates it into the tokens, bytes and server blocks that the arguments of an arm have (kveval.campaign.servers).
 
 bytes per token = 2 (keys and values) x layers x KV heads x head dimension x bytes per element. Weight quantisation does
 not enter: the cache holds activations.
@@ -99,6 +99,12 @@ def server_blocks(blocks: int, block_size: int) -> int:
 def blocks_of_server(count: int, block_size: int) -> int:
     """Return how many whole 16-token blocks `count` server blocks of `block_size` tokens hold."""
     return count * block_size // BLOCK_TOKENS
+
+
+def blocks_within(size_bytes: int, kv_bytes_per_token: int, block_size: int) -> int:
+    """Return the 16-token blocks of as many whole server blocks of `block_size` tokens as fit into `size_bytes`."""
+    count = size_bytes // (kv_bytes_per_token * block_size)
+    return blocks_of_server(count, block_size)
 
 
 def blocks_for_tokens(tokens: int) -> int:

@@ -1,10 +1,16 @@
 """Types of values in the configuration: names, versions, environments; what a block is."""
 
 import re
+from decimal import Decimal
 from typing import Annotated, Any
 
 from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator, BeforeValidator, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 from kveval.host.values import Mistake
 
@@ -12,6 +18,15 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 BLOCK_TOKENS = 16
 """Tokens per block in `cpu_blocks` and `device_blocks`."""
+_UNIT_BYTES = {
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_SIZE_PATTERN = rf"^\d+(\.\d+)? *({'|'.join(_UNIT_BYTES)})$"
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 _SECRET = re.compile(
@@ -58,3 +73,31 @@ Environment = Annotated[
     dict[VariableName, Annotated[str, BeforeValidator(_environment_text)]],
     AfterValidator(_no_secret),
 ]
+
+
+def memory_bytes(size: Any) -> int:
+    """Return a size in host memory in whole bytes: of a number in GiB, or of text with its unit. Raises Mistake."""
+    text = size if isinstance(size, str) else f"{size} GiB"
+    if isinstance(size, bool) or not re.match(_SIZE_PATTERN, text):
+        valid = "a number of GiB, such as 50, or text with its unit: '50 GB', '1.5 TiB'"
+        raise Mistake(f"{size!r} is not a size; valid is {valid}", "no_size")
+    unit = text.lstrip("0123456789. ")
+    size_bytes = int(Decimal(text.removesuffix(unit).strip()) * _UNIT_BYTES[unit])
+    if size_bytes == 0:
+        raise Mistake(f"{size!r} is no memory at all", "no_size")
+    return size_bytes
+
+
+MemoryBytes = Annotated[
+    int,
+    BeforeValidator(memory_bytes),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": _SIZE_PATTERN},
+            ]
+        }
+    ),
+]
+"""A size in bytes, written as a number of GiB or as text with its unit."""
