@@ -73,9 +73,9 @@ class Config:
             for index, blocks in enumerate(entry.cpu_blocks):
                 yield Cell(model, scenario, blocks), f"cpu_blocks[{index}]"
             for index, size_bytes in enumerate(entry.cpu_gib):
-                blocks = self._blocks_within(size_bytes, model, scenario)
-                if blocks is not None:
-                    yield Cell(model, scenario, blocks), f"cpu_gib[{index}]"
+                fitting = self._blocks_within(size_bytes, model, scenario)
+                if fitting is not None:
+                    yield Cell(model, scenario, fitting), f"cpu_gib[{index}]"
 
     def _blocks_within(self, size_bytes: int, model: str, scenario: str) -> int | None:
         """Return the blocks of a size in bytes; None if the model or the scenario is unknown."""
