@@ -15,6 +15,7 @@ from typing import Any, Self
 import msgspec
 
 from kveval.campaign.catalogue import Geometry
+from kveval.campaign.size import Size
 from kveval.campaign.types import BLOCK_TOKENS
 
 GIB = 2**30
@@ -112,6 +113,12 @@ def blocks_for_tokens(tokens: int) -> int:
     return -(-tokens // BLOCK_TOKENS)
 
 
+def size_for_tokens(tokens: int, kv_bytes_per_token: int) -> Size:
+    """Return the least size that holds `tokens` of a model."""
+    blocks = blocks_for_tokens(tokens)
+    return Size(blocks, blocks * BLOCK_TOKENS * kv_bytes_per_token)
+
+
 def pinned_bytes(size_bytes: int, ranks: int, layouts: Sequence[int]) -> int:
     """Return the host memory that a tier of `size_bytes` over all ranks takes at most, bytes.
 
@@ -165,6 +172,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
             rank_bytes=tier_bytes // ranks,
             **more,
         )
+
+    @property
+    def size(self) -> Size:
+        """The size that the campaign asks for."""
+        return Size(self.cpu_blocks, self.requested_bytes)
 
     @property
     def tier_gib(self) -> float:

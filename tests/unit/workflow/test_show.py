@@ -150,7 +150,7 @@ def test_its_text_has_what_the_document_has(campaign: Path) -> None:
     write_tables(RESULTS / CELL, levels_of_cell())
     text = show(CELL).stdout
     shown = document(CELL)
-    assert f"{CELL}  CPU tier of 10,000 blocks, 1.5 GiB" in text
+    assert f"{CELL}  CPU tier of 1.50 GiB (10,000 blocks)" in text
     assert f"measurement {MEASUREMENT}" in text
     assert f"{STORE}/{MEASUREMENT}/run-3" in text
     assert "vllm 0.32.0" in text

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
+from kveval.campaign.size import Size
 from kveval.workflow.command.cell_document import SEVERITIES, Document, cell_document
 from kveval.workflow.command.cell_lookup import RESULTS, find_cell
 from kveval.workflow.command.checkout import Checkout
@@ -62,10 +63,9 @@ def _head(document: Document, console: Console) -> None:
 def _size(cell: Document) -> str:
     if not cell["cpu_blocks"]:
         return "no CPU tier"
-    blocks = f"CPU tier of {cell['cpu_blocks']:,} blocks"
-    return (
-        blocks if cell["tier_gib"] is None else f"{blocks}, {cell['tier_gib']:.3g} GiB"
-    )
+    if cell["tier_bytes"] is None:
+        return f"CPU tier of {cell['cpu_blocks']:,} blocks"
+    return f"CPU tier of {Size(cell['cpu_blocks'], cell['tier_bytes'])}"
 
 
 def _runs(document: Document, console: Console) -> None:

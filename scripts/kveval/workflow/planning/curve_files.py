@@ -12,9 +12,8 @@ import numpy as np
 
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
-from kveval.campaign.sizing import gib
+from kveval.campaign.sizing import gib, size_for_tokens
 from kveval.campaign.specification import Specification
-from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.cells import (
     NOTHING_POINTS,
     needed_sizes,
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from kveval.workflow.planning.benefits import LevelBenefits
 
 _ALIKE = 0.05
+# Of "1,024 GiB (1,000,000 blocks)".
+_SIZE_WIDTH = 29
 _PREDICTED = tuple(
     f"{name}{end}"
     for name in ("throughput_percent", "ttft_ms_p50")
@@ -156,17 +157,20 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
     if found.device_tokens is None:
         yield "  device alone        not known: no server of this model has reported how much its device holds"
     else:
-        yield f"  {'device alone':<28} {found.device_tokens:>10,.0f} tokens  {_percent(found.device_hit_share)}"
+        tokens = f"{found.device_tokens:,.0f} tokens"
+        yield f"  {'device alone':<28} {tokens:<{_SIZE_WIDTH}}  {_percent(found.device_hit_share)}"
     for row in curve_rows(config, curves):
-        name = f"{f'{row.arm}/{row.cpu_blocks}':<28} {row.gib:6.2f} GiB"
         if not row.cpu_blocks:
             continue
+        cell = Cell(row.model, row.arm, row.cpu_blocks)
+        size = config.specification(cell).budget.size
+        name = f"{cell.arm:<28} {size!s:<{_SIZE_WIDTH}}"
         if (
             row.served_percent is None
             or row.served_percent_most is None
             or row.adds_points is None
         ):
-            tier = curves.cells[Cell(row.model, row.arm, row.cpu_blocks)]
+            tier = curves.cells[cell]
             yield f"  {name}  at least {_percent(tier.device.share(tier.tier_tokens * tier.usable[0]))}"
             continue
         low, high, adds = row.served_percent, row.served_percent_most, row.adds_points
@@ -174,7 +178,7 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
             f"{high:.1f} %" if high - low < _ALIKE else f"{low:.1f} to {high:.1f} %"
         )
         yield f"  {name}  {served}, {'adds nothing' if adds < NOTHING_POINTS else f'adds {adds:.1f} points'}"
-    yield f"  {'of any size':<41} {_percent(found.device.ceiling)}: no cache serves a first visit"
+    yield f"  {'of any size':<{28 + 1 + _SIZE_WIDTH}}  {_percent(found.device.ceiling)}: no cache serves a first visit"
     curve = found.tier or found.device
     sizes = needed_sizes(curve)
     if not sizes:
@@ -186,11 +190,9 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
         yield f"  {why}: no tier adds anything"
         return
     model = config.specification(next(iter(curves.cells))).model
-    per_block = gib(BLOCK_TOKENS * model.kv_bytes_per_token)
-    blocks = [(part, -(-size // BLOCK_TOKENS)) for part, size in sizes]
     steps = ", ".join(
-        f"{100 * part:.0f} % with {one:,} blocks ({one * per_block:.2f} GiB)"
-        for part, one in blocks
+        f"{100 * part:.0f} % with {size_for_tokens(tokens, model.kv_bytes_per_token)}"
+        for part, tokens in sizes
     )
     what = "cache serves" if found.tier is None else "tier adds"
     yield f"  Of what any {what}, {100 * (curve.ceiling - curve.base):.1f} points: {steps}"
@@ -234,10 +236,9 @@ def _answer(
     benefit: Benefit,
 ) -> Iterator[str]:
     workload, model = config.workload.definition, bought.basis.specification.model
-    blocks = -(-tokens // BLOCK_TOKENS)
     at = f"{curves.level} {workloads.level_unit(workload)}"
-    size = gib(blocks * BLOCK_TOKENS * model.kv_bytes_per_token)
-    yield f"  {size:.2f} GiB ({blocks:,} blocks) of host memory serve 90 % of what a tier of any size could, at {at}:"
+    size = size_for_tokens(tokens, model.kv_bytes_per_token)
+    yield f"  {size} of host memory serve 90 % of what a tier of any size could, at {at}:"
     yield f"  predicted {_predicted(benefit)}."
 
 

@@ -164,7 +164,9 @@ class PlanText:
             f"To be measured: {counted(len(cells), 'cell')}, {hours:.1f} h one after the other,"
             f" {gpu_hours:.1f} GPU hours, {'about' if seen else 'at most'} {total} of disk"
         )
-        rows: list[tuple[str, ...]] = [("cell", "runs", "h", "GPU h", "why", "times")]
+        rows: list[tuple[str, ...]] = [
+            ("cell", "tier", "runs", "h", "GPU h", "why", "times")
+        ]
         for cell, runs in list(cells.items())[:_ROWS]:
             one, numbers = (
                 self.costs[cell],
@@ -178,6 +180,7 @@ class PlanText:
             rows.append(
                 (
                     cell.path,
+                    str(self.plan.specification(cell).budget.size),
                     numbers,
                     *all_hours,
                     reasons,
