@@ -350,6 +350,7 @@ class Workload(Strict):
 
     def to_json(self) -> dict[str, Any]:
         """Return a definition as ids and stored runs have it: plain JSON values, without what is left out."""
+        # Ids hash this: a key that has come later is left out at its default, or all ids would change.
         absent = {"title", "trace"} if self.prime else {"title", "trace", "prime"}
         content = self.model_dump(mode="json", exclude=absent, exclude_none=True)
         if self.content is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -259,12 +260,10 @@ def schedule(level: JudgedLevel) -> Iterator[Outcome]:
 def percentiles(level: JudgedLevel) -> Outcome | None:
     """Higher quantiles are not smaller than lower ones, and none is zero or negative."""
     for latency in LATENCIES:
-        p50, p90, p99 = values = [
-            level.row[f"{latency}_ms_{quantile}"] for quantile in QUANTILES
-        ]
+        values = [level.row[f"{latency}_ms_{quantile}"] for quantile in QUANTILES]
         if any(value <= 0 for value in values):
             return fail(f"{latency} has a quantile that is not positive: {values}")
-        if p50 > p90 or p90 > p99:
+        if any(lower > higher for lower, higher in pairwise(values)):
             return fail(
                 f"a higher quantile of {latency} is smaller than a lower one: {values}"
             )
