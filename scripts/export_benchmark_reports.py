@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kveval.report.data.reading import make_plan, read_measured
+from kveval.report.data.reading import read_measured, read_report_plan
 from kveval.report.export.llmd import write_peak_reports
 
 if __name__ == "__main__":
@@ -10,7 +10,7 @@ if __name__ == "__main__":
     measured = read_measured(
         Path(given.levels), Path(given.peaks), Path(given.comparison), Path(given.runs)
     )
-    plan, results = make_plan(snakemake.params.plan, {}), listed.parents[1]
+    plan, results = read_report_plan(snakemake.params.plan, {}), listed.parents[1]
     files = {
         cell: results / cell.path / "benchmark_report_v0.2.yaml" for cell in plan.cells
     }

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from kveval.report.data.reading import (
     figure_data,
-    make_plan,
     read_measured,
     read_metrics,
+    read_report_plan,
 )
 from kveval.report.figures.draw import write_family
 from kveval.workflow.failed_tables import with_tables
@@ -16,5 +16,5 @@ if __name__ == "__main__":
     recordings = with_tables(map(Path, given.recordings), map(Path, given.cells))
     tables = (Path(given.levels), Path(given.peaks), Path(given.comparison))
     measured = read_measured(*tables, Path(given.runs), recordings)
-    plan = make_plan(params.plan, read_metrics(Path(params.metrics)))
+    plan = read_report_plan(params.plan, read_metrics(Path(params.metrics)))
     write_family(folder.name, figure_data(plan, measured), folder)

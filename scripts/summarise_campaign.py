@@ -6,14 +6,14 @@ from kveval.analysis.cell_benefits import predicted_benefits
 from kveval.analysis.costs import costs
 from kveval.analysis.peaks import read_table
 from kveval.analysis.summaries import summary_tables
-from kveval.report.data.reading import make_plan
+from kveval.report.data.reading import read_report_plan
 from kveval.store.run_file import collected_runs
 
 if __name__ == "__main__":
     given, made, plan = (
         snakemake.input,
         dict(snakemake.output.items()),
-        make_plan(snakemake.params.plan, {}),
+        read_report_plan(snakemake.params.plan, {}),
     )
     judged = [
         read_table(Path(path))

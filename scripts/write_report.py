@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kveval.campaign.cell import Cell
-from kveval.report.data.reading import make_plan, read_measured, read_metrics
+from kveval.report.data.reading import read_measured, read_metrics, read_report_plan
 from kveval.report.figures.names import drawn_figures
 from kveval.report.files import PAGE
 from kveval.report.html.page import write_page
@@ -22,6 +22,6 @@ if __name__ == "__main__":
     }
     measured = replace(measured, failures=failures | reasons(map(Path, given.cells)))
     figures, lacking = drawn_figures(map(Path, given.figures))
-    plan = make_plan(params.plan, read_metrics(Path(params.metrics)))
+    plan = read_report_plan(params.plan, read_metrics(Path(params.metrics)))
     root = write_report(plan, measured, figures, output, lacking)
     write_page(plan, measured, root, figures, output.with_name(PAGE))

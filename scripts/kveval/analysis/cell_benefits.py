@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
-from kveval.analysis.cells import KEYS, common_level, rows_of
-from kveval.campaign.cell import Cell
+from kveval.analysis.cells import common_level, rows_of
+from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.cells import CellCurves, curves_of, serving_of
@@ -24,7 +24,7 @@ RUNS_READ = 3
 """Number of the baseline's runs that a prediction uses; each takes a second or more to simulate."""
 _PREDICTED = ("throughput_percent", "throughput_tok_s", "ttft_ms_mean")
 COLUMNS = (
-    *(*KEYS, "level", "baseline_runs"),
+    *(*CELL_COLUMNS, "level", "baseline_runs"),
     *(f"{name}{end}" for name in _PREDICTED for end in ("", "_low", "_high")),
     *("busy_percent", "saturates", "enough_blocks", "enough_gib"),
 )

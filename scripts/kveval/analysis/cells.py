@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kveval.campaign.arm_kinds import ARM_KINDS
-from kveval.campaign.cell import COLUMNS, Cell
+from kveval.campaign.cell import CELL_COLUMNS, Cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,23 +19,21 @@ if TYPE_CHECKING:
 KNOWN_ARMS = tuple(name for kind in ARM_KINDS.values() for name in kind.arms)
 """The arms in the order of tables and figures; arms derived from one of them are placed next to it."""
 
-KEYS = COLUMNS
-"""The columns that name a cell, in every table."""
 THROUGHPUT = "throughput_tok_s"
 
 
 def tables_by_cell(table: pd.DataFrame) -> dict[Cell, pd.DataFrame]:
-    """Return the rows of each cell of a table that names cells in KEYS, in its order."""
+    """Return the rows of each cell of a table that names cells in CELL_COLUMNS, in its order."""
     if table.empty:
         return {}
     return {
         Cell.from_row(rows.iloc[0].to_dict()): rows
-        for _, rows in table.groupby([*KEYS], sort=False)
+        for _, rows in table.groupby([*CELL_COLUMNS], sort=False)
     }
 
 
 def rows_of(table: pd.DataFrame, cell: Cell) -> pd.DataFrame:
-    """Return the rows of a cell in any table that names cells in KEYS."""
+    """Return the rows of a cell in any table that names cells in CELL_COLUMNS."""
     mask = (
         (table["model"] == cell.model)
         & (table["scenario"] == cell.scenario)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, baseline_of, tables_by_cell
+from kveval.analysis.cells import baseline_of, tables_by_cell
 from kveval.analysis.estimators.correlations import MIN_POINTS
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
@@ -26,7 +26,7 @@ from kveval.analysis.statistics.verdicts import (
     WORSE,
     WORSE_IDLE,
 )
-from kveval.campaign.cell import Cell
+from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.store.run_file import IMPORTED
 
@@ -57,12 +57,12 @@ class Tables:
 def rows_once(tables: Tables) -> Iterator[Outcome]:
     """Every level of every run is in the tables once, and every cell has one peak."""
     for table, keys in (
-        (tables.levels, [*KEYS, "run", "level"]),
-        (tables.peaks, [*KEYS]),
+        (tables.levels, [*CELL_COLUMNS, "run", "level"]),
+        (tables.peaks, [*CELL_COLUMNS]),
     ):
         for row in table[table.duplicated(keys)].to_dict("records"):
             which = (
-                ", ".join(f"{key} {row[key]}" for key in keys[len(KEYS) :])
+                ", ".join(f"{key} {row[key]}" for key in keys[len(CELL_COLUMNS) :])
                 or "the cell"
             )
             yield fail(f"twice in the tables: {which}", Cell.from_row(row))
@@ -86,7 +86,7 @@ def one_measurement_per_cell(tables: Tables) -> Iterator[Outcome]:
         if len(names) > 1:
             yield fail(f"runs of different measurements: {', '.join(names)}", cell)
     for name, rows in (
-        tables.levels[[*KEYS, "measurement"]]
+        tables.levels[[*CELL_COLUMNS, "measurement"]]
         .drop_duplicates()
         .groupby("measurement", sort=False)
     ):
@@ -221,7 +221,7 @@ def parity_shown(tables: Tables) -> Iterator[Outcome]:
 @check("R14")
 def replicates(tables: Tables) -> Iterator[Outcome]:
     """Cells that ran the same configuration are named as replicates, and get no verdict against each other."""
-    configured = tables.levels[[*KEYS, "configuration"]].drop_duplicates()
+    configured = tables.levels[[*CELL_COLUMNS, "configuration"]].drop_duplicates()
     configured = configured[configured["configuration"].fillna("") != ""]
     same: dict[Cell, str] = {}
     for (_, name), rows in configured.groupby(["model", "configuration"], sort=False):

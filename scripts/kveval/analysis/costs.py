@@ -13,16 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import (
-    KEYS,
-    THROUGHPUT,
-    common_level,
-    kept_runs,
-    tables_by_cell,
-)
+from kveval.analysis.cells import THROUGHPUT, common_level, kept_runs, tables_by_cell
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.analysis.statistics.verdicts import VERDICTS, is_of_idle_arm
-from kveval.campaign.cell import Cell
+from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.types import on_cpu
 from kveval.store.run_file import Run
 
@@ -31,7 +25,7 @@ TOKENS, REQUESTS = "usd_per_million_tokens", "device_s_per_1000_requests"
 CHANGE = ("change_percent", "change_low_percent", "change_high_percent")
 BREAK_EVEN = ("break_even_usd_per_gib_hour", "break_even_low", "break_even_high")
 _COLUMNS = [
-    *(*KEYS, "level", "servers", "gpus", "tier_gib", "usd_per_hour"),
+    *(*CELL_COLUMNS, "level", "servers", "gpus", "tier_gib", "usd_per_hour"),
     *(f"{name}{end}" for name in (TOKENS, REQUESTS) for end in ("", "_low", "_high")),
     *("baseline", *CHANGE, *BREAK_EVEN),
 ]

@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 from packaging.version import InvalidVersion, Version
 
-from kveval.analysis.cells import KEYS, common_level
+from kveval.analysis.cells import common_level
 from kveval.analysis.estimators.change_points import ChangePoint, change_points
 from kveval.analysis.estimators.intervals import mean_interval, percent
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics.campaign import METRICS
-from kveval.campaign.cell import Cell
+from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.servers.registry import served_by
 from kveval.store.run_file import Run
 
@@ -27,7 +27,7 @@ HIGHER_IS_BETTER: Mapping[str, bool] = METRICS | {GOODPUT: True}
 FEWEST_BUILDS = 12
 """With fewer builds no order of their values is improbable enough to be a significant change."""
 _CONDITIONS = ("engine", "weights", "hardware", "workload")
-_SERIES = [*KEYS, "metric", "level", *_CONDITIONS]
+_SERIES = [*CELL_COLUMNS, "metric", "level", *_CONDITIONS]
 _COMMIT = re.compile(r"\+(?:.*\.)?g([0-9a-f]{7,40})\b|-g([0-9a-f]{7,40})$")
 
 
@@ -52,7 +52,7 @@ def history_rows(
     }
     rows = complete[complete["level"] == complete["model"].map(levels)]
     names = [
-        *KEYS,
+        *CELL_COLUMNS,
         "level",
         "measurement",
         "run",
@@ -65,7 +65,7 @@ def history_rows(
     rows["campaign"] = campaign
     rows["software"] = [
         software[Cell.from_row(row), row["run"]]
-        for row in rows[[*KEYS, "run"]].to_dict("records")
+        for row in rows[[*CELL_COLUMNS, "run"]].to_dict("records")
     ]
     texts = ["checks_failed", "run_started", *_CONDITIONS]
     return rows.assign(**rows[texts].fillna("").astype(str)).reset_index(drop=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
@@ -31,6 +31,7 @@ from kveval.analysis.system.metrics import (
     SAMPLES,
     with_system_metrics,
 )
+from kveval.campaign.cell import CELL_COLUMNS
 from kveval.host.errors import Failure
 from kveval.store.derived import readable
 from kveval.store.run_file import scenario_name, stored_run
@@ -153,7 +154,7 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
     """
     logs = log_table(levels, THROUGHPUT)
     if logs.empty:
-        cell = "/".join(str(levels[key].iloc[0]) for key in KEYS)
+        cell = "/".join(str(levels[key].iloc[0]) for key in CELL_COLUMNS)
         raise PeaksError(
             f"{cell}: no level with a throughput that all runs have; see checks_failed in its levels.csv"
         )
@@ -167,7 +168,7 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
         if name in levels
     ]
     return {
-        **{key: at[key].iloc[0] for key in (*KEYS, "engine", "weights")},
+        **{key: at[key].iloc[0] for key in (*CELL_COLUMNS, "engine", "weights")},
         "level": level,
         "bracketed": min(levels["level"]) < level < max(levels["level"]),
         "levels_measured": levels["level"].nunique(),
@@ -245,14 +246,14 @@ def collect_tables(
     """
     complete = pd.concat([read_table(path) for path in levels], ignore_index=True)
     peak = pd.concat([read_table(path) for path in peaks], ignore_index=True)
-    twice = peak[peak.duplicated(list(KEYS))]
+    twice = peak[peak.duplicated(list(CELL_COLUMNS))]
     if len(twice):
         raise PeaksError(
-            f"cells appear twice: {sorted(set(map(tuple, twice[list(KEYS)].to_numpy().tolist())))}"
+            f"cells appear twice: {sorted(set(map(tuple, twice[list(CELL_COLUMNS)].to_numpy().tolist())))}"
         )
     metrics = [name for name in catalogue if name in complete]
     return {
         "complete_metrics": complete,
         "peak_throughput_all": peak,
-        "pcp_metrics_peak": peak[[*KEYS, "level", "runs", *metrics, SAMPLES]],
+        "pcp_metrics_peak": peak[[*CELL_COLUMNS, "level", "runs", *metrics, SAMPLES]],
     }

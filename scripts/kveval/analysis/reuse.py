@@ -15,11 +15,10 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS
 from kveval.analysis.estimators.intervals import half_width
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.analysis.system.tier_activity import tier_activity
-from kveval.campaign.cell import Cell
+from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.cells import CellCurves, curves_of_prompts, prompts_of
@@ -277,7 +276,7 @@ def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare
     """Return the hit shares of each cell and level with a prediction, in run order; `levels`: complete_metrics.csv."""
     if not {*NUMBERS} <= {*levels.columns}:
         return []
-    keys = [*KEYS, "run", "level"]
+    keys = [*CELL_COLUMNS, "run", "level"]
     table = tier_activity(runs).merge(levels, on=keys, suffixes=("", "_of_window"))
     counted = pd.DataFrame(
         [_counter_row(run, level) for run in runs for level in run.levels]
@@ -293,7 +292,8 @@ def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare
     )
     table = table.assign(**_clues(table))
     return [
-        _served_share(rows) for _, rows in table.groupby([*KEYS, "level"], sort=False)
+        _served_share(rows)
+        for _, rows in table.groupby([*CELL_COLUMNS, "level"], sort=False)
     ]
 
 

@@ -13,14 +13,13 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.cells import (
-    KEYS,
     THROUGHPUT,
     common_level,
     models_by_size,
     partner,
     rank_of,
 )
-from kveval.campaign.cell import Cell
+from kveval.campaign.cell import CELL_COLUMNS, Cell
 
 _COMPARED = {
     THROUGHPUT: "throughput",
@@ -85,7 +84,7 @@ def sort_cells(table: pd.DataFrame, parameters: Mapping[str, int]) -> pd.DataFra
     models = models_by_size(list(table["model"]), parameters)
     keys = [
         (models.index(model), rank_of(scenario), blocks)
-        for model, scenario, blocks in table[list(KEYS)].itertuples(
+        for model, scenario, blocks in table[list(CELL_COLUMNS)].itertuples(
             index=False, name=None
         )
     ]
@@ -127,7 +126,9 @@ def summary_table(
 
 
 def _differences(comparison: pd.DataFrame, cell: Mapping[Any, Any]) -> dict[str, Any]:
-    same = (comparison[list(KEYS)] == [cell[key] for key in KEYS]).all(axis=1)
+    same = (comparison[list(CELL_COLUMNS)] == [cell[key] for key in CELL_COLUMNS]).all(
+        axis=1
+    )
     columns: dict[str, Any] = {"baseline": "", "compared_at": np.nan}
     for metric, name in _COMPARED.items():
         columns |= {f"{name}_pct": np.nan, f"{name}_verdict": ""}
@@ -243,7 +244,7 @@ def _at_common_levels(
     for model, rows in complete.groupby("model", sort=False):
         at = rows[rows["level"] == common_level(comparison, peaks, str(model))]
         parts.append(
-            at.groupby(list(KEYS), sort=False)[numbers]
+            at.groupby(list(CELL_COLUMNS), sort=False)[numbers]
             .mean()
             .dropna(subset=[THROUGHPUT])
             .reset_index()

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis import checks_campaign
-from kveval.analysis.cells import KEYS, THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.correlations import CORRELATED, correlations_by_model
 from kveval.analysis.levels.outcomes import (
     COLUMNS,
@@ -29,7 +29,7 @@ from kveval.analysis.statistics.averages import averages
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.system.metrics import SYSTEM_CHECKS
 from kveval.campaign.campaign_file import Comparison
-from kveval.campaign.cell import Cell
+from kveval.campaign.cell import CELL_COLUMNS, Cell
 
 RULES: Mapping[str, str] = {
     "R1": "units and scales come from the recording, and values are physically possible",
@@ -63,7 +63,7 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
 }
 """What is checked -> all functions that are marked as its checks, each with the rules that it enforces."""
 
-_COLUMNS = [*KEYS, "run", "level", "severity", "rule", "check", "message"]
+_COLUMNS = [*CELL_COLUMNS, "run", "level", "severity", "rule", "check", "message"]
 
 
 def verdict_tables(
@@ -109,7 +109,7 @@ def check_table(levels: pd.DataFrame, outcomes: Sequence[Outcome] = ()) -> pd.Da
     """Return checks.csv: a row for every outcome of a level, then those of the campaign's tables (no run, no level)."""
     rows: list[dict[str, Any]] = []
     for level in levels.to_dict("records"):
-        place = {name: level[name] for name in (*KEYS, "run", "level")}
+        place = {name: level[name] for name in (*CELL_COLUMNS, "run", "level")}
         by_severity = sorted(
             outcomes_of(level),
             key=lambda outcome: list(COLUMNS).index(outcome.severity),

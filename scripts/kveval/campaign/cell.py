@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from kveval.host.errors import Failure
 
-COLUMNS = ("model", "scenario", "cpu_blocks")
+CELL_COLUMNS = ("model", "scenario", "cpu_blocks")
 """The columns that name a cell, in every table; also the wildcards of its path."""
 BLOCKS = "0|[1-9][0-9]*"
 """Regular expression of a size as a path has it."""
@@ -38,7 +38,7 @@ class Cell:
     def from_path(cls, path: str) -> Self:
         """Return the cell of MODEL/SCENARIO/CPU_BLOCKS. Raises CellError."""
         parts = path.split("/")
-        if len(parts) != len(COLUMNS) or not all(parts):
+        if len(parts) != len(CELL_COLUMNS) or not all(parts):
             message = f"{path!r} is not a cell's path: MODEL/SCENARIO/CPU_BLOCKS"
             raise CellError(message, code="no_path", path=path)
         model, scenario, blocks = parts
@@ -50,21 +50,21 @@ class Cell:
     @classmethod
     def from_folder(cls, folder: PurePath) -> Self:
         """Return the cell whose results .../MODEL/SCENARIO/CPU_BLOCKS has. Raises CellError."""
-        return cls.from_path("/".join(folder.parts[-len(COLUMNS) :]))
+        return cls.from_path("/".join(folder.parts[-len(CELL_COLUMNS) :]))
 
     @classmethod
     def from_row(cls, row: Mapping[Any, Any]) -> Self:
-        """Return the cell that a row of a table names in COLUMNS."""
+        """Return the cell that a row of a table names in CELL_COLUMNS."""
         return cls(str(row["model"]), str(row["scenario"]), int(row["cpu_blocks"]))
 
     @property
     def row(self) -> dict[str, Any]:
-        """The cell in COLUMNS."""
+        """The cell in CELL_COLUMNS."""
         return asdict(self)
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """The values of COLUMNS, for rows of tables and for plain values of rules."""
+        """The values of CELL_COLUMNS, for rows of tables and for plain values of rules."""
         return self.model, self.scenario, self.cpu_blocks
 
     @property

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kveval.campaign.config import Config
 from kveval.host.errors import Failure
-from kveval.importing.plan import ImportPlan, make_plan
+from kveval.importing.plan import ImportPlan, plan_imports
 from kveval.importing.table import summary
 
 # The most that a message lists of each kind.
@@ -21,7 +21,7 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
     Raises NothingToImport when a tree cannot be read or nothing in it can be imported.
     """
     try:
-        plan = make_plan(config, index)
+        plan = plan_imports(config, index)
     except OSError as error:
         said = f"{error.filename}: cannot be read ({error.strerror})"
         raise NothingToImport(said, code="unreadable", path=error.filename) from error

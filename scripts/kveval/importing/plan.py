@@ -120,7 +120,7 @@ class ImportPlan(RunsElsewhere[RunPlan]):
         )
 
 
-def make_plan(config: Config, cache: Path) -> ImportPlan:
+def plan_imports(config: Config, cache: Path) -> ImportPlan:
     """Find and interpret everything that a campaign imports; `cache` is the folder of the index.
 
     Raises OSError for an unreadable tree.

@@ -20,7 +20,6 @@ from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     abbreviate,
-    cell_label,
     text_or_blank,
 )
 from kveval.report.data.comparisons import (
@@ -95,7 +94,7 @@ def _answer_metric(measured: Measured) -> str:
 
 
 def _arm(row: Row) -> str:
-    return cell_label(Cell.from_row(row))
+    return Cell.from_row(row).label
 
 
 def _against(rows: Sequence[Row]) -> str:
@@ -132,7 +131,7 @@ def _question(plan: ReportPlan, rows: Sequence[Row], metric: str) -> str:
     models = _distinct(str(row["model"]) for row in rows) or plan.models_by_size
     on = _listed(models) if len(models) <= _NAMED else f"{len(models)} models"
     if not arms:
-        measured = _listed(_distinct(map(cell_label, plan.cells)))
+        measured = _listed(_distinct(cell.label for cell in plan.cells))
         return f"How many output tokens per second does {measured} deliver on {on}?"
     who, s = (
         (f"Does {_listed(arms, 'or')}", "")
@@ -397,7 +396,7 @@ def _sentences_without_baseline(plan: ReportPlan, measured: Measured) -> Iterato
     shown = []
     for cell, _, at in measured.peaks_of(plan.ordered_cells):
         shown.append(
-            f"{cell_label(cell)} on {cell.model} {numerals.mean_of(list(at[THROUGHPUT]))} output tok/s"
+            f"{cell.label} on {cell.model} {numerals.mean_of(list(at[THROUGHPUT]))} output tok/s"
         )
     if shown:
         yield f"Measured at the peak: {abbreviate(shown)}."

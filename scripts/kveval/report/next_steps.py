@@ -16,7 +16,6 @@ from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     abbreviate,
-    cell_label,
     text_or_blank,
 )
 from kveval.report.data.comparisons import baseline_comparisons
@@ -42,7 +41,7 @@ def _namer(plan: ReportPlan) -> Callable[[Cell], str]:
     """Return a function that names cells, with the model if there are several."""
     single_model = len(plan.models_by_size) == 1
     return lambda cell: (
-        cell_label(cell) if single_model else f"{cell.model} with {cell_label(cell)}"
+        cell.label if single_model else f"{cell.model} with {cell.label}"
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from snakemake.exceptions import WorkflowError
 
-from kveval.campaign.cell import COLUMNS, Cell
+from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.config import Config
 from kveval.host.errors import Failure
 from kveval.importing.campaign import import_plan
@@ -419,4 +419,4 @@ class Runs:
 
 
 def _path(wildcards: Any) -> str:
-    return Cell.from_row({name: getattr(wildcards, name) for name in COLUMNS}).path
+    return Cell.from_row({name: getattr(wildcards, name) for name in CELL_COLUMNS}).path

@@ -7,9 +7,10 @@ import pytest
 from tests.support.synthetic_campaign import cells, levels_table, measured
 from tests.support.synthetic_history import history, nightly
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, common_level
+from kveval.analysis.cells import THROUGHPUT, common_level
 from kveval.analysis.history import build_changes, build_series, commit_of, history_rows
 from kveval.analysis.statistics.campaign import METRICS
+from kveval.campaign.cell import CELL_COLUMNS
 
 
 def test_the_builds_around_a_change_are_named_with_its_size() -> None:
@@ -35,7 +36,7 @@ def test_a_campaign_has_a_row_for_each_cell_run_and_metric_at_the_level_of_compa
     tables = measured(levels)
     rows = history_rows(levels, tables.comparison, tables.peaks, tables.runs, "large")
     assert len(rows) == 3 * 3 * len(METRICS)
-    assert not rows.duplicated([*KEYS, "run", "metric"]).any()
+    assert not rows.duplicated([*CELL_COLUMNS, "run", "metric"]).any()
     assert set(rows["level"]) == {
         common_level(tables.comparison, tables.peaks, str(levels["model"][0]))
     }

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.paths import SCRIPTS
 
-from kveval.campaign.cell import COLUMNS, Cell, CellError
+from kveval.campaign.cell import CELL_COLUMNS, Cell, CellError
 
 NAMES = st.text(string.ascii_letters + string.digits + "._+-", min_size=1)
 CELLS = st.builds(Cell, NAMES, NAMES, st.integers(0, 10**9))
@@ -21,7 +21,7 @@ def test_a_cell_is_what_its_path_and_its_row_say(cell: Cell) -> None:
     assert Cell.from_path(cell.path) == cell
     assert Cell.from_row(cell.row) == cell
     assert hash(Cell.from_path(cell.path)) == hash(cell)
-    assert tuple(cell.row) == COLUMNS
+    assert tuple(cell.row) == CELL_COLUMNS
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.report.test_report_claims import CAMPAIGNS, tree
 
-from kveval.report.data.campaign import Table, cell_label
+from kveval.report.data.campaign import Table
 from kveval.report.files import APPENDICES, MAIN, summary_lines
 from kveval.report.markdown import render
 from kveval.report.parts.blocks import WIDEST, split_wide, tables_by_model
@@ -59,7 +59,7 @@ def test_an_arm_has_one_name(name: str) -> None:
         "\n".join(files(name).values()),
         flags=re.DOTALL,
     )
-    labels = {cell_label(cell) for cell in measured.cells_with_peak(plan.cells)}
+    labels = {cell.label for cell in measured.cells_with_peak(plan.cells)}
     assert all(label in text for label in labels)
     for _, scenario, blocks in plan.cells:
         assert f"{scenario}/{blocks}" not in text

@@ -25,7 +25,7 @@ from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import UNDECLARED, comparison_of, effect_text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
@@ -239,8 +239,8 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     assert row(
         pair_table(plan, declared),
         ONE.model,
-        cell_label(ONE),
-        cell_label(OTHER),
+        ONE.label,
+        OTHER.label,
         EFFECT,
         "**better**",
     )
@@ -254,7 +254,7 @@ def test_what_is_only_indicative_says_what_it_points_to(
     )
     table = comparison_table(hint, "Qwen3-14B", "throughput_tok_s")
     assert "indicative: better" in row(table, "lmcache-local 20K", "lmcache-local 10K")
-    compared = f"{cell_label(ONE)} against {cell_label(OTHER)}"
+    compared = f"{ONE.label} against {OTHER.label}"
     assert row(
         gap_table(plan, hint, {}),
         f"Qwen3-14B, {compared}: {METRIC_TITLES['throughput_tok_s']}",

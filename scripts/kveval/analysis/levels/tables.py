@@ -48,7 +48,7 @@ LEVEL_CHECKS = checks_in(checks_level, checks_import, checks_run)
 # The warm-up that the generator cut off may be this much too short, since requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
 # A tier that served a smaller share of the prompt tokens has no measurable effect.
-_SERVED = 0.005
+_LEAST_SERVED_SHARE = 0.005
 _NO_REQUESTS = LevelReport("", None, 0.0, 1.0, 0.0, 0, 0, 0, (), 0)
 
 
@@ -365,7 +365,7 @@ def _is_exercised(
     """
     if not required:
         return None
-    tokens = _SERVED * float(
+    tokens = _LEAST_SERVED_SHARE * float(
         np.nan_to_num(server_delta(counters, "prefix_cache_queries"))
     )
     least = {"tokens": tokens, "bytes": tokens * (run.kv_bytes_per_token or 0)}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, partner, tables_by_cell
+from kveval.analysis.cells import THROUGHPUT, partner, tables_by_cell
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks_level import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
@@ -58,7 +58,7 @@ from kveval.analysis.statistics.run_times import find_pauses
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.analysis.statistics.verdicts import IDLE_FAMILY, add_q_values, give_verdicts
 from kveval.campaign.campaign_file import Comparison
-from kveval.campaign.cell import Cell
+from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.host.hashing import content_hash
 
 METHOD = 5
@@ -167,7 +167,7 @@ def _comparisons_of(
 
 _COLUMNS = [
     *(
-        *KEYS,
+        *CELL_COLUMNS,
         "metric",
         "level",
         "baseline",
@@ -199,7 +199,7 @@ _COLUMNS = [
 ]
 _NEEDED = (
     *(
-        *KEYS,
+        *CELL_COLUMNS,
         "run",
         "level",
         THROUGHPUT,

@@ -102,7 +102,7 @@ _MOST_CUT = 0.9
 # Counts that may be off by more do not show that undeclared lengths are the same.
 _VAGUE = 0.25
 # Of the lookups behind the device's cache: more hits than these are a tier's.
-_SERVED = 0.005
+_OWN_HITS_SHARE = 0.005
 # Rates of requests that differ by more are another load, at which latencies are others; shares of first visits too.
 _SAME_LOAD, _SAME_VISITS = 0.02, 0.05
 # Below this share, and without a difference between the sides, failed requests do not qualify the verdict.
@@ -184,7 +184,7 @@ def undeclared_tier(sides: Sides) -> Evidence | None:
         if not number(row, "cpu_blocks") > 0 and str(row.get("activity") or "") == ""
     ]
     served = [number(row, "external_hit_ratio") for row in without]
-    active = sum(share > _SERVED for share in served)
+    active = sum(share > _OWN_HITS_SHARE for share in served)
     if not active:
         return None
     summary = "a tier at work in the cell it is compared with"

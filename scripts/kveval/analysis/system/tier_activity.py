@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import KEYS
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.campaign.arms import LMCACHE_CHUNK_TOKENS
+from kveval.campaign.cell import CELL_COLUMNS
 from kveval.store.run_file import LevelRun, Run
 
 _STORES = ("redis", "valkey")
@@ -51,7 +51,7 @@ def tier_activity(runs: Sequence[Run]) -> pd.DataFrame:
         for level in run.levels
         if level.counters
     ]
-    return pd.DataFrame(rows, columns=[*KEYS, "run", "level", *COLUMNS])
+    return pd.DataFrame(rows, columns=[*CELL_COLUMNS, "run", "level", *COLUMNS])
 
 
 def _row(level: LevelRun, run: Run) -> dict[str, float]:

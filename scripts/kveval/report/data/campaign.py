@@ -250,16 +250,6 @@ class Table:
         return self.columns(sorted(filled))
 
 
-def rows_of(table: pd.DataFrame, cell: Cell) -> pd.DataFrame:
-    """Return the rows of a cell in any table that names cells."""
-    mask = (
-        (table["model"] == cell.model)
-        & (table["scenario"] == cell.scenario)
-        & (table["cpu_blocks"] == cell.cpu_blocks)
-    )
-    return table[mask]
-
-
 def text_or_blank(value: Any) -> str:
     """Return a text cell of a table, nothing for a missing one."""
     return value if isinstance(value, str) else ""
@@ -274,11 +264,6 @@ def abbreviate(names: Sequence[str], most: int = 3, separator: str = ", ") -> st
     shown = names if len(names) <= most + 1 else names[:most]
     rest = len(names) - len(shown)
     return separator.join(shown) + (f" and {rest} more" if rest else "")
-
-
-def cell_label(cell: Cell) -> str:
-    """Return a cell's name in tables and figures, without its model."""
-    return cell.label
 
 
 def in_words(cell: Cell) -> str:

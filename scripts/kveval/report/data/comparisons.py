@@ -14,7 +14,7 @@ from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdicts as words
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, cell_label, text_or_blank
+from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
 
 UNDECLARED = "not declared as a contrast"
 _MIRRORED = {
@@ -153,8 +153,8 @@ def is_against_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
 
 
 def baseline_label(row: Mapping[Any, Any]) -> str:
-    """Return the `cell_label` of the baseline in a row of a comparison, "" if there is none."""
-    return cell_label(Cell.from_path(row["baseline"])) if row["baseline"] else ""
+    """Return the label of the baseline in a row of a comparison, "" if there is none."""
+    return Cell.from_path(row["baseline"]).label if row["baseline"] else ""
 
 
 def effect_text(row: Mapping[Any, Any]) -> str:

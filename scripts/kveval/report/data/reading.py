@@ -16,7 +16,9 @@ from kveval.report.data.run_facts import footer, tiers_of
 from kveval.store.run_file import collected_runs
 
 
-def make_plan(values: Mapping[str, Any], metrics: Mapping[str, Any]) -> ReportPlan:
+def read_report_plan(
+    values: Mapping[str, Any], metrics: Mapping[str, Any]
+) -> ReportPlan:
     """Build the plan from the workflow's plain values; cells come as lists."""
     cells = [Cell(*named) for named in values["cells"]]
     return ReportPlan(**{**values, "cells": cells, "metrics": metrics})

@@ -26,7 +26,7 @@ from kveval.campaign.servers.registry import IMPORTED, served_by, server_version
 from kveval.host.errors import Failure
 from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
 from kveval.load.workload import workload_of
-from kveval.report.data.campaign import Measured, cell_label
+from kveval.report.data.campaign import Measured
 from kveval.report.data.level_units import unit_of
 from kveval.store.run_file import Run
 
@@ -123,7 +123,7 @@ def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Par
             },
             "duration": f"PT{(end - start).total_seconds():g}S",
         },
-        "description": f"{run.cell.model} [{campaign}: {cell_label(run.cell)}], {at}, {which}",
+        "description": f"{run.cell.model} [{campaign}: {run.cell.label}], {at}, {which}",
         "keywords": ["kveval", campaign, run.cell.scenario, run.weights],
     }
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import KEYS, THROUGHPUT, parse_runs, rows_of
-from kveval.campaign.cell import Cell
+from kveval.analysis.cells import THROUGHPUT, parse_runs, rows_of
+from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table, text_or_blank
 from kveval.report.data.run_facts import (
@@ -138,7 +138,7 @@ def _latency(peak: pd.Series[Any], name: str) -> Part:
 
 def _comparison(row: Mapping[Any, Any]) -> Part:
     return {
-        **{name: row[name] for name in (*KEYS, "metric", "family", "verdict")},
+        **{name: row[name] for name in (*CELL_COLUMNS, "metric", "family", "verdict")},
         "against": Cell.from_path(row["baseline"]).row if row["baseline"] else None,
         "effect_percent": _effect(row),
         "cost_percent": _number(row.get("cost_percent")),

@@ -13,7 +13,7 @@ from kveval.analysis.cells import THROUGHPUT, parse_runs
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import baseline_label, effect_text, verdict_text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.sections import Paragraph, Section
@@ -42,7 +42,7 @@ def runs_section(plan: ReportPlan, measured: Measured, folder: Path) -> Section:
 
 def runs_title(cell: Cell) -> str:
     """Return the title of the section with the runs of a cell."""
-    return f"Runs of {cell_label(cell)} on {cell.model}"
+    return f"Runs of {cell.label} on {cell.model}"
 
 
 def _arm(measured: Measured, cell: Cell, folder: Path) -> Section:

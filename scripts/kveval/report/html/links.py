@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kveval.campaign.cell import Cell
-from kveval.report.data.campaign import Table, cell_label
+from kveval.report.data.campaign import Table
 from kveval.report.html.arm_runs import TITLE, runs_title
 from kveval.report.sections import Block, Bullets, Paragraph, Section, anchor_of
 
@@ -19,7 +19,7 @@ class ClaimLinks:
         """Prepare the links; `cells`: those with a section of their runs."""
         self._anchors: dict[str, dict[str, str]] = {}
         for cell in cells:
-            self._anchors.setdefault(cell.model, {})[cell_label(cell)] = anchor_of(
+            self._anchors.setdefault(cell.model, {})[cell.label] = anchor_of(
                 runs_title(cell)
             )
         names = sorted(

@@ -12,7 +12,7 @@ from kveval.campaign.cell import Cell
 from kveval.load.levels import OPEN_LOOP, in_words
 from kveval.load.workload import workload_of
 from kveval.report.answer import CampaignAnswer
-from kveval.report.data.campaign import Measured, ReportPlan, abbreviate, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, abbreviate
 from kveval.report.data.run_facts import WEIGHTS, defect_sentences, machine_descriptions
 from kveval.report.parts.blocks import (
     Pictures,
@@ -249,7 +249,7 @@ def missing_runs(plan: ReportPlan, measured: Measured) -> list[str]:
                 else [reason or "not measured"]
             )
             lines.append(
-                f"{cell.model}, {cell_label(cell)}: {'; '.join(filter(None, details))}"
+                f"{cell.model}, {cell.label}: {'; '.join(filter(None, details))}"
             )
     return lines
 
@@ -269,7 +269,7 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     ]
     if len(edge):
         named = [
-            f"{row['model']}, {cell_label(Cell.from_row(row))}"
+            f"{row['model']}, {Cell.from_row(row).label}"
             for row in edge.to_dict("records")
         ]
         yield f"The highest throughput lies on the first or last level measured: {abbreviate(named, separator='; ')}."

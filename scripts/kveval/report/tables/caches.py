@@ -23,7 +23,7 @@ from kveval.campaign.types import BLOCK_TOKENS
 from kveval.load.levels import streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import Tiers, tiers_of
 from kveval.store.run_file import LevelRun
 
@@ -96,7 +96,7 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
             [
                 *(
                     cell.model,
-                    cell_label(cell),
+                    cell.label,
                     f"{cell.cpu_blocks:,}",
                     numerals.rounded(tiers.cpu, 0),
                 ),
@@ -149,9 +149,7 @@ def activity_table(plan: ReportPlan, measured: Measured) -> Table:
         for counter in (
             plan.scenarios[cell.scenario].get("exercised", ()) if levels else ()
         ):
-            rows.append(
-                [cell.model, cell_label(cell), *_counter_cells(counter, levels)]
-            )
+            rows.append([cell.model, cell.label, *_counter_cells(counter, levels)])
     return Table(header, rows, frozenset({4}))
 
 
@@ -212,9 +210,9 @@ def tiers_table(
     for cell in plan.cells_of(model) if model else plan.ordered_cells:
         for cell_level, values in rows_of(activity, cell).groupby("level"):
             if level in (None, cell_level):
-                row = [cell_label(cell)]
+                row = [cell.label]
                 if not model:
-                    row = [cell.model, cell_label(cell), f"{cell_level}"]
+                    row = [cell.model, cell.label, f"{cell_level}"]
                 row += [tier_text(values[name].mean()) for name in columns]
                 rows.append(row)
     header = ["arm"] if model else ["model", "arm", measured.level_unit.heading]
@@ -288,7 +286,7 @@ def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
             *_values(arm, without, copy_gb_s(runs), alone=alone),
             ", ".join(map(str, faster)),
         ]
-        rows.append([cell_label(cell), f"{level}", *values])
+        rows.append([cell.label, f"{level}", *values])
     return Table(header, rows, frozenset(range(1, len(header)))).without_blank_columns()
 
 

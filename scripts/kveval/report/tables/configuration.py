@@ -9,7 +9,7 @@ from typing import Any
 from kveval.analysis.levels.pilot import Pilot
 from kveval.campaign.types import on_cpu
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import (
     distinct_workloads,
@@ -205,7 +205,7 @@ def command_lines(plan: ReportPlan, measured: Measured) -> dict[str, list[str]]:
         cell: runs[0] for cell in plan.ordered_cells if (runs := measured.runs_of(cell))
     }
     lines_by_cell = {
-        f"{cell.model}, {cell_label(cell)}": _command_lines(run)
+        f"{cell.model}, {cell.label}": _command_lines(run)
         for cell, run in firsts.items()
     }
     return {cell: lines for cell, lines in lines_by_cell.items() if lines}

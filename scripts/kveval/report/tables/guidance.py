@@ -11,7 +11,7 @@ from kveval.campaign.cell import Cell, blocks_label
 from kveval.campaign.sizing import GIB, blocks_for_tokens
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import tiers_of
 from kveval.report.tables.results import strategy_table
 
@@ -164,9 +164,7 @@ def _hits(
             cell.scenario in plan.baselines - plan.intermediate_baselines
             and at.notna().any()
         ):
-            hits.append(
-                (cell_label(cell), numerals.mean_of(list(at)), float(at.mean()))
-            )
+            hits.append((cell.label, numerals.mean_of(list(at)), float(at.mean())))
     return hits
 
 

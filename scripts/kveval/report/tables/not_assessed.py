@@ -27,7 +27,6 @@ from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     Table,
-    cell_label,
     text_or_blank,
 )
 from kveval.report.data.comparisons import baseline_label
@@ -84,7 +83,7 @@ def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) ->
         if not measured.runs_of(cell)
     }
     rows = [
-        [f"{cell.model}, {cell_label(cell)}", reason, step]
+        [f"{cell.model}, {cell.label}", reason, step]
         for cell, reason in missing.items()
     ]
     rows += [
@@ -116,7 +115,7 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
     for row in open_.to_dict("records"):
         late = _ANOTHER_TIME if row["verdict"] == words.INDICATIVE_TIME else ""
         reason = "; ".join(filter(None, (late, text_or_blank(row["reason"]))))
-        cell = cell_label(Cell.from_row(row))
+        cell = Cell.from_row(row).label
         named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
         metrics = groups.setdefault((str(row["model"]), reason, next_step_for(row)), {})
         metrics.setdefault(
@@ -241,7 +240,7 @@ def equal_configurations(measured: Measured) -> list[str]:
         if set(settings) - {"workload"}:
             text = json.dumps(settings, sort_keys=True, default=str)
             names_by_configuration.setdefault((run.cell.model, text), {})[
-                cell_label(run.cell)
+                run.cell.label
             ] = None
     return [
         f"{model}: {' and '.join(names)}"

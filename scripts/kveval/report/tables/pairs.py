@@ -10,7 +10,6 @@ from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     Table,
-    cell_label,
     text_or_blank,
 )
 from kveval.report.data.comparisons import (
@@ -45,8 +44,8 @@ def pair_table(plan: ReportPlan, measured: Measured) -> Table:
     rows = []
     for cell, reference in sorted(pairs, key=lambda pair: order[pair[0].model]):
         row = comparison_of(measured, cell, reference)
-        cells = [cell.model, cell_label(cell), row["value"]]
-        cells += [cell_label(reference), row["other_value"]]
+        cells = [cell.model, cell.label, row["value"]]
+        cells += [reference.label, row["other_value"]]
         reason = text_or_blank(row["reason"])
         rows.append([*cells, effect_text(row), verdict_text(row), reason])
     return Table(header, rows, frozenset({2, 4, 5}))

@@ -19,7 +19,6 @@ from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     Table,
-    cell_label,
     text_or_blank,
 )
 from kveval.report.data.comparisons import (
@@ -64,7 +63,7 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     for cell in plan.cells_of(model):
         runs, requested = len(measured.runs_of(cell)), plan.runs_of(cell)
         count = f"{runs}" if runs == requested else f"{runs} of {requested}"
-        row = [cell_label(cell), f"{count}{_compared_runs(measured, cell, runs)}"]
+        row = [cell.label, f"{count}{_compared_runs(measured, cell, runs)}"]
         for metric in (THROUGHPUT, TTFT):
             comparison = comparisons.get((cell, metric))
             if comparison:
@@ -149,7 +148,7 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
             reason = measured.failures.get(cell, "not measured")
             rows.append(
                 [
-                    cell_label(cell),
+                    cell.label,
                     f"0 of {requested}",
                     *[""] * (len(header) - 3),
                     f"**{reason}**",
@@ -162,7 +161,7 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
             for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s")
         )
         row = [
-            cell_label(cell),
+            cell.label,
             f"{peak['runs']:.0f} of {requested}",
             numerals.with_interval(*throughput),
         ]
@@ -225,7 +224,7 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
         ]
         row = [
             cell.model,
-            cell_label(cell),
+            cell.label,
             f"{peak['level']:.0f}",
             *(f"{count:,}" for count in counts),
         ]
@@ -255,7 +254,7 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
             filter(None, (whole_number(row["runs"]), whole_number(row["level"])))
         )
         values = [
-            cell_label(Cell.from_row(row)),
+            Cell.from_row(row).label,
             baseline_label(row),
             effect_text(row),
             _p_value(row["p_holm"]),
@@ -321,7 +320,7 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
 
 def _strategy_arm(measured: Measured, row: Mapping[Any, Any]) -> str:
     """An arm as it is named in its column, with what the verdict alone does not say."""
-    name = cell_label(Cell.from_row(row))
+    name = Cell.from_row(row).label
     if row["verdict"] == words.BETTER:
         name = " ".join([name, effect_text(row), *_latency_cost(measured, row)])
     idle = row["verdict"] in (words.WORSE_IDLE, words.IDLE)
@@ -390,7 +389,7 @@ def guide_table(plan: ReportPlan, measured: Measured) -> Table:
         rows.append(
             [
                 cell.model,
-                cell_label(cell),
+                cell.label,
                 whole_number(level or math.nan),
                 *cells,
                 total,
@@ -432,9 +431,7 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
                 else f" against {baseline_label(row)}"
             )
             cells = [_inputs(row, names) for names in _COLUMNS.values()]
-            rows.append(
-                [row["model"], f"{cell_label(Cell.from_row(row))}{against}", *cells]
-            )
+            rows.append([row["model"], f"{Cell.from_row(row).label}{against}", *cells])
     return Table(["model", "arm", *_COLUMNS], rows)
 
 

@@ -10,7 +10,7 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.reuse import TOLERANCE_POINTS, ServedShare, served_shares
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table, cell_label
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import baseline_comparisons, effect_text
 
 _FINDING = f"beyond {TOLERANCE_POINTS:g} points: what the counters show"
@@ -35,7 +35,7 @@ def reuse_table(
     rows = []
     for cell in plan.ordered_cells:
         for share in sorted(shares.get(cell, ()), key=lambda share: share.level):
-            row = [cell.model, cell_label(cell)]
+            row = [cell.model, cell.label]
             row += [] if at_common_level_only else [f"{share.level}"]
             row += [text(share) for text in _COLUMNS.values()]
             rows.append([*row, likely_cause(share) if share.is_finding else ""])
@@ -134,7 +134,7 @@ def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
         row = predictions[cell]
         rows.append(
             [
-                *(cell.model, cell_label(cell)),
+                *(cell.model, cell.label),
                 numerals.effect(
                     *(row[f"throughput_percent{end}"] for end in ("", "_low", "_high"))
                 ),

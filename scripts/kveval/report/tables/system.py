@@ -16,7 +16,6 @@ from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     Table,
-    cell_label,
     with_cell_labels,
 )
 from kveval.report.data.comparisons import effect_text
@@ -50,7 +49,7 @@ def _system_table(
         rows.append(
             [
                 cell.model,
-                cell_label(cell),
+                cell.label,
                 f"{peak['level']}",
                 *values,
                 whole_number(peak.get("pcp_samples", np.nan)),
@@ -81,7 +80,7 @@ def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
         gpus = dict.fromkeys(gpu for runs in values for run in runs for gpu in run)
         for gpu in gpus if len(gpus) > 1 else ():
             means = [_mean_of_gpu(runs, gpu) for runs in values]
-            rows.append([cell.model, cell_label(cell), f"{peak['level']}", gpu, *means])
+            rows.append([cell.model, cell.label, f"{peak['level']}", gpu, *means])
     header = ["model", "arm", measured.level_unit.heading, "GPU", *_titles(plan, names)]
     return Table(header, rows, frozenset({2, *range(4, len(header))}))
 
@@ -187,7 +186,7 @@ def _failures_of_levels(measured: Measured) -> Iterator[list[str]]:
         more = f" (and {len(messages) - 1} alike)" if len(messages) > 1 else ""
         yield [
             cell.model,
-            cell_label(cell),
+            cell.label,
             ", ".join(map(str, runs)),
             ", ".join(map(str, levels)),
             f"`{check}`",
@@ -209,7 +208,7 @@ def _remark_table(remarks: Mapping[tuple[str, str, str], Sequence[str]]) -> Tabl
 
 
 def _named(cell: Cell) -> str:
-    return f"{cell.model}, {cell_label(cell)}"
+    return f"{cell.model}, {cell.label}"
 
 
 def time_table(measured: Measured) -> Table:
@@ -241,7 +240,7 @@ def provenance_table(measured: Measured) -> Table:
         [
             *(
                 run.cell.model,
-                cell_label(run.cell),
+                run.cell.label,
                 f"{run.run}",
                 f"`{run.measurement}`",
             ),

@@ -18,7 +18,6 @@ from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     Table,
-    cell_label,
     text_or_blank,
 )
 from kveval.report.data.comparisons import (
@@ -53,7 +52,7 @@ def goodput_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         shares = 100 * at["goodput_share"].dropna()
         beside = _kept(measured.comparison, cell, at)
         row = [
-            cell_label(cell),
+            cell.label,
             beside or goodput_text(at[GOODPUT]),
             _share(list(shares)),
         ]
@@ -166,13 +165,13 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
         row = max(better, key=lambda candidate: float(candidate["effect_percent"]))
         arm, base = Cell.from_row(row), Cell.from_path(row["baseline"])
         return (
-            f"{within} {cell_label(arm)} served at its best {_best(measured, arm, f' {counted} a second')},"
-            f" {cell_label(base)} {_best(measured, base)}: {effect_text(row)}."
+            f"{within} {arm.label} served at its best {_best(measured, arm, f' {counted} a second')},"
+            f" {base.label} {_best(measured, base)}: {effect_text(row)}."
         )
     if not rows:
         return ""
     against = " or ".join(
-        dict.fromkeys(cell_label(Cell.from_path(row["baseline"])) for row in rows)
+        dict.fromkeys(Cell.from_path(row["baseline"]).label for row in rows)
     )
     return f"{within} no arm was shown to serve more {counted} a second at its best than {against}."
 
@@ -201,7 +200,7 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
         "$ an hour",
         "$ a million output tokens (95 %)",
     ]
-    against = {cell_label(Cell.from_path(name)) for name in table["baseline"].dropna()}
+    against = {Cell.from_path(name).label for name in table["baseline"].dropna()}
     header += [
         f"change, % of {against.pop() if len(against) == 1 else 'the baseline'} (95 %)",
         f"{device} s per 1,000 requests (95 %)",
@@ -210,7 +209,7 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
     by_cell = {Cell.from_row(row): row for row in table.to_dict("records")}
     rows = []
     for cell in measured.cells_with_peak(plan.ordered_cells):
-        rows.append([cell.model, cell_label(cell), *_cost_cells(by_cell[cell])])
+        rows.append([cell.model, cell.label, *_cost_cells(by_cell[cell])])
     return Table(header, rows, frozenset(range(2, 9)))
 
 
