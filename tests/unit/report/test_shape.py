@@ -61,8 +61,9 @@ def test_an_arm_has_one_name(name: str) -> None:
     )
     labels = {cell.label for cell in measured.cells_with_peak(plan.cells)}
     assert all(label in text for label in labels)
-    for _, scenario, blocks in plan.cells:
-        assert f"{scenario}/{blocks}" not in text
+    for cell in plan.cells:
+        scenario, blocks = cell.scenario, cell.cpu_blocks
+        assert cell.arm not in text
         assert blocks < 1000 or not re.search(
             rf"{re.escape(scenario)}[ ,(]+({blocks:,}|{blocks})\b", text
         )
