@@ -32,7 +32,7 @@ def snakemake(folder: Path, *arguments: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     return done.returncode, done.stdout
 

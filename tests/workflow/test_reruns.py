@@ -25,6 +25,8 @@ from kveval.store.run_file import SCHEMA
 from kveval.store.store import Key, Store
 
 pytestmark = pytest.mark.workflow
+# A limit for what hangs: on a busy machine a report takes minutes.
+HANGS_S = 900
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 NO_OFFLOAD = [("no-offload", "0")]
 NATIVE = [("native-offload", "500"), ("native-offload", "10000")]
@@ -39,7 +41,7 @@ def snakemake(folder: Path, *arguments: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=HANGS_S,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
