@@ -148,7 +148,7 @@ def test_a_bare_installation_names_what_the_others_need(
 ) -> None:
     done = run(environment / "kveval", *words, cwd=tmp_path)
     assert done.returncode == 1
-    assert "kveval[workflow]" in done.stderr
+    assert "pip install '.[workflow]'" in done.stderr
     assert "checkout" in done.stderr
     assert "Traceback" not in done.stderr
 

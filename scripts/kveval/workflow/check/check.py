@@ -197,13 +197,7 @@ def check_document(checked: CheckResult) -> dict[str, Any]:
         }
         for each in checked.found
     ]
-    known = [
-        {
-            name: None if isinstance(value, float) and math.isnan(value) else value
-            for name, value in row.items()
-        }
-        for row in rows
-    ]
+    known = [_without_nan(row) for row in rows]
     return {
         "schema": 1,
         "verdict": checked.verdict,
@@ -211,3 +205,11 @@ def check_document(checked: CheckResult) -> dict[str, Any]:
         "design": asdict(checked.design),
         **{name: getattr(checked, name) for name in ("builds", "blocks", "identical")},
     }
+
+
+def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    known = dict(row)
+    for name, value in row.items():
+        if isinstance(value, float) and math.isnan(value):
+            known[name] = None
+    return known

@@ -111,10 +111,8 @@ def _between(
         *paths,
     )
     lines = (begin + after).decode(errors="replace").splitlines()
-    return [
-        (commit, subject)
-        for commit, _, subject in (line.partition("\t") for line in lines)
-    ]
+    parts = [line.partition("\t") for line in lines]
+    return [(commit, subject) for commit, _, subject in parts]
 
 
 def built(candidate: BisectBuild, command: str, keep: Path) -> str:

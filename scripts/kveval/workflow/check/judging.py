@@ -143,7 +143,7 @@ def judged(
             float(np.exp(side.mean())) if len(side) else math.nan
             for side in (base, candidate)
         ]
-        usable = [sum(_has(claim, block, side) for block in blocks) for side in (0, 1)]
+        usable = [_blocks_with(claim, blocks, side) for side in (0, 1)]
         idle = bool(at_rest) and not active
         found.append(
             Judged(claim, seen, means[0], means[1], (usable[0], usable[1]), idle)
@@ -181,13 +181,14 @@ def _pair(
     `idle`: whether an arm may have been idle on both builds, on neither, or anything if both are given.
     """
     name = claim.quantity
-    there = [
-        (math.log(block[base, level, name]), math.log(block[candidate, level, name]))
-        for base, candidate, level in claim.pairs
-        if (base, level, name) in block and (candidate, level, name) in block
-        if len(idle) > 1
-        or {(cell, level, IDLE) in block for cell in (base, candidate)} == set(idle)
-    ]
+    there = []
+    for base, candidate, level in claim.pairs:
+        at_base, at_candidate = (base, level, name), (candidate, level, name)
+        if at_base not in block or at_candidate not in block:
+            continue
+        at_rest = {(base, level, IDLE) in block, (candidate, level, IDLE) in block}
+        if len(idle) > 1 or at_rest == set(idle):
+            there.append((math.log(block[at_base]), math.log(block[at_candidate])))
     if not there:
         return None
     base, candidate = np.mean(there, axis=0)
@@ -207,6 +208,10 @@ def _has(claim: BuildClaim, block: Values, side: int) -> bool:
     some = any((pair[side], pair[2], claim.quantity) in block for pair in claim.pairs)
     left_out = _is_active(claim, block, 1 - side) and not _is_active(claim, block, side)
     return some and (claim.quantity == COLD or not left_out)
+
+
+def _blocks_with(claim: BuildClaim, blocks: Sequence[Values], side: int) -> int:
+    return sum(_has(claim, block, side) for block in blocks)
 
 
 def verdict_of(found: Sequence[Judged], blocks: int, design: Design) -> Verdict:

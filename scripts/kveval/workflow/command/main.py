@@ -138,7 +138,7 @@ def _unexpected(error: Exception) -> str:
         if package != NAME:
             return (
                 f"FAILED: the package {package} is missing here, which this command needs:"
-                " pip install 'kveval[workflow]', or use .venv/bin/kveval of a checkout"
+                " pip install '.[workflow]' in a checkout, or use .venv/bin/kveval of one"
                 " that `bash scripts/setup.sh` has set up"
             )
     return "".join(traceback.format_exception(error)).rstrip()

@@ -65,12 +65,15 @@ def _takers(need: PodNeed, nodes: Sequence[Node]) -> list[Node]:
     return [
         node
         for node in nodes
-        if accepts(node, need.spec)
-        and all(
-            node.allocatable.get(name, 0.0) >= amount
-            for name, amount in need.requests.items()
-        )
+        if accepts(node, need.spec) and _is_large_enough(node, need)
     ]
+
+
+def _is_large_enough(node: Node, need: PodNeed) -> bool:
+    return all(
+        node.allocatable.get(name, 0.0) >= amount
+        for name, amount in need.requests.items()
+    )
 
 
 def _gpus(
@@ -250,11 +253,11 @@ def _without(nodes: Sequence[Node], held: Iterable[Held]) -> list[Node]:
         taken.setdefault(node, []).append(amounts)
 
     def left(node: Node) -> dict[str, float]:
-        others = taken.get(node.name, ())
-        return {
-            name: amount - sum(one.get(name, 0.0) for one in others)
-            for name, amount in node.allocatable.items()
-        }
+        amounts = dict(node.allocatable)
+        for requests in taken.get(node.name, ()):
+            for name in amounts:
+                amounts[name] -= requests.get(name, 0.0)
+        return amounts
 
     return [replace(node, allocatable=left(node)) for node in nodes]
 

@@ -363,13 +363,11 @@ def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]
     if refused:
         message = refused[0].answer.message
         scc = f"oc adm policy add-scc-to-user privileged -z default -n {place}"
-        fix = (
-            scc
-            if "security context constraint" in message
-            else label
-            if "PodSecurity" in message
-            else "as it says"
-        )
+        fix = "as it says"
+        if "security context constraint" in message:
+            fix = scc
+        elif "PodSecurity" in message:
+            fix = label
         yield error(
             "recorder",
             f"its pods would be refused in {place}: {message}",

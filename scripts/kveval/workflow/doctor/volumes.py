@@ -166,11 +166,11 @@ def _defaults(classes: Classes) -> list[str]:
         name: entry["metadata"].get("annotations") or {}
         for name, entry in classes.items()
     }
-    return [
-        name
-        for name, noted in annotations.items()
-        if any(noted.get(key) == "true" for key in _DEFAULT)
-    ]
+    return [name for name, noted in annotations.items() if _is_default(noted)]
+
+
+def _is_default(annotations: Mapping[str, str]) -> bool:
+    return any(annotations.get(key) == "true" for key in _DEFAULT)
 
 
 def _of_class(claim: Claim, classes: Classes) -> Finding:

@@ -112,6 +112,10 @@ def _measured(runs: Sequence[tuple[Run, Path]]) -> dict[int, list[MeasuredLevel]
     tables = [(facts.run, run_tables(place)) for facts, place in runs]
     if not tables:
         return {}
-    numbered = ([each[part].assign(run=run) for run, each in tables] for part in (0, 1))
-    levels, requests = (pd.concat(parts, ignore_index=True) for parts in numbered)
+    levels = pd.concat(
+        [levels.assign(run=run) for run, (levels, _) in tables], ignore_index=True
+    )
+    requests = pd.concat(
+        [requests.assign(run=run) for run, (_, requests) in tables], ignore_index=True
+    )
     return measured_levels(levels, requests)

@@ -136,15 +136,15 @@ def _nearest(
 ) -> list[T]:
     """Return what the runs tell that are most similar to a specification and agree with it in the keys `equal`."""
     content = specification.to_json()
+
+    def agrees(run: Run) -> bool:
+        return all(run.specification.get(key) == content[key] for key in equal)
+
     for likely in store.like(content):
-        alike = (
-            facts
-            for facts in likely
-            if all(facts.specification.get(key) == content[key] for key in equal)
-        )
-        values = (value for facts in alike if (value := told(facts)) is not None)
-        if found := list(itertools.islice(values, _ENOUGH)):
-            return found
+        values = (told(run) for run in likely if agrees(run))
+        known = (value for value in values if value is not None)
+        if first := list(itertools.islice(known, _ENOUGH)):
+            return first
     return []
 
 

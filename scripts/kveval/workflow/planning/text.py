@@ -168,10 +168,8 @@ class PlanText:
             ("cell", "tier", "runs", "h", "GPU h", "why", "times")
         ]
         for cell, runs in list(cells.items())[:_ROWS]:
-            one, numbers = (
-                self.costs[cell],
-                ", ".join(str(number) for number in sorted(run.run for run in runs)),
-            )
+            one = self.costs[cell]
+            numbers = ", ".join(map(str, sorted(run.run for run in runs)))
             all_hours = (
                 f"{one.seconds * len(runs) / 3600:.2f}",
                 f"{one.gpu_hours * len(runs):.2f}",

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
+from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.reuse import reuse_of
 from kveval.campaign.sizing import gib
@@ -55,10 +56,10 @@ def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
     )
     if not ladder:
         return
-    adds = {
-        cell: [points for one, points in each if one == cell and points is not None]
-        for cell in ladder
-    }
+    adds: dict[Cell, list[float]] = {cell: [] for cell in ladder}
+    for cell, points in each:
+        if points is not None:
+            adds[cell].append(points)
     best = max(found, key=_gain)
     unit = workloads.level_unit(config.workload.definition)
     where = f"{best.level} {unit}" if len(found) == 1 else f"{len(found)} levels"
