@@ -10,6 +10,11 @@ from pathlib import Path
 # Before an installed kveval: jobs run this checkout, and what plans them must be the same code.
 sys.path.insert(0, str(Path(workflow.snakefile).resolve().parents[1] / "scripts"))
 
+from kveval.workflow.stopping import DRAINED, INTERRUPTED, Stopping
+
+# Before the other imports: an interruption amid them ends in a line, too.
+STOPPING = Stopping.watch(workflow, logger.handlers)
+
 from kveval.campaign.loading import load_config
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
@@ -60,7 +65,6 @@ from kveval.workflow.report_settings import (
 )
 from kveval.workflow.runs import PILOT, SO_FAR, Runs
 from kveval.workflow.slurm import UnseenJobs, require_seen_jobs
-from kveval.workflow.stopping import DRAINED, INTERRUPTED, Stopping
 
 
 def source(name):
@@ -69,7 +73,6 @@ def source(name):
 
 
 BEGAN = time.time()
-STOPPING = Stopping.watch(workflow, logger.handlers)
 INVOCATION = Invocation.of(workflow)
 # A workflow that uses this one as a module has a console of its own.
 if Path(workflow.main_snakefile).samefile(source("Snakefile")):

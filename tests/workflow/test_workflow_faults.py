@@ -194,11 +194,12 @@ def test_a_sigterm_to_snakemake_waits_for_the_measurement_and_starts_no_other(
 def test_a_sigint_while_jobs_are_planned_ends_in_a_line(tree: Tree) -> None:
     running = tree.start("report", "--until", "benchmark")
     assert running.stdout is not None
-    # The first line comes before the campaign is read.
-    running.stdout.readline()
+    # The lines that come before the first of the rules is read.
+    while "is extended by" not in running.stdout.readline():
+        assert running.poll() is None
     time.sleep(1.5)
     running.send_signal(signal.SIGINT)
-    output, _ = running.communicate(timeout=30)
+    output, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 130, output
     assert "Stopped" in output
     assert "Traceback" not in output
