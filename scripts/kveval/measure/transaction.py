@@ -61,7 +61,11 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
     store = Store(job.store)
     if _adopted(store, keys, output, progress):
         return
-    with stop_signals_raise(), stop_when_orphaned(), engine.alone(progress.say):
+    with (
+        stop_signals_raise(),
+        stop_when_orphaned(),
+        engine.exclusive_host(progress.say),
+    ):
         # Another job may have measured it while this one waited.
         if not _adopted(store, keys, output, progress):
             key = keys[0] if keys else Key(job.measurement, job.run, "")

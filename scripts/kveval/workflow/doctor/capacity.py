@@ -42,7 +42,7 @@ def capacity(plan: CampaignDocuments, nodes: Answer, pods: Answer) -> list[Findi
     `nodes`: the list of nodes; `pods`: all pods that run, for what others hold; both may be denied.
     """
     found = list(_shared_memory(plan.cells))
-    if not nodes.found:
+    if not nodes.ok:
         fix = (
             "an account that may list nodes; see `The account` in docs/cluster-site.md"
         )
@@ -86,7 +86,7 @@ def _gpus(
         key=lambda pair: [pair[0].requests.get(name, 0.0) for name in amounts],
         reverse=True,
     )
-    held = _held(pods) if pods.found else None
+    held = _held(pods) if pods.ok else None
     found = [_of_server(plan.site, need, path, nodes, held) for need, path in pairs]
     wrong: dict[str, Finding] = {}
     for finding in found:
