@@ -18,7 +18,7 @@ from kveval.engines.kubernetes.manifests.requirements import (
     untolerated,
 )
 from kveval.engines.preflight import MEMORY_SHARE, memory_bytes, shared_memory_bytes
-from kveval.host.findings import Finding, counted, error, ok, warning
+from kveval.host.findings import Finding, error, ok, pluralize, warning
 from kveval.workflow.doctor.documents import CampaignDocuments, CellPlan
 
 SERVER = "model-server"
@@ -116,7 +116,7 @@ def _of_server(
     check = "GPUs" if each else "nodes"
     if not _takers(need, nodes):
         return _no_room(check, need, path, nodes, resource)
-    servers = f"{counted(need.copies, 'server')} with {each:g} each"
+    servers = f"{pluralize(need.copies, 'server')} with {each:g} each"
     said = f"{_listed(having)} of {resource}; {path} takes {each * need.copies:g} ({servers}), {site.slots} at once"
     if not each:
         said = f"{len(usable)} nodes take the servers, which ask for no {resource}{kept_out(nodes, need.spec)}"
