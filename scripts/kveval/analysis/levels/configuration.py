@@ -135,7 +135,7 @@ def declared_work(run: Run, report: LevelReport, level: int) -> str:
 
 
 def _of_users(workload: Workload) -> dict[str, float]:
-    """What users do, and no other load does; nothing that is 0."""
+    """The numbers that only a load of users has, without those that are 0."""
     documents, pause = workload.document_spread, workload.pause_s
     work = {
         "document_tokens": workload.document_tokens,
