@@ -71,6 +71,14 @@ _HOLD = """
 KVEVAL_PROBE="$0.probe" "$1" --version >/dev/null 2>&1
 if [ -e "$0.probe" ]; then KVEVAL_GO="$0" exec "$@"; fi
 """
+# Streams that are no users would be another load, and nothing would tell.
+_USERS = """
+KVEVAL_PROBE="$0.probe" "$1" --version >/dev/null 2>&1
+if [ ! -e "$0.probe" ]; then
+echo "the image's Python does not import what makes streams users (PYTHONPATH=$PYTHONPATH)" >&2
+exit 1
+fi
+"""
 # For a level that primes the caches before: that needs the code that makes GuideLLM wait. It starts on a signal.
 _PRIMING = f"""
 until [ -e "$0.prime" ]; do sleep 0.1; done{_HOLD}
@@ -112,6 +120,7 @@ class LoadJobs:
         specification = context.specification
         self._workload = specification.workload
         self._primes = self._workload.prime
+        self._users = self._workload.profile == "users"
         self._known = specification.versions["guidellm"].startswith(_RELEASE)
         # Whether pods make their prompts ahead; not if the server may be restarting then, because requests would fail.
         endpoint = specification.reset_caches == "endpoint"
@@ -120,15 +129,22 @@ class LoadJobs:
         )
         # Whether GuideLLM itself waits, instead of the shell that starts it.
         self._held = self._ahead or self._primes
+        # Whether code of ours runs inside GuideLLM.
+        self._changed = self._held or self._users
 
     def expect(self, levels: Sequence[Level]) -> None:
         """Prepare the first level."""
         self._levels = levels
-        if self._primes and not self._known:
-            version = self._context.specification.versions["guidellm"]
-            raise LoadError(
-                f"the workload primes the caches, which needs GuideLLM {_RELEASE}x, not {version}"
-            )
+        needs = {
+            "primes the caches": self._primes,
+            "has users with pauses": self._users,
+        }
+        for what, needed in needs.items():
+            if needed and not self._known:
+                version = self._context.specification.versions["guidellm"]
+                raise LoadError(
+                    f"the workload {what}, which needs GuideLLM {_RELEASE}x, not {version}"
+                )
         self._prepare(levels[0])
 
     def generate(
@@ -182,8 +198,9 @@ class LoadJobs:
         if level.index in self._prepared:
             return
         context = self._context
-        begin = _BEGIN + _HOLD if self._ahead else _BEGIN
-        script = _BEGIN + _PRIMING if self._primes else begin + _WAIT
+        begin = _BEGIN + _USERS if self._users else _BEGIN
+        waiting = _HOLD + _WAIT if self._ahead else _WAIT
+        script = begin + (_PRIMING if self._primes else waiting)
         argv = ["sh", "-c", script, _GO, *load_command(context, level, self._target)]
         files, deadline_s = self._files(level), self._deadline_s(level)
         documents = load_job(
@@ -204,7 +221,7 @@ class LoadJobs:
                 self._workload, level, Path(folder, level.report_name)
             )
             paths = [
-                *([Path(sitecustomize.__file__)] if self._held else []),
+                *([Path(sitecustomize.__file__)] if self._changed else []),
                 *([data] if data else []),
             ]
             packed = {
@@ -387,8 +404,9 @@ class LoadJobs:
         if not self._context.specification.miniature:
             # The tokenizer comes from the Hugging Face hub, or from the model cache.
             found.pop("HF_HUB_OFFLINE", None)
-        if self._held:
+        if self._changed:
             found["PYTHONPATH"] = LOAD_FOLDER
+            found |= load.users_environment(self._workload, level)
             found |= load.priming_environment(
                 self._workload, level, load_target(self._context, self._target)
             )

@@ -218,12 +218,13 @@ class HostSession:
         env = load.environment(self._cpus, workload)
         with self._processes.temporary_folder() as folder:
             go = folder / "go" if workload.prime else None
+            changed = load.users_environment(workload, level)
             if go is not None:
-                env |= load.priming_environment(workload, level, self._target())
-                env |= {
-                    "KVEVAL_GO": str(go),
-                    "PYTHONPATH": str(Path(sitecustomize.__file__).parent),
-                }
+                changed |= load.priming_environment(workload, level, self._target())
+                changed |= {"KVEVAL_GO": str(go)}
+            if changed:
+                loadside = str(Path(sitecustomize.__file__).parent)
+                env |= {**changed, "PYTHONPATH": loadside}
             began, started = time.time(), time.monotonic()
             wall_s, primed = load.run_level(
                 self._processes,
