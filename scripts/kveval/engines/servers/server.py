@@ -72,14 +72,14 @@ class Server(ABC):
     def startup_log(self, endpoint: Endpoint) -> str:
         """Return a server's log from its start on."""
 
-    def each(self, do: Callable[[Endpoint], T]) -> list[T]:
+    def map_endpoints(self, do: Callable[[Endpoint], T]) -> list[T]:
         """Call `do` with every server and return the results in order."""
         return [do(endpoint) for endpoint in self.endpoints]
 
     def counters(self) -> dict[str, float]:
         """Return the counters of all servers, summed, of the sidecars, and of the file tier. Raises a Failure."""
         found: dict[str, float] = defaultdict(float)
-        for counters in self.each(Endpoint.counters):
+        for counters in self.map_endpoints(Endpoint.counters):
             for name, value in counters.items():
                 found[name] += value
         for sidecar in self.sidecars:
@@ -92,7 +92,7 @@ class Server(ABC):
         The servers first, so that they do not write to a sidecar that has been emptied; for the same reason, LMCache
         before its store.
         """
-        self.each(lambda endpoint: endpoint.reset_caches(timeout_s))
+        self.map_endpoints(lambda endpoint: endpoint.reset_caches(timeout_s))
         for sidecar in reversed(self.sidecars):
             sidecar.reset(timeout_s)
         self.empty_files()
@@ -108,7 +108,7 @@ class Server(ABC):
         On a cluster the requests go to the pods directly: a router might send a prompt and its repetition to two
         replicas. Each has its own prompts, because a shared tier must not have them from another replica.
         """
-        found = self.each(
+        found = self.map_endpoints(
             lambda endpoint: answers.check(endpoint, tier=tier, longest=longest)
         )
         return found[0] if len(found) == 1 else answers.together(found)
@@ -148,7 +148,10 @@ class Server(ABC):
 
         def all_work(timeout_s: float) -> Work:
             return Work(
-                sum(work.tokens for work in self.each(lambda one: one.work(timeout_s))),
+                sum(
+                    work.tokens
+                    for work in self.map_endpoints(lambda one: one.work(timeout_s))
+                ),
                 requests=0,
             )
 
