@@ -112,8 +112,8 @@ def _last_of_scenarios(cells: Iterable[Cell]) -> Iterable[Cell]:
 
 def _scenario(runs: Runs, cell: Cell) -> dict[str, Any]:
     scenario = runs.config.catalogue.scenarios[cell.scenario]
-    said = {key: getattr(scenario, key) for key in _OF_SCENARIO}
-    return {**said, "exercised": runs.proof(cell)}
+    settings = {key: getattr(scenario, key) for key in _OF_SCENARIO}
+    return {**settings, "exercised": runs.proof(cell)}
 
 
 def _model(model: Model) -> dict[str, Any]:

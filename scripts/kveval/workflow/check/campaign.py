@@ -99,36 +99,39 @@ def check_plan(
         for side, source in zip((BASE, CANDIDATE), sources, strict=True)
     ]
     beside_alone = any(
-        one is not None and {*one.versions, *one.packages} == {BESIDE} for one in builds
+        build is not None and {*build.versions, *build.packages} == {BESIDE}
+        for build in builds
     )
-    asked = list(arms) or [
+    requested = list(arms) or [
         arm for arm in ARMS if (server.lmcache if BESIDE in arm else not beside_alone)
     ]
     installed = f"{server.program}-{server.declared_version}"
-    told_apart = [installed if one is None else one.source or one.key for one in builds]
+    told_apart = [
+        installed if build is None else build.source or build.key for build in builds
+    ]
     # Each pair of builds has its own base runs, measured in the same blocks, not adopted from another check.
     mark = content_hash(told_apart, 8)
     scenarios: dict[str, Any] = {}
     matrix: list[dict[str, Any]] = []
     pairs = {}
-    for arm in asked:
-        found = _ARM.fullmatch(arm)
-        if found is None:
+    for arm in requested:
+        match = _ARM.fullmatch(arm)
+        if match is None:
             raise CheckError(
                 f"{arm!r} is not an arm: write SCENARIO/CPU_BLOCKS, as {ARMS[0]}",
                 code="no_arm",
             )
-        names = [f"{found['scenario']}.{side}.{mark}" for side in (BASE, CANDIDATE)]
+        names = [f"{match['scenario']}.{side}.{mark}" for side in (BASE, CANDIDATE)]
         for side, name, source in zip((BASE, CANDIDATE), names, sources, strict=True):
             scenarios[name] = {
-                "extends": found["scenario"],
-                "title": f"{found['scenario']}, {side}",
+                "extends": match["scenario"],
+                "title": f"{match['scenario']}, {side}",
                 "replicate": False,
             }
             scenarios[name] |= {} if source is None else {"server": source}
         scenarios[names[1]]["baseline"] = names[0]
         matrix.append(
-            {"models": models, "scenarios": names, "cpu_blocks": [int(found["blocks"])]}
+            {"models": models, "scenarios": names, "cpu_blocks": [int(match["blocks"])]}
         )
         pairs[arm] = (names[0], names[1])
     kept = {key: value for key, value in values.items() if key not in _LEFT_OUT}
@@ -146,10 +149,13 @@ def check_plan(
         "matrix": matrix,
         "scenarios": {**values.get("scenarios", {}), **scenarios},
     }
-    said = [
-        f"the installed {installed}" if one is None else one.title for one in builds
+    titles = [
+        f"the installed {installed}" if build is None else build.title
+        for build in builds
     ]
-    return CheckPlan(kept, pairs, (said[0], said[1]), told_apart[0] == told_apart[1])
+    return CheckPlan(
+        kept, pairs, (titles[0], titles[1]), told_apart[0] == told_apart[1]
+    )
 
 
 def _build(

@@ -12,7 +12,7 @@ from rich.table import Table
 from kveval.campaign.catalogue import Model
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
 from kveval.campaign.types import BLOCK_TOKENS
-from kveval.workflow.command.campaign import GivenCampaign
+from kveval.workflow.command.campaign import CampaignContext
 from kveval.workflow.command.output import print_document
 
 KIB, MIB = 2**10, 2**20
@@ -56,14 +56,14 @@ class ModelSize:
         )
 
 
-def show_models(given: GivenCampaign, *, as_json: bool) -> None:
+def show_models(context: CampaignContext, *, as_json: bool) -> None:
     """Print a row per model of the catalogue, the campaign's own models included, the smallest first."""
-    declared = getattr(given.config.campaign, "server", None)
+    declared = getattr(context.config.campaign, "server", None)
     ranks = declared.tensor_parallel_size if declared else None
     sizes = sorted(
         (
             ModelSize.from_model(name, model, ranks or model.tensor_parallel_size)
-            for name, model in given.config.catalogue.models.items()
+            for name, model in context.config.catalogue.models.items()
         ),
         key=lambda size: size.parameters,
     )
