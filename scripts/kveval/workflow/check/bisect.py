@@ -227,7 +227,7 @@ class BuildComparisons:
             self.values, good, self._built(number), arms, self.request.blocks
         )
         config = planned_config(plan, self.places)
-        claims = claims_of(config, plan.arms)
+        claims = claims_of(config, plan.cells)
         claims = claims if claim is None else deciding(claims, claim)
         self.say(f"{build.title} against {self.builds[0].title}")
         repeated = CheckRequest(build.build, good, arms, self.request.blocks)
@@ -272,9 +272,9 @@ class BuildComparisons:
 def _arm_of(plan: CheckPlan, evaluation: Evaluation) -> str:
     """Return the arm, SCENARIO/CPU_BLOCKS, in which a claim was judged; of a scenario in several sizes, the first."""
     base, candidate, _ = evaluation.claim.pairs[0]
-    names = (base.scenario, candidate.scenario)
-    arms = [arm for arm, scenarios in plan.arms.items() if scenarios == names]
-    return next(arm for arm in arms if arm.endswith(f"/{base.cpu_blocks}"))
+    return next(
+        cell.arm for cell, sides in plan.cells.items() if sides == (base, candidate)
+    )
 
 
 def _trail(

@@ -66,7 +66,7 @@ def run_check(
         values, request.base, request.candidate, request.arms, request.blocks
     )
     config = planned_config(plan, places)
-    claims = claims_of(config, plan.arms)
+    claims = claims_of(config, plan.cells)
     design = design_of(config, claims)
     result = until_clear(plan, config, claims, design, places, command, say)
     folder = Path(config.campaign.results)

@@ -84,20 +84,22 @@ class Evaluation:
         return self.usable[0] >= first and self.usable[1] == 0
 
 
-def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[BuildClaim]:
-    """Return what a check compares: throughput, latencies of each arm at each level; cold prompts of each scenario."""
+def claims_of(
+    config: Config, cells: Mapping[Cell, tuple[Cell, Cell]]
+) -> list[BuildClaim]:
+    """Return what a check compares: throughput, latencies of each arm at each level; cold prompts of each scenario.
+
+    `cells`: requested cell -> the cells of the base and of the candidate.
+    """
     claims: list[BuildClaim] = []
     cold: dict[str, list[tuple[Cell, Cell, int]]] = {}
-    model = config.cells[0].model
-    for arm, names in arms.items():
-        scenario, _, blocks = arm.partition("/")
-        base, candidate = (Cell(model, name, int(blocks)) for name in names)
+    for cell, (base, candidate) in cells.items():
         for level in config.workload.given_levels:
             pair = (base, candidate, level)
             where = (
-                arm
+                cell.arm
                 if len(config.workload.given_levels) == 1
-                else f"{arm}, level {level}"
+                else f"{cell.arm}, level {level}"
             )
             claims += [
                 BuildClaim(where, name, (pair,), name == SHOWN[0])
@@ -105,7 +107,7 @@ def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[Build
                 if name != COLD
             ]
             if config.workload.prime:
-                cold.setdefault(scenario, []).append(pair)
+                cold.setdefault(cell.scenario, []).append(pair)
     return claims + [
         BuildClaim(scenario, COLD, tuple(pairs), True)
         for scenario, pairs in cold.items()
