@@ -31,7 +31,7 @@ _MINIATURE_START_S = 30.0
 # From one level's end to the next one's start, with the generator's own start, without the generation of prefixes.
 _BETWEEN_LEVELS_S = 12.0
 _AROUND_S = 15.0
-_WEIGHT_BYTES = {"awq": 0.5, "gptq": 0.5, "fp8": 1.0, None: 2.0}
+_WEIGHT_BYTES = {"awq": 0.5, "gptq": 0.5, "fp8": 1.0, "mxfp4": 0.53, None: 2.0}
 _SIZES_READ = 5
 # Number of runs that is enough for a typical value.
 _ENOUGH = 20

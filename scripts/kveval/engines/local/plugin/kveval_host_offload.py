@@ -52,10 +52,10 @@ class HostCopyWorker(OffloadingWorker):
         self._tier = tier
         self._region = region
         # Of each group, the tensors that its layers use, with the bytes of a row that are theirs.
-        self._group_pages = [
-            {ref.tensor_idx: ref.page_size_bytes for ref in refs}
-            for refs in kv_caches.group_data_refs
-        ]
+        self._group_pages: list[dict[int, int]] = []
+        for refs in kv_caches.group_data_refs:
+            pages = {ref.tensor_idx: ref.page_size_bytes for ref in refs}
+            self._group_pages.append(pages)
         self._finished: list[TransferResult] = []
 
     def submit_store(
