@@ -9,6 +9,7 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.reuse import reuse_of
 from kveval.campaign.sizing import gib
+from kveval.campaign.tier_layout import needed_size
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.cells import NOTHING_POINTS, needed_sizes
 from kveval.load import levels as workloads
@@ -115,11 +116,12 @@ def _knee(config: Config, curves: LevelCurves) -> str:
     found = curves.widest
     if found.tier is None or _gain(curves) < NOTHING_POINTS:
         return ""
-    sizes = [
-        _rounded(size / found.usable[0] / BLOCK_TOKENS)
-        for _, size in needed_sizes(found.tier, _KNEE)
-    ]
-    model = config.specification(next(iter(curves.cells))).model
+    cells = [config.specification(cell) for cell in curves.cells]
+    sizes = []
+    for _, tokens in needed_sizes(found.tier, _KNEE):
+        held = math.ceil(tokens / found.usable[0])
+        sizes.append(_rounded(needed_size(cells, held, curves.level).cpu_blocks))
+    model = cells[0].model
     amounts = " and ".join(
         f"{gib(size * BLOCK_TOKENS * model.kv_bytes_per_token):.2g}" for size in sizes
     )
