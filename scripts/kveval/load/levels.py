@@ -68,7 +68,7 @@ def rate_req_s_at(workload: Workload, level: int) -> float | None:
     return level / 60 if workload.profile in OPEN_LOOP else None
 
 
-def in_words(workload: Workload) -> str:
+def describe_requests(workload: Workload) -> str:
     """Return how the requests are made and how they arrive, as the end of a sentence."""
     arrivals = _ARRIVALS.get(workload.profile, "follow each other without pause")
     if has_pauses(workload):

@@ -62,7 +62,7 @@ def test_the_profile_says_what_a_level_counts(values, streams, rate, unit):
     ],
 )
 def test_the_words_for_a_workload_are_those_of_its_profile(values, lengths, arrivals):
-    words = workloads.in_words(workload(**values))
+    words = workloads.describe_requests(workload(**values))
     assert lengths in words
     assert arrivals in words.partition("requests")[2]
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.support.fault_chain import REPOSITORY
 
-from kveval.campaign.catalogue import Geometry
+from kveval.campaign.geometry import Geometry
 from kveval.campaign.random_model import write_served
 from kveval.host.http import HttpError, request
 from kveval.host.processes import Supervisor, supervisor
