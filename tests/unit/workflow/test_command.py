@@ -237,6 +237,10 @@ def test_models_have_the_sizes_of_their_caches(folder: Path) -> None:
     assert large["ranks"] == 2
     assert 2 * large["kv_bytes_per_token_and_rank"] == large["kv_bytes_per_token"]
     assert "112 KiB" in kveval("models").stdout
+    assert "tier" not in small
+    layers = models["Gemma-3-27B"]["tier"]
+    assert [group["layers"] for group in layers["groups"]] == [10, 9, 9, 9, 9, 8, 8]
+    assert layers["conversations_per_gib"]["4096"] > 1
     of_float = yaml.safe_load((folder / "config/models.yaml").read_text())
     of_float["Qwen3-0.6B"]["dtype"] = "float32"
     (folder / "config/models.yaml").write_text(yaml.safe_dump(of_float))

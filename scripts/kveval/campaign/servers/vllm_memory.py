@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from packaging.version import Version
 
-from kveval.campaign.catalogue import Geometry, Gpu
+from kveval.campaign.catalogue import Gpu
 from kveval.campaign.device_estimate import DeviceEstimate
+from kveval.campaign.geometry import Geometry
 from kveval.campaign.sizing import GIB, gib, kv_bytes_per_token, weight_bytes
 from kveval.campaign.specification import Specification
 from kveval.campaign.types import BLOCK_TOKENS
@@ -105,18 +106,21 @@ def estimate_for(
 ) -> DeviceEstimate | None:
     """Estimate what the device of a cell's server holds.
 
-    None where the size is given, where the device is no GPU or the server not vLLM, and where arguments change what is
-    left to the cache in a way that is not computed here.
+    None where the size is given, where the device is no GPU or the server not vLLM, for models with several kinds of
+    layers, and where arguments change what is left to the cache in a way that is not computed here.
     """
     model, flags = specification.model, _flags(specification.argv)
     version = specification.versions.get("vllm")
     given = specification.budget.device_tokens is not None
     if given or specification.on_cpu or version is None:
         return None
+    shape = model.geometry
+    if shape.sliding is not None or shape.recurrent is not None:
+        return None
     if model.gpu_memory_utilization is None or flags.keys() & {*_UNFORESEEN}:
         return None
     server = ServerMemory(
-        geometry=model.geometry,
+        geometry=shape,
         version=version,
         utilization=model.gpu_memory_utilization,
         ranks=model.tensor_parallel_size,

@@ -16,7 +16,7 @@ from kveval.campaign.sizing import weight_bytes
 from kveval.campaign.specification import Specification
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
-from kveval.host.findings import counted
+from kveval.host.findings import pluralize
 from kveval.load import levels as workloads
 from kveval.load.guidellm import PREFIX_TOKENS_PER_S
 from kveval.load.sample_sizes import MIN_TOKENS, SUFFICIENT, window_s
@@ -93,7 +93,7 @@ def _start_seconds(
     if seen:
         return statistics.median(
             seen
-        ), f"start-up as in {counted(len(seen), 'measurement')}"
+        ), f"start-up as in {pluralize(len(seen), 'measurement')}"
     if specification.miniature:
         return _MINIATURE_START_S, "start-up assumed"
     model = specification.model
