@@ -242,12 +242,13 @@ class Config:
         campaign, gpus = self.campaign, self.catalogue.gpus
         name = campaign.gpu or gpu_named_in(campaign.hardware, gpus)
         known = gpus.get(name or "")
-        if campaign.device_gib is None:
-            return None if name is None or known is None else (name, known)
-        declared = {"memory_gib": campaign.device_gib, "source": "device_gib"}
-        if known is None:
-            return "a GPU", Gpu(**declared)
-        return name or "a GPU", known.model_copy(update=declared)
+        memory_gib = campaign.device_gib
+        if name is None or known is None:
+            unnamed = memory_gib and Gpu(memory_gib=memory_gib, source="device_gib")
+            return ("a GPU", unnamed) if unnamed else None
+        if memory_gib is not None:
+            known = known.model_copy(update={"memory_gib": memory_gib})
+        return name, known
 
     def device_estimate(self, cell: Cell) -> DeviceEstimate | None:
         """Return an estimate of what the device of one of a cell's servers holds.
