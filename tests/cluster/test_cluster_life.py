@@ -89,7 +89,7 @@ def on(template: dict[str, Any], node: str = "", **spec: Any) -> dict[str, Any]:
 
 def begun(api: Api, namespace: str, expiry_s: int) -> dict[str, Any]:
     """Begin a lifetime and note when, as job controllers do since they count ready pods (1.24): this one does not."""
-    job = lifetime.begin(api, namespace, "run", RUN, expiry_s=expiry_s)
+    job = lifetime.ensure_owner_job(api, namespace, "run", RUN, expiry_s=expiry_s)
     started = {"status": {"startTime": job["metadata"]["creationTimestamp"]}}
     api.request(
         "PATCH", f"{JOB.path(namespace, 'run')}/status", body=started, content="merge"
@@ -140,10 +140,10 @@ def test_a_lifetime_that_has_ended_is_begun_anew(api: Api, namespace: str) -> No
     first = begun(api, namespace, 1)
     with deadline_kept(api, namespace, "run"):
         wait_until(lambda: is_over(api, namespace), "the end of the lifetime", 40.0)
-    again = lifetime.begin(api, namespace, "run", RUN)
+    again = lifetime.ensure_owner_job(api, namespace, "run", RUN)
     assert again["metadata"]["uid"] != first["metadata"]["uid"]
     assert (
-        lifetime.begin(api, namespace, "run", RUN)["metadata"]["uid"]
+        lifetime.ensure_owner_job(api, namespace, "run", RUN)["metadata"]["uid"]
         == again["metadata"]["uid"]
     )
 

@@ -218,15 +218,15 @@ def test_every_node_that_serves_is_recorded_as_a_host_of_its_own(
         }
     )
     specification = cells(RELEASES[0])[0]["Qwen3-0.6B/native-offload/10000"]
-    place = RunContext(
+    context = RunContext(
         specification, site, 1, "two-nodes", PORTS, "0123456789abcdef", api=nodes.api
     )
     begin = time.time()
     try:
-        pods = recordings.deploy(place, ["rest-0", "gpu-0"], print)
-        recorder = recordings.begin(place, pods, tmp_path / "pcp", {}, [])
+        pods = recordings.deploy(context, ["rest-0", "gpu-0"], print)
+        recorder = recordings.start_recording(context, pods, tmp_path / "pcp", {}, [])
         time.sleep(4)
-        recorder.alive()
+        recorder.check_alive()
         recorder.stop()
     finally:
         remove(nodes.api, selector("two-nodes"), [site.pcp_namespace])

@@ -1,4 +1,4 @@
-"""The place of a run on a stand-in for a cluster."""
+"""The context of a run on a stand-in for a cluster."""
 
 from tests.support.cluster_cells import cells
 from tests.support.config_files import RELEASES
@@ -13,8 +13,8 @@ SPECIFICATION = cells(RELEASES[0])[0]["Qwen3-0.6B/native-offload/10000"]
 SITE = Cluster.model_validate({"namespace": "bench", "address": "service"})
 
 
-def place(transport: FakeTransport, site: Cluster = SITE) -> RunContext:
-    """Return the place of run 1 of a cell on a stand-in for a cluster."""
+def run_context(transport: FakeTransport, site: Cluster = SITE) -> RunContext:
+    """Return the context of run 1 of a cell on a stand-in for a cluster."""
     return RunContext(
         SPECIFICATION,
         site,

@@ -4,7 +4,7 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import POD, Document
 from kveval.engines.kubernetes.wait.diagnosis import Patience, Trouble, is_ready
 from kveval.engines.kubernetes.wait.rollout import WaitState, WaitTarget, wait
-from kveval.engines.protocol import Say
+from kveval.engines.protocol import Log
 
 
 def wait_for_pod(
@@ -12,7 +12,7 @@ def wait_for_pod(
     namespace: str,
     name: str,
     timeout_s: float,
-    say: Say | None = None,
+    say: Log | None = None,
     patience: Patience | None = None,
 ) -> Document:
     """Wait until a pod that no controller looks after is ready; return it. Raises RolloutError."""

@@ -79,7 +79,7 @@ def a_namespace(api: Api) -> Iterator[str]:
         api.delete(NAMESPACE, name)
 
 
-def wait_until(found: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+def wait_until(found: Callable[[], Any], what: str, timeout_s: float = 180.0) -> Any:
     """Return the first true value of `found`."""
     begin = time.monotonic()
     while time.monotonic() - begin < timeout_s:

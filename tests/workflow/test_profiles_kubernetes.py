@@ -223,6 +223,10 @@ def test_what_an_interruption_and_a_failing_pod_leave_is_gone_on_with(
         for scenario in ("no-offload/0", "native-offload/500")
     }
 
+    script = site.folder / "scripts" / "extract_peak.py"
+    good = script.read_text()
+    # As long as it takes for the pods of both to run at the same time.
+    script.write_text(f"import time\ntime.sleep(600)\n{good}")
     process = subprocess.Popen(
         site.command("peaks"),
         cwd=site.folder,
@@ -232,16 +236,16 @@ def test_what_an_interruption_and_a_failing_pod_leave_is_gone_on_with(
         text=True,
     )
     # While it still plans jobs, Snakemake takes an interruption for a mistake in the rules.
-    wait_until(lambda: len(site.pods()) == len(peaks), "a pod of each cell")
+    wait_until(
+        lambda: len(site.pods()) == len(peaks), "a pod of each cell", timeout_s=300
+    )
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode != 0
     assert "Terminating processes on user request" in output
     assert site.left() == []
     assert not set(peaks.values()) & site.shared()
 
-    script = site.folder / "scripts" / "extract_peak.py"
-    good = script.read_text()
     script.write_text(
         f'import sys\nif "native-offload" in str(sys.argv):\n    sys.exit("no such peak")\n{good}'
     )

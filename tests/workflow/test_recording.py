@@ -214,7 +214,7 @@ def test_a_recording_holds_what_was_asked_for_and_can_be_packed(
         with recording(directory, settings) as running_recording:
             start = time.time()
             time.sleep(2.5)
-            running_recording.alive()
+            running_recording.check_alive()
             end = time.time()
             pids = group_of(directory)
             assert len(running(pids)) == len(pids) >= 5  # pmcd, three agents, pmlogger
@@ -294,12 +294,12 @@ def test_a_recording_holds_what_was_asked_for_and_can_be_packed(
 @pytest.mark.parametrize("name", ["pmcd", "pmlogger"])
 def test_the_death_of_a_daemon_is_noticed(directory: Path, name: str) -> None:
     def die(running_recording: Recording) -> None:
-        running_recording.alive()
+        running_recording.check_alive()
         process = getattr(running_recording, f"_{name}")
         process.send_signal(signal.SIGKILL)
         process.wait()
         with pytest.raises(RecordingError, match=rf"log/{name}\.log") as error:
-            running_recording.alive()
+            running_recording.check_alive()
         assert (error.value.code, error.value.facts) == (
             "ended",
             {"program": name, "status": -signal.SIGKILL},
@@ -336,7 +336,7 @@ def test_an_agent_that_crashes_is_restarted_or_the_loss_is_noticed(
             ):
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
-            running_recording.alive()
+            running_recording.check_alive()
             start = time.time()
             time.sleep(1.5)
             end = time.time()
@@ -382,10 +382,10 @@ def test_two_recordings_side_by_side_and_an_awkward_path(
     ):
         start = time.time()
         time.sleep(0.5)
-        first.alive()
-        second.alive()
+        first.check_alive()
+        second.check_alive()
         second.stop()
-        first.alive()
+        first.check_alive()
         end = time.time()
     for one in (first, second):
         verify_recording(one.archive, start=start, end=end, required=[RUNNING])

@@ -171,7 +171,9 @@ def _explain(
     match code:
         case "extra_forbidden":
             message, code = "unknown key", "unknown_key"
-            valid, near = closest(str(location[-1]), _fields_at(kind, location[:-1]))
+            models = _models_at(kind, location[:-1])
+            key = _usual_key(str(location[-1]), models)
+            valid, near = closest(key, _fields_of(models))
         case "missing":
             message, valid = "is missing", ""
         case "literal_error":
@@ -207,8 +209,19 @@ def _explain(
     return message, valid, code, near
 
 
-def _fields_at(kind: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """Return the keys that the mapping at `location` may have."""
+def _usual_key(name: str, models: Iterable[type[BaseModel]]) -> str:
+    """Return the key that an unknown one is another word for, by the models' `other_words`; else the name itself."""
+    for model in models:
+        words: Mapping[str, str] = getattr(model, "other_words", {})
+        if name in words:
+            return words[name]
+    return name
+
+
+def _models_at(
+    kind: type[BaseModel], location: tuple[int | str, ...]
+) -> list[type[BaseModel]]:
+    """Return the models that the mapping at `location` may be of."""
     candidates: list[type[BaseModel]] = [kind]
     for part in location:
         fields = [
@@ -218,7 +231,12 @@ def _fields_at(kind: type[BaseModel], location: tuple[int | str, ...]) -> list[s
             candidates = [
                 model for field in fields for model in _models_in(field.annotation)
             ]
-    return sorted({str(key) for model in candidates for key in _keys(model)})
+    return candidates
+
+
+def _fields_of(models: Iterable[type[BaseModel]]) -> list[str]:
+    """Return the keys that a mapping of any of these models may have."""
+    return sorted({str(key) for model in models for key in _keys(model)})
 
 
 def _keys(model: type[BaseModel]) -> dict[int | str, FieldInfo]:

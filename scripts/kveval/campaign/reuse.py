@@ -23,7 +23,7 @@ class Demand:
     Attributes:
         prefixes: distinct prefixes, each drawn as often as the others; over several servers a server's part of them.
         prefix_tokens: of one prefix; 0 where it is shorter than a block of the server, which is never found again.
-        own_tokens: of one conversation beside its prefix, prompts and answers of all its turns.
+        own_tokens: of one conversation beside its prefix, its document, prompts and answers of all its turns.
         turns: of one conversation.
         prompt_tokens: of all its prompts; each repeats the prefix and the turns before.
         earlier_tokens: of these, what an earlier turn of the same conversation had.
@@ -186,17 +186,18 @@ def demand_of(specification: Specification, level: int) -> Demand:
         workloads.streams_at(workload, level),
     )
     turns, new = workload.turns, workload.prompt_tokens + workload.output_tokens
+    document = workload.document_tokens
     found_again = prefix >= specification.block_size
-    # A turn's prompt has the prefix, and prompt and answer of every turn before it.
-    earlier = (turns - 1) * prefix + new * turns * (turns - 1) // 2
+    # A turn's prompt has the prefix, the document, and prompt and answer of every turn before it.
+    earlier = (turns - 1) * (prefix + document) + new * turns * (turns - 1) // 2
     return Demand(
         prefixes=math.ceil(workloads.prefix_count_at(workload, level) / routed)
         if found_again
         else 0,
         prefix_tokens=prefix if found_again else 0,
-        own_tokens=turns * new + (0 if found_again else prefix),
+        own_tokens=turns * new + document + (0 if found_again else prefix),
         turns=turns,
-        prompt_tokens=prefix + earlier + turns * workload.prompt_tokens,
+        prompt_tokens=prefix + document + earlier + turns * workload.prompt_tokens,
         earlier_tokens=earlier,
         output_tokens=turns * workload.output_tokens,
         streams=None if streams is None else math.ceil(streams / servers),

@@ -15,7 +15,7 @@ from kveval.engines.watchdog import Check
 from kveval.load.guidellm import Level, Primed
 from kveval.store.store import Store
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Watch = Callable[[float], None]
 """Called about twice a second with the seconds that a level has lasted; raises any Failure that must end it."""
 Event = Callable[[], None]
@@ -64,7 +64,7 @@ class Recorder(Protocol):
         recorded without PCP.
         """
 
-    def alive(self) -> None:
+    def check_alive(self) -> None:
         """Raise RecordingError unless every part of the recording works."""
 
     def require_running(self) -> None:
@@ -127,14 +127,14 @@ class Engine(Protocol):
         If it is known only after the run, `fingerprints` has all possible ones, and the session's facts the actual one.
         """
 
-    def alone(self, say: Say) -> AbstractContextManager[None]:
+    def exclusive_host(self, say: Log) -> AbstractContextManager[None]:
         """Exclude, while the body runs, every other measurement that this one would disturb."""
 
-    def remove_leftovers(self, say: Say) -> None:
-        """Remove what killed runs left behind, and report it with `say`; call it inside `alone`."""
+    def remove_leftovers(self, say: Log) -> None:
+        """Remove what killed runs left behind, and report it with `say`; call it inside `exclusive_host`."""
 
     def require_possible(self, store: Store) -> None:
         """Raise a Failure, before anything starts, if this engine cannot measure the run here or lacks room for it."""
 
-    def session(self, scratch: Path, say: Say) -> AbstractContextManager[RunSession]:
+    def session(self, scratch: Path, say: Log) -> AbstractContextManager[RunSession]:
         """Begin the run; on leaving, remove everything that it started."""

@@ -76,8 +76,8 @@ def table(findings: Sequence[Finding], width: int = 120) -> str:
         lines += [f"{' ' * indent}fix: {finding.fix}"] if finding.fix else []
     counts = Counter(finding.level for finding in findings)
     words = [
-        counted(counts["error"], "error"),
-        counted(counts["warning"], "warning"),
+        pluralize(counts["error"], "error"),
+        pluralize(counts["warning"], "warning"),
         f"{counts['ok']} ok",
     ]
     return "\n".join([*lines, "", ", ".join(words)])
@@ -90,6 +90,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return [form.format(*row).rstrip() for row in rows]
 
 
-def counted(count: int, word: str) -> str:
+def pluralize(count: int, word: str) -> str:
     """Return a count with its noun: `1 error`, `2 errors`."""
     return f"{count} {word}{'' if count == 1 else 's'}"

@@ -9,7 +9,7 @@ import msgspec
 from kveval import __version__
 from kveval.campaign import sizing
 from kveval.campaign.catalogue import Model
-from kveval.importing.interpret import FoundLevel, Result, effective
+from kveval.importing.interpret import FoundLevel, Result, settings_that_ran
 from kveval.importing.runs import PlacedLevel
 from kveval.load.levels import OPEN_LOOP
 from kveval.load.reports.data import SyntheticData
@@ -100,7 +100,7 @@ def describe_run(
         },
         "budget": budget,
         "declared": {**asdict(declared), "cpu_blocks": first.declared_blocks},
-        "effective": dict(effective(first)),
+        "effective": dict(settings_that_ran(first)),
         "remarks": list(remarks),
         "phases": {},
     }

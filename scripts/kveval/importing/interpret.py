@@ -441,7 +441,7 @@ def _utilization(
         yield Remark(said, "other_utilization", (expected, ran))
 
 
-def effective(result: Result) -> Mapping[str, Any]:
+def settings_that_ran(result: Result) -> Mapping[str, Any]:
     """Return what ran, as run.json and the table say it."""
     return {
         "cpu_blocks": result.cell.cpu_blocks if result.cell else None,

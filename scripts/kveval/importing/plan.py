@@ -28,7 +28,7 @@ from kveval.importing.interpret import (
     import_pattern,
     interpret,
 )
-from kveval.importing.runs import PlacedLevel, drafts_of, joined
+from kveval.importing.runs import PlacedLevel, drafts_of, merge_partial_runs
 from kveval.importing.trees import LeftOut, Tree, stamps_of
 
 _ALIKE = "configured_alike"
@@ -139,12 +139,12 @@ def plan_imports(config: Config, cache: Path) -> ImportPlan:
             interpret(number, found, facts[found.place], asked, catalogue)
             for found in tree.results
         ]
-    results = _likened(_without_mixtures(_without_copies(results)))
+    results = _mark_equal_configurations(_without_mixtures(_without_copies(results)))
     shared_archives = [
         stamps_of(Path(asked.path), asked.archives) or tree.shared_archives
         for asked, tree in zip(campaign.imports, trees, strict=True)
     ]
-    drafts, left_out = joined(drafts_of(results))
+    drafts, left_out = merge_partial_runs(drafts_of(results))
     runs: list[RunPlan] = []
     taken: Counter[Cell] = Counter()
     placed: dict[tuple[int, str], set[int]] = {}
@@ -269,7 +269,7 @@ def _several(values: Mapping[str, Collection[str]]) -> str:
     )
 
 
-def _likened(results: Sequence[Result]) -> list[Result]:
+def _mark_equal_configurations(results: Sequence[Result]) -> list[Result]:
     """Return the results with a remark on those whose configuration more than one cell ran with."""
     cells: dict[str | None, set[Cell]] = {}
     for result in results:

@@ -86,7 +86,7 @@ def import_run(plan: RunPlan, store: Store, output: Path) -> None:
         str(plan.description["hardware"]["fingerprint"]),
     )
     # Keeps others from deleting the entry before the pointer to it exists.
-    with store.using():
+    with store.no_deletions():
         place = store.find(key)
         if place is None:
             scratch = store.scratch(key)

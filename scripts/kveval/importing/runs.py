@@ -148,7 +148,9 @@ def _has_usable(run: Iterable[PlacedLevel]) -> bool:
     return any(member.usable for member in run)
 
 
-def joined(drafts: Iterable[Draft]) -> tuple[list[Draft], dict[tuple[int, str], str]]:
+def merge_partial_runs(
+    drafts: Iterable[Draft],
+) -> tuple[list[Draft], dict[tuple[int, str], str]]:
     """Return the runs that can be compared, in the order of their cells and times, and why others cannot.
 
     If the runs of a cell have no common level, those that differ only in their levels are joined to one run. Then runs
@@ -160,7 +162,7 @@ def joined(drafts: Iterable[Draft]) -> tuple[list[Draft], dict[tuple[int, str], 
     kept: list[Draft] = []
     left_out: dict[tuple[int, str], str] = {}
     for runs in cells.values():
-        own = _with_common_level(runs if _common(runs) else _parts_joined(runs))
+        own = _with_common_level(runs if _common(runs) else _merge_parts(runs))
         kept += own
         taken = {id(member) for run in own for member in run.members}
         for run in (run for run in runs if id(run.members[0]) not in taken):
@@ -178,7 +180,7 @@ def _common(runs: Sequence[Draft]) -> frozenset[int]:
     return frozenset.intersection(*(run.levels for run in runs))
 
 
-def _parts_joined(runs: Iterable[Draft]) -> list[Draft]:
+def _merge_parts(runs: Iterable[Draft]) -> list[Draft]:
     """Join runs that are alike but for their levels: each to the first one that has none of its levels."""
     done: list[Draft] = []
     for run in sorted(runs, key=lambda run: run.start):

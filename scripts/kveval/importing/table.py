@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kveval.host.findings import counted
+from kveval.host.findings import pluralize
 from kveval.importing.interpret import (
     IMPORTED,
     LEFT_OUT,
     NOT_SELECTED,
     Result,
-    effective,
+    settings_that_ran,
 )
 from kveval.importing.plan import ImportPlan
 
@@ -87,13 +87,11 @@ def summary(plan: ImportPlan) -> str:
     imported = counts.pop(IMPORTED, 0)
     rest = "".join(f", {count} {status}" for status, count in sorted(counts.items()))
     made = (
-        f" ({counted(len(plan.runs), 'run')} of {counted(len(plan.cells), 'cell')})"
+        f" ({pluralize(len(plan.runs), 'run')} of {pluralize(len(plan.cells), 'cell')})"
         if imported
         else ""
     )
-    return (
-        f"{counted(len(plan.listed), 'result')} found: {imported} imported{made}{rest}"
-    )
+    return f"{pluralize(len(plan.listed), 'result')} found: {imported} imported{made}{rest}"
 
 
 def findings(plan: ImportPlan, shown: int = 12) -> str:
@@ -176,7 +174,7 @@ def _row(
         )
         row["declared_cpu_blocks"] = blocks
     if result.cell is not None:
-        ran = effective(result)
+        ran = settings_that_ran(result)
         notes = [
             note
             for run in result.runs

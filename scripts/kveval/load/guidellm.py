@@ -1,6 +1,7 @@
 """GuideLLM: one process per level, so that a crash loses one level."""
 
 import json
+import math
 import os
 import subprocess
 import time
@@ -17,7 +18,7 @@ from kveval.load import levels as workloads
 from kveval.load import peak_search, traces
 from kveval.load.idle import Idle
 from kveval.load.loadside import sitecustomize
-from kveval.load.workload import Workload
+from kveval.load.workload import Pause, Workload
 
 # Writing the prefixes takes the generator about 55 CPU s for 8 M tokens; measured with GuideLLM 0.8.1.
 PREFIX_TOKENS_PER_S = 145_000
@@ -128,12 +129,38 @@ def data_argument(workload: Workload, level: int) -> str:
     ):
         if spread is not None:
             fields |= {f"{name}_tokens_{key}": value for key, value in spread}
+    if workload.document_tokens:
+        fields |= _first_prompt(workload)
     if prefix_tokens := workloads.prefix_tokens_at(workload, level):
         fields |= {
             "prefix_tokens": prefix_tokens,
             "prefix_count": workloads.prefix_count_at(workload, level),
         }
     return ",".join(f"{key}={value}" for key, value in fields.items())
+
+
+def _first_prompt(workload: Workload) -> dict[str, int]:
+    """Return the fields of a first prompt: a user's own document and a question, whose spreads add up."""
+    fields = {"first_prompt_tokens": workload.document_tokens + workload.prompt_tokens}
+    documents, questions = workload.document_spread, workload.prompt_spread
+    if documents is None and questions is None:
+        return fields
+    none = {"stdev": 0, "min": 0, "max": 0}
+    spreads = [
+        (tokens, none if spread is None else dict(spread))
+        for tokens, spread in (
+            (workload.document_tokens, documents),
+            (workload.prompt_tokens, questions),
+        )
+    ]
+    fields["first_prompt_tokens_stdev"] = round(
+        math.hypot(*(spread["stdev"] for _, spread in spreads))
+    )
+    for key in ("min", "max"):
+        fields[f"first_prompt_tokens_{key}"] = sum(
+            spread[key] or tokens for tokens, spread in spreads
+        )
+    return fields
 
 
 def trace_file(report: Path) -> Path:
@@ -160,6 +187,7 @@ def profile_argument(workload: Workload, level: int) -> str:
     rate = {"rate": [workloads.rate_req_s_at(workload, level)]}
     profiles: dict[str, dict[str, Any]] = {
         "concurrent": {"kind": "concurrent", "streams": [level]},
+        "users": {"kind": "concurrent", "streams": [level]},
         "constant": {"kind": "constant", **rate},
         "poisson": {"kind": "poisson", **rate},
         # At the trace's times, whether or not earlier requests were answered.
@@ -171,6 +199,8 @@ def profile_argument(workload: Workload, level: int) -> str:
         "prefix-length": {"kind": "synchronous"},
     }
     profile = profiles[workload.profile]
+    if workload.arrival_s:
+        profile["rampup_duration"] = workload.arrival_s
     if workload.warmup_s:
         profile["warmup"] = {"value": workload.warmup_s, "mode": "duration"}
     return _json(profile)
@@ -241,8 +271,10 @@ def start_allowance_s(workload: Workload, level: int) -> float:
 
 
 def loaded_s(workload: Workload, level: int) -> float:
-    """Return the seconds in which a request is always in flight; 0 in an open loop."""
-    return 0.0 if workloads.streams_at(workload, level) is None else workload.seconds
+    """Return the seconds in which a request is always in flight; 0 in an open loop, and where all users may pause."""
+    if workloads.streams_at(workload, level) is None or workloads.has_pauses(workload):
+        return 0.0
+    return workload.seconds
 
 
 def worker_processes(cpus: int, workload: Workload | None = None) -> int:
@@ -356,6 +388,23 @@ def priming_environment(
         "streams": workloads.streams_at(workload, level.streams) or 1,
     }
     return {"KVEVAL_PRIME": _json(prime)}
+
+
+def users_environment(workload: Workload, level: Level) -> dict[str, str]:
+    """Return the environment that makes streams users with pauses, if the workload has users.
+
+    kveval.load.loadside, which does it, must be on the generator's PYTHONPATH.
+    """
+    if workload.profile != "users":
+        return {}
+    pause = workload.pause_s
+    users = {
+        "users": level.streams,
+        "turns": workload.turns,
+        "seed": level.seed,
+        "pause": dict(pause) if isinstance(pause, Pause) else {"mean": pause},
+    }
+    return {"KVEVAL_USERS": _json(users)}
 
 
 def report_facts(report: Path, version: str) -> ReportFacts:

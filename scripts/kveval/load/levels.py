@@ -3,6 +3,8 @@
 A level is a whole number, and what it counts depends on the workload's profile:
 
 - concurrent: streams. Each sends its next request when the last one is answered (closed loop).
+- users: users who are present. Each asks a session's questions, with a pause after each answer; when a session ends,
+  the next one begins.
 - constant, poisson, bursts: requests per minute, whether or not earlier ones were answered (open loop); evenly spaced,
   at random, or at random in bursts.
 - trace: percent of the rate at which the requests of a file came (open loop).
@@ -20,12 +22,14 @@ REPLAYS = ("bursts", "trace", "trace-streams")
 # Working sets that differ by a smaller ratio differ only by rounding to whole prefixes.
 _ALIKE = 1.1
 _UNITS = {
+    "users": "users",
     "prefix-length": "prefix tokens",
     **dict.fromkeys(OPEN_LOOP, "requests/min"),
     "trace": "% of the trace's rate",
 }
 _AXES = {
     "streams": "concurrent streams",
+    "users": "users present at once",
     "requests/min": "requests sent per minute",
     "prefix tokens": "tokens of the prefix, one request at a time",
     "% of the trace's rate": "percent of the rate at which the trace's requests came",
@@ -40,10 +44,18 @@ _ARRIVALS = {
 
 
 def streams_at(workload: Workload, level: int) -> int | None:
-    """Return how many requests are kept in flight at a level; None in an open loop."""
+    """Return how many conversations are in progress at a level; None in an open loop.
+
+    Each has a request in flight, except in a user's pauses, see `has_pauses`.
+    """
     if workload.profile in (*OPEN_LOOP, "sweep"):
         return None
     return 1 if workload.profile == "prefix-length" else level
+
+
+def has_pauses(workload: Workload) -> bool:
+    """Whether users pause between questions, so that they and not the server alone set the throughput."""
+    return workload.mean_pause_s > 0
 
 
 def rate_req_s_at(workload: Workload, level: int) -> float | None:
@@ -56,12 +68,18 @@ def rate_req_s_at(workload: Workload, level: int) -> float | None:
     return level / 60 if workload.profile in OPEN_LOOP else None
 
 
-def in_words(workload: Workload) -> str:
+def describe_requests(workload: Workload) -> str:
     """Return how the requests are made and how they arrive, as the end of a sentence."""
     arrivals = _ARRIVALS.get(workload.profile, "follow each other without pause")
+    if has_pauses(workload):
+        pause = f"{workload.mean_pause_s:g} s"
+        if not isinstance(workload.pause_s, float):
+            pause = f"{pause} in the mean"
+        arrivals = f"come after a pause of {pause} from each answer on"
     if workload.trace is not None:
         return f"prompts, answers and what they share are a trace's, and requests {arrivals}"
-    fixed = workload.prompt_spread is None and workload.output_spread is None
+    spreads = (workload.prompt_spread, workload.output_spread, workload.document_spread)
+    fixed = not any(spreads)
     lengths = "fixed lengths" if fixed else "lengths drawn at random"
     return f"prompts and answers have {lengths}, prefixes and turns are alike, and requests {arrivals}"
 

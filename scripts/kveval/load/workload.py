@@ -8,7 +8,7 @@ and `workload_of` reads it. What a level counts depends on the profile, see `kve
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -29,6 +29,7 @@ from kveval.host.values import (
     Strict,
 )
 from kveval.load import trace_file
+from kveval.load.log_file import TraceError
 from kveval.load.trace_file import TraceContent, TraceFile, TraceRow
 
 _LENGTHS = (
@@ -40,6 +41,9 @@ _LENGTHS = (
     "prefix_count",
 )
 _OF_TRACES = ("trace", "trace-streams")
+_OF_USERS = ("document_tokens", "document_spread", "pause_s", "arrive_s")
+# Keys that have come after ids were fixed: left out of what is hashed at their defaults.
+_LATER = ("prime", *_OF_USERS)
 
 
 class WorkloadError(Failure):
@@ -64,6 +68,15 @@ class LengthSpread(Strict):
     stdev: PositiveInt = Field(description="standard deviation, tokens")
     min: PositiveInt = Field(description="least tokens")
     max: PositiveInt = Field(description="most tokens")
+
+
+class Pause(Strict):
+    """How pauses vary, from one to the next: seconds between an answer and the same user's next question."""
+
+    mean: PositiveNumber = Field(description="mean, seconds")
+    stdev: PositiveNumber = Field(description="standard deviation, seconds")
+    distribution: Literal["normal", "lognormal"] = "lognormal"
+    """normal, cut off at 0, or lognormal: many short pauses and a few long ones"""
 
 
 class Bursts(Strict):
@@ -143,9 +156,21 @@ class SearchedLevels(Strict):
 class Workload(Strict):
     """The load: synthetic conversations over shared prefixes, or a trace's requests, at several levels."""
 
+    other_words: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("think_s", "think_time", "think_time_s"), "pause_s"),
+        **dict.fromkeys(("pause", "pauses", "delay", "idle_s"), "pause_s"),
+        **dict.fromkeys(("users", "user_count", "sessions", "streams"), "levels"),
+        **dict.fromkeys(("document", "documents", "context_tokens"), "document_tokens"),
+        **dict.fromkeys(("questions", "rounds"), "turns"),
+        **dict.fromkeys(("question_tokens", "input_tokens"), "prompt_tokens"),
+        **dict.fromkeys(("answer_tokens", "answers"), "output_tokens"),
+        **dict.fromkeys(("duration", "duration_s"), "seconds"),
+    }
+    """Words that people try for a key, which are refused with that key."""
     title: str = Field("", description="the load in words, for the report")
     profile: Literal[
         "concurrent",
+        "users",
         "constant",
         "poisson",
         "bursts",
@@ -158,9 +183,9 @@ class Workload(Strict):
         description="what a level means and when requests are sent: see the table above",
     )
     levels: tuple[PositiveInt, ...] | SearchedLevels = ()
-    """profiles concurrent and trace-streams: numbers of streams; constant, poisson and bursts: requests per minute;
-    trace: percent of the trace's rate; prefix-length: tokens of the prefix. Or {search: ...}, to have them found around
-    the baseline's peak"""
+    """profiles concurrent and trace-streams: numbers of streams; users: numbers of users who are present at once;
+    constant, poisson and bursts: requests per minute; trace: percent of the trace's rate; prefix-length: tokens of the
+    prefix. Or {search: ...}, to have them found around the baseline's peak"""
     bursts: Bursts | None = Field(
         None,
         description="profile bursts: how large, how frequent and how long bursts are",
@@ -193,6 +218,17 @@ class Workload(Strict):
     turns: PositiveInt = Field(
         1, description="questions, with their answers, of a conversation"
     )
+    document_tokens: CountInt = 0
+    """profile users: tokens of each user's own document, which the first question brings along; shared documents are
+    prefixes"""
+    document_spread: LengthSpread | None = Field(
+        None, description="how document_tokens vary; not at all when left out"
+    )
+    pause_s: Annotated[Number, Field(ge=0)] | Pause = 0.0
+    """profile users: seconds between an answer and the same user's next question: a number, or {mean: 20, stdev: 15},
+    which are drawn for each pause"""
+    arrive_s: Annotated[Number, Field(ge=0)] | None = None
+    """profile users: seconds over which the first users arrive, evenly; a mean pause when left out"""
     prefix_tokens: CountInt = 0
     """tokens of a shared prefix; with profile prefix-length that is the level"""
     prefix_count: CountInt | PerLevel | WorkingSet = 0
@@ -207,6 +243,7 @@ class Workload(Strict):
             self._level_mistakes,
             self._arrival_mistakes,
             self._prefix_mistakes,
+            self._user_mistakes,
             self._trace_mistakes,
             self._length_mistakes,
         )
@@ -272,6 +309,30 @@ class Workload(Strict):
             message = f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"
             yield ValueError(message)
 
+    def _user_mistakes(self) -> Iterator[ValueError]:
+        if self.profile != "users":
+            given = sorted(name for name in _OF_USERS if self._is_given(name))
+            if given:
+                message = f"{', '.join(given)}: only profile users has users with documents and pauses of their own"
+                yield Mistake(
+                    f"{message}; its levels are numbers of users", "not_of_users"
+                )
+            return
+        if self.mean_pause_s and self.turns == 1:
+            message = (
+                "pause_s is between the questions of a session: turns must be 2 or more"
+            )
+            yield Mistake(message, "pause_without_turns")
+        if self.arrival_s >= self.seconds:
+            message = f"the first users arrive over {self.arrival_s:g} s, the level has only {self.seconds:g} s"
+            yield Mistake(
+                f"{message}: longer levels, or a smaller arrive_s", "too_late"
+            )
+
+    def _is_given(self, name: str) -> bool:
+        """Return whether a key has another value than its default."""
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
     def _trace_mistakes(self) -> Iterator[ValueError]:
         of_trace = self.profile in _OF_TRACES
         if of_trace != (self.trace is not None):
@@ -292,6 +353,7 @@ class Workload(Strict):
         for name, mean, spread in (
             ("prompt_tokens", self.prompt_tokens, self.prompt_spread),
             ("output_tokens", self.output_tokens, self.output_spread),
+            ("document_tokens", self.document_tokens, self.document_spread),
         ):
             if spread is not None and not spread.min <= mean <= spread.max:
                 yield ValueError(
@@ -317,7 +379,7 @@ class Workload(Strict):
             message = (
                 f"{self.trace.file} has no request after start_s {self.trace.start_s:g}"
             )
-            raise trace_file.TraceError(message, code="trace_too_short", seconds=0.0)
+            raise TraceError(message, code="trace_too_short", seconds=0.0)
         if self.profile == "trace":
             counts = self._requests_by_level(rows)
             content = content.model_copy(update={"requests": counts})
@@ -339,9 +401,7 @@ class Workload(Strict):
             message += (
                 f" {self.seconds:g} s at {fastest} % needs {needed_s:.0f} s of it"
             )
-            raise trace_file.TraceError(
-                message, code="trace_too_short", seconds=lasting_s
-            )
+            raise TraceError(message, code="trace_too_short", seconds=lasting_s)
         counts = []
         for level in self.given_levels:
             end_s = self.seconds * level / 100
@@ -351,7 +411,8 @@ class Workload(Strict):
     def to_json(self) -> dict[str, Any]:
         """Return a definition as ids and stored runs have it: plain JSON values, without what is left out."""
         # Ids hash this: a key that has come later is left out at its default, or all ids would change.
-        absent = {"title", "trace"} if self.prime else {"title", "trace", "prime"}
+        defaults = {name for name in _LATER if not self._is_given(name)}
+        absent = {"title", "trace"} | defaults
         content = self.model_dump(mode="json", exclude=absent, exclude_none=True)
         if self.content is not None:
             content["trace"] = self.content.to_json()
@@ -383,9 +444,19 @@ class Workload(Strict):
         return len(self.levels)
 
     @property
+    def mean_pause_s(self) -> float:
+        """The mean pause between an answer and the same user's next question, seconds; 0 without pauses."""
+        return self.pause_s.mean if isinstance(self.pause_s, Pause) else self.pause_s
+
+    @property
+    def arrival_s(self) -> float:
+        """The seconds over which the first users arrive."""
+        return self.mean_pause_s if self.arrive_s is None else self.arrive_s
+
+    @property
     def first_prompt_tokens(self) -> int:
-        """Tokens of a conversation's first prompt, its prefix included."""
-        return self.prefix_tokens + self.prompt_tokens
+        """Tokens of a conversation's first prompt, its prefix and its document included."""
+        return self.prefix_tokens + self.document_tokens + self.prompt_tokens
 
     @property
     def longest_prefix(self) -> int:
@@ -404,11 +475,14 @@ class Workload(Strict):
             rows = trace_file.requests_of(self.content)
             return max(row.input_length + row.output_length for row in rows)
         prompt, output = self.prompt_tokens, self.output_tokens
+        document = self.document_tokens
+        if self.document_spread is not None:
+            document = self.document_spread.max
         if self.prompt_spread is not None:
             prompt = self.prompt_spread.max
         if self.output_spread is not None:
             output = self.output_spread.max
-        return self.longest_prefix + self.turns * (prompt + output)
+        return self.longest_prefix + document + self.turns * (prompt + output)
 
 
 # Results that were measured elsewhere do not say everything.
@@ -419,6 +493,8 @@ _STORED_KINDS: Mapping[str, Any] = {
     "trace": TraceContent,
     "sweep_size": int,
     "prefix_count": int | PerLevel | WorkingSet,
+    "pause_s": float | Pause,
+    "arrive_s": float,
 }
 
 

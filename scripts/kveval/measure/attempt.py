@@ -47,7 +47,7 @@ class Attempt:
     repeats: Sequence[Repeat] = ()
     """Attempts before this one that a known defect ended."""
     phases: dict[str, float] = field(default_factory=dict)
-    told: BaseException | None = None
+    reported_failure: BaseException | None = None
 
     @property
     def raw(self) -> Path:
@@ -58,7 +58,7 @@ class Attempt:
         """Run the whole transaction."""
         started, begin = utc_now(), time.monotonic()
         with self.engine.session(self.scratch, self.progress.say) as session:
-            with contextlib.closing(session.handle), self._told_at_once():
+            with contextlib.closing(session.handle), self._report_once():
                 self.progress.say("starting the server")
                 with self._phase("server_start_s"):
                     server = session.handle.start()
@@ -73,7 +73,7 @@ class Attempt:
                 ):
                     recorder = starting.enter_context(session.recording())
                     recording_stack = starting.pop_all()
-                with recording_stack, self._told_at_once():
+                with recording_stack, self._report_once():
                     with self._phase("levels_s"):
                         # Elsewhere, windows and recording use clocks that a step of this host's clock does not affect.
                         clock = (
@@ -200,7 +200,7 @@ class Attempt:
         )
 
     @contextlib.contextmanager
-    def _told_at_once(self) -> Iterator[None]:
+    def _report_once(self) -> Iterator[None]:
         """Report a failure once, when it is found, before everything is torn down."""
         try:
             yield
@@ -210,9 +210,9 @@ class Attempt:
 
     def _tell(self, failure: BaseException) -> None:
         # The same cause may be found again during the teardown.
-        if self.told is None or str(failure) != str(self.told):
+        if self.reported_failure is None or str(failure) != str(self.reported_failure):
             self.progress.say(f"failed, tearing down: {failure}")
-        self.told = failure
+        self.reported_failure = failure
 
     def _collect_recording(
         self, recorder: Recorder, levels: list[dict[str, Any]]

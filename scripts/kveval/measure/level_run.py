@@ -136,7 +136,7 @@ class Levels:
                 load.start_allowance_s(workload, level.streams),
                 load.loaded_s(workload, level.streams),
             ),
-            (self.recorder.alive, _RECORDING_CHECK_S),
+            (self.recorder.check_alive, _RECORDING_CHECK_S),
             (self.clock.check, 1.0),
             (self.session.require_room, 1.0),
             *self.session.checks,

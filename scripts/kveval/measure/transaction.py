@@ -59,11 +59,15 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
     alike = host["fingerprints"] if "fingerprints" in host else [host["fingerprint"]]
     keys = [Key(job.measurement, job.run, fingerprint) for fingerprint in alike]
     store = Store(job.store)
-    if _adopted(store, keys, output, progress):
+    if _adopt_if_stored(store, keys, output, progress):
         return
-    with stop_signals_raise(), stop_when_orphaned(), engine.alone(progress.say):
+    with (
+        stop_signals_raise(),
+        stop_when_orphaned(),
+        engine.exclusive_host(progress.say),
+    ):
         # Another job may have measured it while this one waited.
-        if not _adopted(store, keys, output, progress):
+        if not _adopt_if_stored(store, keys, output, progress):
             key = keys[0] if keys else Key(job.measurement, job.run, "")
             place, repeats = None, list[Repeat]()
             while place is None:
@@ -71,11 +75,11 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
             write_json(output, pointer(place, key))
 
 
-def _adopted(
+def _adopt_if_stored(
     store: Store, keys: Sequence[Key], output: Path, progress: Progress
 ) -> bool:
     """Point to the stored measurement of the first key that has one; nobody deletes it meanwhile."""
-    with store.using():
+    with store.no_deletions():
         for key in keys:
             if (place := store.find(key)) is not None:
                 write_json(output, pointer(place, key))

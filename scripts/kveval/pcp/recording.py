@@ -78,7 +78,7 @@ class Recording:
         self._pmlogger: subprocess.Popen[bytes] | None = None
         self._stopped = False
 
-    def alive(self) -> None:
+    def check_alive(self) -> None:
         """Return if pmcd, pmlogger and every agent run; else RecordingError naming the one that died.
 
         An agent that crashed and that pmcd restarted, which it does at the next sample, counts as running;

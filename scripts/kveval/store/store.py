@@ -158,7 +158,7 @@ class Store:
         self.settled_s = settled_s
         self._held: dict[Path, int] = {}
 
-    def using(self) -> contextlib.AbstractContextManager[None]:
+    def no_deletions(self) -> contextlib.AbstractContextManager[None]:
         """Keep anyone from deleting between finding an entry and pointing to it. Raises StoreInUse."""
         return store_lock(self.root, exclusive=False)
 
@@ -282,7 +282,7 @@ class Store:
                     return target
         return None
 
-    def bring_in(self, folder: Path, key: Key) -> Path:
+    def move_into_place(self, folder: Path, key: Key) -> Path:
         """Verify a sealed run that lies elsewhere on the store's file system and move it into place; see `commit`."""
         verify(folder, key)
         share(folder, self.root)
@@ -353,7 +353,7 @@ class Store:
                 f"{key.measurement}-run-{key.run}-"
             ) and not extra_files(folder):
                 with contextlib.suppress(StoreError):
-                    return self.bring_in(folder, key)
+                    return self.move_into_place(folder, key)
         return None
 
     def _let_go(self, scratch: Path) -> None:

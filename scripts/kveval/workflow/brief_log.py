@@ -13,7 +13,7 @@ from typing import Any
 
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from kveval.host.findings import counted
+from kveval.host.findings import pluralize
 from kveval.workflow.invocation import prints_everything
 
 _SILENT = {
@@ -61,7 +61,7 @@ class _Brief(logging.Formatter):
         facts, event = vars(record), getattr(record, "event", None)
         if event == LogEvent.RUN_INFO:
             self._total = facts["stats"]["total"]
-            return f"{counted(self._total, 'job')} to do"
+            return f"{pluralize(self._total, 'job')} to do"
         if event == LogEvent.PROGRESS:
             self._done = facts["done"]
             return ""

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from kveval.campaign.problems import closest
 from kveval.campaign.warnings import sentence
-from kveval.host.findings import counted
+from kveval.host.findings import pluralize
 from kveval.importing.plan import ImportPlan
 from kveval.importing.table import summary
 from kveval.measure.failures import REPORT_COMMAND, causes, is_stop
@@ -159,7 +159,7 @@ def after_stop(
         pointer.exists() and pointer.stat().st_mtime >= since
         for pointer in requested.measured
     )
-    yield f"Kept: {done} of {counted(len(requested.measured), 'measurement')}. The same command goes on with the rest."
+    yield f"Kept: {done} of {pluralize(len(requested.measured), 'measurement')}. The same command goes on with the rest."
     failed = _causes(runs, requested.measured, since)
     for run, reason in failed.items():
         if not is_stop(reason):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kveval.host.findings import counted
+from kveval.host.findings import pluralize
 from kveval.workflow.former_targets import SnakemakeCall
 
 SLOTS = "measurement_slot"
@@ -147,7 +147,7 @@ def left_elsewhere(workflow: Any) -> str:
     )
     if not jobs:
         return ""
-    them = f"{counted(len(jobs), 'job')} elsewhere (executor {workflow.executor_plugin.name})"
+    them = f"{pluralize(len(jobs), 'job')} elsewhere (executor {workflow.executor_plugin.name})"
     if getattr(workflow.executor_settings, "cancel_cmd", "its own") is None:
         return f"Not stopped: {them}, for which the profile has no command that cancels jobs."
     return f"Cancelled by Snakemake: {them}. Look there whether they have ended."

@@ -10,7 +10,7 @@ from kveval.analysis.cells import models_by_size
 from kveval.campaign.catalogue import Model
 from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
-from kveval.host.findings import counted
+from kveval.host.findings import pluralize
 from kveval.importing.compared import Combination
 from kveval.importing.table import findings
 from kveval.report.figures.names import FAMILIES, Extent, families_of
@@ -102,7 +102,7 @@ def external_runs_summary(runs: Runs) -> str:
         return ""
     cells, number = len(external.cells), len(external.runs)
     how = "imported" if runs.config.imports else "compared"
-    return f"{counted(cells, 'cell')}, {counted(number, 'run')}: {how}; nothing is measured"
+    return f"{pluralize(cells, 'cell')}, {pluralize(number, 'run')}: {how}; nothing is measured"
 
 
 def _last_of_scenarios(cells: Iterable[Cell]) -> Iterable[Cell]:

@@ -6,7 +6,7 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.leases import LIVING_S, holder_of, living
 from kveval.engines.kubernetes.teardown import remove
-from kveval.engines.protocol import Say
+from kveval.engines.protocol import Log
 from kveval.host.errors import Failure
 from kveval.host.lock import LOCK, holder, host_lock
 from kveval.host.registry import registry_path, remove_leftovers
@@ -16,7 +16,7 @@ class StillMeasuring(Failure):
     """A running job owns what would be removed."""
 
 
-def tear_down(config: Config, say: Say) -> None:
+def tear_down(config: Config, say: Log) -> None:
     """Remove what the campaign's jobs left, and say the name of everything that was removed.
 
     On a cluster: every object with the campaign's label, volumes included. On this host: what killed measurements of
@@ -28,7 +28,7 @@ def tear_down(config: Config, say: Say) -> None:
         _on_host(say)
 
 
-def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
+def _on_cluster(campaign: str, site: Cluster, say: Log) -> None:
     api = Api.connect(site.kubeconfig, site.context, say=say)
     ours, namespaces = selector(campaign=campaign), [site.namespace, site.pcp_namespace]
     jobs = [holder_of(lease) for lease in living(api, site.namespace, campaign)]
@@ -52,7 +52,7 @@ def _on_cluster(campaign: str, site: Cluster, say: Say) -> None:
         )
 
 
-def _on_host(say: Say) -> None:
+def _on_host(say: Log) -> None:
     measuring = holder(LOCK)
     if measuring is not None:
         said = f"a measurement is running ({measuring}): stop it first (Ctrl-C in its snakemake)"

@@ -88,6 +88,27 @@ def test_all_mistakes_of_all_files_are_reported_at_once(tmp_path):
     assert "in quotes" in found["config.yaml", "server.vllm"].valid
 
 
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("think_s", "pause_s"),
+        ("pause", "pause_s"),
+        ("users", "levels"),
+        ("documents", "document_tokens"),
+        ("questions", "turns"),
+        ("answer_tokens", "output_tokens"),
+        ("duration_s", "seconds"),
+    ],
+)
+def test_words_that_people_try_in_a_workload_are_refused_with_its_key(
+    tmp_path, word, key
+):
+    files = changed(("workloads", "laptop", word), 5)
+    found = problems(tmp_path, files)["workloads.yaml", f"laptop.{word}"]
+    assert (found.code, found.near[0]) == ("unknown_key", key)
+    assert f"did you mean {key}" in found.valid
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("content", "code", "says"),

@@ -26,10 +26,17 @@ from kveval.load.guidellm import (
     run_level,
     time_limit_s,
     unanswered_s,
+    users_environment,
     worker_processes,
 )
 from kveval.load.idle import Idle
-from kveval.load.workload import LengthSpread, PerLevel, WorkingSet, workload_of
+from kveval.load.workload import (
+    LengthSpread,
+    Pause,
+    PerLevel,
+    WorkingSet,
+    workload_of,
+)
 
 WORKLOAD = workload_of(
     {
@@ -102,6 +109,61 @@ def test_varying_lengths_and_the_length_of_a_prefix_are_passed_on():
         "kind=synthetic_text,prompt_tokens=64,output_tokens=16,turns=3,"
         "output_tokens_stdev=8,output_tokens_min=2,output_tokens_max=64,prefix_tokens=512,prefix_count=8"
     )
+
+
+USERS = WORKLOAD.replace(
+    profile="users",
+    prefix_tokens=0,
+    prefix_count=0,
+    document_tokens=10_000,
+    pause_s=10.0,
+    warmup_s=0,
+)
+
+
+def test_users_have_documents_arrive_one_after_the_other_and_pause():
+    assert data_argument(USERS, 8) == (
+        "kind=synthetic_text,prompt_tokens=64,output_tokens=16,turns=3,first_prompt_tokens=10064"
+    )
+    assert json.loads(profile_argument(USERS, 8)) == {
+        "kind": "concurrent",
+        "streams": [8],
+        "rampup_duration": 10,
+    }
+    found = users_environment(USERS, Level(8, 0, 123))
+    assert json.loads(found["KVEVAL_USERS"]) == {
+        "users": 8,
+        "turns": 3,
+        "seed": 123,
+        "pause": {"mean": 10},
+    }
+    assert users_environment(WORKLOAD, Level(8, 0, 123)) == {}
+
+
+def test_pauses_may_vary():
+    varying = USERS.replace(pause_s=Pause(mean=10, stdev=8))
+    found = json.loads(users_environment(varying, Level(8, 0, 1))["KVEVAL_USERS"])
+    assert found["pause"] == {"mean": 10, "stdev": 8, "distribution": "lognormal"}
+
+
+def test_the_spreads_of_a_document_and_its_question_add_up():
+    varying = USERS.replace(
+        document_spread=LengthSpread(stdev=4, min=9_000, max=11_000),
+        prompt_spread=LengthSpread(stdev=3, min=60, max=70),
+    )
+    assert data_argument(varying, 8).endswith(
+        "first_prompt_tokens=10064,first_prompt_tokens_stdev=5,"
+        "first_prompt_tokens_min=9060,first_prompt_tokens_max=11070"
+    )
+    varying = varying.replace(prompt_spread=None)
+    assert data_argument(varying, 8).endswith(
+        "first_prompt_tokens_stdev=4,first_prompt_tokens_min=9064,first_prompt_tokens_max=11064"
+    )
+
+
+def test_with_pauses_an_idle_generator_is_nothing_odd():
+    assert loaded_s(USERS, 8) == unanswered_s(USERS, 8) == 0
+    assert loaded_s(USERS.replace(pause_s=0.0), 8) == USERS.seconds
 
 
 def test_poisson_arrivals_come_from_one_worker_process():

@@ -11,6 +11,8 @@ from kveval.load.workload import Workload, WorkloadError, workload_of
 PLAIN = {"seconds": 60.0, "prompt_tokens": 64, "output_tokens": 32, "seed": 1}
 SPREAD = {"stdev": 10, "min": 5, "max": 200}
 BURSTS = {"factor": 5.0, "share": 0.1, "mean_s": 20.0}
+USERS = {"profile": "users", "turns": 5, "document_tokens": 100, "pause_s": 10}
+PAUSE = {"mean": 8.0, "stdev": 6.0}
 
 
 def workload(**values):
@@ -21,6 +23,7 @@ def workload(**values):
     ("values", "streams", "rate", "unit"),
     [
         ({}, 60, None, "streams"),
+        ({"profile": "users"}, 60, None, "users"),
         ({"profile": "constant"}, None, 1.0, "requests/min"),
         ({"profile": "poisson"}, None, 1.0, "requests/min"),
         ({"profile": "bursts", "bursts": BURSTS}, None, 1.0, "requests/min"),
@@ -45,6 +48,12 @@ def test_the_profile_says_what_a_level_counts(values, streams, rate, unit):
             "at random, whether or not",
         ),
         ({"profile": "bursts", "bursts": BURSTS}, "fixed lengths", "in random bursts"),
+        (USERS, "fixed lengths", "after a pause of 10 s from"),
+        (
+            USERS | {"pause_s": PAUSE, "document_spread": SPREAD},
+            "drawn at random",
+            "after a pause of 8 s in the mean",
+        ),
         (
             {"profile": "prefix-length", "prefix_count": 3},
             "fixed lengths",
@@ -53,7 +62,7 @@ def test_the_profile_says_what_a_level_counts(values, streams, rate, unit):
     ],
 )
 def test_the_words_for_a_workload_are_those_of_its_profile(values, lengths, arrivals):
-    words = workloads.in_words(workload(**values))
+    words = workloads.describe_requests(workload(**values))
     assert lengths in words
     assert arrivals in words.partition("requests")[2]
 
@@ -130,6 +139,13 @@ def test_a_stored_workload_of_another_kind_is_named():
             "output_tokens 32 is not between 5 and 31",
         ),
         ({"prefix_tokens": 10}, "go together"),
+        ({"pause_s": 5, "turns": 2}, "pause_s: only profile users"),
+        ({"document_tokens": 5}, "document_tokens: only profile users"),
+        (USERS | {"turns": 1}, "turns must be 2 or more"),
+        (USERS | {"pause_s": 60}, "arrive over 60 s, the level has only 60 s"),
+        (USERS | {"arrive_s": 99}, "arrive over 99 s"),
+        (USERS | {"pause_s": -1}, "greater than or equal to 0"),
+        (USERS | {"document_spread": SPREAD | {"min": 101}}, "document_tokens 100 is"),
     ],
 )
 def test_what_makes_no_load_is_refused(values, says):
@@ -176,3 +192,25 @@ def test_a_working_set_that_follows_the_level_is_known_to(count, varies):
         "prefix_count": count,
     }
     assert workloads.working_set_varies(Workload.model_validate(values)) is varies
+
+
+def test_users_have_documents_of_their_own_before_their_first_question():
+    load = workload(**USERS, prefix_tokens=50, prefix_count=2)
+    assert load.first_prompt_tokens == 50 + 100 + 64
+    assert load.conversation_tokens == 50 + 100 + 5 * (64 + 32)
+    varying = workload(**USERS | {"document_spread": SPREAD})
+    assert varying.conversation_tokens == 200 + 5 * (64 + 32)
+
+
+@pytest.mark.parametrize("values", [USERS, USERS | {"pause_s": PAUSE, "arrive_s": 3}])
+def test_users_are_in_the_specification_and_read_back(values):
+    load = workload(**values)
+    assert {"document_tokens", "pause_s"} <= load.to_json().keys()
+    assert workload_of(load.to_json()).to_json() == load.to_json()
+
+
+def test_the_first_users_arrive_within_a_pause():
+    assert workload(**USERS).arrival_s == 10
+    assert workload(**USERS | {"pause_s": PAUSE}).arrival_s == PAUSE["mean"]
+    assert workload(**USERS | {"arrive_s": 3}).arrival_s == 3
+    assert not workloads.has_pauses(workload(**USERS | {"pause_s": 0}))

@@ -1,5 +1,6 @@
 """GuideLLM held before its first request, for real: what it makes ahead, and that it then sends what it would have."""
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from tests.support.fault_chain import REPOSITORY
 
-from kveval.campaign.catalogue import Geometry
+from kveval.campaign.geometry import Geometry
 from kveval.campaign.random_model import write_served
 from kveval.host.http import HttpError, request
 from kveval.host.processes import Supervisor, supervisor
@@ -30,8 +31,11 @@ from kveval.load.guidellm import (
     environment,
     priming_environment,
     run_level,
+    users_environment,
 )
 from kveval.load.loadside import sitecustomize
+from kveval.load.reports import RequestRecord
+from kveval.load.reports.reading import read_report
 from kveval.load.workload import workload_of
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
@@ -109,6 +113,85 @@ def test_conversations_are_drawn_until_every_prefix_has_come_and_none_is_lost() 
 def test_fewer_prefixes_than_declared_are_an_error() -> None:
     with pytest.raises(ValueError, match="2 distinct prefixes"):
         sitecustomize.draw(itertools.cycle(list(conversations("a", "b"))), 3)
+
+
+class Graph:
+    """A conversation as GuideLLM has it, as far as it is used."""
+
+    def __init__(self, turns: int) -> None:
+        self.nodes = {
+            f"main_{turn}": SimpleNamespace(settings=SimpleNamespace())
+            for turn in range(turns)
+        }
+
+    def subgraph_for_nodes(self, names: set[str]) -> "Graph":
+        self.nodes = {name: self.nodes[name] for name in sorted(names)}
+        return self
+
+    @property
+    def pauses_s(self) -> list[float | None]:
+        return [
+            getattr(node.settings, "requeue_delay", None)
+            for node in self.nodes.values()
+        ]
+
+
+USERS: dict[str, Any] = {"users": 4, "turns": 3, "seed": 7, "pause": {"mean": 2.5}}
+
+
+def test_there_is_a_pause_after_each_answer_but_the_last() -> None:
+    graphs = sitecustomize.sessions((Graph(3) for _ in itertools.count()), USERS)
+    first = [next(graphs).pauses_s for _ in range(4)]
+    # As if these users had been there before.
+    assert first == [[2.5, 2.5, None], [2.5, None], [None], [2.5, 2.5, None]]
+    assert next(graphs).pauses_s == [2.5, 2.5, None]
+
+
+@pytest.mark.parametrize("distribution", ["normal", "lognormal"])
+def test_pauses_are_drawn_with_their_mean_and_spread_for_all_arms_alike(
+    distribution: str,
+) -> None:
+    pause = {"mean": 20.0, "stdev": 5.0, "distribution": distribution}
+    drawn = sitecustomize.pauses(pause, 7, 3, 20_001)
+    assert drawn == sitecustomize.pauses(pause, 7, 3, 20_001)
+    assert drawn[:9] != sitecustomize.pauses(pause, 7, 4, 10)
+    mean = sum(drawn) / len(drawn)
+    variance = sum((pause_s - mean) ** 2 for pause_s in drawn) / len(drawn)
+    assert mean == pytest.approx(20, rel=0.02)
+    assert variance**0.5 == pytest.approx(5, rel=0.05)
+    wide = {"mean": 1.0, "stdev": 5.0, "distribution": distribution}
+    assert min(sitecustomize.pauses(wide, 7, 3, 1000)) >= 0
+
+
+def test_no_conversation_begins_while_another_one_pauses() -> None:
+    class Worker:
+        """A worker process of GuideLLM, with two requests at once, and three conversations that wait."""
+
+        def __init__(self) -> None:
+            self.async_limit = 2
+            self.turns_queue: list[str] = []
+            self.messaging = SimpleNamespace(get=self.receive)
+            self.left = ["a", "b", "c"]
+
+        async def receive(self, timeout: float | None = None) -> str:
+            return self.left.pop(0)
+
+        async def _processing_startup(self) -> None:
+            pass
+
+    async def begun() -> list[str]:
+        worker = Worker()
+        await worker._processing_startup()
+        for _ in range(2):
+            worker.turns_queue.append(await worker.messaging.get())
+        with pytest.raises(asyncio.TimeoutError):
+            await worker.messaging.get(0.01)
+        worker.turns_queue.remove("a")
+        worker.turns_queue.append(await worker.messaging.get(0.01))
+        return worker.turns_queue
+
+    sitecustomize.keep_present(Worker)
+    assert asyncio.run(begun()) == ["b", "c"]
 
 
 @pytest.fixture
@@ -243,3 +326,57 @@ def test_every_prefix_is_sent_once_before_the_load(
     benchmark = json.loads(report.read_text())["benchmarks"][0]
     assert benchmark["start_time"] >= told[-1]
     assert benchmark["metrics"]["request_totals"]["successful"] > 0
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(
+    not GUIDELLM.exists(), reason="no server environment: bash scripts/setup.sh server"
+)
+def test_so_many_users_are_present_and_pause_between_their_questions(
+    server: tuple[str, Path], tmp_path: Path
+) -> None:
+    url, _ = server
+    users, pause_s = 6, 1.0
+    model = write_served(Geometry.model_validate(GEOMETRY), tmp_path / "model")
+    workload = workload_of(
+        {
+            **WORKLOAD,
+            **{"profile": "users", "prefix_tokens": 0, "prefix_count": 0},
+            **{"document_tokens": 300, "turns": 3, "pause_s": pause_s, "seconds": 15},
+        }
+    )
+    level, target = Level(users, 0, 7), LoadTarget(url, "tiny", model)
+    report = tmp_path / "report.json"
+    env = {**environment(8), "HOME": str(tmp_path), "PYTHONPATH": str(FOLDER)}
+    with supervisor(tmp_path / "registry.json") as processes:
+        run_level(
+            processes,
+            command(str(GUIDELLM), workload, level, target, report),
+            report,
+            tmp_path / "guidellm.log",
+            limit_s=400,
+            sending_limit_s=60,
+            env=env | users_environment(workload, level),
+            watch=lambda elapsed_s: None,
+            sending=lambda: None,
+        )
+    found = read_report(report).levels[0]
+    assert not found.errored
+    sessions: dict[str | None, list[RequestRecord]] = {}
+    for record in found.requests:
+        if record.start is not None:
+            sessions.setdefault(record.conversation, []).append(record)
+    spans = []
+    for session in sessions.values():
+        session.sort(key=lambda record: record.turn or 0)
+        for before, after in itertools.pairwise(session):
+            assert before.end is not None
+            assert after.start is not None
+            assert after.start - before.end == pytest.approx(pause_s, abs=0.5)
+        spans.append((session[0].start or 0.0, session[-1].end or found.end))
+    assert len(spans) > 2 * users
+    # Sessions are replaced as soon as they end.
+    for moment in range(3, 12):
+        at = found.start + moment + 0.5
+        present = sum(begin <= at <= end for begin, end in spans)
+        assert users - 1 <= present <= users

@@ -14,7 +14,7 @@ from tests.support.stored_runs import described
 
 from kveval.campaign.loading import load_config
 from kveval.engines.job import Job
-from kveval.engines.protocol import Say
+from kveval.engines.protocol import Log
 from kveval.engines.servers.protocol import DeploymentError, ServerDied
 from kveval.host.errors import Failure
 from kveval.measure import attempt, transaction
@@ -34,10 +34,10 @@ class StandInEngine:
         return HOST
 
     @contextlib.contextmanager
-    def alone(self, say: Say) -> Iterator[None]:
+    def exclusive_host(self, say: Log) -> Iterator[None]:
         yield
 
-    def remove_leftovers(self, say: Say) -> None:
+    def remove_leftovers(self, say: Log) -> None:
         pass
 
     def require_possible(self, store: Store) -> None:

@@ -349,8 +349,8 @@ def test_whom_the_store_is_open_to_its_runs_are_open_to(
 def test_what_deletes_waits_for_those_who_adopt_and_says_so(store: Store) -> None:
     store.commit(finished(store), KEY)
     with (
-        store.using(),
-        store.using(),
+        store.no_deletions(),
+        store.no_deletions(),
         pytest.raises(store_lock.StoreInUse),
         store_lock.store_lock(store.root, exclusive=True, patience_s=0.3),
     ):

@@ -222,7 +222,7 @@ def test_a_busy_server_is_asked_again():
             return Reply(answer, {}, b"{}")
 
     asking = Asking(Api(Busy({}), outage_s=0.8))
-    assert asking.get("/version").found
+    assert asking.get("/version").ok
     assert asking.get("/version").status == 503
     list(answers)
     with pytest.raises(ClusterError):

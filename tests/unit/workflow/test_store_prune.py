@@ -209,7 +209,7 @@ def test_it_waits_for_those_who_adopt(
         "store_lock",
         lambda root, exclusive: store_lock(root, exclusive=exclusive, patience_s=0),
     )
-    with store.using(), pytest.raises(StoreInUse):
+    with store.no_deletions(), pytest.raises(StoreInUse):
         prune(store, using, KINDS, grace_s=0)
     assert len(whole(store)) == 3
 

@@ -15,7 +15,7 @@ from kveval.campaign.servers.registry import SERVERS, server_version
 from kveval.host.hashing import content_hash
 from kveval.load import levels as workloads
 from kveval.load.reports import LevelReport
-from kveval.load.workload import workload_of
+from kveval.load.workload import Pause, Workload, workload_of
 from kveval.store.run_file import IMPORTED, Run
 
 # The fields of a specification that say what ran; the cell's name and its declared size do not.
@@ -125,12 +125,25 @@ def declared_work(run: Run, report: LevelReport, level: int) -> str:
         "turns": workload.turns,
         "primed": int(workload.prime),
         "burst_factor": workload.bursts.factor if workload.bursts else None,
+        **_of_users(workload),
     }
     if run.engine == IMPORTED:
         work |= _imported_work(report, work)
     return ";".join(
         f"{name}={value:g}" for name, value in work.items() if value is not None
     )
+
+
+def _of_users(workload: Workload) -> dict[str, float]:
+    """The numbers that only a load of users has, without those that are 0."""
+    documents, pause = workload.document_spread, workload.pause_s
+    work = {
+        "document_tokens": workload.document_tokens,
+        "document_stdev": documents.stdev if documents else 0,
+        "pause_s": workload.mean_pause_s,
+        "pause_stdev_s": pause.stdev if isinstance(pause, Pause) else 0,
+    }
+    return {name: value for name, value in work.items() if value}
 
 
 def _imported_work(report: LevelReport, declared: Mapping[str, Any]) -> dict[str, Any]:

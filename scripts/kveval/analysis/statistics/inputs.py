@@ -90,7 +90,13 @@ _WORDS = {
     "turns": "turns",
     "primed": "primed prefixes",
     "burst_factor": "rate within bursts over the mean",
+    "document_tokens": "tokens of a user's document",
+    "document_stdev": "standard deviation of a document's tokens",
+    "pause_s": "seconds of a user's pause",
+    "pause_stdev_s": "standard deviation of pauses",
 }
+# Absent where they are 0.
+_OF_USERS = ("document_tokens", "document_stdev", "pause_s", "pause_stdev_s")
 # May depend on the level, and so differ between peaks at different levels.
 _OF_LEVEL = ("prefix_tokens", "prefix_count")
 # Token counts, and rates of open loops, that differ by less are the same work.
@@ -389,11 +395,10 @@ def _declared_differences(sides: Sides) -> Iterator[str]:
 
 def _workload(row: Mapping[str, Any]) -> dict[str, str]:
     text = row.get("workload")
-    return (
-        dict(part.split("=", 1) for part in text.split(";"))
-        if isinstance(text, str) and text
-        else {}
-    )
+    if not isinstance(text, str) or not text:
+        return {}
+    given = dict(part.split("=", 1) for part in text.split(";"))
+    return dict.fromkeys(_OF_USERS, "0") | given
 
 
 def _observed_differences(sides: Sides) -> Iterator[str]:

@@ -44,7 +44,7 @@ from kveval.engines.kubernetes.wait.rollout import (
     wait_for_deployment,
     wait_for_job,
 )
-from kveval.engines.protocol import Say
+from kveval.engines.protocol import Log
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.lmcache import LMCacheServer
 from kveval.engines.servers.program import Sidecar
@@ -65,10 +65,10 @@ class ClusterServerHandle:
     `lease`: the run's; `logs`: folder to copy the pods' logs to.
     """
 
-    def __init__(self, place: RunContext, lease: Held, logs: Path, say: Say) -> None:
-        self._place = place
+    def __init__(self, context: RunContext, lease: Held, logs: Path, say: Log) -> None:
+        self._context = context
         self._lease = lease
-        self._serving = serving(place)
+        self._serving = serving(context)
         # Sidecars first, in the order in which they are applied.
         self._deployments = [
             document for document in self._serving if kind_of(document) == DEPLOYMENT
@@ -96,9 +96,9 @@ class ClusterServerHandle:
     def start(self) -> ClusterServer:
         """Deploy; return when every replica answers as declared, is warmed up and has empty caches."""
         begin = time.monotonic()
-        self._place.api.apply(storage(self._place))
+        self._context.api.apply(storage(self._context))
         self._download()
-        self._place.api.apply(self._serving)
+        self._context.api.apply(self._serving)
         return self._ready(begin)
 
     def refresh(self, *, restart: bool) -> None:
@@ -122,7 +122,7 @@ class ClusterServerHandle:
                 marked["spec"] = on_nodes_of(
                     [replica.pod for replica in self.server.replicas]
                 )
-            self._place.api.patch(
+            self._context.api.patch(
                 DEPLOYMENT, name, namespace, {"spec": {"template": marked}}
             )
         server = self._ready(begin)
@@ -141,47 +141,52 @@ class ClusterServerHandle:
                 if other := self._lease.other():
                     self.left = f"{other} has taken this run over: what is on the cluster was left to it"
                 else:
-                    remove_run(self._place, self._say)
+                    remove_run(self._context, self._say)
         except ClusterError as error:
             # Not raised, because the measured data is still valid.
-            place = self._place
+            context = self._context
             same = error.code == NO_ANSWER and NO_ANSWER_WORDS in self.failed
             why = "" if same else f" ({error})"
             self.left = (
                 f"not all of this run was removed{why}. Kubernetes removes the rest {EXPIRY_S / 60:.0f} minutes"
                 f" after the job's last sign of life; to remove it now, run kveval teardown, or kubectl -n"
-                f" {place.namespace} delete lease,job,deployment,service,configmap,pod -l '{place.selector()}'"
+                f" {context.namespace} delete lease,job,deployment,service,configmap,pod -l '{context.selector()}'"
             )
         if self.left:
             self._say(self.left)
 
     def _download(self) -> None:
         """Download the weights into the model cache, if the site has one; weights that it has are not loaded again."""
-        place, specification = self._place, self._place.specification
-        if place.site.model_cache is None or specification.miniature:
+        context, specification = self._context, self._context.specification
+        if context.site.model_cache is None or specification.miniature:
             return
-        document = download_job(place)
+        document = download_job(context)
         name = document["metadata"]["name"]
-        place.api.apply([document])
+        context.api.apply([document])
         wait_for_job(
-            place.api,
-            place.namespace,
+            context.api,
+            context.namespace,
             name,
-            place.start_seconds,
+            context.start_seconds,
             self._say,
-            place.patience,
+            context.patience,
         )
-        place.api.delete(JOB, name, place.namespace)
+        context.api.delete(JOB, name, context.namespace)
 
     def _ready(self, begin: float) -> ClusterServer:
-        place = self._place
+        context = self._context
         pods: list[Document] = []
         for document in self._deployments:
             name = document["metadata"]["name"]
-            left = max(1.0, begin + place.start_seconds - time.monotonic())
+            left = max(1.0, begin + context.start_seconds - time.monotonic())
             try:
                 pods += wait_for_deployment(
-                    place.api, place.namespace, name, left, self._say, place.patience
+                    context.api,
+                    context.namespace,
+                    name,
+                    left,
+                    self._say,
+                    context.patience,
                 )
             except RolloutError as error:
                 raise self._explained(error) from error
@@ -197,11 +202,13 @@ class ClusterServerHandle:
         sidecars = [
             sidecar for pod in pods if (sidecar := self._sidecar(pod)) is not None
         ]
-        files = FILES_FOLDER if place.specification.file_tier else None
-        server = ClusterServer(place, replicas, sidecars, pods, files, self._followers)
+        files = FILES_FOLDER if context.specification.file_tier else None
+        server = ClusterServer(
+            context, replicas, sidecars, pods, files, self._followers
+        )
         server.startup_s = time.monotonic() - begin
-        server.require_declared(place.specification)
-        server.warm_up(place.specification.workload.first_prompt_tokens)
+        server.require_declared(context.specification)
+        server.warm_up(context.specification.workload.first_prompt_tokens)
         server.reset_caches()
         self._server = server
         return server
@@ -210,25 +217,25 @@ class ClusterServerHandle:
         follower = self._follow(
             pod, SERVER, "server" if number == 0 else f"server-{number}"
         )
-        fetch = fetch_from_pod(self._place, pod, self._place.ports["port"])
-        served_model = self._place.specification.model.served_name
+        fetch = fetch_from_pod(self._context, pod, self._context.ports["port"])
+        served_model = self._context.specification.model.served_name
         return Replica(
             pod,
             Endpoint(
-                self._place.program, served_model, fetch, follower.log, number=number
+                self._context.program, served_model, fetch, follower.log, number=number
             ),
             follower,
         )
 
     def _sidecar(self, pod: Document) -> Sidecar | None:
-        place, name = self._place, component_of(pod)
+        context, name = self._context, component_of(pod)
         if name in _STORES:
-            return store_in(place, pod, name, self._follow(pod, name, name).log)
+            return store_in(context, pod, name, self._follow(pod, name, name).log)
         if name == "epp":
-            fetch = fetch_from_pod(place, pod, place.ports["epp_metrics_port"])
+            fetch = fetch_from_pod(context, pod, context.ports["epp_metrics_port"])
             return PodPicker(pod, fetch, self._follow(pod, name, name).log)
         if name == "model-server" and container_of(pod, "lmcache"):
-            fetch = fetch_from_pod(place, pod, place.ports["lmcache_http_port"])
+            fetch = fetch_from_pod(context, pod, context.ports["lmcache_http_port"])
             log = self._follow(pod, "lmcache", "lmcache").log
             return LMCacheServer(command_line(pod, "lmcache"), log, fetch)
         return None
@@ -238,19 +245,21 @@ class ClusterServerHandle:
         component = ""
         with contextlib.suppress(ClusterError):
             if error.pod and (
-                pod := self._place.api.read(POD, error.pod, self._place.namespace)
+                pod := self._context.api.read(POD, error.pod, self._context.namespace)
             ):
                 component = component_of(pod)
-                keep_logs(self._place.api, pod, self._logs)
+                keep_logs(self._context.api, pod, self._logs)
         usual = component if component in (*_STORES, "epp") else SERVER
         container = str(error.facts.get("container") or usual)
-        form = self._place.program.log_form if container == SERVER else PLAIN
+        form = self._context.program.log_form if container == SERVER else PLAIN
         ended = error.facts.get("exit_code") is not None
         words = last_words(self._logs / f"{container}.log", form=form, only_line=ended)
         return DeploymentError(keep_evidence(error, self._logs, words))
 
     def _follow(self, pod: Document, container: str, name: str) -> Follower:
-        follower = Follower(self._place.api, pod, container, self._logs / f"{name}.log")
+        follower = Follower(
+            self._context.api, pod, container, self._logs / f"{name}.log"
+        )
         self._followers.append(follower)
         return follower
 
@@ -260,17 +269,17 @@ class ClusterServerHandle:
         self._followers.clear()
 
 
-def remove_run(place: RunContext, say: Callable[[str], None]) -> list[str]:
+def remove_run(context: RunContext, say: Callable[[str], None]) -> list[str]:
     """Remove every object of this run except its Lease, and wait until they are gone; return what was removed."""
-    kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, serving(place))])
+    kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, serving(context))])
     result = remove(
-        place.api, place.selector(), [place.namespace], kinds=kinds, say=say
+        context.api, context.selector(), [context.namespace], kinds=kinds, say=say
     )
     if result.unlisted:
         # The account could list them when it created them.
         lacking = ", ".join(sorted({kind.plural for kind, _ in result.unlisted}))
         message = (
-            f"the account may no longer list {lacking} in namespace {place.namespace}"
+            f"the account may no longer list {lacking} in namespace {context.namespace}"
         )
         raise ClusterError(message, code="right_missing", resources=lacking)
     return result.removed

@@ -37,7 +37,7 @@ from kveval.engines.kubernetes.routes import (
     with_controller,
 )
 from kveval.engines.preflight import disk_bytes
-from kveval.engines.protocol import Event, LoadResult, Say, Watch
+from kveval.engines.protocol import Event, LoadResult, Log, Watch
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, Check, require_free
 from kveval.host.errors import Failure
 from kveval.host.gpu_conditions import INTERVAL_S, GpuWatch
@@ -65,7 +65,7 @@ class ClusterEngine:
         self._api = Api.connect(job.site.kubeconfig, job.site.context)
         self._job, self._site = job, with_controller(self._api, job.site)
         ports = own_ports() if job.site.shared_network else PORTS
-        self._place = RunContext(
+        self._context = RunContext(
             job.specification,
             self._site,
             job.run,
@@ -88,15 +88,15 @@ class ClusterEngine:
         }
 
     @contextlib.contextmanager
-    def alone(self, say: Say) -> Iterator[None]:
+    def exclusive_host(self, say: Log) -> Iterator[None]:
         """Hold this run's Lease; other runs may be measured meanwhile. The last of them removes the recorder."""
         self._api.say = say
         over = False
         try:
-            mark = {leases.MARK_ANNOTATION: recordings.mark_of(self._place)}
-            with leases.held(self._place, say, mark) as self._lease:
+            mark = {leases.MARK_ANNOTATION: recordings.mark_of(self._context)}
+            with leases.held(self._context, say, mark) as self._lease:
                 try:
-                    recordings.await_removal(self._place, say)
+                    recordings.await_removal(self._context, say)
                     yield
                 except Terminated:
                     over = True
@@ -109,13 +109,13 @@ class ClusterEngine:
                     self._site, self._job.campaign, say, self._api
                 )
 
-    def remove_leftovers(self, say: Say) -> None:
+    def remove_leftovers(self, say: Log) -> None:
         """Remove what killed jobs left: this run's objects, found by label, and recordings."""
-        for name in remove_run(self._place, say):
+        for name in remove_run(self._context, say):
             say(f"removed an object that a killed run left: {name}")
         found = leases.living(self._api, self._site.namespace, self._job.campaign)
         recordings.remove_stale(
-            self._place, [leases.mark_of(lease) for lease in found], say
+            self._context, [leases.mark_of(lease) for lease in found], say
         )
 
     def require_possible(self, store: Store) -> None:
@@ -131,9 +131,9 @@ class ClusterEngine:
         require_free(store.root, needed, "a run of this workload")
 
     @contextlib.contextmanager
-    def session(self, scratch: Path, say: Say) -> Iterator["ClusterSession"]:
+    def session(self, scratch: Path, say: Log) -> Iterator["ClusterSession"]:
         """Begin the run; on leaving, remove every object of it, unless another job has taken it over."""
-        session = ClusterSession(self._job, self._place, self._lease, scratch, say)
+        session = ClusterSession(self._job, self._context, self._lease, scratch, say)
         try:
             yield session
         except Failure as error:
@@ -155,36 +155,40 @@ class ClusterSession:
     _recording: recordings.ClusterRecording
 
     def __init__(
-        self, job: Job, place: RunContext, lease: leases.Held, scratch: Path, say: Say
+        self, job: Job, context: RunContext, lease: leases.Held, scratch: Path, say: Log
     ) -> None:
-        self._job, self._place, self._lease, self._scratch, self._say = (
+        self._job, self._context, self._lease, self._scratch, self._say = (
             job,
-            place,
+            context,
             lease,
             scratch,
             say,
         )
-        self.handle = ClusterServerHandle(place, lease, scratch / "raw", say)
+        self.handle = ClusterServerHandle(context, lease, scratch / "raw", say)
         self.pcp_version = ""
         self._nodes: dict[str, Document] = {}
         self._told_gpus: list[dict[str, Any]] = []
-        self._neighbours = neighbours.Neighbours(place, ())
+        self._neighbours = neighbours.Neighbours(context, ())
         self._gpus = GpuWatch(
             lambda asked: self.handle.server.in_every(["nvidia-smi", *asked])
         )
         # Kubernetes removes what is applied from now on when this job no longer prolongs its lifetime.
         api, name, labels = (
-            place.api,
-            place.name(lifetime.COMPONENT),
-            place.labels(lifetime.COMPONENT),
+            context.api,
+            context.name(lifetime.COMPONENT),
+            context.labels(lifetime.COMPONENT),
         )
         lease.keep_alive(
-            lifetime.begin(api, place.namespace, name, labels, lease.document)
+            lifetime.ensure_owner_job(
+                api, context.namespace, name, labels, lease.document
+            )
         )
-        recorder = recording_documents(job.campaign, place.site)
+        recorder = recording_documents(job.campaign, context.site)
         api.apply(document for document in recorder if kind_of(document) == NAMESPACE)
         name, labels = recorder_name(job.campaign), recorder_labels(job.campaign)
-        lease.keep_alive(lifetime.begin(api, place.site.pcp_namespace, name, labels))
+        lease.keep_alive(
+            lifetime.ensure_owner_job(api, context.site.pcp_namespace, name, labels)
+        )
         # Created now, so that its image is pulled while the server starts.
         api.apply(recorder)
 
@@ -201,21 +205,23 @@ class ClusterSession:
     @contextlib.contextmanager
     def recording(self) -> Iterator[recordings.ClusterRecording]:
         """Record the servers' nodes and the metrics of all servers."""
-        server, place = self.handle.server, self._place
+        server, context = self.handle.server, self._context
         self._note_nodes(server)
         with neighbours.announced(
-            place, nodes_of(server.watched), self._say
+            context, nodes_of(server.watched), self._say
         ) as self._neighbours:
             # Only these nodes must have a ready recorder; others do not matter.
-            pods = recordings.deploy(place, list(self._nodes), self._say)
-            self.pcp_version = recordings.version(place, pods[0])
-            beside = exporters_of(place, self._nodes, str(pods[0]["metadata"]["name"]))
-            sources = sources_of(place, server) | beside
-            self._recording = recorder = recordings.begin(
-                place, pods, self._scratch / "pcp", sources, server.watched
+            pods = recordings.deploy(context, list(self._nodes), self._say)
+            self.pcp_version = recordings.version(context, pods[0])
+            beside = exporters_of(
+                context, self._nodes, str(pods[0]["metadata"]["name"])
+            )
+            sources = sources_of(context, server) | beside
+            self._recording = recorder = recordings.start_recording(
+                context, pods, self._scratch / "pcp", sources, server.watched
             )
             self.handle.on_restart = lambda started: recorder.nodes[0].tell(
-                sources_of(place, started) | beside
+                sources_of(context, started) | beside
             )
             try:
                 yield recorder
@@ -229,10 +235,10 @@ class ClusterSession:
 
     def expect(self, levels: Sequence[load.Level]) -> None:
         """Wait until requests reach a server, and create the pod of the first level."""
-        target = target_url(self._place) or gateway_url(self._place)
-        require_routed(self._place, self.handle.server, target)
+        target = target_url(self._context) or gateway_url(self._context)
+        require_routed(self._context, self.handle.server, target)
         self._generator = LoadJobs(
-            self._place, target, self._place.site.load.as_host_cpus, self._say
+            self._context, target, self._context.site.load.as_host_cpus, self._say
         )
         self._generator.expect(levels)
 
@@ -265,7 +271,7 @@ class ClusterSession:
             "hardware": self._hardware(),
             "cluster": {
                 "kubernetes": str(
-                    self._place.api.get("/version").get("gitVersion", "")
+                    self._context.api.get("/version").get("gitVersion", "")
                 ),
                 "images": images_of(pods),
                 "nodes": nodes_of(server.watched),
@@ -282,21 +288,21 @@ class ClusterSession:
 
     def namespace_deleted(self) -> str:
         """Return that the run's namespace is being or was deleted, and what remains in the recorder's; else ""."""
-        place = self._place
+        context = self._context
         try:
             # Once: a cluster that does not answer was waited for already.
-            found = place.api.once(
-                "GET", NAMESPACE.path("", place.namespace), timeout_s=_NAMESPACE_S
+            found = context.api.once(
+                "GET", NAMESPACE.path("", context.namespace), timeout_s=_NAMESPACE_S
             ).json()
             if not found["metadata"].get("deletionTimestamp"):
                 return ""
         except ClusterError as error:
             if error.status != 404:
                 return ""
-        said = f"namespace {place.namespace} was deleted, and with it the servers and the load of this run"
+        said = f"namespace {context.namespace} was deleted, and with it the servers and the load of this run"
         with contextlib.suppress(ClusterError):
-            kept = place.api.list(
-                DAEMON_SET, place.site.pcp_namespace, selector(place.campaign)
+            kept = context.api.list(
+                DAEMON_SET, context.site.pcp_namespace, selector(context.campaign)
             )
             if kept:
                 said += f"; {', '.join(map(described, kept))} remains until the campaign's last run, or kveval teardown"
@@ -305,7 +311,7 @@ class ClusterSession:
     def _note_nodes(self, server: ClusterServer) -> None:
         """Store the nodes that the servers run on, in the order of the servers, and their GPUs."""
         found = {
-            str(node["metadata"]["name"]): node for node in self._place.api.list(NODE)
+            str(node["metadata"]["name"]): node for node in self._context.api.list(NODE)
         }
         names = (str(replica.pod["spec"]["nodeName"]) for replica in server.replicas)
         self._nodes = {name: found[name] for name in names}
@@ -318,7 +324,7 @@ class ClusterSession:
         """Describe the nodes that the servers ran on, and the servers' GPUs."""
         server, resource, nodes = (
             self.handle.server,
-            self._place.site.gpu_resource,
+            self._context.site.gpu_resource,
             list(self._nodes.values()),
         )
         each = self._job.specification.on_cluster.gpus

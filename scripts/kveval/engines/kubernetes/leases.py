@@ -135,7 +135,7 @@ class Held:
 
 @contextlib.contextmanager
 def held(
-    place: RunContext,
+    context: RunContext,
     say: Callable[[str], None],
     told: Mapping[str, str],
     component: str = COMPONENT,
@@ -147,12 +147,12 @@ def held(
     `told`: annotations, such as the mark of the run's recording, which other processes must not remove meanwhile.
     """
     metadata: Document = {
-        "name": place.name(component),
-        "namespace": namespace or place.namespace,
+        "name": context.name(component),
+        "namespace": namespace or context.namespace,
     }
-    metadata |= {"labels": place.labels(component), "annotations": dict(told)}
+    metadata |= {"labels": context.labels(component), "annotations": dict(told)}
     with hold(
-        place.api, metadata, "this run: {holder} is measuring it", say, duration_s
+        context.api, metadata, "this run: {holder} is measuring it", say, duration_s
     ) as lease:
         yield lease
 

@@ -24,7 +24,7 @@ _LIMIT_S = 60.0
 _POLL_S = 0.5
 
 
-def begin(
+def ensure_owner_job(
     api: Api,
     namespace: str,
     name: str,

@@ -30,9 +30,9 @@ from kveval.engines.kubernetes.manifests.rendering import (
     load_target,
 )
 from kveval.engines.kubernetes.recordings import NodeRecording, epoch_seconds
-from kveval.engines.kubernetes.wait.diagnosis import alive, exit_of
+from kveval.engines.kubernetes.wait.diagnosis import exit_of, not_terminating
 from kveval.engines.kubernetes.wait.rollout import WaitState, WaitTarget, wait
-from kveval.engines.protocol import Event, LoadResult, Say, Watch
+from kveval.engines.protocol import Event, LoadResult, Log, Watch
 from kveval.host.http import DIRECT_LOOPBACK
 from kveval.host.logs import last_words
 from kveval.load import guidellm as load
@@ -71,6 +71,14 @@ _HOLD = """
 KVEVAL_PROBE="$0.probe" "$1" --version >/dev/null 2>&1
 if [ -e "$0.probe" ]; then KVEVAL_GO="$0" exec "$@"; fi
 """
+# Streams that are no users would be another load, and nothing would tell.
+_USERS = """
+KVEVAL_PROBE="$0.probe" "$1" --version >/dev/null 2>&1
+if [ ! -e "$0.probe" ]; then
+echo "the image's Python does not import what makes streams users (PYTHONPATH=$PYTHONPATH)" >&2
+exit 1
+fi
+"""
 # For a level that primes the caches before: that needs the code that makes GuideLLM wait. It starts on a signal.
 _PRIMING = f"""
 until [ -e "$0.prime" ]; do sleep 0.1; done{_HOLD}
@@ -99,8 +107,8 @@ class LoadJobs:
     `target`: URL that the load is sent to, as pods see it; `cpus`: CPUs that a generator has.
     """
 
-    def __init__(self, place: RunContext, target: str, cpus: int, say: Say) -> None:
-        self._place = place
+    def __init__(self, context: RunContext, target: str, cpus: int, say: Log) -> None:
+        self._context = context
         self._target = target
         self._cpus = cpus
         self._say = say
@@ -109,26 +117,34 @@ class LoadJobs:
         self.pods: list[Document] = []
         """The generators' pods, as they ended."""
         self._told: list[tuple[float, float]] = []
-        specification = place.specification
+        specification = context.specification
         self._workload = specification.workload
         self._primes = self._workload.prime
+        self._users = self._workload.profile == "users"
         self._known = specification.versions["guidellm"].startswith(_RELEASE)
         # Whether pods make their prompts ahead; not if the server may be restarting then, because requests would fail.
         endpoint = specification.reset_caches == "endpoint"
         self._ahead = (
-            place.site.prompts_ahead and self._known and endpoint and not self._primes
+            context.site.prompts_ahead and self._known and endpoint and not self._primes
         )
         # Whether GuideLLM itself waits, instead of the shell that starts it.
         self._held = self._ahead or self._primes
+        # Whether code of ours runs inside GuideLLM.
+        self._changed = self._held or self._users
 
     def expect(self, levels: Sequence[Level]) -> None:
         """Prepare the first level."""
         self._levels = levels
-        if self._primes and not self._known:
-            version = self._place.specification.versions["guidellm"]
-            raise LoadError(
-                f"the workload primes the caches, which needs GuideLLM {_RELEASE}x, not {version}"
-            )
+        needs = {
+            "primes the caches": self._primes,
+            "has users with pauses": self._users,
+        }
+        for what, needed in needs.items():
+            if needed and not self._known:
+                version = self._context.specification.versions["guidellm"]
+                raise LoadError(
+                    f"the workload {what}, which needs GuideLLM {_RELEASE}x, not {version}"
+                )
         self._prepare(levels[0])
 
     def generate(
@@ -142,7 +158,7 @@ class LoadJobs:
         report.unlink(missing_ok=True)
         # The data that the pod was given is also kept here, as evidence.
         load.write_data(self._workload, level, report)
-        follower = Follower(self._place.api, pod, CONTAINER, log)
+        follower = Follower(self._context.api, pod, CONTAINER, log)
         try:
             primed: load.Primed | None = None
             began, begin = (
@@ -172,29 +188,30 @@ class LoadJobs:
             )
         self._fetch(ended, report)
         for kind in (JOB, CONFIG_MAP):
-            self._place.api.delete(kind, prepared.job, self._place.namespace)
+            self._context.api.delete(kind, prepared.job, self._context.namespace)
         return LoadResult(
-            load_command(self._place, level, self._target), began, begin, end, primed
+            load_command(self._context, level, self._target), began, begin, end, primed
         )
 
     def _prepare(self, level: Level) -> None:
         """Create a level's Job unless it exists, after deleting an older one; `_running` waits for its pod."""
         if level.index in self._prepared:
             return
-        place = self._place
-        begin = _BEGIN + _HOLD if self._ahead else _BEGIN
-        script = _BEGIN + _PRIMING if self._primes else begin + _WAIT
-        argv = ["sh", "-c", script, _GO, *load_command(place, level, self._target)]
+        context = self._context
+        begin = _BEGIN + _USERS if self._users else _BEGIN
+        waiting = _HOLD + _WAIT if self._ahead else _WAIT
+        script = begin + (_PRIMING if self._primes else waiting)
+        argv = ["sh", "-c", script, _GO, *load_command(context, level, self._target)]
         files, deadline_s = self._files(level), self._deadline_s(level)
         documents = load_job(
-            place, level.index, argv, self._environment(level), files, deadline_s
+            context, level.index, argv, self._environment(level), files, deadline_s
         )
         name = documents[-1]["metadata"]["name"]
-        if place.api.delete(
-            JOB, name, place.namespace, propagation="Foreground", grace_s=0
+        if context.api.delete(
+            JOB, name, context.namespace, propagation="Foreground", grace_s=0
         ):
             self._until_gone(name)
-        place.api.apply(documents)
+        context.api.apply(documents)
         self._prepared[level.index] = Prepared(name, time.monotonic())
 
     def _files(self, level: Level) -> dict[str, str]:
@@ -204,7 +221,7 @@ class LoadJobs:
                 self._workload, level, Path(folder, level.report_name)
             )
             paths = [
-                *([Path(sitecustomize.__file__)] if self._held else []),
+                *([Path(sitecustomize.__file__)] if self._changed else []),
                 *([data] if data else []),
             ]
             packed = {
@@ -229,28 +246,30 @@ class LoadJobs:
             load.time_limit_s(load.lasting(self._workload, one), one.streams)
             for one in (*self._levels, level)
         )
-        return 2 * (max(limits) + _FETCH_S + self._place.start_seconds)
+        return 2 * (max(limits) + _FETCH_S + self._context.start_seconds)
 
     def _running(self, prepared: Prepared, log: Path) -> Document:
         """Return a level's pod once it runs. Raises LoadError if it has ended, RolloutError if it cannot run."""
-        place, name = self._place, prepared.job
+        context, name = self._context, prepared.job
         # While a level runs, the pod of the next one may have no room, because the level's own pod takes it.
-        usual, waited_s = place.patience, time.monotonic() - prepared.made
+        usual, waited_s = context.patience, time.monotonic() - prepared.made
         patience = replace(
             usual,
             unschedulable_s=usual.unschedulable_s + waited_s,
             unseen_s=usual.unseen_s + waited_s,
         )
-        target = WaitTarget(place.api, JOB, place.namespace, name, patience)
+        target = WaitTarget(context.api, JOB, context.namespace, name, patience)
 
         def look() -> WaitState:
-            pods = alive(place.api.list(POD, place.namespace, f"job-name={name}"))
+            pods = not_terminating(
+                context.api.list(POD, context.namespace, f"job-name={name}")
+            )
             for pod in pods:
                 if (code := exit_code(pod)) is not None:
                     with contextlib.suppress(ClusterError):
                         log.write_text(
-                            place.api.logs(
-                                place.namespace, pod["metadata"]["name"], CONTAINER
+                            context.api.logs(
+                                context.namespace, pod["metadata"]["name"], CONTAINER
                             )
                         )
                     ended = (
@@ -269,7 +288,7 @@ class LoadJobs:
             target.check(pods)
             return WaitState(False, "its pod does not run yet", pods)
 
-        return wait(target, look, place.start_seconds, None)[0]
+        return wait(target, look, context.start_seconds, None)[0]
 
     def _until_ready(self, pod: Document, level: Level, watch: Watch) -> None:
         """Wait until a pod is ready to send. Raises LoadError."""
@@ -288,8 +307,8 @@ class LoadJobs:
             time.sleep(_POLL_S)
 
     def _run(self, pod: str, script: str) -> Executed:
-        return self._place.api.exec(
-            self._place.namespace, pod, CONTAINER, ["sh", "-c", script, _GO]
+        return self._context.api.exec(
+            self._context.namespace, pod, CONTAINER, ["sh", "-c", script, _GO]
         )
 
     def _in_pod(self, pod: Document, script: str) -> str:
@@ -342,7 +361,7 @@ class LoadJobs:
         )
         name, uid, log = pod["metadata"]["name"], pod["metadata"]["uid"], follower.log
         while True:
-            found = self._place.api.read(POD, name, self._place.namespace)
+            found = self._context.api.read(POD, name, self._context.namespace)
             if (
                 found is None
                 or found["metadata"]["uid"] != uid
@@ -364,11 +383,11 @@ class LoadJobs:
 
     def _fetch(self, pod: Document, report: Path) -> None:
         """Copy the complete report of a generator that has ended. Raises LoadError."""
-        place, name = self._place, pod["metadata"]["name"]
+        context, name = self._context, pod["metadata"]["name"]
         try:
             collect(
-                place.api,
-                place.namespace,
+                context.api,
+                context.namespace,
                 name,
                 KEEPER,
                 f"{LOAD_FOLDER}/{report.name}",
@@ -382,13 +401,14 @@ class LoadJobs:
 
     def _environment(self, level: Level) -> dict[str, str]:
         found = load.environment(self._cpus, self._workload)
-        if not self._place.specification.miniature:
+        if not self._context.specification.miniature:
             # The tokenizer comes from the Hugging Face hub, or from the model cache.
             found.pop("HF_HUB_OFFLINE", None)
-        if self._held:
+        if self._changed:
             found["PYTHONPATH"] = LOAD_FOLDER
+            found |= load.users_environment(self._workload, level)
             found |= load.priming_environment(
-                self._workload, level, load_target(self._place, self._target)
+                self._workload, level, load_target(self._context, self._target)
             )
         return {
             name: value for name, value in found.items() if name not in _OF_THE_IMAGE
@@ -396,7 +416,7 @@ class LoadJobs:
 
     def _until_gone(self, job: str) -> None:
         deadline = time.monotonic() + _GONE_S
-        while self._place.api.read(JOB, job, self._place.namespace) is not None:
+        while self._context.api.read(JOB, job, self._context.namespace) is not None:
             if time.monotonic() > deadline:
                 raise ClusterError(f"Job {job} of an earlier attempt cannot be deleted")
             time.sleep(_POLL_S)

@@ -15,7 +15,7 @@ from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.kinds import POD, Document
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.requirements import quantity
-from kveval.engines.protocol import Say
+from kveval.engines.protocol import Log
 
 COMPONENT = "nodes"
 NODES_ANNOTATION = f"{names.PREFIX}/nodes"
@@ -30,23 +30,23 @@ _BUSY_CPUS = 1.0
 class Neighbours:
     """Foreign pods on a run's nodes, as seen at its start and at its end."""
 
-    def __init__(self, place: RunContext, nodes: Sequence[str]) -> None:
-        self._place, self._nodes = place, nodes
+    def __init__(self, context: RunContext, nodes: Sequence[str]) -> None:
+        self._context, self._nodes = context, nodes
         self._seen: set[str] = set()
         self._all_seen = True
 
     def look(self) -> None:
         """Add the foreign pods that are on the nodes now."""
-        place, resource = self._place, self._place.site.gpu_resource
+        context, resource = self._context, self._context.site.gpu_resource
         for node in self._nodes:
             fields = f"spec.nodeName={node},status.phase=Running"
             try:
-                pods = place.api.list(POD, fields=fields)
+                pods = context.api.list(POD, fields=fields)
             except Refused:
                 # An account that may not list all pods sees those of its own namespace only.
                 self._all_seen = False
-                pods = place.api.list(POD, place.namespace, fields=fields)
-            own = place.pod_labels("").items() - {(f"{names.PREFIX}/component", "")}
+                pods = context.api.list(POD, context.namespace, fields=fields)
+            own = context.pod_labels("").items() - {(f"{names.PREFIX}/component", "")}
             for pod in pods:
                 metadata = pod["metadata"]
                 if not own <= (metadata.get("labels") or {}).items() and is_busy(
@@ -66,22 +66,22 @@ class Neighbours:
 
 @contextlib.contextmanager
 def announced(
-    place: RunContext, nodes: Sequence[str], say: Say
+    context: RunContext, nodes: Sequence[str], say: Log
 ) -> Iterator[Neighbours]:
     """Announce a measurement on `nodes`, wait for earlier campaigns there, and note foreign pods before and after."""
-    found = Neighbours(place, nodes)
+    found = Neighbours(context, nodes)
     with contextlib.ExitStack() as stack:
         try:
             about = {NODES_ANNOTATION: ",".join(nodes)}
             lease = stack.enter_context(
-                leases.held(place, say, about, COMPONENT, place.site.pcp_namespace)
+                leases.held(context, say, about, COMPONENT, context.site.pcp_namespace)
             )
         except Refused as error:
             say(
                 f"other campaigns cannot be told that this run measures on {', '.join(nodes)} ({error})"
             )
         else:
-            _wait_for_turn(place, lease.document, nodes, say)
+            _wait_for_turn(context, lease.document, nodes, say)
         found.look()
         try:
             yield found
@@ -91,16 +91,18 @@ def announced(
 
 
 def _wait_for_turn(
-    place: RunContext, own: Document, nodes: Sequence[str], say: Say
+    context: RunContext, own: Document, nodes: Sequence[str], say: Log
 ) -> None:
     """Wait until no other campaign's run that came earlier measures on one of the nodes."""
     time.sleep(_SETTLE_S)
     reminded = float("-inf")
     while before := earlier(
-        leases.living(place.api, place.site.pcp_namespace, None, COMPONENT), own, nodes
+        leases.living(context.api, context.site.pcp_namespace, None, COMPONENT),
+        own,
+        nodes,
     ):
         text = f"{_campaign(before[0])} ({leases.holder_of(before[0])})"
-        if place.site.share_nodes:
+        if context.site.share_nodes:
             say(f"campaign {text} also measures on {', '.join(nodes)}")
             return
         if time.monotonic() - reminded >= _REMIND_S:

@@ -11,7 +11,7 @@ from kveval.engines.counters import CounterError, parse_counters
 from kveval.engines.kubernetes.api.errors import AWAY, ClusterError
 from kveval.engines.kubernetes.api.kinds import POD
 from kveval.engines.kubernetes.manifests.context import RunContext
-from kveval.engines.kubernetes.manifests.rendering import place as filled_url
+from kveval.engines.kubernetes.manifests.rendering import fill_url
 from kveval.engines.servers.keyvalue import KeyValueStore
 from kveval.engines.servers.program import Sidecar, SidecarError
 from kveval.engines.servers.protocol import Fetch
@@ -21,11 +21,11 @@ from kveval.host.http import HttpError, fetch_from
 _PICKER_COUNTERS = ("kvcache", "llm_d", "inference")
 
 
-def fetch_from_pod(place: RunContext, pod: Mapping[str, Any], port: int) -> Fetch:
+def fetch_from_pod(context: RunContext, pod: Mapping[str, Any], port: int) -> Fetch:
     """Return what sends requests to one port of one pod; it raises HttpError."""
-    if direct := direct_url(place, port):
+    if direct := direct_url(context, port):
         return fetch_from(direct)
-    api, namespace, name = place.api, place.namespace, str(pod["metadata"]["name"])
+    api, namespace, name = context.api, context.namespace, str(pod["metadata"]["name"])
     target = f"{POD.path(namespace, f'{name}:{port}')}/proxy"
 
     def fetched(
@@ -54,24 +54,29 @@ def fetch_from_pod(place: RunContext, pod: Mapping[str, Any], port: int) -> Fetc
     return fetched
 
 
-def direct_url(place: RunContext, port: int) -> str | None:
+def direct_url(context: RunContext, port: int) -> str | None:
     """Return the URL of a port if pods share one network with this program, None if they have their own."""
-    site = place.site
+    site = context.site
     if not site.shared_network or site.address in ("gateway", "service"):
         return None
-    return filled_url(site.address, place, port)
+    return fill_url(site.address, context, port)
 
 
 def store_in(
-    place: RunContext, pod: Mapping[str, Any], name: str, log: object
+    context: RunContext, pod: Mapping[str, Any], name: str, log: object
 ) -> KeyValueStore:
     """Return the store of a pod, queried with the store's client in the pod: its port need not be reachable."""
 
     def send(command: str) -> str:
-        argv = [f"{name}-cli", "-p", str(place.ports[f"{name}_port"]), *command.split()]
+        argv = [
+            f"{name}-cli",
+            "-p",
+            str(context.ports[f"{name}_port"]),
+            *command.split(),
+        ]
         try:
-            done = place.api.exec(
-                place.namespace, pod["metadata"]["name"], name, argv, timeout_s=15.0
+            done = context.api.exec(
+                context.namespace, pod["metadata"]["name"], name, argv, timeout_s=15.0
             )
         except ClusterError as error:
             raise ValueError(str(error)) from error

@@ -47,7 +47,7 @@ from kveval.engines.kubernetes.wait.rollout import (
     require_unchanged,
     wait_for_daemonset,
 )
-from kveval.engines.protocol import Say
+from kveval.engines.protocol import Log
 from kveval.host.processes import signals_deferred
 from kveval.pcp.archive_tools import archive_files, rewrite_archive
 from kveval.pcp.installation import ONCE_METRICS, RecordingError, process_block
@@ -73,9 +73,9 @@ class NodeRecording:
     """
 
     def __init__(
-        self, place: RunContext, pod: Document, mark: str, directory: Path = Path()
+        self, context: RunContext, pod: Document, mark: str, directory: Path = Path()
     ) -> None:
-        self.place, self.pod, self.mark = place, pod, mark
+        self.context, self.pod, self.mark = context, pod, mark
         self.name, self.node = (
             str(pod["metadata"]["name"]),
             str(pod["spec"]["nodeName"]),
@@ -117,7 +117,7 @@ class NodeRecording:
             name: name for name in self.shared
         }
         logged = [word for pair in groups.items() for word in pair]
-        interval = f"{self.place.site.recorder.interval_s * 1000:.0f}"
+        interval = f"{self.context.site.recorder.interval_s * 1000:.0f}"
         argv = [CONFIGURATION, process_block(processes), interval, *logged]
         self._require(self.run(scripts.START, *argv), "cannot start pmlogger")
         while (begun := self.run(scripts.BEGUN, ONCE_METRICS[0])).returncode:
@@ -129,7 +129,7 @@ class NodeRecording:
                 )
             time.sleep(_POLL_S)
 
-    def alive(self) -> None:
+    def check_alive(self) -> None:
         """Raise RecordingError unless pmlogger, pmcd and every agent run."""
         found = self.run(scripts.ALIVE)
         self._require(
@@ -146,9 +146,9 @@ class NodeRecording:
         """Copy the archive here and remove it in the pod. Raises RecordingError."""
         brought = self.archive.parent / "brought"
         try:
-            namespace = self.place.site.pcp_namespace
+            namespace = self.context.site.pcp_namespace
             collect(
-                self.place.api, namespace, self.name, CONTAINER, self.folder, brought
+                self.context.api, namespace, self.name, CONTAINER, self.folder, brought
             )
         except ClusterError as error:
             raise RecordingError(f"the archive cannot be copied: {error}") from error
@@ -175,8 +175,8 @@ class NodeRecording:
         """Run a script in the pod and return its result, whatever its exit code. Raises RecordingError."""
         argv = ["sh", "-c", script, self.folder, *arguments]
         try:
-            return self.place.api.exec(
-                self.place.site.pcp_namespace, self.name, CONTAINER, argv
+            return self.context.api.exec(
+                self.context.site.pcp_namespace, self.name, CONTAINER, argv
             )
         except ClusterError as error:
             said = f"the recorder's pod {self.name} cannot be asked: {error}"
@@ -187,7 +187,7 @@ class NodeRecording:
     def _end(self) -> str:
         """Return how the pod has ended or why it cannot continue, "" if it runs."""
         try:
-            require_unchanged(self.place.api, [self.pod])
+            require_unchanged(self.context.api, [self.pod])
         except RolloutError as error:
             if error.cause == "PodDeleted":
                 return f"the recorder's pod {self.name} was deleted"
@@ -221,13 +221,13 @@ class ClusterRecording:
         """Base paths of the archives on this host, once the recordings were stopped."""
         return [node.archive for node in self.nodes]
 
-    def alive(self) -> None:
+    def check_alive(self) -> None:
         """Raise RecordingError unless pmlogger, pmcd and every agent run on every node."""
         for node in self.nodes:
-            node.alive()
+            node.check_alive()
 
     def require_running(self) -> None:
-        """Do nothing: a check would need requests to the pods, which `alive` makes every few seconds."""
+        """Do nothing: a check would need requests to the pods, which `check_alive` makes every few seconds."""
 
     def stop(self) -> None:
         """Stop all recordings, then copy the archives here; may be called again. Raises RecordingError."""
@@ -251,23 +251,23 @@ def epoch_seconds(text: str) -> float:
     return float(f"{whole}.{fraction if fraction.isdigit() else 0}")
 
 
-def deploy(place: RunContext, nodes: Sequence[str], say: Say) -> list[Document]:
+def deploy(context: RunContext, nodes: Sequence[str], say: Log) -> list[Document]:
     """Start the campaign's recorder unless it runs; return its ready pods on `nodes`, in the order of `nodes`."""
-    place.api.apply(recording_documents(place.campaign, place.site))
-    namespace, name = place.site.pcp_namespace, recorder_name(place.campaign)
+    context.api.apply(recording_documents(context.campaign, context.site))
+    namespace, name = context.site.pcp_namespace, recorder_name(context.campaign)
     pods = wait_for_daemonset(
-        place.api, namespace, name, nodes, _START_S, say, place.patience
+        context.api, namespace, name, nodes, _START_S, say, context.patience
     )
     return sorted(pods, key=lambda pod: nodes.index(pod["spec"]["nodeName"]))
 
 
-def mark_of(place: RunContext) -> str:
+def mark_of(context: RunContext) -> str:
     """Return the name of this run's recording in a recorder's pod: letters and digits, unique per run."""
-    return "r" + place.name(COMPONENT)[-8:]
+    return "r" + context.name(COMPONENT)[-8:]
 
 
-def begin(
-    place: RunContext,
+def start_recording(
+    context: RunContext,
     pods: Sequence[Document],
     directory: Path,
     sources: Mapping[str, str],
@@ -278,7 +278,7 @@ def begin(
     `beside`: pods whose processes are recorded as well.
     """
     found = ClusterRecording(
-        [NodeRecording(place, pod, mark_of(place), directory) for pod in pods]
+        [NodeRecording(context, pod, mark_of(context), directory) for pod in pods]
     )
     found.release()
     first = found.nodes[0]
@@ -286,7 +286,7 @@ def begin(
     try:
         for node in found.nodes:
             # An endpoint with one address for all nodes is recorded on one of them.
-            urls = place.site.recorder.sources.items()
+            urls = context.site.recorder.sources.items()
             node.shared = [
                 name for name, url in urls if node is first or "{host}" in url
             ]
@@ -304,26 +304,30 @@ def begin(
     return found
 
 
-def version(place: RunContext, pod: Document) -> str:
+def version(context: RunContext, pod: Document) -> str:
     """Return PCP's release in a recorder's pod."""
-    return NodeRecording(place, pod, mark_of(place)).run(scripts.VERSION).text.strip()
+    return (
+        NodeRecording(context, pod, mark_of(context)).run(scripts.VERSION).text.strip()
+    )
 
 
-def remove_stale(place: RunContext, living: Sequence[str], say: Say) -> None:
+def remove_stale(context: RunContext, living: Sequence[str], say: Log) -> None:
     """End the recordings that killed runs left; `living`: the marks of the runs that are being measured."""
-    chosen = selector(place.campaign, component=COMPONENT)
+    chosen = selector(context.campaign, component=COMPONENT)
     # Another run may just be starting others.
-    for pod in filter(is_ready, place.api.list(POD, place.site.pcp_namespace, chosen)):
-        for mark in NodeRecording(place, pod, "none").run(scripts.LIST).text.split():
+    for pod in filter(
+        is_ready, context.api.list(POD, context.site.pcp_namespace, chosen)
+    ):
+        for mark in NodeRecording(context, pod, "none").run(scripts.LIST).text.split():
             if mark not in living:
-                NodeRecording(place, pod, mark).release()
+                NodeRecording(context, pod, mark).release()
                 say(
                     f"ended the recording {mark} that a killed run left in pod {pod['metadata']['name']}"
                 )
 
 
 def release_recorder(
-    site: Cluster, campaign: str, say: Say, api: Api | None = None
+    site: Cluster, campaign: str, say: Log, api: Api | None = None
 ) -> None:
     """Remove the campaign's recorder, which its runs share, unless one of them is being measured.
 
@@ -341,21 +345,21 @@ def release_recorder(
         )
 
 
-def await_removal(place: RunContext, say: Say) -> None:
+def await_removal(context: RunContext, say: Log) -> None:
     """Wait until nobody removes the campaign's recorder. Raises ClusterError.
 
     Called by a run that holds its Lease: whoever begins to remove the recorder afterwards sees that the run lives.
     """
-    with _removal_alone(place.api, place.site, place.campaign, say):
-        chosen = selector(place.campaign, component=COMPONENT)
-        there = place.api.list(DAEMON_SET, place.site.pcp_namespace, chosen)
+    with _removal_alone(context.api, context.site, context.campaign, say):
+        chosen = selector(context.campaign, component=COMPONENT)
+        there = context.api.list(DAEMON_SET, context.site.pcp_namespace, chosen)
         # A job that was killed meanwhile has begun it: what is applied to such an object would go with it.
         if any(found["metadata"].get("deletionTimestamp") for found in there):
-            _remove_recorder(place.api, place.site, place.campaign, say)
+            _remove_recorder(context.api, context.site, context.campaign, say)
 
 
 @contextlib.contextmanager
-def _removal_alone(api: Api, site: Cluster, campaign: str, say: Say) -> Iterator[None]:
+def _removal_alone(api: Api, site: Cluster, campaign: str, say: Log) -> Iterator[None]:
     """Hold the Lease of whoever looks for the campaign's living runs and removes their recorder if there are none."""
     metadata: Document = {
         "name": object_name("", None, _REMOVAL, campaign),
@@ -373,7 +377,7 @@ def _removal_alone(api: Api, site: Cluster, campaign: str, say: Say) -> Iterator
         yield
 
 
-def _remove_recorder(api: Api, site: Cluster, campaign: str, say: Say) -> None:
+def _remove_recorder(api: Api, site: Cluster, campaign: str, say: Log) -> None:
     chosen = selector(campaign, component=COMPONENT)
     remove(
         api,

@@ -11,7 +11,7 @@ from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
-from kveval.engines.kubernetes.api.probe import every
+from kveval.engines.kubernetes.api.probe import map_concurrently
 from kveval.engines.kubernetes.manifests.context import RunContext, component_of
 from kveval.engines.kubernetes.pods import command_line, environment
 from kveval.engines.kubernetes.wait.rollout import RolloutError, require_unchanged
@@ -59,7 +59,7 @@ class ClusterServer(Server):
 
     def __init__(
         self,
-        place: RunContext,
+        context: RunContext,
         replicas: Sequence[Replica],
         sidecars: Sequence[Sidecar],
         watched: Sequence[Document],
@@ -71,8 +71,8 @@ class ClusterServer(Server):
         super().__init__(
             endpoints, sidecars, command_line(pod, SERVER), environment(pod, SERVER)
         )
-        self.place, self.replicas, self.watched, self.file_tier = (
-            place,
+        self.context, self.replicas, self.watched, self.file_tier = (
+            context,
             replicas,
             watched,
             file_tier,
@@ -83,12 +83,12 @@ class ClusterServer(Server):
 
     def each(self, do: Callable[[Endpoint], T]) -> list[T]:
         """Call `do` with every server concurrently and return the results in order."""
-        return every(self.endpoints, do)
+        return map_concurrently(self.endpoints, do)
 
     def startup_log(self, endpoint: Endpoint) -> str:
         """Return a server's whole log; the copy on this host may not have all of it yet."""
-        return self.place.api.logs(
-            self.place.namespace, self.replicas[endpoint.number].name, SERVER
+        return self.context.api.logs(
+            self.context.namespace, self.replicas[endpoint.number].name, SERVER
         )
 
     def require_alive(self) -> None:
@@ -100,7 +100,7 @@ class ClusterServer(Server):
             if time.monotonic() - self._looked_at < _LOOK_S:
                 return
             try:
-                require_unchanged(self.place.api, self.watched)
+                require_unchanged(self.context.api, self.watched)
             except RolloutError as error:
                 raise self._died(error) from error
             self._looked_at = time.monotonic()
@@ -124,7 +124,7 @@ class ClusterServer(Server):
         if self.file_tier is None:
             return {}
         # On a shared volume, any replica sees the files of all.
-        shared = self.place.site.file_volume.access == "ReadWriteMany"
+        shared = self.context.site.file_volume.access == "ReadWriteMany"
         asked = self.replicas[:1] if shared else self.replicas
         found = [
             self._run(replica, ["sh", "-c", _FILES, self.file_tier]).split()
@@ -139,13 +139,17 @@ class ClusterServer(Server):
         """Empty the arm's file tier, if it has one."""
         if self.file_tier is not None:
             emptying = ["find", self.file_tier, "-mindepth", "1", "-delete"]
-            every(self.replicas, lambda replica: self._run(replica, emptying))
+            map_concurrently(
+                self.replicas, lambda replica: self._run(replica, emptying)
+            )
 
     def in_every(self, argv: Sequence[str]) -> str | None:
         """Run a command in every replica's container and return their output, None if it fails in one of them."""
         try:
             return "\n".join(
-                every(self.replicas, lambda replica: self._run(replica, argv))
+                map_concurrently(
+                    self.replicas, lambda replica: self._run(replica, argv)
+                )
             )
         except (ClusterError, DeploymentError):
             return None
@@ -186,7 +190,7 @@ class ClusterServer(Server):
         return SidecarError(said, code="died", **facts)
 
     def _run(self, replica: Replica, argv: Sequence[str]) -> str:
-        done = self.place.api.exec(self.place.namespace, replica.name, SERVER, argv)
+        done = self.context.api.exec(self.context.namespace, replica.name, SERVER, argv)
         if done.returncode:
             raise DeploymentError(
                 f"{argv[0]} failed in pod {replica.name}: {done.said}; see {replica.follower.log}"

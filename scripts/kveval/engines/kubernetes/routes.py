@@ -77,12 +77,12 @@ def with_controller(api: Api, site: Cluster) -> Cluster:
     return site.model_copy(update={"gateway": told})
 
 
-def gateway_url(place: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
+def gateway_url(context: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
     """Return the Gateway's URL from its status, once it has one. Raises ClusterError after `limit_s` seconds."""
-    name, namespace = place.gateway_name, place.gateway_namespace
+    name, namespace = context.gateway_name, context.gateway_namespace
 
     def url() -> tuple[str, str]:
-        found = place.api.read(GATEWAY, name, namespace)
+        found = context.api.read(GATEWAY, name, namespace)
         if found is None:
             raise ClusterError(
                 f"there is no Gateway {namespace}/{name}: correct cluster.gateway, or have one created"
@@ -107,20 +107,20 @@ def gateway_url(place: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
 
 
 def require_routed(
-    place: RunContext, server: ClusterServer, url: str, limit_s: float = _PROGRAMMED_S
+    context: RunContext, server: ClusterServer, url: str, limit_s: float = _PROGRAMMED_S
 ) -> None:
     """Wait until the Gateway has accepted the route and the pool, and a request to `url` was answered by a server.
 
     Raises ClusterError after `limit_s` seconds, with the refusal or with the last answer.
     """
-    if place.deployment.route == "service":
+    if context.deployment.route == "service":
         return
     deadline = time.monotonic() + limit_s
-    if place.deployment.route == "gateway":
-        _awaited(lambda: _accepted(place, ROUTE), deadline - time.monotonic())
-        _awaited(lambda: _accepted(place, POOL), deadline - time.monotonic())
+    if context.deployment.route == "gateway":
+        _awaited(lambda: _accepted(context, ROUTE), deadline - time.monotonic())
+        _awaited(lambda: _accepted(context, POOL), deadline - time.monotonic())
     body = {
-        "model": place.specification.model.served_name,
+        "model": context.specification.model.served_name,
         "prompt": "Hello",
         "max_tokens": 1,
     }
@@ -135,8 +135,8 @@ def require_routed(
     asker = server.replicas[0].name
 
     def asked() -> tuple[str, str]:
-        done = place.api.exec(
-            place.namespace, asker, SERVER, argv, timeout_s=_ANSWER_S + 15.0
+        done = context.api.exec(
+            context.namespace, asker, SERVER, argv, timeout_s=_ANSWER_S + 15.0
         )
         return (
             ("", f"no request reached a server through {url}: {done.said}")
@@ -147,10 +147,10 @@ def require_routed(
     _awaited(asked, deadline - time.monotonic())
 
 
-def _accepted(place: RunContext, kind: Kind) -> tuple[str, str]:
+def _accepted(context: RunContext, kind: Kind) -> tuple[str, str]:
     """Return the object's name if a Gateway has accepted this run's object of `kind`, and otherwise why not."""
-    name = place.name("routing")
-    found = place.api.read(kind, name, place.namespace) or {}
+    name = context.name("routing")
+    found = context.api.read(kind, name, context.namespace) or {}
     parents: list[dict[str, Any]] = (found.get("status") or {}).get("parents") or []
     conditions = [
         condition for parent in parents for condition in parent.get("conditions") or []
@@ -164,12 +164,12 @@ def _accepted(place: RunContext, kind: Kind) -> tuple[str, str]:
         why = f"{refusing[0].get('reason', '')}: {refusing[0].get('message', '')}"
         return (
             "",
-            f"{kind.kind} {name} is not {refusing[0]['type']} by Gateway {place.gateway_name}: {why}",
+            f"{kind.kind} {name} is not {refusing[0]['type']} by Gateway {context.gateway_name}: {why}",
         )
     if not any(one["type"] == "Accepted" for one in conditions):
         return (
             "",
-            f"no Gateway has accepted {kind.kind} {name}: does {place.gateway_name} serve this kind?",
+            f"no Gateway has accepted {kind.kind} {name}: does {context.gateway_name} serve this kind?",
         )
     return name, ""
 
@@ -186,12 +186,12 @@ def _awaited(look: Callable[[], tuple[str, str]], limit_s: float) -> str:
         time.sleep(_POLL_S)
 
 
-def sources_of(place: RunContext, server: ClusterServer) -> dict[str, str]:
+def sources_of(context: RunContext, server: ClusterServer) -> dict[str, str]:
     """Return the metrics URLs of a run by name, as its nodes see them; those of replicas are separated by spaces."""
-    ports = place.ports
+    ports = context.ports
     program = server.program
     urls = [
-        f"{_base(place, replica.pod, ports['port'])}{program.metrics_path}"
+        f"{_base(context, replica.pod, ports['port'])}{program.metrics_path}"
         for replica in server.replicas
     ]
     found = {program.software.name: " ".join(urls)}
@@ -201,12 +201,12 @@ def sources_of(place: RunContext, server: ClusterServer) -> dict[str, str]:
     ):
         for pod in server.watched:
             if container_of(pod, sidecar):
-                found.setdefault(sidecar, f"{_base(place, pod, ports[port])}/metrics")
+                found.setdefault(sidecar, f"{_base(context, pod, ports[port])}/metrics")
     return found
 
 
-def _base(place: RunContext, pod: Document, port: int) -> str:
-    return direct_url(place, port) or f"http://{_host(pod)}:{port}"
+def _base(context: RunContext, pod: Document, port: int) -> str:
+    return direct_url(context, port) or f"http://{_host(pod)}:{port}"
 
 
 def _host(pod: Document) -> str:
@@ -216,20 +216,20 @@ def _host(pod: Document) -> str:
 
 
 def exporters_of(
-    place: RunContext, nodes: Collection[str], recorder: str
+    context: RunContext, nodes: Collection[str], recorder: str
 ) -> dict[str, str]:
     """Return the cluster's own metrics URLs, by name, that the site does not declare and pod `recorder` can read."""
-    found = {"dcgm": dcgm_urls(place.api, nodes)}
-    if place.deployment.route == "gateway":
+    found = {"dcgm": dcgm_urls(context.api, nodes)}
+    if context.deployment.route == "gateway":
         found["gateway"] = gateway_urls(
-            place.api, place.gateway_namespace, place.gateway_name
+            context.api, context.gateway_namespace, context.gateway_name
         )
     return {
         source: " ".join(urls)
         for source, urls in found.items()
         if urls
-        and source not in place.site.recorder.sources
-        and reached(place, recorder, urls)
+        and source not in context.site.recorder.sources
+        and reached(context, recorder, urls)
     }
 
 
@@ -251,13 +251,13 @@ def gateway_urls(api: Api, namespace: str, name: str) -> list[str]:
     )
 
 
-def reached(place: RunContext, recorder: str, urls: Sequence[str]) -> bool:
+def reached(context: RunContext, recorder: str, urls: Sequence[str]) -> bool:
     """Tell whether a recorder's pod, whose image must have Python, can read all of these URLs."""
     argv = ["python3", "-c", _READ, *urls]
     try:
         return (
-            place.api.exec(
-                place.site.pcp_namespace, recorder, CONTAINER, argv
+            context.api.exec(
+                context.site.pcp_namespace, recorder, CONTAINER, argv
             ).returncode
             == 0
         )

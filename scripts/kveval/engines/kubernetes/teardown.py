@@ -30,7 +30,7 @@ from kveval.engines.kubernetes.api.kinds import (
     unready,
 )
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
-from kveval.engines.protocol import Say
+from kveval.engines.protocol import Log
 
 _OWNERS = (JOB, DEPLOYMENT, DAEMON_SET, REPLICA_SET)
 KINDS = (
@@ -71,7 +71,7 @@ def remove(
     *,
     kinds: Collection[Kind] = KINDS,
     timeout_s: float = 300.0,
-    say: Say | None = None,
+    say: Log | None = None,
 ) -> Removed:
     """Delete every object with these labels and with this program's managed-by label; wait until they are gone.
 

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from kveval.campaign.builds import BESIDE, ArmBuild, asked_of, files_in, git
-from kveval.engines.protocol import Say
+from kveval.engines.protocol import Log
 from kveval.engines.servers.declared import same_release
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
@@ -48,7 +48,7 @@ class BuildFailed(Failure):
 
 
 def environment_of(
-    build: ArmBuild, installed: Path, distribution: str, say: Say
+    build: ArmBuild, installed: Path, distribution: str, say: Log
 ) -> Path:
     """Return the environment of a build; make it if it does not exist.
 

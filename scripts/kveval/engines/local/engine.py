@@ -14,7 +14,7 @@ from kveval.engines.local.builds import build_facts, environment_of
 from kveval.engines.local.gpu_exporter import gpu_exporter
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import require_checkpoint, require_room
-from kveval.engines.protocol import Event, LoadResult, Say, Watch
+from kveval.engines.protocol import Event, LoadResult, Log, Watch
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, Check, require_free
 from kveval.host import copy_bandwidth, hardware
 from kveval.host.cores import Cores, divided, on_cores, usable
@@ -45,20 +45,20 @@ class HostEngine:
         self._host = hardware.probe()
         # `require_possible` replaces it if the arm names a build.
         self._environment = job.server_environment
-        self._say: Say = lambda text: None
+        self._say: Log = lambda text: None
 
     def hardware(self) -> Mapping[str, Any]:
         """Describe this host."""
         return self._host
 
     @contextlib.contextmanager
-    def alone(self, say: Say) -> Iterator[None]:
+    def exclusive_host(self, say: Log) -> Iterator[None]:
         """Hold the host's lock."""
         with host_lock(self._job.label, waiting=say):
             self._say = say
             yield
 
-    def remove_leftovers(self, say: Say) -> None:
+    def remove_leftovers(self, say: Log) -> None:
         """End processes that a killed run left."""
         for name in remove_leftovers(registry_path()):
             say(f"ended what a killed run left running: {name}")
@@ -101,7 +101,7 @@ class HostEngine:
         require_room(specification, store.root, self._host["cpus"])
 
     @contextlib.contextmanager
-    def session(self, scratch: Path, say: Say) -> Iterator["HostSession"]:
+    def session(self, scratch: Path, say: Log) -> Iterator["HostSession"]:
         """Begin the run, with supervised processes."""
         cores = divided(usable())
         # For load generator, recording and this process; the server is started on its own cores.
@@ -130,7 +130,7 @@ class HostSession:
         processes: Supervisor,
         cpus: int,
         cores: Cores,
-        say: Say,
+        say: Log,
     ) -> None:
         self._job = job
         self._environment = environment
@@ -218,12 +218,13 @@ class HostSession:
         env = load.environment(self._cpus, workload)
         with self._processes.temporary_folder() as folder:
             go = folder / "go" if workload.prime else None
+            changed = load.users_environment(workload, level)
             if go is not None:
-                env |= load.priming_environment(workload, level, self._target())
-                env |= {
-                    "KVEVAL_GO": str(go),
-                    "PYTHONPATH": str(Path(sitecustomize.__file__).parent),
-                }
+                changed |= load.priming_environment(workload, level, self._target())
+                changed |= {"KVEVAL_GO": str(go)}
+            if changed:
+                loadside = str(Path(sitecustomize.__file__).parent)
+                env |= {**changed, "PYTHONPATH": loadside}
             began, started = time.time(), time.monotonic()
             wall_s, primed = load.run_level(
                 self._processes,

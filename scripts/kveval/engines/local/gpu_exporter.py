@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kveval.engines.protocol import Say
+from kveval.engines.protocol import Log
 from kveval.host.gpus import exporter
 from kveval.host.http import HttpError, fetch, free_port
 from kveval.host.processes import Supervisor
@@ -23,7 +23,7 @@ def gpu_exporter(
     logs: Path,
     chosen: str,
     env: Mapping[str, str],
-    say: Say,
+    say: Log,
 ) -> Iterator[dict[str, str]]:
     """Serve the GPUs' metrics while the body runs; yields {source: URL}, or {} if they cannot be served.
 

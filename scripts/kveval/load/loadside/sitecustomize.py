@@ -3,8 +3,10 @@
 Python imports a module of this name at its start, from the folder that PYTHONPATH names. GuideLLM waits for
 the file that KVEVAL_GO names; the same name with .ready added is made once it is ready to send. With KVEVAL_PRIME, JSON
 with url, model, prefixes and streams, every prefix of the load is sent to the server once before that, as soon as the
-file with .prime added exists; the .ready file then says how many there were and how long it took. KVEVAL_PROBE names a
-file that is made at once, to show that this module is imported. Without any, nothing happens. Standard library only.
+file with .prime added exists; the .ready file then says how many there were and how long it took. With KVEVAL_USERS,
+JSON with users, turns, seed and pause, GuideLLM's streams are users with pauses instead of requests in flight.
+KVEVAL_PROBE names a file that is made at once, to show that this module is imported. Without any, nothing happens.
+Standard library only.
 """
 
 import asyncio
@@ -13,7 +15,9 @@ import importlib.machinery
 import importlib.util
 import itertools
 import json
+import math
 import os
+import random
 import sys
 import time
 import types
@@ -33,9 +37,15 @@ _DRAWS_MORE = 30
 class Holding(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Changes GuideLLM's group of workers as soon as it is imported."""
 
-    def __init__(self, go: Path, prime: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        go: Path | None,
+        prime: Mapping[str, Any] | None = None,
+        users: Mapping[str, Any] | None = None,
+    ) -> None:
         self._go = go
         self._prime = prime
+        self._users = users
         self._inner: importlib.abc.Loader | None = None
 
     def find_spec(
@@ -64,7 +74,12 @@ class Holding(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Load the module, then change it."""
         assert self._inner is not None
         self._inner.exec_module(module)
-        hold(module.WorkerProcessGroup, self._go, self._prime)
+        if self._users is not None:
+            # The processes that send import this module as well.
+            keep_present(module.WorkerProcess)
+            with_pauses(module.WorkerProcessGroup, self._users)
+        if self._go is not None:
+            hold(module.WorkerProcessGroup, self._go, self._prime)
 
 
 def hold(group: Any, go: Path, prime: Mapping[str, Any] | None = None) -> None:
@@ -88,6 +103,86 @@ def hold(group: Any, go: Path, prime: Mapping[str, Any] | None = None) -> None:
         await _there(go)
 
     group.create_processes = create_processes
+
+
+def keep_present(worker: Any) -> None:
+    """Have a `worker` process begin no more conversations than it may have requests in flight.
+
+    GuideLLM 0.8 begins another one while a conversation pauses; so its streams would count requests, not users.
+    """
+    startup = worker._processing_startup
+
+    async def _processing_startup(self: Any) -> None:
+        await startup(self)
+        receive = self.messaging.get
+        receiving = 0
+
+        async def get(timeout: float | None = None) -> Any:
+            nonlocal receiving
+            present = len(self.turns_queue) + receiving
+            if timeout is not None and present >= self.async_limit:
+                await asyncio.sleep(timeout)
+                # Not the same as TimeoutError up to Python 3.10.
+                raise asyncio.TimeoutError  # noqa: UP041
+            receiving += 1
+            try:
+                return await receive(timeout)
+            finally:
+                receiving -= 1
+
+        self.messaging.get = get
+
+    worker._processing_startup = _processing_startup
+
+
+def with_pauses(group: Any, users: Mapping[str, Any]) -> None:
+    """Have `group` send the conversations of `sessions`."""
+    create = group.create_processes
+
+    async def create_processes(self: Any) -> None:
+        self.requests = sessions(self.requests, users)
+        await create(self)
+
+    group.create_processes = create_processes
+
+
+def sessions(conversations: Iterator[Any], users: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield conversations with a pause after each answer but the last; those that are first begin halfway."""
+    turns = int(users["turns"])
+    for number, conversation in enumerate(conversations):
+        kept = turns_of(number, int(users["users"]), turns)
+        names = [f"main_{turn}" for turn in range(kept)]
+        pauses_s = pauses(users["pause"], int(users["seed"]), number, kept)
+        for name, pause_s in zip(names, pauses_s, strict=False):
+            settings = conversation.nodes[name].settings
+            settings.requeue_delay = pause_s or None
+        yield conversation.subgraph_for_nodes({*names})
+
+
+def turns_of(number: int, users: int, turns: int) -> int:
+    """Return how many turns conversation `number` has, which counts from 0.
+
+    The first of each user is as if it had begun before: so sessions end at different times from the beginning on.
+    """
+    return turns - number % turns if number < users else turns
+
+
+def pauses(pause: Mapping[str, Any], seed: int, number: int, turns: int) -> list[float]:
+    """Draw the pauses of conversation `number`, seconds: one after each answer but the last.
+
+    `pause`: mean, and, unless it is constant, stdev and distribution, normal (cut off at 0) or lognormal.
+    """
+    mean, stdev = float(pause["mean"]), float(pause.get("stdev") or 0.0)
+    generator = random.Random(f"kveval/pauses/{seed}/{number}")
+    if not stdev:
+        return [mean] * (turns - 1)
+    if pause["distribution"] == "normal":
+        return [max(0.0, generator.gauss(mean, stdev)) for _ in range(turns - 1)]
+    variance = math.log1p((stdev / mean) ** 2)
+    middle = math.log(mean) - variance / 2
+    return [
+        generator.lognormvariate(middle, math.sqrt(variance)) for _ in range(turns - 1)
+    ]
 
 
 async def _there(file: Path) -> None:
@@ -153,11 +248,12 @@ def prime_file(go: Path) -> Path:
 
 if "KVEVAL_PROBE" in os.environ:
     Path(os.environ["KVEVAL_PROBE"]).touch()
-elif "KVEVAL_GO" in os.environ:
+elif "KVEVAL_GO" in os.environ or "KVEVAL_USERS" in os.environ:
     sys.meta_path.insert(
         0,
         Holding(
-            Path(os.environ["KVEVAL_GO"]),
+            Path(os.environ["KVEVAL_GO"]) if "KVEVAL_GO" in os.environ else None,
             json.loads(os.environ.get("KVEVAL_PRIME", "null")),
+            json.loads(os.environ.get("KVEVAL_USERS", "null")),
         ),
     )

@@ -47,7 +47,7 @@ class DirectRecording:
         self._ends = ends
         self._stopped = False
 
-    def alive(self) -> None:
+    def check_alive(self) -> None:
         """Return if the recorder runs; else RecordingError."""
         if self._process.poll() is not None:
             lines = (
@@ -61,14 +61,14 @@ class DirectRecording:
                 message, code="ended", program=NAME, status=self._process.returncode
             )
 
-    require_running = alive
+    require_running = check_alive
 
     def stop(self) -> None:
         """Stop the recorder, which completes the file; may be called again. RecordingError if it had ended before."""
         if self._stopped:
             return
         self._stopped = True
-        self.alive()
+        self.check_alive()
         self._ends.close()
         if not self.archive.exists():
             raise RecordingError(
@@ -106,7 +106,7 @@ def direct_recording(
         running = DirectRecording(directory, process, ends)
         deadline = time.monotonic() + ready_timeout_s
         while not (directory / "ready").exists():
-            running.alive()
+            running.check_alive()
             if time.monotonic() > deadline:
                 listed = ", ".join(
                     f"{name} ({url})" for name, url in settings.openmetrics.items()

@@ -272,7 +272,7 @@ def abbreviate(names: Sequence[str], most: int = 3, separator: str = ", ") -> st
     return separator.join(shown) + (f" and {rest} more" if rest else "")
 
 
-def in_words(cell: Cell) -> str:
+def cell_in_sentence(cell: Cell) -> str:
     """Return a cell's name with its model in a sentence."""
     return f"{cell.model} with {cell.label}"
 
@@ -283,4 +283,4 @@ def with_cell_labels(text: str) -> str:
     >>> with_cell_labels("of Qwen3-8B/native-offload/10000 and Qwen3-8B/no-offload/0")
     'of Qwen3-8B with native-offload 10K and Qwen3-8B with no-offload'
     """
-    return _CELL.sub(lambda match: in_words(Cell.from_path(match[0])), text)
+    return _CELL.sub(lambda match: cell_in_sentence(Cell.from_path(match[0])), text)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from kveval.analysis.levels import goodput
 from kveval.campaign.arm_kinds import kinds_of
 from kveval.campaign.cell import Cell
-from kveval.load.levels import OPEN_LOOP, in_words
+from kveval.load.levels import OPEN_LOOP, describe_requests
 from kveval.load.workload import workload_of
 from kveval.report.answer import CampaignAnswer
 from kveval.report.data.campaign import Measured, ReportPlan, abbreviate
@@ -268,7 +268,8 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     kinds = {True: "is synthetic", False: "replays a trace, whose words are made up"}
     loads = [workload_of(run.workload) for run in measured.runs]
     yield from dict.fromkeys(
-        f"The workload {kinds[load.trace is None]}: {in_words(load)}." for load in loads
+        f"The workload {kinds[load.trace is None]}: {describe_requests(load)}."
+        for load in loads
     )
     if measured.runs[0].weights == "random":
         yield f"{WEIGHTS['random'].capitalize()}: lengths of answers and what they say are not the model's."

@@ -18,7 +18,7 @@ from kveval.engines.kubernetes.manifests.requirements import (
     untolerated,
 )
 from kveval.engines.preflight import MEMORY_SHARE, memory_bytes, shared_memory_bytes
-from kveval.host.findings import Finding, counted, error, ok, warning
+from kveval.host.findings import Finding, error, ok, pluralize, warning
 from kveval.workflow.doctor.documents import CampaignDocuments, CellPlan
 
 SERVER = "model-server"
@@ -42,7 +42,7 @@ def capacity(plan: CampaignDocuments, nodes: Answer, pods: Answer) -> list[Findi
     `nodes`: the list of nodes; `pods`: all pods that run, for what others hold; both may be denied.
     """
     found = list(_shared_memory(plan.cells))
-    if not nodes.found:
+    if not nodes.ok:
         fix = (
             "an account that may list nodes; see `The account` in docs/cluster-site.md"
         )
@@ -86,7 +86,7 @@ def _gpus(
         key=lambda pair: [pair[0].requests.get(name, 0.0) for name in amounts],
         reverse=True,
     )
-    held = _held(pods) if pods.found else None
+    held = _held(pods) if pods.ok else None
     found = [_of_server(plan.site, need, path, nodes, held) for need, path in pairs]
     wrong: dict[str, Finding] = {}
     for finding in found:
@@ -116,7 +116,7 @@ def _of_server(
     check = "GPUs" if each else "nodes"
     if not _takers(need, nodes):
         return _no_room(check, need, path, nodes, resource)
-    servers = f"{counted(need.copies, 'server')} with {each:g} each"
+    servers = f"{pluralize(need.copies, 'server')} with {each:g} each"
     said = f"{_listed(having)} of {resource}; {path} takes {each * need.copies:g} ({servers}), {site.slots} at once"
     if not each:
         said = f"{len(usable)} nodes take the servers, which ask for no {resource}{kept_out(nodes, need.spec)}"

@@ -107,13 +107,13 @@ def _namespaces(
         elif answer.status == 404:
             fix = f"kubectl create namespace {name}   (or {grant})"
             yield error("namespace", f"{name} does not exist", fix)
-        elif answer.found and "deletionTimestamp" in answer.body.get("metadata", {}):
+        elif answer.ok and "deletionTimestamp" in answer.body.get("metadata", {}):
             yield error(
                 "namespace",
                 f"{name} is being deleted",
                 f"wait: kubectl wait --for=delete namespace/{name}",
             )
-        elif answer.found:
+        elif answer.ok:
             yield ok("namespace", f"{name} exists")
         else:
             yield warning(
@@ -181,7 +181,7 @@ def _gateway(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
         f"{place}/{site.gateway.name}",
         f"kubectl -n {place} describe gateway {site.gateway.name}",
     )
-    if answer.found:
+    if answer.ok:
         yield from _gateway_state(name, answer, site.namespace, show)
     elif answer.denied:
         said = f"{name} cannot be read: {answer.message}"
@@ -197,7 +197,7 @@ def _gateway_class(name: str, answer: Answer | None) -> Iterator[Finding]:
     fix = "cluster.gateway.class; `kubectl get gatewayclasses` shows what there is"
     if answer is not None and answer.status == 404:
         yield error("Gateway", f"there is no GatewayClass {name}", fix, "no_class")
-    elif answer is None or not answer.found:
+    elif answer is None or not answer.ok:
         yield warning("Gateway", f"GatewayClass {name} cannot be seen", fix, "no_class")
     elif condition(answer.body, "Accepted").get("status", "True") == "True":
         yield ok(
@@ -259,9 +259,7 @@ def _hardware(plan: CampaignDocuments, nodes: Answer) -> Iterator[Finding]:
         plan.site,
         any(cell.specification.on_cluster.gpus for cell in plan.cells),
     )
-    selected = (
-        fitting(nodes.body.get("items", []), site, gpus=gpus) if nodes.found else []
-    )
+    selected = fitting(nodes.body.get("items", []), site, gpus=gpus) if nodes.ok else []
     tolerating = {
         "tolerations": [one.model_dump(exclude_none=True) for one in site.tolerations]
     }
@@ -301,7 +299,7 @@ def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[Finding]
         yield warning(
             "token", f"Secret {name} cannot be read", "the permission above", "hidden"
         )
-    elif not answer.found:
+    elif not answer.ok:
         yield error("token", f"there is no Secret {name}", make, "absent")
     elif wanted.key not in answer.body["data"]:
         keys = list(answer.body["data"])
@@ -359,7 +357,7 @@ def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]
     )
     label = f"kubectl label --overwrite namespace {place} {_ENFORCE}=privileged"
     enforced = (space.body.get("metadata", {}).get("labels") or {}).get(_ENFORCE)
-    refused = [trial for trial in tried if not trial.answer.found]
+    refused = [trial for trial in tried if not trial.answer.ok]
     if refused:
         message = refused[0].answer.message
         scc = f"oc adm policy add-scc-to-user privileged -z default -n {place}"
@@ -401,7 +399,7 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     wrong = [
         trial
         for trial in tried
-        if not trial.answer.found and not (facts.denied and _unauthorised(trial))
+        if not trial.answer.ok and not (facts.denied and _unauthorised(trial))
     ]
     untestable = "nothing, unless the first run is refused: this admission webhook cannot be tested"
     for said, told in _grouped((trial.answer.message, trial.what) for trial in wrong):
@@ -414,7 +412,7 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
     warned = [
         (text, trial.what)
         for trial in tried
-        if trial.answer.found
+        if trial.answer.ok
         for text in trial.answer.warnings
     ]
     for said, told in _grouped(warned):
@@ -429,9 +427,9 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
             "run the doctor with the workflow's account (docs/cluster.md)",
             "administrator",
         )
-    accepted = sum(trial.answer.found for trial in tried)
+    accepted = sum(trial.answer.ok for trial in tried)
     if accepted and not wrong:
-        pods = sum(trial.answer.found and trial.pod for trial in tried)
+        pods = sum(trial.answer.ok and trial.pod for trial in tried)
         said = f"the API server accepts {accepted - pods} documents and {pods} pods made of them"
         yield ok("dry run", said, documents=accepted - pods, pods=pods)
 

@@ -7,7 +7,7 @@ from typing import Any
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import Kind, described, kind_of
-from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, every
+from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, map_concurrently
 from kveval.engines.kubernetes.manifests.permissions import (
     GATEWAY_GROUP,
     Permission,
@@ -147,7 +147,7 @@ def _user(asking: Asking) -> str:
     )
     return (
         str(answer.body.get("status", {}).get("userInfo", {}).get("username", ""))
-        if answer.found
+        if answer.ok
         else ""
     )
 
@@ -187,7 +187,7 @@ def _denied(asking: Asking, site: Cluster) -> list[Denied]:
             asking, {key: value for key, value in attributes.items() if value}
         )
 
-    answers = zip(wanted, every(wanted, missing), strict=True)
+    answers = zip(wanted, map_concurrently(wanted, missing), strict=True)
     return list(dict.fromkeys(entry for (entry, _), lacks in answers if lacks))
 
 
@@ -212,7 +212,7 @@ def _secret(asking: Asking, site: Cluster) -> Answer | None:
     answer = asking.get(
         f"/api/v1/namespaces/{site.namespace}/secrets/{site.token_secret.name}"
     )
-    if not answer.found:
+    if not answer.ok:
         return answer
     return Answer(
         answer.status, {"data": dict.fromkeys(answer.body.get("data") or {}, "")}
@@ -253,9 +253,9 @@ def _trials(
         answer = asking.request("POST", path, _DRY_RUN, _pod(need, accounts))
         return Trial(f"pod of {need.owner}", need.namespace, True, answer)
 
-    found = [trial for trial in every(within, document) if trial is not None]
+    found = [trial for trial in map_concurrently(within, document) if trial is not None]
     # The server accepts a DaemonSet with a warning even if its pods would be refused, so pods are sent as well.
-    return found + every(
+    return found + map_concurrently(
         [need for need in pod_needs(within) if need.owner.split()[0] != "Pod"], pod
     )
 

@@ -11,7 +11,7 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.manifests.permissions import fix_command
 from kveval.engines.kubernetes.routes import with_controller
 from kveval.host.errors import Failure
-from kveval.host.findings import Finding, counted, error, ok, warning
+from kveval.host.findings import Finding, error, ok, pluralize, warning
 from kveval.workflow.doctor.cluster import examine
 from kveval.workflow.doctor.cluster_facts import collect
 from kveval.workflow.doctor.documents import planned
@@ -48,8 +48,8 @@ def diagnose(
             )
         ]
     cells, runs = (
-        counted(len(config.cells), "cell"),
-        counted(config.campaign.runs, "run"),
+        pluralize(len(config.cells), "cell"),
+        pluralize(config.campaign.runs, "run"),
     )
     said = f"{config.campaign.name}: {cells} x {runs}, {config.campaign.engine}"
     found = [

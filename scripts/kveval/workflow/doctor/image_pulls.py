@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from kveval.engines.kubernetes.api.kinds import condition
 from kveval.engines.kubernetes.api.names import labels, selector
-from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, every
+from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, map_concurrently
 from kveval.engines.kubernetes.manifests.requirements import PodNeed, pod_needs
 from kveval.workflow.doctor.documents import CampaignDocuments
 
@@ -73,19 +73,21 @@ def try_images(
         made = dict(
             zip(
                 pods,
-                every(pods.values(), lambda pod: asking.request("POST", path, {}, pod)),
+                map_concurrently(
+                    pods.values(), lambda pod: asking.request("POST", path, {}, pod)
+                ),
                 strict=True,
             )
         )
         rejected = [
             ImageTrial(image, users[image].owner, "rejected", answer.message)
             for image, answer in made.items()
-            if not answer.found
+            if not answer.ok
         ]
         waiting = {
             answer.body["metadata"]["name"]: image
             for image, answer in made.items()
-            if answer.found
+            if answer.ok
         }
         return [*rejected, *_watched(asking, path, plan.name, waiting, users, limit_s)]
     finally:
@@ -256,7 +258,7 @@ def _remove(asking: Asking, path: str, campaign: str) -> None:
     names: Sequence[str] = [
         pod["metadata"]["name"] for pod in found.body.get("items", [])
     ]
-    every(
+    map_concurrently(
         names,
         lambda name: asking.request(
             "DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0}

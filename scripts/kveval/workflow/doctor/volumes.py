@@ -42,7 +42,7 @@ def volumes(
     """Return the findings on claims, their classes and the model cache; `there`: existing claims by name."""
     by_name = (
         {entry["metadata"]["name"]: entry for entry in classes.body.get("items", [])}
-        if classes.found
+        if classes.ok
         else {}
     )
     return [
@@ -70,7 +70,7 @@ def _existing(
     if answer.status == 404:
         fix = f"cluster.model_cache: {{size: 200Gi}}; or kubectl -n {plan.site.namespace} get pvc"
         yield error("model cache", f"there is no {name}", fix)
-    elif not answer.found:
+    elif not answer.ok:
         yield warning(
             "model cache",
             f"{name} cannot be read: {answer.message}",
@@ -113,10 +113,10 @@ def _asked(
     yield from (
         _made(claim, there[claim.name].body, by_name)
         for claim in asked
-        if there[claim.name].found
+        if there[claim.name].ok
     )
-    new = [claim for claim in asked if not there[claim.name].found]
-    if new and not classes.found:
+    new = [claim for claim in asked if not there[claim.name].ok]
+    if new and not classes.ok:
         fix = (
             "the permission above; or cluster.storage_class, if the claims stay Pending"
         )

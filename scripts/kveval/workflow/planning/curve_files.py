@@ -130,7 +130,7 @@ def curve_lines(
     """Yield the curves as text, line by line; `notes`: lines to add after each level."""
     workload = config.workload.definition
     yield f"Campaign {config.campaign.name}: shares of the prompt tokens that its caches can serve, from the requests"
-    yield f"themselves: {workloads.in_words(workload)}."
+    yield f"themselves: {workloads.describe_requests(workload)}."
     if order_is_assumed(workload):
         yield "Approximate: assumes that each conversation ends before the next begins. Where answers take longer than"
         yield "the time between arrivals, conversations interleave, and a later turn needs a larger cache."

@@ -6,7 +6,7 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.specification import Specification
-from kveval.host.findings import counted
+from kveval.host.findings import pluralize
 from kveval.workflow.planning.plan import Plan
 from kveval.workflow.planning.stored import StoreIndex
 
@@ -50,7 +50,7 @@ def server_gpus(plan: Plan) -> Iterator[str]:
             if one.deployment is not None
         }
         several = (
-            f"; up to {counted(max(replicas), 'server')} of a cell"
+            f"; up to {pluralize(max(replicas), 'server')} of a cell"
             if max(replicas, default=1) > 1
             else ""
         )

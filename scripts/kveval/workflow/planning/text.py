@@ -11,7 +11,7 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import memory_text
 from kveval.campaign.warnings import sentence
 from kveval.engines.preflight import memory_bytes
-from kveval.host.findings import aligned, counted
+from kveval.host.findings import aligned, pluralize
 from kveval.report.data.run_facts import WEIGHTS
 from kveval.store.entries import size_text
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
@@ -65,13 +65,13 @@ class PlanText:
             yield f"{WEIGHTS['random'].capitalize()}: nothing is downloaded"
         states = Counter(run.state for run in runs)
         yield (
-            f"{counted(len(self.plan.config.cells), 'cell')}, {counted(len(runs), 'run')}: {states['there']} measured,"
+            f"{pluralize(len(self.plan.config.cells), 'cell')}, {pluralize(len(runs), 'run')}: {states['there']} measured,"
             f" {states['adopt']} in the store, {states['measure']} to be measured"
         )
         for reason, count in Counter(
             run.reason for run in self.plan.of("adopt")
         ).items():
-            yield f"  adopted: {counted(count, 'run')} ({reason})"
+            yield f"  adopted: {pluralize(count, 'run')} ({reason})"
         yield from server_gpus(self.plan)
         parts = (
             self._searched,
@@ -106,7 +106,7 @@ class PlanText:
             return
         cell, needed = max(beyond.items(), key=itemgetter(1))
         more = (
-            f" (and {counted(len(beyond) - 1, 'other cell')})"
+            f" (and {pluralize(len(beyond) - 1, 'other cell')})"
             if len(beyond) > 1
             else ""
         )
@@ -124,8 +124,8 @@ class PlanText:
             )
             yield ""
             yield (
-                f"{counted(len(cells), 'cell')} to be measured {'is' if len(cells) == 1 else 'are'} in the store with"
-                f" {counted(gpus, 'GPU')} a server, and else the same: {shown}. To keep these runs, add to `server:`"
+                f"{pluralize(len(cells), 'cell')} to be measured {'is' if len(cells) == 1 else 'are'} in the store with"
+                f" {pluralize(gpus, 'GPU')} a server, and else the same: {shown}. To keep these runs, add to `server:`"
             )
             yield f"  tensor_parallel_size: {gpus}"
 
@@ -161,7 +161,7 @@ class PlanText:
         total = size_text(bytes_each * sum(map(len, cells.values())))
         yield ""
         yield (
-            f"To be measured: {counted(len(cells), 'cell')}, {hours:.1f} h one after the other,"
+            f"To be measured: {pluralize(len(cells), 'cell')}, {hours:.1f} h one after the other,"
             f" {gpu_hours:.1f} GPU hours, {'about' if seen else 'at most'} {total} of disk"
         )
         rows: list[tuple[str, ...]] = [

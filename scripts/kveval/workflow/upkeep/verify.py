@@ -138,7 +138,7 @@ def _take_in(store: Store, pool: Executor, checked: Checked) -> None:
     ):
         place = verdict.entry.place
         if verdict.state == "sound":
-            there = store.bring_in(place, key_of(verdict.entry.facts))
+            there = store.move_into_place(place, key_of(verdict.entry.facts))
             checked.findings.append(
                 findings.ok(verdict.label, f"arrived: {there}", "arrived")
             )

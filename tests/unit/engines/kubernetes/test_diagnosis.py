@@ -7,8 +7,8 @@ import pytest
 
 from kveval.engines.kubernetes.wait.diagnosis import (
     Patience,
-    alive,
     is_ready,
+    not_terminating,
     restarts,
     trouble_of,
     waits_for,
@@ -363,7 +363,7 @@ def test_a_pod_that_is_being_deleted_does_not_count_however_ready_it_looks() -> 
     ready = a_pod(conditions=[{"type": "Ready", "status": "True"}])
     going = a_pod(conditions=[{"type": "Ready", "status": "True"}])
     going["metadata"]["deletionTimestamp"] = ago(1)
-    assert alive([ready, going]) == [ready]
+    assert not_terminating([ready, going]) == [ready]
     assert is_ready(ready) and not is_ready(going)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.cluster_run import SITE, SPECIFICATION, place
+from tests.support.cluster_run import SITE, SPECIFICATION, run_context
 from tests.support.fake_cluster import FakeTransport, made, ok, status
 
 from kveval.engines.counters import parse_counters
@@ -106,7 +106,7 @@ def test_hardware_is_described_as_a_hosts_is() -> None:
 
 def test_a_pod_is_asked_through_the_api_server_or_where_the_address_leads() -> None:
     transport = FakeTransport(lambda call: ok({"version": "0.11.2"}))
-    fetch = fetch_from_pod(place(transport), POD_OF_SERVER, 8000)
+    fetch = fetch_from_pod(run_context(transport), POD_OF_SERVER, 8000)
     assert json.loads(fetch("/version?a=b")) == {"version": "0.11.2"}
     assert (
         transport.calls[-1].path
@@ -116,7 +116,7 @@ def test_a_pod_is_asked_through_the_api_server_or_where_the_address_leads() -> N
     shared = SITE.model_copy(
         update={"shared_network": True, "address": "http://127.0.0.1:{port}"}
     )
-    assert direct_url(place(transport, shared), 8123) == "http://127.0.0.1:8123"
+    assert direct_url(run_context(transport, shared), 8123) == "http://127.0.0.1:8123"
 
 
 @pytest.mark.parametrize("code", [404, 500, 502, 503])
@@ -149,7 +149,7 @@ def store(tmp_path: Path, script: str) -> KeyValueStore:
         },
     )
     # The stand-in starts programs itself and finds them by this process's PATH.
-    return store_in(place(transport), pod, "redis", "redis.log")
+    return store_in(run_context(transport), pod, "redis", "redis.log")
 
 
 def test_a_store_in_a_pod_is_asked_with_its_own_client(
@@ -348,11 +348,11 @@ def test_without_processes_nothing_is_logged_of_them() -> None:
     assert process_block([]) == ""
 
 
-def test_a_place_selects_its_own_objects_alone() -> None:
-    here = place(FakeTransport())
-    asked = here.selector()
+def test_a_run_selects_its_own_objects_alone() -> None:
+    context = run_context(FakeTransport())
+    asked = context.selector()
     assert "kveval.dev/campaign=spring" in asked
     assert "kveval.dev/run=1" in asked
-    other = replace(here, run=2)
-    assert other.selector() != here.selector()
-    assert other.name("model-server") != here.name("model-server")
+    other = replace(context, run=2)
+    assert other.selector() != context.selector()
+    assert other.name("model-server") != context.name("model-server")

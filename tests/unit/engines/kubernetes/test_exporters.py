@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.cluster_run import place
+from tests.support.cluster_run import run_context
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 
 from kveval.engines.kubernetes import routes
@@ -79,7 +79,9 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def test_an_endpoint_counts_when_the_recorder_reads_it(url: str) -> None:
-    assert routes.reached(place(FakeTransport()), "recorder-0", [f"{url}/metrics"])
+    assert routes.reached(
+        run_context(FakeTransport()), "recorder-0", [f"{url}/metrics"]
+    )
     assert not routes.reached(
-        place(FakeTransport()), "recorder-0", [f"{url}/metrics", f"{url}/none"]
+        run_context(FakeTransport()), "recorder-0", [f"{url}/metrics", f"{url}/none"]
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.cluster_cells import FULL_SITE
-from tests.support.cluster_run import place
+from tests.support.cluster_run import run_context
 from tests.support.fake_cluster import Call, FakeTransport, Objects, made, ok, status
 
 from kveval.campaign.site import Cluster
@@ -104,7 +104,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("fast")
 def test_a_lease_is_held_renewed_and_given_back() -> None:
     server = LeaseServer()
-    with leases.held(place(FakeTransport(server)), pytest.fail, MARK):
+    with leases.held(run_context(FakeTransport(server)), pytest.fail, MARK):
         assert server.lease is not None
         assert server.lease["spec"]["holderIdentity"] == owner()
         before = server.lease["spec"]["renewTime"]
@@ -120,7 +120,7 @@ def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices() -> N
     said: list[str] = []
     begin = time.monotonic()
     with leases.held(
-        place(FakeTransport(server)), said.append, MARK, duration_s=0.3
+        run_context(FakeTransport(server)), said.append, MARK, duration_s=0.3
     ) as lease:
         assert time.monotonic() - begin >= 0.3
         lease.check()
@@ -143,7 +143,7 @@ def test_a_lease_that_may_no_longer_be_renewed_is_lost_once_it_has_expired() -> 
         return status(403, "Forbidden") if call.method == "PATCH" else server(call)
 
     with leases.held(
-        place(FakeTransport(answer)), pytest.fail, MARK, duration_s=1
+        run_context(FakeTransport(answer)), pytest.fail, MARK, duration_s=1
     ) as lease:
         begin = time.monotonic()
         with pytest.raises(leases.LeaseLost) as error:
@@ -162,7 +162,7 @@ def test_a_lease_that_nobody_took_during_an_outage_is_still_held() -> None:
         return status(503, "ServiceUnavailable") if away else server(call)
 
     with leases.held(
-        place(FakeTransport(answer)), pytest.fail, MARK, duration_s=0.1
+        run_context(FakeTransport(answer)), pytest.fail, MARK, duration_s=0.1
     ) as lease:
         away = True
         time.sleep(0.4)
@@ -177,7 +177,10 @@ def test_a_lease_that_nobody_took_during_an_outage_is_still_held() -> None:
 def test_a_holder_of_this_host_that_is_gone_is_not_waited_for() -> None:
     begin = time.monotonic()
     with leases.held(
-        place(FakeTransport(left_by_a_dead_process())), pytest.fail, MARK, duration_s=60
+        run_context(FakeTransport(left_by_a_dead_process())),
+        pytest.fail,
+        MARK,
+        duration_s=60,
     ):
         assert time.monotonic() - begin < 10
 
@@ -197,7 +200,7 @@ def test_a_takeover_that_is_refused_is_not_repeated(code: int) -> None:
 
     with (
         pytest.raises(Refused) as error,
-        leases.held(place(FakeTransport(answer)), pytest.fail, MARK),
+        leases.held(run_context(FakeTransport(answer)), pytest.fail, MARK),
     ):
         pytest.fail("the Lease is not held")
     assert error.value.status == code
@@ -217,7 +220,7 @@ def test_a_lease_that_changes_meanwhile_is_looked_at_again_after_a_pause(
         return left.pop() if asked and left else server(call)
 
     begin = time.monotonic()
-    with leases.held(place(FakeTransport(answer)), pytest.fail, MARK):
+    with leases.held(run_context(FakeTransport(answer)), pytest.fail, MARK):
         assert time.monotonic() - begin >= 3 * leases._POLL_S
         assert server.lease is not None
         assert server.lease["spec"]["holderIdentity"] == owner()
@@ -238,7 +241,7 @@ def test_an_outage_of_the_api_server_makes_no_holder_count_as_dead() -> None:
         return server(call)
 
     transport = FakeTransport(answer)
-    with leases.held(place(transport), lambda text: None, MARK, duration_s=0.3):
+    with leases.held(run_context(transport), lambda text: None, MARK, duration_s=0.3):
         assert looks == 6
         # Whoever waited for long counts as living at once.
         assert server.lease is not None
@@ -254,21 +257,21 @@ def test_a_job_whose_run_was_taken_over_leaves_the_objects_to_the_other(
     server = LeaseServer()
     said: list[str] = []
     objects = Objects(
-        made("Pod", "server", place(FakeTransport()).labels("model-server"))
+        made("Pod", "server", run_context(FakeTransport()).labels("model-server"))
     )
 
     def answer(call: Call) -> Reply:
         return (server if "coordination.k8s.io" in call.path else objects)(call)
 
-    here = place(
+    context = run_context(
         FakeTransport(answer),
         Cluster.model_validate({"namespace": "bench", **FULL_SITE}),
     )
-    with leases.held(here, pytest.fail, MARK) as lease:
+    with leases.held(context, pytest.fail, MARK) as lease:
         if taken:
             assert server.lease is not None
             server.lease["spec"]["holderIdentity"] = "another-2-2"
-        handle = ClusterServerHandle(here, lease, tmp_path, said.append)
+        handle = ClusterServerHandle(context, lease, tmp_path, said.append)
         handle.close()
     assert objects.deleted == ([] if taken else ["Pod server"])
     assert ["another-2-2" in text for text in said] == [True] * taken
@@ -278,7 +281,7 @@ def test_a_job_whose_run_was_taken_over_leaves_the_objects_to_the_other(
 def test_only_leases_that_were_renewed_lately_live() -> None:
     server = LeaseServer(holder="elsewhere-1-1")
     assert server.lease is not None
-    api = place(FakeTransport(server)).api
+    api = run_context(FakeTransport(server)).api
     server.lease["spec"] |= leases.renewed()
     assert len(leases.living(api, "bench", "spring")) == 1
     # An API server that was away for two minutes could not be told that it lives.

@@ -2,12 +2,12 @@
 
 import base64
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from kubernetes import client
+from tests.support.cluster_run import run_context
 from tests.support.fake_cluster import Call, FakeTransport, Objects, made, ok, status
 
 from kveval.engines.kubernetes import lifetime, neighbours
@@ -87,7 +87,7 @@ def test_what_is_of_a_run_belongs_to_its_lifetime_and_what_is_shared_does_not() 
     server = Applied()
     api = Api(FakeTransport(server), outage_s=0)
     lease = made("Lease", "the-lease", RUN, version="coordination.k8s.io/v1")
-    job = lifetime.begin(api, "bench", "life", RUN, lease, expiry_s=900)
+    job = lifetime.ensure_owner_job(api, "bench", "life", RUN, lease, expiry_s=900)
     assert owners(job) == ["the-lease"]
     assert (job["spec"]["parallelism"], job["spec"]["ttlSecondsAfterFinished"]) == (
         0,
@@ -116,7 +116,7 @@ def test_a_lifetime_is_prolonged_from_now_on() -> None:
             "Job", "life", RUN, version="batch/v1", metadata={"creationTimestamp": old}
         )
     )
-    lifetime.begin(
+    lifetime.ensure_owner_job(
         Api(FakeTransport(server), outage_s=0), "bench", "life", RUN, expiry_s=900
     )
     [body] = server.merged
@@ -147,9 +147,9 @@ def test_a_lifetime_that_is_over_is_made_anew(state: dict[str, Any]) -> None:
         )
     )
     assert (
-        lifetime.begin(Api(FakeTransport(server), outage_s=0), "bench", "life", RUN)[
-            "metadata"
-        ]["uid"]
+        lifetime.ensure_owner_job(
+            Api(FakeTransport(server), outage_s=0), "bench", "life", RUN
+        )["metadata"]["uid"]
         != "old"
     )
 
@@ -288,11 +288,8 @@ GPU = {"requests": {"nvidia.com/gpu": "1"}}
 
 
 @pytest.mark.parametrize("sees_all", [True, False])
-def test_pods_of_others_on_the_nodes_are_facts_of_the_run(
-    sees_all: bool, place: Callable[[Any], Any]
-) -> None:
-    here = place(None)
-    own = here.labels("model-server")
+def test_pods_of_others_on_the_nodes_are_facts_of_the_run(sees_all: bool) -> None:
+    own = run_context(FakeTransport()).labels("model-server")
     objects = Objects(
         pod_on("gpu-1", "mine", labels=own, resources=GPU),
         pod_on(
@@ -325,7 +322,7 @@ def test_pods_of_others_on_the_nodes_are_facts_of_the_run(
             }
         )
 
-    found = neighbours.Neighbours(place(FakeTransport(answer)), ["gpu-1"])
+    found = neighbours.Neighbours(run_context(FakeTransport(answer)), ["gpu-1"])
     found.look()
     assert found.facts() == {
         "neighbours": ["gpu-1: bench/beside", "gpu-1: team-b/trainer"][
@@ -333,13 +330,6 @@ def test_pods_of_others_on_the_nodes_are_facts_of_the_run(
         ],
         "neighbours_of": "cluster" if sees_all else "namespace",
     }
-
-
-@pytest.fixture
-def place() -> Callable[[Any], Any]:
-    from tests.unit.engines.kubernetes.test_engine import place as placed  # noqa: PLC0415  (its specification)
-
-    return lambda transport: placed(transport or FakeTransport())
 
 
 # Credentials

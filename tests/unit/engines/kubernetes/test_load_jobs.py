@@ -38,7 +38,7 @@ LEVEL = Level(4, 0, 7)
 def jobs(transport: FakeTransport, **workload: Any) -> LoadJobs:
     specification = SPECIFICATION.with_workload(**workload)
     specification = replace(specification, reset_caches="endpoint")
-    place = RunContext(
+    context = RunContext(
         specification,
         SITE,
         1,
@@ -47,7 +47,7 @@ def jobs(transport: FakeTransport, **workload: Any) -> LoadJobs:
         "0123456789abcdef",
         Api(transport, outage_s=0),
     )
-    return LoadJobs(place, "http://server:8000", 8, lambda text: None)
+    return LoadJobs(context, "http://server:8000", 8, lambda text: None)
 
 
 def status(*containers: dict[str, Any], phase: str = "Running") -> dict[str, Any]:

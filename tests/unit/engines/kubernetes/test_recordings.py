@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.cluster_cells import FULL_SITE
+from tests.support.cluster_run import SITE, run_context
 from tests.support.fake_cluster import (
     Call,
     FakeTransport,
@@ -16,7 +17,6 @@ from tests.support.fake_cluster import (
     ok,
     status,
 )
-from tests.unit.engines.kubernetes.test_engine import SITE, place
 
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import engine, recordings
@@ -76,8 +76,8 @@ def begun(folder: Path) -> recordings.ClusterRecording:
     recorders = [on("gpu-0", "recorder-a"), on("gpu-1", "recorder-b")]
     servers = [on("gpu-1", "server-1"), on("gpu-0", "server-0"), on("rest-0", "epp")]
     sources = {"vllm": "http://10.0.0.1:8000/metrics http://10.0.0.2:8000/metrics"}
-    return recordings.begin(
-        place(FakeTransport(), site), recorders, folder, sources, servers
+    return recordings.start_recording(
+        run_context(FakeTransport(), site), recorders, folder, sources, servers
     )
 
 
@@ -119,10 +119,10 @@ def test_the_recording_of_any_node_that_ends_is_noticed(
     pods: Pods, tmp_path: Path
 ) -> None:
     recording = begun(tmp_path)
-    recording.alive()
+    recording.check_alive()
     pods.silent = "gpu-1"
     with pytest.raises(RecordingError) as error:
-        recording.alive()
+        recording.check_alive()
     assert "recorder-b" in str(error.value)
     recording.release()
     assert pods.of(scripts.REMOVE).keys() == {"gpu-0", "gpu-1"}
@@ -148,8 +148,8 @@ def refused(found: dict[str, Any] | None) -> str:
 
     with pytest.raises(RecordingError) as error:
         recordings.NodeRecording(
-            place(NoCommands(answer)), on("gpu-0", "recorder-a"), "r1"
-        ).alive()
+            run_context(NoCommands(answer)), on("gpu-0", "recorder-a"), "r1"
+        ).check_alive()
     return str(error.value)
 
 
@@ -203,7 +203,7 @@ def test_a_recording_of_a_run_that_another_job_took_over_is_left_to_it(
         handle=SimpleNamespace(
             server=SimpleNamespace(watched=[server]), on_restart=None
         ),
-        _place=place(FakeTransport()),
+        _context=run_context(FakeTransport()),
         _lease=SimpleNamespace(other=other),
         _scratch=tmp_path,
         _say=print,
@@ -282,16 +282,16 @@ def test_an_outage_that_ends_a_run_and_its_removal_is_told_once(tmp_path: Path) 
 @contextlib.contextmanager
 def failing_session(answer: Callable[[Call], Reply], folder: Path) -> Iterator[None]:
     """The session of a run whose body fails, without the beginning of one."""
-    here = place(
+    context = run_context(
         FakeTransport(answer),
         Cluster.model_validate({"namespace": "bench", **FULL_SITE}),
     )
     session = object.__new__(engine.ClusterSession)
     lease = SimpleNamespace(other=lambda: "")
-    handle = ClusterServerHandle(here, lease, folder, lambda text: None)  # type: ignore[arg-type]
-    vars(session).update(_place=here, handle=handle)
+    handle = ClusterServerHandle(context, lease, folder, lambda text: None)  # type: ignore[arg-type]
+    vars(session).update(_context=context, handle=handle)
     one = object.__new__(engine.ClusterEngine)
-    vars(one).update(_job=None, _place=here, _lease=lease)
+    vars(one).update(_job=None, _context=context, _lease=lease)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "ClusterSession", lambda *given: session)
         with one.session(folder, lambda text: None):

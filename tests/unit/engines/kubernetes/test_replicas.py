@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from tests.support.cluster_cells import FULL_SITE
-from tests.support.cluster_run import SPECIFICATION, place
+from tests.support.cluster_run import SPECIFICATION, run_context
 from tests.support.config_files import CONFIG, LMCACHE, RAW
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 from tests.support.known_crash import KNOWN, LOG, NAME
@@ -62,7 +62,7 @@ def two_servers(
     environment: dict[str, str] | None = None,
 ) -> ClusterServer:
     here = replace(
-        place(FakeTransport(answers, environment=environment)),
+        run_context(FakeTransport(answers, environment=environment)),
         specification=SPECIFICATION,
     )
     pods = [
@@ -158,7 +158,9 @@ def beside(server: ClusterServer, component: str, tmp_path: Path, log: str) -> s
         {"kveval.dev/component": component},
         spec={"containers": []},
     )
-    follower = Follower(server.place.api, pod, component, tmp_path / f"{component}.log")
+    follower = Follower(
+        server.context.api, pod, component, tmp_path / f"{component}.log"
+    )
     follower.close()
     follower.log.write_text(log)
     server.watched, server.followers = [*server.watched, pod], [follower]
@@ -233,7 +235,7 @@ def test_a_container_that_does_not_start_is_quoted_from_its_own_log(
     site = Cluster.model_validate({"namespace": "bench", **FULL_SITE})
     lease = SimpleNamespace(document={"metadata": {}})
     handle = ClusterServerHandle(
-        place(FakeTransport(answer), site), lease, tmp_path, print
+        run_context(FakeTransport(answer), site), lease, tmp_path, print
     )  # type: ignore[arg-type]
     error = RolloutError(
         "Deployment bench/x: Failed: see its last log lines", "Failed", "pod-0", **facts
@@ -295,7 +297,7 @@ def test_sidecars_in_pods_tell_their_release_as_servers_do(
     tmp_path: Path, found: str
 ) -> None:
     server = two_servers(tmp_path, Declared(found))
-    fetch = fetch_from_pod(server.place, POD_OF_SERVER, 6000)
+    fetch = fetch_from_pod(server.context, POD_OF_SERVER, 6000)
     lmcache = LMCacheServer(["lmcache", "server"], "lmcache.log", fetch)
     server.sidecars = [lmcache]
     versions = SPECIFICATION.versions | {"vllm": "0.32.0", "lmcache": "0.5.6"}

@@ -52,7 +52,7 @@ def status(conditions):
     return {"status": {"parents": [{"conditions": conditions}]}}
 
 
-def place(api, route="gateway"):
+def run_context(api, route="gateway"):
     model = SimpleNamespace(served_name="m")
     return SimpleNamespace(
         api=api,
@@ -116,7 +116,7 @@ def test_a_request_goes_through_once_everything_is_accepted():
         {"HTTPRoute": [{}, status(ACCEPTED)], "InferencePool": [status(ACCEPTED)]},
         answers,
     )
-    routes.require_routed(place(api), SERVER, "http://gw:80", 5.0)
+    routes.require_routed(run_context(api), SERVER, "http://gw:80", 5.0)
     assert [(pod, container, argv[3]) for pod, container, argv in api.asked] == 2 * [
         ("server-0", "server", "http://gw:80/v1/completions")
     ]
@@ -124,9 +124,13 @@ def test_a_request_goes_through_once_everything_is_accepted():
 
 def test_a_proxy_of_its_own_is_asked_and_nothing_else_read():
     api = StubApi(answers=[(0, "")])
-    routes.require_routed(place(api, "standalone"), SERVER, "http://epp:8081", 5.0)
+    routes.require_routed(
+        run_context(api, "standalone"), SERVER, "http://epp:8081", 5.0
+    )
     assert len(api.asked) == 1
-    routes.require_routed(place(api, "service"), SERVER, "http://server:8000", 5.0)
+    routes.require_routed(
+        run_context(api, "service"), SERVER, "http://server:8000", 5.0
+    )
     assert len(api.asked) == 1
 
 
@@ -147,7 +151,7 @@ def test_a_proxy_of_its_own_is_asked_and_nothing_else_read():
 def test_what_does_not_let_requests_through_is_named(objects, says):
     with pytest.raises(ClusterError) as refused:
         routes.require_routed(
-            place(StubApi(objects, [(1, "HTTP 503: no healthy upstream")])),
+            run_context(StubApi(objects, [(1, "HTTP 503: no healthy upstream")])),
             SERVER,
             "http://gw:80",
             0.02,

@@ -142,7 +142,7 @@ def measured(
         site=site,
         pointers=[pointer],
     )
-    with ClusterEngine(job).alone(lambda text: None):
+    with ClusterEngine(job).exclusive_host(lambda text: None):
         api = Api.connect()
         api.apply(recording_documents(CAMPAIGN, site)[1:])
         do(api)

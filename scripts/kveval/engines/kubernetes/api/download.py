@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Interrupted
-from kveval.engines.protocol import Say
+from kveval.engines.protocol import Log
 from kveval.host.files import sha256_file
 
 _STALL_S = 60.0
@@ -51,7 +51,7 @@ def collect(
     remote: str,
     local: Path,
     *,
-    say: Say | None = None,
+    say: Log | None = None,
 ) -> "Transfer":
     """Copy a file of a running container, or all files of a folder without links, to `local`. Raises TransferError."""
     found = Transfer(api, namespace, pod, container, PurePosixPath(remote), say)
@@ -81,7 +81,7 @@ class Transfer:
     pod: str
     container: str
     remote: PurePosixPath
-    say: Say | None = None
+    say: Log | None = None
     cuts: int = 0
     received: int = 0
     _said_at: float = field(default_factory=time.monotonic)

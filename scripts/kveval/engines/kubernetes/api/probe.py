@@ -28,7 +28,7 @@ class Answer:
     warnings: tuple[str, ...] = ()
 
     @property
-    def found(self) -> bool:
+    def ok(self) -> bool:
         """Whether the object is there, or was accepted."""
         return self.status in (200, 201)
 
@@ -117,7 +117,7 @@ class Asking:
                 self.ahead = seen if self.ahead is None else self.ahead.and_(seen)
 
 
-def every(things: Iterable[T], do: Callable[[T], R]) -> list[R]:
+def map_concurrently(things: Iterable[T], do: Callable[[T], R]) -> list[R]:
     """Call `do` with each of `things` concurrently and return the results in order. Raises the first failure."""
     found = list(things)
     if len(found) == 1:

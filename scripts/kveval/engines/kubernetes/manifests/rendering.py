@@ -80,19 +80,19 @@ def target_url(context: RenderContext) -> str | None:
     """Return the URL that the load is sent to, as pods see it; None if only the Gateway's status has it."""
     site = context.site
     if site.address not in ROUTES:
-        return place(site.address, context)
+        return fill_url(site.address, context)
     if context.deployment.route == "standalone":
         return f"http://{context.address('epp')}:{PROXY_PORT}"
     if context.deployment.route == "gateway":
         return (
             None
             if site.gateway is None or site.gateway.url is None
-            else place(site.gateway.url, context)
+            else fill_url(site.gateway.url, context)
         )
     return f"http://{context.address('model-server')}:{context.ports['port']}"
 
 
-def place(url: str, context: RenderContext, port: int | None = None) -> str:
+def fill_url(url: str, context: RenderContext, port: int | None = None) -> str:
     """Replace {port} (by default the server's), {service} and {namespace} in a URL that the campaign declares."""
     values = {
         "port": port or context.ports["port"],

@@ -136,7 +136,7 @@ class Trouble:
         return f"{self.cause}: {_joined(where if self.pod else '', said)}; {self.fix}"
 
 
-def alive(pods: Iterable[AnyPod]) -> list[AnyPod]:
+def not_terminating(pods: Iterable[AnyPod]) -> list[AnyPod]:
     """Return the pods that are not being deleted; a pod of an earlier rollout may look ready until it is gone."""
     return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
 

@@ -24,15 +24,15 @@ from kveval.engines.kubernetes.api.kinds import (
 from kveval.engines.kubernetes.wait.diagnosis import (
     Patience,
     Trouble,
-    alive,
     is_ready,
     node_trouble,
+    not_terminating,
     restarts,
     seconds_since,
     trouble_of,
     waits_for,
 )
-from kveval.engines.protocol import Say
+from kveval.engines.protocol import Log
 
 _POLL_S = 1.0
 _REPEAT_S = 30.0
@@ -174,7 +174,7 @@ class WaitTarget:
 
 
 def wait(
-    target: WaitTarget, look: Callable[[], WaitState], timeout_s: float, say: Say | None
+    target: WaitTarget, look: Callable[[], WaitState], timeout_s: float, say: Log | None
 ) -> list[Document]:
     """Call `look` every second until its state is done; return the pods of that state.
 
@@ -282,7 +282,7 @@ def wait_for_deployment(
     namespace: str,
     name: str,
     timeout_s: float,
-    say: Say | None = None,
+    say: Log | None = None,
     patience: Patience | None = None,
 ) -> list[Document]:
     """Wait until all replicas of the newest revision are available and no others are left; return their pods.
@@ -297,7 +297,7 @@ def _waited(
     target: WaitTarget,
     judge: Callable[[WaitTarget, Document], WaitState],
     timeout_s: float,
-    say: Say | None,
+    say: Log | None,
 ) -> list[Document]:
     """Wait until `judge` finds an object done, whose controller has seen its last change; return its pods."""
 
@@ -351,7 +351,7 @@ def _pods_of_revision(target: WaitTarget, deployment: Document) -> list[Document
     }
     return [
         pod
-        for pod in alive(api.list(POD, target.namespace, labels))
+        for pod in not_terminating(api.list(POD, target.namespace, labels))
         if _owned(pod, newest)
     ]
 
@@ -362,7 +362,7 @@ def wait_for_daemonset(
     name: str,
     nodes: Collection[str],
     timeout_s: float,
-    say: Say | None = None,
+    say: Log | None = None,
     patience: Patience | None = None,
 ) -> list[Document]:
     """Wait until each of `nodes` has a ready pod of a DaemonSet's current template; return those pods.
@@ -378,7 +378,7 @@ def wait_for_daemonset(
 def _daemon_set(
     target: WaitTarget, found: Document, nodes: Collection[str]
 ) -> WaitState:
-    listed = alive(target.api.list(POD, target.namespace, _selector(found)))
+    listed = not_terminating(target.api.list(POD, target.namespace, _selector(found)))
     pods = [
         pod
         for pod in listed
@@ -420,7 +420,7 @@ def wait_for_job(
     namespace: str,
     name: str,
     timeout_s: float,
-    say: Say | None = None,
+    say: Log | None = None,
     patience: Patience | None = None,
 ) -> list[Document]:
     """Wait until a Job has completed; return its successful pods, as far as they still exist.
@@ -445,7 +445,7 @@ def _job(target: WaitTarget, found: Document) -> WaitState:
     for kind in ("Failed", "FailureTarget"):
         if condition(found, kind).get("status") == "True":
             raise _failed(target, condition(found, kind), pods)
-    live = alive(pods)
+    live = not_terminating(pods)
     if not live:
         target.require_creatable(found["metadata"].get("creationTimestamp"))
     # An ended pod is not judged here: the Job's own status says whether there is another attempt.
