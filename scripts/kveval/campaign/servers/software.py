@@ -6,9 +6,10 @@ from typing import Any
 
 from kveval.campaign.arms import ArmArguments, ArmError, Platform
 from kveval.campaign.campaign_file import ServerConfig
-from kveval.campaign.catalogue import Scenario, name_for
+from kveval.campaign.catalogue import Gpu, Scenario, name_for
+from kveval.campaign.device_estimate import DeviceEstimate
 from kveval.campaign.sizing import CacheSizes, pinned_bytes
-from kveval.campaign.specification import ServedModel
+from kveval.campaign.specification import ServedModel, Specification
 from kveval.campaign.types import BLOCK_TOKENS
 
 Arm = Callable[[Scenario, Platform, CacheSizes], ArmArguments]
@@ -46,6 +47,8 @@ class ServerSoftware:
             device; max_concurrency: requests of full length at once; tier_bytes: the tier in host memory.
         release_in_log: given a log's text, the release that it names, None if it names none.
         tokenizer: given model and served name, the command that tokenizes for an index on a cluster.
+        device_estimate: given a specification, a GPU and its name, an estimate of what the server's device holds; None
+            if there is none.
         wrong_answers: given arguments and whether the device is a CPU, why its tier is known to give wrong answers; ""
             if it is not.
     """
@@ -69,6 +72,9 @@ class ServerSoftware:
     startup_facts: Callable[[str], dict[str, Any]] = lambda log_text: {}
     release_in_log: Callable[[str], str | None] = lambda log_text: None
     tokenizer: Callable[[str, str], tuple[str, ...]] = _no_tokenizer
+    device_estimate: Callable[[Specification, Gpu, str], DeviceEstimate | None] = (
+        lambda specification, gpu, name: None
+    )
     wrong_answers: Callable[..., str] = lambda argv, *, on_cpu: ""
 
     def arm_arguments(

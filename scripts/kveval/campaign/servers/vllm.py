@@ -29,6 +29,7 @@ from kveval.campaign.arms import (
 from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.servers.software import ServerSoftware
+from kveval.campaign.servers.vllm_memory import estimate_for
 from kveval.campaign.servers.vllm_wire import METRICS, release_in_log, startup_facts
 from kveval.campaign.sizing import GIB, Budget, CacheSizes
 from kveval.campaign.specification import ServedModel, SidecarSpec
@@ -468,5 +469,6 @@ VLLM = ServerSoftware(
     startup_facts=startup_facts,
     release_in_log=release_in_log,
     tokenizer=_tokenizer,
+    device_estimate=estimate_for,
     wrong_answers=wrong_answers,
 )
