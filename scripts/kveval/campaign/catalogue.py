@@ -435,6 +435,20 @@ class KnownDefect(Strict):
         )
 
 
+class Gpu(Strict):
+    """A GPU, for the estimate of what a server's device holds (kveval.campaign.servers.vllm_memory)."""
+
+    memory_gib: PositiveNumber
+    """memory that the driver leaves to programs, GiB: less than the name says"""
+    hardware: tuple[Text, ...] = Field(
+        (),
+        description="words that a campaign's hardware must all have to name this GPU",
+    )
+    small_batches: StrictBool = False
+    """whether vLLM takes its defaults for GPUs of less than 70 GiB, whatever the memory"""
+    source: Text = Field(description="where memory_gib was read")
+
+
 class Catalogue(Strict):
     """Everything a campaign can name."""
 
@@ -444,3 +458,4 @@ class Catalogue(Strict):
     metrics: dict[Name, Metric]
     releases: dict[Name, Release]
     known_defects: dict[Name, KnownDefect]
+    gpus: dict[Name, Gpu]

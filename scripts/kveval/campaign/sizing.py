@@ -28,6 +28,14 @@ _DTYPE_BYTES = {
     "fp8_e5m2": 1,
     "float32": 4,
 }
+_GROUP = 128
+_FOUR_BITS = 0.5 + (2 + 0.5) / _GROUP
+_QUANTIZED_BYTES = {
+    "awq": _FOUR_BITS,
+    "gptq": _FOUR_BITS,
+    "fp8": 1.0,
+    "mxfp4": 0.5 + 1 / 32,
+}
 
 
 def element_bytes(kv_cache_dtype: str, dtype: str = "bfloat16") -> int:
@@ -60,10 +68,28 @@ def parameter_count(geometry: Geometry) -> int:
     hidden, heads = geometry.hidden_size, geometry.head_dim
     attention = 2 * hidden * heads * (geometry.attention_heads + geometry.kv_heads)
     layer = attention + 3 * hidden * geometry.intermediate_size
-    embeddings = (
-        geometry.vocab_size * hidden * (1 if geometry.tie_word_embeddings else 2)
-    )
-    return embeddings + geometry.layers * layer
+    return _embedding_count(geometry) + geometry.layers * layer
+
+
+def _embedding_count(geometry: Geometry) -> int:
+    matrices = 1 if geometry.tie_word_embeddings else 2
+    return matrices * geometry.vocab_size * geometry.hidden_size
+
+
+def weight_bytes(
+    geometry: Geometry, quantization: str | None = None, dtype: str = "bfloat16"
+) -> int:
+    """Return the bytes of a checkpoint's weights, over all ranks.
+
+    Quantisation leaves the embeddings of inputs and outputs at `dtype`. With AWQ and GPTQ every 128 weights of 4 bits
+    share a scale of 16 bits and a zero of 4 bits (group_size 128, as in the quantization_config of these checkpoints);
+    with MXFP4 every 32 share a scale of 8 bits (OCP Microscaling Formats 1.0).
+    """
+    embeddings = _embedding_count(geometry)
+    others = parameter_count(geometry) - embeddings
+    full = element_bytes("auto", dtype)
+    other_bytes = _QUANTIZED_BYTES.get(quantization or "", full)
+    return embeddings * full + round(others * other_bytes)
 
 
 def kv_bytes_per_token(

@@ -7,9 +7,10 @@ from typing import Any
 from kveval.campaign.arms import ArmArguments, ArmError, Platform
 from kveval.campaign.cache_layout import CacheLayout, Retention
 from kveval.campaign.campaign_file import ServerConfig
-from kveval.campaign.catalogue import Scenario, name_for
+from kveval.campaign.catalogue import Gpu, Scenario, name_for
+from kveval.campaign.device_estimate import DeviceEstimate
 from kveval.campaign.sizing import CacheSizes, pinned_bytes
-from kveval.campaign.specification import ServedModel
+from kveval.campaign.specification import ServedModel, Specification
 from kveval.campaign.types import BLOCK_TOKENS
 
 Arm = Callable[[Scenario, Platform, CacheSizes], ArmArguments]
@@ -53,6 +54,8 @@ class ServerSoftware:
             the reason, what helps.
         refusals: given model, arguments and whether the device is a CPU, what it cannot run, or must not: what is
             wrong, what would be right, a code.
+        device_estimate: given a specification, a GPU and its name, an estimate of what the server's device holds; None
+            if there is none.
         wrong_answers: given arguments and whether the device is a CPU, why its tier is known to give wrong answers; ""
             if it is not.
     """
@@ -85,6 +88,9 @@ class ServerSoftware:
     )
     refusals: Callable[..., Iterable[tuple[str, str, str]]] = (
         lambda model, argv, version, block_size, *, on_cpu: ()
+    )
+    device_estimate: Callable[[Specification, Gpu, str], DeviceEstimate | None] = (
+        lambda specification, gpu, name: None
     )
     wrong_answers: Callable[..., str] = lambda argv, *, on_cpu: ""
 

@@ -30,6 +30,7 @@ from kveval.campaign.cache_layout import CacheLayout, Retention
 from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.servers.software import ServerSoftware
+from kveval.campaign.servers.vllm_memory import estimate_for
 from kveval.campaign.servers.vllm_wire import METRICS, release_in_log, startup_facts
 from kveval.campaign.sizing import GIB, Budget, CacheSizes
 from kveval.campaign.specification import ServedModel, SidecarSpec
@@ -575,5 +576,6 @@ VLLM = ServerSoftware(
     retention=_retention,
     unserved_prefix=_unserved_prefix,
     refusals=_refusals,
+    device_estimate=estimate_for,
     wrong_answers=wrong_answers,
 )
