@@ -18,6 +18,7 @@ NAMES = (
     "metrics",
     "releases",
     "known_defects",
+    "gpus",
 )
 SHIPPED = {name: (CONFIG / f"{name}.yaml").read_text() for name in NAMES}
 RAW = {name: yaml.load(text, Loader=yaml.CSafeLoader) for name, text in SHIPPED.items()}

@@ -51,6 +51,7 @@ _FOREIGN = "reads results of others, which are vLLM's"
 VLLM_NAMED: Mapping[str, str] = {
     "engines/servers/vllm.py": "the adapter: behaviour",
     "campaign/servers/vllm.py": "the adapter: arguments",
+    "campaign/servers/vllm_memory.py": "the adapter: what it leaves of a GPU to its cache",
     "campaign/servers/vllm_wire.py": "the adapter: names on the wire and in the log",
     "engines/local/plugin/kveval_host_offload.py": "runs inside vLLM",
     "engines/local/plugin/kveval_weights.py": "runs inside vLLM",

@@ -336,6 +336,10 @@ class Campaign(Strict):
         "this host",
         description="the machine in words, for the report; what is there is probed",
     )
+    gpu: Name | None = None
+    """the GPU, an entry of gpus.yaml, for the estimate of what a server's device holds; else as hardware names it"""
+    device_gib: PositiveNumber | None = None
+    """memory of one GPU as its driver reports it, GiB, for that estimate, in place of that of gpus.yaml"""
     server: ServerConfig = Field(description="the software under test")
     cluster: Cluster | None = None
     """with engine kubernetes: the site; most of it is not part of a measurement's id"""
@@ -393,6 +397,10 @@ class Campaign(Strict):
         ):
             message = f"prices: build {self.server.build} has no GPU to pay for; give host_hour_usd"
             yield Mistake(message, "no_gpu_to_price")
+        estimated = self.gpu is not None or self.device_gib is not None
+        if estimated and self.server.one_rank:
+            message = "gpu and device_gib are for an estimate of a GPU's cache; here server.device_blocks sets its size"
+            yield Mistake(message, "nothing_to_estimate")
         if self.comparison.primary == "goodput_per_s" and self.goodput is None:
             message = "comparison.primary is goodput_per_s, which needs latency limits: give them in goodput"
             yield Mistake(message, "no_limits_for_primary")

@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from kveval.campaign.arm_kinds import ARM_KINDS, ArmKind
+from kveval.campaign.geometry import Geometry
 from kveval.campaign.release import Release, Routing
 from kveval.campaign.types import Environment, Name, VersionText, version_text
 from kveval.host.values import (
@@ -71,38 +72,6 @@ def name_for(names: Mapping[str, str], version: str) -> str | None:
     return by_release[max(by_release)] if by_release else names.get("*")
 
 
-class Geometry(Strict):
-    """A model's shape, as in its config.json."""
-
-    architecture: Literal["Qwen3ForCausalLM", "LlamaForCausalLM"] = Field(
-        description="architecture, as vLLM names it"
-    )
-    layers: PositiveInt = Field(description="number of layers")
-    kv_heads: PositiveInt
-    """number of key and value heads; with grouped-query attention fewer than attention_heads"""
-    head_dim: PositiveInt = Field(description="values per head")
-    hidden_size: PositiveInt = Field(description="values per token between layers")
-    attention_heads: PositiveInt = Field(description="number of attention heads")
-    intermediate_size: PositiveInt = Field(
-        description="values per token within the MLP"
-    )
-    vocab_size: PositiveInt = Field(description="entries of the vocabulary")
-    max_position_embeddings: PositiveInt = Field(
-        description="longest possible conversation in tokens"
-    )
-    tie_word_embeddings: StrictBool = Field(
-        False, description="whether input and output embeddings are the same"
-    )
-
-    @model_validator(mode="after")
-    def _heads(self) -> Self:
-        if self.attention_heads % self.kv_heads:
-            raise ValueError(
-                f"{self.attention_heads} attention heads cannot share {self.kv_heads} KV heads evenly"
-            )
-        return self
-
-
 class ModelSettings(Strict):
     """A model as it is declared, and as it is served: every size is computed from its geometry and KV dtype."""
 
@@ -115,7 +84,7 @@ class ModelSettings(Strict):
         "auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"
     ] = "auto"
     """auto is dtype; quantised weights do not make the KV cache smaller"""
-    quantization: Literal["awq", "gptq", "fp8"] | None = None
+    quantization: Literal["awq", "gptq", "fp8", "mxfp4"] | None = None
     """quantisation of the checkpoint's weights; recorded, never passed to the server"""
     tensor_parallel_size: PositiveInt = Field(1, description="GPUs of one server")
     max_model_len: PositiveInt = Field(description="longest conversation in tokens")
@@ -466,6 +435,20 @@ class KnownDefect(Strict):
         )
 
 
+class Gpu(Strict):
+    """A GPU, for the estimate of what a server's device holds (kveval.campaign.servers.vllm_memory)."""
+
+    memory_gib: PositiveNumber
+    """memory that the driver leaves to programs, GiB: less than the name says"""
+    hardware: tuple[Text, ...] = Field(
+        (),
+        description="words that a campaign's hardware must all have to name this GPU",
+    )
+    small_batches: StrictBool = False
+    """whether vLLM takes its defaults for GPUs of less than 70 GiB, whatever the memory"""
+    source: Text = Field(description="where memory_gib was read")
+
+
 class Catalogue(Strict):
     """Everything a campaign can name."""
 
@@ -475,3 +458,4 @@ class Catalogue(Strict):
     metrics: dict[Name, Metric]
     releases: dict[Name, Release]
     known_defects: dict[Name, KnownDefect]
+    gpus: dict[Name, Gpu]

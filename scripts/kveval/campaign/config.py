@@ -9,11 +9,13 @@ from typing import Any
 
 from kveval.campaign.builds import ArmBuild, BuildError, find_build
 from kveval.campaign.campaign_file import Bridge, Campaign, MatrixEntry
-from kveval.campaign.catalogue import BuildSource, Catalogue
+from kveval.campaign.catalogue import BuildSource, Catalogue, Gpu
 from kveval.campaign.cell import BLOCKS, Cell, CellError
+from kveval.campaign.device_estimate import DeviceEstimate, gpu_named_in
 from kveval.campaign.imports import Compared, Import, ImportCampaign
 from kveval.campaign.problems import ConfigError, ConfigProblem
 from kveval.campaign.resolve import resolve_cell, served_model
+from kveval.campaign.servers.registry import software_of
 from kveval.campaign.sizing import blocks_within
 from kveval.campaign.specification import (
     ServedModel,
@@ -233,6 +235,32 @@ class Config:
         while (baseline := self.baseline(last or cell)) is not None:
             last = baseline
         return last
+
+    @cached_property
+    def gpu(self) -> tuple[str, Gpu] | None:
+        """The GPU of the campaign's servers with its name, as declared or as `hardware` names it; None if neither."""
+        campaign, gpus = self.campaign, self.catalogue.gpus
+        name = campaign.gpu or gpu_named_in(campaign.hardware, gpus)
+        known = gpus.get(name or "")
+        memory_gib = campaign.device_gib
+        if name is None or known is None:
+            unnamed = memory_gib and Gpu(memory_gib=memory_gib, source="device_gib")
+            return ("a GPU", unnamed) if unnamed else None
+        if memory_gib is not None:
+            known = known.model_copy(update={"memory_gib": memory_gib})
+        return name, known
+
+    def device_estimate(self, cell: Cell) -> DeviceEstimate | None:
+        """Return an estimate of what the device of one of a cell's servers holds.
+
+        None where its size is given, and where there is no estimate: no GPU is named, or not of this server.
+        """
+        if self.gpu is None:
+            return None
+        name, gpu = self.gpu
+        specification = self.specification(cell)
+        software = software_of(specification.versions)
+        return software.device_estimate(specification, gpu, name)
 
     @property
     def workload(self) -> Workload:

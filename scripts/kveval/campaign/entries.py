@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kveval.campaign.catalogue import KnownDefect, Metric, Model, Scenario
+from kveval.campaign.catalogue import Gpu, KnownDefect, Metric, Model, Scenario
 from kveval.campaign.inheritance import YamlEntry, read_yaml, resolve_extends
 from kveval.campaign.problems import ConfigProblem, kind_of, problems_of, unknown_name
 from kveval.campaign.release import Release
@@ -21,6 +21,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "metrics": Metric,
     "releases": Release,
     "known_defects": KnownDefect,
+    "gpus": Gpu,
 }
 OWN_KINDS = ("models", "scenarios", "workloads")
 """The kinds of entries that a campaign may declare itself."""
@@ -219,6 +220,7 @@ def check_names(
 def _names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """Yield the names of entries that a campaign and its imports use, as read: key, name, kind."""
     yield "workload", campaign.get("workload"), "workloads"
+    yield "gpu", campaign.get("gpu"), "gpus"
     server = campaign.get("server")
     if isinstance(server, Mapping):
         yield "server.release", server.get("release"), "releases"

@@ -12,12 +12,51 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kveval.campaign.catalogue import Geometry, Model
+from kveval.campaign.catalogue import Model
+from kveval.campaign.geometry import Geometry, RecurrentState, SlidingWindow
 
 _VOCABULARY = 4096
 _SPECIALS = ("<s>", "</s>")
 _CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] }}\n{{ message['content'] }}\n{% endfor %}"
-_MODEL_TYPES = {"Qwen3ForCausalLM": "qwen3", "LlamaForCausalLM": "llama"}
+_MODEL_TYPES = {
+    "Qwen3ForCausalLM": "qwen3",
+    "LlamaForCausalLM": "llama",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "GptOssForCausalLM": "gpt_oss",
+    "Qwen3NextForCausalLM": "qwen3_next",
+    "DeepseekV2ForCausalLM": "deepseek_v2",
+}
+# A miniature's conversations are shorter than those of its model, and so is its window, in tokens.
+_WINDOW_TOKENS = 256
+# Keys of config.json that follow from no size: of checkpoints of these architectures, with few experts or none.
+_ARCHITECTURE: dict[str, dict[str, Any]] = {
+    "Gemma3ForCausalLM": {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "rope_local_base_freq": 10000.0,
+    },
+    "GptOssForCausalLM": {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "swiglu_limit": 7.0,
+        "attention_bias": True,
+        "rope_theta": 150000.0,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "original_max_position_embeddings": 4096,
+            "truncate": False,
+        },
+    },
+    "Qwen3NextForCausalLM": {
+        "num_experts": 0,
+        "decoder_sparse_step": 1,
+        "partial_rotary_factor": 0.25,
+    },
+}
+RANDOM_ARCHITECTURES = frozenset(_MODEL_TYPES) - {"DeepseekV2ForCausalLM"}
+"""Architectures whose models can have random weights."""
 _CONFIG_NAMES = {
     "layers": "num_hidden_layers",
     "attention_heads": "num_attention_heads",
@@ -43,14 +82,37 @@ _QUANTIZATION: dict[str, dict[str, Any]] = {
         "sym": True,
     },
     "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+    "mxfp4": {"quant_method": "mxfp4"},
 }
 
 
 def miniature_geometry(model: Model) -> Geometry:
-    """Shrink a model's shape: the same architecture, at least two layers, 512 bytes of KV cache per token and layer."""
+    """Shrink a model's shape: the same architecture, at least two layers, 512 bytes of KV cache per token and layer.
+
+    Layers of several kinds keep their proportion, so that the cache has groups as the model's has.
+    """
+    shape = model.geometry
+    layers = max(2, math.ceil(shape.layers / 16))
+    sliding, recurrent = None, None
+    if shape.grouped:
+        period = round(shape.layers / shape.full_layers)
+        full = max(1, round(layers / period))
+        layers = full * period
+        if shape.sliding is not None:
+            window = min(shape.sliding.tokens, _WINDOW_TOKENS)
+            sliding = SlidingWindow(layers=layers - full, tokens=window)
+        if shape.recurrent is not None:
+            recurrent = RecurrentState(
+                layers=layers - full,
+                key_heads=2,
+                value_heads=8,
+                key_head_dim=64,
+                value_head_dim=64,
+                conv_kernel=shape.recurrent.conv_kernel,
+            )
     return Geometry(
-        architecture=model.geometry.architecture,
-        layers=max(2, math.ceil(model.geometry.layers / 16)),
+        architecture=shape.architecture,
+        layers=layers,
         kv_heads=2,
         head_dim=64,
         hidden_size=256,
@@ -59,6 +121,8 @@ def miniature_geometry(model: Model) -> Geometry:
         vocab_size=_VOCABULARY,
         max_position_embeddings=40960,
         tie_word_embeddings=True,
+        sliding=sliding,
+        recurrent=recurrent,
     )
 
 
@@ -96,7 +160,8 @@ def model_config(
     geometry: Geometry, dtype: str = "bfloat16", quantization: str | None = None
 ) -> dict[str, Any]:
     """Return the config.json of a model of this shape, as transformers reads it."""
-    shape = geometry.model_dump(exclude={"architecture"})
+    kinds = {"sliding", "recurrent", "latent", "parameters"}
+    shape = geometry.model_dump(exclude={"architecture", *kinds})
     quantized = (
         {}
         if quantization is None
@@ -115,8 +180,41 @@ def model_config(
         "transformers_version": "4.51.0",
         "bos_token_id": 0,
         "eos_token_id": 1,
+        **_ARCHITECTURE.get(geometry.architecture, {}),
+        **_kinds_of_layers(geometry),
         **quantized,
     }
+
+
+def _kinds_of_layers(geometry: Geometry) -> dict[str, Any]:
+    """Return the keys of config.json that say which layers do not attend to the whole conversation, and how."""
+    keys: dict[str, Any] = {}
+    if geometry.latent is not None:
+        keys["kv_lora_rank"] = geometry.latent.rank
+        keys["qk_rope_head_dim"] = geometry.latent.rope_dim
+    if not geometry.grouped:
+        return keys
+    period = round(geometry.layers / geometry.full_layers)
+    other = "linear_attention"
+    if (window := geometry.sliding) is not None:
+        other = "sliding_attention"
+        keys["sliding_window"] = window.tokens
+        if geometry.architecture == "Gemma3ForCausalLM":
+            keys["query_pre_attn_scalar"] = geometry.head_dim
+    if (state := geometry.recurrent) is not None:
+        keys |= {
+            "linear_num_key_heads": state.key_heads,
+            "linear_num_value_heads": state.value_heads,
+            "linear_key_head_dim": state.key_head_dim,
+            "linear_value_head_dim": state.value_head_dim,
+            "linear_conv_kernel_dim": state.conv_kernel,
+            "mlp_only_layers": list(range(geometry.layers)),
+        }
+    keys["layer_types"] = [
+        other if (layer + 1) % period else "full_attention"
+        for layer in range(geometry.layers)
+    ]
+    return keys
 
 
 def tokenizer(size: int = _VOCABULARY) -> dict[str, Any]:

@@ -6,7 +6,8 @@ a cell's name (kveval.campaign.cell). A size given in GiB becomes one by `blocks
 translates it into the tokens, bytes and server blocks that the arguments of an arm have (kveval.campaign.servers).
 
 bytes per token = 2 (keys and values) x layers x KV heads x head dimension x bytes per element. Weight quantisation does
-not enter: the cache holds activations.
+not enter: the cache holds activations. Of models with several kinds of layers these are the bytes of a cache that keeps
+every token in every layer that has keys and values; what a tier of these bytes holds is in kveval.campaign.cache_layout.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Self
 
 import msgspec
 
-from kveval.campaign.catalogue import Geometry
+from kveval.campaign.geometry import Geometry
 from kveval.campaign.size import Size
 from kveval.campaign.types import BLOCK_TOKENS
 
@@ -26,6 +27,14 @@ _DTYPE_BYTES = {
     "fp8_e4m3": 1,
     "fp8_e5m2": 1,
     "float32": 4,
+}
+_GROUP = 128
+_FOUR_BITS = 0.5 + (2 + 0.5) / _GROUP
+_QUANTIZED_BYTES = {
+    "awq": _FOUR_BITS,
+    "gptq": _FOUR_BITS,
+    "fp8": 1.0,
+    "mxfp4": 0.5 + 1 / 32,
 }
 
 
@@ -49,18 +58,38 @@ def staging_bytes(kv_bytes_per_token: int, max_model_len: int, block_size: int) 
 
 
 def parameter_count(geometry: Geometry) -> int:
-    """Return the parameters of a dense decoder with grouped-query attention and a gated feed-forward network.
+    """Return the parameters: as declared, else of a dense decoder with grouped-query attention and a gated network.
 
     Embeddings, then per layer the projections of queries and outputs, of keys and values, and the three matrices of the
     feed-forward network; norms and biases, less than a thousandth, are left out.
     """
+    if geometry.parameters is not None:
+        return geometry.parameters
     hidden, heads = geometry.hidden_size, geometry.head_dim
     attention = 2 * hidden * heads * (geometry.attention_heads + geometry.kv_heads)
     layer = attention + 3 * hidden * geometry.intermediate_size
-    embeddings = (
-        geometry.vocab_size * hidden * (1 if geometry.tie_word_embeddings else 2)
-    )
-    return embeddings + geometry.layers * layer
+    return _embedding_count(geometry) + geometry.layers * layer
+
+
+def _embedding_count(geometry: Geometry) -> int:
+    matrices = 1 if geometry.tie_word_embeddings else 2
+    return matrices * geometry.vocab_size * geometry.hidden_size
+
+
+def weight_bytes(
+    geometry: Geometry, quantization: str | None = None, dtype: str = "bfloat16"
+) -> int:
+    """Return the bytes of a checkpoint's weights, over all ranks.
+
+    Quantisation leaves the embeddings of inputs and outputs at `dtype`. With AWQ and GPTQ every 128 weights of 4 bits
+    share a scale of 16 bits and a zero of 4 bits (group_size 128, as in the quantization_config of these checkpoints);
+    with MXFP4 every 32 share a scale of 8 bits (OCP Microscaling Formats 1.0).
+    """
+    embeddings = _embedding_count(geometry)
+    others = parameter_count(geometry) - embeddings
+    full = element_bytes("auto", dtype)
+    other_bytes = _QUANTIZED_BYTES.get(quantization or "", full)
+    return embeddings * full + round(others * other_bytes)
 
 
 def kv_bytes_per_token(
@@ -69,15 +98,24 @@ def kv_bytes_per_token(
     tensor_parallel_size: int = 1,
     dtype: str = "bfloat16",
 ) -> int:
-    """Return the bytes of cache per token over all ranks; with more ranks than KV heads, heads are replicated."""
-    heads = tensor_parallel_size * max(1, geometry.kv_heads // tensor_parallel_size)
-    return (
-        2
-        * geometry.layers
-        * heads
-        * geometry.head_dim
-        * element_bytes(kv_cache_dtype, dtype)
-    )
+    """Return the bytes of cache per token over all ranks; with more ranks than KV heads, heads are replicated.
+
+    Recurrent states take none: their size does not depend on the tokens. A latent vector is the same on all ranks.
+    """
+    element, ranks = element_bytes(kv_cache_dtype, dtype), tensor_parallel_size
+    if geometry.latent is not None:
+        values = geometry.latent.rank + geometry.latent.rope_dim
+        return ranks * geometry.layers * values * element
+    layers = geometry.layers
+    if geometry.recurrent is not None:
+        layers -= geometry.recurrent.layers
+    sliding_values = 0
+    if (window := geometry.sliding) is not None:
+        layers -= window.layers
+        heads = max(1, (window.kv_heads or geometry.kv_heads) // ranks)
+        sliding_values = window.layers * heads * (window.head_dim or geometry.head_dim)
+    values = layers * max(1, geometry.kv_heads // ranks) * geometry.head_dim
+    return 2 * ranks * (values + sliding_values) * element
 
 
 def gib(size_bytes: int) -> float:

@@ -29,6 +29,7 @@ from kveval.host.values import (
     Strict,
 )
 from kveval.load import trace_file
+from kveval.load.log_file import TraceError
 from kveval.load.trace_file import TraceContent, TraceFile, TraceRow
 
 _LENGTHS = (
@@ -318,9 +319,7 @@ class Workload(Strict):
                 )
             return
         if self.mean_pause_s and self.turns == 1:
-            message = (
-                "pause_s is between the questions of a session: turns must be 2 or more"
-            )
+            message = "pause_s is between the questions of a conversation: turns must be 2 or more"
             yield Mistake(message, "pause_without_turns")
         if self.arrival_s >= self.seconds:
             message = f"the first users arrive over {self.arrival_s:g} s, the level has only {self.seconds:g} s"
@@ -378,7 +377,7 @@ class Workload(Strict):
             message = (
                 f"{self.trace.file} has no request after start_s {self.trace.start_s:g}"
             )
-            raise trace_file.TraceError(message, code="trace_too_short", seconds=0.0)
+            raise TraceError(message, code="trace_too_short", seconds=0.0)
         if self.profile == "trace":
             counts = self._requests_by_level(rows)
             content = content.model_copy(update={"requests": counts})
@@ -400,9 +399,7 @@ class Workload(Strict):
             message += (
                 f" {self.seconds:g} s at {fastest} % needs {needed_s:.0f} s of it"
             )
-            raise trace_file.TraceError(
-                message, code="trace_too_short", seconds=lasting_s
-            )
+            raise TraceError(message, code="trace_too_short", seconds=lasting_s)
         counts = []
         for level in self.given_levels:
             end_s = self.seconds * level / 100

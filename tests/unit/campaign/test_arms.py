@@ -35,6 +35,7 @@ class Shape:
     """Qwen3-14B: 160 KiB per token."""
 
     layers, kv_heads, head_dim = 40, 8, 128
+    sliding = recurrent = latent = None
 
 
 def budget(shape, cpu_blocks, block_size=16, tensor_parallel_size=1, staging_bytes=0):

@@ -219,6 +219,7 @@ def test_a_changed_way_of_writing_a_specification_does_not_go_unnoticed(tmp_path
         },
         "releases": {},
         "known_defects": {},
+        "gpus": {},
     }
     config = load(tmp_path, files)
     assert config.measurement_id(config.cells[0]) == "2eaf6cd758403288"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.paths import CONFIG
 
-from kveval.campaign.catalogue import Geometry
+from kveval.campaign.geometry import Geometry
 from kveval.campaign.loading import load_config
 from kveval.campaign.random_model import (
     _encode,
@@ -70,6 +70,23 @@ def test_config_json_is_what_transformers_reads(tmp_path, name, kind):
     assert config["num_attention_heads"] * config["head_dim"] == config["hidden_size"]
     assert config["vocab_size"] == len(TOKENIZER["model"]["vocab"]) == 4096
     assert (config["bos_token_id"], config["eos_token_id"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "full", "others"),
+    [
+        ("Gemma-3-27B", "sliding_attention", 1, 5),
+        ("gpt-oss-20b", "sliding_attention", 1, 1),
+        ("gpt-oss-120b", "sliding_attention", 2, 2),
+        ("Qwen3-Next-80B-A3B", "linear_attention", 1, 3),
+    ],
+)
+def test_a_miniature_keeps_the_proportion_of_kinds_of_layers(name, kind, full, others):
+    geometry = miniature_geometry(MODELS[name])
+    kinds = model_config(geometry)["layer_types"]
+    assert (kinds.count("full_attention"), kinds.count(kind)) == (full, others)
+    assert len(kinds) == geometry.layers == full + others
+    assert kinds[-1] == "full_attention"
 
 
 def test_the_chat_endpoint_finds_a_template(tmp_path):

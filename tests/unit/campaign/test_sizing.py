@@ -29,6 +29,9 @@ class Shape:
     layers: int
     kv_heads: int
     head_dim: int
+    sliding: None = None
+    recurrent: None = None
+    latent: None = None
 
 
 def budget(

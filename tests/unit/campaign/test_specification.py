@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.config_files import CONFIG
 
-from kveval.campaign.catalogue import Geometry
 from kveval.campaign.cell import Cell
+from kveval.campaign.geometry import Geometry
 from kveval.campaign.loading import load_config
 from kveval.campaign.sizing import CacheSizes
 from kveval.campaign.specification import (

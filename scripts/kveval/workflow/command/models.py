@@ -13,6 +13,7 @@ from kveval.campaign.catalogue import Model
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.workflow.command.campaign import CampaignContext
+from kveval.workflow.command.model_cache import CacheRows, cache_table
 from kveval.workflow.command.output import print_document
 
 KIB, MIB = 2**10, 2**20
@@ -67,11 +68,38 @@ def show_models(context: CampaignContext, *, as_json: bool) -> None:
         ),
         key=lambda size: size.parameters,
     )
+    caches = _cache_rows(given, [size.model for size in sizes])
     if as_json:
-        print_document({"models": [asdict(size) for size in sizes]})
+        rows = [asdict(size) for size in sizes]
+        for row in rows:
+            if row["model"] in caches:
+                row["tier"] = asdict(caches[row["model"]])
+        print_document({"models": rows})
         return
     width = max(shutil.get_terminal_size((120, 24)).columns, _LEAST_WIDTH)
-    Console(width=width, highlight=False).print(_table(sizes))
+    console = Console(width=width, highlight=False)
+    console.print(_table(sizes))
+    if caches:
+        console.print()
+        console.print(cache_table(caches))
+
+
+def _cache_rows(given: CampaignContext, models: Sequence[str]) -> dict[str, CacheRows]:
+    """Return how a tier of this campaign's server holds the models whose layers are of several kinds."""
+    server = getattr(given.config.campaign, "server", None)
+    found = {}
+    for name in models:
+        model = given.config.catalogue.models[name]
+        ranks = server.tensor_parallel_size if server else None
+        cache = CacheRows.from_model(
+            model,
+            ranks or model.tensor_parallel_size,
+            server.block_size if server else BLOCK_TOKENS,
+            on_cpu=server.on_cpu if server else False,
+        )
+        if cache is not None:
+            found[name] = cache
+    return found
 
 
 def _table(sizes: Sequence[ModelSize]) -> Table:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from kveval.analysis.levels.server_counters import server_delta
-from kveval.campaign.sizing import parameter_count
+from kveval.campaign.sizing import weight_bytes
 from kveval.campaign.specification import Specification
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
@@ -31,7 +31,6 @@ _MINIATURE_START_S = 30.0
 # From one level's end to the next one's start, with the generator's own start, without the generation of prefixes.
 _BETWEEN_LEVELS_S = 12.0
 _AROUND_S = 15.0
-_WEIGHT_BYTES = {"awq": 0.5, "gptq": 0.5, "fp8": 1.0, None: 2.0}
 _SIZES_READ = 5
 # Number of runs that is enough for a typical value.
 _ENOUGH = 20
@@ -98,7 +97,7 @@ def _start_seconds(
     if specification.miniature:
         return _MINIATURE_START_S, "start-up assumed"
     model = specification.model
-    size = parameter_count(model.geometry) * _WEIGHT_BYTES[model.quantization]
+    size = weight_bytes(model.geometry, model.quantization, model.dtype)
     return _START_S + size / _LOADED_BYTES_S, "start-up assumed"
 
 

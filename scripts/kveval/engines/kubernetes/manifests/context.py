@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kveval.campaign.catalogue import Geometry
+from kveval.campaign.geometry import Geometry
 from kveval.campaign.random_model import write_served
 from kveval.campaign.site import Cluster
 from kveval.campaign.specification import DeploymentSpec, SidecarSpec, Specification

@@ -9,6 +9,8 @@ needs another name.
 """
 
 import time
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import torch
 from vllm.logger import init_logger
@@ -31,6 +33,9 @@ logger = init_logger("vllm.kveval_host_offload")
 class HostCopyWorker(OffloadingWorker):
     """Copies KV blocks between the device's cache (host memory, here) and the CPU tier, one row per block and tensor.
 
+    A model with several groups of layers has blocks of each group in the same rows: a transfer names the blocks of the
+    first group, then those of the second, and so on, and a group's blocks are copied in the tensors of its layers.
+
     Copies are synchronous: on a host without a GPU there is no second engine that could overlap them with compute.
     """
 
@@ -46,19 +51,38 @@ class HostCopyWorker(OffloadingWorker):
         ]
         self._tier = tier
         self._region = region
+        # Of each group, the tensors that its layers use, with the bytes of a row that are theirs.
+        self._group_pages: list[dict[int, int]] = []
+        for refs in kv_caches.group_data_refs:
+            pages = {ref.tensor_idx: ref.page_size_bytes for ref in refs}
+            self._group_pages.append(pages)
         self._finished: list[TransferResult] = []
 
     def submit_store(
         self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec
     ) -> bool:
         """Copy device blocks into the tier."""
-        return self._copy(job_id, self._device, src_spec, self._tier, dst_spec)
+        return self._copy(
+            job_id,
+            self._device,
+            src_spec,
+            self._tier,
+            dst_spec,
+            src_spec.group_sizes,
+        )
 
     def submit_load(
         self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec
     ) -> bool:
         """Copy tier blocks back to the device."""
-        return self._copy(job_id, self._tier, src_spec, self._device, dst_spec)
+        return self._copy(
+            job_id,
+            self._tier,
+            src_spec,
+            self._device,
+            dst_spec,
+            dst_spec.group_sizes,
+        )
 
     def get_finished(self) -> list[TransferResult]:
         """Return the copies made since the last call: all that were submitted."""
@@ -82,6 +106,7 @@ class HostCopyWorker(OffloadingWorker):
         source_spec: LoadStoreSpec,
         target: list[torch.Tensor],
         target_spec: LoadStoreSpec,
+        group_sizes: Sequence[int],
     ) -> bool:
         if not isinstance(source_spec, BlockIDsLoadStoreSpec) or not isinstance(
             target_spec, BlockIDsLoadStoreSpec
@@ -97,12 +122,16 @@ class HostCopyWorker(OffloadingWorker):
                 f"{len(rows_from)} blocks cannot be copied to {len(rows_to)}: one block a chunk is assumed"
             )
         copied_bytes = 0
-        for from_tensor, to_tensor in zip(source, target, strict=True):
-            # Row by row: torch's indexed copies go through a third tensor, several times as slowly.
-            from_array, to_array = from_tensor.numpy(), to_tensor.numpy()
-            for row_from, row_to in zip(rows_from, rows_to, strict=True):
-                to_array[row_to] = from_array[row_from]
-            copied_bytes += len(rows_from) * from_tensor.shape[1]
+        bounds = pairwise(accumulate(group_sizes, initial=0))
+        for (first, end), pages in zip(bounds, self._group_pages, strict=True):
+            for tensor, page_bytes in pages.items():
+                # Row by row: torch's indexed copies go through a third tensor, several times as slowly.
+                from_array, to_array = source[tensor].numpy(), target[tensor].numpy()
+                for row_from, row_to in zip(
+                    rows_from[first:end], rows_to[first:end], strict=True
+                ):
+                    to_array[row_to, :page_bytes] = from_array[row_from, :page_bytes]
+                copied_bytes += (end - first) * page_bytes
         self._finished.append(
             TransferResult(
                 job_id=job_id,
@@ -118,15 +147,9 @@ class RowCopyOffloadingSpec(CPUOffloadingSpec):
     """CPUOffloadingSpec with a worker that needs no GPU."""
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
-        """Build the copying worker once (single KV group, one block a chunk, one rank)."""
-        if (
-            len(kv_caches.group_data_refs) != 1
-            or self.blocks_per_chunk != 1
-            or self.config.parallel.world_size != 1
-        ):
-            raise ValueError(
-                "host offloading serves one KV cache group on one rank with one block a chunk"
-            )
+        """Build the copying worker once (one block a chunk, one rank)."""
+        if self.blocks_per_chunk != 1 or self.config.parallel.world_size != 1:
+            raise ValueError("host offloading serves one rank with one block a chunk")
         tier = [
             torch.zeros((self.num_chunks, cache.page_size_bytes), dtype=torch.int8)
             for cache in kv_caches.tensors
@@ -146,14 +169,8 @@ class RowCopyTieringOffloadingSpec(TieringOffloadingSpec):
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """Build the copying worker once, over this rank's rows of the shared region."""
-        if (
-            len(kv_caches.group_data_refs) != 1
-            or self.blocks_per_chunk != 1
-            or self.config.parallel.world_size != 1
-        ):
-            raise ValueError(
-                "host offloading serves one KV cache group on one rank with one block a chunk"
-            )
+        if self.blocks_per_chunk != 1 or self.config.parallel.world_size != 1:
+            raise ValueError("host offloading serves one rank with one block a chunk")
         region = SharedOffloadRegion(
             engine_id=self._engine_id,
             num_chunks=self.num_chunks,

@@ -41,7 +41,15 @@ _ADDED_BESIDES = 1.0
 # Logits of tokens that are no words, in terms of the others.
 _NO_WORDS = 0.7
 _SPACE = "\u0120"
-_KNOWN = {"LlamaForCausalLM", "Qwen3ForCausalLM"}
+_KNOWN = {
+    "LlamaForCausalLM",
+    "Qwen3ForCausalLM",
+    "Gemma3ForCausalLM",
+    "GptOssForCausalLM",
+    "Qwen3NextForCausalLM",
+}
+# Their norms multiply by one more than the weight, apart from those within a gated delta net.
+_NORMS_ADD_ONE = {"Gemma3ForCausalLM", "Qwen3NextForCausalLM"}
 
 
 class PromptDependentLoader(DummyModelLoader):
@@ -85,13 +93,18 @@ def _draw(name: str, weight: torch.Tensor, model_config: ModelConfig) -> None:
     )
     if weight.dim() > 1:
         # Uniform, because that takes less time than a normal distribution.
-        limit = _deviation(name, weight.shape[1], model_config) * math.sqrt(3)
+        limit = _deviation(name, weight.shape[-1], model_config) * math.sqrt(3)
         weight.uniform_(-limit, limit, generator=generator)
+    elif name.endswith("bias"):
+        weight.zero_()
     elif name == "model.norm.weight":
         # Signs at random: where embeddings are the output matrix as well, each token would be answered by itself.
         weight.uniform_(-1.0, 1.0, generator=generator).sign_()
     else:
         weight.fill_(_ATTENTION if re.search(r"\.[qk]_norm\.", name) else 1.0)
+    known = _NORMS_ADD_ONE.intersection(model_config.hf_config.architectures or ())
+    if known and name.endswith("norm.weight") and ".linear_attn." not in name:
+        weight.sub_(1.0)
 
 
 def _deviation(name: str, inputs: int, model_config: ModelConfig) -> float:
@@ -102,11 +115,12 @@ def _deviation(name: str, inputs: int, model_config: ModelConfig) -> float:
         return embedding
     if "qkv_proj" in name:
         return _ATTENTION / math.sqrt(inputs)
-    if "o_proj" not in name and "down_proj" not in name:
+    of_attention = "o_proj" in name or "out_proj" in name
+    if not of_attention and "down_proj" not in name and "w2_weight" not in name:
         return 1 / math.sqrt(inputs)
     # These sum over the ranks as well.
     summed = inputs * get_tensor_model_parallel_world_size()
-    added = _ADDED_BY_ATTENTION / _ATTENTION if "o_proj" in name else _ADDED_BESIDES
+    added = _ADDED_BY_ATTENTION / _ATTENTION if of_attention else _ADDED_BESIDES
     return embedding * added / math.sqrt(config.num_hidden_layers * summed)
 
 
