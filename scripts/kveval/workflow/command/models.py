@@ -68,7 +68,7 @@ def show_models(context: CampaignContext, *, as_json: bool) -> None:
         ),
         key=lambda size: size.parameters,
     )
-    caches = _cache_rows(given, [size.model for size in sizes])
+    caches = _cache_rows(context, [size.model for size in sizes])
     if as_json:
         rows = [asdict(size) for size in sizes]
         for row in rows:
@@ -84,12 +84,14 @@ def show_models(context: CampaignContext, *, as_json: bool) -> None:
         console.print(cache_table(caches))
 
 
-def _cache_rows(given: CampaignContext, models: Sequence[str]) -> dict[str, CacheRows]:
+def _cache_rows(
+    context: CampaignContext, models: Sequence[str]
+) -> dict[str, CacheRows]:
     """Return how a tier of this campaign's server holds the models whose layers are of several kinds."""
-    server = getattr(given.config.campaign, "server", None)
+    server = getattr(context.config.campaign, "server", None)
     found = {}
     for name in models:
-        model = given.config.catalogue.models[name]
+        model = context.config.catalogue.models[name]
         ranks = server.tensor_parallel_size if server else None
         cache = CacheRows.from_model(
             model,
