@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Mapping
+from typing import Any
 
+from kveval.campaign.problems import ConfigError
 from kveval.host import hardware
 from kveval.host.errors import Failure
 from kveval.workflow.command.campaign import IMPORT_INDEX, STORE, GivenCampaign
 from kveval.workflow.command.output import Output
 from kveval.workflow.planning.curve_files import write_curve_files
+from kveval.workflow.planning.host_room import known_room, room_problems
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import Plan, make_plan
 from kveval.workflow.planning.stored import StoreIndex, frozen, read_pointers
@@ -31,12 +35,24 @@ def show_plan(given: GivenCampaign, *, as_json: bool) -> None:
         index = StoreIndex.read(STORE)
         host = hardware.probe() if campaign.engine == "local" else {}
         plan = _plan(given, index, host.get("fingerprint"))
+        _require_room(given, plan, host)
         text = PlanText(plan, index, os.cpu_count() or 1, host.get("memory_bytes"))
         for line in text.lines():
             output.line(line)
         text.write_table(table)
         output.line(f"\nTable: {table}")
         output.document({"campaign": campaign.name, "runs": text.rows()})
+
+
+def _require_room(given: GivenCampaign, plan: Plan, host: Mapping[str, Any]) -> None:
+    """Raise ConfigError for cells to be measured whose KV caches their host does not hold."""
+    room = known_room(given.config, host)
+    if room is None:
+        return
+    file = given.file or given.checkout.default_campaign
+    problems = list(room_problems(given.config, plan.to_measure, room, str(file)))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _plan(given: GivenCampaign, index: StoreIndex, machine: str | None) -> Plan:
