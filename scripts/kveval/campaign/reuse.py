@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from kveval.campaign.specification import Specification
+from kveval.campaign.tier_layout import (
+    device_tokens_in_rows,
+    in_rows,
+    match_steps,
+    tokens_in_rows,
+)
 from kveval.load import levels as workloads
 
 _STORES = ("redis", "valkey")
@@ -187,7 +193,7 @@ def demand_of(specification: Specification, level: int) -> Demand:
     )
     turns, new = workload.turns, workload.prompt_tokens + workload.output_tokens
     document = workload.document_tokens
-    found_again = prefix >= specification.block_size
+    found_again = prefix >= match_steps(specification)[0]
     # A turn's prompt has the prefix, the document, and prompt and answer of every turn before it.
     earlier = (turns - 1) * (prefix + document) + new * turns * (turns - 1) // 2
     return Demand(
@@ -209,6 +215,8 @@ def caches_of(
 ) -> Caches:
     """Return the sizes of one server's caches; `reported_tokens`: of the device, as an earlier run reported them."""
     device = specification.budget.device_tokens or reported_tokens
+    if device is not None and specification.model.geometry.grouped:
+        device = device_tokens_in_rows(specification, device)
     at_least = device if device is not None else specification.model.max_model_len
     return Caches(device, at_least, _tier_tokens(specification))
 
@@ -216,6 +224,10 @@ def caches_of(
 def _tier_tokens(specification: Specification) -> float:
     """The tokens of the largest tier: all tiers store the same tokens, even two that share one budget."""
     budget, limit = specification.budget, "--maxmemory"
+    if in_rows(specification) and not budget.split:
+        level = (specification.workload.given_levels or (1,))[0]
+        size = tokens_in_rows(specification, budget.tier_bytes, level)
+        return math.inf if specification.file_tier and size else size
     sizes: list[float] = [*budget.split.values()] or [budget.tier_bytes]
     for argv in (
         sidecar.argv

@@ -19,6 +19,7 @@ Times are ISO 8601, seconds, milliseconds, microseconds or nanoseconds since 197
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -91,11 +92,13 @@ _UNIT_WORDS: Mapping[str, str] = {
 }
 # Numbers from 2001 on, in s, are times since 1970.
 _EPOCH_S = 1e9
-# More than any model takes: a count of bytes, or of something else.
-_MOST_TOKENS = 10_000_000
+MOST_TOKENS = 10_000_000
+"""Tokens of a prompt or an answer, more than any model takes; larger numbers count something else, such as bytes."""
 # Entries in which the fields are looked for: all have the same, apart from those that are no requests.
 _LOOKED_AT = 1_000
 _LINES_NAMED = 5
+# With so many times on another clock a log has two clocks; fewer are mistakes.
+_OTHER_CLOCKS = 0.1
 _FAILED = (2, "2", "ERROR", "STATUS_CODE_ERROR")
 
 Clock = Literal["absolute", "without a zone", "relative"]
@@ -164,16 +167,18 @@ class RequestLog:
         `time_unit`: a key of UNITS, of times that are numbers. Raises TraceError where a needed field is not there.
         """
         self.path, self.findings = path, Findings()
-        found = _with_spans(entries(path))
-        first = list(islice(found, _LOOKED_AT))
-        self._entries: Iterator[Entry] = chain(first, found)
+        single = _single(entries(path))
+        first = list(islice(single, _LOOKED_AT))
+        self._entries: Iterator[Entry] = chain(first, single)
         self._paths = _paths(first, fields)
         for kind, paths in self._paths.items():
             if paths:
                 self.findings.fields[kind] = _names(paths)
         self._unit = time_unit
-        self._first_time: tuple[int, Clock, str] | None = None
         self._require_fields(first, fields)
+        self._other_clock: tuple[int, Clock, str] | None = None
+        self._other_clocks = 0
+        self.findings.clock = self._usual_clock(first)
 
     @property
     def has_text(self) -> bool:
@@ -186,13 +191,15 @@ class RequestLog:
         return bool(self._paths[SESSION])
 
     def __iter__(self) -> Iterator[LoggedRequest]:
-        """Yield the requests in the order of the file. Raises TraceError for a damaged file and for clocks mixed."""
+        """Yield the requests in the order of the file. Raises TraceError for a damaged file and for mixed clocks."""
         for entry in self._entries:
             self.findings.entries += 1
             try:
                 yield self._request(entry)
             except _Unusable as unusable:
                 self.findings.drop(entry.line, str(unusable))
+        if self._other_clocks > _OTHER_CLOCKS * self.findings.entries:
+            self._refuse_clocks()
 
     def _request(self, entry: Entry) -> LoggedRequest:
         values = entry.values
@@ -228,34 +235,41 @@ class RequestLog:
             # Anthropic counts what its cache served apart.
             for name in _CACHED_BY_ANTHROPIC:
                 number += _number(_at(values, (*path[:-1], name))) or 0
-        if number > _MOST_TOKENS:
-            raise _Unusable(
-                f"a length of the {kind} above {_MOST_TOKENS:,}: no tokens?"
-            )
+        if number > MOST_TOKENS:
+            raise _Unusable(f"a length of the {kind} above {MOST_TOKENS:,}: no tokens?")
         return int(number)
 
     def _seconds(self, line: int, values: Mapping[str, Any]) -> float:
-        value, path = self._value(values, TIME)
+        value, _ = self._value(values, TIME)
         if value is None:
             raise _Unusable("no time")
-        moment = _moment(value, self._unit or _unit_of(path))
+        moment = self._moment(values)
         if moment is None:
             raise _Unusable("a time that is neither ISO 8601 nor a number")
         seconds, clock, unit = moment
-        if self._first_time is None:
-            self._first_time = (line, clock, str(value))
-            self.findings.clock = clock
-        elif clock != self._first_time[1]:
-            self._refuse_clocks(line, clock, str(value))
+        if clock != self.findings.clock:
+            self._other_clock = self._other_clock or (line, clock, str(value))
+            self._other_clocks += 1
+            raise _Unusable(f"a time that is {clock}, unlike most")
         self.findings.units.add(unit)
         return seconds
 
-    def _refuse_clocks(self, line: int, clock: Clock, value: str) -> None:
-        assert self._first_time is not None
-        first_line, first_clock, first_value = self._first_time
+    def _moment(self, values: Mapping[str, Any]) -> tuple[float, Clock, str] | None:
+        value, path = self._value(values, TIME)
+        return None if value is None else _moment(value, self._unit or _unit_of(path))
+
+    def _usual_clock(self, first: Sequence[Entry]) -> Clock | None:
+        """Return the clock of most times in some entries; None if no time can be read."""
+        moments = [self._moment(entry.values) for entry in first if entry.values]
+        clocks = Counter(moment[1] for moment in moments if moment is not None)
+        return max(sorted(clocks), key=lambda clock: clocks[clock], default=None)
+
+    def _refuse_clocks(self) -> None:
+        assert self._other_clock is not None
+        line, clock, value = self._other_clock
         message = (
-            f"{self.path} line {line}: the time {value!r} is {clock}, that of line {first_line}, {first_value!r}, is"
-            f" {first_clock}; a trace has one clock: name the field with --field time=NAME, or the unit with --time-unit"
+            f"{self.path} line {line}: the time {value!r} is {clock}, other times are {self.findings.clock}; a trace has one"
+            " clock: name the field with --field time=NAME, or the unit with --time-unit"
         )
         raise TraceError(message, code="mixed_times", path=self.path, line=line)
 
@@ -302,21 +316,22 @@ def _names(paths: Iterable[FieldPath]) -> list[str]:
     return [".".join(path) for path in paths]
 
 
-def _with_spans(found: Iterable[Entry]) -> Iterator[Entry]:
-    """Yield entries, and in place of a session of spans each of its spans."""
-    for entry in found:
-        spans = None if entry.values is None else entry.values.get("spans")
-        if not isinstance(spans, list):
+def _single(whole: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield entries, and in place of one that holds a list of spans, or of data as APIs return it, each of these."""
+    for entry in whole:
+        values = entry.values or {}
+        parts = values.get("spans", values.get("data"))
+        if not isinstance(parts, list):
             yield entry
             continue
-        for span in spans:
-            yield Entry(entry.line, span if isinstance(span, Mapping) else None)
+        for part in parts:
+            yield Entry(entry.line, part if isinstance(part, Mapping) else None)
 
 
-def _all_paths(found: Iterable[Entry]) -> list[FieldPath]:
+def _all_paths(some: Iterable[Entry]) -> list[FieldPath]:
     """Return the places of all values of some entries, each once, sorted."""
     paths: set[FieldPath] = set()
-    for entry in found:
+    for entry in some:
         if entry.values is not None:
             paths.update(_places(entry.values, ()))
     return sorted(paths)

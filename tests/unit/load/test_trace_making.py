@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kveval.load import trace_file
+from kveval.load import trace_file, trace_making
 from kveval.load.conversations import Sharing
 from kveval.load.log_file import TraceError
 from kveval.load.trace_file import TraceRow
@@ -190,7 +190,8 @@ def test_a_damaged_log_is_refused_and_leaves_no_file(tmp_path, pack):
         ("", "is empty"),
         ("\n \n", "is empty"),
         ("INFO 10-10 08:00:00 Received request\n", "line 1 is neither JSON nor"),
-        ('{\n "ts": 1\n}\n', "line 1 is neither JSON nor"),
+        ('{\n "ts": 1\n}\n', "no field is known to hold lengths of prompts"),
+        ('{\n "ts": 1\n', "is none"),
         ("[1, 2", "is none"),
         ("[]", "has no entry with values"),
         ("a,b,c\n1,2,3\n", "the fields are a, b, c"),
@@ -208,6 +209,56 @@ def test_what_is_no_log_is_named_with_what_would_be_right(tmp_path, content, mes
     assert len(str(raised.value).splitlines()) == 1
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["usage", "hash_ids", "requests", "data", "timestamp", "t"]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+ENTRIES = st.lists(
+    st.fixed_dictionaries(
+        {"ts": st.just(1) | JSON, "prompt_tokens": st.just(9) | JSON},
+        optional={"output_length": JSON, "timestamp": JSON, "hash_ids": JSON, "requests": JSON, "input_length": JSON},
+    ),
+    max_size=4,
+)  # fmt: skip
+
+
+FILES = (
+    st.binary(max_size=60)
+    | ENTRIES.map(lambda rows: "\n".join(map(json.dumps, rows)).encode())
+    | ENTRIES.map(lambda rows: json.dumps(rows).encode())
+    | st.binary(max_size=20).map(b"ts,prompt_tokens,output_tokens\n1,9,1\n".__add__)
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(content=FILES)
+@example(
+    b'{"input_length": Infinity, "output_length": 1, "timestamp": 1, "hash_ids": []}'
+)
+@example(b'{"requests": [{"t": 1, "in": 1e12, "out": 1}]}')
+def test_any_file_becomes_a_trace_or_is_refused(tmp_path, content):
+    source, output = tmp_path / "log", tmp_path / "trace.jsonl"
+    output.unlink(missing_ok=True)
+    source.write_bytes(content)
+    try:
+        made = make_trace(source, output, TraceOptions(), output)
+    except TraceError as error:
+        assert str(source) in str(error)
+        assert not output.exists()
+    else:
+        assert len(trace_file.read(output, made.hash_tokens).rows) == made.requests
+
+
 def test_another_content_is_not_overwritten_nor_the_log(tmp_path):
     source, output = write(tmp_path / "log", CHAT), tmp_path / "trace.jsonl"
     make_trace(source, output, TraceOptions(), output)
@@ -221,6 +272,28 @@ def test_another_content_is_not_overwritten_nor_the_log(tmp_path):
             make_trace(source, path, TraceOptions(hash_tokens=16), path)
         assert raised.value.code == code
     assert output.read_bytes() == before
+
+
+def test_logs_put_together_are_one_log(tmp_path):
+    source, output = tmp_path / "log.csv.gz", tmp_path / "trace.jsonl"
+    part = b"time,prompt_tokens,output_tokens\n1,20,3\n2,30,4\n"
+    source.write_bytes(gzip.compress(part) + gzip.compress(part))
+    made = make_trace(source, output, TraceOptions(), output)
+    assert (made.requests, [one.lines for one in made.dropped]) == (4, [[4]])
+
+
+def test_a_trace_with_too_many_blocks_has_larger_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace_making, "MOST_BLOCKS", 4)
+    source, output = write(tmp_path / "log", CHAT), tmp_path / "trace.jsonl"
+    made = make_trace(source, output, TraceOptions(), output)
+    assert made.hash_tokens == 64
+    assert made.prompts.total == sum(row["prompt_tokens"] for row in CHAT)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    source = write(tmp_path / "log", CHAT)
+    with pytest.raises(TraceError, match=r"cannot be written: .*; --out"):
+        make_trace(source, None, TraceOptions(), source / "trace.jsonl")
 
 
 def test_a_trace_is_summed_up_as_it_is(tmp_path):

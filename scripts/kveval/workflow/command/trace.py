@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from kveval.load.conversations import Sharing
 from kveval.load.log_file import number_word
 from kveval.load.request_log import KINDS
 from kveval.load.trace_making import (
+    MOST_BLOCKS,
     Lengths,
     LogSummary,
     MadeTrace,
@@ -27,7 +29,7 @@ from kveval.load.trace_making import (
 )
 from kveval.workflow.command.campaign import OptionError
 from kveval.workflow.command.checkout import Checkout
-from kveval.workflow.command.output import print_document
+from kveval.workflow.command.output import Output, print_document
 
 _PACKED = (".gz", ".zst")
 _LEVEL_S = 600
@@ -62,7 +64,8 @@ def show_trace(
     default = Path(f"{name}.trace.jsonl.gz")
     if configuration is not None:
         default = configuration / "traces" / f"{name}.jsonl.gz"
-    made = make_trace(source, output, options, default)
+    with Output(as_json, io.StringIO()).ended_by_signals():
+        made = make_trace(source, output, options, default)
     workload = _workload(made, configuration)
     if as_json:
         print_document(_document(made, workload))
@@ -113,12 +116,21 @@ def workload_yaml(name: str, workload: dict[str, Any]) -> str:
 
 
 def _document(made: MadeTrace, workload: dict[str, Any]) -> dict[str, Any]:
+    document = asdict(made)
+    if made.log is not None:
+        document["log"]["findings"] = {
+            "entries": made.log.findings.entries,
+            "fields": made.log.findings.fields,
+            "clock": made.log.findings.clock,
+            "units": sorted(made.log.findings.units),
+        }
     return {
-        **asdict(made),
+        **document,
         "source": str(made.source),
         "file": str(made.file),
         "rate_req_s": made.requests / made.span_s if made.span_s else None,
         "hit_share": made.hit_share,
+        "dropped": [asdict(dropped) for dropped in made.dropped],
         "notes": list(_notes(made)),
         "workload": workload,
     }
@@ -172,10 +184,10 @@ def _lines(made: MadeTrace) -> Iterator[tuple[str, str]]:
 
 def _fields(log: LogSummary) -> str:
     texts = []
-    for kind, names in log.fields.items():
+    for kind, names in log.findings.fields.items():
         text = f"{kind} from {' or '.join(names[:3])}"
         if kind == "time":
-            text += f" ({', '.join(log.units)}, {log.clock})"
+            text += f" ({', '.join(sorted(log.findings.units))}, {log.findings.clock})"
         texts.append(text)
     return "; ".join(texts)
 
@@ -202,6 +214,11 @@ def _notes(made: MadeTrace) -> Iterator[str]:
     if made.log is not None:
         yield from _assumptions(made.log, made.hash_tokens)
         yield from _notes_on_times(made.log)
+        if made.prompts.total > made.hash_tokens // 2 * MOST_BLOCKS:
+            yield (
+                f"Blocks are of {made.hash_tokens} tokens, so that there are no more than {MOST_BLOCKS:,}, which a campaign"
+                " holds in memory. --hash-tokens chooses smaller ones, in which prompts share a little more."
+            )
     if made.empty_answers:
         yield (
             f"Without an answer, as failed requests are: {pluralize(made.empty_answers, 'request')}; 1 token is requested."
@@ -245,8 +262,8 @@ def _assumptions(log: LogSummary, hash_tokens: int) -> Iterator[str]:
 
 
 def _notes_on_times(log: LogSummary) -> Iterator[str]:
-    if log.clock == "without a zone":
+    if log.findings.clock == "without a zone":
         yield "The times name no zone; they are taken as UTC, which only matters where clocks were set meanwhile."
-    if log.clock == "relative":
-        (unit,) = log.units
+    if log.findings.clock == "relative":
+        unit = " or ".join(sorted(log.findings.units))
         yield f"The times are numbers from a start of the log's own, taken as {unit}; --time-unit says otherwise."
