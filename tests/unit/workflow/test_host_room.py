@@ -98,7 +98,7 @@ def test_the_host_is_the_declared_one_else_this_one_where_servers_can_run_on_it(
     assert of_this and of_this.memory_bytes == 16 * GIB
     assert known_room(on_gpu, LAPTOP) is None
     of_gpus = known_room(on_gpu, GPU_HOST)
-    assert of_gpus and of_gpus.name == "this host has"
+    assert of_gpus and of_gpus.subject == "this host has"
     cluster = load_config(CONFIG / "campaigns" / "feb-2026.yaml", CONFIG)
     assert known_room(cluster, {}) is None
 

@@ -23,9 +23,12 @@ from kveval.host.registry import SHARED_MEMORY
 
 @dataclass(frozen=True)
 class HostRoom:
-    """What a host has, bytes; `shared_memory_bytes`: of /dev/shm in all, None if not known; `name`: in messages."""
+    """The memory of a host, bytes.
 
-    name: str
+    `subject`: begins a sentence about it; `shared_memory_bytes`: of /dev/shm in all, None if not known.
+    """
+
+    subject: str
     memory_bytes: int
     shared_memory_bytes: int | None = None
 
@@ -84,10 +87,10 @@ def _message(specification: Specification, room: HostRoom) -> str:
     named = f"{cell.path}, a tier of {size}," if cell.cpu_blocks else cell.path
     held = memory_bytes(specification)
     if held > room.memory_bytes:
-        return f"{named} keeps {memory_text(held)} of KV cache in host memory, {room.name} {memory_text(room.memory_bytes)}"
+        return f"{named} keeps {memory_text(held)} of KV cache in host memory, {room.subject} {memory_text(room.memory_bytes)}"
     shared = shared_memory_bytes(specification)
     return (
-        f"{named} keeps {memory_text(shared)} in {SHARED_MEMORY}, where {room.name}"
+        f"{named} keeps {memory_text(shared)} in {SHARED_MEMORY}, where {room.subject}"
         f" {memory_text(room.shared_memory_bytes or 0)}"
     )
 
