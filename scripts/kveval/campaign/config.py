@@ -244,7 +244,9 @@ class Config:
         known = gpus.get(name or "")
         memory_gib = campaign.device_gib
         if name is None or known is None:
-            unnamed = memory_gib and Gpu(memory_gib=memory_gib, source="device_gib")
+            unnamed = memory_gib and Gpu(
+                memory_gib=memory_gib, hardware=(), source="device_gib"
+            )
             return ("a GPU", unnamed) if unnamed else None
         if memory_gib is not None:
             known = known.model_copy(update={"memory_gib": memory_gib})
