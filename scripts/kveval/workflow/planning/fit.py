@@ -1,0 +1,149 @@
+"""Whether a campaign's load fits the device, so that no tier pays; else from which size or level on one may."""
+
+from collections.abc import Iterator, Sequence
+
+from kveval.campaign.cell import Cell
+from kveval.campaign.config import Config
+from kveval.campaign.sizing import size_for_tokens
+from kveval.curve.cells import NOTHING_POINTS, curves_of
+from kveval.curve.curve import ReuseCurve
+from kveval.load import levels as workloads
+from kveval.workflow.planning.curves import LevelCurves
+from kveval.workflow.planning.devices import DeviceSize, first_device
+from kveval.workflow.planning.stored import StoreIndex
+
+# What holds so much of everything that is repeated is the working set: the rest is what the oldest prompts left.
+_WORKING_PART = 0.99
+_NAME_IT = "until gpu or device_gib says which GPU it is, or a server has reported what its device holds"
+
+
+def fit_lines(
+    config: Config, all_curves: Sequence[LevelCurves], store: StoreIndex
+) -> Iterator[str]:
+    """Yield a line for each model with tiers: whether one can pay, and what that rests on.
+
+    A second line names the tiers that are smaller than the device's cache, and so are copies of a part of it.
+    """
+    tiers = [cell for cell in config.cells if cell.cpu_blocks]
+    for model in dict.fromkeys(cell.model for cell in tiers):
+        levels = [one for one in all_curves if one.model == model and one.cells]
+        cells = [cell for cell in config.cells if cell.model == model]
+        device = first_device(config, cells, store)
+        if levels:
+            yield f"{model}: {_verdict(config, levels, device)}"
+            yield from _mirrors(levels, device)
+        elif device is None:
+            yield f"{model}: whether a tier pays cannot be known {_NAME_IT}"
+
+
+def _verdict(
+    config: Config, levels: Sequence[LevelCurves], device: DeviceSize | None
+) -> str:
+    unit = workloads.level_unit(config.workload.definition)
+    needs = {one.level: _working_set(one) for one in levels}
+    largest = max(needs, key=lambda level: needs[level])
+    if not needs[largest]:
+        return "no tier pays: nothing is repeated"
+    rests = f"the load needs {needs[largest]:,} tokens at {largest} {unit}"
+    if device is None:
+        return f"whether a tier pays cannot be known {_NAME_IT}; {rests}"
+    rests += f", the device holds {device}{', estimated' if device.estimated else ''}"
+    if needs[largest] <= device.low_tokens:
+        more = _outgrown_from(config, levels, device)
+        return f"it fits: no tier pays; {rests}{more}"
+    outgrown = [one for one in levels if needs[one.level] > device.high_tokens]
+    if not outgrown:
+        return f"whether it fits cannot be known until a server has reported what its device holds; {rests}"
+    return f"{_pays(config, outgrown, len(levels))}; {rests}"
+
+
+def _pays(config: Config, outgrown: Sequence[LevelCurves], levels: int) -> str:
+    """Say from which size of a tier on one pays, and from which of the levels on, if not at all `levels`."""
+    first = min(outgrown, key=lambda one: one.level)
+    least = _least_size(config, first)
+    at = f"{first.level} {workloads.level_unit(config.workload.definition)}"
+    if least is None:
+        return f"no tier pays, of any size: it adds less than {NOTHING_POINTS:g} points"
+    if len(outgrown) < levels:
+        return f"a tier pays from {at} on, there from {least}"
+    return f"a tier pays from {least}, at {at}"
+
+
+def _working_set(curves: LevelCurves) -> int:
+    """Return the tokens of a cache that holds what is repeated; 0 if nothing is."""
+    return curves.widest.device.size_for(_WORKING_PART) or 0
+
+
+def _least_size(config: Config, curves: LevelCurves) -> str | None:
+    """Return the smallest tier that adds anything, as a range where the device is estimated; None if none does."""
+    cells = next(iter(curves.cells))
+    per_token = config.specification(cells).model.kv_bytes_per_token
+    every = [curves.cells, *curves.bounds]
+    tiers = [
+        one.tier
+        for cells in every
+        for one in cells.values()
+        if one.tier is not None and one.tier_tokens
+    ]
+    sizes = [size for tier in tiers if (size := _size_adding(tier)) is not None]
+    if not sizes:
+        return None
+    low, high = (size_for_tokens(size, per_token) for size in (min(sizes), max(sizes)))
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _size_adding(tier: ReuseCurve) -> int | None:
+    gain = 100 * (tier.ceiling - tier.base)
+    return tier.size_for(NOTHING_POINTS / gain) if gain >= NOTHING_POINTS else None
+
+
+def _outgrown_from(
+    config: Config, levels: Sequence[LevelCurves], device: DeviceSize
+) -> str:
+    """Say from which level on the load outgrows the device, if more streams or users need more; "" if not known.
+
+    The working set is taken to grow evenly: in proportion, as between the last two levels.
+    """
+    workload, last = config.workload.definition, levels[-1]
+    if workload.profile not in ("concurrent", "users"):
+        return ""
+    level, need = last.level, _working_set(last)
+    if len(levels) > 1:
+        other, needed = levels[-2].level, _working_set(levels[-2])
+    else:
+        other = 2 * level
+        doubled = config.specification(next(iter(last.cells))).with_workload(
+            levels=(other,)
+        )
+        needed = curves_of(doubled, other).device.size_for(_WORKING_PART) or 0
+    growth = (needed - need) / (other - level)
+    if growth <= 0:
+        return ""
+    first, certain = (
+        int(level + (tokens - need) / growth) + 1
+        for tokens in (device.low_tokens, device.high_tokens)
+    )
+    unit = workloads.level_unit(workload)
+    numbers = f"{first}" if first == certain else f"{first} to {certain}"
+    return f"; from about {numbers} {unit} on it does not"
+
+
+def _mirrors(levels: Sequence[LevelCurves], device: DeviceSize | None) -> Iterator[str]:
+    """Yield a line on the tiers that are smaller than the device's cache and add nothing to it."""
+    if device is None:
+        return
+    small = [
+        cell
+        for cell, one in levels[0].cells.items()
+        if 0 < one.tier_tokens <= device.low_tokens
+    ]
+    idle = [
+        cell.arm for cell in small if all(_adds_nothing(one, cell) for one in levels)
+    ]
+    if idle:
+        yield f"  only mirror a part of the device's cache, which is larger: {', '.join(idle)}"
+
+
+def _adds_nothing(curves: LevelCurves, cell: Cell) -> bool:
+    adds = curves.adds_range(cell)
+    return adds is not None and adds[1] < NOTHING_POINTS
