@@ -62,6 +62,8 @@ WITHOUT_RUNS = {
     "plan-arms": ("kveval", "plan", "config/campaigns/arms.yaml"),
     "plan-trace": ("kveval", "plan", "config/campaigns/trace.yaml"),
     "curve-trace": ("kveval", "curve", "config/campaigns/trace.yaml"),
+    "trace": ("kveval", "trace", "requests.csv", "--out", "trace.jsonl"),
+    "trace-no-log": ("kveval", "trace", "server.log"),
     "plan-compared": ("kveval", "plan", "config/campaigns/compared.yaml"),
     "plan-cluster": ("kveval", "plan", FEBRUARY),
     "doctor-cluster": ("kveval", "doctor", FEBRUARY),
@@ -125,6 +127,17 @@ NAMES = (
 )
 
 
+REQUESTS = """\
+Timestamp,Session ID,Request tokens,Response tokens
+0,a,472,18
+45.5,a,1087,230
+118,b,417,276
+600,a,1360,647
+601,,-1,0
+"""
+"""A log of requests, without their text."""
+
+
 def masks(folder: Path) -> dict[str, str]:
     """What is masked: pattern -> name."""
     return {
@@ -175,6 +188,8 @@ def _make_workflow(folder: Path, finished: Path) -> None:
     campaign_file(folder, "compared").write_text(yaml.safe_dump(campaigns.COMPARED))
     shipped = REPOSITORY / "config" / "campaigns" / "feb-2026.yaml"
     shutil.copy2(shipped, folder / "config" / "campaigns")
+    (folder / "requests.csv").write_text(REQUESTS)
+    (folder / "server.log").write_text("INFO 11-26 08:00:00 Received request\n")
     mistaken = MISTAKEN if folder.name == "mistakes" else {}
     for name, content in mistaken.items():
         text = content if isinstance(content, str) else yaml.safe_dump(content)

@@ -29,7 +29,6 @@ from typer import TyperException
 from typer.main import get_group
 
 from kveval.importing import october_2025
-from kveval.load import trace_forms
 from kveval.pcp.tool import options
 from kveval.workflow.campaign_source import SITE
 from kveval.workflow.command.main import app
@@ -81,7 +80,6 @@ PLACEHOLDER = re.compile(r"\.\.\.|(?<![A-Za-z0-9])[A-Z][A-Z_]+(?![a-z0-9])")
 PARSERS: dict[str, Callable[..., Any]] = {
     "pcp-parquet": options.parse,
     "kveval.pcp": options.parse,
-    "kveval.load.trace_forms": trace_forms.main,
     "kveval.importing.october_2025": october_2025.main,
 }
 

@@ -126,7 +126,7 @@ def test_faults_of_prose_are_found() -> None:
         "bash scripts/test.sh tests/unit/test_none.py",
         "python benchmarks/bench_planning.py --cell 100",
         "python scripts/print_permission.py CAMPAIGN.yaml | kubectl apply -f -",
-        "python -m kveval.load.trace_forms mooncake a.jsonl b.jsonl",
+        "kveval trace requests.csv --sharing all",
         "python -m kveval.campaign --json > config/schema.json",
         "pcp-parquet -a ARCHIVE --checks",
         "mkdir results && snakmake report",

@@ -14,7 +14,7 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigProblem, unknown_name
 from kveval.campaign.servers.registry import SERVERS
 from kveval.campaign.specification import SidecarSpec
-from kveval.load.trace_file import TraceError
+from kveval.load.log_file import TraceError
 from kveval.load.workload import Workload
 
 wrong = partial(ConfigProblem, "")

@@ -1,16 +1,14 @@
 """Traces of requests in the Mooncake trace's form: when each came, how long it is, which blocks its prompt is made of.
 
-One JSON object a line, plain or gzip-compressed: `timestamp` in ms, `input_length` and `output_length` in tokens, and
-`hash_ids`, one number for each block of a prompt, the last for the rest. Equal numbers are equal blocks after equal
-beginnings, so that prompts share what their ids have in common from the first on
-(https://github.com/kvcache-ai/Mooncake, FAST25-release). `kveval.load.trace_forms` converts other forms to it.
+One JSON object a line, plain or compressed by gzip or zstd: `timestamp` in ms, `input_length` and `output_length` in
+tokens, and `hash_ids`, one number for each block of a prompt, the last for the rest. Equal numbers are equal blocks
+after equal beginnings, so that prompts share what their ids have in common from the first on
+(https://github.com/kvcache-ai/Mooncake, FAST25-release). `kveval.load.trace_making` makes traces of logs and other forms.
 
 A workload names a `TraceFile`; what defines a measurement is its `TraceContent`.
 """
 
-import gzip
 import hashlib
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -19,12 +17,8 @@ from typing import Annotated, Any, NamedTuple, Self
 import msgspec
 from pydantic import Field, ValidationInfo, field_validator
 
-from kveval.host.errors import Failure
 from kveval.host.values import Number, PositiveInt, Strict, Text
-
-
-class TraceError(Failure):
-    """A trace cannot be read, or is not valid."""
+from kveval.load.log_file import DAMAGED, TraceError, opened, unreadable
 
 
 class TraceRow(msgspec.Struct):
@@ -47,7 +41,7 @@ class TraceFile(Strict):
     """A file of requests in the Mooncake trace's format, which are sent with its lengths and shared prefixes."""
 
     file: Text = Field(
-        description="path of the file, relative to config/; plain or compressed by gzip"
+        description="path of the file, relative to config/; plain or compressed by gzip or zstd"
     )
     hash_tokens: PositiveInt = 512
     """tokens that one id of the file stands for: 512 in Mooncake's traces, 16 in Bailian's, 64 in Weka's"""
@@ -109,12 +103,10 @@ def read(path: Path, hash_tokens: int) -> Trace:
 @cache
 def _read(path: Path, hash_tokens: int, _modified: int, _size: int) -> Trace:
     try:
-        content = path.read_bytes()
-        text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(
-            f"trace {path} cannot be read: {error}", code="unreadable", path=path
-        ) from error
+        with opened(path) as file:
+            text = file.read()
+    except DAMAGED as error:
+        raise unreadable(path, error) from error
     decoder = msgspec.json.Decoder(TraceRow)
     rows: list[TraceRow] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -123,7 +115,8 @@ def _read(path: Path, hash_tokens: int, _modified: int, _size: int) -> Trace:
         try:
             rows.append(decoder.decode(line))
         except msgspec.DecodeError as error:
-            message = f"{path} line {number}: {error}; each has timestamp, input_length, output_length and hash_ids"
+            message = f"{path} line {number}: {error}; each has timestamp, input_length, output_length and hash_ids;"
+            message += f" `kveval trace {path}` makes a trace of a log"
             raise TraceError(
                 message, code="not_a_request", path=path, line=number
             ) from error

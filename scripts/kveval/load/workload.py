@@ -29,6 +29,7 @@ from kveval.host.values import (
     Strict,
 )
 from kveval.load import trace_file
+from kveval.load.log_file import TraceError
 from kveval.load.trace_file import TraceContent, TraceFile, TraceRow
 
 _LENGTHS = (
@@ -378,7 +379,7 @@ class Workload(Strict):
             message = (
                 f"{self.trace.file} has no request after start_s {self.trace.start_s:g}"
             )
-            raise trace_file.TraceError(message, code="trace_too_short", seconds=0.0)
+            raise TraceError(message, code="trace_too_short", seconds=0.0)
         if self.profile == "trace":
             counts = self._requests_by_level(rows)
             content = content.model_copy(update={"requests": counts})
@@ -400,9 +401,7 @@ class Workload(Strict):
             message += (
                 f" {self.seconds:g} s at {fastest} % needs {needed_s:.0f} s of it"
             )
-            raise trace_file.TraceError(
-                message, code="trace_too_short", seconds=lasting_s
-            )
+            raise TraceError(message, code="trace_too_short", seconds=lasting_s)
         counts = []
         for level in self.given_levels:
             end_s = self.seconds * level / 100

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kveval.load import trace_file, trace_forms, traces
+from kveval.load import trace_file, traces
 from kveval.load.levels import rate_req_s_at
-from kveval.load.trace_file import TraceContent, TraceError, TraceRow, read, scaled
+from kveval.load.log_file import TraceError
+from kveval.load.trace_file import TraceContent, TraceRow, read, scaled
+from kveval.load.trace_making import TraceOptions, make_trace
 from kveval.load.workload import workload_of
 
 ROWS = (
@@ -149,20 +151,9 @@ def converted(
     tmp_path: Path, form: str, entries: object, tokens: int
 ) -> list[TraceRow]:
     source, output = written(tmp_path / "in", entries), tmp_path / "out.jsonl.gz"
-    assert (
-        trace_forms.main(
-            [
-                form,
-                str(source),
-                str(output),
-                "--hash-tokens",
-                str(tokens),
-                "--salt",
-                "s",
-            ]
-        )
-        == 0
-    )
+    output.unlink(missing_ok=True)
+    made = make_trace(source, output, TraceOptions(form, tokens), output)
+    assert (made.file, made.hash_tokens) == (output, tokens)
     return list(trace_file.read(output, tokens).rows)
 
 
@@ -227,7 +218,9 @@ def test_harvards_sessions_have_whole_blocks_and_subagents_in_their_tool_calls(
     wrong = written(
         tmp_path / "wrong.jsonl", [{"requests": [request(1, 16, 1, [1, 2])]}]
     )
-    assert trace_forms.main(["harvard", str(wrong), str(tmp_path / "wrong.out")]) == 1
+    with pytest.raises(TraceError, match="is this block size right"):
+        make_trace(wrong, None, TraceOptions("harvard"), tmp_path / "wrong.out")
+    assert not (tmp_path / "wrong.out").exists()
 
 
 def test_hashes_of_any_name_are_numbered(tmp_path):
@@ -302,12 +295,15 @@ def test_spans_that_failed_or_say_nothing_are_left_out(tmp_path):
         span(2, status={"code": 2}),
         span(4, attributes={"gen_ai.operation.name": "embeddings"}),
     ]
-    rows = converted(tmp_path, "otel", [{"spans": spans}], 32)
+    rows = converted(tmp_path, "log", [{"spans": spans}], 32)
     assert [(row.timestamp, row.output_length) for row in rows] == [(0, 7), (2000, 7)]
     assert rows[0].hash_ids == rows[1].hash_ids
 
 
-def test_another_form_is_refused_without_a_file(tmp_path, capsys):
-    source, output = written(tmp_path / "in", [{"a": 1}]), tmp_path / "out"
-    assert trace_forms.main(["bailian", str(source), str(output)]) == 1
-    assert not output.exists() and "error" in capsys.readouterr().err
+def test_another_form_is_refused_without_a_file_and_names_the_line(tmp_path):
+    known = {"timestamp": 1, "input_length": 9, "output_length": 1, "hash_ids": ["x"]}
+    source, output = written(tmp_path / "in", [known, {"a": 1}]), tmp_path / "out"
+    with pytest.raises(TraceError, match="in line 2") as raised:
+        make_trace(source, output, TraceOptions(), output)
+    assert raised.value.code == "no_length"
+    assert not output.exists()

@@ -20,6 +20,9 @@ from typer.testing import CliRunner, Result
 from kveval.campaign.builds import BuildError
 from kveval.host.errors import Failure
 from kveval.host.processes import Terminated
+from kveval.load.conversations import Sharing
+from kveval.load.request_log import UNITS
+from kveval.load.trace_making import BLOCK_TOKENS
 from kveval.workflow.check.campaign import CheckError
 from kveval.workflow.check.check import CheckRequest
 from kveval.workflow.check.judging import Verdict
@@ -27,11 +30,17 @@ from kveval.workflow.check.measuring import Stopped
 from kveval.workflow.command import builds, checkout, engine
 from kveval.workflow.command.checkout import Checkout, NoCheckout
 from kveval.workflow.command.exits import JUDGING
-from kveval.workflow.command.main import PruneKind, app
+from kveval.workflow.command.main import (
+    PromptSharing,
+    PruneKind,
+    TimeUnit,
+    TraceForm,
+    app,
+)
 from kveval.workflow.upkeep.prune import KINDS
 
 COMMANDS = (
-    *("plan", "curve", "models", "doctor", "deploy-one", "teardown"),
+    *("plan", "curve", "trace", "models", "doctor", "deploy-one", "teardown"),
     *("verify", "prune", "check", "bisect", "history"),
 )
 HEAVY = {"pandas", "numpy", "scipy", "pyarrow", "snakemake", "matplotlib"}
@@ -86,8 +95,11 @@ def test_a_command_that_is_not_there_is_a_mistake() -> None:
     assert kveval("plam").exit_code == 2
 
 
-def test_kinds_to_prune_are_those_that_there_are() -> None:
+def test_choices_of_options_are_those_that_there_are() -> None:
     assert [kind.value for kind in PruneKind] == [*KINDS]
+    assert [unit.value for unit in TimeUnit] == [*UNITS]
+    assert [form.value for form in TraceForm] == [*BLOCK_TOKENS]
+    assert [one.value for one in PromptSharing] == [one.value for one in Sharing]
 
 
 def test_the_first_command_of_a_user_passes_every_command_on() -> None:
