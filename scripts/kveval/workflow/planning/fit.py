@@ -60,13 +60,13 @@ def _verdict(
 def _pays(config: Config, outgrown: Sequence[LevelCurves], levels: int) -> str:
     """Say from which size of a tier on one pays, and from which of the levels on, if not at all `levels`."""
     first = min(outgrown, key=lambda one: one.level)
-    least = _least_size(config, first)
+    sizes = _sizes_that_pay(config, first)
     at = f"{first.level} {workloads.level_unit(config.workload.definition)}"
-    if least is None:
+    if sizes is None:
         return f"no tier pays, of any size: it adds less than {NOTHING_POINTS:g} points"
     if len(outgrown) < levels:
-        return f"a tier pays from {at} on, there from {least}"
-    return f"a tier pays from {least}, at {at}"
+        return f"a tier pays from {at} on, there from {sizes}"
+    return f"a tier pays, at {at} from {sizes}"
 
 
 def _working_set(curves: LevelCurves) -> int:
@@ -74,8 +74,11 @@ def _working_set(curves: LevelCurves) -> int:
     return curves.widest.device.size_for(_WORKING_PART) or 0
 
 
-def _least_size(config: Config, curves: LevelCurves) -> str | None:
-    """Return the smallest tier that adds anything, as a range where the device is estimated; None if none does."""
+def _sizes_that_pay(config: Config, curves: LevelCurves) -> str | None:
+    """Say from which size of a tier on one adds anything, and which adds all that any can; None if none adds anything.
+
+    Where the device's size is an estimate, these sizes suffice for all of its range.
+    """
     cells = next(iter(curves.cells))
     per_token = config.specification(cells).model.kv_bytes_per_token
     every = [curves.cells, *curves.bounds]
@@ -85,11 +88,13 @@ def _least_size(config: Config, curves: LevelCurves) -> str | None:
         for one in cells.values()
         if one.tier is not None and one.tier_tokens
     ]
-    sizes = [size for tier in tiers if (size := _size_adding(tier)) is not None]
-    if not sizes:
+    least = [size for tier in tiers if (size := _size_adding(tier)) is not None]
+    if not least:
         return None
-    low, high = (size_for_tokens(size, per_token) for size in (min(sizes), max(sizes)))
-    return str(low) if low == high else f"{low} to {high}"
+    full = [size for tier in tiers if (size := tier.size_for(_WORKING_PART))]
+    points = max(100 * (tier.ceiling - tier.base) for tier in tiers)
+    first, last = (size_for_tokens(max(sizes), per_token) for sizes in (least, full))
+    return f"{first}, and adds up to {points:.1f} points with {last}"
 
 
 def _size_adding(tier: ReuseCurve) -> int | None:
