@@ -57,15 +57,31 @@ class NotPredictable(Failure):
     """The requests that were sent, or the caches, are not known well enough for a prediction."""
 
 
+@dataclass(frozen=True)
+class SentRequests:
+    """How many requests a level sent, and the mean seconds to the end of an answer, NaN if none was answered."""
+
+    count: int
+    answer_s: float
+
+
 def with_predictions(
     levels: pd.DataFrame, requests: pd.DataFrame, directory: Path
 ) -> pd.DataFrame:
     """Return the levels of a run, see `run_tables`, with NUMBERS and TEXTS; `directory`: its folder in the store."""
     run = read_run(directory)
-    sent = requests[requests["start"].notna()].groupby("level").size()
+    sent = requests[requests["start"].notna()].groupby("level")
+    counts, answers_ms = sent.size(), sent["e2e_ms"].mean()
     entries = {entry.level: entry for entry in run.levels}
     rows = [
-        _prediction(run, entries[level], int(sent.get(level, 0)), directory)
+        _prediction(
+            run,
+            entries[level],
+            SentRequests(
+                int(counts.get(level, 0)), float(answers_ms.get(level, np.nan)) / 1000
+            ),
+            directory,
+        )
         for level in levels["level"]
     ]
     columns: dict[str, list[Any]] = {}
@@ -77,7 +93,7 @@ def with_predictions(
 
 
 def _prediction(
-    run: Run, level: LevelRun, sent: int, directory: Path
+    run: Run, level: LevelRun, sent: SentRequests, directory: Path
 ) -> dict[str, Any]:
     try:
         curves, prompt_tokens = _curves(run, level, sent, directory)
@@ -95,12 +111,12 @@ def _prediction(
 
 
 def _curves(
-    run: Run, level: LevelRun, sent: int, directory: Path
+    run: Run, level: LevelRun, sent: SentRequests, directory: Path
 ) -> tuple[CellCurves, int]:
     """Return the curves of the requests that a level sent, and their prompt tokens. Raises NotPredictable."""
     if run.engine == IMPORTED:
         raise NotPredictable("imported: the requests that were sent are not known")
-    if not sent or level.report is None:
+    if not sent.count or level.report is None:
         raise NotPredictable("no request was sent")
     try:
         specification = Specification.from_json(run.specification)
@@ -114,9 +130,9 @@ def _curves(
     if specification.workload.profile in workloads.REPLAYS:
         # The trace is beside the report, which may have been compressed since.
         trace = trace_file(Path(str(directory / level.report).removesuffix(".zst")))
-        prompts = _replayed_prompts(specification, level, sent, trace)
+        prompts = _replayed_prompts(specification, level, sent.count, trace)
     else:
-        specification = _with_longer_blocks(specification, level.level, sent)
+        specification = _with_longer_blocks(specification, level.level, sent.count)
         prompts = _drawn_prompts(specification, run, level, sent)
     prompts = _looked_up(prompts, server_delta(level.counters, "prefix_cache_queries"))
     return curves_of_prompts(
@@ -155,7 +171,7 @@ def _replayed_prompts(
 
 
 def _drawn_prompts(
-    specification: Specification, run: Run, level: LevelRun, sent: int
+    specification: Specification, run: Run, level: LevelRun, sent: SentRequests
 ) -> Prompts:
     workload, generator = specification.workload, str(run.versions.get("guidellm", ""))
     if workload.profile == "sweep" or level.level not in workload.given_levels:
@@ -168,7 +184,15 @@ def _drawn_prompts(
         raise NotPredictable(
             "turns with a rate of their own come in an order that depends on the answers"
         )
-    return prompts_of(workload, level.level, run.run, specification.block_size, sent)
+    answer_s = None if np.isnan(sent.answer_s) else sent.answer_s
+    return prompts_of(
+        workload,
+        level.level,
+        run.run,
+        specification.block_size,
+        sent.count,
+        answer_s,
+    )
 
 
 def _with_longer_blocks(
@@ -179,7 +203,11 @@ def _with_longer_blocks(
     prefix = workloads.prefix_tokens_at(workload, level)
     blocks = (
         sent
-        * (prefix + workload.turns * (workload.prompt_tokens + workload.output_tokens))
+        * (
+            prefix
+            + workload.document_tokens
+            + workload.turns * (workload.prompt_tokens + workload.output_tokens)
+        )
         / block
     )
     longest = max(1, prefix // (_PART_OF_PREFIX * block))

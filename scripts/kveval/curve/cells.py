@@ -1,8 +1,9 @@
 """The requests of a cell's levels, and what the caches that it has serve of them: its curves, and its `demands`."""
 
+import heapq
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from kveval.curve.prompts import Prompts
 from kveval.curve.service import Demanded, Floats
 from kveval.load import levels as workloads
 from kveval.load import traces
+from kveval.load.guidellm import pauses_of
+from kveval.load.loadside import sitecustomize
 from kveval.load.trace_file import TraceRow, requests_of
 from kveval.load.workload import Workload
 
@@ -34,6 +37,8 @@ NOTHING_POINTS = 0.5
 # that count.
 _DRAWN_BEFORE, _DRAWN = 6, 10
 _DRAWN_AT_LEAST = 400
+# What an answer of users with pauses takes, unless it was measured: for each of its tokens, seconds.
+_ANSWER_TOKEN_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -186,7 +191,8 @@ def worst_order_is_assumed(workload: Workload) -> bool:
     """Return whether several streams of a closed loop have conversations of several turns.
 
     Here they take their turns strictly one after the other, so that every other conversation comes between two turns of
-    one: the worst order for a cache that drops what was used least recently. Real streams overtake each other.
+    one: the worst order for a cache that drops what was used least recently. Real streams overtake each other. With
+    pauses, it is the pauses that decide, see `assumed_answer_s`.
     """
     streams = (
         workloads.streams_at(workload, level) or 0 for level in workload.given_levels
@@ -194,8 +200,17 @@ def worst_order_is_assumed(workload: Workload) -> bool:
     return (
         workload.turns > 1
         and workload.profile not in workloads.REPLAYS
+        and not workloads.has_pauses(workload)
         and max(streams, default=0) > 1
     )
+
+
+def assumed_answer_s(workload: Workload) -> float:
+    """Return the seconds that an answer is taken to last, unless it was measured, where users pause after it.
+
+    It decides little: users' questions alternate in an order that the pauses and answers together give.
+    """
+    return _ANSWER_TOKEN_S * workload.output_tokens
 
 
 def prompts_of(
@@ -204,16 +219,18 @@ def prompts_of(
     run: int,
     block_tokens: int,
     requests: int | None = None,
+    answer_s: float | None = None,
 ) -> Prompts:
     """Return the requests of a level of a run in order of arrival, the first `requests` if given.
+
+    `answer_s`: the time from a question to the end of its answer, for users with pauses; None if it is not known.
 
     Without that number: of a trace those of the level's time, or all in a closed loop; of other loads enough to
     visit nearly every prefix, and then those that count.
     """
     if workload.profile not in workloads.REPLAYS:
-        return _conversations(
-            workload, level, _seed(workload, level, run), block_tokens, requests
-        )
+        seed = _seed(workload, level, run)
+        return _conversations(workload, level, seed, block_tokens, requests, answer_s)
     return Prompts.of_rows(
         _rows(workload, level, run)[:requests], traces.block_tokens(workload, level)
     )
@@ -253,6 +270,7 @@ def demands(
         workload, level, run, serving.block, requests if times is None else len(times)
     )
     server = assign_to_servers(prompts, serving.servers, serving.by_prefix)
+    pauses_s = _pauses_s(workload, level, run, prompts)
     by_size: list[list[Demanded]] = [[] for _ in tier_tokens]
     for number in range(serving.servers):
         own = prompts.subset(server == number)
@@ -271,6 +289,10 @@ def demands(
                     on_device=on_device[kept],
                     in_tier=added[kept],
                     groups=own.first_ids[kept],
+                    pauses_s=None
+                    if pauses_s is None
+                    else pauses_s[server[prompts.counted] == number],
+                    arrival_s=workload.arrival_s,
                 )
             )
     return by_size
@@ -292,6 +314,17 @@ def _arrivals_s(workload: Workload, level: int, run: int) -> Floats | None:
     )
 
 
+def _pauses_s(
+    workload: Workload, level: int, run: int, prompts: Prompts
+) -> Floats | None:
+    """The pause after the answer to each counted request, s, 0 after a conversation's last; None without pauses."""
+    if not workloads.has_pauses(workload):
+        return None
+    seed, count = _seed(workload, level, run), int(prompts.counted.sum())
+    order = _of_users(workload, level, seed, assumed_answer_s(workload))
+    return np.array([pause for _, _, pause in itertools.islice(order, count)])
+
+
 def block_count(workload: Workload, level: int, block_tokens: int) -> float:
     """Estimate how many blocks `curves_of` makes of the requests of a level, without making them."""
     if workload.content is not None:
@@ -299,7 +332,7 @@ def block_count(workload: Workload, level: int, block_tokens: int) -> float:
         return sum(row.input_length + row.output_length for row in rows) / block_tokens
     new, prefix = (
         workload.prompt_tokens + workload.output_tokens,
-        workloads.prefix_tokens_at(workload, level),
+        workloads.prefix_tokens_at(workload, level) + workload.document_tokens,
     )
     if workload.profile in workloads.REPLAYS:
         return (
@@ -328,6 +361,7 @@ def _conversations(
     seed: int,
     block_tokens: int,
     requests: int | None = None,
+    answer_s: float | None = None,
 ) -> Prompts:
     """Conversations over shared prefixes, as many at once as there are streams, with alternating turns.
 
@@ -344,42 +378,39 @@ def _conversations(
         total = before + counting
     else:
         before, total = primed, primed + requests
-    streams = workloads.streams_at(workload, level) or 1
     new = workload.prompt_tokens + workload.output_tokens
+    begin = prefix + workload.document_tokens
     # Ids of whole blocks: those within a prefix are shared, all others a conversation's own.
     shared = prefix // block_tokens
-    longest = -(-(prefix + workload.turns * new) // block_tokens)
+    longest = -(-(begin + workload.turns * new) // block_tokens)
     # Of each request its conversation, the prefix drawn, and the tokens of prompt and answer.
     sent: list[tuple[int, int, int, int]] = []
-    numbers = itertools.count()
-    for drawn in _order_drawn(seed, primed):
-        sent.append((next(numbers), drawn, prefix, 0))
-    running: list[tuple[int, int, int]] = []
-    while requests is None or len(sent) < total:
-        while len(running) < streams and (number := next(numbers)) < total:
-            running.append((number, generator.choice(range(count)) if count else 0, 0))
-        if not running:
+    for number, drawn in enumerate(_order_drawn(seed, primed)):
+        sent.append((number, drawn, prefix, 0))
+    prefix_of: dict[int, int] = {}
+    for number, turn in _turns(workload, level, seed, total - primed, answer_s):
+        if requests is not None and len(sent) >= total:
             break
-        number, drawn, turn = running.pop(0)
+        # Drawn in the order in which conversations begin.
+        while count and len(prefix_of) <= number:
+            prefix_of[len(prefix_of)] = generator.choice(range(count))
         sent.append(
             (
-                number,
-                drawn,
-                prefix + turn * new + workload.prompt_tokens,
+                primed + number,
+                prefix_of.get(number, 0),
+                begin + turn * new + workload.prompt_tokens,
                 workload.output_tokens,
             )
         )
-        if turn + 1 < workload.turns:
-            running.append((number, drawn, turn + 1))
     conversation, prefixes, inputs, outputs = np.array(sent, np.int64).reshape(-1, 4).T
     lengths = -(-(inputs + outputs) // block_tokens)
     heads = np.minimum(shared, lengths)
-    begins = np.column_stack(
+    first_ids = np.column_stack(
         (prefixes * shared, count * shared + conversation * longest + heads)
     ).ravel()
     counts = np.column_stack((heads, lengths - heads)).ravel()
     return Prompts(
-        hash_ids=np.repeat(begins - (np.cumsum(counts) - counts), counts)
+        hash_ids=np.repeat(first_ids - (np.cumsum(counts) - counts), counts)
         + np.arange(counts.sum()),
         offsets=np.concatenate(([0], np.cumsum(lengths))),
         hash_tokens=block_tokens,
@@ -388,6 +419,73 @@ def _conversations(
         counted=conversation >= before,
         answers_known=True,
     )
+
+
+def _turns(
+    workload: Workload,
+    level: int,
+    seed: int,
+    conversations: int,
+    answer_s: float | None,
+) -> Iterator[tuple[int, int]]:
+    """Conversations, numbered from 0 on, and their turns, in the order in which they are sent."""
+    if workload.profile != "users":
+        streams = workloads.streams_at(workload, level) or 1
+        yield from _alternating(streams, workload.turns, conversations)
+        return
+    seconds = assumed_answer_s(workload) if answer_s is None else answer_s
+    for number, turn, _ in _of_users(workload, level, seed, seconds, conversations):
+        yield number, turn
+
+
+def _alternating(
+    streams: int, turns: int, conversations: int
+) -> Iterator[tuple[int, int]]:
+    """Conversations and their turns in the order of streams that send strictly one after the other."""
+    numbers = iter(range(conversations))
+    running = [(number, 0) for number in itertools.islice(numbers, streams)]
+    while running:
+        number, turn = running.pop(0)
+        yield number, turn
+        if turn + 1 < turns:
+            running.append((number, turn + 1))
+        else:
+            running += [(number, 0) for number in itertools.islice(numbers, 1)]
+
+
+def _of_users(
+    workload: Workload,
+    level: int,
+    seed: int,
+    answer_s: float,
+    conversations: int | None = None,
+) -> Iterator[tuple[int, int, float]]:
+    """Conversations and turns of users in order of time, each with the seconds of the pause after its answer.
+
+    As kveval.load.loadside has GuideLLM send them, answered in `answer_s`; without end, or so many `conversations`.
+    """
+    numbers = itertools.count() if conversations is None else range(conversations)
+    left = iter(numbers)
+    # The time of a question, its user, its conversation and its turn.
+    coming = [
+        (workload.arrival_s * user / level, user, number, 0)
+        for user, number in enumerate(itertools.islice(left, level))
+    ]
+    pauses_s: dict[int, list[float]] = {}
+    while coming:
+        time, user, number, turn = heapq.heappop(coming)
+        if not turn:
+            turns = sitecustomize.turns_of(number, level, workload.turns)
+            drawn = sitecustomize.pauses(pauses_of(workload), seed, number, turns)
+            pauses_s[number] = [*drawn, 0.0]
+        pause_s = pauses_s[number][turn]
+        yield number, turn, pause_s
+        following = (number, turn + 1)
+        if turn + 1 == len(pauses_s[number]):
+            del pauses_s[number]
+            following = (next(left, -1), 0)
+        if following[0] >= 0:
+            heapq.heappush(coming, (time + answer_s + pause_s, user, *following))
 
 
 def _drawing(seed: int) -> random.Random:

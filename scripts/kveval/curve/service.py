@@ -68,6 +68,8 @@ class Demanded:
         on_device: prompt tokens that the device holds.
         in_tier: prompt tokens after these that the tier holds.
         groups: equal for prompts that begin alike.
+        pauses_s: in a closed loop, the time from each answer until its user's next question; None without pauses.
+        arrival_s: in a closed loop, the time over which the first requests come.
     """
 
     arrivals_s: Floats | None
@@ -76,6 +78,8 @@ class Demanded:
     on_device: Ints
     in_tier: Ints
     groups: Ints
+    pauses_s: Floats | None = None
+    arrival_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,11 @@ class Service:
             None if demanded.arrivals_s is None else demanded.arrivals_s.tolist()
         )
         self.count = len(self.inputs)
+        self.pauses = (
+            [0.0] * self.count
+            if demanded.pauses_s is None
+            else demanded.pauses_s.tolist()
+        )
         self.came = [math.nan] * self.count
         self.first = [math.nan] * self.count
         self.now, self.batches = 0.0, 0
@@ -149,8 +158,9 @@ class Service:
     def simulate(self) -> ServedLevel:
         """Return the level as measured in the window."""
         if self.arrivals is None:
-            for _ in range(self.streams or 1):
-                self._send(0.0)
+            streams = self.streams or 1
+            for stream in range(streams):
+                self._send(self.demanded.arrival_s * stream / streams)
         else:
             self.coming = [
                 (time + self.speed.request_s, number)
@@ -298,4 +308,4 @@ class Service:
                         (self.now - self.first[number]) / (self.outputs[number] - 1)
                     )
             if self.arrivals is None:
-                self._send(self.now)
+                self._send(self.now + self.pauses[number])

@@ -397,14 +397,19 @@ def users_environment(workload: Workload, level: Level) -> dict[str, str]:
     """
     if workload.profile != "users":
         return {}
-    pause = workload.pause_s
     users = {
         "users": level.streams,
         "turns": workload.turns,
         "seed": level.seed,
-        "pause": dict(pause) if isinstance(pause, Pause) else {"mean": pause},
+        "pause": pauses_of(workload),
     }
     return {"KVEVAL_USERS": _json(users)}
+
+
+def pauses_of(workload: Workload) -> dict[str, Any]:
+    """Return the pauses of a workload as `kveval.load.loadside` takes them."""
+    pause = workload.pause_s
+    return dict(pause) if isinstance(pause, Pause) else {"mean": pause}
 
 
 def report_facts(report: Path, version: str) -> ReportFacts:

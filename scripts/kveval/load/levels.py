@@ -3,8 +3,8 @@
 A level is a whole number, and what it counts depends on the workload's profile:
 
 - concurrent: streams. Each sends its next request when the last one is answered (closed loop).
-- users: users who are present. Each asks a session's questions, with a pause after each answer; when a session ends,
-  the next one begins.
+- users: users who are present. Each asks the questions of a conversation, with a pause after each answer; when it ends, the
+  next one begins.
 - constant, poisson, bursts: requests per minute, whether or not earlier ones were answered (open loop); evenly spaced,
   at random, or at random in bursts.
 - trace: percent of the rate at which the requests of a file came (open loop).

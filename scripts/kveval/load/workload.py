@@ -319,9 +319,7 @@ class Workload(Strict):
                 )
             return
         if self.mean_pause_s and self.turns == 1:
-            message = (
-                "pause_s is between the questions of a session: turns must be 2 or more"
-            )
+            message = "pause_s is between the questions of a conversation: turns must be 2 or more"
             yield Mistake(message, "pause_without_turns")
         if self.arrival_s >= self.seconds:
             message = f"the first users arrive over {self.arrival_s:g} s, the level has only {self.seconds:g} s"

@@ -13,7 +13,7 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, rows_of
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.comparison import OPEN_LOOP
+from kveval.analysis.statistics.comparison import SET_BY_THE_LOAD
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
@@ -87,10 +87,14 @@ def answer_of(
 
 
 def _answer_metric(measured: Measured) -> str:
-    """The metric that the question is about: throughput, or TTFT in an open loop, where the load sets throughput."""
+    """The metric that the question is about: throughput, or TTFT where the load sets throughput."""
     rows = measured.comparison[measured.comparison["metric"] == THROUGHPUT]
-    fixed = [OPEN_LOOP in text_or_blank(reason) for reason in rows["reason"]]
-    return TTFT if fixed and all(fixed) else THROUGHPUT
+    reasons = [text_or_blank(reason) for reason in rows["reason"]]
+    return TTFT if reasons and all(map(_is_set_by_the_load, reasons)) else THROUGHPUT
+
+
+def _is_set_by_the_load(reason: str) -> bool:
+    return any(cause in reason for cause in SET_BY_THE_LOAD)
 
 
 def _arm(row: Row) -> str:

@@ -315,6 +315,22 @@ def test_open_loops_at_other_rates_qualify_the_verdict_on_latency(
     assert "latencies are those of different loads" in row["reason"]
 
 
+def test_the_throughput_of_users_who_pause_is_not_compared_but_their_latency() -> None:
+    levels = campaign()
+    levels = levels.assign(workload=levels["workload"] + ";pause_s=8")
+    row = judged(levels)
+    assert row["verdict"] == words.NOT_ASSESSED
+    assert "follows from their pauses" in row["reason"]
+    assert judged(levels, "ttft_ms_p50")["verdict"] == words.BETTER
+
+
+def test_users_with_other_pauses_do_other_work() -> None:
+    levels = campaign()
+    text = levels["workload"] + ";pause_s=8"
+    row = judged(of_arm(levels, workload=text), "ttft_ms_p50")
+    assert "seconds of a user's pause 8 against 0" in row["reason"]
+
+
 def test_open_loops_at_one_rate_and_closed_loops_are_not_qualified() -> None:
     for levels in (
         open_loop(),

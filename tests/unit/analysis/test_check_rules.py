@@ -650,3 +650,40 @@ def test_imported_runs_are_of_one_cell_by_their_configuration_and_not_by_their_f
     assert list(rule(tables(files.assign(configuration=files["scenario"])))) == []
     found = list(rule(tables(files.assign(configuration=files["measurement"]))))
     assert {outcome.severity for outcome in found} == {"warn"}
+
+
+def with_pauses(late_s: float = 0.0, streams: int = 4) -> checks_level.JudgedLevel:
+    """Four users with answers of 0.1 s and pauses of 0.3 s: one request is in flight at any time."""
+    records = [
+        msgspec.structs.replace(
+            record,
+            pause_s=0.3,
+            due=None if record.start is None else record.start - late_s,
+        )
+        for record in steady(640, 120).records
+    ]
+    users = {"profile": "users", "turns": 3, "pause_s": 0.3}
+    good = level(streams=streams, concurrency_mean=1.0)
+    return replace(
+        good,
+        run=run({"workload": {**good.run.workload, **users}}),
+        report=replace(good.report, streams=streams),
+        requests=Requests(records),
+    )
+
+
+def test_requests_in_flight_are_judged_against_those_that_pauses_leave() -> None:
+    judged = with_pauses()
+    assert judged.streams == 4
+    # Little: 4 users x 0.1 s / (0.1 s + 0.3 s).
+    assert judged.expected_in_flight == pytest.approx(1.0, abs=0.02)
+    assert judged.closed_streams is None
+    assert not outcomes(checks_level.closed_loop, judged)
+    (short,) = outcomes(checks_level.closed_loop, with_pauses(streams=5))
+    assert "2.0" in short.message and "of 5 users" in short.message
+
+
+def test_questions_that_come_later_than_their_pauses_end_are_found() -> None:
+    assert not outcomes(checks_level.schedule, with_pauses(0.05))
+    (late,) = outcomes(checks_level.schedule, with_pauses(0.3))
+    assert late.severity == "warn"

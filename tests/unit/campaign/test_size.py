@@ -2,7 +2,7 @@
 
 import pytest
 
-from kveval.campaign.size import GIB, Size
+from kveval.campaign.size import GIB, Size, size_range
 from kveval.campaign.sizing import Budget, size_for_tokens
 
 
@@ -29,3 +29,9 @@ def test_a_budget_has_the_size_that_was_asked_for() -> None:
 
 def test_tokens_need_whole_blocks() -> None:
     assert size_for_tokens(17, 1000) == Size(2, 32_000)
+
+
+def test_one_size_of_several_models_reads_from_the_least_to_the_largest() -> None:
+    sizes = [Size(10_000, 50 * GIB), Size(10_000, 24 * GIB), Size(10_000, 30 * GIB)]
+    assert size_range(sizes) == "24.0 to 50.0 GiB (10,000 blocks)"
+    assert size_range(sizes[:1]) == str(sizes[0])

@@ -13,6 +13,8 @@ from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
 from kveval.curve.cells import (
     curves_of,
+    curves_of_prompts,
+    demands,
     needed_sizes,
     prompts_of,
     serving_of,
@@ -179,3 +181,66 @@ def test_a_printed_share_holds_for_another_draw_of_the_load(laptop, tmp_path):
     ]
     # The error is smaller than half of the last digit, or it is printed.
     assert np.std(shares) < 0.05 or "+-" in printed or "±" in printed
+
+
+@pytest.fixture(scope="module")
+def readers() -> Config:
+    return load_config(CONFIG / "campaigns" / "laptop-users.yaml", CONFIG)
+
+
+def test_so_many_users_are_in_a_session_at_any_time(readers):
+    workload = readers.workload.definition
+    prompts = prompts_of(workload, 6, 1, 16, requests=200)
+    # The last block of a prompt and its answer, which no other session has.
+    first = prompts.first_ids
+    ends = {session: place for place, session in enumerate(first.tolist())}
+    begins = {
+        session: place for place, session in reversed([*enumerate(first.tolist())])
+    }
+    for place in range(20, 150):
+        present = [
+            session for session in begins if begins[session] <= place <= ends[session]
+        ]
+        assert 5 <= len(present) <= 6
+    turns = np.unique_counts(first).counts
+    assert turns.max() == workload.turns
+    assert prompts.input_tokens.min() == 3000 + 32
+    assert prompts.input_tokens.max() == 3000 + 32 + 4 * 48
+
+
+def test_a_cache_for_all_users_serves_all_but_first_visits(readers):
+    found = curves_of(of(readers, "native-offload", 2400), 6)
+    # Documents, questions, and the blocks that an answer does not fill.
+    turns = np.arange(5)
+    prompts = 5 * 3000 + 32 * 5 + 48 * turns.sum()
+    repeated = prompts - (3000 + 32) - 4 * 32
+    assert found.tier.ceiling == pytest.approx(repeated / prompts, abs=0.01)
+    assert found.hit_share_range[1] > 0.98 * found.tier.ceiling
+    assert found.device_hit_share < 0.3
+
+
+def test_the_longer_answers_take_the_less_order_there_is_and_that_changes_little(
+    readers,
+):
+    def share(answer_s):
+        prompts = prompts_of(readers.workload.definition, 6, 1, 16, 300, answer_s)
+        return curves_of_prompts(of(readers, "native-offload", 1200), prompts)
+
+    low, high = (share(seconds).hit_share_range[0] for seconds in (0.1, 2.0))
+    assert abs(low - high) < 0.05
+
+
+def test_what_is_assumed_of_answers_is_said(readers, tmp_path: Path):
+    curves = list(level_curves(readers, StoreIndex.read(tmp_path)))
+    text = "\n".join(curve_lines(readers, curves))
+    assert "assumes that an answer takes 0.32 s" in text
+    assert not worst_order_is_assumed(readers.workload.definition)
+
+
+def test_demands_have_the_pauses_after_each_answer(readers):
+    (of_servers,) = demands(of(readers, "no-offload", 0), 6, 1, 60, 8960, [0.0])
+    (one,) = of_servers
+    assert len(one.pauses_s) == len(one.input_tokens) == 60
+    last = np.isin(one.input_tokens, 3032 + 48 * 4)
+    assert not one.pauses_s[last].any()
+    assert one.pauses_s.mean() == pytest.approx(8 * 4 / 5, rel=0.4)

@@ -225,3 +225,20 @@ def test_what_levels_do_not_tell_stays_unsure():
     ]
     assert np.std(np.log(prompts)) < 0.15
     assert np.std([math.log(speed.answer_s) for speed in found.likely]) > 0.5
+
+
+@pytest.mark.parametrize("pause_s", [0.5, 2.0])
+def test_users_who_pause_set_the_throughput(pause_s):
+    users, answer = 4, 16
+    waits = np.full(4000, pause_s)
+    load = demanded([2900] * 4000, answer=answer, loaded=False, pauses_s=waits)
+    found = serve(load, SPEED, TierSpeed(), WINDOW, streams=users)
+    each_s = float(found.ttft_ms.mean() + (answer - 1) * found.itl_ms.mean()) / 1000
+    assert found.completed_req_s == pytest.approx(users / (each_s + pause_s), rel=0.05)
+
+
+def test_the_first_users_arrive_one_after_the_other():
+    load = demanded([0] * 400, arrival_s=8.0)
+    service = Service(load, SPEED, TierSpeed(), WINDOW, streams=4)
+    service.simulate()
+    assert {0.0, 2.0, 4.0, 6.0} <= {*service.came}

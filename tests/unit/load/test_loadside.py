@@ -140,7 +140,7 @@ USERS: dict[str, Any] = {"users": 4, "turns": 3, "seed": 7, "pause": {"mean": 2.
 
 
 def test_there_is_a_pause_after_each_answer_but_the_last() -> None:
-    graphs = sitecustomize.sessions((Graph(3) for _ in itertools.count()), USERS)
+    graphs = sitecustomize.of_users((Graph(3) for _ in itertools.count()), USERS)
     first = [next(graphs).pauses_s for _ in range(4)]
     # As if these users had been there before.
     assert first == [[2.5, 2.5, None], [2.5, None], [None], [2.5, 2.5, None]]

@@ -8,6 +8,7 @@ from tests.support.paths import DATA
 
 from kveval.load.reports import ReportFileError
 from kveval.load.reports.reading import decode_report, read_report
+from kveval.load.reports.wire import Info, Request, Settings, Timings, WireRequests
 
 # Our own measurement: vLLM 0.32 on a CPU with a miniature, 8 streams, texts and statistics taken out.
 REPORT = DATA / "guidellm-0.8.1-0008.json.zst"
@@ -41,6 +42,22 @@ def test_reads_a_report_of_0_8_1() -> None:
     assert level.warmup_s == pytest.approx(3.985, abs=0.001)
     assert [request.status for request in level.requests].count("completed") == 164
     assert level.requests_missing == 0
+
+
+def test_a_users_question_is_due_when_the_pause_after_the_answer_before_is_over() -> (
+    None
+):
+    def wire(turn: int, pause_s: float | None, answered: float | None) -> Request:
+        timings = Timings(predecessor_completed=answered, targeted_start=0.5)
+        return Request(Info(timings, "c", turn, Settings(pause_s)))
+
+    first, second = wire(0, 3.0, None), wire(1, None, 10.0)
+    records = WireRequests(successful=[first], incomplete=[second]).neutral()
+    assert [record.due for record in records] == [None, 13.0]
+    assert [record.pause_s for record in records] == [3.0, None]
+    # Without pauses it is what the strategy says.
+    (single,) = WireRequests(successful=[wire(0, None, None)]).neutral()
+    assert single.due == 0.5
 
 
 def test_a_request_that_never_got_a_token_has_no_latency() -> None:

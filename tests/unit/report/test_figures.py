@@ -101,6 +101,33 @@ def texts(figure: Figure) -> set[str]:
     return {text.get_text() for text in figure.findobj(matplotlib.text.Text)}
 
 
+def test_a_figure_says_how_large_the_tiers_are(data: FigureData) -> None:
+    of_both = "10K is 17.1 to 24.4 GiB (10,000 blocks), 20K is 48.8 GiB (20,000 blocks)"
+    assert f"tiers in host memory: {of_both}" in texts(draw("effect_plot", data))
+    of_one = draw("throughput_curve_Qwen3-0.6B_all", data)
+    assert "tiers in host memory: 10K is 17.1 GiB (10,000 blocks)" in texts(of_one)
+    capacities = texts(draw("working_set", data))
+    assert {
+        "17.1 GiB (10,000 blocks): 160,000",
+        "24.4 GiB (10,000 blocks): 160,000",
+    } < capacities
+    without = dataclasses.replace(data, runs=())
+    assert not any("tiers in" in text for text in texts(draw("effect_plot", without)))
+
+
+def test_sizes_of_tiers_have_an_axis_of_gib_and_one_of_blocks(data: FigureData) -> None:
+    figure = draw("reuse_by_tier_size", data)
+    figure.draw_without_rendering()
+    panel = figure.axes[0]
+    (below,) = panel.child_axes
+    assert (below.get_xlabel(), panel.get_xlabel()) == (
+        "size of the tier, GiB",
+        "blocks",
+    )
+    ends = np.array(panel.get_xlim()) * 16 * 114_688 / 2**30
+    assert np.allclose(below.get_xlim(), ends)
+
+
 def test_every_figure_has_a_function_and_a_caption_and_every_function_an_entry() -> (
     None
 ):

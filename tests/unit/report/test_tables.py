@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 import yaml
 from tests.support import synthetic_campaign as campaign
-from tests.support.markdown import numbers
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
@@ -411,16 +410,14 @@ def test_blocks_weigh_what_the_geometry_says(
 ) -> None:
     """The figures of the published table of blocks, recomputed."""
     table = blocks_table(plan, measured)
-    gib = dict(
-        zip(column(table, "model"), column(table, "10K blocks, GiB"), strict=True)
-    )
-    assert gib == {
-        "Qwen3-0.6B": "17.09",
-        "Qwen3-8B": "21.97",
-        "Qwen3-14B": "24.41",
-        "Qwen3-32B-AWQ": "39.06",
+    sizes = dict(zip(column(table, "model"), column(table, "10K"), strict=True))
+    assert sizes == {
+        "Qwen3-0.6B": "17.1 GiB (10,000 blocks)",
+        "Qwen3-8B": "22.0 GiB (10,000 blocks)",
+        "Qwen3-14B": "24.4 GiB (10,000 blocks)",
+        "Qwen3-32B-AWQ": "39.1 GiB (10,000 blocks)",
     }
-    gb = dict(zip(column(table, "model"), column(table, "20K blocks, GB"), strict=True))
+    gb = dict(zip(column(table, "model"), column(table, "20K, GB"), strict=True))
     assert (gb["Qwen3-14B"], gb["Qwen3-32B-AWQ"]) == ("52.43", "83.89")
 
 
@@ -450,13 +447,21 @@ def test_guidance_weighs_tiers_against_the_working_set(
 ) -> None:
     table = guidance_table(plan, measured)
     sizes = [cells[2] for cells in table.rows if cells[1] == "how large a tier"]
-    assert all(numbers(text)[:2] == ["1,600,000", "100,000"] for text in sizes)
+    assert all("1,600,000 tokens" in text and "(100,000 b" in text for text in sizes)
     *_, short, below = sizes[-1].split("; ")
-    assert (short.partition(" ")[0], short.partition(": ")[2]) == ("too", "10K, 20K")
-    assert (below.partition(" ")[0], below.partition(": ")[2]) == ("smaller", "10K")
+    assert (short.partition(" ")[0], short.partition(": ")[2]) == (
+        "too",
+        "39.1 GiB (10,000 blocks), 78.1 GiB (20,000 blocks)",
+    )
+    assert (below.partition(" ")[0], below.partition(": ")[2]) == (
+        "smaller",
+        "39.1 GiB (10,000 blocks)",
+    )
     memory = [cells[2] for cells in table.rows if cells[1] == "host memory"]
     assert any(
-        text.startswith("20K blocks: 78.12") and "; at most " in text for text in memory
+        text.startswith("78.1 GiB (20,000 blocks) for the tier")
+        and "; at most " in text
+        for text in memory
     )
 
 
@@ -468,14 +473,13 @@ def test_the_numbers_of_the_guidance_are_cells(
         table,
         "Qwen3-32B-AWQ",
         "1,600,000",
-        "100,000",
+        "391 GiB (100,000 blocks)",
         "208,080",
         "no-offload",
-        "20K",
+        "78.1 GiB (20,000 blocks)",
         "320,000",
-        "78.12 GiB",
     )
-    assert row(table, "Qwen3-0.6B", "10K", "160,000", "17.09 GiB")
+    assert row(table, "Qwen3-0.6B", "17.1 GiB (10,000 blocks)", "160,000")
     assert len(table.rows) == 6
 
 

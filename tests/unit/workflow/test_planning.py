@@ -754,7 +754,10 @@ def test_a_plan_says_what_each_size_of_a_tier_adds(folder):
     )
     assert "native-offload/500;" in small and "native-offload/10000" in alike
     assert "/4000" not in small + alike
-    proposed = json.loads(re.search(r"cpu_blocks: (\[.*?\])", small)[1])
+    proposed = [
+        int(blocks.replace(",", ""))
+        for blocks in re.findall(r" GiB \(([\d,]+) blocks\)", small)
+    ]
     assert 500 < proposed[0] < 4_000 < proposed[1] < 9_000
     assert len(lines) <= 6
 

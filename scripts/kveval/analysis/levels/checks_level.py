@@ -19,7 +19,7 @@ from kveval.analysis.levels.noise import QUANTILES, is_unsteady, rate_drift
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.levels.requests import Requests
-from kveval.load.levels import rate_req_s_at, streams_at
+from kveval.load.levels import has_pauses, rate_req_s_at, streams_at
 from kveval.load.reports import SCHEDULED, LevelReport
 from kveval.load.sample_sizes import MIN_TOKENS, SUFFICIENT
 from kveval.load.workload import Workload, workload_of
@@ -68,10 +68,29 @@ class JudgedLevel:
         return self.report.rate_req_s or rate_req_s_at(self.workload, self.entry.level)
 
     @property
+    def expected_in_flight(self) -> float | None:
+        """The mean concurrency to be expected: the streams, less the users who pause; None in an open loop.
+
+        By Little's law users times answer time / (answer time + pause); from the pauses that there were, it is exact.
+        """
+        if self.streams is None or not has_pauses(self.workload):
+            return self.streams
+        return max(0.0, self.streams - self.requests.pausing_mean(*self.window))
+
+    @property
     def in_flight(self) -> float:
-        """The concurrency asked for; in an open loop the mean concurrency, at least 1."""
-        return self.streams or max(
+        """The concurrency to be expected; in an open loop the mean concurrency, at least 1."""
+        return self.expected_in_flight or max(
             1.0, float(np.nan_to_num(self.row["concurrency_mean"]))
+        )
+
+    @property
+    def closed_streams(self) -> int | None:
+        """The streams whose every request follows an answer at once; None where rates or users' pauses set the times."""
+        return (
+            self.streams
+            if self.report.closed_loop and not has_pauses(self.workload)
+            else None
         )
 
 
@@ -162,7 +181,8 @@ def steadiness(level: JudgedLevel) -> Iterator[Outcome]:
     A change by half is no steady state and disqualifies the throughput; a smaller one widens the intervals of its
     comparisons. Latencies stay valid: they describe all states within the window.
     """
-    change, error = rate_drift(level.requests, *level.window, level.streams)
+    streams = None if has_pauses(level.workload) else level.streams
+    change, error = rate_drift(level.requests, *level.window, streams)
     message = f"the last third delivered tokens {100 * change:+.0f} % against the first"
     if is_unsteady(change, error) and abs(change) > max(_TWO_STATES, 3 * error):
         yield fail(
@@ -211,8 +231,13 @@ def closed_loop(level: JudgedLevel) -> Iterator[Outcome]:
     """The generator kept as many requests in flight as asked for; fewer bias throughput and latencies downwards."""
     achieved = level.row["concurrency_mean"]
     if level.report.closed_loop and achieved < (1 - STARVED) * level.in_flight:
+        expected = f"{level.streams} asked for"
+        if has_pauses(level.workload):
+            expected = (
+                f"{level.in_flight:.2f} expected of {level.streams} users with pauses"
+            )
         yield warn(
-            f"{achieved:.2f} requests in flight on average, {level.streams} asked for: verdicts allow for that"
+            f"{achieved:.2f} requests in flight on average, {expected}: verdicts allow for that"
         )
 
 
@@ -240,13 +265,14 @@ def littles_law(level: JudgedLevel) -> Iterator[Outcome]:
 
 @check("R4")
 def schedule(level: JudgedLevel) -> Iterator[Outcome]:
-    """The generator sent the requests of an open loop or a trace when they were due: 99 % within 0.1 s.
+    """The generator sent the requests of an open loop, a trace or users with pauses when they were due: 99 % in 0.1 s.
 
     More than a second late, the load is not the scheduled one. No latency contains the wait within the generator.
     """
     late_ms = 1000 * (level.requests.column("start") - level.requests.column("due"))
     late_ms = late_ms[np.isfinite(late_ms)]
-    if level.report.strategy not in SCHEDULED or not len(late_ms):
+    scheduled = level.report.strategy in SCHEDULED or has_pauses(level.workload)
+    if not scheduled or not len(late_ms):
         return
     p50, p99, most = (float(value) for value in np.quantile(late_ms, (0.5, 0.99, 1.0)))
     if p99 > _LATE_MS:
@@ -295,7 +321,8 @@ def turns(level: JudgedLevel) -> Iterator[Outcome]:
     """Conversations had as many turns as were asked for."""
     requested, seen = int(level.run.workload.get("turns", 1)), level.row["turns_seen"]
     # A level too slow to reach the last turn is only limited; turns that were never sent are another workload.
-    reachable = level.row["requests_completed"] >= 2 * requested * level.in_flight
+    users = max(level.in_flight, level.streams or 0)
+    reachable = level.row["requests_completed"] >= 2 * requested * users
     if seen < requested:
         yield (fail if reachable else note)(
             f"conversations reached {seen} of {requested} turns"

@@ -233,4 +233,5 @@ def prompt_shares(
         0.0 if spec.prime else visited(count, before + within) - visited(count, before)
     )
     unshared = float(inside.sum()) * spec.prompt_tokens
+    unshared += float((opening & inside).sum()) * spec.document_tokens
     return min(1.0, visits * tokens / total), min(1.0, unshared / total)

@@ -59,6 +59,14 @@ class Requests:
         known = seconds[~np.isnan(seconds)]
         return float(known.mean()) if len(known) else np.nan
 
+    def pausing_mean(self, start: float, end: float) -> float:
+        """Return how many users paused at once in [start, end), in the mean; 0 where no request has a pause."""
+        begin = self.column("end")
+        finish = begin + np.nan_to_num(self.column("pause_s"))
+        within = np.minimum(finish, end) - np.maximum(begin, start)
+        paused = self.has_status("completed")
+        return float(np.nansum(np.maximum(within, 0.0)[paused])) / (end - start)
+
     @cached_property
     def conversations(self) -> npt.NDArray[np.intp]:
         """Return the number of each record's conversation; a record without one is a conversation of its own."""

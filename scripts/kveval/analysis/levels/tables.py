@@ -155,7 +155,7 @@ def level_row(
             requests, *window, turns
         )
         received = float(np.nansum(requests.column("output_tokens")))
-    streams = judged.streams if report.closed_loop else None
+    streams, expected = judged.closed_streams, judged.expected_in_flight
     change, error = rate_drift(requests, *window, streams)
     visits, unshared = records.prompt_shares(
         run.workload, level.level, requests, window
@@ -176,9 +176,9 @@ def level_row(
         "latencies_unknown": reasons_text(unknown),
         # At least 0 where it is known.
         "concurrency_shortfall": float(
-            np.maximum(0, 1 - measured["concurrency_mean"] / streams)
+            np.maximum(0, 1 - measured["concurrency_mean"] / expected)
         )
-        if streams
+        if report.closed_loop and expected
         else np.nan,
         "throughput_se": counting_error(requests, *window) if streams else np.nan,
         "throughput_cut": cut_error(requests, *window, streams) if streams else np.nan,
@@ -313,8 +313,13 @@ def _goodput(level: JudgedLevel, limits: Mapping[str, Any]) -> dict[str, Any]:
     """The goodput columns; NaN for a report that did not keep every request."""
     if level.report.requests_missing:
         return unknown_goodput(limits)
-    streams = level.streams if level.report.closed_loop else None
-    return goodput(level.requests, level.window, limits, level.workload.turns, streams)
+    return goodput(
+        level.requests,
+        level.window,
+        limits,
+        level.workload.turns,
+        level.closed_streams,
+    )
 
 
 def _server_side(

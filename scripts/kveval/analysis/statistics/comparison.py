@@ -25,6 +25,7 @@ from kveval.analysis.levels.outcomes import (
 from kveval.analysis.statistics.evidence import Evidence, Sides, number
 from kveval.analysis.statistics.inputs import (
     MEASURED,
+    declared_work,
     evidence_of_levels,
     unknown_latency,
     wrong_answers,
@@ -44,6 +45,11 @@ MIN_SETTLED = 10
 """The fewest settled requests, or sessions, of a level for a verdict on its goodput."""
 # Why there is no verdict, whole or in part; by these the report chooses its advice.
 OPEN_LOOP = "the throughput of an open loop is the rate at which requests are sent: compare latencies"
+PAUSES = (
+    "the throughput of users with pauses follows from their pauses: compare latencies"
+)
+SET_BY_THE_LOAD = (OPEN_LOOP, PAUSES)
+"""Reasons why throughput is not compared: the load sets it, and no run is to blame."""
 NO_BASELINE = "its baseline was not measured, or is not unique"
 FEW_RUNS = f"both cells, {MIN_RUNS} needed"
 FEW_LATENCIES = "latencies observed"
@@ -185,6 +191,8 @@ def unfit_reason(row: Mapping[str, Any], metric: str) -> str:
     if failed := failed_checks(row, metric == THROUGHPUT):
         return f"{FAILED} {', '.join(failed)}"
     if metric == THROUGHPUT:
+        if declared_work(row).get("pause_s", "0") != "0":
+            return PAUSES
         return OPEN_LOOP if row.get("rate_req_s", np.nan) > 0 else ""
     if metric != GOODPUT:
         counted = row[
@@ -556,8 +564,7 @@ def _defects(
         if reason := unfit_reason(row, metric):
             failed = failed_checks(row, metric == THROUGHPUT)
             summary = "failed a check" if failed else "left out"
-            if reason == OPEN_LOOP:
-                # The whole campaign is an open loop, and no run of it is to blame.
+            if reason in SET_BY_THE_LOAD:
                 summary = ""
             exclusions[side, run] = Exclusion(
                 reason, summary, failed=any(name in _OF_SERVER for name in failed)

@@ -361,7 +361,7 @@ def same_work(sides: Sides) -> Evidence:
 def _known_on_both(sides: Sides, name: str) -> bool:
     """Whether both sides declare the tokens of an answer (`name` output) or prompt, or counted them well enough."""
     if all(
-        f"{name}_tokens" in _workload(row) for row in (*sides.arm, *sides.reference)
+        f"{name}_tokens" in declared_work(row) for row in (*sides.arm, *sides.reference)
     ):
         return True
     apart, limit = _token_difference(sides, name)
@@ -371,7 +371,7 @@ def _known_on_both(sides: Sides, name: str) -> bool:
 def _declared_differences(sides: Sides) -> Iterator[str]:
     """Differences in the declared work of paired runs, where both record it."""
     for theirs, ours in zip(sides.reference, sides.arm, strict=True):
-        reference_work, own_work = _workload(theirs), _workload(ours)
+        reference_work, own_work = declared_work(theirs), declared_work(ours)
         at_one_level = theirs.get("level") == ours.get("level")
         for name, words in _WORDS.items():
             own, reference = own_work.get(name), reference_work.get(name)
@@ -393,7 +393,8 @@ def _declared_differences(sides: Sides) -> Iterator[str]:
             yield f"requests/s sent {rates[0]:.3g} against {rates[1]:.3g}"
 
 
-def _workload(row: Mapping[str, Any]) -> dict[str, str]:
+def declared_work(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the numbers of a level's declared work as texts by name, {} where it is not known."""
     text = row.get("workload")
     if not isinstance(text, str) or not text:
         return {}

@@ -136,17 +136,17 @@ def keep_present(worker: Any) -> None:
 
 
 def with_pauses(group: Any, users: Mapping[str, Any]) -> None:
-    """Have `group` send the conversations of `sessions`."""
+    """Have `group` send conversations as users have them, see `of_users`."""
     create = group.create_processes
 
     async def create_processes(self: Any) -> None:
-        self.requests = sessions(self.requests, users)
+        self.requests = of_users(self.requests, users)
         await create(self)
 
     group.create_processes = create_processes
 
 
-def sessions(conversations: Iterator[Any], users: Mapping[str, Any]) -> Iterator[Any]:
+def of_users(conversations: Iterator[Any], users: Mapping[str, Any]) -> Iterator[Any]:
     """Yield conversations with a pause after each answer but the last; those that are first begin halfway."""
     turns = int(users["turns"])
     for number, conversation in enumerate(conversations):
@@ -162,7 +162,7 @@ def sessions(conversations: Iterator[Any], users: Mapping[str, Any]) -> Iterator
 def turns_of(number: int, users: int, turns: int) -> int:
     """Return how many turns conversation `number` has, which counts from 0.
 
-    The first of each user is as if it had begun before: so sessions end at different times from the beginning on.
+    The first of each user is as if it had begun before: so conversations end at different times from the beginning on.
     """
     return turns - number % turns if number < users else turns
 

@@ -29,8 +29,8 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
 
     `output_tokens` counts what was delivered, also of a request that was cut off. `tpot_ms` is the time from the
     request's start to its last token over its output tokens (it includes the time to the first token), `itl_ms` the
-    mean gap between tokens after the first. `due` is when an open loop's schedule had it sent, if the version
-    records it.
+    mean gap between tokens after the first. `due` is when an open loop's schedule, or a user after a pause, had it sent,
+    if the version records it. `pause_s` is the user's pause after its answer; None if there is none.
     """
 
     status: Status
@@ -47,6 +47,7 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     conversation: str | None = None
     turn: int | None = 0
     due: float | None = None
+    pause_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

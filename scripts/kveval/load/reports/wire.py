@@ -1,6 +1,7 @@
 """The fields that all schemas share, and their translation."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -88,12 +89,14 @@ class Totals(msgspec.Struct):
 class Timings(msgspec.Struct):
     """Timings of GuideLLM 0.4 and later; `request_start` is the moment the backend sent the request.
 
-    `targeted_start`, of 0.8, is when the strategy had it sent: for a trace, the level's start plus its timestamp. The
-    last three have these names in previews of 0.4.
+    `targeted_start`, of 0.8, is when the strategy had it sent: for a trace, the level's start plus its timestamp.
+    `predecessor_completed`, of 0.8, is when the conversation's answer before was complete. The last three have these
+    names in previews of 0.4.
     """
 
     request_start: float | None = None
     targeted_start: float | None = None
+    predecessor_completed: float | None = None
     resolve_start: float | None = None
     request_end: float | None = None
     resolve_end: float | None = None
@@ -105,12 +108,19 @@ class Timings(msgspec.Struct):
     iterations: int | None = None
 
 
+class Settings(msgspec.Struct):
+    """A request's part in a conversation: the least seconds between its answer and the next question, of 0.7.1 on."""
+
+    requeue_delay: float | None = None
+
+
 class Info(msgspec.Struct):
     """A request's timings; conversations came with 0.6, before that every request is the first turn of its own."""
 
     timings: Timings
     conversation_id: str | None = None
     turn_index: int = 0
+    settings: Settings | None = None
 
 
 class Request(msgspec.Struct):
@@ -129,6 +139,7 @@ class Request(msgspec.Struct):
     def neutral(self, status: Status) -> RequestRecord:
         """Return the record without the schema's peculiarities."""
         timings = self.info.timings
+        settings = self.info.settings
         # A cut-off request may have no token count; each stream event carried at least one token.
         events = timings.token_iterations or timings.iterations or 0
         return RequestRecord(
@@ -150,7 +161,13 @@ class Request(msgspec.Struct):
             conversation=self.info.conversation_id,
             turn=self.info.turn_index,
             due=timings.targeted_start,
+            pause_s=None if settings is None else settings.requeue_delay,
         )
+
+    @property
+    def answer_before(self) -> float | None:
+        """When the conversation's answer before this request was complete; None for a first one."""
+        return self.info.timings.predecessor_completed
 
 
 class Request03(msgspec.Struct):
@@ -162,6 +179,11 @@ class Request03(msgspec.Struct):
     output_tokens: int | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
+
+    @property
+    def answer_before(self) -> float | None:
+        """None: these versions had no conversations."""
+        return None
 
     def neutral(self, status: Status) -> RequestRecord:
         """Return the record without the schema's peculiarities."""
@@ -210,11 +232,32 @@ class WireRequests(msgspec.Struct, Generic[AnyRequest]):
             "incomplete": self.incomplete,
             "errored": self.errored,
         }
-        return tuple(
-            request.neutral(status)
+        pairs = [
+            (request.neutral(status), request.answer_before)
             for status, requests in kept.items()
             for request in requests or ()
-        )
+        ]
+        pauses_s = {
+            (record.conversation, record.turn): record.pause_s
+            for record, _ in pairs
+            if record.pause_s
+        }
+        if not pauses_s:
+            return tuple(record for record, _ in pairs)
+        return tuple(_due_after_pause(*pair, pauses_s) for pair in pairs)
+
+
+def _due_after_pause(
+    record: RequestRecord,
+    answer_before: float | None,
+    pauses_s: Mapping[tuple[str | None, int | None], float],
+) -> RequestRecord:
+    """Return a user's request with the time at which the pause before it was over; a conversation's first has none."""
+    due = None
+    if answer_before is not None:
+        before = (record.conversation, (record.turn or 0) - 1)
+        due = answer_before + pauses_s.get(before, 0.0)
+    return msgspec.structs.replace(record, due=due)
 
 
 class Strategy(msgspec.Struct):

@@ -21,8 +21,10 @@ from kveval.analysis.cells import (
 from kveval.analysis.levels.pilot import Pilot
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.campaign.cell import BLOCKS, Cell
+from kveval.campaign.size import Size
 from kveval.load.workload import workload_of
 from kveval.report.data.level_units import LevelUnit, unit_of
+from kveval.report.data.run_facts import tier_sizes
 from kveval.store.run_file import Run
 
 _CELL = re.compile(rf"(?<![\w/.-])([\w.-]+)/([A-Za-z][\w.+-]*)/({BLOCKS})(?![\w/.])")
@@ -189,6 +191,10 @@ class Measured:
     def runs_of(self, cell: Cell) -> Sequence[Run]:
         """The runs of a cell in their order."""
         return self._runs_by_cell.get(cell, ())
+
+    def tier_sizes(self, model: str | None = None) -> dict[Cell, Size]:
+        """The sizes of the tiers in host memory, of the cells that have one; of one model if asked."""
+        return tier_sizes(run for run in self.runs if model in (None, run.cell.model))
 
     @cached_property
     def activity(self) -> pd.DataFrame:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kveval.campaign.cell import Cell, blocks_label
 from kveval.campaign.servers.registry import SERVERS
+from kveval.campaign.size import Size, size_range
 from kveval.load.levels import working_set_tokens_at
 from kveval.load.workload import Workload, workload_of
 from kveval.store.run_file import Run
@@ -168,4 +170,39 @@ def tiers_of(run: Run) -> Tiers:
         float(budget.get("device_tokens") or math.nan),
         cpu,
         working_set(workload_of(run.workload)),
+    )
+
+
+def tier_size(run: Run) -> Size | None:
+    """Return the size of a run's tier in host memory; None without a tier, or where the run does not say its bytes."""
+    size_bytes = run.budget.get("requested_bytes", run.budget.get("tier_bytes"))
+    if not run.cell.cpu_blocks or not size_bytes:
+        return None
+    return Size(run.cell.cpu_blocks, int(size_bytes))
+
+
+def tier_size_text(run: Run) -> str:
+    """Return the size of a run's tier in host memory as text: in blocks where its bytes are not known, "-" for none."""
+    if not run.cell.cpu_blocks:
+        return "-"
+    return str(tier_size(run) or f"{run.cell.cpu_blocks:,} blocks")
+
+
+def tier_sizes(runs: Iterable[Run]) -> dict[Cell, Size]:
+    """Return the sizes of the tiers in host memory, of the cells that have one."""
+    sizes = {run.cell: tier_size(run) for run in runs}
+    return {cell: size for cell, size in sizes.items() if size is not None}
+
+
+def tier_sizes_in_words(sizes: Mapping[Cell, Size]) -> str:
+    """Return what the short sizes in the names of arms stand for, as a list; "" without sizes.
+
+    Of several models, from the least to the largest: "10K is 17.5 to 25.0 GiB (10,000 blocks)".
+    """
+    by_blocks: dict[int, list[Size]] = {}
+    for size in sizes.values():
+        by_blocks.setdefault(size.cpu_blocks, []).append(size)
+    return ", ".join(
+        f"{blocks_label(blocks)} is {size_range(by_blocks[blocks])}"
+        for blocks in sorted(by_blocks)
     )

@@ -24,7 +24,10 @@ from kveval.analysis.cells import rows_of
 from kveval.analysis.estimators.correlations import recorded_columns
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.campaign.cell import Cell
+from kveval.campaign.size import GIB
+from kveval.campaign.types import BLOCK_TOKENS
 from kveval.report.data.figures import FigureData
+from kveval.report.data.run_facts import tier_sizes, tier_sizes_in_words
 
 GREY = "#666666"
 PALE = "#8A8A8A"
@@ -32,6 +35,9 @@ PALE = "#8A8A8A"
 WIDTH = 10.0
 PLAIN = StrMethodFormatter("{x:,.10g}")
 _TITLE = 0.32
+# The line of the tiers' sizes, at 8 points: its height, and the letters that fit an inch.
+_SIZES_ROW = 0.16
+_LETTERS = 15
 _LEGEND_ROW = 0.19
 _LETTER = 0.075
 Array = npt.NDArray[np.float64]
@@ -52,16 +58,18 @@ def panels(
     *,
     legend: Sequence[Cell] = (),
     handles: Sequence[Artist] = (),
+    model: str | None = None,
 ) -> tuple[Figure, npt.NDArray[Any]]:
     """Return a figure of rows x columns panels, each `height` inches high, with a footer and room for a title above.
 
-    The legend is below the title and shows `handles`, then the cells of `legend`. Without `data`, of no campaign, there
-    is no footer.
+    Below the title are the sizes of the tiers, only those of `model` if the figure is about one, and the legend, which
+    shows `handles`, then the cells of `legend`. Without `data`, of no campaign, there are neither sizes nor a footer.
     """
     # Not through pyplot, which would keep every figure in memory.
     rows, columns = shape
     # At 6.5 points an inch holds some 20 letters, and a line is 0.13 inches high.
     note = textwrap.wrap(data.footer, int(20 * WIDTH)) if data else []
+    sizes = textwrap.wrap(_sizes_of_tiers(data, model), int(_LETTERS * WIDTH))
     cells = (
         {cell.label: data.style_of(cell).line_style() for cell in legend}
         if data
@@ -74,10 +82,8 @@ def panels(
     longest = max((len(str(handle.get_label())) for handle in shown), default=0)
     down = math.ceil(len(shown) / max(1, int(WIDTH / (_LETTER * longest + 0.55))))
     across = math.ceil(len(shown) / max(down, 1))
-    bottom, top = (
-        0.15 + 0.13 * len(note),
-        _TITLE + (_LEGEND_ROW * down + 0.1 if shown else 0.0),
-    )
+    bottom, heading = 0.15 + 0.13 * len(note), _TITLE + _SIZES_ROW * len(sizes)
+    top = heading + (_LEGEND_ROW * down + 0.1 if shown else 0.0)
     total = rows * height + bottom + top
     layout = ConstrainedLayoutEngine(
         rect=(0, bottom / total, 1, 1 - (bottom + top) / total)
@@ -87,8 +93,13 @@ def panels(
     figure.text(
         0.005, 0.05 / total, "\n".join(note), fontsize=6.5, color=GREY, va="bottom"
     )
+    if sizes:
+        below_title = 1 - (_TITLE - 0.03) / total
+        figure.text(
+            0.005, below_title, "\n".join(sizes), fontsize=8, color=GREY, va="top"
+        )
     if shown:
-        place = (0.0, 1 - _TITLE / total)
+        place = (0.0, 1 - heading / total)
         figure.legend(
             handles=shown,
             loc="upper left",
@@ -97,6 +108,13 @@ def panels(
             borderaxespad=0.3,
         )
     return figure, axes
+
+
+def _sizes_of_tiers(data: FigureData | None, model: str | None) -> str:
+    runs = data.runs if data else ()
+    named = tier_sizes(run for run in runs if model in (None, run.cell.model))
+    sizes = tier_sizes_in_words(named)
+    return f"tiers in host memory: {sizes}" if sizes else ""
 
 
 def write_title(figure: Figure, title: str) -> None:
@@ -218,6 +236,22 @@ def make_logarithmic(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
     axis.set_major_formatter(PLAIN)
     axis.set_minor_formatter(NullFormatter())
+
+
+def tier_size_axis(axes: Axes, kv_bytes_per_token: float) -> None:
+    """Make x, which has sizes of tiers in blocks of 16 tokens, a logarithmic axis with GiB below and blocks above."""
+    gib = BLOCK_TOKENS * kv_bytes_per_token / GIB
+    functions = (
+        (lambda blocks: np.multiply(blocks, gib)),
+        (lambda size: np.divide(size, gib)),
+    )
+    below = axes.secondary_xaxis("bottom", functions=functions)
+    below.set_xlabel("size of the tier, GiB")
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("blocks")
+    make_logarithmic(axes.xaxis)
+    make_logarithmic(below.xaxis)
 
 
 def seconds_or_ms(highest_ms: float) -> tuple[str, float]:

@@ -18,11 +18,11 @@ from kveval.analysis.cells import rows_of
 from kveval.analysis.estimators.correlations import recorded_columns
 from kveval.analysis.reuse import ServedShare, read_curve, served_shares
 from kveval.analysis.system.tier_activity import tier_activity
-from kveval.campaign.cell import Cell, blocks_label
-from kveval.campaign.types import BLOCK_TOKENS
+from kveval.campaign.cell import Cell
+from kveval.campaign.size import Size
 from kveval.report.data.figures import FigureData
 from kveval.report.data.level_units import LevelUnit
-from kveval.report.data.run_facts import Tiers
+from kveval.report.data.run_facts import Tiers, tier_sizes
 from kveval.report.figures.axes import (
     BOX,
     GREY,
@@ -34,6 +34,7 @@ from kveval.report.figures.axes import (
     make_logarithmic,
     model_panels,
     model_rows,
+    tier_size_axis,
     write_not_recorded,
 )
 
@@ -238,23 +239,12 @@ def _counted_shares(
 
 
 def _sizes_axis(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> None:
-    """Sizes in blocks below, from half the smallest tier's to twice the largest's, and in GiB above."""
+    """Sizes of tiers, from a quarter of the smallest one to 2.5 times the largest."""
     sizes = [share.tier_blocks for share in shares]
     axes.set_xscale("log")
     axes.set_xlim(min(sizes) / 4, 2.5 * max(sizes))
-    make_logarithmic(axes.xaxis)
-    axes.set_xlabel("size of the tier, cpu_blocks")
     run = next(run for run in data.runs if run.cell.model == shares[0].cell.model)
-    per_block = BLOCK_TOKENS * (run.kv_bytes_per_token or np.nan) / 2**30
-    above = axes.secondary_xaxis(
-        "top",
-        functions=(
-            lambda size: np.multiply(size, per_block),
-            lambda gib: np.divide(gib, per_block),
-        ),
-    )
-    make_logarithmic(above.xaxis)
-    above.set_xlabel("GiB")
+    tier_size_axis(axes, run.kv_bytes_per_token or np.nan)
 
 
 def working_set(data: FigureData) -> Figure:
@@ -284,13 +274,14 @@ def working_set(data: FigureData) -> Figure:
         Line2D([], [], color=_TIER, linestyle="--", label="CPU tier (by its blocks)"),
     ]
     figure, shown = model_panels(data, 2.6, handles=handles)
+    sizes = tier_sizes(data.runs)
     for panel in shown:
         of_model = {
             cell: tiers
             for cell, tiers in data.tiers.items()
             if cell.model == panel.model
         }
-        _capacities(panel.axes, of_model, data.level_unit)
+        _capacities(panel.axes, of_model, sizes, data.level_unit)
         panel.axes.set_title(panel.model)
         panel.axes.set_ylabel("tokens" if panel.left else "")
     low, high = (
@@ -303,7 +294,12 @@ def working_set(data: FigureData) -> Figure:
     return figure
 
 
-def _capacities(axes: Axes, cells: Mapping[Cell, Tiers], unit: LevelUnit) -> None:
+def _capacities(
+    axes: Axes,
+    cells: Mapping[Cell, Tiers],
+    sizes: Mapping[Cell, Size],
+    unit: LevelUnit,
+) -> None:
     sets = {
         level: tokens
         for tiers in cells.values()
@@ -324,20 +320,22 @@ def _capacities(axes: Axes, cells: Mapping[Cell, Tiers], unit: LevelUnit) -> Non
     if levels:
         level_axis(axes, levels, unit.axis)
     held = sorted(
-        {(cell.cpu_blocks, tiers.cpu) for cell, tiers in cells.items() if tiers.cpu > 0}
+        {
+            (tiers.cpu, str(sizes.get(cell, f"{cell.cpu_blocks:,} blocks")))
+            for cell, tiers in cells.items()
+            if tiers.cpu > 0
+        }
     )
-    for rank, (blocks, tokens) in enumerate(held):
+    for rank, (tokens, size) in enumerate(held):
         axes.axhline(
             tokens, color=_TIER, linestyle=("--", ":", "-.")[rank % 3], linewidth=1.4
         )
-        _label(
-            axes, 0.6, tokens, f"{blocks_label(blocks)} blocks: {tokens:,.0f}", _TIER
-        )
+        _label(axes, 0.6, tokens, f"{size}: {tokens:,.0f}", _TIER)
     devices = [tiers.device for tiers in cells.values() if tiers.device > 0]
     for device in sorted({min(devices, default=0), max(devices, default=0)} - {0}):
         axes.axhline(device, color=_DEVICE, linewidth=2)
         # Below the line where another one is close above it.
-        crowded = any(1 < tokens / device < 1.5 for _, tokens in held)
+        crowded = any(1 < tokens / device < 1.5 for tokens, _ in held)
         _label(
             axes,
             0.99,

@@ -10,28 +10,31 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from kveval.campaign.size import Size
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.curve import ReuseCurve
-from kveval.report.figures.axes import BOX, GREY, PLAIN, panels
+from kveval.report.figures.axes import BOX, GREY, panels, tier_size_axis
 
 _CURVE, _DEVICE = "#333333", "#0072B2"
 
 
 @dataclass(frozen=True)
 class CurvePanel:
-    """One panel with a curve; sizes in cpu_blocks, hit shares 0 to 1.
+    """One panel with a curve; hit shares 0 to 1.
 
     Attributes:
         title: the model and the level.
         curve: hit share by tier size behind the device, or by device size if the device's size is not known.
         device: hit share of the device alone; None if its size is not known.
-        campaign_sizes: cpu_blocks of the campaign's tiers.
+        campaign_sizes: of the campaign's tiers.
+        kv_bytes_per_token: of the model, all layers over all ranks.
     """
 
     title: str
     curve: ReuseCurve
     device: float | None
-    campaign_sizes: Sequence[int]
+    campaign_sizes: Sequence[Size]
+    kv_bytes_per_token: int
 
 
 def draw_curves(curves: Sequence[CurvePanel]) -> Figure:
@@ -58,23 +61,14 @@ def draw_curves(curves: Sequence[CurvePanel]) -> Figure:
         axes.set_axis_off()
     for axes in grid[:, 0]:
         axes.set_ylabel("% of prompt tokens served")
-    for axes in grid[-1]:
-        axes.set_xlabel("size of the tier, cpu_blocks")
     return figure
 
 
 def _panel(axes: Axes, panel: CurvePanel) -> None:
     blocks = panel.curve.sizes / BLOCK_TOKENS
-    most = max([*panel.campaign_sizes, float(blocks.max(initial=1)) * 1.5])
-    least = (
-        min(
-            [
-                *(size for size in panel.campaign_sizes if size),
-                float(blocks.min(initial=most)),
-            ]
-        )
-        / 2
-    )
+    campaign_sizes = {size.cpu_blocks: size for size in panel.campaign_sizes}
+    most = max([*campaign_sizes, float(blocks.max(initial=1)) * 1.5])
+    least = min([*campaign_sizes, float(blocks.min(initial=most))]) / 2
     shares = 100 * panel.curve.served / max(1, panel.curve.prompt_tokens)
     axes.step(
         np.concatenate(([least], blocks, [most])),
@@ -83,16 +77,16 @@ def _panel(axes: Axes, panel: CurvePanel) -> None:
         color=_CURVE,
     )
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(PLAIN)
     axes.set_xlim(least, most)
+    tier_size_axis(axes, panel.kv_bytes_per_token)
     if panel.device is not None:
         axes.axhline(100 * panel.device, color=_DEVICE, linestyle="--")
-    for size in sorted(set(panel.campaign_sizes) - {0}):
-        share = 100 * panel.curve.share(size * BLOCK_TOKENS)
-        axes.axvline(size, color=GREY, linestyle=":")
+    for cpu_blocks, size in campaign_sizes.items():
+        share = 100 * panel.curve.share(cpu_blocks * BLOCK_TOKENS)
+        axes.axvline(cpu_blocks, color=GREY, linestyle=":")
         axes.annotate(
-            f"{size:,}: {share:.0f} %",
-            (size, share),
+            f"{size}: {share:.0f} %",
+            (cpu_blocks, share),
             xytext=(-4, 5),
             textcoords="offset points",
             ha="right",

@@ -26,7 +26,7 @@ from kveval.report.figures.axes import (
 def throughput_curve_all(data: FigureData, model: str) -> Figure:
     """Throughput against concurrency for the cells of one model."""
     cells = data.cells_of(model)
-    figure, grid = panels(data, (1, 1), 4.0, legend=cells)
+    figure, grid = panels(data, (1, 1), 4.0, legend=cells, model=model)
     axes = grid[0, 0]
     draw_lines(axes, data, model, THROUGHPUT, geometric_interval)
     start_at_zero(

@@ -13,7 +13,12 @@ from kveval.load.levels import OPEN_LOOP, describe_requests
 from kveval.load.workload import workload_of
 from kveval.report.answer import CampaignAnswer
 from kveval.report.data.campaign import Measured, ReportPlan, abbreviate
-from kveval.report.data.run_facts import WEIGHTS, defect_sentences, machine_descriptions
+from kveval.report.data.run_facts import (
+    WEIGHTS,
+    defect_sentences,
+    machine_descriptions,
+    tier_sizes_in_words,
+)
 from kveval.report.parts.blocks import (
     Pictures,
     headed,
@@ -114,7 +119,10 @@ def first_screen(
     if len(machine_descriptions(measured.runs)) > 1:
         yield Paragraph(MACHINES, note=True)
     yield Paragraph(f"**{answer.question}**")
-    yield Bullets(answer.sentences)
+    *sentences, basis = answer.sentences
+    sizes = tier_sizes_in_words(measured.tier_sizes())
+    tiers = f" Tiers in host memory: {sizes}." if sizes else ""
+    yield Bullets([*sentences, f"{basis}{tiers}"])
     yield from pictures.take(answer.figure)
     steps = [Bullets(answer.next_steps)] if answer.next_steps else []
     yield from headed("What would make the answer more certain", *steps)
@@ -194,7 +202,9 @@ def _models(
             baselines = ", ".join(baselines_of(plan, measured, model))
             against = f", against {baselines}" if baselines else ""
             at = f"At {measured.level_unit.in_sentence([level])}"
-            blocks.append(Paragraph(f"{at}{against}:"))
+            sizes = tier_sizes_in_words(measured.tier_sizes(model))
+            tiers = f"; tiers in host memory: {sizes}" if sizes else ""
+            blocks.append(Paragraph(f"{at}{against}{tiers}."))
         blocks += split_wide(arms_table(plan, measured, model))
         work = tiers_table(plan, measured, model, level)
         if work.rows:

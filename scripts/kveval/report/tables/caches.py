@@ -18,13 +18,13 @@ from kveval.analysis.system.ceilings import (
 )
 from kveval.analysis.system.tier_activity import COLUMNS
 from kveval.campaign.cell import Cell, blocks_label
-from kveval.campaign.sizing import GIB
+from kveval.campaign.size import GIB, Size
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.load.levels import streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.data.run_facts import Tiers, tiers_of
+from kveval.report.data.run_facts import Tiers, tier_size_text, tiers_of
 from kveval.store.run_file import LevelRun
 
 GB = 1e9
@@ -39,11 +39,9 @@ def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
         f"block of {BLOCK_TOKENS} tokens, MB",
         "MiB",
     ]
-    header += [
-        f"{blocks_label(size)} blocks, {unit}"
-        for size in sizes
-        for unit in ("GB", "GiB")
-    ]
+    for blocks in sizes:
+        label = blocks_label(blocks)
+        header += [label, f"{label}, GB"]
     rows = []
     for model in plan.models_by_size:
         weights = {model: plan.models.get(model, {}).get("kv_bytes_per_token")}
@@ -68,8 +66,9 @@ def _block_bytes(bytes_per_token: float, sizes: Sequence[int]) -> list[str]:
     block = BLOCK_TOKENS * bytes_per_token
     texts = [f"{bytes_per_token / 2**10:,.4g}"]
     texts += [f"{block / 1e6:,.4g}", f"{block / 2**20:,.4g}"]
-    for size in sizes:
-        texts += [f"{size * block / GB:,.4g}", f"{size * block / GIB:,.4g}"]
+    for blocks in sizes:
+        size = Size(blocks, round(blocks * block))
+        texts += [str(size), f"{size.size_bytes / GB:,.4g}"]
     return texts
 
 
@@ -78,9 +77,8 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
     header = [
         "model",
         "arm",
-        "CPU tier, blocks",
+        "tier in host memory",
         "tokens",
-        "GiB",
         "device cache, tokens",
     ]
     header += ["distinct prefixes, tokens", "note"]
@@ -94,21 +92,16 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
         working = list(dict.fromkeys((sizes[0], sizes[-1])))
         rows.append(
             [
-                *(
-                    cell.model,
-                    cell.label,
-                    f"{cell.cpu_blocks:,}",
-                    numerals.rounded(tiers.cpu, 0),
-                ),
-                f"{bytes_ / GIB:.4g}" if bytes_ is not None else numerals.MISSING,
-                *(
-                    numerals.rounded(tiers.device, 0),
-                    " to ".join(f"{size:,}" for size in working),
-                ),
+                cell.model,
+                cell.label,
+                tier_size_text(runs[0]),
+                numerals.rounded(tiers.cpu, 0),
+                numerals.rounded(tiers.device, 0),
+                " to ".join(f"{size:,}" for size in working),
                 "; ".join(_notes(budget.get("held_bytes"), bytes_, tiers, working)),
             ]
         )
-    return Table(header, rows, frozenset({2, 3, 4, 5, 6}))
+    return Table(header, rows, frozenset({2, 3, 4, 5}))
 
 
 def _notes(

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from kveval.campaign.cell import Cell, blocks_label
-from kveval.campaign.sizing import GIB, blocks_for_tokens
+from kveval.campaign.cell import Cell
+from kveval.campaign.sizing import blocks_for_tokens, size_for_tokens
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.data.run_facts import tiers_of
+from kveval.report.data.run_facts import tier_size, tier_size_text, tiers_of
 from kveval.report.tables.results import strategy_table
+from kveval.store.run_file import Run
 
 # Between these hit shares of the device's prefix cache, per cent, the hit share alone does not decide.
 LOW_HITS, HIGH_HITS = 50, 70
@@ -49,12 +50,12 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
         "model",
         measured.level_unit.heading,
         "distinct prefixes, tokens",
-        f"the same in blocks of {BLOCK_TOKENS}",
+        "a tier for all of them",
     ]
-    header += ["device cache, tokens", "baseline", HITS, "tier, blocks"]
+    header += ["device cache, tokens", "baseline", HITS]
     header += [
+        "tier in host memory",
         "tier, tokens",
-        "tier",
         "resident in the server's processes, at most, GiB",
     ]
     rows = []
@@ -66,7 +67,7 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
             facts = [
                 f"{level}",
                 f"{working:,}",
-                f"{blocks_for_tokens(working):,}",
+                _size_for(measured, cells, working),
                 numerals.rounded(device, 0),
             ]
         hits = _hits(plan, measured, cells)
@@ -75,14 +76,14 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
             "; ".join(shown for _, shown, _ in hits),
         ]
         sizes = [
-            [blocks_label(size), numerals.rounded(tokens, 0), tier, held]
-            for size, tokens, tier, held in _memory(measured, cells)
+            [tier_size_text(run), numerals.rounded(tiers_of(run).cpu, 0), held]
+            for run, held in _memory(measured, cells)
         ]
         rows += [
             [model, *facts, *baselines, *size]
-            for size in sizes or ([[""] * 4] if reuse or hits else [])
+            for size in sizes or ([[""] * 3] if reuse or hits else [])
         ]
-    return Table(header, rows, frozenset({1, 2, 3, 4, 6, 7, 8, 9, 10}))
+    return Table(header, rows, frozenset({1, 2, 3, 4, 6, 7, 8, 9}))
 
 
 def _reuse(measured: Measured, cells: Sequence[Cell]) -> tuple[int, int, float] | None:
@@ -98,14 +99,15 @@ def _reuse(measured: Measured, cells: Sequence[Cell]) -> tuple[int, int, float] 
 def _tier_sizes(measured: Measured, cells: Sequence[Cell]) -> Iterator[str]:
     """Yield the tier size that holds the working set at the common level, and which measured sizes do."""
     _, working, device = _reuse(measured, cells) or (0, -1, math.nan)
-    needed = f"the workload's prefixes have {working:,} tokens ({blocks_for_tokens(working):,} blocks)"
+    needed = f"the workload's prefixes have {working:,} tokens, {_size_for(measured, cells, working)}"
     if working == 0:
         yield "the workload shares no prefixes: nothing that a tier could serve again"
     elif 0 < working <= device:
         yield f"{needed}; the device's cache holds {device:,.0f}, all of them, so a tier has nothing to add"
     elif working > 0:
         sizes = {
-            blocks_label(size): tokens for size, tokens, *_ in _memory(measured, cells)
+            tier_size_text(run): tiers_of(run).cpu
+            for run, _ in _memory(measured, cells)
         }
         groups = {
             "large enough": [
@@ -132,6 +134,16 @@ def _tier_sizes(measured: Measured, cells: Sequence[Cell]) -> Iterator[str]:
                 ),
             ]
         )
+
+
+def _size_for(measured: Measured, cells: Sequence[Cell], tokens: int) -> str:
+    """The size of a tier that holds `tokens` of a model; in blocks where its bytes are not known."""
+    runs = (run for cell in cells for run in measured.runs_of(cell))
+    known = next(filter(None, map(tier_size, runs)), None)
+    if known is None:
+        return f"{blocks_for_tokens(tokens):,} blocks"
+    per_token = known.size_bytes // (known.cpu_blocks * BLOCK_TOKENS)
+    return str(size_for_tokens(tokens, per_token))
 
 
 def _hit_rates(
@@ -170,32 +182,25 @@ def _hits(
 
 def _host_memory(measured: Measured, cells: Sequence[Cell]) -> Iterator[str]:
     """Yield the size of each tier by the model's geometry, and the largest resident memory of its servers."""
-    for size, _, tier, held in _memory(measured, cells):
+    for run, held in _memory(measured, cells):
         most = f"; at most {held} GiB resident in the server's processes, with shared memory counted once in each"
-        if tier != numerals.MISSING:
-            yield f"{blocks_label(size)} blocks: {tier} for the tier{most if held != numerals.MISSING else ''}"
+        if size := tier_size(run):
+            yield f"{size} for the tier{most if held != numerals.MISSING else ''}"
 
 
-def _memory(
-    measured: Measured, cells: Sequence[Cell]
-) -> Iterator[tuple[int, float, str, str]]:
-    """Yield each tier size with its tokens, its size as text, and the largest resident memory of its servers, GiB."""
-    for size in sorted({cell.cpu_blocks for cell in cells if cell.cpu_blocks}):
+def _memory(measured: Measured, cells: Sequence[Cell]) -> Iterator[tuple[Run, str]]:
+    """Yield a run with a tier of each size, and the largest resident memory of the servers with that size, GiB."""
+    for blocks in sorted({cell.cpu_blocks for cell in cells if cell.cpu_blocks}):
         having = [
-            cell for cell in cells if cell.cpu_blocks == size and measured.runs_of(cell)
+            cell
+            for cell in cells
+            if cell.cpu_blocks == blocks and measured.runs_of(cell)
         ]
         if having:
             run = measured.runs_of(having[0])[0]
-            bytes_ = run.budget.get("tier_bytes", run.budget.get("requested_bytes"))
-            tier = numerals.MISSING if bytes_ is None else _size(bytes_)
             rows = pd.concat([measured.levels_of(cell) for cell in having])
             resident = (
                 rows["server_rss_gib"].max() if "server_rss_gib" in rows else math.nan
             )
             held = numerals.significant(float(resident), 3)
-            yield size, tiers_of(run).cpu, tier, held
-
-
-def _size(bytes_: float) -> str:
-    """Bytes in GiB, or in MiB below 1 GiB."""
-    return f"{bytes_ / GIB:,.4g} GiB" if bytes_ >= GIB else f"{bytes_ / 2**20:,.3g} MiB"
+            yield run, held

@@ -18,6 +18,7 @@ from kveval.analysis.statistics.comparison import (
     NO_BASELINE,
     NO_ROW,
     OPEN_LOOP,
+    PAUSES,
 )
 from kveval.analysis.statistics.inputs import NO_COUNTER
 from kveval.analysis.statistics.uncertainty import IN_FLIGHT
@@ -41,6 +42,7 @@ _MORE_RUNS = f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
 _STEP_FOR_CAUSE = {
     NO_COUNTER: "a recording of the server's metrics",
     OPEN_LOOP: "nothing: see the verdicts on latency; a closed loop (`profile: concurrent`) compares throughput",
+    PAUSES: "nothing: see the verdicts on latency; users without pauses (`pause_s: 0`) compare throughput",
     FEW_LATENCIES: "longer levels",
     FEW_SETTLED: "longer levels",
     no_reuse.name: "prompts with shared prefixes or several turns: without any, no tier can serve anything",

@@ -9,6 +9,7 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.reuse import TOLERANCE_POINTS, ServedShare, served_shares
 from kveval.campaign.cell import Cell
+from kveval.campaign.size import GIB, Size
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import baseline_comparisons, effect_text
@@ -154,7 +155,5 @@ def memory_sentences(measured: Measured) -> Iterator[str]:
     known = rows[rows["enough_blocks"].notna()] if len(rows) else pd.DataFrame()
     for row in known.drop_duplicates("model").to_dict("records") if len(known) else ():
         at = measured.level_unit.in_sentence([row["level"]])
-        yield (
-            f"{row['model']}: at {at}, {numerals.significant(row['enough_gib'], 3)} GiB of host memory"
-            f" ({row['enough_blocks']:,.0f} blocks) add 90 % of what a tier of any size adds."
-        )
+        size = Size(int(row["enough_blocks"]), round(row["enough_gib"] * GIB))
+        yield f"{row['model']}: at {at}, {size} of host memory add 90 % of what a tier of any size adds."

@@ -22,9 +22,15 @@ def write_curve_figure(
 def curve_panel(config: Config, curves: LevelCurves) -> CurvePanel:
     """Return the panel of a level in the figure."""
     found, unit = curves.widest, workloads.level_unit(config.workload.definition)
+    specifications = [config.specification(cell) for cell in curves.cells]
     return CurvePanel(
         title=f"{curves.model}, {curves.level} {unit}",
         curve=found.tier or found.device,
         device=found.device_hit_share,
-        campaign_sizes=[cell.cpu_blocks for cell in curves.cells if cell.cpu_blocks],
+        campaign_sizes=[
+            specification.budget.size
+            for specification in specifications
+            if specification.cell.cpu_blocks
+        ],
+        kv_bytes_per_token=specifications[0].model.kv_bytes_per_token,
     )

@@ -16,6 +16,7 @@ from kveval.campaign.sizing import gib, size_for_tokens
 from kveval.campaign.specification import Specification
 from kveval.curve.cells import (
     NOTHING_POINTS,
+    assumed_answer_s,
     needed_sizes,
     order_is_assumed,
     worst_order_is_assumed,
@@ -140,6 +141,10 @@ def curve_lines(
     if worst_order_is_assumed(workload):
         yield "Approximate: assumes that the conversations of a closed loop take their turns strictly one after the"
         yield "other, the worst order for a cache that drops what was used least recently: it may serve more."
+    if workloads.has_pauses(workload):
+        answer_s = assumed_answer_s(workload)
+        yield f"Approximate: assumes that an answer takes {answer_s:.3g} s; with the pauses, that decides whose questions"
+        yield "come between two of one user."
     for curves, lines in zip(all_curves, notes or [()] * len(all_curves), strict=True):
         yield ""
         yield from _level_lines(config, curves)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.reuse import reuse_of
-from kveval.campaign.sizing import gib
+from kveval.campaign.sizing import size_for_tokens
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.cells import NOTHING_POINTS, needed_sizes
 from kveval.load import levels as workloads
@@ -96,7 +96,7 @@ def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
             and max(beyond) < NOTHING_POINTS
         ):
             alike.append(
-                f"{larger.arm}, {_span(beyond)} points beyond {smaller.cpu_blocks:,} blocks"
+                f"{larger.arm}, {_span(beyond)} points beyond {config.specification(smaller).budget.size}"
             )
     if alike:
         yield f"    add no more: {_listed(alike, '; ')}"
@@ -115,17 +115,18 @@ def _knee(config: Config, curves: LevelCurves) -> str:
     found = curves.widest
     if found.tier is None or _gain(curves) < NOTHING_POINTS:
         return ""
-    sizes = [
+    model = config.specification(next(iter(curves.cells))).model
+    blocks = (
         _rounded(size / found.usable[0] / BLOCK_TOKENS)
         for _, size in needed_sizes(found.tier, _KNEE)
-    ]
-    model = config.specification(next(iter(curves.cells))).model
-    amounts = " and ".join(
-        f"{gib(size * BLOCK_TOKENS * model.kv_bytes_per_token):.2g}" for size in sizes
+    )
+    sizes = " and ".join(
+        str(size_for_tokens(count * BLOCK_TOKENS, model.kv_bytes_per_token))
+        for count in blocks
     )
     parts = " and ".join(f"{100 * part:.0f}" for part in _KNEE)
     of_any = f"{_gain(curves):.1f} points that a tier of any size adds"
-    return f"cpu_blocks: {sizes} ({amounts} GiB) add {parts} % of the {of_any}"
+    return f"{sizes} add {parts} % of the {of_any}"
 
 
 def _rounded(blocks: float) -> int:
