@@ -300,8 +300,20 @@ class Config:
             return ()
         specifications = {cell: self.specification(cell) for cell in self.cells}
         baselines = {cell: self.baseline(cell) for cell in self.cells}
+        estimates = {cell: self.device_estimate(cell) for cell in self.cells}
+        least_tokens = {
+            cell: estimate.low_tokens
+            for cell, estimate in estimates.items()
+            if estimate is not None
+        }
         return tuple(
-            warnings_of(self.campaign, self.catalogue, specifications, baselines)
+            warnings_of(
+                self.campaign,
+                self.catalogue,
+                specifications,
+                baselines,
+                least_tokens,
+            )
         )
 
     def replicate_problems(self, cell: Cell) -> list[ConfigProblem]:

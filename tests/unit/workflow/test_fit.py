@@ -59,7 +59,9 @@ def test_a_load_within_the_range_of_the_estimate_is_not_told(tmp_path):
 
 def test_the_first_level_that_outgrows_the_device_is_named(tmp_path):
     line, *_ = verdict(tmp_path, [10, 40])
-    assert line.startswith("Qwen3-0.6B: a tier pays from 40 streams on, there from ")
+    assert line.startswith(
+        "Qwen3-0.6B: a tier pays from about 16 to 22 streams on, at 40 from 4."
+    )
 
 
 def test_without_a_gpu_it_cannot_be_known(tmp_path):
@@ -101,3 +103,22 @@ def test_the_shares_of_an_estimate_are_ranges_around_it(tmp_path, sizes):
     assert low <= served[0]
     adds = curves.adds_range(cell)
     assert 0 <= adds[0] <= curves.cells[cell].adds_points <= adds[1]
+
+
+def test_a_campaign_on_a_gpu_that_holds_all_is_warned_before_it_is_planned(tmp_path):
+    raw = copy.deepcopy(RAW)
+    raw["workloads"]["fit"] = {**CONVERSATION, "levels": [6]}
+    raw["config"] |= {"server": GPU_SERVER, "workload": "fit"}
+    raw["config"]["matrix"] = [
+        {"models": ["Qwen3-8B"], "scenarios": [name], "cpu_blocks": [blocks]}
+        for name, blocks in (("no-offload", 0), ("native-offload", 20_000))
+    ]
+    raw["models"]["Qwen3-8B"]["max_model_len"] = 8192
+    (tmp_path / "unknown").mkdir()
+    assert "turns_fit" not in {
+        one.code for one in load(tmp_path / "unknown", raw).warnings
+    }
+    raw["config"]["gpu"] = "L4"
+    warnings = {one.code: one for one in load(tmp_path, raw).warnings}
+    assert "cannot show a difference" in warnings["turns_fit"].what
+    assert "that the device holds at least" in warnings["turns_fit"].what

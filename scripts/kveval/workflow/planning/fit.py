@@ -34,6 +34,8 @@ def fit_lines(
             yield from _mirrors(levels, device)
         elif device is None:
             yield f"{model}: whether a tier pays cannot be known {_NAME_IT}"
+        elif any(one.model == model for one in all_curves):
+            yield f"{model}: whether a tier pays is computed by kveval curve: this load has too many requests for a plan"
 
 
 def _verdict(
@@ -49,24 +51,33 @@ def _verdict(
         return f"whether a tier pays cannot be known {_NAME_IT}; {rests}"
     rests += f", the device holds {device}{', estimated' if device.estimated else ''}"
     if needs[largest] <= device.low_tokens:
-        more = _outgrown_from(config, levels, device)
-        return f"it fits: no tier pays; {rests}{more}"
+        return f"it fits: no tier pays; {rests}{_until(config, levels, device)}"
     outgrown = [one for one in levels if needs[one.level] > device.high_tokens]
     if not outgrown:
         return f"whether it fits cannot be known until a server has reported what its device holds; {rests}"
-    return f"{_pays(config, outgrown, len(levels))}; {rests}"
+    fitting = [one for one in levels if needs[one.level] <= device.low_tokens]
+    return f"{_pays(config, fitting, outgrown, device)}; {rests}"
 
 
-def _pays(config: Config, outgrown: Sequence[LevelCurves], levels: int) -> str:
-    """Say from which size of a tier on one pays, and from which of the levels on, if not at all `levels`."""
+def _pays(
+    config: Config,
+    fitting: Sequence[LevelCurves],
+    outgrown: Sequence[LevelCurves],
+    device: DeviceSize,
+) -> str:
+    """Say from which level and which size of a tier on one pays."""
     first = min(outgrown, key=lambda one: one.level)
     sizes = _sizes_that_pay(config, first)
-    at = f"{first.level} {workloads.level_unit(config.workload.definition)}"
+    unit = workloads.level_unit(config.workload.definition)
     if sizes is None:
         return f"no tier pays, of any size: it adds less than {NOTHING_POINTS:g} points"
-    if len(outgrown) < levels:
-        return f"a tier pays from {at} on, there from {sizes}"
-    return f"a tier pays, at {at} from {sizes}"
+    below = [one for one in fitting if one.level < first.level]
+    if not below:
+        return f"a tier pays, at {first.level} {unit} from {sizes}"
+    last = max(below, key=lambda one: one.level)
+    ends = (last.level, _working_set(last)), (first.level, _working_set(first))
+    levels = _outgrown_at(*ends, device)
+    return f"a tier pays from about {levels} {unit} on, at {first.level} from {sizes}"
 
 
 def _working_set(curves: LevelCurves) -> int:
@@ -102,53 +113,56 @@ def _size_adding(tier: ReuseCurve) -> int | None:
     return tier.size_for(NOTHING_POINTS / gain) if gain >= NOTHING_POINTS else None
 
 
-def _outgrown_from(
-    config: Config, levels: Sequence[LevelCurves], device: DeviceSize
-) -> str:
-    """Say from which level on the load outgrows the device, if more streams or users need more; "" if not known.
-
-    The working set is taken to grow evenly: in proportion, as between the last two levels.
-    """
+def _until(config: Config, levels: Sequence[LevelCurves], device: DeviceSize) -> str:
+    """Say from which level on a load that fits will not, if that is streams or users; "" if not known."""
     workload, last = config.workload.definition, levels[-1]
     if workload.profile not in ("concurrent", "users"):
         return ""
-    level, need = last.level, _working_set(last)
     if len(levels) > 1:
         other, needed = levels[-2].level, _working_set(levels[-2])
     else:
-        other = 2 * level
+        other = 2 * last.level
         doubled = config.specification(next(iter(last.cells))).with_workload(
             levels=(other,)
         )
         needed = curves_of(doubled, other).device.size_for(_WORKING_PART) or 0
-    growth = (needed - need) / (other - level)
+    found = _outgrown_at((last.level, _working_set(last)), (other, needed), device)
+    unit = workloads.level_unit(workload)
+    return f"; from about {found} {unit} on it does not" if found else ""
+
+
+def _outgrown_at(
+    one: tuple[int, int], other: tuple[int, int], device: DeviceSize
+) -> str:
+    """Return the first levels that do not fit the most and the least that the device may hold, as text; "" if none.
+
+    `one`, `other`: levels with their working sets, which are taken to grow evenly.
+    """
+    (level, need), (second, needed) = one, other
+    growth = (needed - need) / (second - level)
     if growth <= 0:
         return ""
     first, certain = (
         int(level + (tokens - need) / growth) + 1
         for tokens in (device.low_tokens, device.high_tokens)
     )
-    unit = workloads.level_unit(workload)
-    numbers = f"{first}" if first == certain else f"{first} to {certain}"
-    return f"; from about {numbers} {unit} on it does not"
+    return f"{first}" if first == certain else f"{first} to {certain}"
 
 
 def _mirrors(levels: Sequence[LevelCurves], device: DeviceSize | None) -> Iterator[str]:
     """Yield a line on the tiers that are smaller than the device's cache and add nothing to it."""
     if device is None:
         return
-    small = [
-        cell
-        for cell, one in levels[0].cells.items()
-        if 0 < one.tier_tokens <= device.low_tokens
-    ]
     idle = [
-        cell.arm for cell in small if all(_adds_nothing(one, cell) for one in levels)
+        cell.arm
+        for cell, one in levels[0].cells.items()
+        if 0 < one.tier_tokens <= device.low_tokens and _is_idle(levels, cell)
     ]
     if idle:
         yield f"  only mirror a part of the device's cache, which is larger: {', '.join(idle)}"
 
 
-def _adds_nothing(curves: LevelCurves, cell: Cell) -> bool:
-    adds = curves.adds_range(cell)
-    return adds is not None and adds[1] < NOTHING_POINTS
+def _is_idle(levels: Sequence[LevelCurves], cell: Cell) -> bool:
+    """Return whether a cell's tier adds nothing at any level."""
+    ranges = [one.adds_range(cell) for one in levels]
+    return all(adds is not None and adds[1] < NOTHING_POINTS for adds in ranges)
