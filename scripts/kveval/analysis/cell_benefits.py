@@ -16,7 +16,7 @@ from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tie
 from kveval.analysis.cells import common_level, rows_of
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.specification import Specification, SpecificationError
-from kveval.campaign.types import BLOCK_TOKENS
+from kveval.campaign.tier_layout import needed_size
 from kveval.curve.cells import CellCurves, curves_of, serving_of
 from kveval.store.run_file import IMPORTED, Run
 
@@ -185,9 +185,8 @@ def _rows(
     benefits, enough = tier_benefits(basis, level, curves, specifications)
     enough_blocks, enough_gib = None, None
     if enough is not None:
-        enough_blocks = -(-enough[0] // BLOCK_TOKENS)
-        block_bytes = BLOCK_TOKENS * basis.specification.model.kv_bytes_per_token
-        enough_gib = enough_blocks * (block_bytes / 2**30)
+        size = needed_size(specifications.values(), enough[0], level)
+        enough_blocks, enough_gib = size.cpu_blocks, size.gib
     for cell, benefit in benefits.items():
         yield (
             *(*cell.key, level, len(basis.levels[level])),

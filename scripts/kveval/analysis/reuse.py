@@ -57,31 +57,15 @@ class NotPredictable(Failure):
     """The requests that were sent, or the caches, are not known well enough for a prediction."""
 
 
-@dataclass(frozen=True)
-class SentRequests:
-    """How many requests a level sent, and the mean seconds to the end of an answer, NaN if none was answered."""
-
-    count: int
-    answer_s: float
-
-
 def with_predictions(
     levels: pd.DataFrame, requests: pd.DataFrame, directory: Path
 ) -> pd.DataFrame:
     """Return the levels of a run, see `run_tables`, with NUMBERS and TEXTS; `directory`: its folder in the store."""
     run = read_run(directory)
-    sent = requests[requests["start"].notna()].groupby("level")
-    counts, answers_ms = sent.size(), sent["e2e_ms"].mean()
+    sent = requests[requests["start"].notna()]
     entries = {entry.level: entry for entry in run.levels}
     rows = [
-        _prediction(
-            run,
-            entries[level],
-            SentRequests(
-                int(counts.get(level, 0)), float(answers_ms.get(level, np.nan)) / 1000
-            ),
-            directory,
-        )
+        _prediction(run, entries[level], sent[sent["level"] == level], directory)
         for level in levels["level"]
     ]
     columns: dict[str, list[Any]] = {}
@@ -93,7 +77,7 @@ def with_predictions(
 
 
 def _prediction(
-    run: Run, level: LevelRun, sent: SentRequests, directory: Path
+    run: Run, level: LevelRun, sent: pd.DataFrame, directory: Path
 ) -> dict[str, Any]:
     try:
         curves, prompt_tokens = _curves(run, level, sent, directory)
@@ -111,12 +95,12 @@ def _prediction(
 
 
 def _curves(
-    run: Run, level: LevelRun, sent: SentRequests, directory: Path
+    run: Run, level: LevelRun, sent: pd.DataFrame, directory: Path
 ) -> tuple[CellCurves, int]:
     """Return the curves of the requests that a level sent, and their prompt tokens. Raises NotPredictable."""
     if run.engine == IMPORTED:
         raise NotPredictable("imported: the requests that were sent are not known")
-    if not sent.count or level.report is None:
+    if sent.empty or level.report is None:
         raise NotPredictable("no request was sent")
     try:
         specification = Specification.from_json(run.specification)
@@ -130,9 +114,9 @@ def _curves(
     if specification.workload.profile in workloads.REPLAYS:
         # The trace is beside the report, which may have been compressed since.
         trace = trace_file(Path(str(directory / level.report).removesuffix(".zst")))
-        prompts = _replayed_prompts(specification, level, sent.count, trace)
+        prompts = _replayed_prompts(specification, level, len(sent), trace)
     else:
-        specification = _with_longer_blocks(specification, level.level, sent.count)
+        specification = _with_longer_blocks(specification, level.level, len(sent))
         prompts = _drawn_prompts(specification, run, level, sent)
     prompts = _looked_up(prompts, server_delta(level.counters, "prefix_cache_queries"))
     return curves_of_prompts(
@@ -171,7 +155,7 @@ def _replayed_prompts(
 
 
 def _drawn_prompts(
-    specification: Specification, run: Run, level: LevelRun, sent: SentRequests
+    specification: Specification, run: Run, level: LevelRun, sent: pd.DataFrame
 ) -> Prompts:
     workload, generator = specification.workload, str(run.versions.get("guidellm", ""))
     if workload.profile == "sweep" or level.level not in workload.given_levels:
@@ -184,15 +168,22 @@ def _drawn_prompts(
         raise NotPredictable(
             "turns with a rate of their own come in an order that depends on the answers"
         )
-    answer_s = None if np.isnan(sent.answer_s) else sent.answer_s
+    order = _order_sent(sent) if workload.profile == "users" else None
     return prompts_of(
         workload,
         level.level,
         run.run,
         specification.block_size,
-        sent.count,
-        answer_s,
+        len(sent),
+        order,
     )
+
+
+def _order_sent(sent: pd.DataFrame) -> list[tuple[int, int]]:
+    """Conversations, numbered as they began, and their turns, in the order in which requests were sent."""
+    in_order = sent.sort_values("start", kind="stable")
+    numbers = pd.factorize(in_order["conversation"])[0].tolist()
+    return list(zip(numbers, in_order["turn"].astype(int).tolist(), strict=True))
 
 
 def _with_longer_blocks(

@@ -12,6 +12,7 @@ from kveval.campaign.campaign_file import Campaign, ServerConfig
 from kveval.campaign.catalogue import Catalogue, Companion, Model, Scenario
 from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigProblem, unknown_name
+from kveval.campaign.random_model import RANDOM_ARCHITECTURES
 from kveval.campaign.servers.registry import SERVERS
 from kveval.campaign.specification import SidecarSpec
 from kveval.load.log_file import TraceError
@@ -84,6 +85,7 @@ def server_problems(
             "scenarios", message, ", ".join(sorted(scenario.serves)), "nothing_served"
         )
     yield from _rank_problems(cell, scenario, model, server)
+    yield from _weights_problems(cell, model, server)
     if server.weights == "full" and model.path is not None and on_cluster:
         message = f"the path of {cell.model} is a folder of this host"
         yield wrong(
@@ -125,6 +127,22 @@ def server_problems(
             f"{name} names a build of {BESIDE}, which arm {scenario.arm} does not use"
         )
         yield wrong("scenarios", message, "leave server out", "build_not_used")
+
+
+def _weights_problems(
+    cell: Cell, model: Model, server: ServerConfig
+) -> Iterator[ConfigProblem]:
+    """Random weights for a model of which no random ones are known."""
+    architecture = model.geometry.architecture
+    if server.weights != "full" and architecture not in RANDOM_ARCHITECTURES:
+        message = (
+            f"{cell.model} is a {architecture}, for which there are no random weights"
+        )
+        yield wrong("models", message, "server.weights: full", "no_random_weights")
+    elif server.weights == "random" and model.geometry.parameters is not None:
+        message = f"{cell.model} has experts, which its geometry does not describe"
+        right = "server.weights: full or miniature"
+        yield wrong("models", message, right, "random_experts")
 
 
 def _rank_problems(

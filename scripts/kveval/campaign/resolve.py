@@ -156,6 +156,19 @@ def resolve_cell(
         problems += overrides(owner, key, args, own, computed)
     _refuse(*problems)
     argv = (*argv, *model.extra_args, *server.args, *scenario.args)
+    refusals = software.refusals(
+        served,
+        argv,
+        server.declared_version,
+        server.block_size,
+        on_cpu=server.on_cpu,
+    )
+    _refuse(
+        *(
+            wrong("scenarios", f"{cell.scenario}: {what}", right, code)
+            for what, right, code in refusals
+        )
+    )
     versions = {software.name: server.declared_version, "guidellm": server.guidellm}
     if "lmcache" in scenario.kind.parts and server.lmcache is not None:
         versions["lmcache"] = server.lmcache

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from kveval.campaign.specification import Specification
+from kveval.campaign.tier_layout import in_rows, tokens_in_rows
 from kveval.load import levels as workloads
 
 _STORES = ("redis", "valkey")
@@ -221,6 +222,10 @@ def caches_of(
 def _tier_tokens(specification: Specification) -> float:
     """The tokens of the largest tier: all tiers store the same tokens, even two that share one budget."""
     budget, limit = specification.budget, "--maxmemory"
+    if in_rows(specification) and not budget.split:
+        level = (specification.workload.given_levels or (1,))[0]
+        size = tokens_in_rows(specification, budget.tier_bytes, level)
+        return math.inf if specification.file_tier and size else size
     sizes: list[float] = [*budget.split.values()] or [budget.tier_bytes]
     for argv in (
         sidecar.argv

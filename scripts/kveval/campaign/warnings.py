@@ -9,11 +9,14 @@ from kveval.campaign.catalogue import Catalogue
 from kveval.campaign.cell import Cell
 from kveval.campaign.deployment import replicas
 from kveval.campaign.reuse import LevelReuse, reuse_of
+from kveval.campaign.servers.registry import software_of
 from kveval.campaign.sizing import memory_text
 from kveval.campaign.specification import Specification
+from kveval.campaign.tier_layout import in_rows, layout_of, prompts_of_conversation
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.host.findings import Finding, warning
 from kveval.host.hashing import content_hash
+from kveval.load import levels as workloads
 from kveval.load.levels import working_set_varies
 from kveval.load.sample_sizes import MIN_RUNS, window_s
 
@@ -41,6 +44,7 @@ def warnings_of(
     yield from _huge_tiers(specifications)
     margin = campaign.comparison.margin
     yield from _idle_tiers(specifications, baselines, margin, least_tokens)
+    yield from _unserved_rows(specifications)
     if working_set_varies(workload):
         message = "the working set grows with the level, so levels differ in two ways"
         yield config_note(
@@ -195,6 +199,45 @@ def _idle_tiers(
             baseline=base_name,
             models=models,
         )
+
+
+def _unserved_rows(
+    specifications: Mapping[Cell, Specification],
+) -> Iterator[Finding]:
+    """Yield a warning for tiers of models with several kinds of layers that are written to and never read.
+
+    Arms of a model with the same reason have one warning.
+    """
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    for cell, specification in specifications.items():
+        if not in_rows(specification):
+            continue
+        for level in specification.workload.given_levels or (1,):
+            for reason in _never_loads(specification, level):
+                names = found.setdefault((cell.model, *reason), [])
+                if cell.arm not in names:
+                    names.append(cell.arm)
+    for (model, code, why, fix), names in found.items():
+        message = (
+            f"the tier of {', '.join(names)} stores and never loads with {model}: {why}"
+        )
+        yield warning(WORKLOAD, message, fix, code, model=model, arms=names)
+
+
+def _never_loads(
+    specification: Specification, level: int
+) -> Iterator[tuple[str, str, str]]:
+    """Yield a code, a reason and a remedy where the tier serves nothing of what a level asks for again."""
+    layout = layout_of(specification)
+    prefix = workloads.prefix_tokens_at(specification.workload, level)
+    yield from software_of(specification.versions).unserved_prefix(layout, prefix)
+    prompts = prompts_of_conversation(specification, level)
+    size = specification.budget.tier_bytes
+    if specification.file_tier or layout.conversations_within(size, *prompts) >= 1:
+        return
+    rows = layout.rows_of_conversation(*prompts)
+    why = f"its {layout.rows_within(size):,} rows are fewer than the {rows:,} of one conversation"
+    yield "rows_too_few", why, f"at least {memory_text(rows * layout.row_bytes)}"
 
 
 def no_gain(reuse: LevelReuse, margin: float) -> tuple[str, str, str] | None:

@@ -37,7 +37,7 @@ NOTHING_POINTS = 0.5
 # that count.
 _DRAWN_BEFORE, _DRAWN = 6, 10
 _DRAWN_AT_LEAST = 400
-# What an answer of users with pauses takes, unless it was measured: for each of its tokens, seconds.
+# What an answer of users with pauses takes until it was measured: for each of its tokens, seconds.
 _ANSWER_TOKEN_S = 0.02
 
 
@@ -206,7 +206,7 @@ def worst_order_is_assumed(workload: Workload) -> bool:
 
 
 def assumed_answer_s(workload: Workload) -> float:
-    """Return the seconds that an answer is taken to last, unless it was measured, where users pause after it.
+    """Return the seconds that an answer is taken to last where users pause after it, until requests were sent.
 
     It decides little: users' questions alternate in an order that the pauses and answers together give.
     """
@@ -219,18 +219,18 @@ def prompts_of(
     run: int,
     block_tokens: int,
     requests: int | None = None,
-    answer_s: float | None = None,
+    order: Sequence[tuple[int, int]] | None = None,
 ) -> Prompts:
     """Return the requests of a level of a run in order of arrival, the first `requests` if given.
 
-    `answer_s`: the time from a question to the end of its answer, for users with pauses; None if it is not known.
+    `order`: conversations, numbered as they began, and their turns, in the order in which they were sent; drawn if None.
 
     Without that number: of a trace those of the level's time, or all in a closed loop; of other loads enough to
     visit nearly every prefix, and then those that count.
     """
     if workload.profile not in workloads.REPLAYS:
         seed = _seed(workload, level, run)
-        return _conversations(workload, level, seed, block_tokens, requests, answer_s)
+        return _conversations(workload, level, seed, block_tokens, requests, order)
     return Prompts.of_rows(
         _rows(workload, level, run)[:requests], traces.block_tokens(workload, level)
     )
@@ -321,7 +321,7 @@ def _pauses_s(
     if not workloads.has_pauses(workload):
         return None
     seed, count = _seed(workload, level, run), int(prompts.counted.sum())
-    order = _of_users(workload, level, seed, assumed_answer_s(workload))
+    order = _of_users(workload, level, seed)
     return np.array([pause for _, _, pause in itertools.islice(order, count)])
 
 
@@ -361,7 +361,7 @@ def _conversations(
     seed: int,
     block_tokens: int,
     requests: int | None = None,
-    answer_s: float | None = None,
+    order: Sequence[tuple[int, int]] | None = None,
 ) -> Prompts:
     """Conversations over shared prefixes, as many at once as there are streams, with alternating turns.
 
@@ -388,7 +388,7 @@ def _conversations(
     for number, drawn in enumerate(_order_drawn(seed, primed)):
         sent.append((number, drawn, prefix, 0))
     prefix_of: dict[int, int] = {}
-    for number, turn in _turns(workload, level, seed, total - primed, answer_s):
+    for number, turn in order or _turns(workload, level, seed, total - primed):
         if requests is not None and len(sent) >= total:
             break
         # Drawn in the order in which conversations begin.
@@ -422,19 +422,14 @@ def _conversations(
 
 
 def _turns(
-    workload: Workload,
-    level: int,
-    seed: int,
-    conversations: int,
-    answer_s: float | None,
+    workload: Workload, level: int, seed: int, conversations: int
 ) -> Iterator[tuple[int, int]]:
     """Conversations, numbered from 0 on, and their turns, in the order in which they are sent."""
     if workload.profile != "users":
         streams = workloads.streams_at(workload, level) or 1
         yield from _alternating(streams, workload.turns, conversations)
         return
-    seconds = assumed_answer_s(workload) if answer_s is None else answer_s
-    for number, turn, _ in _of_users(workload, level, seed, seconds, conversations):
+    for number, turn, _ in _of_users(workload, level, seed, conversations):
         yield number, turn
 
 
@@ -457,13 +452,13 @@ def _of_users(
     workload: Workload,
     level: int,
     seed: int,
-    answer_s: float,
     conversations: int | None = None,
 ) -> Iterator[tuple[int, int, float]]:
     """Conversations and turns of users in order of time, each with the seconds of the pause after its answer.
 
-    As kveval.load.loadside has GuideLLM send them, answered in `answer_s`; without end, or so many `conversations`.
+    As kveval.load.loadside has GuideLLM send them, see `assumed_answer_s`; without end, or so many `conversations`.
     """
+    answer_s = assumed_answer_s(workload)
     numbers = itertools.count() if conversations is None else range(conversations)
     left = iter(numbers)
     # The time of a question, its user, its conversation and its turn.

@@ -19,6 +19,7 @@ Times are ISO 8601, seconds, milliseconds, microseconds or nanoseconds since 197
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -96,6 +97,8 @@ _MOST_TOKENS = 10_000_000
 # Entries in which the fields are looked for: all have the same, apart from those that are no requests.
 _LOOKED_AT = 1_000
 _LINES_NAMED = 5
+# With so many times on another clock a log has two clocks; fewer are mistakes.
+_OTHER_CLOCKS = 0.1
 _FAILED = (2, "2", "ERROR", "STATUS_CODE_ERROR")
 
 Clock = Literal["absolute", "without a zone", "relative"]
@@ -172,8 +175,10 @@ class RequestLog:
             if paths:
                 self.findings.fields[kind] = _names(paths)
         self._unit = time_unit
-        self._first_time: tuple[int, Clock, str] | None = None
         self._require_fields(first, fields)
+        self._other_clock: tuple[int, Clock, str] | None = None
+        self._other_clocks = 0
+        self.findings.clock = self._usual_clock(first)
 
     @property
     def has_text(self) -> bool:
@@ -186,13 +191,15 @@ class RequestLog:
         return bool(self._paths[SESSION])
 
     def __iter__(self) -> Iterator[LoggedRequest]:
-        """Yield the requests in the order of the file. Raises TraceError for a damaged file and for clocks mixed."""
+        """Yield the requests in the order of the file. Raises TraceError for a damaged file and for mixed clocks."""
         for entry in self._entries:
             self.findings.entries += 1
             try:
                 yield self._request(entry)
             except _Unusable as unusable:
                 self.findings.drop(entry.line, str(unusable))
+        if self._other_clocks > _OTHER_CLOCKS * self.findings.entries:
+            self._refuse_clocks()
 
     def _request(self, entry: Entry) -> LoggedRequest:
         values = entry.values
@@ -235,27 +242,36 @@ class RequestLog:
         return int(number)
 
     def _seconds(self, line: int, values: Mapping[str, Any]) -> float:
-        value, path = self._value(values, TIME)
+        value, _ = self._value(values, TIME)
         if value is None:
             raise _Unusable("no time")
-        moment = _moment(value, self._unit or _unit_of(path))
+        moment = self._moment(values)
         if moment is None:
             raise _Unusable("a time that is neither ISO 8601 nor a number")
         seconds, clock, unit = moment
-        if self._first_time is None:
-            self._first_time = (line, clock, str(value))
-            self.findings.clock = clock
-        elif clock != self._first_time[1]:
-            self._refuse_clocks(line, clock, str(value))
+        if clock != self.findings.clock:
+            self._other_clock = self._other_clock or (line, clock, str(value))
+            self._other_clocks += 1
+            raise _Unusable(f"a time that is {clock}, unlike most")
         self.findings.units.add(unit)
         return seconds
 
-    def _refuse_clocks(self, line: int, clock: Clock, value: str) -> None:
-        assert self._first_time is not None
-        first_line, first_clock, first_value = self._first_time
+    def _moment(self, values: Mapping[str, Any]) -> tuple[float, Clock, str] | None:
+        value, path = self._value(values, TIME)
+        return None if value is None else _moment(value, self._unit or _unit_of(path))
+
+    def _usual_clock(self, first: Sequence[Entry]) -> Clock | None:
+        """Return the clock of most times in some entries; None if no time can be read."""
+        moments = [self._moment(entry.values) for entry in first if entry.values]
+        clocks = Counter(moment[1] for moment in moments if moment is not None)
+        return max(sorted(clocks), key=lambda clock: clocks[clock], default=None)
+
+    def _refuse_clocks(self) -> None:
+        assert self._other_clock is not None
+        line, clock, value = self._other_clock
         message = (
-            f"{self.path} line {line}: the time {value!r} is {clock}, that of line {first_line}, {first_value!r}, is"
-            f" {first_clock}; a trace has one clock: name the field with --field time=NAME, or the unit with --time-unit"
+            f"{self.path} line {line}: the time {value!r} is {clock}, other times are {self.findings.clock}; a trace has one"
+            " clock: name the field with --field time=NAME, or the unit with --time-unit"
         )
         raise TraceError(message, code="mixed_times", path=self.path, line=line)
 

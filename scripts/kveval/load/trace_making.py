@@ -38,6 +38,8 @@ BLOCK_TOKENS: Mapping[str, int] = {
     "weka": 64,
 }
 """Form of a file -> the tokens of a block in its trace, where nothing else is given."""
+MOST_BLOCKS = 20_000_000
+"""Blocks of a trace, above which larger blocks are chosen."""
 _BLOCK_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 _LOOKED_AT = 1_000
 _WRITTEN_AT_ONCE = 2**18
@@ -180,6 +182,8 @@ def _make_of_log(source: Path, output: Path, options: TraceOptions) -> MadeTrace
         if log.has_sessions:
             sessions = len(np.unique(requests.sessions[requests.sessions >= 0]))
         prefix_tokens = options.prefix_tokens
+        if not options.hash_tokens:
+            size = _block_tokens(int(requests.prompts.sum()))
         rows = conversations.rows(requests, size, sharing, prefix_tokens, counts)
     totals = _Totals(size)
     state = _write(_not_empty(map(totals.add, rows), source, log.findings), output)
@@ -196,6 +200,14 @@ def _make_of_log(source: Path, output: Path, options: TraceOptions) -> MadeTrace
     )
     dropped = tuple(found.dropped.values())
     return totals.summary(source, output, state, LOG, dropped, summary)
+
+
+def _block_tokens(prompt_tokens: int) -> int:
+    """Return the tokens of a block: larger ones where a trace would have too many of them to be read in memory."""
+    size = BLOCK_TOKENS[LOG]
+    while prompt_tokens > size * MOST_BLOCKS and size < _BLOCK_SIZES[-1]:
+        size *= 2
+    return size
 
 
 def recognised_form(source: Path) -> str:
@@ -387,24 +399,43 @@ def _refuse_output(source: Path, output: Path) -> None:
 def _write(rows: Iterable[TraceRow], output: Path) -> str:
     """Write rows to a file; return `unchanged` where it had them already. Raises TraceError if it has others."""
     digest = hashlib.sha256()
-    encoder = msgspec.json.Encoder()
-    with replacing(output) as partial:
-        with partial.open("wb") as file, _packed(file, output.suffix) as packed:
-            content = bytearray()
-            for row in rows:
-                content += encoder.encode(row) + b"\n"
-                if len(content) >= _WRITTEN_AT_ONCE:
-                    digest.update(content)
-                    packed.write(content)
-                    content.clear()
-            digest.update(content)
-            packed.write(content)
+    with _written(output) as partial:
+        _write_packed(rows, partial, output.suffix, digest)
         if not output.exists():
             return "written"
         if _digest(output) != digest.hexdigest():
             message = f"{output} is there with another content; remove it, or name another file with --out"
             raise TraceError(message, code="other_content", path=output)
     return "unchanged"
+
+
+@contextlib.contextmanager
+def _written(output: Path) -> Iterator[Path]:
+    """Yield the path of a new file in place of `output`. Raises TraceError where none can be written."""
+    try:
+        with replacing(output) as partial:
+            yield partial
+    except OSError as error:
+        message = (
+            f"{output} cannot be written: {error.strerror}; --out names another file"
+        )
+        raise TraceError(message, code="not_written", path=output) from error
+
+
+def _write_packed(
+    rows: Iterable[TraceRow], path: Path, suffix: str, digest: Any
+) -> None:
+    encoder = msgspec.json.Encoder()
+    with path.open("wb") as file, _packed(file, suffix) as packed:
+        content = bytearray()
+        for row in rows:
+            content += encoder.encode(row) + b"\n"
+            if len(content) >= _WRITTEN_AT_ONCE:
+                digest.update(content)
+                packed.write(content)
+                content.clear()
+        digest.update(content)
+        packed.write(content)
 
 
 @contextlib.contextmanager

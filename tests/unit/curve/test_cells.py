@@ -219,15 +219,14 @@ def test_a_cache_for_all_users_serves_all_but_first_visits(readers):
     assert found.device_hit_share < 0.3
 
 
-def test_the_longer_answers_take_the_less_order_there_is_and_that_changes_little(
-    readers,
-):
-    def share(answer_s):
-        prompts = prompts_of(readers.workload.definition, 6, 1, 16, 300, answer_s)
-        return curves_of_prompts(of(readers, "native-offload", 1200), prompts)
-
-    low, high = (share(seconds).hit_share_range[0] for seconds in (0.1, 2.0))
-    assert abs(low - high) < 0.05
+def test_the_order_in_which_users_asked_replaces_the_one_that_is_drawn(readers):
+    workload = readers.workload.definition
+    one_by_one = [(session, turn) for session in range(40) for turn in range(5)]
+    prompts = prompts_of(workload, 6, 1, 16, 200, one_by_one)
+    found = curves_of_prompts(of(readers, "no-offload", 0), prompts)
+    assert found.device_hit_share == pytest.approx(found.device.ceiling)
+    drawn = curves_of(of(readers, "no-offload", 0), 6, requests=200)
+    assert drawn.device_hit_share < 0.3
 
 
 def test_what_is_assumed_of_answers_is_said(readers, tmp_path: Path):

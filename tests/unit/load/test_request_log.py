@@ -170,9 +170,14 @@ def test_clocks_that_cannot_be_compared_are_refused(
         {"ts": time, "prompt_tokens": 3, "completion_tokens": 1}
         for time in ("2025-10-10T08:00:00Z", 1760083200, other)
     ]
-    with pytest.raises(TraceError, match=r"line 3: the time .* that of line 1") as e:
+    with pytest.raises(TraceError, match=r"line 3: the time .* other times are") as e:
         list(log_of(tmp_path / "log", lines(*rows)))
     assert e.value.code == "mixed_times"
+    # A few are mistakes.
+    log = log_of(tmp_path / "log", lines(rows[2], *rows[:2] * 5))
+    assert len(list(log)) == 10
+    (dropped,) = log.findings.dropped.values()
+    assert dropped.lines == [1]
 
 
 @pytest.mark.parametrize("text", ["5,1", "a;b"])

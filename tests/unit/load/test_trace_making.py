@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kveval.load import trace_file
+from kveval.load import trace_file, trace_making
 from kveval.load.conversations import Sharing
 from kveval.load.log_file import TraceError
 from kveval.load.trace_file import TraceRow
@@ -221,6 +221,28 @@ def test_another_content_is_not_overwritten_nor_the_log(tmp_path):
             make_trace(source, path, TraceOptions(hash_tokens=16), path)
         assert raised.value.code == code
     assert output.read_bytes() == before
+
+
+def test_logs_put_together_are_one_log(tmp_path):
+    source, output = tmp_path / "log.csv.gz", tmp_path / "trace.jsonl"
+    part = b"time,prompt_tokens,output_tokens\n1,20,3\n2,30,4\n"
+    source.write_bytes(gzip.compress(part) + gzip.compress(part))
+    made = make_trace(source, output, TraceOptions(), output)
+    assert (made.requests, [one.lines for one in made.dropped]) == (4, [[4]])
+
+
+def test_a_trace_with_too_many_blocks_has_larger_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace_making, "MOST_BLOCKS", 4)
+    source, output = write(tmp_path / "log", CHAT), tmp_path / "trace.jsonl"
+    made = make_trace(source, output, TraceOptions(), output)
+    assert made.hash_tokens == 64
+    assert made.prompts.total == sum(row["prompt_tokens"] for row in CHAT)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    source = write(tmp_path / "log", CHAT)
+    with pytest.raises(TraceError, match=r"cannot be written: .*; --out"):
+        make_trace(source, None, TraceOptions(), source / "trace.jsonl")
 
 
 def test_a_trace_is_summed_up_as_it_is(tmp_path):

@@ -176,14 +176,25 @@ def kv_bytes(level: JudgedLevel) -> Iterator[Outcome]:
 
 
 def _bytes_per_token(model: dict[str, Any], geometry: dict[str, Any]) -> int:
-    per_head = 2 * geometry["layers"] * geometry["head_dim"]
+    layers = geometry["layers"] - geometry.get("recurrent", {}).get("layers", 0)
     ranks = int(model.get("tensor_parallel_size", 1))
-    heads = max(1, geometry["kv_heads"] // ranks) * ranks
     kv_dtype, dtype = (
         model.get("kv_cache_dtype", "auto"),
         model.get("dtype", "bfloat16"),
     )
-    return int(per_head * heads * sizing.element_bytes(kv_dtype, dtype))
+    element = sizing.element_bytes(kv_dtype, dtype)
+    if latent := geometry.get("latent"):
+        return int(ranks * layers * (latent["rank"] + latent["rope_dim"]) * element)
+    window = geometry.get("sliding", {})
+    others = {**geometry, **window, "layers": window.get("layers", 0)}
+    values = 0
+    for kind, count in (
+        (geometry, layers - others["layers"]),
+        (others, others["layers"]),
+    ):
+        heads = max(1, kind["kv_heads"] // ranks) * ranks
+        values += count * heads * kind["head_dim"]
+    return int(2 * values * element)
 
 
 @check("R15")

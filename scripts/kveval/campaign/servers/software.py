@@ -1,10 +1,11 @@
 """The facts of a server's software for the specification and the analysis, under names that all servers share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kveval.campaign.arms import ArmArguments, ArmError, Platform
+from kveval.campaign.cache_layout import CacheLayout, Retention
 from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import Gpu, Scenario, name_for
 from kveval.campaign.device_estimate import DeviceEstimate
@@ -47,6 +48,12 @@ class ServerSoftware:
             device; max_concurrency: requests of full length at once; tier_bytes: the tier in host memory.
         release_in_log: given a log's text, the release that it names, None if it names none.
         tokenizer: given model and served name, the command that tokenizes for an index on a cluster.
+        offloads: given arguments, whether the server's own tier in host memory or files is behind its device.
+        retention: given arguments and release, which windows and states of a prompt it keeps.
+        unserved_prefix: given layout of the cache and tokens of a shared prefix, why its tier serves none of them: a code,
+            the reason, what helps.
+        refusals: given model, arguments and whether the device is a CPU, what it cannot run, or must not: what is
+            wrong, what would be right, a code.
         device_estimate: given a specification, a GPU and its name, an estimate of what the server's device holds; None
             if there is none.
         wrong_answers: given arguments and whether the device is a CPU, why its tier is known to give wrong answers; ""
@@ -72,6 +79,16 @@ class ServerSoftware:
     startup_facts: Callable[[str], dict[str, Any]] = lambda log_text: {}
     release_in_log: Callable[[str], str | None] = lambda log_text: None
     tokenizer: Callable[[str, str], tuple[str, ...]] = _no_tokenizer
+    offloads: Callable[[Sequence[str]], bool] = lambda argv: False
+    retention: Callable[[Sequence[str], str], Retention] = lambda argv, version: (
+        Retention()
+    )
+    unserved_prefix: Callable[[CacheLayout, int], Iterable[tuple[str, str, str]]] = (
+        lambda layout, prefix_tokens: ()
+    )
+    refusals: Callable[..., Iterable[tuple[str, str, str]]] = (
+        lambda model, argv, version, block_size, *, on_cpu: ()
+    )
     device_estimate: Callable[[Specification, Gpu, str], DeviceEstimate | None] = (
         lambda specification, gpu, name: None
     )

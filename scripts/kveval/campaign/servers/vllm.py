@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from kveval.campaign.arms import (
     lmcache_sidecars,
     store_sidecars,
 )
+from kveval.campaign.cache_layout import CacheLayout, Retention
 from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.servers.software import ServerSoftware
@@ -51,6 +52,10 @@ _SHARED_TIER_SINCE = Version("0.27")
 # From this release on the connector asks for all layers of a block in one tensor, which not every attention backend
 # gives (vllm/v1/worker/kv_connector_model_runner_mixin.py).
 _LAYERS_JOINED_SINCE = Version("0.12")
+# From this release on windows and states of a prompt are kept at its end alone, and an argument asks for more; earlier
+# ones keep all (vllm#52216).
+_KEPT_AT_THE_END_SINCE = Version("0.29")
+_INTERVAL, _MATCH_UNIT = "--prefix-cache-retention-interval", "--prefix-match-unit"
 # vLLM's default on CPUs, and on GPUs below 70 GiB.
 _BATCH_TOKENS = 2048
 
@@ -75,7 +80,7 @@ def common_arguments(
     if model.kv_cache_dtype != "auto":
         argv += ["--kv-cache-dtype", model.kv_cache_dtype]
     if server.device_blocks is not None:
-        blocks = sizing.server_blocks(server.device_blocks, server.block_size)
+        blocks = _device_layout(model, server)[0]
         argv += ["--num-gpu-blocks-override", str(blocks)]
     if model.gpu_memory_utilization is not None:
         argv += ["--gpu-memory-utilization", repr(model.gpu_memory_utilization)]
@@ -86,6 +91,28 @@ def common_arguments(
         argv += ["--max-num-seqs", str(server.max_num_seqs)]
     host = "127.0.0.1" if engine == "local" else "0.0.0.0"
     return (*argv, "--host", host, "--port", "{port}", "--no-enable-log-requests")
+
+
+def _device_layout(model: ServedModel, server: ServerConfig) -> tuple[int, int]:
+    """Return the blocks of the device's pool, of a server with `device_blocks`, and their bytes.
+
+    With layers of several kinds so many that the device holds `device_tokens` in conversations of full length, which is
+    what the server reports as its size (get_kv_cache_capacity in vllm/v1/core/kv_cache_utils.py).
+    """
+    assert server.device_blocks is not None and server.device_tokens is not None
+    if not model.geometry.grouped:
+        blocks = sizing.server_blocks(server.device_blocks, server.block_size)
+        return blocks, server.device_tokens * model.kv_bytes_per_token
+    layout = CacheLayout.from_model(
+        model,
+        server.block_size,
+        on_cpu=server.on_cpu,
+        retention=_retention(server.args, server.declared_version),
+    )
+    longest = model.max_model_len
+    needed = layout.blocks_in_use(longest, _batch_tokens(server.args))
+    blocks = -(-server.device_tokens * needed // longest)
+    return blocks, blocks * layout.row_bytes
 
 
 def _in_a_folder(model: ServedModel, server: ServerConfig) -> bool:
@@ -109,9 +136,8 @@ def common_environment(model: ServedModel, server: ServerConfig) -> dict[str, st
         env["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "1"
     if server.on_cpu and server.device_tokens is not None:
         # Whole GiB only; the override of the number of blocks then takes what it needs of it.
-        env["VLLM_CPU_KVCACHE_SPACE"] = str(
-            math.ceil(sizing.gib(server.device_tokens * model.kv_bytes_per_token))
-        )
+        device_bytes = _device_layout(model, server)[1]
+        env["VLLM_CPU_KVCACHE_SPACE"] = str(math.ceil(sizing.gib(device_bytes)))
     return env
 
 
@@ -380,6 +406,83 @@ def wrong_answers(argv: Sequence[str], *, on_cpu: bool) -> str:
     return "vLLM's own tier was registered before LMCache, which moves the device's cache on a CPU: wrong answers"
 
 
+def _value(argv: Sequence[str], flag: str) -> str | None:
+    """Return the value of a flag, the last one where it is given again; None without it."""
+    found = None
+    for number, argument in enumerate(argv):
+        name, equals, value = argument.partition("=")
+        if name.replace("_", "-") != flag:
+            continue
+        if equals:
+            found = value
+        elif number + 1 < len(argv):
+            found = argv[number + 1]
+    return found
+
+
+def _retention(argv: Sequence[str], version: str) -> Retention:
+    """Return what is kept of windows and states, and in which steps prompts are compared."""
+    interval, match = _value(argv, _INTERVAL), _value(argv, _MATCH_UNIT)
+    kept = 0 if Version(version) >= _KEPT_AT_THE_END_SINCE else None
+    return Retention(
+        interval_tokens=int(interval) if interval and interval.isdigit() else kept,
+        match_tokens=int(match) if match and match.isdigit() else None,
+        grouped="--disable-hybrid-kv-cache-manager" not in argv,
+    )
+
+
+def _unserved_prefix(
+    layout: CacheLayout, prefix_tokens: int
+) -> Iterator[tuple[str, str, str]]:
+    """Yield why a shared prefix is stored and never loaded, and the argument that helps."""
+    step = layout.match_tokens
+    if 0 < prefix_tokens < step:
+        why = f"a shared prefix of {prefix_tokens:,} tokens is shorter than a block of {step:,} (vllm#53749)"
+        yield "prefix_below_block", why, f"longer prefixes, or {_MATCH_UNIT}"
+    elif prefix_tokens and not layout.shared_tokens(prefix_tokens):
+        why = f"of {prefix_tokens:,} shared tokens it keeps windows or states at the end of each prompt alone"
+        interval = prefix_tokens // step * step
+        fix = f"server.args: [{_INTERVAL}, '{interval}']"
+        yield "windows_at_the_end", f"{why} (vllm#53595)", fix
+
+
+def _refusals(
+    model: ServedModel,
+    argv: Sequence[str],
+    version: str,
+    block_size: int,
+    *,
+    on_cpu: bool,
+) -> Iterator[tuple[str, str, str]]:
+    """Yield combinations that a server ignores, refuses after its model is loaded, or answers wrongly with."""
+    tier = _offloads(argv) or any("LMCache" in argument for argument in argv)
+    if _offloads(argv) and any(name.startswith("--spec") for name in argv):
+        what = "speculative decoding together with the server's own tier: the drafting layers make every lookup a miss"
+        yield f"{what} (vllm#47890)", "one of them", "speculative_offload"
+    shape = model.geometry
+    if shape.latent is not None and on_cpu and tier:
+        what = f"{model.name} has latent attention (MLA), and a tier behind it on a CPU gave wrong answers"
+        yield what, "no-offload, or a GPU", "latent_on_cpu"
+    if shape.recurrent is not None and on_cpu and "LMCacheMPConnector" in str(argv):
+        what = f"{model.name} has layers with a recurrent state, with which LMCache 0.5 starts in no mode on a CPU"
+        yield what, "native-offload", "lmcache_recurrent"
+    interval = _value(argv, _INTERVAL)
+    if interval is None or not interval.isdigit() or not int(interval):
+        return
+    if not shape.grouped:
+        what = f"{model.name} has no windows or states that {_INTERVAL} could keep, and the server does not start with it"
+        yield what, "leave it out", "retention_without_windows"
+        return
+    layout = CacheLayout.from_model(
+        model, block_size, on_cpu=on_cpu, retention=_retention(argv, version)
+    )
+    step = math.lcm(*(group.block_tokens for group in layout.groups))
+    if int(interval) % step:
+        what = f"{_INTERVAL} {interval} is no multiple of the blocks of {model.name}, {step} tokens"
+        right = str(max(1, round(int(interval) / step)) * step)
+        yield what, right, "retention_uneven"
+
+
 def shares_native_tier(argv: Sequence[str], version: str, *, on_cpu: bool) -> bool:
     """Whether the native tier is a file in /dev/shm."""
     tiered = any("TieringOffloadingSpec" in argument for argument in argv)
@@ -469,6 +572,10 @@ VLLM = ServerSoftware(
     startup_facts=startup_facts,
     release_in_log=release_in_log,
     tokenizer=_tokenizer,
+    offloads=_offloads,
+    retention=_retention,
+    unserved_prefix=_unserved_prefix,
+    refusals=_refusals,
     device_estimate=estimate_for,
     wrong_answers=wrong_answers,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from kveval.load.conversations import Sharing
 from kveval.load.log_file import number_word
 from kveval.load.request_log import KINDS
 from kveval.load.trace_making import (
+    MOST_BLOCKS,
     Lengths,
     LogSummary,
     MadeTrace,
@@ -27,7 +29,7 @@ from kveval.load.trace_making import (
 )
 from kveval.workflow.command.campaign import OptionError
 from kveval.workflow.command.checkout import Checkout
-from kveval.workflow.command.output import print_document
+from kveval.workflow.command.output import Output, print_document
 
 _PACKED = (".gz", ".zst")
 _LEVEL_S = 600
@@ -62,7 +64,8 @@ def show_trace(
     default = Path(f"{name}.trace.jsonl.gz")
     if configuration is not None:
         default = configuration / "traces" / f"{name}.jsonl.gz"
-    made = make_trace(source, output, options, default)
+    with Output(as_json, io.StringIO()).ended_by_signals():
+        made = make_trace(source, output, options, default)
     workload = _workload(made, configuration)
     if as_json:
         print_document(_document(made, workload))
@@ -202,6 +205,11 @@ def _notes(made: MadeTrace) -> Iterator[str]:
     if made.log is not None:
         yield from _assumptions(made.log, made.hash_tokens)
         yield from _notes_on_times(made.log)
+        if made.prompts.total > made.hash_tokens // 2 * MOST_BLOCKS:
+            yield (
+                f"Blocks are of {made.hash_tokens} tokens, so that there are no more than {MOST_BLOCKS:,}, which a campaign"
+                " holds in memory. --hash-tokens chooses smaller ones, in which prompts share a little more."
+            )
     if made.empty_answers:
         yield (
             f"Without an answer, as failed requests are: {pluralize(made.empty_answers, 'request')}; 1 token is requested."

@@ -12,8 +12,9 @@ import numpy as np
 
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
-from kveval.campaign.sizing import gib, size_for_tokens
+from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
+from kveval.campaign.tier_layout import needed_size
 from kveval.curve.cells import (
     NOTHING_POINTS,
     assumed_answer_s,
@@ -195,9 +196,9 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
         )
         yield f"  {why}: no tier adds anything"
         return
-    model = config.specification(next(iter(curves.cells))).model
+    cells = [config.specification(cell) for cell in curves.cells]
     steps = ", ".join(
-        f"{100 * part:.0f} % with {size_for_tokens(tokens, model.kv_bytes_per_token)}"
+        f"{100 * part:.0f} % with {needed_size(cells, tokens, curves.level)}"
         for part, tokens in sizes
     )
     what = "cache serves" if found.tier is None else "tier adds"
@@ -257,9 +258,9 @@ def _answer(
     tokens: int,
     benefit: Benefit,
 ) -> Iterator[str]:
-    workload, model = config.workload.definition, bought.basis.specification.model
-    at = f"{curves.level} {workloads.level_unit(workload)}"
-    size = size_for_tokens(tokens, model.kv_bytes_per_token)
+    at = f"{curves.level} {workloads.level_unit(config.workload.definition)}"
+    cells = [config.specification(cell) for cell in curves.cells]
+    size = needed_size(cells, tokens, curves.level)
     yield f"  {size} of host memory serve 90 % of what a tier of any size could, at {at}:"
     yield f"  predicted {_predicted(benefit)}."
 

@@ -8,6 +8,7 @@ from kveval.campaign.reuse import LevelReuse, reuse_of
 from kveval.campaign.servers.registry import held_bytes
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
+from kveval.load import levels as workloads
 from kveval.load.sample_sizes import window_s
 from kveval.load.workload import Workload
 from kveval.workflow.planning.costs import completed_req_s
@@ -93,8 +94,10 @@ def overflow_notes(plan: Plan) -> Iterator[str]:
     )
     levels = [*dict.fromkeys(one.level for one in known if one.overflows)]
     if levels:
+        pauses = workloads.has_pauses(plan.config.workload.definition)
+        exceed = "may exceed, when few users pause," if pauses else "exceed"
         yield (
-            f"Requests in progress exceed the device's cache at level {_ranged(levels)}: preempted ones are loaded"
+            f"Requests in progress {exceed} the device's cache at level {_ranged(levels)}: preempted ones are loaded"
             " from a tier, or computed again"
         )
 

@@ -9,6 +9,7 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.reuse import reuse_of
 from kveval.campaign.sizing import size_for_tokens
+from kveval.campaign.tier_layout import needed_size
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.curve.cells import NOTHING_POINTS, needed_sizes
 from kveval.load import levels as workloads
@@ -115,15 +116,14 @@ def _knee(config: Config, curves: LevelCurves) -> str:
     found = curves.widest
     if found.tier is None or _gain(curves) < NOTHING_POINTS:
         return ""
-    model = config.specification(next(iter(curves.cells))).model
-    blocks = (
-        _rounded(size / found.usable[0] / BLOCK_TOKENS)
-        for _, size in needed_sizes(found.tier, _KNEE)
-    )
-    sizes = " and ".join(
-        str(size_for_tokens(count * BLOCK_TOKENS, model.kv_bytes_per_token))
-        for count in blocks
-    )
+    cells = [config.specification(cell) for cell in curves.cells]
+    token_bytes = cells[0].model.kv_bytes_per_token
+    named = []
+    for _, tokens in needed_sizes(found.tier, _KNEE):
+        held = math.ceil(tokens / found.usable[0])
+        count = _rounded(needed_size(cells, held, curves.level).cpu_blocks)
+        named.append(str(size_for_tokens(count * BLOCK_TOKENS, token_bytes)))
+    sizes = " and ".join(named)
     parts = " and ".join(f"{100 * part:.0f}" for part in _KNEE)
     of_any = f"{_gain(curves):.1f} points that a tier of any size adds"
     return f"{sizes} add {parts} % of the {of_any}"
