@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from kveval.campaign.specification import Specification
-from kveval.campaign.tier_layout import in_rows, tokens_in_rows
+from kveval.campaign.tier_layout import (
+    device_tokens_in_rows,
+    in_rows,
+    match_steps,
+    tokens_in_rows,
+)
 from kveval.load import levels as workloads
 
 _STORES = ("redis", "valkey")
@@ -188,7 +193,7 @@ def demand_of(specification: Specification, level: int) -> Demand:
     )
     turns, new = workload.turns, workload.prompt_tokens + workload.output_tokens
     document = workload.document_tokens
-    found_again = prefix >= specification.block_size
+    found_again = prefix >= match_steps(specification)[0]
     # A turn's prompt has the prefix, the document, and prompt and answer of every turn before it.
     earlier = (turns - 1) * (prefix + document) + new * turns * (turns - 1) // 2
     return Demand(
@@ -215,6 +220,8 @@ def caches_of(
     `least_tokens`: what the device is estimated to hold at least, where its size is not known.
     """
     device = specification.budget.device_tokens or reported_tokens
+    if device is not None and specification.model.geometry.grouped:
+        device = device_tokens_in_rows(specification, device)
     at_least = device or max(least_tokens, specification.model.max_model_len)
     return Caches(device, at_least, _tier_tokens(specification))
 

@@ -33,8 +33,8 @@ def gpus() -> list[dict[str, Any]]:
 
     Empty when there is none or no driver answers.
     """
-    if found := gpu_details():
-        return found
+    if details := gpu_details():
+        return details
     # If a driver does not know one field, the whole query of `gpu_details` fails.
     return gpus_told(nvidia_smi(GPU_QUERY) or "")
 

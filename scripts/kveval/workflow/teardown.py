@@ -55,8 +55,8 @@ def _on_cluster(campaign: str, site: Cluster, say: Log) -> None:
 def _on_host(say: Log) -> None:
     measuring = holder(LOCK)
     if measuring is not None:
-        said = f"a measurement is running ({measuring}): stop it first (Ctrl-C in its snakemake)"
-        raise StillMeasuring(said, holders=[measuring])
+        message = f"a measurement is running ({measuring}): stop it first (Ctrl-C in its snakemake)"
+        raise StillMeasuring(message, holders=[measuring])
     with host_lock("teardown", waiting=say, path=LOCK):
         removed = remove_leftovers(registry_path())
     for name in removed:

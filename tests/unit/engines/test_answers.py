@@ -13,9 +13,9 @@ from kveval.engines.servers import answers
 from kveval.engines.servers.answers import (
     TOLERANCE_NATS,
     check,
+    combined,
     compared,
     prompts,
-    together,
 )
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.protocol import Completion, DeploymentError
@@ -379,7 +379,7 @@ def test_replicas_are_one_and_what_one_did_not_show_was_not_shown() -> None:
         check(Server(wrong=wrong).questioned(), tier=True, longest=8192)
         for wrong in ({}, {3: 99})
     )
-    found = together([good, bad])
+    found = combined([good, bad])
     assert (found.prompts, found.same, found.changed, found.served_from) == (
         8,
         4,
@@ -387,9 +387,9 @@ def test_replicas_are_one_and_what_one_did_not_show_was_not_shown() -> None:
         "tier",
     )
     assert found.first_difference == bad.first_difference
-    lacking = together([good, Answers(unchecked="why")])
+    lacking = combined([good, Answers(unchecked="why")])
     assert (lacking.unchecked, lacking.served_from) == ("why", "none")
-    assert together([good]) == good
+    assert combined([good]) == good
     assert found.device is not None
     assert (found.device.prompts, found.device.changed, found.device.served_from) == (
         8,
@@ -397,4 +397,4 @@ def test_replicas_are_one_and_what_one_did_not_show_was_not_shown() -> None:
         "device",
     )
     for one, other in itertools.permutations([good, bad]):
-        assert together([one, other]).changed == 4
+        assert combined([one, other]).changed == 4

@@ -113,9 +113,11 @@ class ClusterEngine:
         """Remove what killed jobs left: this run's objects, found by label, and recordings."""
         for name in remove_run(self._context, say):
             say(f"removed an object that a killed run left: {name}")
-        found = leases.living(self._api, self._site.namespace, self._job.campaign)
+        living_leases = leases.living(
+            self._api, self._site.namespace, self._job.campaign
+        )
         recordings.remove_stale(
-            self._context, [leases.mark_of(lease) for lease in found], say
+            self._context, [leases.mark_of(lease) for lease in living_leases], say
         )
 
     def require_possible(self, store: Store) -> None:
@@ -170,7 +172,7 @@ class ClusterSession:
         self._told_gpus: list[dict[str, Any]] = []
         self._neighbours = neighbours.Neighbours(context, ())
         self._gpus = GpuWatch(
-            lambda asked: self.handle.server.in_every(["nvidia-smi", *asked])
+            lambda arguments: self.handle.server.in_every(["nvidia-smi", *arguments])
         )
         # Kubernetes removes what is applied from now on when this job no longer prolongs its lifetime.
         api, name, labels = (
@@ -291,30 +293,30 @@ class ClusterSession:
         context = self._context
         try:
             # Once: a cluster that does not answer was waited for already.
-            found = context.api.once(
+            namespace = context.api.once(
                 "GET", NAMESPACE.path("", context.namespace), timeout_s=_NAMESPACE_S
             ).json()
-            if not found["metadata"].get("deletionTimestamp"):
+            if not namespace["metadata"].get("deletionTimestamp"):
                 return ""
         except ClusterError as error:
             if error.status != 404:
                 return ""
-        said = f"namespace {context.namespace} was deleted, and with it the servers and the load of this run"
+        message = f"namespace {context.namespace} was deleted, and with it the servers and the load of this run"
         with contextlib.suppress(ClusterError):
             kept = context.api.list(
                 DAEMON_SET, context.site.pcp_namespace, selector(context.campaign)
             )
             if kept:
-                said += f"; {', '.join(map(described, kept))} remains until the campaign's last run, or kveval teardown"
-        return said
+                message += f"; {', '.join(map(described, kept))} remains until the campaign's last run, or kveval teardown"
+        return message
 
     def _note_nodes(self, server: ClusterServer) -> None:
         """Store the nodes that the servers run on, in the order of the servers, and their GPUs."""
-        found = {
+        nodes = {
             str(node["metadata"]["name"]): node for node in self._context.api.list(NODE)
         }
         names = (str(replica.pod["spec"]["nodeName"]) for replica in server.replicas)
-        self._nodes = {name: found[name] for name in names}
+        self._nodes = {name: nodes[name] for name in names}
         if self._job.specification.on_cluster.gpus:
             self._told_gpus = gpus_told(
                 server.in_every(["nvidia-smi", *GPU_QUERY]) or ""
@@ -327,9 +329,11 @@ class ClusterSession:
             self._context.site.gpu_resource,
             list(self._nodes.values()),
         )
-        each = self._job.specification.on_cluster.gpus
+        gpus_per_server = self._job.specification.on_cluster.gpus
         labelled = (
-            [machines.labelled_gpu(nodes[0], resource)] * each * len(server.replicas)
+            [machines.labelled_gpu(nodes[0], resource)]
+            * gpus_per_server
+            * len(server.replicas)
         )
         return machines.describe(nodes, resource, self._told_gpus or labelled)
 

@@ -69,7 +69,7 @@ def announced(
     context: RunContext, nodes: Sequence[str], say: Log
 ) -> Iterator[Neighbours]:
     """Announce a measurement on `nodes`, wait for earlier campaigns there, and note foreign pods before and after."""
-    found = Neighbours(context, nodes)
+    neighbours = Neighbours(context, nodes)
     with contextlib.ExitStack() as stack:
         try:
             about = {NODES_ANNOTATION: ",".join(nodes)}
@@ -82,12 +82,12 @@ def announced(
             )
         else:
             _wait_for_turn(context, lease.document, nodes, say)
-        found.look()
+        neighbours.look()
         try:
-            yield found
+            yield neighbours
         finally:
             with contextlib.suppress(Refused):
-                found.look()
+                neighbours.look()
 
 
 def _wait_for_turn(
@@ -123,12 +123,12 @@ def earlier(
             (metadata.get("annotations") or {}).get(NODES_ANNOTATION, "").split(",")
         )
 
-    found = [
+    candidates = [
         lease
         for lease in others
         if _campaign(lease) != _campaign(own) and _age(lease) < _age(own)
     ]
-    return [lease for lease in found if announces(lease["metadata"]) & set(nodes)]
+    return [lease for lease in candidates if announces(lease["metadata"]) & set(nodes)]
 
 
 def is_busy(pod: Mapping[str, Any], gpu_resource: str) -> bool:

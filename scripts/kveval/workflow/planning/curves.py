@@ -112,8 +112,13 @@ def _at_level(
     found = LevelCurves(
         model, level, curves(None if device is None else device.tokens), device
     )
-    if device is None or not device.estimated:
+    if device is None:
         return found
+    if not device.estimated:
+        # Of models with several kinds of layers, what a device holds is not what its server reports.
+        held = found.widest.device_tokens or 0
+        exact = device._replace(tokens=held, low_tokens=held, high_tokens=held)
+        return LevelCurves(model, level, found.cells, exact)
     alone = found.widest.device
     if alone.share(device.low_tokens) == alone.ceiling:
         # The least that it may hold serves everything: a tier adds nothing, whatever the device's size.

@@ -28,11 +28,11 @@ def fit_lines(
     for model in dict.fromkeys(cell.model for cell in tiers):
         levels = [one for one in all_curves if one.model == model and one.cells]
         cells = [cell for cell in config.cells if cell.model == model]
-        device = first_device(config, cells, store)
         if levels:
+            device = levels[0].device
             yield f"{model}: {_verdict(config, levels, device)}"
             yield from _mirrors(levels, device)
-        elif device is None:
+        elif first_device(config, cells, store) is None:
             yield f"{model}: whether a tier pays cannot be known {_NAME_IT}"
         elif any(one.model == model for one in all_curves):
             yield f"{model}: whether a tier pays is computed by kveval curve: this load has too many requests for a plan"
