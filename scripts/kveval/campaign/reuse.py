@@ -211,13 +211,18 @@ def demand_of(specification: Specification, level: int) -> Demand:
 
 
 def caches_of(
-    specification: Specification, reported_tokens: int | None = None
+    specification: Specification,
+    reported_tokens: int | None = None,
+    least_tokens: int = 0,
 ) -> Caches:
-    """Return the sizes of one server's caches; `reported_tokens`: of the device, as an earlier run reported them."""
+    """Return the sizes of one server's caches; `reported_tokens`: of the device, as an earlier run reported them.
+
+    `least_tokens`: what the device is estimated to hold at least, where its size is not known.
+    """
     device = specification.budget.device_tokens or reported_tokens
     if device is not None and specification.model.geometry.grouped:
         device = device_tokens_in_rows(specification, device)
-    at_least = device if device is not None else specification.model.max_model_len
+    at_least = device or max(least_tokens, specification.model.max_model_len)
     return Caches(device, at_least, _tier_tokens(specification))
 
 
@@ -241,10 +246,12 @@ def _tier_tokens(specification: Specification) -> float:
 
 
 def reuse_of(
-    specification: Specification, reported_tokens: int | None = None
+    specification: Specification,
+    reported_tokens: int | None = None,
+    least_tokens: int = 0,
 ) -> list[LevelReuse]:
-    """Return the reuse at each level of a cell; for `reported_tokens` see `caches_of`."""
-    caches = caches_of(specification, reported_tokens)
+    """Return the reuse at each level of a cell; for `reported_tokens` and `least_tokens` see `caches_of`."""
+    caches = caches_of(specification, reported_tokens, least_tokens)
     levels = specification.workload.given_levels or (1,)
     return [
         LevelReuse(level, demand_of(specification, level), caches) for level in levels

@@ -93,7 +93,7 @@ def _cache_rows(
 ) -> dict[str, CacheRows]:
     """Return how a tier of this campaign's server holds the models whose layers are of several kinds."""
     server = getattr(context.config.campaign, "server", None)
-    found = {}
+    caches = {}
     for name in models:
         model = context.config.catalogue.models[name]
         ranks = server.tensor_parallel_size if server else None
@@ -104,8 +104,8 @@ def _cache_rows(
             on_cpu=server.on_cpu if server else False,
         )
         if cache is not None:
-            found[name] = cache
-    return found
+            caches[name] = cache
+    return caches
 
 
 def _table(sizes: Sequence[ModelSize]) -> Table:
