@@ -85,14 +85,12 @@ def room_problems(
 def _message(specification: Specification, room: HostRoom) -> str:
     cell, size = specification.cell, specification.budget.size
     named = f"{cell.path}, a tier of {size}," if cell.cpu_blocks else cell.path
-    held = memory_bytes(specification)
+    held, shared = memory_bytes(specification), shared_memory_bytes(specification)
     if held > room.memory_bytes:
-        return f"{named} keeps {memory_text(held)} of KV cache in host memory, {room.subject} {memory_text(room.memory_bytes)}"
-    shared = shared_memory_bytes(specification)
-    return (
-        f"{named} keeps {memory_text(shared)} in {SHARED_MEMORY}, where {room.subject}"
-        f" {memory_text(room.shared_memory_bytes or 0)}"
-    )
+        there = memory_text(room.memory_bytes)
+        return f"{named} keeps {memory_text(held)} of KV cache in host memory, {room.subject} {there}"
+    there = memory_text(room.shared_memory_bytes or 0)
+    return f"{named} keeps {memory_text(shared)} in {SHARED_MEMORY}, where {room.subject} {there}"
 
 
 def _largest_that_fits(
