@@ -35,7 +35,7 @@ class TraceRow(msgspec.Struct):
 
 
 class Problem(NamedTuple):
-    """What is wrong with a request: its place among the others, from 0 on, and a message."""
+    """A mistake in a request: its place among the others, from 0 on, and a message."""
 
     place: int
     message: str
