@@ -79,7 +79,12 @@ def make_copy(
     workflow_copy(folder)
     places = write_campaign(folder / "results", runs, metrics, cells, **load)
     matrix = [
-        {"models": [m], "scenarios": [s], "cpu_blocks": [b]} for m, s, b in places
+        {
+            "models": [cell.model],
+            "scenarios": [cell.scenario],
+            "cpu_blocks": [cell.cpu_blocks],
+        }
+        for cell in places
     ]
     campaign = yaml.safe_load(PUBLISHED.read_text()) | {
         "name": "large",
@@ -87,7 +92,7 @@ def make_copy(
     }
     campaign |= {"runs": runs, "matrix": matrix, "comparison": {}}
     (folder / "config" / "config.yaml").write_text(yaml.safe_dump(campaign))
-    return [place for found in places.values() for place in found]
+    return [folder for folders in places.values() for folder in folders]
 
 
 def seconds_by_rule(log: Path) -> list[tuple[str, int, float]]:

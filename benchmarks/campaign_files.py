@@ -27,6 +27,7 @@ from tests.unit.pcp.test_archive_writer import (
     units,
 )
 
+from kveval.campaign.cell import Cell
 from kveval.pcp.conversion.conversion import convert
 
 MODELS = ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ")
@@ -58,21 +59,23 @@ _UNREAD = {
 }
 
 
-def cells(count: int = PUBLISHED_CELLS) -> Iterator[tuple[str, str, int]]:
+def cells(count: int = PUBLISHED_CELLS) -> Iterator[Cell]:
     """Every model with every arm, a larger tier for three arms of two models; after these 34, more tiers."""
     tiered = [
         arm for arm in ARMS if arm != "no-offload" and not arm.startswith("llm-d")
     ]
     published = [
-        (model, arm, 10_000 if arm in tiered else 0) for model in MODELS for arm in ARMS
+        Cell(model, arm, 10_000 if arm in tiered else 0)
+        for model in MODELS
+        for arm in ARMS
     ]
     published += [
-        (model, arm, 20_000)
+        Cell(model, arm, 20_000)
         for model in MODELS[2:]
         for arm in ("native-offload", "lmcache-local", "lmcache-valkey")
     ]
     further = (
-        (model, arm, blocks)
+        Cell(model, arm, blocks)
         for blocks in itertools.count(20_500, 500)
         for model in MODELS
         for arm in tiered
@@ -270,7 +273,7 @@ def write_campaign(
     levels: Sequence[int] = LEVELS,
     seconds: float = LEVEL_S,
     reported: int | None = None,
-) -> dict[tuple[str, str, int], list[Path]]:
+) -> dict[Cell, list[Path]]:
     """Write a campaign's store and pointers below `folder`, its results; return cell -> the folders of its runs.
 
     Pointers name their run relative to the folder above, the repository. Only the first `reported` cells have reports.
@@ -280,15 +283,15 @@ def write_campaign(
     parquet = recording(
         folder / "recording", metrics, level_start(len(levels), seconds) - EPOCH
     )
-    found: dict[tuple[str, str, int], list[Path]] = {}
+    folders: dict[Cell, list[Path]] = {}
     for number, cell in enumerate(cells(count)):
         for run in range(1, runs + 1):
             stored = folder / "measurements" / f"{number:016x}" / f"run-{run}"
             (stored / "raw").mkdir(parents=True)
             speed = (
                 200
-                * (1 + MODELS[::-1].index(cell[0]))
-                * (1 + 0.02 * ARMS.index(cell[1]))
+                * (1 + MODELS[::-1].index(cell.model))
+                * (1 + 0.02 * ARMS.index(cell.scenario))
             )
             measured = []
             for place, streams in enumerate(levels):
@@ -310,7 +313,7 @@ def write_campaign(
                 )
             description = _description(cell, run, f"{number:016x}", measured, seconds)
             (stored / "run.json").write_text(json.dumps(description))
-            place = folder.joinpath(*map(str, cell), f"run-{run}")
+            place = folder / cell.path / f"run-{run}"
             place.mkdir(parents=True)
             os.link(parquet, place / "pcp.parquet")
             pointer = {
@@ -318,18 +321,20 @@ def write_campaign(
                 "path": str(stored.relative_to(folder.parent)),
             }
             (place / "measurement.json").write_text(json.dumps(pointer))
-            found.setdefault(cell, []).append(place)
-    return found
+            folders.setdefault(cell, []).append(place)
+    return folders
 
 
 def _description(
-    cell: tuple[str, str, int],
+    cell: Cell,
     run: int,
     measurement: str,
     levels: list[dict[str, Any]],
     seconds: float,
 ) -> dict[str, Any]:
-    description = run_description(*cell, run, measurement=measurement, levels=levels)
+    description = run_description(
+        *cell.key, run, measurement=measurement, levels=levels
+    )
     workload = {
         "prompt_tokens": 128,
         "output_tokens": 128,
@@ -337,13 +342,13 @@ def _description(
         "prefix_tokens": 10_000,
         "prefix_count": 800,
     }
-    asked = [level["level"] for level in levels]
-    workload |= {"levels": asked, "seconds": seconds, "warmup_s": warmup_s(seconds)}
+    numbers = [level["level"] for level in levels]
+    workload |= {"levels": numbers, "seconds": seconds, "warmup_s": warmup_s(seconds)}
     description["specification"] = {
         "workload": workload,
-        "argv": [*cell[:2], str(cell[2])],
+        "argv": [str(value) for value in cell.key],
         "env": {},
     }
-    begin = f"2026-01-{run:02d}T{ARMS.index(cell[1]):02d}"
+    begin = f"2026-01-{run:02d}T{ARMS.index(cell.scenario):02d}"
     description |= {"started": f"{begin}:00:00Z", "finished": f"{begin}:25:00Z"}
     return description

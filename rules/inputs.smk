@@ -66,9 +66,9 @@ def lenient(wildcards):
 
 
 def failures_so_far(wildcards):
-    """Return model, scenario, cpu_blocks and reason of cells that lack a run; empty unless for a report so far."""
+    """Return the reasons of cells that lack a run, by the cells' paths; empty unless for a report so far."""
     failures = RUNS.so_far.failures if wildcards.so_far else {}
-    return [[*cell.key, reason] for cell, reason in failures.items()]
+    return {cell.path: reason for cell, reason in failures.items()}
 
 
 def pilots_for_report(wildcards):

@@ -49,13 +49,13 @@ def main() -> int:
         help="the id that the workflow planned, before levels are searched",
     )
     parser.add_argument("--run", type=int, required=True)
-    given = parser.add_mutually_exclusive_group()
-    given.add_argument(
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
         "--levels",
         type=Path,
         help="file of the levels that the pilot found, if they are searched",
     )
-    given.add_argument("--pilot", action="store_true", help="search the levels")
+    group.add_argument("--pilot", action="store_true", help="search the levels")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--server-environment", type=Path, required=True)
     parser.add_argument(

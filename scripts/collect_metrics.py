@@ -9,10 +9,10 @@ from kveval.store.run_file import collect_runs
 from kveval.workflow.failed_tables import with_tables
 
 if __name__ == "__main__":
-    given, cells = snakemake.input, [*map(Path, snakemake.input.peaks)]
+    inputs, cells = snakemake.input, [*map(Path, snakemake.input.peaks)]
     levels, peaks, runs = (
         with_tables(map(Path, files), cells)
-        for files in (given.levels, cells, given.measurements)
+        for files in (inputs.levels, cells, inputs.measurements)
     )
     tables = collect_tables(
         levels, peaks, yaml.safe_load(Path(snakemake.params.metrics).read_text())

@@ -14,8 +14,7 @@ if __name__ == "__main__":
     )
     declared = snakemake.params.comparison
     requested_runs = {
-        Cell(model, scenario, blocks): runs
-        for model, scenario, blocks, runs in declared["runs"]
+        Cell.from_path(path): runs for path, runs in declared["runs"].items()
     }
     tables = verdict_tables(
         complete,

@@ -13,5 +13,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--converter", required=True)
     parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
-    convert_recording(stored_run(given.measurement), given.output, given.converter)
+    options = parser.parse_args()
+    convert_recording(
+        stored_run(options.measurement), options.output, options.converter
+    )

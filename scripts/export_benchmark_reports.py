@@ -6,9 +6,12 @@ from kveval.report.data.reading import read_measured, read_report_plan
 from kveval.report.export.llmd import write_peak_reports
 
 if __name__ == "__main__":
-    given, listed = snakemake.input, Path(snakemake.output[0])
+    inputs, listed = snakemake.input, Path(snakemake.output[0])
     measured = read_measured(
-        Path(given.levels), Path(given.peaks), Path(given.comparison), Path(given.runs)
+        Path(inputs.levels),
+        Path(inputs.peaks),
+        Path(inputs.comparison),
+        Path(inputs.runs),
     )
     plan, results = read_report_plan(snakemake.params.plan, {}), listed.parents[1]
     files = {

@@ -49,13 +49,15 @@ if __name__ == "__main__":
         action="store_true",
         help="write why there is no peak instead of failing",
     )
-    given = parser.parse_args()
-    requests, levels = tables_of_runs(given.measurements, given.required, given.goodput)
-    requests.to_parquet(given.requests, index=False)
-    with write_failure_to(given.output if given.lenient else []):
-        metrics = yaml.safe_load(given.metrics.read_text())
+    options = parser.parse_args()
+    requests, levels = tables_of_runs(
+        options.measurements, options.required, options.goodput
+    )
+    requests.to_parquet(options.requests, index=False)
+    with write_failure_to(options.output if options.lenient else []):
+        metrics = yaml.safe_load(options.metrics.read_text())
         tables = cell_tables(
-            levels, given.pcp, metrics, given.release, given.min_samples
+            levels, options.pcp, metrics, options.release, options.min_samples
         )
-        for table, path in zip(tables, given.output, strict=True):
+        for table, path in zip(tables, options.output, strict=True):
             table.to_csv(path, index=False)

@@ -9,5 +9,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pointer", type=Path, help="the pilot's measurement.json")
     parser.add_argument("output", type=Path, help="levels.json")
-    given = parser.parse_args()
-    freeze(given.pointer, given.output)
+    options = parser.parse_args()
+    freeze(options.pointer, options.output)

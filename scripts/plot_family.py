@@ -12,9 +12,13 @@ from kveval.report.figures.draw import write_family
 from kveval.workflow.failed_tables import with_tables
 
 if __name__ == "__main__":
-    given, params, folder = snakemake.input, snakemake.params, Path(snakemake.output[0])
-    recordings = with_tables(map(Path, given.recordings), map(Path, given.cells))
-    tables = (Path(given.levels), Path(given.peaks), Path(given.comparison))
-    measured = read_measured(*tables, Path(given.runs), recordings)
+    inputs, params, folder = (
+        snakemake.input,
+        snakemake.params,
+        Path(snakemake.output[0]),
+    )
+    recordings = with_tables(map(Path, inputs.recordings), map(Path, inputs.cells))
+    tables = (Path(inputs.levels), Path(inputs.peaks), Path(inputs.comparison))
+    measured = read_measured(*tables, Path(inputs.runs), recordings)
     plan = read_report_plan(params.plan, read_metrics(Path(params.metrics)))
     write_family(folder.name, figure_data(plan, measured), folder)

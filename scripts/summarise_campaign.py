@@ -10,19 +10,19 @@ from kveval.report.data.reading import read_report_plan
 from kveval.store.run_file import collected_runs
 
 if __name__ == "__main__":
-    given, made, plan = (
+    inputs, made, plan = (
         snakemake.input,
         dict(snakemake.output.items()),
         read_report_plan(snakemake.params.plan, {}),
     )
     judged = [
         read_table(Path(path))
-        for path in (given.complete, given.peaks, given.comparison)
+        for path in (inputs.complete, inputs.peaks, inputs.comparison)
     ]
     tables = summary_tables(*judged, plan.baseline_of, plan.parameters)
     runs, requests = (
-        collected_runs(Path(given.runs)),
-        [Path(path) for path in given.requests],
+        collected_runs(Path(inputs.runs)),
+        [Path(path) for path in inputs.requests],
     )
     tables["predicted"] = predicted_benefits(runs, *judged, requests, plan.baseline_of)
     if "costs" in made:

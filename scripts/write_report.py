@@ -12,16 +12,19 @@ from kveval.report.report import write_report
 from kveval.workflow.failed_tables import reasons
 
 if __name__ == "__main__":
-    given, params, output = snakemake.input, snakemake.params, Path(snakemake.output[0])
-    tables = (Path(given.levels), Path(given.peaks), Path(given.comparison))
-    pilots = [Path(path) for path in (*given.pilots, *params.pilots)]
-    measured = read_measured(*tables, Path(given.runs), pilots=pilots)
+    inputs, params, output = (
+        snakemake.input,
+        snakemake.params,
+        Path(snakemake.output[0]),
+    )
+    tables = (Path(inputs.levels), Path(inputs.peaks), Path(inputs.comparison))
+    pilots = [Path(path) for path in (*inputs.pilots, *params.pilots)]
+    measured = read_measured(*tables, Path(inputs.runs), pilots=pilots)
     failures = {
-        Cell(model, scenario, blocks): reason
-        for model, scenario, blocks, reason in params.failures
+        Cell.from_path(path): reason for path, reason in params.failures.items()
     }
-    measured = replace(measured, failures=failures | reasons(map(Path, given.cells)))
-    figures, lacking = drawn_figures(map(Path, given.figures))
+    measured = replace(measured, failures=failures | reasons(map(Path, inputs.cells)))
+    figures, lacking = drawn_figures(map(Path, inputs.figures))
     plan = read_report_plan(params.plan, read_metrics(Path(params.metrics)))
     root = write_report(plan, measured, figures, output, lacking)
     write_page(plan, measured, root, figures, output.with_name(PAGE))

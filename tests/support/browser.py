@@ -79,15 +79,15 @@ class Page:
 
     def value(self, expression: str) -> Any:
         """Return the value of a JavaScript expression, a promise's once settled. Raises RuntimeError if it throws."""
-        found = self.call(
+        answer = self.call(
             "Runtime.evaluate",
             expression=expression,
             returnByValue=True,
             awaitPromise=True,
         )
-        if "exceptionDetails" in found:
-            raise RuntimeError(f"{expression}: {found['exceptionDetails']}")
-        return found["result"].get("value")
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
 
     def click(self, selector: str) -> None:
         """Click the middle of the first element of that selector, and let timers and the layout settle."""
@@ -125,12 +125,12 @@ class Page:
     @property
     def requested(self) -> list[str]:
         """The addresses that the page asked for, without what it brings along itself (data:)."""
-        asked = (
+        urls = (
             params["request"]["url"]
             for method, params in self.events
             if method == "Network.requestWillBeSent"
         )
-        return [url for url in asked if not url.startswith("data:")]
+        return [url for url in urls if not url.startswith("data:")]
 
     @property
     def complaints(self) -> list[Mapping[str, Any]]:

@@ -59,14 +59,14 @@ def cells(release):
 @functools.cache
 def variants(release):
     """Return cells of campaigns that deploy otherwise: gateways, a miniature, no routing, a disk under test."""
-    found = []
+    campaigns = []
     for gateway in ("istio", "gke-l7-rilb", "other"):
         site = {
             "gateway": {"name": "made", "class": gateway, "create": True},
             "slots": 2,
             "address": "gateway",
         }
-        found.append(
+        campaigns.append(
             on_cluster(
                 release,
                 [(["Qwen3-14B"], ["no-offload", "llm-d-redis"], [0])],
@@ -97,27 +97,27 @@ def variants(release):
         (["Qwen3-0.6B"], arms, [2000]),
     ]
     small = {"workload": "laptop", "reset_caches": "endpoint"}
-    found.append(on_cluster(release, entries, site=site, server=server, **small))
+    campaigns.append(on_cluster(release, entries, site=site, server=server, **small))
     if FILES[release]:
         site = {
             "file_volume": {"storage_class": "nvme", "size": "1Ti"},
             "address": "service",
         }
-        found.append(
+        campaigns.append(
             on_cluster(release, [(["Qwen3-14B"], ["fs-offload"], [0])], site=site)
         )
         site = {
             "file_volume": {"storage_class": "ceph", "access": "ReadWriteMany"},
             "address": "service",
         }
-        found.append(
+        campaigns.append(
             on_cluster(
                 release, [(["Qwen3-14B"], ["cpu+fs-offload"], [10_000])], site=site
             )
         )
         index = [(["Qwen3-0.6B"], ["llm-d-valkey"], [0])]
-        found.append(on_cluster(release, index, server=server, **small))
-    return [_loaded(files) for files in found]
+        campaigns.append(on_cluster(release, index, server=server, **small))
+    return [_loaded(files) for files in campaigns]
 
 
 def _loaded(files):
@@ -141,12 +141,12 @@ def rendered(specification, site, run=1):
 @functools.cache
 def all_documents():
     """Return (title, documents of one run) for every cell of every release, and the recorder's."""
-    found = []
+    titled = []
     for release in RELEASES:
         for specifications, site in (cells(release), *variants(release)):
-            found += [
+            titled += [
                 (f"{release} {path}", rendered(specification, site))
                 for path, specification in specifications.items()
             ]
     site = cells(RELEASES[0])[1]
-    return [*found, ("recorder", recording_documents("feb-2026", site))]
+    return [*titled, ("recorder", recording_documents("feb-2026", site))]

@@ -119,7 +119,7 @@ class Cluster:
 
     def ours(self) -> list[str]:
         """Everything that bears our label, of every kind and in every namespace."""
-        api, found = self.api, []
+        api, names = self.api, []
         for kind in listed_kinds(api):
             if kind.kind not in (
                 "Event",
@@ -128,10 +128,10 @@ class Cluster:
                 "ComponentStatus",
             ):
                 listed = api.list(kind, selector=selector())
-                found += [
+                names += [
                     f"{kind.kind} {document['metadata']['name']}" for document in listed
                 ]
-        return found
+        return names
 
     def gone(self, limit_s: float = 60.0) -> list[str]:
         """What bears our label still after at most `limit_s`."""

@@ -92,14 +92,14 @@ class Document:
     @cached_property
     def open_sentences(self) -> list[str]:
         """Sentences without what is fixed: what is left was put in from data, or written by hand."""
-        said = (*self.parts.sentences, *map(plain, self.answers))
-        return [left for left in without(said, self.fixed) if left]
+        sentences = (*self.parts.sentences, *map(plain, self.answers))
+        return [left for left in without(sentences, self.fixed) if left]
 
     @cached_property
     def data_cells(self) -> list[str]:
         """Cells of tables that are no sentences."""
-        said = set(map(plain, self.answers))
-        return [cell for cell in self.parts.cells if cell not in said]
+        answers = set(map(plain, self.answers))
+        return [cell for cell in self.parts.cells if cell not in answers]
 
     @cached_property
     def claims(self) -> list[str]:
@@ -128,11 +128,11 @@ def banned_words(document: Document) -> list[Outcome]:
         Outcome(
             "banned_words",
             "fail",
-            f"{found[0]!r}: no measurement shows that",
+            f"{match[0]!r}: no measurement shows that",
             _short(sentence),
         )
         for sentence in (*document.parts.sentences, *document.parts.cells)
-        if (found := BANNED.search(sentence))
+        if (match := BANNED.search(sentence))
     ]
 
 
@@ -142,11 +142,11 @@ def claim_words(document: Document) -> list[Outcome]:
         Outcome(
             "claim_words",
             "fail",
-            f"{found[0]!r} is not said by a verdict",
+            f"{match[0]!r} is not said by a verdict",
             _short(sentence),
         )
         for sentence in document.claims
-        if (found := CLAIM_WORDS.search(sentence))
+        if (match := CLAIM_WORDS.search(sentence))
     ]
 
 
@@ -185,7 +185,7 @@ def parity_words(document: Document) -> list[Outcome]:
         Outcome(
             "parity_words",
             "fail",
-            f"{found[0]!r}, but no equivalence was shown",
+            f"{match[0]!r}, but no equivalence was shown",
             _short(sentence),
         )
         for sentence, left in zip(
@@ -193,7 +193,7 @@ def parity_words(document: Document) -> list[Outcome]:
             without(document.open_sentences, shown),
             strict=True,
         )
-        if (found := PARITY_WORDS.search(left))
+        if (match := PARITY_WORDS.search(left))
     ]
 
 
@@ -207,7 +207,7 @@ def one_denominator(document: Document) -> list[Outcome]:
         for text in document.numbers
         for number in (_number(text), *map(_number, numbers(text)))
     }
-    found = []
+    outcomes = []
     for sentence in document.open_sentences:
         shown = [
             _number(value) for value in _PERCENT.findall(_RANGE_END.sub("", sentence))
@@ -218,7 +218,7 @@ def one_denominator(document: Document) -> list[Outcome]:
             if value not in references and value.lstrip("+-") not in declared
         ]
         if unknown:
-            found.append(
+            outcomes.append(
                 Outcome(
                     "one_denominator",
                     "fail",
@@ -230,7 +230,7 @@ def one_denominator(document: Document) -> list[Outcome]:
         sets = [references[value] for value in shown if value in references]
         if sets and not set.intersection(*sets):
             of = ", ".join(sorted(set.union(*sets)))
-            found.append(
+            outcomes.append(
                 Outcome(
                     "one_denominator",
                     "fail",
@@ -238,27 +238,27 @@ def one_denominator(document: Document) -> list[Outcome]:
                     _short(sentence),
                 )
             )
-    return found
+    return outcomes
 
 
 def too_fine(document: Document) -> list[Outcome]:
     """No number has a digit finer than its interval, or a share one finer than a single case of its n."""
-    found = []
+    outcomes = []
     for text in (*document.parts.sentences, *document.parts.cells):
         for value, low, high in _INTERVAL.findall(text):
             half = (_value(high) - _value(low)) / 2
             allowed = max(decimals_for(half), 0) if half > 0 else 0
             if half > 0 and max(map(_decimals, (value, low, high))) > allowed:
                 message = f"{value} ({low} to {high}) is known to {allowed} decimals"
-                found.append(Outcome("too_fine", "fail", message, _short(text)))
+                outcomes.append(Outcome("too_fine", "fail", message, _short(text)))
         for share, count in _SHARE.findall(text):
             allowed = max(0, math.floor(math.log10(max(_value(count), 1) / 100)))
             if _decimals(share) > allowed:
                 message = (
                     f"{share} % of {count}: one of them is {100 / _value(count):.2g} %"
                 )
-                found.append(Outcome("too_fine", "fail", message, _short(text)))
-    return found
+                outcomes.append(Outcome("too_fine", "fail", message, _short(text)))
+    return outcomes
 
 
 def encoding(document: Document) -> list[Outcome]:
@@ -268,10 +268,10 @@ def encoding(document: Document) -> list[Outcome]:
             document.content.decode("utf-8")
         except UnicodeDecodeError as error:
             return [Outcome("encoding", "fail", f"not UTF-8 at byte {error.start}")]
-    found = _MOJIBAKE.search(document.text)
-    if found is None:
+    match = _MOJIBAKE.search(document.text)
+    if match is None:
         return []
-    around = document.text[max(0, found.start() - 15) : found.end() + 15]
+    around = document.text[max(0, match.start() - 15) : match.end() + 15]
     return [Outcome("encoding", "fail", f"text decoded wrongly: {around!r}")]
 
 
@@ -298,7 +298,7 @@ def links_exist(document: Document) -> list[Outcome]:
 
 def counts_add_up(document: Document) -> list[Outcome]:
     """Counts are those of the campaign, and products are right: 28 cells are 7 x 4."""
-    found = []
+    outcomes = []
     for sentence in document.parts.sentences:
         for noun, count in document.counts.items():
             for part, whole in re.findall(
@@ -307,7 +307,7 @@ def counts_add_up(document: Document) -> list[Outcome]:
                 wrong = _value(part) > count if part else False
                 # "3 of 9 cells" states the whole; "3 cells" alone may be a part.
                 if wrong or (_value(whole) != count if part else _value(whole) > count):
-                    found.append(
+                    outcomes.append(
                         Outcome(
                             "counts_add_up",
                             "fail",
@@ -319,7 +319,7 @@ def counts_add_up(document: Document) -> list[Outcome]:
             if math.prod(
                 int(factor) for factor in re.findall(r"\d+", factors)
             ) != _value(product):
-                found.append(
+                outcomes.append(
                     Outcome(
                         "counts_add_up",
                         "fail",
@@ -327,7 +327,7 @@ def counts_add_up(document: Document) -> list[Outcome]:
                         _short(sentence),
                     )
                 )
-    return found
+    return outcomes
 
 
 def models_known(document: Document) -> list[Outcome]:
@@ -338,7 +338,7 @@ def models_known(document: Document) -> list[Outcome]:
         if "-" in name
     }
     known = set(document.models)
-    found = []
+    outcomes = []
     for family in sorted(families):
         pattern = re.compile(
             rf"(?<![\w/.-])(?:[\w.-]+/)?{re.escape(family)}-\d[\w.-]*\w"
@@ -347,7 +347,7 @@ def models_known(document: Document) -> list[Outcome]:
             for name in pattern.findall(text):
                 stem = name.removesuffix("-miniature")
                 if stem not in known and stem.rpartition("/")[2] not in known:
-                    found.append(
+                    outcomes.append(
                         Outcome(
                             "models_known",
                             "fail",
@@ -355,7 +355,7 @@ def models_known(document: Document) -> list[Outcome]:
                             _short(text),
                         )
                     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(outcomes))
 
 
 DOCUMENT_RULES: Mapping[str, tuple[DocumentCheck, ...]] = {

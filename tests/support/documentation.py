@@ -95,18 +95,18 @@ class Block:
 
 def blocks(text: str) -> list[Block]:
     """The fenced blocks of a page, and each command in its prose and its tables as a block of its own."""
-    found = [
+    result = [
         Block(text.count("\n", 0, at.start()) + 1, at[2], at[3])
         for at in FENCE.finditer(text)
     ]
     prose = FENCE.sub(lambda fenced: "\n" * fenced[0].count("\n"), text)
     for table in TABLE.finditer(prose):
         targets = re.findall(r"^\| `([^`]+)`", table[2], re.MULTILINE)
-        found += [
+        result += [
             Block(prose.count("\n", 0, table.start()) + 1, "bash", table[1] + target)
             for target in targets
         ]
-    return found + [
+    return result + [
         Block(prose.count("\n", 0, at.start()) + 1, "bash", at[1])
         for at in SPAN.finditer(prose)
     ]
@@ -125,7 +125,7 @@ def prose(text: str) -> str:
 def wrong_in(text: str) -> list[str]:
     """What is wrong in the blocks of a page, with its lines."""
     aliases: dict[str, list[str]] = {}
-    found = []
+    lines = []
     for block in blocks(text):
         match block.language:
             case "bash":
@@ -148,8 +148,8 @@ def wrong_in(text: str) -> list[str]:
                 wrong = []
             case other:
                 wrong = [f"blocks of {other} are not checked"]
-        found += [f"line {block.line}: {line}" for line in wrong]
-    return found
+        lines += [f"line {block.line}: {line}" for line in wrong]
+    return lines
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -171,26 +171,28 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def _command(words: Sequence[str], aliases: dict[str, list[str]]) -> list[str]:
-    program, *given = [*aliases.get(words[0], words[:1]), *words[1:]]
-    named = [path for word in given for path in PATH.findall(word)]
+    program, *arguments = [*aliases.get(words[0], words[:1]), *words[1:]]
+    named = [path for word in arguments for path in PATH.findall(word)]
     wrong = [
         f"there is no {path}"
         for path in named
         if not (_free(path) or (REPOSITORY / path).exists())
     ]
-    match program, given:
+    match program, arguments:
         case "alias", [definition]:
             name, _, meaning = definition.partition("=")
             aliases[name] = shlex.split(meaning)
             return wrong + _command([name], aliases)
         case (("snakemake" | "kveval"), _):
-            return wrong + (_snakemake if program == "snakemake" else _kveval)(given)
+            return wrong + (_snakemake if program == "snakemake" else _kveval)(
+                arguments
+            )
         case "bash", [script, *rest]:
             return wrong + _script(script, rest)
         case ("python", ["-m", name, *rest]) | ("python", [name, *rest]):
             return wrong + _tool(name, rest)
         case "pcp-parquet", _:
-            return wrong + _tool(program, given)
+            return wrong + _tool(program, arguments)
     return (
         wrong
         if program in OTHER_PROGRAMS
@@ -202,31 +204,31 @@ def _free(path: str) -> bool:
     return path in READERS_FILES or PLACEHOLDER.search(path) is not None
 
 
-def _read(parse: Callable[..., Any], given: Sequence[str]) -> tuple[Any, list[str]]:
+def _read(parse: Callable[..., Any], words: Sequence[str]) -> tuple[Any, list[str]]:
     """What a parser of arguments makes of the words, and what it says against them."""
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
-            return parse(given), []
+        with contextlib.redirect_stderr(output):
+            return parse(words), []
     except SystemExit:
-        return None, [said.getvalue().strip().splitlines()[-1]]
+        return None, [output.getvalue().strip().splitlines()[-1]]
 
 
-def _snakemake(given: Sequence[str]) -> list[str]:
-    asked, refused = _read(get_argument_parser().parse_args, given)
+def _snakemake(words: Sequence[str]) -> list[str]:
+    parsed, refused = _read(get_argument_parser().parse_args, words)
     if refused:
         return refused
     profiles = [
-        *(asked.profile or []),
-        *([asked.workflow_profile] if asked.workflow_profile else []),
+        *(parsed.profile or []),
+        *([parsed.workflow_profile] if parsed.workflow_profile else []),
     ]
     files = [
-        *map(str, asked.configfile),
+        *map(str, parsed.configfile),
         *(f"{profile}/config.yaml" for profile in profiles),
     ]
     files += [
         text.removeprefix("site=")
-        for text in asked.config or []
+        for text in parsed.config or []
         if text.startswith("site=")
     ]
     wrong = [
@@ -237,20 +239,20 @@ def _snakemake(given: Sequence[str]) -> list[str]:
     keys = {*_schema()["properties"], SITE}
     wrong += [
         f"--config {text}: no such key"
-        for text in asked.config or []
+        for text in parsed.config or []
         if text.partition("=")[0] not in keys
     ]
     return wrong + [
         f"nothing makes {name}"
-        for name in asked.targets
+        for name in parsed.targets
         if name != "..." and not _is_made(name)
     ]
 
 
-def _kveval(given: Sequence[str]) -> list[str]:
+def _kveval(arguments: Sequence[str]) -> list[str]:
     """A command of kveval, read by its own parser; one that is named alone or goes on may lack what it requires."""
     # A number is told as N.
-    name, *words = ["1" if word == "N" else word for word in given]
+    name, *words = ["1" if word == "N" else word for word in arguments]
     if name in ("...", "--help", "--install-completion"):
         return []
     command = COMMANDS.get(name)
@@ -304,7 +306,7 @@ def _targets() -> tuple[list[str], list[re.Pattern[str]]]:
     ), patterns
 
 
-def _script(name: str, given: Sequence[str]) -> list[str]:
+def _script(name: str, arguments: Sequence[str]) -> list[str]:
     """A script of bash: its usage names the options and words.
 
     run.sh hands them on to snakemake or kveval, test.sh to pytest.
@@ -312,7 +314,11 @@ def _script(name: str, given: Sequence[str]) -> list[str]:
     if not (REPOSITORY / name).is_file():
         return [f"there is no {name}"]
     if name == "scripts/run.sh":
-        return _kveval(given) if given and given[0] in COMMANDS else _snakemake(given)
+        return (
+            _kveval(arguments)
+            if arguments and arguments[0] in COMMANDS
+            else _snakemake(arguments)
+        )
     if name == "scripts/test.sh":
         return []
     comments = re.findall(
@@ -321,24 +327,24 @@ def _script(name: str, given: Sequence[str]) -> list[str]:
     known = set(re.findall(r"[\w-]+", " ".join(comments)))
     words = [
         word
-        for word in given
+        for word in arguments
         if word.startswith("--")
-        or (name == "scripts/setup.sh" and "--from" not in given)
+        or (name == "scripts/setup.sh" and "--from" not in arguments)
     ]
     return [f"{name}: its usage has no {word}" for word in words if word not in known]
 
 
-def _tool(name: str, given: Sequence[str]) -> list[str]:
+def _tool(name: str, words: Sequence[str]) -> list[str]:
     """A program in Python, by file, module or command: its parser reads the words, or its source has the options."""
-    if name in PARSERS and given:
-        return _read(functools.partial(_parsed_only, PARSERS[name]), given)[1]
+    if name in PARSERS and words:
+        return _read(functools.partial(_parsed_only, PARSERS[name]), words)[1]
     modules = [folder / name.replace(".", "/") for folder in (SCRIPTS, REPOSITORY)]
     files = [
         REPOSITORY / name,
         *(
             place
-            for one in modules
-            for place in (one.with_suffix(".py"), one / "__main__.py")
+            for module in modules
+            for place in (module.with_suffix(".py"), module / "__main__.py")
         ),
     ]
     source = next(
@@ -348,12 +354,12 @@ def _tool(name: str, given: Sequence[str]) -> list[str]:
         return [f"there is no {name}"]
     return [
         f"{name} has no {word}"
-        for word in given
+        for word in words
         if word.startswith("-") and f'"{word}"' not in source
     ]
 
 
-def _parsed_only(main: Callable[..., Any], given: Sequence[str]) -> None:
+def _parsed_only(main: Callable[..., Any], words: Sequence[str]) -> None:
     """Let a program read its arguments, and end it there."""
 
     class Read(BaseException):
@@ -367,7 +373,7 @@ def _parsed_only(main: Callable[..., Any], given: Sequence[str]) -> None:
         mock.patch.object(argparse.ArgumentParser, "parse_args", parse_args),
         contextlib.suppress(Read),
     ):
-        main(list(given))
+        main(list(words))
 
 
 @functools.cache
@@ -395,14 +401,14 @@ def wrong_yaml(fragment: Any) -> list[str]:
             for name in schema["$defs"]
         ),
     ]
-    found = [
+    errors = [
         list(jsonschema.Draft202012Validator(place).iter_errors(fragment))
         for place in places
     ]
     return (
         []
-        if [] in found
-        else [f"{error.json_path}: {error.message}" for error in found[0]]
+        if [] in errors
+        else [f"{error.json_path}: {error.message}" for error in errors[0]]
     )
 
 
@@ -427,7 +433,7 @@ def wrong_python(text: str) -> list[str]:
     ):
         try:
             inspect.signature(there[call.func.id]).bind(
-                *call.args, **{str(given.arg): given for given in call.keywords}
+                *call.args, **{str(keyword.arg): keyword for keyword in call.keywords}
             )
         except (KeyError, TypeError) as error:
             wrong.append(f"{ast.unparse(call)}: {error}")

@@ -51,7 +51,7 @@ def status(code: int, reason: str, message: str = "") -> Reply:
 def resources(
     kinds: dict[str, str], cluster_wide: Sequence[str] = ("namespaces", "nodes")
 ) -> Reply:
-    found = [
+    entries = [
         {
             "name": name,
             "kind": kind,
@@ -63,7 +63,7 @@ def resources(
     return ok(
         {
             "resources": [
-                *found,
+                *entries,
                 {
                     "name": "pods/log",
                     "kind": "Pod",
@@ -143,14 +143,16 @@ class Objects:
             if plural == "pods" and self.changes:
                 self.changes.pop(0)(self)
             items = [
-                found
-                for found in self.present
-                if found["kind"] == kinds[plural] and self._within(found, parts)
+                document
+                for document in self.present
+                if document["kind"] == kinds[plural] and self._within(document, parts)
             ]
             return ok(
                 {
                     "items": [
-                        found for found in items if self._selected(found, call.query)
+                        document
+                        for document in items
+                        if self._selected(document, call.query)
                     ],
                     "metadata": {},
                 }
@@ -158,16 +160,16 @@ class Objects:
         if call.path.endswith("/log"):
             return Reply(200, {}, b"Traceback\nValueError: no GPU\n")
         kind = kinds.get(parts[-2])
-        found = [
+        matches = [
             entry
             for entry in self.present
             if entry["kind"] == kind
             and entry["metadata"]["name"] == plural
             and self._within(entry, parts)
         ]
-        if not found:
+        if not matches:
             return status(404, "NotFound")
-        return ok(self._delete(found[0]) if call.method == "DELETE" else found[0])
+        return ok(self._delete(matches[0]) if call.method == "DELETE" else matches[0])
 
     @staticmethod
     def _within(document: Mapping[str, Any], parts: Sequence[str]) -> bool:
@@ -207,14 +209,14 @@ class Objects:
             return document
         gone = {metadata["uid"]}
         self.present = [
-            found
-            for found in self.present
-            if found is not document
+            other
+            for other in self.present
+            if other is not document
             and not gone
-            & {owner["uid"] for owner in found["metadata"].get("ownerReferences", [])}
+            & {owner["uid"] for owner in other["metadata"].get("ownerReferences", [])}
             and not (
                 document["kind"] == "Namespace"
-                and found["metadata"].get("namespace") == metadata["name"]
+                and other["metadata"].get("namespace") == metadata["name"]
             )
         ]
         return document
@@ -245,9 +247,9 @@ class FakeTransport:
         timeout_s: float,
     ) -> Reply:
         call = Call(method, path, query, body, content)
-        found = discovery(path)
-        if found is not None:
-            return found
+        reply = discovery(path)
+        if reply is not None:
+            return reply
         self.calls.append(call)
         return self.answer(call)
 

@@ -237,7 +237,7 @@ class Job:
     chain: Chain
     process: "subprocess.Popen[bytes]"
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return (
             self.chain.log.read_text(errors="replace")
             if self.chain.log.exists()
@@ -247,11 +247,11 @@ class Job:
     def wait_for(self, pattern: str, limit_s: float) -> float:
         """Wait until the job has said something that matches; return the seconds it took."""
         begin = time.monotonic()
-        while not re.search(pattern, self.said()):
+        while not re.search(pattern, self.log_text()):
             assert time.monotonic() - begin < limit_s, (
                 f"{pattern!r} not said in {limit_s} s:\n{self.words()}"
             )
-            assert self.process.poll() is None or re.search(pattern, self.said()), (
+            assert self.process.poll() is None or re.search(pattern, self.log_text()), (
                 self.words()
             )
             time.sleep(0.02)
@@ -268,17 +268,17 @@ class Job:
 
     def words(self) -> str:
         return (
-            self.said()
+            self.log_text()
             + (self.chain.folder / "stderr").read_text(errors="replace")[-4000:]
         )
 
     def lines(self) -> list[str]:
         """The command lines of the processes below the job."""
-        found = []
+        lines = []
         for process in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                found.append(" ".join(process.cmdline()))
-        return found
+                lines.append(" ".join(process.cmdline()))
+        return lines
 
     def child(self, pattern: str) -> psutil.Process:
         """The first process below the job whose command line matches."""

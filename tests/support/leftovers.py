@@ -36,10 +36,10 @@ class Trace:
 
     def look(self) -> None:
         """Note what there is now."""
-        found = set(self._roots)
+        processes = set(self._roots)
         for root in self._roots:
             with contextlib.suppress(psutil.Error):
-                found.update(root.children(recursive=True))
+                processes.update(root.children(recursive=True))
         things = []
         for path in (self._home / ".cache" / "kveval").glob("*.json"):
             with contextlib.suppress(OSError, ValueError):
@@ -47,14 +47,14 @@ class Trace:
         self._folders.update(
             thing for thing in things if isinstance(thing, TemporaryFolder)
         )
-        found.update(
+        processes.update(
             members_of(thing for thing in things if isinstance(thing, Session))
         )
-        for process in found:
+        for process in processes:
             with contextlib.suppress(psutil.Error):
                 self._processes[process] = " ".join(process.cmdline()) or process.name()
-        self._segments |= mapped_by(process.pid for process in found)
-        for process in found:
+        self._segments |= mapped_by(process.pid for process in processes)
+        for process in processes:
             with contextlib.suppress(psutil.Error):
                 sockets = process.net_connections("tcp")
                 self._ports.update(
@@ -79,25 +79,29 @@ class Trace:
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("HOME") == str(self._home) and _runs(process):
                     running[process] = " ".join(process.cmdline())
-        found = [f"process {process.pid}: {line}" for process, line in running.items()]
-        found += [
+        remains = [
+            f"process {process.pid}: {line}" for process, line in running.items()
+        ]
+        remains += [
             f"/dev/shm/{segment.segment}"
             for segment in self._segments
             if segment.exists()
         ]
-        found += [folder.path for folder in self._folders if Path(folder.path).exists()]
+        remains += [
+            folder.path for folder in self._folders if Path(folder.path).exists()
+        ]
         pids = {process.pid for process in running}
         listening = [
             s for s in psutil.net_connections("tcp") if s.status == psutil.CONN_LISTEN
         ]
-        found += [
+        remains += [
             f"port {s.laddr.port}"
             for s in listening
             if s.laddr.port in self._ports and s.pid in pids
         ]
-        found += [f"System V {entry}" for entry in self._system_v_left()]
-        found += [str(path) for path in (self._home / ".cache" / "kveval").glob("*")]
-        return sorted(found)
+        remains += [f"System V {entry}" for entry in self._system_v_left()]
+        remains += [str(path) for path in (self._home / ".cache" / "kveval").glob("*")]
+        return sorted(remains)
 
     def _system_v_left(self) -> set[str]:
         """Segments and queues of the processes that were there, whoever made the newer ones besides."""
@@ -118,10 +122,10 @@ def _runs(process: psutil.Process) -> bool:
 
 def _system_v() -> dict[str, frozenset[int]]:
     """System V shared memory and message queues -> the processes that the kernel names with each."""
-    found = {}
+    processes = {}
     for kind, columns in (("shm", slice(4, 6)), ("msg", slice(5, 7))):
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]:
                 words = line.split()
-                found[f"{kind} {words[1]}"] = frozenset(map(int, words[columns]))
-    return found
+                processes[f"{kind} {words[1]}"] = frozenset(map(int, words[columns]))
+    return processes

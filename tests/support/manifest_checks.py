@@ -52,12 +52,12 @@ class ManifestProblem(NamedTuple):
 
 def problems(documents: Sequence[Document]) -> list[ManifestProblem]:
     """Return what is wrong; as text, one line each: kind, name, what, what would be right."""
-    found = [
+    own = [
         problem._replace(document=_title(document))
         for document in documents
         for problem in _own_problems(document)
     ]
-    return [*found, *_clashes(documents), *_broken_references(documents)]
+    return [*own, *_clashes(documents), *_broken_references(documents)]
 
 
 def pod_templates(documents: Iterable[Document]) -> Iterator[tuple[Document, Document]]:
@@ -166,11 +166,13 @@ def _broken_references(documents: Sequence[Document]) -> Iterator[ManifestProble
                 text = f"selects {label}={value}, which its own pods do not have"
                 yield ManifestProblem("selector", label, text, title)
         for volume in template["spec"].get("volumes", []):
-            wanted = volume.get("configMap", {}).get("name")
-            if wanted is not None and wanted not in by_kind.get("ConfigMap", {}):
-                text = f"mounts ConfigMap {wanted}, which is not rendered"
+            config_map = volume.get("configMap", {}).get("name")
+            if config_map is not None and config_map not in by_kind.get(
+                "ConfigMap", {}
+            ):
+                text = f"mounts ConfigMap {config_map}, which is not rendered"
                 yield ManifestProblem(
-                    "not_rendered", f"ConfigMap {wanted}", text, title
+                    "not_rendered", f"ConfigMap {config_map}", text, title
                 )
     labelled = [template["metadata"]["labels"] for _, template in templates]
     for document in documents:

@@ -68,19 +68,19 @@ def fixed_fragments(template: str) -> list[str]:
 
 def without(texts: Sequence[str], fragments: Sequence[str]) -> list[str]:
     """Return sentences without the fragments in them; those shorter than three words stay, they could be anywhere."""
-    taken = [
+    removed = [
         fragment
         for fragment in {plain(fragment) for fragment in fragments}
         if len(fragment.split()) >= 3
     ]
-    taken.sort(key=len, reverse=True)
-    found = []
+    removed.sort(key=len, reverse=True)
+    sentences = []
     for text in texts:
         left = text
-        for fragment in taken:
+        for fragment in removed:
             left = left.replace(fragment, " \N{HORIZONTAL ELLIPSIS} ")
-        found.append(" ".join(left.split()))
-    return found
+        sentences.append(" ".join(left.split()))
+    return sentences
 
 
 def _blocks(markdown: str) -> tuple[list[str], list[str]]:

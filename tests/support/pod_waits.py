@@ -19,15 +19,15 @@ def wait_for_pod(
     target = WaitTarget(api, POD, namespace, name, patience or Patience())
 
     def look() -> WaitState:
-        found = target.read()
-        if found is None:
+        pod = target.read()
+        if pod is None:
             return WaitState(False, "is not there")
-        target.check([found])
-        phase = (found.get("status") or {}).get("phase")
+        target.check([pod])
+        phase = (pod.get("status") or {}).get("phase")
         if phase == "Succeeded":
             raise target.failed(
-                Trouble("Completed", "ended, with success, instead of staying"), found
+                Trouble("Completed", "ended, with success, instead of staying"), pod
             )
-        return WaitState(is_ready(found), f"is {phase}", [found])
+        return WaitState(is_ready(pod), f"is {phase}", [pod])
 
     return wait(target, look, timeout_s, say)[0]

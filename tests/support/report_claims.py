@@ -97,15 +97,18 @@ def document_of(
 
 def fixed_words() -> list[str]:
     """The sentences of the report that hold no data: the texts in the modules that write it."""
-    found = []
+    sentences = []
     for module in (
         *Path(parts.__file__).parent.glob("*.py"),
         Path(next_steps.__file__),
     ):
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found += [*parts_of(node.value).sentences, *fixed_fragments(node.value)]
-    return found
+                sentences += [
+                    *parts_of(node.value).sentences,
+                    *fixed_fragments(node.value),
+                ]
+    return sentences
 
 
 def pictures(section: Section) -> Iterator[Picture]:
@@ -155,15 +158,15 @@ def _sentences(*texts: str) -> list[str]:
 
 def _verdicts_in(line: str) -> set[str]:
     """The verdicts that a sentence of the summary states; "indicative" does not state the one it points to."""
-    said = {
+    verdicts = {
         verdict
         for verdict in (*VERDICTS, *WITHOUT_VERDICT)
         if re.search(rf"\b{re.escape(verdict)}", line)
     }
     return (
-        said - set(VERDICTS)
-        if any(verdict in WITHOUT_VERDICT for verdict in said)
-        else said
+        verdicts - set(VERDICTS)
+        if any(verdict in WITHOUT_VERDICT for verdict in verdicts)
+        else verdicts
     )
 
 

@@ -204,8 +204,8 @@ def write_level(
     write_config(folder, name, args=args, env=env, **(config or {}))
     served = served or (config or {}).get("Model", f"Qwen/{model}")
     of_story = ("latency_s", "ttft_s", "seconds", "streams", "tokens", "prompt_tokens")
-    told = {key: options.pop(key) for key in of_story if key in options}
-    story = Story(**{"streams": rate, "start": start, "model": served, **told})
+    story_options = {key: options.pop(key) for key in of_story if key in options}
+    story = Story(**{"streams": rate, "start": start, "model": served, **story_options})
     report = folder / ("guidellm-results.json" + layers * ".zst")
     write_report(report, [story], layers=layers, **options)
     if archive:

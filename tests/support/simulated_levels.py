@@ -84,8 +84,8 @@ class ClosedLoop:
             strict=True,
         )
         records = [
-            self._record(begun, ended, f"{of}-{each}", end)
-            for begun, ended, of, each in rows
+            self._record(begun, ended, f"{of}-{turn}", end)
+            for begun, ended, of, turn in rows
         ]
         return Requests(records), (start, end)
 
@@ -131,15 +131,15 @@ class ClosedLoop:
         seconds = finish - begin
         first = begin + self.silent * seconds
         if finish > end:
-            given = (
+            tokens = (
                 max(0, int(TOKENS * (end - first) / (finish - first)))
                 if first < end
                 else 0
             )
-            seen = (first, end, end) if given else (None, None, end)
-            ttft = 1000 * (first - begin) if given else None
+            seen = (first, end, end) if tokens else (None, None, end)
+            ttft = 1000 * (first - begin) if tokens else None
             return RequestRecord(
-                "incomplete", begin, *seen, 64, given, ttft, None, None, None, name, 0
+                "incomplete", begin, *seen, 64, tokens, ttft, None, None, None, name, 0
             )
         latencies = (
             1000 * self.silent * seconds,

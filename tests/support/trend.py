@@ -32,14 +32,14 @@ def described(edges: Sequence[tuple[str, str]]) -> list[str]:
     )
     public, rarely_used = public_names(trees)
     importers = defaultdict(set)
-    for one, other in edges:
-        importers[other].add(one)
+    for importer, other in edges:
+        importers[other].add(importer)
     loose = sum(text.count("dict[str, Any]") for text in texts.values())
     sized = sum("cpu_blocks" in text for text in texts.values())
     tested = tested_modules()
     return [
         f"lines of Python in scripts/: {lines()}",
-        f"kveval: {len(texts)} modules, {sum(len(one) == 1 for one in importers.values())} with one importer",
+        f"kveval: {len(texts)} modules, {sum(len(modules) == 1 for modules in importers.values())} with one importer",
         f"kveval: {tokens} tokens, {tokens / statements:.1f} a statement",
         f"public classes and functions: {public}, used by at most one other module: {rarely_used}",
         f"dict[str, Any]: {loose}",

@@ -78,7 +78,7 @@ def test_a_killed_job_leaves_nothing_running_and_a_rerun_completes(
     short_level(chain)
     again = chain.start()
     assert again.end(PATIENCE_S) == 0
-    assert f"left unfinished: {unfinished.name}" in again.said()
+    assert f"left unfinished: {unfinished.name}" in again.log_text()
     assert list(chain.store.glob("partial/*")) == []
 
 
@@ -111,7 +111,7 @@ def test_shared_memory_of_processes_killed_with_their_guardian_is_removed_by_the
         short_level(chain)
         again = chain.start()
         assert again.end(PATIENCE_S) == 0
-        assert f"left running: {left[0]}" in again.said()
+        assert f"left running: {left[0]}" in again.log_text()
         assert foreign.exists()
     finally:
         foreign.unlink()
@@ -160,8 +160,8 @@ def test_a_full_disk_is_found_before_anything_starts(chain: Chain) -> None:
     chain.store.mkdir()
     job = chain.start(mounted(chain.store, "40m"))
     assert job.end(PATIENCE_S) == 1
-    assert re.search(r"FAILED: no room\b.*\b40 MiB free\b.*\b\d+ MiB\b", job.said())
-    assert "starting the server" not in job.said()
+    assert re.search(r"FAILED: no room\b.*\b40 MiB free\b.*\b\d+ MiB\b", job.log_text())
+    assert "starting the server" not in job.log_text()
 
 
 @needs_pcp
@@ -189,8 +189,8 @@ def test_shared_memory_that_is_too_small_is_found_before_anything_starts(
 ) -> None:
     job = chain.start(mounted(Path("/dev/shm"), "64m"))
     assert job.end(PATIENCE_S) == 1
-    assert re.search(r"FAILED: /dev/shm\b.*\b64 MiB\b.*\b400 MiB\b", job.said())
-    assert "starting the server" not in job.said()
+    assert re.search(r"FAILED: /dev/shm\b.*\b64 MiB\b.*\b400 MiB\b", job.log_text())
+    assert "starting the server" not in job.log_text()
 
 
 # Secrets
@@ -216,7 +216,7 @@ def test_a_secret_reaches_no_file_no_log_and_no_command_line(
     if died:
         assert re.search(
             r"FAILED: .*\(exit code 1\): ValueError: .*\[KVEVAL_TEST_SECRET\]",
-            job.said(),
+            job.log_text(),
         )
     else:
         # It was handed over, printed, and taken out.
@@ -231,7 +231,7 @@ def test_a_secret_in_the_configuration_stops_the_run(chain: Chain) -> None:
     chain.configure(server={"args": ["--api-key", "hf_marker"]})
     job = chain.start()
     assert job.end(PATIENCE_S) == 1
-    assert re.search(r"FAILED: .*\bHF_TOKEN in clear", job.said())
+    assert re.search(r"FAILED: .*\bHF_TOKEN in clear", job.log_text())
 
 
 def holding(secret: str, folder: Path) -> list[str]:

@@ -193,13 +193,13 @@ def test_a_fault_is_found_named_and_survived(
     job.wait_for(NOTICED + fault.cause, fault.limit_s)
     record_fault(fault.name, time.monotonic() - begin, fault.limit_s)
     assert job.end(PATIENCE_S) == 1
-    failed = [line for line in job.said().splitlines() if "FAILED: " in line]
+    failed = [line for line in job.log_text().splitlines() if "FAILED: " in line]
     assert len(failed) == 1
     assert re.search(fault.cause, failed[0])
     # The log that the cause names is there, under the name it has now.
     for path in re.findall(r"see (/\S+\.log)", failed[0]):
         assert Path(path).exists()
-    assert REPORT_COMMAND in job.said()
+    assert REPORT_COMMAND in job.log_text()
     assert not chain.pointer.exists()
     assert list(chain.store.glob("partial/*")) == []
 
@@ -295,7 +295,7 @@ def test_a_server_whose_cache_changes_answers_is_found_out(
     source = "device" if arm == "no-offload" else "tier"
     said = (
         f"{changed} of 4 greedy answers changed when the {source} served their prompts"
-        in job.said()
+        in job.log_text()
     )
     found = pointed_run(chain.pointer).answers
     assert found is not None
@@ -314,6 +314,6 @@ def test_without_pcp_the_exporters_record(chain: Chain) -> None:
     assert job.end(PATIENCE_S) == 0
     assert (
         "Performance Co-Pilot is not installed: the exporters alone record"
-        in job.said()
+        in job.log_text()
     )
     assert pointed_run(chain.pointer).recorded_by_exporters

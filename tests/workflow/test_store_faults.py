@@ -106,7 +106,7 @@ def complete(chain: Chain, *, measures: bool) -> None:
     before = chain.log.read_text() if chain.log.exists() else ""
     job = chain.start()
     assert job.end(2 * PATIENCE_S) == 0, job.words()
-    said = job.said().removeprefix(before)
+    said = job.log_text().removeprefix(before)
     assert ("starting the server" in said) is measures
     assert (ADOPTED in said) is not measures
     content = json.loads(chain.pointer.read_text())
@@ -171,7 +171,7 @@ def test_two_machines_measure_the_same_at_once(stored: Chain, tmp_path: Path) ->
     assert [job.end(3 * PATIENCE_S) for job in jobs] == [0, 0], (
         jobs[0].words() + jobs[1].words()
     )
-    assert ["starting the server" in job.said() for job in jobs] == [True, True]
+    assert ["starting the server" in job.log_text() for job in jobs] == [True, True]
     # Both measured, neither disturbed the other's files; the first in place is the one both point to.
     first, beside = sorted(
         path.parent
@@ -204,7 +204,7 @@ def test_two_workflows_of_one_machine_measure_the_same_once(
     waiting.wait_for("waiting for the host", PATIENCE_S)
     assert first.end(2 * PATIENCE_S) == 0
     assert waiting.end(2 * PATIENCE_S) == 0
-    assert ADOPTED in waiting.said()
+    assert ADOPTED in waiting.log_text()
     assert len(whole(stored)) == 2
     assert second.left(15) == []
     complete(stored, measures=False)

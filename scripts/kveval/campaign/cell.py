@@ -48,6 +48,11 @@ class Cell:
         return cls(model, scenario, int(blocks))
 
     @classmethod
+    def from_arm(cls, model: str, arm: str) -> Self:
+        """Return the cell of SCENARIO/CPU_BLOCKS of a model. Raises CellError."""
+        return cls.from_path(f"{model}/{arm}")
+
+    @classmethod
     def from_folder(cls, folder: PurePath) -> Self:
         """Return the cell whose results .../MODEL/SCENARIO/CPU_BLOCKS has. Raises CellError."""
         return cls.from_path("/".join(folder.parts[-len(CELL_COLUMNS) :]))
@@ -64,7 +69,7 @@ class Cell:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """The values of CELL_COLUMNS, for rows of tables and for plain values of rules."""
+        """The values of CELL_COLUMNS, for rows of tables."""
         return self.model, self.scenario, self.cpu_blocks
 
     @property

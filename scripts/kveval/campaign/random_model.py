@@ -42,7 +42,7 @@ _ARCHITECTURE: dict[str, dict[str, Any]] = {
         "rope_theta": 150000.0,
         "rope_scaling": {
             "rope_type": "yarn",
-            "factor": 32.0,
+            "factor": 10.0,
             "beta_fast": 32.0,
             "beta_slow": 1.0,
             "original_max_position_embeddings": 4096,

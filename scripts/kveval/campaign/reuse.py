@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from kveval.campaign.specification import Specification
-from kveval.campaign.tier_layout import in_rows, tokens_in_rows
+from kveval.campaign.tier_layout import (
+    device_tokens_in_rows,
+    in_rows,
+    match_steps,
+    tokens_in_rows,
+)
 from kveval.load import levels as workloads
 
 _STORES = ("redis", "valkey")
@@ -216,7 +221,7 @@ def demand_of(specification: Specification, level: int) -> Demand:
     )
     turns, new = workload.turns, workload.prompt_tokens + workload.output_tokens
     document = workload.document_tokens
-    found_again = prefix >= specification.block_size
+    found_again = prefix >= match_steps(specification)[0]
     # A turn's prompt has the prefix, the document, and prompt and answer of every turn before it.
     earlier = (turns - 1) * (prefix + document) + new * turns * (turns - 1) // 2
     return Demand(
@@ -235,11 +240,18 @@ def demand_of(specification: Specification, level: int) -> Demand:
 
 
 def caches_of(
-    specification: Specification, reported_tokens: int | None = None
+    specification: Specification,
+    reported_tokens: int | None = None,
+    least_tokens: int = 0,
 ) -> Caches:
-    """Return the sizes of one server's caches; `reported_tokens`: of the device, as an earlier run reported them."""
+    """Return the sizes of one server's caches; `reported_tokens`: of the device, as an earlier run reported them.
+
+    `least_tokens`: what the device is estimated to hold at least, where its size is not known.
+    """
     device = specification.budget.device_tokens or reported_tokens
-    at_least = device if device is not None else specification.model.max_model_len
+    if device is not None and specification.model.geometry.grouped:
+        device = device_tokens_in_rows(specification, device)
+    at_least = device or max(least_tokens, specification.model.max_model_len)
     return Caches(device, at_least, _tier_tokens(specification))
 
 
@@ -263,10 +275,12 @@ def _tier_tokens(specification: Specification) -> float:
 
 
 def reuse_of(
-    specification: Specification, reported_tokens: int | None = None
+    specification: Specification,
+    reported_tokens: int | None = None,
+    least_tokens: int = 0,
 ) -> list[LevelReuse]:
-    """Return the reuse at each level of a cell; for `reported_tokens` see `caches_of`."""
-    caches = caches_of(specification, reported_tokens)
+    """Return the reuse at each level of a cell; for `reported_tokens` and `least_tokens` see `caches_of`."""
+    caches = caches_of(specification, reported_tokens, least_tokens)
     levels = specification.workload.given_levels or (1,)
     return [
         LevelReuse(level, demand_of(specification, level), caches) for level in levels

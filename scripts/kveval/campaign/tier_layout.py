@@ -51,6 +51,22 @@ def prompts_of_conversation(
     return tuple(first + number * turn for number in range(workload.turns))
 
 
+def match_steps(specification: Specification) -> tuple[int, int]:
+    """Return the steps, in tokens, in which a prompt is found again on the device and in the server's own tier.
+
+    In the tier windows and states are at multiples of the retention interval, besides the end of each prompt, which a
+    later turn goes on from.
+    """
+    block = specification.block_size
+    if not specification.model.geometry.grouped:
+        return block, block
+    layout = layout_of(specification)
+    step = layout.match_tokens
+    if specification.workload.content is not None or specification.workload.turns > 1:
+        return step, step
+    return step, layout.retention.interval_tokens or step
+
+
 def serves_prefixes(specification: Specification, level: int) -> bool:
     """Whether the tier can serve any of the prefixes that conversations of a level share."""
     prefix = workloads.prefix_tokens_at(specification.workload, level)
@@ -66,6 +82,21 @@ def tokens_in_rows(specification: Specification, size_bytes: int, level: int) ->
         return 0
     prompts = prompts_of_conversation(specification, level)
     return layout_of(specification).tokens_within(size_bytes, *prompts)
+
+
+def device_tokens_in_rows(specification: Specification, reported_tokens: int) -> int:
+    """Return the tokens of a load's conversations that a device keeps, of models with layers of several kinds.
+
+    `reported_tokens`: in conversations of full length while they run, as servers report it. What is kept of one that is
+    finished is less: its windows without a batch beside them.
+    """
+    layout, longest = layout_of(specification), specification.model.max_model_len
+    software = software_of(specification.versions)
+    batch_tokens = software.batch_tokens(specification.argv)
+    blocks = reported_tokens * layout.blocks_in_use(longest, batch_tokens) // longest
+    level = (specification.workload.given_levels or (1,))[0]
+    prompts = prompts_of_conversation(specification, level)
+    return layout.tokens_within(blocks * layout.row_bytes, *prompts)
 
 
 def needed_size(

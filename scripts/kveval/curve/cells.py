@@ -14,6 +14,7 @@ import numpy as np
 from kveval.campaign.arms import LMCACHE_CHUNK_TOKENS
 from kveval.campaign.reuse import caches_of
 from kveval.campaign.specification import Specification
+from kveval.campaign.tier_layout import match_steps
 from kveval.curve.curve import (
     ReuseCurve,
     assign_to_servers,
@@ -135,13 +136,14 @@ def serving_of(
     specification: Specification, reported_tokens: int | None = None
 ) -> Serving:
     """Return how a cell's servers work; `reported_tokens` as in `curves_of`."""
-    deployment, block = specification.deployment, specification.block_size
+    deployment = specification.deployment
+    block, chunk = match_steps(specification)
     return Serving(
         block=block,
         servers=1 if deployment is None else deployment.replicas,
         # Behind llm-d's router, with or without a gateway; a service deals requests out in turn.
         by_prefix=deployment is not None and deployment.route != "service",
-        chunk=LMCACHE_CHUNK_TOKENS if "lmcache" in specification.versions else block,
+        chunk=LMCACHE_CHUNK_TOKENS if "lmcache" in specification.versions else chunk,
         device_tokens=caches_of(specification, reported_tokens).device,
     )
 

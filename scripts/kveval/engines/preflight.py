@@ -122,20 +122,20 @@ def require_checkpoint(model: ServedModel) -> None:
         return
     path = Path(model.folder) / "config.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        found = dict(found)
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config = dict(config)
     except (OSError, ValueError, TypeError) as error:
-        said = f"models: path of {model.name}: {path} is not a model's configuration ({error})"
-        raise PreflightError(said, code="no_checkpoint", path=path) from None
+        message = f"models: path of {model.name}: {path} is not a model's configuration ({error})"
+        raise PreflightError(message, code="no_checkpoint", path=path) from None
     geometry = model_config(model.geometry)
     other = [
-        f"{key} {found[key]}, not {geometry[key]}"
+        f"{key} {config[key]}, not {geometry[key]}"
         for key in _GEOMETRY_KEYS
-        if key in found and found[key] != geometry[key]
+        if key in config and config[key] != geometry[key]
     ]
     if other:
-        said = f"models: path of {model.name}: {path} has another geometry than the catalogue: {'; '.join(other)}"
-        raise PreflightError(said, code="other_geometry", path=path)
+        message = f"models: path of {model.name}: {path} has another geometry than the catalogue: {'; '.join(other)}"
+        raise PreflightError(message, code="other_geometry", path=path)
 
 
 def require_no_secret(specification: Specification, redactor: Redactor) -> None:

@@ -32,8 +32,8 @@ def probe(python: Path) -> dict[str, float]:
             timeout=_LIMIT_S,
             check=True,
         )
-        told = json.loads(done.stdout)
-        return {str(name): float(rate) for name, rate in told.items()}
+        rates = json.loads(done.stdout)
+        return {str(name): float(rate) for name, rate in rates.items()}
     except (OSError, subprocess.SubprocessError, ValueError, AttributeError):
         return {}
 

@@ -85,11 +85,11 @@ def share(folder: Path, like: Path) -> None:
 
 def _open_to(path: Path, mode: int) -> None:
     now = path.stat().st_mode
-    wanted = stat.S_IMODE(mode) if stat.S_ISDIR(now) else mode & 0o666
-    if stat.S_IMODE(now) != wanted:
+    target = stat.S_IMODE(mode) if stat.S_ISDIR(now) else mode & 0o666
+    if stat.S_IMODE(now) != target:
         # Some file systems have no permissions, and only an owner may set them.
         with contextlib.suppress(OSError):
-            path.chmod(wanted)
+            path.chmod(target)
 
 
 def last_change_s(folder: Path) -> float:

@@ -62,13 +62,13 @@ def table(findings: Sequence[Finding], width: int = 120) -> str:
     indent = marks + checks + 4
     lines = []
     for finding in findings:
-        said = textwrap.wrap(
+        text_lines = textwrap.wrap(
             finding.what,
             max(width - indent, 40),
             break_long_words=False,
             break_on_hyphens=False,
         )
-        first, *rest = said or [""]
+        first, *rest = text_lines or [""]
         lines.append(
             f"{_MARKS[finding.level]:<{marks}}  {finding.check:<{checks}}  {first}"
         )

@@ -92,9 +92,9 @@ class GpuWatch:
     def sample(self) -> None:
         """Take a sample; a failure is ignored, because it does not invalidate a measurement."""
         if self._failed < _TRIES:
-            found = parse(self.smi(arguments(self.chosen)) or "")
-            self.samples += found
-            self._failed = 0 if found else self._failed + 1
+            samples = parse(self.smi(arguments(self.chosen)) or "")
+            self.samples += samples
+            self._failed = 0 if samples else self._failed + 1
 
     def conditions(self) -> list[dict[str, Any]]:
         """Return the entry of run.json, see kveval.store.run_file.GpuConditions."""
@@ -133,10 +133,10 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> str:
 
 def _one(index: int, samples: Sequence[GpuSample]) -> dict[str, Any]:
     def reduced(reduce: Callable[[list[float]], float], name: str) -> float | None:
-        found = [
+        values = [
             value for sample in samples if (value := getattr(sample, name)) is not None
         ]
-        return round(reduce(found), 1) if found else None
+        return round(reduce(values), 1) if values else None
 
     counts: Counter[str] = Counter()
     for sample in samples:

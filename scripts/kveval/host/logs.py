@@ -61,7 +61,7 @@ def last_words(
     `only_line`: the only line of a log counts, too, as of a program that ended by itself.
     """
     lines = _lines(log, offset)
-    telling = [found for found in _telling(lines, form) if secondary or found[0]]
+    telling = [line for line in _telling(lines, form) if secondary or line[0]]
     if not telling:
         return _only_line(lines, form) if only_line else ""
     # The last of the best lines: the program may have continued after earlier ones.
@@ -76,12 +76,12 @@ def last_words(
 def _only_line(lines: Iterable[str], form: LogForm) -> str:
     written = [line for line in lines if line.strip()]
     spoken = [text.strip() for _, text in _spoken(written, form)]
-    told = (
+    alone = (
         len(written) == 1
         and bool(spoken)
         and not spoken[0].startswith(("DEBUG", "INFO", "WARNING"))
     )
-    return f": {spoken[0][:_LONGEST]}" if told else ""
+    return f": {spoken[0][:_LONGEST]}" if alone else ""
 
 
 def _telling(lines: Iterable[str], form: LogForm) -> Iterable[tuple[bool, int, str]]:
@@ -108,7 +108,7 @@ def raised(log: Path, offset: int = 0, form: LogForm = PLAIN) -> list[Raised]:
 
     Interleaved tracebacks of several processes are separated if `form` has a `speaker`.
     """
-    found: list[Raised] = []
+    exceptions: list[Raised] = []
     frames: dict[str, tuple[str, str, str]] = {}
     for who, text in _spoken(_lines(log, offset), form):
         frame = _FRAME.match(text)
@@ -119,8 +119,8 @@ def raised(log: Path, offset: int = 0, form: LogForm = PLAIN) -> list[Raised]:
             # Below the line of code, markers such as ^^^ may follow.
             frames[who] = (file, function, line or text.strip())
         elif who in frames:
-            found.append(Raised(text.partition(":")[0].strip(), *frames.pop(who)))
-    return found
+            exceptions.append(Raised(text.partition(":")[0].strip(), *frames.pop(who)))
+    return exceptions
 
 
 def _lines(log: Path, offset: int) -> list[str]:

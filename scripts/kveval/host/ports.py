@@ -13,7 +13,7 @@ _LOOPBACK = ("127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1")
 def foreign_listeners(port: int, own: Iterable[int]) -> list[str]:
     """Return the names of processes other than `own` that listen on `port`; the PID of another user's is unknown."""
     mine = set(own)
-    found = []
+    names = []
     for connection in psutil.net_connections(kind="tcp"):
         if connection.status != psutil.CONN_LISTEN or not connection.laddr:
             continue
@@ -23,17 +23,17 @@ def foreign_listeners(port: int, own: Iterable[int]) -> list[str]:
             and address.ip in _LOOPBACK
             and connection.pid not in mine
         ):
-            found.append(_name(connection.pid))
-    return found
+            names.append(_name(connection.pid))
+    return names
 
 
 def require_own_port(
-    port: int, own: Iterable[int], taken: type[Failure], user: str, log: Path
+    port: int, own: Iterable[int], error: type[Failure], user: str, log: Path
 ) -> None:
-    """Raise `taken` if a process other than `own` listens on a port of `user`, a program whose log is `log`."""
+    """Raise `error` if a process other than `own` listens on a port of `user`, a program whose log is `log`."""
     if others := foreign_listeners(port, own):
-        said = f"port {port} of {user} was taken in the meantime by {', '.join(others)}; see {log}"
-        raise taken(said, port=port, by=others)
+        message = f"port {port} of {user} was taken in the meantime by {', '.join(others)}; see {log}"
+        raise error(message, port=port, by=others)
 
 
 def _name(pid: int | None) -> str:

@@ -158,7 +158,7 @@ class Supervisor:
             process.pid for process in members_of(self.registry.sessions())
         )
         for segment in sorted(
-            mapped - set(self.registry.segments()), key=lambda found: found.segment
+            mapped - set(self.registry.segments()), key=lambda shared: shared.segment
         ):
             self.registry.add(segment)
             self.guardian.watch(segment)

@@ -82,7 +82,7 @@ def thing_of(entry: dict[str, Any]) -> Thing:
 
 def mapped_by(pids: Iterable[int]) -> set[SharedMemory]:
     """Return the segments of /dev/shm that these processes have mapped, as far as this user may read that."""
-    found = set()
+    segments = set()
     for pid in pids:
         with contextlib.suppress(OSError):
             for line in (
@@ -90,8 +90,8 @@ def mapped_by(pids: Iterable[int]) -> set[SharedMemory]:
             ):
                 place = line.partition(f" {SHARED_MEMORY}/")[2]
                 if place and not place.endswith(" (deleted)"):
-                    found.add(SharedMemory(place, int(line.split(maxsplit=5)[4])))
-    return found
+                    segments.add(SharedMemory(place, int(line.split(maxsplit=5)[4])))
+    return segments
 
 
 class Registry:

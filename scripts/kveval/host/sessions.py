@@ -61,10 +61,10 @@ class Session:
     @classmethod
     def led_by(cls, pid: int, name: str) -> "Session":
         """Return the session that the process `pid` leads. Raises ProcessLookupError if there is no such process."""
-        found = _stat(pid)
-        if found is None:
+        stat = _stat(pid)
+        if stat is None:
             raise ProcessLookupError(f"no process {pid} to lead the session of {name}")
-        return cls(pid, found.started, name)
+        return cls(pid, stat.started, name)
 
     def members(self) -> list[psutil.Process]:
         """Return the live processes of the session; none if a later process has reused its session id."""
@@ -107,17 +107,17 @@ class Session:
 
 def members_of(sessions: Iterable[Session]) -> list[psutil.Process]:
     """Return the live processes of all these sessions, in one pass over the host's processes."""
-    wanted = {session.sid: session for session in sessions if session.boot == boot_id()}
-    if not wanted:
+    by_sid = {session.sid: session for session in sessions if session.boot == boot_id()}
+    if not by_sid:
         return []
-    found: dict[int, list[_Stat]] = {sid: [] for sid in wanted}
+    stats_by_sid: dict[int, list[_Stat]] = {sid: [] for sid in by_sid}
     for pid in psutil.pids():
         stat = _stat(pid)
-        if stat is not None and stat.sid in wanted:
-            found[stat.sid].append(stat)
+        if stat is not None and stat.sid in by_sid:
+            stats_by_sid[stat.sid].append(stat)
     members = []
-    for sid, stats in found.items():
-        if any(_is_anothers(stat, wanted[sid]) for stat in stats):
+    for sid, stats in stats_by_sid.items():
+        if any(_is_anothers(stat, by_sid[sid]) for stat in stats):
             continue
         for stat in stats:
             if stat.state not in "ZX":
@@ -128,11 +128,11 @@ def members_of(sessions: Iterable[Session]) -> list[psutil.Process]:
 
 def process_start(pid: int) -> int | None:
     """Return the start of a living process, clock ticks since boot; None if there is no such process."""
-    found = _stat(pid)
+    stat = _stat(pid)
     return (
         None
-        if found is None or found.state in "ZX"
-        else round(found.started * _TICKS_PER_S)
+        if stat is None or stat.state in "ZX"
+        else round(stat.started * _TICKS_PER_S)
     )
 
 

@@ -23,8 +23,10 @@ def import_plan(config: Config, index: Path) -> ImportPlan:
     try:
         plan = plan_imports(config, index)
     except OSError as error:
-        said = f"{error.filename}: cannot be read ({error.strerror})"
-        raise NothingToImport(said, code="unreadable", path=error.filename) from error
+        message = f"{error.filename}: cannot be read ({error.strerror})"
+        raise NothingToImport(
+            message, code="unreadable", path=error.filename
+        ) from error
     if config.imports and not plan.runs:
         raise _nothing(config, plan)
     return plan
@@ -35,22 +37,22 @@ def _nothing(config: Config, plan: ImportPlan) -> NothingToImport:
     groups: dict[tuple[str, str], list[str]] = {}
     for result in plan.listed:
         key = (result.status, result.code or result.reason)
-        groups.setdefault(key, []).append(f"{result.found.place}: {result.reason}")
-    said = [
-        f"{len(found)} {status}, such as {found[0]}"
-        for (status, _), found in list(groups.items())[:_SHOWN]
+        groups.setdefault(key, []).append(f"{result.files.place}: {result.reason}")
+    reasons = [
+        f"{len(places)} {status}, such as {places[0]}"
+        for (status, _), places in list(groups.items())[:_SHOWN]
     ]
     files = [other for _, other in plan.others if other.file]
-    said += [f"left out: {other.place}: {other.reason}" for other in files[:_SHOWN]]
+    reasons += [f"left out: {other.place}: {other.reason}" for other in files[:_SHOWN]]
     if len(files) > _SHOWN:
-        said.append(f"left out: {len(files) - _SHOWN} more JSON files")
+        reasons.append(f"left out: {len(files) - _SHOWN} more JSON files")
     # Where some names are recognised, these files are left out on purpose.
     if files and not plan.listed:
-        said.append(
+        reasons.append(
             "say what their names mean, as in `pattern: '{arm}/benchmarks-{model}.json'`; {arm} and {model} stand for"
             " names in scenarios.yaml and models.yaml, or those that the import's `scenarios` and `models` translate"
         )
-    lines = "".join(f"\n  {line}" for line in said)
+    lines = "".join(f"\n  {line}" for line in reasons)
     return NothingToImport(
         f"campaign {config.campaign.name}: nothing can be imported; {summary(plan)}{lines}",
         statuses=[result.status for result in plan.listed],

@@ -72,10 +72,12 @@ def _remarks(config: Config) -> Iterator[str]:
     for entry, source in others:
         if source.campaign.hardware != reference.campaign.hardware:
             yield f"- {entry.label} ran on {source.campaign.hardware}, {first.label} on {reference.campaign.hardware}"
-        found: dict[str, list[str]] = {}
+        paths_by_remark: dict[str, list[str]] = {}
         for cell in source.cells:
             if cell not in reference.cells:
-                found.setdefault(f"only with {entry.label}", []).append(cell.path)
+                paths_by_remark.setdefault(f"only with {entry.label}", []).append(
+                    cell.path
+                )
                 continue
             expected = _on_release_of(reference, source, cell)
             confounding = [
@@ -87,11 +89,15 @@ def _remarks(config: Config) -> Iterator[str]:
             ]
             if confounding:
                 text = f"confounded, {entry.label} against {first.label} differs in more than versions: "
-                found.setdefault(text + described(confounding), []).append(cell.path)
+                paths_by_remark.setdefault(text + described(confounding), []).append(
+                    cell.path
+                )
         missing = [cell.path for cell in reference.cells if cell not in source.cells]
         if missing:
-            found[f"only with {first.label}"] = missing
-        yield from (f"- {text} ({_first(cells)})" for text, cells in found.items())
+            paths_by_remark[f"only with {first.label}"] = missing
+        yield from (
+            f"- {text} ({_first(cells)})" for text, cells in paths_by_remark.items()
+        )
 
 
 def _on_release_of(reference: Config, source: Config, cell: Cell) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from kveval.pcp.parquet.rates import PreparedCounter
 from kveval.pcp.parquet.reading import describe, series
 
 _TOKENS = "generation_tokens"
-_WANTED = (
+_METRICS = (
     _TOKENS,
     *(
         "prefix_cache_hits",
@@ -39,9 +39,13 @@ def counters_of(
     """
     if not sources:
         return {}, ["no recording was found with the results"]
-    wanted = [name for metric in _WANTED for name in IMPORTED.metrics[metric].values()]
+    imported_names = [
+        name for metric in _METRICS for name in IMPORTED.metrics[metric].values()
+    ]
     names = list(
-        dict.fromkeys([*wanted, *(str(entry["counter"]) for entry in plan.required)])
+        dict.fromkeys(
+            [*imported_names, *(str(entry["counter"]) for entry in plan.required)]
+        )
     )
     patterns = sorted({_pattern(name) for name in names})
     start_ns, finish_ns = (round(second * 1e9) for second in window_s)
@@ -60,13 +64,13 @@ def counters_of(
         damage = [str(problem) for problem in summary.problems if problem.damage]
         remarks = [f"the recording is damaged ({damage[0]})"] if damage else []
         recorded = _recorded(parquet, names)
-    found = {
+    counters_by_level = {
         level.level: counters
         for level in plan.levels
         if level.report is not None
         and (counters := _level_counters(recorded, level, plan.levels))
     }
-    return found, remarks if found else [
+    return counters_by_level, remarks if counters_by_level else [
         *remarks,
         "the server's counters were not recorded",
     ]
@@ -79,14 +83,14 @@ def _recorded(parquet: Path, names: Sequence[str]) -> dict[str, list[PreparedCou
         for name, info in describe(parquet).items()
         if info.samples and info.semantics == "counter"
     ]
-    found = {}
+    recorded = {}
     for name in names:
         labels = dict(re.findall(r'(\w+)="([^"]*)"', name.partition("{")[2])) or None
         own = [metric for metric in metrics if fnmatchcase(metric, _pattern(name))]
-        found[name] = [
+        recorded[name] = [
             PreparedCounter(series(parquet, metric, labels=labels)) for metric in own
         ]
-    return found
+    return recorded
 
 
 def _level_counters(
@@ -114,7 +118,7 @@ def _level_counters(
         round((level.end + after_s) * 1e9),
     )
     tokens = IMPORTED.metrics[_TOKENS].values()
-    found: Counters = {}
+    counters: Counters = {}
     for name, endpoints in recorded.items():
         parts = [part for counter in endpoints if (part := counter.gained(*window_ns))]
         if not parts:
@@ -128,8 +132,8 @@ def _level_counters(
         ):
             # Samples are too far apart to separate this level's tokens from its neighbours'.
             continue
-        found[name] = {"before": first, "after": first + gained, "delta": gained}
-    return found
+        counters[name] = {"before": first, "after": first + gained, "delta": gained}
+    return counters
 
 
 def _pattern(counter: str) -> str:

@@ -116,12 +116,12 @@ def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
         if timed
         else None
     )
-    asked = [
+    limits = [
         number
         for result, _ in good
         if (number := result.settings.number("Max Seconds"))
     ]
-    limit = max(asked, default=seconds)
+    limit = max(limits, default=seconds)
     profile = _profile([level for _, level in good])
     prompt, output = next(
         (level.facts.tokens for _, level in good if level.facts.tokens), (0.0, 0.0)
@@ -129,7 +129,7 @@ def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
     reported = next((level.facts.data for _, level in good if level.facts.data), None)
     data = reported or SyntheticData(round(prompt), round(output))
     settings = good[0][0].settings
-    said = settings.number("Prefix Tokens")
+    prefix_tokens = settings.number("Prefix Tokens")
     return {
         "profile": profile,
         "levels": [] if profile == "sweep" else levels,
@@ -138,7 +138,7 @@ def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
         "warmup_s": 0.0,
         "prompt_tokens": data.prompt_tokens,
         "output_tokens": data.output_tokens,
-        "prefix_tokens": data.prefix_tokens if said is None else said,
+        "prefix_tokens": data.prefix_tokens if prefix_tokens is None else prefix_tokens,
         "prefix_count": _prefix_count(good),
         "turns": settings.number("Turns") or data.turns,
     }
@@ -164,28 +164,28 @@ def _prefix_count(good: Sequence[tuple[Result, FoundLevel]]) -> int | dict[str, 
     """Return the number of distinct prefixes, or how many per stream if it grows with the level."""
     counts = {}
     for result, level in good:
-        said = result.settings.number("Prefix Count")
+        declared = result.settings.number("Prefix Count")
         reported = level.facts.data.prefix_count if level.facts.data else 0
-        counts[level.level] = reported if said is None else said
+        counts[level.level] = reported if declared is None else declared
     if len(set(counts.values())) == 1:
         return next(iter(counts.values()))
     per_level = {count / level for level, count in counts.items() if level}
-    if len(per_level) == 1 and (each := per_level.pop()).is_integer():
-        return {"per_level": int(each)}
+    if len(per_level) == 1 and (ratio := per_level.pop()).is_integer():
+        return {"per_level": int(ratio)}
     # Neither fixed nor proportional: the largest is what a cache would have to hold.
     return max(counts.values())
 
 
 def _hardware(result: Result) -> dict[str, Any]:
     """Return the hardware as the name has it; nothing of it was probed."""
-    hardware, said = result.hardware, "hardware not recorded"
+    hardware, description = result.hardware, "hardware not recorded"
     if hardware is not None:
         nodes = "" if hardware.nodes == 1 else f"{hardware.nodes} nodes with "
         gpus = f"{hardware.gpus} x {hardware.gpu}" if hardware.gpus else hardware.name
-        said = f"{nodes}{gpus}, as the results' names say (not probed)"
+        description = f"{nodes}{gpus}, as the results' names say (not probed)"
     return {
         "fingerprint": f"imported-{hardware.name if hardware else 'not recorded'}",
-        "description": said,
+        "description": description,
         "software": result.declared.software if result.declared else None,
         "gpus": [],
     }

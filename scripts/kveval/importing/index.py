@@ -14,7 +14,7 @@ import zstandard
 from kveval.campaign.result_names import NamePattern
 from kveval.campaign.servers.registry import IMPORTED
 from kveval.host.files import is_lfs_pointer, write_bytes
-from kveval.importing.trees import FoundTree, Stamp, Tree, scan
+from kveval.importing.trees import ResultFiles, Stamp, Tree, scan
 from kveval.load.reports import LevelReport, ReportFileError
 from kveval.load.reports.data import SyntheticData
 from kveval.load.reports.reading import read_report
@@ -76,34 +76,34 @@ def read_tree(
     file = cache / f"{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.json"
     known = _load(file).entries
     entries = {}
-    for found in tree.results:
-        kept = known.get(found.place)
-        if kept is None or kept[0] != found.stamps:
-            kept = (found.stamps, read_facts(root, found))
-        entries[found.place] = kept
+    for files in tree.results:
+        kept = known.get(files.place)
+        if kept is None or kept[0] != files.stamps:
+            kept = (files.stamps, read_facts(root, files))
+        entries[files.place] = kept
     if entries != known:
         write_bytes(file, msgspec.json.encode(_Index(tree=str(root), entries=entries)))
     return {place: facts for place, (_, facts) in entries.items()}, tree
 
 
-def read_facts(root: Path, found: FoundTree) -> IndexedReport:
+def read_facts(root: Path, files: ResultFiles) -> IndexedReport:
     """Read the files of one result. Never raises for their content: `error` says what is wrong."""
     settings, notes = None, []
-    if found.config is not None:
+    if files.config is not None:
         try:
-            settings = (root / found.config.path).read_text(errors="replace")
+            settings = (root / files.config.path).read_text(errors="replace")
         except OSError as error:
-            notes.append(f"{found.config.path} cannot be read ({error.strerror})")
-    vllm, device_tokens = _startup_facts(root, found.logs, notes)
+            notes.append(f"{files.config.path} cannot be read ({error.strerror})")
+    vllm, device_tokens = _startup_facts(root, files.logs, notes)
     facts = IndexedReport(
         settings=settings, notes=notes, vllm=vllm, device_tokens=device_tokens
     )
-    if not found.reports:
+    if not files.reports:
         return msgspec.structs.replace(
             facts, error="there is no report: GuideLLM writes it at its end"
         )
     errors, codes = [], []
-    for number, stamp in enumerate(found.reports):
+    for number, stamp in enumerate(files.reports):
         try:
             report = read_report(root / stamp.path)
         except ReportFileError as error:
@@ -112,7 +112,7 @@ def read_facts(root: Path, found: FoundTree) -> IndexedReport:
             continue
         errors += [
             f"{other.path} is left out: {stamp.path} was read"
-            for other in found.reports[number + 1 :]
+            for other in files.reports[number + 1 :]
         ]
         if report.guidellm_version == VLLM_BENCH:
             notes.append(
@@ -140,8 +140,8 @@ def _level_facts(level: LevelReport) -> LevelFacts:
         ]
     ):
         tokens = (
-            fmean(one.prompt_tokens or 0 for one in done),
-            fmean(one.output_tokens for one in done),
+            fmean(request.prompt_tokens or 0 for request in done),
+            fmean(request.output_tokens for request in done),
         )
     facts = msgspec.convert(level, LevelFacts, from_attributes=True)
     return msgspec.structs.replace(facts, tokens=tokens, error=_why_unusable(level))

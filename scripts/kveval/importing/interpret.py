@@ -31,7 +31,7 @@ from kveval.importing.settings import (
     parse_settings,
     ranks,
 )
-from kveval.importing.trees import FoundTree
+from kveval.importing.trees import ResultFiles
 
 IMPORTED, DAMAGED, NO_REPORT = "imported", "damaged", "no report"
 UNKNOWN, NOT_SELECTED, AMBIGUOUS, COPY = "unknown", "not selected", "ambiguous", "copy"
@@ -71,7 +71,7 @@ class Result:
 
     number: int
     tree: str
-    found: FoundTree
+    files: ResultFiles
     facts: IndexedReport
     status: str
     reason: str = ""
@@ -90,7 +90,7 @@ class Result:
     @property
     def key(self) -> tuple[int, str]:
         """The import that it is of, and its place: a tree may be imported several times."""
-        return self.number, self.found.place
+        return self.number, self.files.place
 
     @property
     def configuration(self) -> str | None:
@@ -116,47 +116,47 @@ class _Refused(Exception):
 
 def interpret(
     number: int,
-    found: FoundTree,
+    files: ResultFiles,
     facts: IndexedReport,
-    asked: Import,
+    import_: Import,
     catalogue: Catalogue,
 ) -> Result:
     """Interpret one result of an import. Never raises for its content."""
     settings = parse_settings(facts.settings or "")
-    result = Result(number, asked.path, found, facts, IMPORTED, settings=settings)
+    result = Result(number, import_.path, files, facts, IMPORTED, settings=settings)
     try:
-        declared = _declared(found, asked, catalogue)
+        declared = _declared(files, import_, catalogue)
         result = replace(result, declared=declared)
         for key in ("hardware", "software", "replicas"):
-            wanted, named = getattr(asked, key), getattr(declared, key)
-            if wanted is not None and named is not None and wanted != named:
+            expected, named = getattr(import_, key), getattr(declared, key)
+            if expected is not None and named is not None and expected != named:
                 raise _Refused(
                     NOT_SELECTED,
-                    f"{key} {named} is not imported here ({key}: {wanted} is)",
+                    f"{key} {named} is not imported here ({key}: {expected} is)",
                     key,
                 )
-        if hardware := declared.hardware or asked.hardware:
-            also = (asked.hardware,) if asked.hardware else ()
+        if hardware := declared.hardware or import_.hardware:
+            also = (import_.hardware,) if import_.hardware else ()
             result = replace(result, hardware=parse_hardware(hardware, also=also))
-        name, scenario = _scenario(declared, asked, catalogue)
-        model, remarks = _model(facts, declared, settings, asked, catalogue)
+        name, scenario = _scenario(declared, import_, catalogue)
+        model, remarks = _model(facts, declared, settings, import_, catalogue)
         if facts.error is not None:
-            there = found.reports and facts.code != "lfs_pointer"
+            there = files.reports and facts.code != "lfs_pointer"
             raise _Refused(DAMAGED if there else NO_REPORT, facts.error, facts.code)
         levels = _levels(facts.levels)
         if all(level.facts.error for level in levels):
             raise _Refused(DAMAGED, str(levels[0].facts.error), "no_request")
         entry = catalogue.models[model]
         count = ranks(
-            settings, entry, asked.tensor_parallel_size, _gpus_of_server(result)
+            settings, entry, import_.tensor_parallel_size, _gpus_of_server(result)
         )
-        said = (
+        declared_blocks = (
             declared.cpu_blocks
             if declared.cpu_blocks is not None
-            else asked.cpu_blocks.get(name)
+            else import_.cpu_blocks.get(name)
         )
         tier = effective_tier(settings, entry, count)
-        blocks, more = _blocks(settings, tier, said, scenario, name)
+        blocks, more = _blocks(settings, tier, declared_blocks, scenario, name)
     except _Refused as refusal:
         return replace(
             result, status=refusal.status, reason=str(refusal), code=refusal.code
@@ -166,7 +166,7 @@ def interpret(
     differences = (
         *remarks,
         *more,
-        *_differences(found.name, declared, settings, levels),
+        *_differences(files.name, declared, settings, levels),
         *_utilization(settings, scenario, entry, model),
         *(Remark(text, "ignored_size") for text in ignored_sizes(settings)),
         *(Remark(text, "settings") for text in settings.problems),
@@ -177,7 +177,7 @@ def interpret(
         cell=Cell(model, name, blocks),
         remarks=tuple(dict.fromkeys(differences)),
         tier=tier,
-        declared_blocks=said,
+        declared_blocks=declared_blocks,
         ranks=count,
         levels=levels,
     )
@@ -193,46 +193,46 @@ def _gpus_of_server(result: Result) -> int | None:
     )
 
 
-def import_pattern(asked: Import, catalogue: Catalogue) -> NamePattern | None:
+def import_pattern(import_: Import, catalogue: Catalogue) -> NamePattern | None:
     """Return the import's pattern, None without one. Raises NameProblem."""
     return (
         None
-        if asked.pattern is None
-        else NamePattern(asked.pattern, *_known(asked, catalogue))
+        if import_.pattern is None
+        else NamePattern(import_.pattern, *_known(import_, catalogue))
     )
 
 
-def _known(asked: Import, catalogue: Catalogue) -> tuple[set[str], set[str]]:
+def _known(import_: Import, catalogue: Catalogue) -> tuple[set[str], set[str]]:
     """Return what names may call models and arms: the catalogue's names, and those that the import translates."""
     arms = {
         name.removesuffix("-mempress")
-        for name in (*catalogue.scenarios, *asked.scenarios)
+        for name in (*catalogue.scenarios, *import_.scenarios)
     }
-    return {*catalogue.models, *asked.models}, arms
+    return {*catalogue.models, *import_.models}, arms
 
 
-def _declared(found: FoundTree, asked: Import, catalogue: Catalogue) -> Declared:
-    if found.form == "folder":
-        return parse_folder(found.name)
-    if found.form == "benchmark":
-        return parse_fields(found.name, *_known(asked, catalogue))
-    pattern = import_pattern(asked, catalogue)
+def _declared(files: ResultFiles, import_: Import, catalogue: Catalogue) -> Declared:
+    if files.form == "folder":
+        return parse_folder(files.name)
+    if files.form == "benchmark":
+        return parse_fields(files.name, *_known(import_, catalogue))
+    pattern = import_pattern(import_, catalogue)
     assert pattern is not None, "results of a pattern are found by it"
-    return pattern.declared(found.name)
+    return pattern.declared(files.name)
 
 
 def _scenario(
-    declared: Declared, asked: Import, catalogue: Catalogue
+    declared: Declared, import_: Import, catalogue: Catalogue
 ) -> tuple[str, Scenario]:
     pressure = "-mempress" if declared.mempress else ""
     arm = f"{declared.arm}{pressure}"
     name = (
-        asked.scenarios.get(arm)
-        or f"{asked.scenarios.get(declared.arm, declared.arm)}{pressure}"
+        import_.scenarios.get(arm)
+        or f"{import_.scenarios.get(declared.arm, declared.arm)}{pressure}"
     )
     if name not in catalogue.scenarios:
-        said = f"unknown arm {arm!r}: not in scenarios.yaml; say which one it is, as in `scenarios: {{{arm}: no-offload}}`"
-        raise NameProblem(said, code="unknown_arm")
+        message = f"unknown arm {arm!r}: not in scenarios.yaml; say which one it is, as in `scenarios: {{{arm}: no-offload}}`"
+        raise NameProblem(message, code="unknown_arm")
     return name, catalogue.scenarios[name]
 
 
@@ -240,7 +240,7 @@ def _model(
     facts: IndexedReport,
     declared: Declared,
     settings: ServedSettings,
-    asked: Import,
+    import_: Import,
     catalogue: Catalogue,
 ) -> tuple[str, tuple[Remark, ...]]:
     """Return the model that ran, and a remark if the name says another.
@@ -251,22 +251,31 @@ def _model(
     named = (
         None
         if declared.model is None
-        else asked.models.get(declared.model, declared.model)
+        else import_.models.get(declared.model, declared.model)
     )
     if named is not None and named not in catalogue.models:
-        said = f"unknown model {declared.model!r}: not in models.yaml; say which it is, as in `models: {{NAME: MODEL}}`"
-        raise NameProblem(said, code="unknown_model")
-    given = [settings.values.get("Model"), *(level.model for level in facts.levels)]
-    ran = sorted({_tail(_translated(name, asked, catalogue)) for name in given if name})
+        message = f"unknown model {declared.model!r}: not in models.yaml; say which it is, as in `models: {{NAME: MODEL}}`"
+        raise NameProblem(message, code="unknown_model")
+    names_that_ran = [
+        settings.values.get("Model"),
+        *(level.model for level in facts.levels),
+    ]
+    ran = sorted(
+        {
+            _tail(_translated(name, import_, catalogue))
+            for name in names_that_ran
+            if name
+        }
+    )
     if named is not None and ran in ([], [_tail(catalogue.models[named].hf_id)]):
         return named, ()
     if len(ran) != 1:
-        found = (
+        reason = (
             f"arguments and report name several models: {', '.join(ran)}"
             if ran
             else "nothing says which model ran"
         )
-        raise _Refused(UNKNOWN, found, "several_models" if ran else "no_model")
+        raise _Refused(UNKNOWN, reason, "several_models" if ran else "no_model")
     names = [
         name for name, model in catalogue.models.items() if _tail(model.hf_id) == ran[0]
     ]
@@ -288,9 +297,9 @@ def _model(
     )
 
 
-def _translated(name: str, asked: Import, catalogue: Catalogue) -> str:
+def _translated(name: str, import_: Import, catalogue: Catalogue) -> str:
     """Return the id of a model by the catalogue where the import translates its name, else the name."""
-    meant = asked.models.get(name) or asked.models.get(_tail(name))
+    meant = import_.models.get(name) or import_.models.get(_tail(name))
     return catalogue.models[meant].hf_id if meant in catalogue.models else name
 
 
@@ -351,25 +360,25 @@ def _blocks(
         return declared, (
             Remark(f"{declared} cpu_blocks as declared; {what}", code, (declared,)),
         )
-    said = (
+    reason = (
         f"the size of its CPU tier is not known: give it as `cpu_blocks: {{{name}: N}}`"
     )
-    raise _Refused(UNKNOWN, said, "tier_unknown")
+    raise _Refused(UNKNOWN, reason, "tier_unknown")
 
 
 def _sized(
     tier: Tier, declared: int | None, scenario: Scenario
 ) -> tuple[int, tuple[Remark, ...]]:
     if tier.before_others and not scenario.cpu_tier:
-        said = f"{tier.cpu_blocks} blocks in host memory ({tier.said_by}) are a buffer before its files"
-        return 0, (Remark(said, "buffer", (tier.cpu_blocks,)),)
+        text = f"{tier.cpu_blocks} blocks in host memory ({tier.said_by}) are a buffer before its files"
+        return 0, (Remark(text, "buffer", (tier.cpu_blocks,)),)
     if (
         declared is not None
         and abs(tier.cpu_blocks - declared) > _SAME_BUDGET * declared
     ):
-        said = f"{declared} cpu_blocks declared, {tier.cpu_blocks} effective ({tier.said_by})"
+        text = f"{declared} cpu_blocks declared, {tier.cpu_blocks} effective ({tier.said_by})"
         return tier.cpu_blocks, (
-            Remark(said, "other_size", (declared, tier.cpu_blocks)),
+            Remark(text, "other_size", (declared, tier.cpu_blocks)),
         )
     return tier.cpu_blocks, ()
 
@@ -394,17 +403,17 @@ def _differences(
         ),
     ):
         if rate is not None and streams and streams != {rate}:
-            said = (
+            text = (
                 f"the {what} {rate} streams, {', '.join(map(str, sorted(streams)))} ran"
             )
-            yield Remark(said, code, (rate, *sorted(streams)))
+            yield Remark(text, code, (rate, *sorted(streams)))
     replicas = settings.number("Replicas")
     if replicas is not None and declared.replicas not in (None, replicas):
-        said = f"the name says {declared.replicas} replicas, the arguments {replicas}"
-        yield Remark(said, "other_replicas", (declared.replicas, replicas))
+        text = f"the name says {declared.replicas} replicas, the arguments {replicas}"
+        yield Remark(text, "other_replicas", (declared.replicas, replicas))
     if "Parameters" in values and not values["Parameters"].startswith(declared.arm):
-        said = f"the name says arm {declared.arm}, the arguments {values['Parameters']}"
-        yield Remark(said, "other_arm", (declared.arm, values["Parameters"]))
+        text = f"the name says arm {declared.arm}, the arguments {values['Parameters']}"
+        yield Remark(text, "other_arm", (declared.arm, values["Parameters"]))
     for data in (level.facts.data for level in levels if level.facts.data):
         load = {
             "Prefix Tokens": data.prefix_tokens,
@@ -412,33 +421,37 @@ def _differences(
             "Turns": data.turns,
         }
         for key, ran in load.items():
-            asked = settings.number(key)
+            declared_value = settings.number(key)
             # A report of a version without turns has none in its data; whether they were sent is a check of its own.
-            if asked is not None and ran != asked and not (key == "Turns" and ran == 1):
+            if (
+                declared_value is not None
+                and ran != declared_value
+                and not (key == "Turns" and ran == 1)
+            ):
                 yield Remark(
-                    f"{key} {asked} was asked for, the report has {ran}",
+                    f"{key} {declared_value} was asked for, the report has {ran}",
                     "other_load",
-                    (key, asked, ran),
+                    (key, declared_value, ran),
                 )
 
 
 def _utilization(
     settings: ServedSettings, scenario: Scenario, model: Model, name: str
 ) -> Iterator[Remark]:
-    given = settings.argument("--gpu-memory-utilization") or settings.values.get(
+    argument = settings.argument("--gpu-memory-utilization") or settings.values.get(
         "GPU Memory Utilization"
     )
     expected = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
     try:
-        ran = float(given) if given else expected
+        ran = float(argument) if argument else expected
     except ValueError:
         yield Remark(
-            f"GPU Memory Utilization {given!r} is not a number", "no_utilization"
+            f"GPU Memory Utilization {argument!r} is not a number", "no_utilization"
         )
         return
     if abs(ran - expected) > 1e-9:
-        said = f"gpu_memory_utilization {ran:g} ran, the catalogue has {expected:g} for this scenario"
-        yield Remark(said, "other_utilization", (expected, ran))
+        text = f"gpu_memory_utilization {ran:g} ran, the catalogue has {expected:g} for this scenario"
+        yield Remark(text, "other_utilization", (expected, ran))
 
 
 def settings_that_ran(result: Result) -> Mapping[str, Any]:

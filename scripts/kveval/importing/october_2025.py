@@ -38,14 +38,14 @@ def legacy_row(report: LoadReport, name: str) -> LegacyRow:
     """Sum a sweep up as the publication did. Raises ReportFileError when a strategy lacks one of the statistics."""
     means: dict[str, list[float]] = {"output_tok_s": [], "ttft_ms": [], "itl_ms": []}
     for level in report.levels:
-        for quantity, found in means.items():
-            every = getattr(level.aggregate, quantity).everything
-            if every is None:
-                said = (
+        for quantity, values in means.items():
+            statistics = getattr(level.aggregate, quantity).everything
+            if statistics is None:
+                message = (
                     f"{name}: strategy {level.strategy} has no statistics of {quantity}"
                 )
-                raise ReportFileError(said, code="no_statistics", quantity=quantity)
-            found.append(every.mean)
+                raise ReportFileError(message, code="no_statistics", quantity=quantity)
+            values.append(statistics.mean)
     rates, ttft_ms, itl_ms = means.values()
     fastest = report.levels[rates.index(max(rates))]
     share = fastest.incomplete / max(1, fastest.completed + fastest.incomplete)

@@ -93,10 +93,10 @@ class RunsElsewhere(Generic[AnyRun]):
     @cached_property
     def _by_cell(self) -> dict[str, list[AnyRun]]:
         # Asked for once for every job of a plan.
-        found: dict[str, list[AnyRun]] = {}
+        runs_by_path: dict[str, list[AnyRun]] = {}
         for run in self.runs:
-            found.setdefault(run.cell.path, []).append(run)
-        return found
+            runs_by_path.setdefault(run.cell.path, []).append(run)
+        return runs_by_path
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class ImportPlan(RunsElsewhere[RunPlan]):
         listed = []
         for result in self.listed:
             remarks = tuple(remark.text for remark in result.remarks)
-            listed.append((result.tree, result.found.place, result.runs, remarks))
+            listed.append((result.tree, result.files.place, result.runs, remarks))
         reasons = [(result.status, result.reason) for result in self.listed]
         others = [(tree, other.place, other.reason) for tree, other in self.others]
         return content_hash(
@@ -130,53 +130,60 @@ def plan_imports(config: Config, cache: Path) -> ImportPlan:
         return ImportPlan((), (), ())
     trees: list[Tree] = []
     results: list[Result] = []
-    for number, asked in enumerate(campaign.imports):
+    for number, import_ in enumerate(campaign.imports):
         facts, tree = read_tree(
-            Path(asked.path), import_pattern(asked, catalogue), cache
+            Path(import_.path), import_pattern(import_, catalogue), cache
         )
         trees.append(tree)
         results += [
-            interpret(number, found, facts[found.place], asked, catalogue)
-            for found in tree.results
+            interpret(number, files, facts[files.place], import_, catalogue)
+            for files in tree.results
         ]
     results = _mark_equal_configurations(_without_mixtures(_without_copies(results)))
     shared_archives = [
-        stamps_of(Path(asked.path), asked.archives) or tree.shared_archives
-        for asked, tree in zip(campaign.imports, trees, strict=True)
+        stamps_of(Path(import_.path), import_.archives) or tree.shared_archives
+        for import_, tree in zip(campaign.imports, trees, strict=True)
     ]
     drafts, left_out = merge_partial_runs(drafts_of(results))
     runs: list[RunPlan] = []
-    taken: Counter[Cell] = Counter()
+    runs_of_cell: Counter[Cell] = Counter()
     placed: dict[tuple[int, str], set[int]] = {}
     for draft in drafts:
         cell, members, number = draft.cell, draft.members, draft.first.number
-        asked, found = campaign.imports[number], [member.result for member in members]
-        taken[cell] += 1
-        for result in found:
-            placed.setdefault(result.key, set()).add(taken[cell])
+        import_, results_of_run = (
+            campaign.imports[number],
+            [member.result for member in members],
+        )
+        runs_of_cell[cell] += 1
+        for result in results_of_run:
+            placed.setdefault(result.key, set()).add(runs_of_cell[cell])
         vllm = next(
-            (result.facts.vllm for result in found if result.facts.vllm), None
-        ) or campaign.vllm(asked)
-        remarks = dict.fromkeys(remark for result in found for remark in result.remarks)
-        said = [
+            (result.facts.vllm for result in results_of_run if result.facts.vllm), None
+        ) or campaign.vllm(import_)
+        remarks = dict.fromkeys(
+            remark for result in results_of_run for remark in result.remarks
+        )
+        texts = [
             remark.text
             for remark in sorted(remarks, key=lambda remark: remark.code == _ALIKE)
         ]
-        archives = [stamp for result in found for stamp in result.found.archives]
+        archives = [
+            stamp for result in results_of_run for stamp in result.files.archives
+        ]
         shared = [] if archives else shared_archives[number]
         stamps = [
             *archives,
             *shared,
-            *(stamp for result in found for stamp in result.found.stamps),
+            *(stamp for result in results_of_run for stamp in result.files.stamps),
         ]
         runs.append(
             RunPlan(
-                tree=asked.path,
+                tree=import_.path,
                 cell=cell,
-                run=taken[cell],
+                run=runs_of_cell[cell],
                 levels=[_level_plan(member) for member in members],
                 description=describe_run(
-                    members, catalogue.models[cell.model], vllm, said
+                    members, catalogue.models[cell.model], vllm, texts
                 ),
                 stamp=content_hash(
                     [msgspec.to_builtins(stamp) for stamp in stamps], spaced=True
@@ -184,7 +191,7 @@ def plan_imports(config: Config, cache: Path) -> ImportPlan:
                 vllm=vllm,
                 required=_required(catalogue.scenarios[cell.scenario], vllm),
                 shared_archives=[stamp.path for stamp in shared],
-                copy=asked.copy_files,
+                copy=import_.copy_files,
             )
         )
     listed = []
@@ -197,8 +204,8 @@ def plan_imports(config: Config, cache: Path) -> ImportPlan:
             numbers = sorted(placed.get(result.key, ())) if result.cell else ()
             listed.append(replace(result, runs=tuple(numbers)))
     others = [
-        (asked.path, other)
-        for asked, tree in zip(campaign.imports, trees, strict=True)
+        (import_.path, other)
+        for import_, tree in zip(campaign.imports, trees, strict=True)
         for other in tree.others
     ]
     return ImportPlan(runs, listed, others)
@@ -225,7 +232,7 @@ def _without_copies(results: Sequence[Result]) -> list[Result]:
         times = tuple(
             (level.level, level.facts.start, level.facts.end) for level in result.levels
         )
-        place = f"{result.tree}/{result.found.place}"
+        place = f"{result.tree}/{result.files.place}"
         if (
             result.cell is None
             or (first := seen.setdefault((result.cell, times), place)) == place
@@ -245,8 +252,8 @@ def _without_mixtures(results: Sequence[Result]) -> list[Result]:
             values = kinds.setdefault(
                 result.cell, {"hardware": set(), "software": set(), "replicas": set()}
             )
-            for key, found in values.items():
-                found.add(str(getattr(result.declared, key)))
+            for key, names in values.items():
+                names.add(str(getattr(result.declared, key)))
     mixed = {cell: _several(values) for cell, values in kinds.items()}
     return [
         _refused(
@@ -280,9 +287,9 @@ def _mark_equal_configurations(results: Sequence[Result]) -> list[Result]:
         others = sorted(
             cell.path for cell in cells.get(result.configuration, set()) - {result.cell}
         )
-        said = f"configured like {' and '.join(others)}: a difference between them is noise (A/A)"
+        text = f"configured like {' and '.join(others)}: a difference between them is noise (A/A)"
         alike = (
-            (Remark(said, _ALIKE, tuple(others)),)
+            (Remark(text, _ALIKE, tuple(others)),)
             if result.cell is not None and others
             else ()
         )
@@ -294,15 +301,15 @@ def _level_plan(member: PlacedLevel) -> LevelPlan:
     result, level = member.result, member.usable
     if level is None:
         reason = member.level.facts.error if member.level else result.reason
-        return LevelPlan(level=member.number, place=result.found.place, error=reason)
+        return LevelPlan(level=member.number, place=result.files.place, error=reason)
     return LevelPlan(
         level=level.level,
-        place=result.found.place,
+        place=result.files.place,
         start=level.facts.start,
         end=level.facts.end,
         report=result.facts.report,
         benchmark=level.benchmark,
         strategy=level.facts.strategy,
-        archives=[stamp.path for stamp in result.found.archives],
-        beside=[stamp.path for stamp in result.found.beside],
+        archives=[stamp.path for stamp in result.files.archives],
+        beside=[stamp.path for stamp in result.files.beside],
     )

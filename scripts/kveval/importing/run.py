@@ -141,15 +141,17 @@ def _choose(
         name = f"raw/pcp-{whose}{extra}{_suffix(path.lower(), '.t')}"
         sources.files[name] = path
         sources.recording[name] = None
-    found, problems = spans(tree, [path for path in paths if path not in tars])
+    archive_spans, problems = spans(tree, [path for path in paths if path not in tars])
     sources.notes += problems
     chosen = {
-        span.base: span for level in levels for span in covering(found, *_window(level))
+        span.base: span
+        for level in levels
+        for span in covering(archive_spans, *_window(level))
     }
-    if found and not chosen:
+    if archive_spans and not chosen:
         numbers = ", ".join(str(level.level) for level in levels)
         sources.notes.append(
-            f"level {numbers}: none of its {len(found)} archives covers its time"
+            f"level {numbers}: none of its {len(archive_spans)} archives covers its time"
         )
     for span in chosen.values():
         sources.hosts.add(span.host)
@@ -170,7 +172,7 @@ def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
             bases.setdefault(f"{folder}/{base}", {})[path] = Member(
                 root / path, suffix, part
             )
-    found, problems = [], []
+    result, problems = [], []
     for base, members in sorted(bases.items()):
         labels = [
             label
@@ -190,7 +192,9 @@ def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
             end_ns = max(
                 (time for time in times if time > first.start_ns), default=None
             )
-            found.append(Span(base, first.host, first.start_ns, end_ns, tuple(members)))
+            result.append(
+                Span(base, first.host, first.start_ns, end_ns, tuple(members))
+            )
         else:
             pointer = any(is_lfs_pointer(_head(root / path)) for path in members)
             lacking = (
@@ -199,7 +203,7 @@ def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
                 else "no file starts with a label"
             )
             problems.append(f"{base}: no PCP archive ({lacking})")
-    return sorted(found, key=lambda span: (span.start_ns, span.base)), problems
+    return sorted(result, key=lambda span: (span.start_ns, span.base)), problems
 
 
 def _head(path: Path) -> bytes:
@@ -207,7 +211,7 @@ def _head(path: Path) -> bytes:
         return file.read(64)
 
 
-def covering(found: Sequence[Span], start_s: float, end_s: float) -> list[Span]:
+def covering(spans: Sequence[Span], start_s: float, end_s: float) -> list[Span]:
     """Return the archives that may hold samples of a window in epoch seconds.
 
     An archive lasts until its index ends, and at most until the next one of its host begins; one that is alone is taken
@@ -215,14 +219,14 @@ def covering(found: Sequence[Span], start_s: float, end_s: float) -> list[Span]:
     """
     start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
     chosen = []
-    for number, span in enumerate(found):
+    for number, span in enumerate(spans):
         if span.start_ns > end_ns:
             continue
         later = [
-            other.start_ns for other in found[number + 1 :] if other.host == span.host
+            other.start_ns for other in spans[number + 1 :] if other.host == span.host
         ]
         limits = [min(later)] if later else []
-        if span.end_ns is not None and len(found) > 1:
+        if span.end_ns is not None and len(spans) > 1:
             limits.append(span.end_ns + _UNINDEXED_NS)
         if not limits or min(limits) >= start_ns:
             chosen.append(span)
@@ -245,8 +249,8 @@ def _digests(files: Mapping[str, str], tree: Path) -> dict[str, str]:
         try:
             digests[name] = sha256_file(tree / path)
         except OSError as error:
-            said = f"{tree / path}: cannot be read ({error.strerror}); plan again"
-            raise ImportFailure(said, path=tree / path) from error
+            message = f"{tree / path}: cannot be read ({error.strerror}); plan again"
+            raise ImportFailure(message, path=tree / path) from error
     return digests
 
 

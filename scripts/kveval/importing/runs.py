@@ -88,11 +88,11 @@ class Draft:
         # How many prefixes there are may follow the level.
         shapes = {
             (d.prompt_tokens, d.output_tokens, d.prefix_tokens, d.turns)
-            for one in facts
-            if (d := one.data)
+            for level in facts
+            if (d := level.data)
         }
         declared = self.first.declared and replace(self.first.declared, rate=None)
-        closed = all(one.streams is not None for one in facts)
+        closed = all(level.streams is not None for level in facts)
         return self.first.number, declared, self.first.configuration, shapes, closed
 
     @property
@@ -118,11 +118,11 @@ def drafts_of(results: Iterable[Result]) -> list[Draft]:
     named: dict[tuple[int, str, Declared], list[Result]] = {}
     for result in results:
         if result.declared is not None:
-            folder = result.found.place.rpartition("/")[0]
+            folder = result.files.place.rpartition("/")[0]
             named.setdefault(
                 (result.number, folder, replace(result.declared, rate=None)), []
             ).append(result)
-    found = []
+    drafts: list[Draft] = []
     for group in named.values():
         configurations: dict[tuple[Cell, str | None], dict[int, list[PlacedLevel]]] = {}
         for result in group:
@@ -140,8 +140,8 @@ def drafts_of(results: Iterable[Result]) -> list[Draft]:
         _add_failed(
             runs, [result for result in group if result.status in (DAMAGED, NO_REPORT)]
         )
-        found += runs
-    return [_draft(run) for run in found if _has_usable(run)]
+        drafts += [_draft(run) for run in runs if _has_usable(run)]
+    return drafts
 
 
 def _has_usable(run: Iterable[PlacedLevel]) -> bool:
@@ -164,8 +164,8 @@ def merge_partial_runs(
     for runs in cells.values():
         own = _with_common_level(runs if _common(runs) else _merge_parts(runs))
         kept += own
-        taken = {id(member) for run in own for member in run.members}
-        for run in (run for run in runs if id(run.members[0]) not in taken):
+        kept_members = {id(member) for run in own for member in run.members}
+        for run in (run for run in runs if id(run.members[0]) not in kept_members):
             levels, others = (
                 ", ".join(map(str, sorted(some))) for some in (run.levels, _common(own))
             )

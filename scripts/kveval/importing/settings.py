@@ -58,14 +58,14 @@ class ServedSettings:
 
     def argument(self, name: str) -> str | None:
         """Return the value of a server argument `--name VALUE` or `--name=VALUE`, the last one if it is repeated."""
-        found = None
+        value = None
         args = self.args or ()
         for position, argument in enumerate(args):
             if argument == name and position + 1 < len(args):
-                found = args[position + 1]
+                value = args[position + 1]
             elif argument.startswith(f"{name}="):
-                found = argument.partition("=")[2]
-        return found
+                value = argument.partition("=")[2]
+        return value
 
     @property
     def defining(self) -> dict[str, Any]:
@@ -137,17 +137,17 @@ def effective_tier(settings: ServedSettings, model: Model, ranks: int) -> Tier |
     Native offload counts server blocks (`num_cpu_blocks`) or bytes over all ranks (`cpu_bytes_to_use`,
     `--kv-offloading-size` in GiB); LMCache has LMCACHE_MAX_LOCAL_CPU_SIZE, GiB for each of `ranks`.
     """
-    given = settings.argument("--kv-cache-dtype")
-    kv_dtype = given if given in _KV_DTYPES else model.kv_cache_dtype
+    argument = settings.argument("--kv-cache-dtype")
+    kv_dtype = argument if argument in _KV_DTYPES else model.kv_cache_dtype
     per_block = BLOCK_TOKENS * sizing.kv_bytes_per_token(
         model.geometry, kv_dtype, ranks, model.dtype
     )
     for config in _connector_configs(settings):
         if config["kv_connector"] == "OffloadingConnector":
             extra = _extra(config)
-            found = _native(settings, extra, per_block)
-            if found is not None:
-                return replace(found, before_others=bool(extra.get("secondary_tiers")))
+            tier = _native(settings, extra, per_block)
+            if tier is not None:
+                return replace(tier, before_others=bool(extra.get("secondary_tiers")))
         if config["kv_connector"] in _LMCACHE:
             return _lmcache(settings, per_block, ranks)
     size = settings.argument("--kv-offloading-size")
@@ -179,19 +179,19 @@ def _native(
 def _lmcache(settings: ServedSettings, per_block: int, ranks: int) -> Tier:
     if settings.env.get("LMCACHE_LOCAL_CPU", "True").lower() in ("false", "0"):
         return Tier(0, 0, "LMCACHE_LOCAL_CPU is off")
-    given = _number(settings.env.get("LMCACHE_MAX_LOCAL_CPU_SIZE"))
-    size = _LMCACHE_DEFAULT_GIB if given is None else given
-    said = f"LMCACHE_MAX_LOCAL_CPU_SIZE {size:g} GiB x {ranks} ranks"
+    declared_gib = _number(settings.env.get("LMCACHE_MAX_LOCAL_CPU_SIZE"))
+    size = _LMCACHE_DEFAULT_GIB if declared_gib is None else declared_gib
+    source = f"LMCACHE_MAX_LOCAL_CPU_SIZE {size:g} GiB x {ranks} ranks"
     return _tier(
         size * ranks * sizing.GIB,
         per_block,
-        said if given is not None else f"{said} (LMCache's default)",
+        source if declared_gib is not None else f"{source} (LMCache's default)",
     )
 
 
 def ignored_sizes(settings: ServedSettings) -> list[str]:
     """Return the settings that have no effect on the size although they look as if they had."""
-    found = [
+    remarks = [
         f"LMCache ignores num_cpu_blocks ({_extra(config)['num_cpu_blocks']})"
         for config in _connector_configs(settings)
         if config["kv_connector"] in _LMCACHE and "num_cpu_blocks" in _extra(config)
@@ -199,10 +199,10 @@ def ignored_sizes(settings: ServedSettings) -> list[str]:
     if "LMCACHE_CONFIG_FILE" in settings.env and set(connectors(settings)[:1]) & set(
         _LMCACHE
     ):
-        found.append(
+        remarks.append(
             "LMCACHE_CONFIG_FILE may say otherwise; it is not among the results"
         )
-    return found
+    return remarks
 
 
 def ranks(
@@ -216,9 +216,9 @@ def ranks(
     `gpus`: those of a server by the name of the hardware; they count if the model can be shared among so many.
     """
     named = settings.argument("--tensor-parallel-size") or settings.argument("-tp")
-    given = _number(named or settings.values.get("Tensor Parallel Size")) or declared
-    if given:
-        return int(given)
+    size = _number(named or settings.values.get("Tensor Parallel Size")) or declared
+    if size:
+        return int(size)
     return gpus if gpus and model.divides_among(gpus) else model.tensor_parallel_size
 
 
@@ -231,7 +231,9 @@ def _connector_configs(settings: ServedSettings) -> list[Mapping[str, Any]]:
     inner = _extra(config).get("connectors") if isinstance(config, Mapping) else None
     configs = inner if isinstance(inner, list) else [config]
     return [
-        one for one in configs if isinstance(one, Mapping) and one.get("kv_connector")
+        config
+        for config in configs
+        if isinstance(config, Mapping) and config.get("kv_connector")
     ]
 
 

@@ -109,14 +109,14 @@ def findings(plan: ImportPlan, shown: int = 12) -> str:
     for result in plan.listed:
         if result.status not in (IMPORTED, NOT_SELECTED):
             refused.setdefault(result.status, []).append(
-                f"`{result.found.place}`: {result.reason}"
+                f"`{result.files.place}`: {result.reason}"
             )
         for remark in result.remarks:
-            remarks.setdefault(remark.text, []).append(result.found.place)
-    for status, found in refused.items():
-        lines += [f"- {status}: {said}" for said in found[:shown]]
-        if len(found) > shown:
-            lines.append(f"- {status}: {len(found) - shown} more")
+            remarks.setdefault(remark.text, []).append(result.files.place)
+    for status, lines_of_status in refused.items():
+        lines += [f"- {status}: {line}" for line in lines_of_status[:shown]]
+        if len(lines_of_status) > shown:
+            lines.append(f"- {status}: {len(lines_of_status) - shown} more")
     files = [other for _, other in plan.others if other.file]
     if files:
         lines.append(
@@ -139,12 +139,12 @@ def _row(
     facts, values = result.facts, result.settings.values
     row: dict[str, Any] = {
         "tree": result.tree,
-        "result": result.found.place,
+        "result": result.files.place,
         "status": result.status,
         "reason": result.reason,
         "guidellm": facts.guidellm,
         "vllm": facts.vllm,
-        "archive_files": len(result.found.archives),
+        "archive_files": len(result.files.archives),
         "remarks": "; ".join(remark.text for remark in result.remarks),
         "prefix_tokens": values.get("Prefix Tokens"),
         "prefix_count": values.get("Prefix Count"),

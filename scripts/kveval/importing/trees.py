@@ -39,7 +39,7 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
     inode: int
 
 
-class FoundTree(msgspec.Struct, frozen=True):
+class ResultFiles(msgspec.Struct, frozen=True):
     """The files of one result. `place` is its folder or report, `name` what its name is parsed from."""
 
     place: str
@@ -73,7 +73,7 @@ class LeftOut(msgspec.Struct, frozen=True, order=True):
 class Tree:
     """A tree's content: results, what is left out, and archives that belong to no single result."""
 
-    results: list[FoundTree] = field(default_factory=list)
+    results: list[ResultFiles] = field(default_factory=list)
     others: list[LeftOut] = field(default_factory=list)
     shared_archives: list[Stamp] = field(default_factory=list)
 
@@ -82,21 +82,21 @@ def scan(root: Path, pattern: NamePattern | None = None) -> Tree:
     """Find every result below `root`, sorted by place. Raises OSError when the folder cannot be read."""
     tree = Tree()
     _scan_folder(root, "", pattern, tree, _MAX_DEPTH)
-    tree.results.sort(key=lambda found: found.place)
+    tree.results.sort(key=lambda result: result.place)
     tree.others.sort()
     return tree
 
 
 def stamps_of(root: Path, paths: Sequence[str]) -> list[Stamp]:
     """Return the files among `paths`, and below the folders among them. Raises OSError for one that is not there."""
-    found = []
+    stamps = []
     for path in paths:
-        found += (
+        stamps += (
             _files_below(root, path)
             if (root / path).is_dir()
             else [_stamp(path, (root / path).stat())]
         )
-    return found
+    return stamps
 
 
 def _scan_folder(
@@ -110,7 +110,7 @@ def _scan_folder(
         else []
     )
     logs = [files[name] for name in sorted(files) if _LOG.fullmatch(name)]
-    beside = FoundTree(
+    beside = ResultFiles(
         folder or ".",
         "",
         "",
@@ -137,10 +137,12 @@ def _scan_folder(
         tree.results.append(msgspec.structs.replace(beside, **own))
         tree.others += _left_out(folder, files.keys() - set(reports), pattern)
         return True
-    found = [*_benchmarks(folder, files), *patterned]
-    tree.results += found
+    results = [*_benchmarks(folder, files), *patterned]
+    tree.results += results
     used = {
-        stamp.path for result in found for stamp in (*result.reports, *result.archives)
+        stamp.path
+        for result in results
+        for stamp in (*result.reports, *result.archives)
     }
     names = [name for name in files if _join(folder, name) not in used]
     tree.others += _left_out(folder, names, pattern)
@@ -161,7 +163,7 @@ def _scan_folder(
         tree.others += [
             LeftOut(place, reason) for place in plain if not _holds(place, tree)
         ]
-    return bool(found)
+    return bool(results)
 
 
 def _left_out(
@@ -181,13 +183,13 @@ def _left_out(
 def _holds(place: str, tree: Tree) -> bool:
     """Whether a folder holds a result, or a file that is listed itself."""
     listed = (
-        *(found.place for found in tree.results),
+        *(result.place for result in tree.results),
         *(other.place for other in tree.others),
     )
-    return any(found.startswith(f"{place}/") for found in listed)
+    return any(other_place.startswith(f"{place}/") for other_place in listed)
 
 
-def _benchmarks(folder: str, files: Mapping[str, Stamp]) -> Iterator[FoundTree]:
+def _benchmarks(folder: str, files: Mapping[str, Stamp]) -> Iterator[ResultFiles]:
     """Yield the reports with a date in their names, each with the archives of the same name."""
     tars: dict[str, list[Stamp]] = {}
     for name, stamp in sorted(files.items()):
@@ -196,7 +198,7 @@ def _benchmarks(folder: str, files: Mapping[str, Stamp]) -> Iterator[FoundTree]:
     for name, stamp in sorted(files.items()):
         if match := _BENCHMARK.fullmatch(name):
             own = tars.get(match["stem"], [])
-            yield FoundTree(
+            yield ResultFiles(
                 _join(folder, name),
                 "benchmark",
                 match["parameters"],
@@ -206,8 +208,8 @@ def _benchmarks(folder: str, files: Mapping[str, Stamp]) -> Iterator[FoundTree]:
 
 
 def _patterned(
-    folder: str, files: Mapping[str, Stamp], pattern: NamePattern, beside: FoundTree
-) -> Iterator[FoundTree]:
+    folder: str, files: Mapping[str, Stamp], pattern: NamePattern, beside: ResultFiles
+) -> Iterator[ResultFiles]:
     """Yield the reports of the import's pattern, each with what its folder has beside benchmark-config.txt."""
     for name, stamp in sorted(files.items()):
         place = _join(folder, name)
@@ -216,7 +218,7 @@ def _patterned(
             own = {"place": place, "form": "pattern", "name": part, "reports": [stamp]}
             yield msgspec.structs.replace(beside, **own)
         elif part is not None:
-            yield FoundTree(place, "pattern", part, [stamp])
+            yield ResultFiles(place, "pattern", part, [stamp])
 
 
 def _files_below(root: Path, folder: str) -> list[Stamp]:

@@ -51,6 +51,11 @@ class RequestArrays:
     answers: Ints
     repeated: list[int]
 
+    @property
+    def session_count(self) -> int:
+        """How many sessions there are."""
+        return len(np.unique(self.sessions[self.sessions != _NONE]))
+
     @classmethod
     def from_log(cls, logged: Iterable[LoggedRequest]) -> Self:
         """Collect the requests of a log, whatever their order there; of those with one id, the first in time."""

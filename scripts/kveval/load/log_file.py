@@ -1,4 +1,4 @@
-"""Entries of a log file: JSON objects, one a line or in a list, or CSV with a header; plain, or packed by gzip or zstd."""
+"""Entries of a log file: JSON objects, one a line or in a document, or CSV with a header; plain or packed by gzip or zstd."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ class TraceError(Failure):
 
 
 class Entry(NamedTuple):
-    """An entry of a log: its line, counted from 1 (of a JSON list, its number), and its values; None for no object."""
+    """An entry of a log: its line, counted from 1 (in a JSON document, its number), and its values; None for no object."""
 
     line: int
     values: Mapping[str, Any] | None
@@ -97,7 +97,7 @@ def unreadable(path: Path, why: Exception, line: int = 0) -> TraceError:
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    """Yield a log's entries in the order of the file, read as they are needed; of a JSON list, all at once.
+    """Yield a log's entries in the order of the file, read as they are needed; of a JSON document, all at once.
 
     Raises TraceError for a file that is none of these, is empty, or is damaged.
     """
@@ -118,7 +118,13 @@ def entries(path: Path) -> Iterator[Entry]:
 def number_word(path: Path) -> str:
     """Return what the number of an entry counts: lines, or the entries of a JSON list."""
     with opened(path) as file:
-        return "entry" if _first_line(file).strip()[:1] == b"[" else "line"
+        first = _first_line(file).strip()
+    return "entry" if _is_document(first) else "line"
+
+
+def _is_document(first: bytes) -> bool:
+    """Return whether a file whose first line is this is one JSON document: a list, or an object over several lines."""
+    return first[:1] == b"[" or first == b"{"
 
 
 def _first_line(file: BinaryIO) -> bytes:
@@ -134,11 +140,11 @@ def _first_line(file: BinaryIO) -> bytes:
 def _kind(path: Path, first: bytes) -> Any:
     """Return what yields the entries of a file that begins so."""
     begin = first.strip()
-    if begin[:1] == b"[":
-        return _of_list
-    if begin[:1] == b"{" and len(begin) > 1:
+    if _is_document(begin):
+        return _of_document
+    if begin[:1] == b"{":
         return _of_lines
-    if begin[:1] != b"{" and _separator(begin) is not None:
+    if _separator(begin) is not None:
         return _of_csv
     begins = begin[:60].decode(errors="replace")
     line = first.count(b"\n", 0, len(first.rstrip())) + 1
@@ -166,7 +172,7 @@ def _of_lines(_path: Path, first: bytes, file: BinaryIO) -> Iterator[Entry]:
 def _object(line: bytes) -> Mapping[str, Any] | None:
     try:
         values = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Python's own reader takes NaN, too, which others write.
         try:
             values = json.loads(line)
@@ -175,12 +181,13 @@ def _object(line: bytes) -> Mapping[str, Any] | None:
     return values if isinstance(values, Mapping) else None
 
 
-def _of_list(path: Path, first: bytes, file: BinaryIO) -> Iterator[Entry]:
+def _of_document(path: Path, first: bytes, file: BinaryIO) -> Iterator[Entry]:
     try:
         values = json.loads(first + file.read())
     except (ValueError, RecursionError) as error:
-        message = f"{path} begins as a JSON list and is none: {error}; {FORMS}"
+        message = f"{path} begins as a JSON document and is none: {error}; {FORMS}"
         raise TraceError(message, code="no_log", path=path) from error
+    values = values if isinstance(values, list) else [values]
     for number, value in enumerate(values, 1):
         yield Entry(number, value if isinstance(value, Mapping) else None)
 

@@ -92,8 +92,8 @@ _UNIT_WORDS: Mapping[str, str] = {
 }
 # Numbers from 2001 on, in s, are times since 1970.
 _EPOCH_S = 1e9
-# More than any model takes: a count of bytes, or of something else.
-_MOST_TOKENS = 10_000_000
+MOST_TOKENS = 10_000_000
+"""Tokens of a prompt or an answer, more than any model takes; larger numbers count something else, such as bytes."""
 # Entries in which the fields are looked for: all have the same, apart from those that are no requests.
 _LOOKED_AT = 1_000
 _LINES_NAMED = 5
@@ -167,9 +167,9 @@ class RequestLog:
         `time_unit`: a key of UNITS, of times that are numbers. Raises TraceError where a needed field is not there.
         """
         self.path, self.findings = path, Findings()
-        found = _with_spans(entries(path))
-        first = list(islice(found, _LOOKED_AT))
-        self._entries: Iterator[Entry] = chain(first, found)
+        single = _single(entries(path))
+        first = list(islice(single, _LOOKED_AT))
+        self._entries: Iterator[Entry] = chain(first, single)
         self._paths = _paths(first, fields)
         for kind, paths in self._paths.items():
             if paths:
@@ -235,10 +235,8 @@ class RequestLog:
             # Anthropic counts what its cache served apart.
             for name in _CACHED_BY_ANTHROPIC:
                 number += _number(_at(values, (*path[:-1], name))) or 0
-        if number > _MOST_TOKENS:
-            raise _Unusable(
-                f"a length of the {kind} above {_MOST_TOKENS:,}: no tokens?"
-            )
+        if number > MOST_TOKENS:
+            raise _Unusable(f"a length of the {kind} above {MOST_TOKENS:,}: no tokens?")
         return int(number)
 
     def _seconds(self, line: int, values: Mapping[str, Any]) -> float:
@@ -318,21 +316,22 @@ def _names(paths: Iterable[FieldPath]) -> list[str]:
     return [".".join(path) for path in paths]
 
 
-def _with_spans(found: Iterable[Entry]) -> Iterator[Entry]:
-    """Yield entries, and in place of a session of spans each of its spans."""
-    for entry in found:
-        spans = None if entry.values is None else entry.values.get("spans")
-        if not isinstance(spans, list):
+def _single(whole: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield entries, and in place of one that holds a list of spans, or of data as APIs return it, each of these."""
+    for entry in whole:
+        values = entry.values or {}
+        parts = values.get("spans", values.get("data"))
+        if not isinstance(parts, list):
             yield entry
             continue
-        for span in spans:
-            yield Entry(entry.line, span if isinstance(span, Mapping) else None)
+        for part in parts:
+            yield Entry(entry.line, part if isinstance(part, Mapping) else None)
 
 
-def _all_paths(found: Iterable[Entry]) -> list[FieldPath]:
+def _all_paths(some: Iterable[Entry]) -> list[FieldPath]:
     """Return the places of all values of some entries, each once, sorted."""
     paths: set[FieldPath] = set()
-    for entry in found:
+    for entry in some:
         if entry.values is not None:
             paths.update(_places(entry.values, ()))
     return sorted(paths)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kveval.load.log_file import TraceError
-from kveval.load.request_log import RequestLog
+from kveval.load.request_log import MOST_TOKENS, RequestLog
 from kveval.load.trace_file import TraceRow
 
 _PROMPT_TOKENS = ("input_length", "prompt_tokens")
@@ -173,7 +173,11 @@ def _row(seconds: float, tokens: int, outputs: int, ids: list[int]) -> TraceRow:
 def _number(entry: Mapping[str, Any], names: Sequence[str]) -> float:
     for name in names:
         if isinstance(entry.get(name), int | float):
-            return float(entry[name])
+            number = float(entry[name])
+            if not 0 <= number <= MOST_TOKENS:
+                message = f"{name} {number:g} is no number of tokens"
+                raise TraceError(message, code="no_length")
+            return number
     raise TraceError(f"a request has none of {', '.join(names)}", code="no_length")
 
 

@@ -6,7 +6,7 @@ import hashlib
 import io
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -19,8 +19,8 @@ from kveval.host.files import replacing
 from kveval.load import conversations, trace_file, trace_forms
 from kveval.load.conversations import Conversations, RequestArrays, Sharing
 from kveval.load.log_file import DAMAGED, Entry, TraceError, entries, opened
-from kveval.load.request_log import Clock, Dropped, Findings, RequestLog
-from kveval.load.trace_file import TraceRow, problems
+from kveval.load.request_log import Dropped, Findings, RequestLog
+from kveval.load.trace_file import BLOCK_SIZES, TraceRow, fitting_block_sizes, problems
 
 LOG, MOONCAKE = "log", "mooncake"
 _CONVERTERS: Mapping[
@@ -40,7 +40,6 @@ BLOCK_TOKENS: Mapping[str, int] = {
 """Form of a file -> the tokens of a block in its trace, where nothing else is given."""
 MOST_BLOCKS = 20_000_000
 """Blocks of a trace, above which larger blocks are chosen."""
-_BLOCK_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 _LOOKED_AT = 1_000
 _WRITTEN_AT_ONCE = 2**18
 
@@ -84,20 +83,16 @@ class Lengths:
 
 @dataclass(frozen=True)
 class LogSummary:
-    """The facts about a log, beside its requests.
+    """The facts about a log, beside its requests, and the assumptions that its trace rests on.
 
-    `fields`: what each kind of value was read from; `units`: of its times; `sessions`: None without a field for them;
-    `conversations`: None where text says what prompts share.
+    `sessions`: None without a field for them; `conversations`: None where text says what prompts share.
     """
 
-    fields: Mapping[str, Sequence[str]]
-    clock: Clock | None
-    units: Sequence[str]
-    entries: int
+    findings: Findings
     sharing: Sharing
     prefix_tokens: int
-    sessions: int | None
-    conversations: Conversations | None
+    sessions: int | None = None
+    conversations: Conversations | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +107,6 @@ class MadeTrace:
         empty_answers: how many answers have 0 tokens.
         longest: most tokens of a prompt with its answer.
         shared_tokens: of prompts, in blocks that earlier prompts have: what a cache of any size would serve.
-        dropped: lines that became no request, by reason.
         log: None for other forms.
     """
 
@@ -129,8 +123,12 @@ class MadeTrace:
     empty_answers: int
     longest: int
     shared_tokens: int
-    dropped: Sequence[Dropped]
     log: LogSummary | None
+
+    @property
+    def dropped(self) -> Sequence[Dropped]:
+        """Lines of a log that became no request, by reason."""
+        return () if self.log is None else tuple(self.log.findings.dropped.values())
 
     @property
     def hit_share(self) -> float:
@@ -153,7 +151,7 @@ def make_trace(
         totals = _Totals(size)
         for row in _renumbered(rows):
             totals.add(row)
-        return totals.summary(source, source, "as it is", form, (), None)
+        return totals.summary(source, source, "as it is", form)
     output = output or default_output
     _refuse_output(source, output)
     if form == LOG:
@@ -161,14 +159,14 @@ def make_trace(
     size, rows = _converted(source, form, options.hash_tokens)
     totals = _Totals(size)
     state = _write(map(totals.add, _renumbered(rows)), output)
-    return totals.summary(source, output, state, form, (), None)
+    return totals.summary(source, output, state, form)
 
 
 def _make_of_log(source: Path, output: Path, options: TraceOptions) -> MadeTrace:
     log = RequestLog(source, options.fields, options.time_unit)
     sharing = options.sharing or (Sharing.TEXT if log.has_text else Sharing.HISTORY)
     size = options.hash_tokens or BLOCK_TOKENS[LOG]
-    sessions, counts = None, None
+    summary = LogSummary(log.findings, sharing, options.prefix_tokens)
     if sharing is Sharing.TEXT:
         if not log.has_text:
             message = f"{source} has no text of prompts; --sharing history goes by the sessions"
@@ -178,34 +176,23 @@ def _make_of_log(source: Path, output: Path, options: TraceOptions) -> MadeTrace
         requests = RequestArrays.from_log(log)
         for line in requests.repeated:
             log.findings.drop(line, "the id of an earlier request")
-        counts = Conversations()
-        if log.has_sessions:
-            sessions = len(np.unique(requests.sessions[requests.sessions >= 0]))
-        prefix_tokens = options.prefix_tokens
         if not options.hash_tokens:
             size = _block_tokens(int(requests.prompts.sum()))
-        rows = conversations.rows(requests, size, sharing, prefix_tokens, counts)
+        counts = Conversations()
+        sessions = requests.session_count if log.has_sessions else None
+        summary = replace(summary, sessions=sessions, conversations=counts)
+        rows = conversations.rows(
+            requests, size, sharing, options.prefix_tokens, counts
+        )
     totals = _Totals(size)
     state = _write(_not_empty(map(totals.add, rows), source, log.findings), output)
-    found = log.findings
-    summary = LogSummary(
-        fields=found.fields,
-        clock=found.clock,
-        units=sorted(found.units),
-        entries=found.entries,
-        sharing=sharing,
-        prefix_tokens=options.prefix_tokens,
-        sessions=sessions,
-        conversations=counts,
-    )
-    dropped = tuple(found.dropped.values())
-    return totals.summary(source, output, state, LOG, dropped, summary)
+    return totals.summary(source, output, state, LOG, summary)
 
 
 def _block_tokens(prompt_tokens: int) -> int:
     """Return the tokens of a block: larger ones where a trace would have too many of them to be read in memory."""
     size = BLOCK_TOKENS[LOG]
-    while prompt_tokens > size * MOST_BLOCKS and size < _BLOCK_SIZES[-1]:
+    while prompt_tokens > size * MOST_BLOCKS and size < BLOCK_SIZES[-1]:
         size *= 2
     return size
 
@@ -227,23 +214,23 @@ def _form_of(values: Mapping[str, Any]) -> str:
         return LOG
     # Bailian's have more fields, and times in s.
     own = {"timestamp", "input_length", "output_length", "hash_ids"}
-    whole = all(isinstance(one, int) for one in ids)
+    whole = all(isinstance(number, int) for number in ids)
     return MOONCAKE if whole and values.keys() <= own else "bailian"
 
 
 def _declared_block_tokens(source: Path) -> int:
     """Return the tokens of a block that the numbers of ids in a trace's first requests fit, 512 if several do."""
-    sizes = set(_BLOCK_SIZES)
+    sizes = set(BLOCK_SIZES)
     for entry in islice(entries(source), _LOOKED_AT):
         values = entry.values or {}
         length, ids = values.get("input_length"), values.get("hash_ids")
         if isinstance(length, int) and isinstance(ids, list):
-            sizes = {size for size in sizes if -(-length // size) == len(ids)}
+            sizes &= set(fitting_block_sizes(length, len(ids)))
     usual = BLOCK_TOKENS[MOONCAKE]
     return usual if usual in sizes or not sizes else max(sizes)
 
 
-class _Place:
+class _Entries:
     """The entries of a file, and the line of the one that was read last."""
 
     def __init__(self, source: Path) -> None:
@@ -269,32 +256,32 @@ def _converted(
         size = hash_tokens or _declared_block_tokens(source)
         return size, trace_file.read(source, size).rows
     size = hash_tokens or BLOCK_TOKENS[form]
-    place = _Place(source)
+    read = _Entries(source)
     try:
-        found = [row for row in _CONVERTERS[form](place, size) if row.input_length]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"{source} line {place.line} is not of form {form}: {error!r}"
+        rows = [row for row in _CONVERTERS[form](read, size) if row.input_length]
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        message = f"{source} line {read.line} is not of form {form}: {error!r}"
         raise TraceError(
             f"{message}; --form chooses another",
             code="other_form",
             path=source,
-            line=place.line,
+            line=read.line,
         ) from error
     except TraceError as error:
         if error.code in ("no_json", "unreadable"):
             raise
-        message = f"{source} line {place.line}: {error}"
+        message = f"{source} line {read.line}: {error}"
         raise TraceError(
-            message, code=error.code, path=source, line=place.line
+            message, code=error.code, path=source, line=read.line
         ) from error
-    if not found:
+    if not rows:
         message = f"{source} has no requests of form {form}; --form chooses another"
         raise TraceError(message, code="empty", path=source)
-    found.sort(key=lambda row: row.timestamp)
-    for wrong in problems(found, size):
-        message = f"{source} {wrong}; --hash-tokens chooses another"
+    rows.sort(key=lambda row: row.timestamp)
+    for problem in problems(rows, size):
+        message = f"{source} request {problem.place + 1:,} in order of time: {problem.message}"
         raise TraceError(message, code="inconsistent", path=source)
-    return size, _from_zero(found)
+    return size, _from_zero(rows)
 
 
 def _from_zero(rows: Sequence[TraceRow]) -> Sequence[TraceRow]:
@@ -319,8 +306,8 @@ def _not_empty(
     first = next(rows, None)
     if first is None:
         reasons = [
-            f"{one.reason} ({one.count:,}, the first in line {one.lines[0]:,})"
-            for one in findings.dropped.values()
+            f"{dropped.reason} ({dropped.count:,}, the first in line {dropped.lines[0]:,})"
+            for dropped in findings.dropped.values()
         ]
         why = f": {'; '.join(reasons[:3])}" if reasons else ""
         raise TraceError(f"{source} has no request{why}", code="empty", path=source)
@@ -362,8 +349,7 @@ class _Totals:
         file: Path,
         state: str,
         form: str,
-        dropped: Sequence[Dropped],
-        log: LogSummary | None,
+        log: LogSummary | None = None,
     ) -> MadeTrace:
         """Sum up what was added."""
         assert self._first_ms is not None
@@ -381,7 +367,6 @@ class _Totals:
             empty_answers=self._answers.count(0),
             longest=self._longest,
             shared_tokens=self._shared_tokens,
-            dropped=dropped,
             log=log,
         )
 

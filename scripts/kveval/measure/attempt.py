@@ -118,22 +118,22 @@ class Attempt:
         specification = self.job.specification
         tier = specification.file_tier or specification.budget.host_bytes > 0
         server = session.handle.server
-        found = server.check_answers(
+        answers = server.check_answers(
             tier=tier, longest=specification.model.max_model_len
         )
         server.require_alive()
         # Never by a new server: in a tier that cannot be emptied these few prompts stay, as those of the warm-up do.
         session.handle.refresh(restart=False)
-        found = _anonymous(found, session)
-        for source, comparison in found.by_source.items():
+        answers = _anonymous(answers, session)
+        for source, comparison in answers.by_source.items():
             if comparison.wrong:
-                said = f"{comparison.changed} of {comparison.prompts} greedy answers changed"
-                self.progress.say(f"{said} when the {source} served their prompts")
+                message = f"{comparison.changed} of {comparison.prompts} greedy answers changed"
+                self.progress.say(f"{message} when the {source} served their prompts")
             elif comparison.unchecked:
                 self.progress.say(
                     f"answers from the {source} are not checked: {comparison.unchecked}"
                 )
-        return found
+        return answers
 
     def _description(
         self, session: RunSession, server: Server, levels: list[dict[str, Any]]
@@ -194,9 +194,9 @@ class Attempt:
     def _levels(
         self, session: RunSession, recorder: Recorder, clock: ClockWatch
     ) -> Levels:
-        given = (self.job, self.scratch, self.progress, self.redactor)
+        common = (self.job, self.scratch, self.progress, self.redactor)
         return Levels(
-            *given, session=session, recorder=recorder, tell=self._tell, clock=clock
+            *common, session=session, recorder=recorder, tell=self._tell, clock=clock
         )
 
     @contextlib.contextmanager
@@ -239,8 +239,8 @@ class Attempt:
             "archive": target.relative_to(self.scratch).as_posix(),
             "interval_s": 1.0,
             "metrics": facts[0].metrics,
-            "start": max(found.start for found in facts),
-            "end": min(found.end for found in facts),
+            "start": max(recording.start for recording in facts),
+            "end": min(recording.end for recording in facts),
         }
 
     def _required_of_server(self) -> list[str]:
@@ -261,11 +261,11 @@ class Attempt:
             self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - begin
 
 
-def _anonymous(found: Answers, session: RunSession) -> Answers:
+def _anonymous(answers: Answers, session: RunSession) -> Answers:
     """Return what was found of the answers, without this host's paths."""
-    device = None if found.device is None else _anonymous(found.device, session)
+    device = None if answers.device is None else _anonymous(answers.device, session)
     return msgspec.structs.replace(
-        found, unchecked=session.anonymous(found.unchecked), device=device
+        answers, unchecked=session.anonymous(answers.unchecked), device=device
     )
 
 

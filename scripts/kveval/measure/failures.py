@@ -61,7 +61,7 @@ def causes(
     `pointers`: the campaign's measurement.json files below `results`; `logs`: its folder of logs; `since`: only jobs
     that wrote their log after this time, epoch seconds.
     """
-    found = {}
+    causes_by_run = {}
     for pointer in pointers:
         run = pointer.parent.relative_to(results)
         log = logs / "benchmark" / run.with_name(run.name + ".log")
@@ -69,5 +69,5 @@ def causes(
             continue
         reason = cause(log)
         if reason is not None:
-            found[run.as_posix()] = f"{reason} [{log}]"
-    return found
+            causes_by_run[run.as_posix()] = f"{reason} [{log}]"
+    return causes_by_run

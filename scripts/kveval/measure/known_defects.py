@@ -33,15 +33,15 @@ def recognised(
     if not possible or "log" not in failure.facts:
         return None
     log, offset = Path(failure.facts["log"]), int(failure.facts.get("offset", 0))
-    found = raised(log, offset, program_of(versions).log_form)
+    exceptions = raised(log, offset, program_of(versions).log_form)
     for name, defect in possible.items():
         place = defect.raised_in
-        for one in found:
-            there = (one.error, one.function, one.line) == (
+        for exception in exceptions:
+            there = (exception.error, exception.function, exception.line) == (
                 place.error,
                 place.function,
                 place.line,
             )
-            if there and f"/{one.file}".endswith(f"/{place.file}"):
+            if there and f"/{exception.file}".endswith(f"/{place.file}"):
                 return name
     return None

@@ -95,13 +95,13 @@ def write_requested(path: Path, pointers: Sequence[Path]) -> None:
 def requested_with(pointer: Path, path: Path) -> tuple[list[Path], float] | None:
     """Return the runs that `write_requested` wrote and when, epoch seconds; None where `pointer` is none of them."""
     try:
-        found, since = (
+        pointers, since = (
             [Path(name) for name in json.loads(path.read_text())],
             path.stat().st_mtime,
         )
     except (OSError, ValueError, TypeError):
         return None
-    return (found, since) if pointer in found else None
+    return (pointers, since) if pointer in pointers else None
 
 
 def campaign_progress(

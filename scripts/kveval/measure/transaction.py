@@ -124,9 +124,9 @@ def _attempt(
         kept = store.keep_failed(scratch, key)
         progress.say(f"this attempt's files are kept in {kept}")
         if isinstance(error, Failure):
-            said = str(error).replace(str(scratch), str(kept))
+            message = str(error).replace(str(scratch), str(kept))
             if defect is None:
-                raise MeasurementError(said) from error
+                raise MeasurementError(message) from error
             entry = job.known_defects[defect]
             attempt, known = (
                 f"{kept.parent.name}/{kept.name}",
@@ -139,9 +139,9 @@ def _attempt(
             )
             if len(repeats) > _REPEATS:
                 attempts = [repeat.attempt for repeat in repeats]
-                said += f"; known: {known}, {len(repeats)} attempts in a row, kept in {', '.join(attempts)}"
+                message += f"; known: {known}, {len(repeats)} attempts in a row, kept in {', '.join(attempts)}"
                 raise MeasurementError(
-                    said, code="known_defect", defect=defect, attempts=attempts
+                    message, code="known_defect", defect=defect, attempts=attempts
                 ) from error
             progress.say(
                 f"a known defect ended this attempt: {known}; measuring again, {len(repeats)} of {_REPEATS}"

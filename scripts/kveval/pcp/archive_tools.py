@@ -15,9 +15,11 @@ from kveval.pcp.installation import Pcp, RecordingError, base_environment, find_
 
 def archive_files(base: Path) -> list[Path]:
     """Return the files of the archive ``base``: volumes, .meta and .index."""
-    found = ((path, split_name(path.name)) for path in base.parent.glob("*"))
+    candidates = ((path, split_name(path.name)) for path in base.parent.glob("*"))
     return sorted(
-        path for path, parts in found if parts is not None and parts[0] == base.name
+        path
+        for path, parts in candidates
+        if parts is not None and parts[0] == base.name
     )
 
 
@@ -85,7 +87,7 @@ def pack_archives(bases: Sequence[Path], target: Path) -> None:
         compressor.stream_writer(partial.open("wb")) as stream,
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for path in (path for found in files for path in found):
+        for path in (path for members in files for path in members):
             tar.add(path, arcname=path.relative_to(root), filter=_anonymous)
     make_last([target.parent])
 
@@ -113,8 +115,8 @@ def _call(
 def _run(pcp: Pcp, base: Path, program: str, *arguments: str, what: str) -> str:
     result = _call(pcp, base, program, *arguments)
     if result.returncode != 0:
-        said = (result.stderr + result.stdout).strip().splitlines()
-        cause = said[0] if said else f"exit status {result.returncode}"
+        lines = (result.stderr + result.stdout).strip().splitlines()
+        cause = lines[0] if lines else f"exit status {result.returncode}"
         raise RecordingError(
             f"{what}: {program}: {cause}", code="tool_failed", program=program
         )

@@ -160,8 +160,8 @@ def find_pcp() -> Pcp:
     version = settings.get("PCP_VERSION", "0")
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if numbers < MINIMUM_VERSION:
-        wanted = ".".join(map(str, MINIMUM_VERSION))
-        message = f"PCP {version} is too old, {wanted} or newer is needed: packages {PACKAGES}"
+        minimum = ".".join(map(str, MINIMUM_VERSION))
+        message = f"PCP {version} is too old, {minimum} or newer is needed: packages {PACKAGES}"
         raise RecordingError(message, code="too_old", version=version)
     agents = Path(settings["PCP_PMDASADM_DIR"])
     pcp = Pcp(

@@ -87,13 +87,13 @@ class Recording:
         self.require_running()
         result = self._pminfo("-f", "pmcd.agent.status")
         if result is None or result.returncode != 0:
-            said = (
+            answer = (
                 f"nothing within {_CLIENT_TIMEOUT_S:g} s"
                 if result is None
                 else result.stderr.strip()
             )
             raise RecordingError(
-                f"pmcd does not answer ({said}): it, or an agent that it waits for, is silent;"
+                f"pmcd does not answer ({answer}): it, or an agent that it waits for, is silent;"
                 f" see {self._logs / 'pmcd.log'}"
             )
         for name in dead_agents(result.stdout):

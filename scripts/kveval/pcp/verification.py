@@ -49,7 +49,7 @@ def verify_recording(
         RecordingError: saying what is wrong with the recording.
     """
     with _as_parquet(recording) as parquet:
-        found, archive = samples_of(parquet, required)
+        samples, archive = samples_of(parquet, required)
         metrics = len(LongFile(parquet).metrics())
     first, last, slack = archive.start_ns / 1e9, archive.end_ns / 1e9, 2 * interval_s
     if first > start + slack or last < end - slack:
@@ -57,7 +57,7 @@ def verify_recording(
             f"the recording {recording} covers {_utc(first)} to {_utc(last)}, not {_utc(start)} to {_utc(end)}",
             code="window_not_covered",
         )
-    missing = [metric for metric in required if metric not in found]
+    missing = [metric for metric in required if metric not in samples]
     if missing:
         message = f"the recording {recording} lacks {', '.join(missing)}"
         raise RecordingError(message, code="metrics_missing", missing=missing)
@@ -65,10 +65,11 @@ def verify_recording(
     def counts(begin_s: float, finish_s: float) -> dict[str, int]:
         """The largest number of samples that a series of each metric has in a window."""
         inside = {
-            name: one.series[
-                (one.times >= begin_s * 1e9) & (one.times <= finish_s * 1e9)
+            name: metric_samples.series[
+                (metric_samples.times >= begin_s * 1e9)
+                & (metric_samples.times <= finish_s * 1e9)
             ]
-            for name, one in found.items()
+            for name, metric_samples in samples.items()
         }
         return {
             name: int(np.bincount(series).max(initial=0))

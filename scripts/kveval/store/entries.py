@@ -120,22 +120,22 @@ class Pointer:
 
 def contents(root: Path) -> Contents:
     """List a store. An empty one for a folder that is not there."""
-    found = Contents()
+    result = Contents()
     for path in _children(root):
         if path.name == LOCK or (path.name.startswith(".") and path.is_file()):
             continue
         if _ID.fullmatch(path.name) and path.is_dir():
-            _add_runs(path, found.measurements, found.strange)
+            _add_runs(path, result.measurements, result.strange)
         elif path.name in (INCOMING, PRUNED) and path.is_dir():
             for folder in _children(path):
-                _add_runs(folder, getattr(found, path.name), found.strange)
+                _add_runs(folder, getattr(result, path.name), result.strange)
         elif path.name in (PARTIAL, FAILED, DAMAGED) and path.is_dir():
-            getattr(found, path.name).extend(
+            getattr(result, path.name).extend(
                 _rest(folder) for folder in _children(path)
             )
         else:
-            found.strange.append(path)
-    return found
+            result.strange.append(path)
+    return result
 
 
 def pointers(roots: Iterable[Path], store: Path, base: Path) -> list[Pointer]:
@@ -175,7 +175,7 @@ def written_s(entry: StoreEntry) -> float:
     return 0.0
 
 
-def _add_runs(folder: Path, found: list[StoreEntry], strange: list[Path]) -> None:
+def _add_runs(folder: Path, entries: list[StoreEntry], strange: list[Path]) -> None:
     if not (folder.is_dir() and _ID.fullmatch(folder.name)):
         strange.append(folder)
         return
@@ -184,7 +184,7 @@ def _add_runs(folder: Path, found: list[StoreEntry], strange: list[Path]) -> Non
         if named is None or not path.is_dir():
             strange.append(path)
         else:
-            found.append(StoreEntry(path, folder.name, int(named["run"])))
+            entries.append(StoreEntry(path, folder.name, int(named["run"])))
 
 
 def _rest(folder: Path) -> StoreEntry:
@@ -296,8 +296,8 @@ def _wrong_state(
 def _state(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[State, str, str, str]:
     """Return the state of an entry whose files are as its checksums say, as `_wrong_state` does."""
     if facts.get("schema", SCHEMA) != SCHEMA:
-        said = f"{RUN} has schema {facts['schema']}, this version knows {SCHEMA}"
-        return "kept", said, "use the version that wrote it", "other_schema"
+        reason = f"{RUN} has schema {facts['schema']}, this version knows {SCHEMA}"
+        return "kept", reason, "use the version that wrote it", "other_schema"
     try:
         read_run(entry.place)
     except RunFileError as error:
@@ -314,7 +314,7 @@ def _state(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[State, str, str
     uncovered = [report for report in reports if report not in covered]
     described = f"{RUN} describes run {facts['run']} of {facts['measurement']}"
     elsewhere = f"{RUN} names hardware {fingerprint}, its folder another"
-    for wrong, said, code in (
+    for wrong, reason, code in (
         (
             (facts["measurement"], facts["run"]) != (entry.measurement, entry.run),
             described,
@@ -333,15 +333,15 @@ def _state(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[State, str, str
         ),
     ):
         if wrong:
-            return "damaged", said, "", code
+            return "damaged", reason, "", code
     with contextlib.suppress(KeyError, TypeError):
         computed = hardware.fingerprint(facts["hardware"])
         if facts["engine"] == "local" and computed != fingerprint:
             # How fingerprints are computed may change with the program, so this need not be damage.
-            said = f"its hardware has the fingerprint {computed}, but {fingerprint} is recorded"
+            reason = f"its hardware has the fingerprint {computed}, but {fingerprint} is recorded"
             return (
                 "kept",
-                said,
+                reason,
                 "find out which program wrote it; it is adopted all the same",
                 "other_fingerprint",
             )
@@ -364,12 +364,12 @@ def _wrong_files(place: Path) -> list[StoreError]:
 
 def specification(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run's id is the hash of; of an imported run the checksums of its sources and its levels as well."""
-    given: dict[str, Any] = facts["specification"]
+    content: dict[str, Any] = facts["specification"]
     if facts["engine"] != IMPORTED:
-        return given
+        return content
     sources = {source["path"]: source["sha256"] for source in facts["sources"]}
     levels = [
         [level["level"], level.get("benchmark", 0), level["status"] == "ok"]
         for level in facts["levels"]
     ]
-    return {**given, "sources": sorted(sources.values()), "levels": levels}
+    return {**content, "sources": sorted(sources.values()), "levels": levels}

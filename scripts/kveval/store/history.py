@@ -108,11 +108,11 @@ def _read(path: Path) -> tuple[str, pa.Table]:
             (table.schema.metadata or {}).get(_ABOUT, b"{}")
         )
     except (pa.ArrowException, OSError, ValueError) as error:
-        said = f"{path}: not a readable file of a history ({str(error).splitlines()[0]}): remove it or copy it again"
-        raise HistoryError(said, code="damaged", path=path) from error
+        message = f"{path}: not a readable file of a history ({str(error).splitlines()[0]}): remove it or copy it again"
+        raise HistoryError(message, code="damaged", path=path) from error
     if about.get("schema") != SCHEMA:
-        said = f"{path}: schema {about.get('schema', 'unknown')} of a history, this version reads schema {SCHEMA}"
-        raise HistoryError(said, code="other_schema", path=path)
+        message = f"{path}: schema {about.get('schema', 'unknown')} of a history, this version reads schema {SCHEMA}"
+        raise HistoryError(message, code="other_schema", path=path)
     try:
         return str(about["written"]), table.select(COLUMNS.names).cast(COLUMNS)
     except (KeyError, pa.ArrowException, ValueError) as error:

@@ -222,8 +222,8 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def kv_bytes_per_token(self) -> int | None:
         """Bytes of KV cache of a token of the model as served, over all ranks; None where nothing says it."""
-        found = self.specification.get("model", {}).get("kv_bytes_per_token")
-        return None if found is None else int(found)
+        size_bytes = self.specification.get("model", {}).get("kv_bytes_per_token")
+        return None if size_bytes is None else int(size_bytes)
 
     @property
     def workload(self) -> dict[str, Any]:
@@ -255,8 +255,8 @@ def read_run(directory: Path) -> Run:
     try:
         content = path.read_bytes()
     except OSError as error:
-        said = f"{path}: no readable description of the run ({error.strerror})"
-        raise RunFileError(said, code="unreadable", path=path) from error
+        message = f"{path}: no readable description of the run ({error.strerror})"
+        raise RunFileError(message, code="unreadable", path=path) from error
     try:
         run = msgspec.json.decode(content, type=Run)
     except msgspec.DecodeError as error:
@@ -266,8 +266,8 @@ def read_run(directory: Path) -> Run:
             path=path,
         ) from error
     if run.schema != SCHEMA:
-        said = f"{path}: schema {run.schema}, this version reads schema {SCHEMA}"
-        raise RunFileError(said, code="other_schema", path=path)
+        message = f"{path}: schema {run.schema}, this version reads schema {SCHEMA}"
+        raise RunFileError(message, code="other_schema", path=path)
     return run
 
 
@@ -340,6 +340,6 @@ def _pointed(pointer: Path) -> tuple[Path, str | None]:
             else Path(content["path"])
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        said = f"{pointer}: not a pointer to a measurement ({error})"
-        raise RunFileError(said, code="no_pointer", path=pointer) from error
+        message = f"{pointer}: not a pointer to a measurement ({error})"
+        raise RunFileError(message, code="no_pointer", path=pointer) from error
     return place, None if name is None else str(name)

@@ -131,13 +131,13 @@ def verify(directory: Path, key: Key, trusted: Collection[str] = ()) -> dict[str
     facts: dict[str, Any]
     try:
         facts = json.loads((directory / RUN).read_text())
-        found = key_of(facts)
+        recorded = key_of(facts)
     except (ValueError, KeyError, TypeError) as error:
-        said = f"{directory / RUN}: not a run's description ({error!r})"
-        raise StoreError(said, "wrong", directory / RUN, "no_description") from error
-    if found != key:
+        message = f"{directory / RUN}: not a run's description ({error!r})"
+        raise StoreError(message, "wrong", directory / RUN, "no_description") from error
+    if recorded != key:
         raise StoreError(
-            f"{directory}: holds {found}, expected {key}",
+            f"{directory}: holds {recorded}, expected {key}",
             "wrong",
             directory / RUN,
             "other_run",
@@ -290,16 +290,16 @@ class Store:
 
     def _places(self, key: Key) -> list[Path]:
         """The entries that may hold the run, in the order in which they came."""
-        wanted = re.compile(rf"run-{key.run}(@{re.escape(key.hardware)}(-[0-9]+)?)?")
+        names = re.compile(rf"run-{key.run}(@{re.escape(key.hardware)}(-[0-9]+)?)?")
         try:
-            found = [
+            places = [
                 path
                 for path in (self.root / key.measurement).iterdir()
-                if wanted.fullmatch(path.name)
+                if names.fullmatch(path.name)
             ]
         except OSError:
             return []
-        return sorted(found, key=lambda path: (len(path.name), path.name))
+        return sorted(places, key=lambda path: (len(path.name), path.name))
 
     def _settle(self, folder: Path, key: Key) -> Path:
         """Move a sealed, verified run to the first place that is free.

@@ -40,34 +40,37 @@ def requested_campaign(
     files = [] if file is None else [file]
     if file is not None:
         campaign_values(file)
-    given = _merged([*map(_raw, files), overrides or {}])
+    values = _merged([*map(_raw, files), overrides or {}])
     if site is not None:
-        given[SITE] = str(site)
-    return campaign_source(given, files, default)
+        values[SITE] = str(site)
+    return campaign_source(values, files, default)
 
 
 def campaign_source(
-    given: Mapping[str, Any], files: Sequence[Path], default: Path
+    config_values: Mapping[str, Any], files: Sequence[Path], default: Path
 ) -> Path | dict[str, Any]:
     """Return the campaign's file, so that errors can name the line, or its values if they are not those of one file.
 
-    `given`: Snakemake's `config` before the default campaign was read; `files`: those of --configfile; `default`: the
-    campaign used if none is given. Values of --config override those of the files, or of the default; another
-    workflow that uses this one as a module gives a whole campaign. A site's file overrides the campaign's `cluster`.
+    `config_values`: Snakemake's `config` before the default campaign was read; `files`: those of --configfile;
+    `default`: the campaign used if none is given. Values of --config override those of the files, or of the default;
+    another workflow that uses this one as a module gives a whole campaign. A site's file overrides the campaign's
+    `cluster`.
     Raises ConfigError for a wrong file.
     """
     values = {
-        key: value for key, value in given.items() if key not in (*CONFIG_KEYS, SITE)
+        key: value
+        for key, value in config_values.items()
+        if key not in (*CONFIG_KEYS, SITE)
     }
     source = _without_site(values, files, default)
-    site = given.get(SITE)
+    site = config_values.get(SITE)
     return with_site(complete_values(source), Path(site)) if site else source
 
 
 def _without_site(
-    given: Mapping[str, Any], files: Sequence[Path], default: Path
+    config_values: Mapping[str, Any], files: Sequence[Path], default: Path
 ) -> Path | dict[str, Any]:
-    values = deepcopy(dict(given))
+    values = deepcopy(dict(config_values))
     written = _merged(map(_raw, files))
     if files and _merged([written, values]) == values:
         if len(files) == 1 and written == values:

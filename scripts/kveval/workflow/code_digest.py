@@ -25,7 +25,7 @@ def files_behind(script: Path, *modules: str) -> list[Path]:
     of a module's own package that are not Python: templates, schemas, styles; not those of the packages above it.
     Imports inside functions and for type checking count too. Raises FileNotFoundError for a module that does not exist.
     """
-    found: set[Path] = set()
+    files: set[Path] = set()
     waiting = [script]
     for module in modules:
         if (file := _file(module.removeprefix(_PACKAGE))) is None:
@@ -33,14 +33,14 @@ def files_behind(script: Path, *modules: str) -> list[Path]:
         waiting.append(file)
     while waiting:
         path = waiting.pop()
-        if path not in found:
-            found.add(path)
+        if path not in files:
+            files.add(path)
             waiting += _imported(path)
-    folders = {path.parent for path in found if path.name != "__init__.py"} - {
+    folders = {path.parent for path in files if path.name != "__init__.py"} - {
         script.parent
     }
     beside = {file for folder in folders for file in _data(folder)}
-    return sorted(found | beside)
+    return sorted(files | beside)
 
 
 def code_behind(script: str, *modules: str, beside: Iterable[str] = ()) -> str:
@@ -112,7 +112,12 @@ def _data(folder: Path) -> tuple[Path, ...]:
     ]
     return (
         *files,
-        *(path for each in inner if each.name != "__pycache__" for path in _data(each)),
+        *(
+            path
+            for inner_folder in inner
+            if inner_folder.name != "__pycache__"
+            for path in _data(inner_folder)
+        ),
     )
 
 

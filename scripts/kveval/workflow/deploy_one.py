@@ -101,13 +101,16 @@ def deploy_one(
             code="no_cluster",
         )
     cells = [config.cell(cell)] if cell else config.cells
-    found = max(cells, key=lambda one: demand(config.specification(one)))
-    specification = trial_of(config.specification(found))
+    chosen = max(
+        cells,
+        key=lambda candidate: demand(config.specification(candidate)),
+    )
+    specification = trial_of(config.specification(chosen))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     redact = Redactor.of(config.campaign.secrets).text
     progress = Progress(
-        f"{found.path} trial", 0.0, folder / "progress.log", redact=redact
+        f"{chosen.path} trial", 0.0, folder / "progress.log", redact=redact
     )
     job = Job(
         specification=specification,
@@ -115,7 +118,7 @@ def deploy_one(
         run=1,
         store=folder,
         server_environment=server_environment,
-        required=config.required_counters(found),
+        required=config.required_counters(chosen),
         stall_limit_s=config.campaign.stall_limit_s,
         secrets=config.campaign.secrets,
         campaign=config.campaign.name,
@@ -139,7 +142,7 @@ def deploy_one(
     )
     return (
         True,
-        f"{text}{found.path} was deployed, answered, and was recorded.{kept}\nIts files: {folder}",
+        f"{text}{chosen.path} was deployed, answered, and was recorded.{kept}\nIts files: {folder}",
     )
 
 
@@ -200,10 +203,10 @@ def note(
 
 
 def _after(pod: Document, kind: str) -> float | None:
-    found = condition(pod, kind)
-    if found.get("status") != "True":
+    state = condition(pod, kind)
+    if state.get("status") != "True":
         return None
-    made, since = pod["metadata"]["creationTimestamp"], found["lastTransitionTime"]
+    made, since = pod["metadata"]["creationTimestamp"], state["lastTransitionTime"]
     return (
         datetime.fromisoformat(since) - datetime.fromisoformat(made)
     ).total_seconds()

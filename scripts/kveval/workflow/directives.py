@@ -17,10 +17,10 @@ def per_run_resource(
     """
     first = math.ceil(least + per_run * runs)
 
-    def asked(wildcards: object, attempt: int) -> int:
+    def resource(wildcards: object, attempt: int) -> int:
         return first * attempt
 
-    return asked
+    return resource
 
 
 class WhenPrinted(str):

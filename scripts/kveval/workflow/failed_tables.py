@@ -27,9 +27,11 @@ def write_failure_to(outputs: Sequence[Path]) -> Iterator[None]:
 def reason_in(table: Path) -> str | None:
     """Return why a cell's table was not made, None where it was."""
     with table.open("rb") as file:
-        found = file.read(len(_MARK)) == _MARK.encode()
+        failed = file.read(len(_MARK)) == _MARK.encode()
     return (
-        table.read_text(encoding="utf-8").removeprefix(_MARK).strip() if found else None
+        table.read_text(encoding="utf-8").removeprefix(_MARK).strip()
+        if failed
+        else None
     )
 
 
@@ -38,11 +40,12 @@ def with_tables(files: Iterable[Path], peaks: Iterable[Path]) -> list[Path]:
 
     Raises Failure with the reasons if no cell has a table.
     """
-    found = {peak.parent: reason_in(peak) for peak in peaks}
-    lacking = {folder for folder, reason in found.items() if reason is not None}
-    if found and lacking == found.keys():
+    reason_of = {peak.parent: reason_in(peak) for peak in peaks}
+    lacking = {folder for folder, reason in reason_of.items() if reason is not None}
+    if reason_of and lacking == reason_of.keys():
         raise Failure(
-            f"no cell has a peak: {'; '.join(map(str, found.values()))}", code="no_peak"
+            f"no cell has a peak: {'; '.join(map(str, reason_of.values()))}",
+            code="no_peak",
         )
     return [
         file
@@ -53,8 +56,8 @@ def with_tables(files: Iterable[Path], peaks: Iterable[Path]) -> list[Path]:
 
 def reasons(peaks: Iterable[Path]) -> dict[Cell, str]:
     """Return cell -> reason, for cells whose .../MODEL/SCENARIO/CPU_BLOCKS/peak.csv has one instead of a table."""
-    found: dict[Cell, str] = {}
+    reason_of: dict[Cell, str] = {}
     for peak in peaks:
         if (reason := reason_in(peak)) is not None:
-            found[Cell.from_folder(peak.parent)] = f"failed: {reason}"
-    return found
+            reason_of[Cell.from_folder(peak.parent)] = f"failed: {reason}"
+    return reason_of

@@ -119,8 +119,8 @@ def _deleting(value: Any) -> list[str]:
 def _repeated(option: str, value: Any) -> list[str]:
     values: Iterable[Any] = value if isinstance(value, list | tuple) else [value]
     words: list[str] = []
-    for one in values:
-        words += [option, str(one)]
+    for item in values:
+        words += [option, str(item)]
     return words
 
 

@@ -50,7 +50,7 @@ def show_history(
     """
     series = build_series(read_history(folders), program)
     changes = build_changes(series)
-    short = sum(len(each.builds) < FEWEST_BUILDS for each in series)
+    short = sum(len(entry.builds) < FEWEST_BUILDS for entry in series)
     yield f"{len(series)} series (a metric of a cell at its level, on one kind of hardware), {len(changes)} changes."
     if short:
         yield f"  {short} of them have fewer than {FEWEST_BUILDS} builds, too few to detect a change."

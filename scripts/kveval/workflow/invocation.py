@@ -83,8 +83,8 @@ def limit_of(workflow: Any, resource: str, default: int) -> int:
 def _limit(workflow: Any, resource: str) -> int | None:
     if resource not in workflow.global_resources:
         return None
-    given = workflow.global_resources[resource]
-    return int(getattr(given, "value", given))
+    limit = workflow.global_resources[resource]
+    return int(getattr(limit, "value", limit))
 
 
 @dataclass(frozen=True)

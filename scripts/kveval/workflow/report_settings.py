@@ -32,7 +32,7 @@ def report_settings(runs: Runs) -> dict[str, Any]:
         "description": "\n\n".join(filter(None, remarks)),
         # Imported runs were not planned: the number is that of the cell with the most.
         "runs": max((run.run for run in runs.elsewhere.runs), default=campaign.runs),
-        "cells": [cell.key for cell in runs.cells],
+        "cells": [cell.path for cell in runs.cells],
         "cell_runs": [runs_of_cell[cell] for cell in runs.cells],
         "scenarios": {
             cell.scenario: _scenario(runs, cell)
@@ -66,7 +66,7 @@ def comparison_settings(runs: Runs) -> dict[str, Any]:
             name: scenario.baseline
             for name, scenario in config.catalogue.scenarios.items()
         },
-        "runs": [[*cell.key, count] for cell, count in counts.items()],
+        "runs": {cell.path: count for cell, count in counts.items()},
     }
 
 
@@ -112,8 +112,8 @@ def _last_of_scenarios(cells: Iterable[Cell]) -> Iterable[Cell]:
 
 def _scenario(runs: Runs, cell: Cell) -> dict[str, Any]:
     scenario = runs.config.catalogue.scenarios[cell.scenario]
-    said = {key: getattr(scenario, key) for key in _OF_SCENARIO}
-    return {**said, "exercised": runs.proof(cell)}
+    settings = {key: getattr(scenario, key) for key in _OF_SCENARIO}
+    return {**settings, "exercised": runs.proof(cell)}
 
 
 def _model(model: Model) -> dict[str, Any]:

@@ -53,13 +53,13 @@ def require_seen_jobs(
         return
     if accounting:
         return
-    told = "SLURM has no accounting here (AccountingStorageType): sacct cannot say how jobs end"
+    message = "SLURM has no accounting here (AccountingStorageType): sacct cannot say how jobs end"
     if kept_s >= needed_s:
         raise UnseenJobs(
-            f"{told}, and snakemake would wait for them without end. Set slurm-status-command: squeue"
+            f"{message}, and snakemake would wait for them without end. Set slurm-status-command: squeue"
         )
     raise UnseenJobs(
-        f"{told}, and snakemake asks squeue only where SLURM remembers finished jobs for {needed_s} s (MinJobAge is"
+        f"{message}, and snakemake asks squeue only where SLURM remembers finished jobs for {needed_s} s (MinJobAge is"
         f" {kept_s} s): it would wait for them without end. Use profiles/cluster-generic, or have MinJobAge raised"
     )
 

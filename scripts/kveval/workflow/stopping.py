@@ -110,18 +110,18 @@ class Stopping:
 
     def _end_jobs(self) -> None:
         """Send SIGTERM to every job of this host once, also to those that just start, until Snakemake has ended."""
-        told: set[psutil.Process] = set()
+        signalled: set[psutil.Process] = set()
         while True:
             for job in jobs_below(psutil.Process()):
-                if job not in told:
-                    told.add(job)
+                if job not in signalled:
+                    signalled.add(job)
                     with contextlib.suppress(psutil.Error):
                         job.terminate()
             if self._over.wait(_LOOK_S):
                 break
             if not self._raised:
                 os.kill(os.getpid(), signal.SIGINT)
-        _, self._alive = psutil.wait_procs(told, timeout=_TEARDOWN_S)
+        _, self._alive = psutil.wait_procs(signalled, timeout=_TEARDOWN_S)
 
     def _watch_outputs(self) -> None:
         """Stop snakemake when a pipe that it writes to has lost its reader."""

@@ -45,10 +45,10 @@ def own_tier(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgum
 
 def startup_facts(log_text: str) -> dict[str, Any]:
     facts = {}
-    if found := re.search(r"room for (\d+) tokens", log_text):
-        facts["kv_cache_tokens"] = int(found[1])
-    if found := re.search(r"tier of (\d+) B", log_text):
-        facts["tier_bytes"] = int(found[1])
+    if match := re.search(r"room for (\d+) tokens", log_text):
+        facts["kv_cache_tokens"] = int(match[1])
+    if match := re.search(r"tier of (\d+) B", log_text):
+        facts["tier_bytes"] = int(match[1])
     return facts
 
 

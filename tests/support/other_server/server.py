@@ -50,7 +50,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def stats(self) -> str:
         with lock:
             tokens, running = state["tokens"], state["running"]
-        found = tokens if self.tier else 0
+        hits = tokens if self.tier else 0
         values = {
             "toy_generated_tokens_total": tokens,
             "toy_requests_active": running,
@@ -58,8 +58,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "toy_cache_fill_ratio": 0.5,
             "toy_looked_up_tokens_total": 4 * tokens,
             "toy_found_tokens_total": 2 * tokens,
-            "toy_tier_found_tokens_total": found,
-            'toy_moved_bytes_total{way="in"}': 1000 * found,
+            "toy_tier_found_tokens_total": hits,
+            'toy_moved_bytes_total{way="in"}': 1000 * hits,
         }
         lines = []
         for name, value in values.items():

@@ -36,7 +36,7 @@ def main() -> None:
         sys.exit("ValueError: the data configuration is wrong")
     if fault == "is killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    asked = streams if fault != "is too slow" else max(1, streams // 2)
+    concurrency = streams if fault != "is too slow" else max(1, streams // 2)
     records: list[tuple[bool, float, float]] = []
     begin = time.time()
     over = time.monotonic() + seconds
@@ -55,7 +55,7 @@ def main() -> None:
                 records.append((False, started, time.time()))
                 time.sleep(0.02)
 
-    threads = [threading.Thread(target=stream, daemon=True) for _ in range(asked)]
+    threads = [threading.Thread(target=stream, daemon=True) for _ in range(concurrency)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -54,7 +54,7 @@ def engine_runs(pid: int) -> bool:
     return False
 
 
-def greedy(prompt: str, tokens: int, told: int) -> dict[str, object]:
+def greedy(prompt: str, tokens: int, likeliest: int) -> dict[str, object]:
     """Answer with tokens that depend on the prompt, each of which is likelier than the next by 3 nats."""
     length = len(prompt.split())
     source = next((name for name in ("device", "tier") if prompt in held[name]), None)
@@ -72,7 +72,10 @@ def greedy(prompt: str, tokens: int, told: int) -> dict[str, object]:
     ]
     return {
         "choices": [
-            {"token_ids": answer, "logprobs": {"top_logprobs": top} if told else None}
+            {
+                "token_ids": answer,
+                "logprobs": {"top_logprobs": top} if likeliest else None,
+            }
         ],
         "usage": {"prompt_tokens": length, "completion_tokens": tokens},
     }
@@ -110,8 +113,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path == "/v1/completions":
-            asked = json.loads(body)
-            self.complete(asked if asked.get("return_token_ids") else None)
+            request = json.loads(body)
+            self.complete(request if request.get("return_token_ids") else None)
             return
         if self.path.startswith("/reset_prefix_cache"):
             held["device"].clear()
@@ -119,7 +122,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 held["tier"].clear()
         self.answer({"success": True})
 
-    def complete(self, asked: "dict | None") -> None:
+    def complete(self, request: "dict | None") -> None:
         with lock:
             state["running"] += 1
             state["served"] += 1
@@ -138,11 +141,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with lock:
             state["running"] -= 1
             state["tokens"] += TOKENS_PER_REQUEST
-        if asked is None:
+        if request is None:
             self.answer({"usage": {"completion_tokens": TOKENS_PER_REQUEST}})
         else:
             self.answer(
-                greedy(asked["prompt"], asked["max_tokens"], asked.get("logprobs", 0))
+                greedy(
+                    request["prompt"], request["max_tokens"], request.get("logprobs", 0)
+                )
             )
 
     def answer(self, content: object, kind: str = "application/json") -> None:

@@ -19,6 +19,7 @@ CELLS = st.builds(Cell, NAMES, NAMES, st.integers(0, 10**9))
 @given(CELLS)
 def test_a_cell_is_what_its_path_and_its_row_say(cell: Cell) -> None:
     assert Cell.from_path(cell.path) == cell
+    assert Cell.from_arm(cell.model, cell.arm) == cell
     assert Cell.from_row(cell.row) == cell
     assert hash(Cell.from_path(cell.path)) == hash(cell)
     assert tuple(cell.row) == CELL_COLUMNS

@@ -10,6 +10,7 @@ from kveval.campaign.reuse import reuse_of
 from kveval.campaign.servers.vllm import VLLM
 from kveval.campaign.tier_layout import (
     layout_of,
+    match_steps,
     needed_size,
     prompts_of_conversation,
     tokens_in_rows,
@@ -60,7 +61,10 @@ def test_the_shipped_campaign_serves_prefixes_from_every_tier(shipped):
     assert len(tiers) == 3
     for cell in tiers:
         (level,) = reuse_of(shipped.specification(cell))
-        assert level.device < 0.3
+        # Of twelve prefixes it keeps those whose windows or states, and no batch, fit its pool.
+        pool = level.caches.device
+        assert 16_000 <= pool < 30_000
+        assert level.device < 0.5
         assert level.served > 0.9
 
 
@@ -99,6 +103,17 @@ def test_prefixes_shorter_than_a_block_are_named(tmp_path):
     assert "prefix_below_block" not in codes(
         miniature(tmp_path, GDN, "--prefix-match-unit", "32", base=files)
     )
+
+
+def test_prefixes_are_found_in_steps_of_blocks_and_of_the_interval(shipped, tmp_path):
+    steps = {
+        cell.model: match_steps(shipped.specification(cell)) for cell in shipped.cells
+    }
+    assert steps == {GEMMA: (32, 2880), "gpt-oss-20b": (32, 2880), GDN: (160, 2880)}
+    plain = load_config(CONFIG / "config.yaml", CONFIG)
+    assert match_steps(plain.specification(plain.cells[0])) == (32, 32)
+    specification = shipped.specification(shipped.cells[0])
+    assert match_steps(specification.with_workload(turns=2)) == (32, 32)
 
 
 def test_the_size_that_holds_tokens_is_the_least_that_does(shipped):

@@ -288,11 +288,12 @@ def test_the_cache_of_a_gpu_is_not_known_before_a_server_reported_it():
 
 
 def test_a_gateway_keeps_a_prefix_on_one_of_the_servers():
-    for name, tokens in (("high", 30_000), ("low", 8_000)):
+    # Published for the low: -1.5 and -2.6 %.
+    for name, tokens, codes in (("high", 30_000, []), ("low", 8_000, ["prefixes_fit"])):
         config = campaign(f"llm-d-guide-{name}-cache")
         found = demand_of(config.specification(config.cells[0]), 45)
         assert (found.prefixes, found.prefix_tokens, found.streams) == (6, tokens, 6)
-        assert config.warnings == ()
+        assert [warning.code for warning in config.warnings] == codes
 
 
 def test_the_smoke_campaign_can_show_its_tier():

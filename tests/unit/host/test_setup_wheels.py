@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.tags import Tag
 
-from kveval.host.setup.wheels import environment_of, lacking, main, pinned, wanted
+from kveval.host.setup.wheels import (
+    applicable_entries,
+    environment_of,
+    lacking,
+    main,
+    pinned,
+)
 
 LOCK = """# a comment
 --extra option
@@ -25,7 +31,9 @@ TAGS = [Tag("cp312", "cp312", "manylinux_2_28_x86_64"), Tag("py3", "none", "any"
 
 
 def test_markers_are_those_of_the_python_asked_for() -> None:
-    older, newer = (wanted(LOCK, environment_of(python)) for python in ("3.12", "3.13"))
+    older, newer = (
+        applicable_entries(LOCK, environment_of(python)) for python in ("3.12", "3.13")
+    )
     assert {name: str(pinned(entry).specifier) for name, entry in older.items()} == {
         **{"numpy": "==2.3.5", "typing-extensions": "==4.16.0", "torch": "==2.13.0+cpu"}
     }
@@ -39,11 +47,11 @@ def test_markers_are_those_of_the_python_asked_for() -> None:
 @pytest.mark.parametrize("line", ["numpy>=2", "numpy", "two words"])
 def test_what_is_no_lock_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=line):
-        wanted(line, environment_of("3.12"))
+        applicable_entries(line, environment_of("3.12"))
 
 
 def test_what_is_missing_is_named_with_its_version() -> None:
-    entries = wanted(LOCK, environment_of("3.12"))
+    entries = applicable_entries(LOCK, environment_of("3.12"))
     files = [
         "numpy-2.3.5-cp311-cp311-manylinux_2_28_x86_64.whl",
         "typing_extensions-4.16.0-py3-none-any.whl",

@@ -51,7 +51,7 @@ def levels(planned: ImportPlan) -> dict[str, list[list[int]]]:
 
 
 def result_at(planned: ImportPlan, place: str) -> Result:
-    (found,) = [entry for entry in planned.listed if entry.found.place == place]
+    (found,) = [entry for entry in planned.listed if entry.files.place == place]
     return found
 
 

@@ -59,8 +59,8 @@ def cells(planned: ImportPlan) -> dict[str, list[list[int]]]:
 
 
 def listed(planned: ImportPlan, place: str) -> Result:
-    found = [entry for entry in planned.listed if entry.found.place.endswith(place)]
-    assert len(found) == 1, [entry.found.place for entry in planned.listed]
+    found = [entry for entry in planned.listed if entry.files.place.endswith(place)]
+    assert len(found) == 1, [entry.files.place for entry in planned.listed]
     return found[0]
 
 

@@ -71,6 +71,8 @@ def lines(*values: object) -> str:
         (GATEWAY, AT_8_S, "s-1", None),
         ([SPAN, {"spans": []}], AT_8_S, "s-1", None),
         ({"spans": [SPAN]}, AT_8_S, "s-1", None),
+        ({"data": [SPAN], "meta": {"page": 1}}, AT_8_S, "s-1", None),
+        (json.dumps({"data": [SPAN]}, indent=2), AT_8_S, "s-1", None),
     ],
 )
 def test_fields_are_recognised_as_gateways_and_clients_name_them(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kveval.load import trace_file, trace_making
@@ -190,7 +190,8 @@ def test_a_damaged_log_is_refused_and_leaves_no_file(tmp_path, pack):
         ("", "is empty"),
         ("\n \n", "is empty"),
         ("INFO 10-10 08:00:00 Received request\n", "line 1 is neither JSON nor"),
-        ('{\n "ts": 1\n}\n', "line 1 is neither JSON nor"),
+        ('{\n "ts": 1\n}\n', "no field is known to hold lengths of prompts"),
+        ('{\n "ts": 1\n', "is none"),
         ("[1, 2", "is none"),
         ("[]", "has no entry with values"),
         ("a,b,c\n1,2,3\n", "the fields are a, b, c"),
@@ -206,6 +207,56 @@ def test_what_is_no_log_is_named_with_what_would_be_right(tmp_path, content, mes
     assert message in str(raised.value)
     assert str(source) in str(raised.value)
     assert len(str(raised.value).splitlines()) == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["usage", "hash_ids", "requests", "data", "timestamp", "t"]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+ENTRIES = st.lists(
+    st.fixed_dictionaries(
+        {"ts": st.just(1) | JSON, "prompt_tokens": st.just(9) | JSON},
+        optional={"output_length": JSON, "timestamp": JSON, "hash_ids": JSON, "requests": JSON, "input_length": JSON},
+    ),
+    max_size=4,
+)  # fmt: skip
+
+
+FILES = (
+    st.binary(max_size=60)
+    | ENTRIES.map(lambda rows: "\n".join(map(json.dumps, rows)).encode())
+    | ENTRIES.map(lambda rows: json.dumps(rows).encode())
+    | st.binary(max_size=20).map(b"ts,prompt_tokens,output_tokens\n1,9,1\n".__add__)
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(content=FILES)
+@example(
+    b'{"input_length": Infinity, "output_length": 1, "timestamp": 1, "hash_ids": []}'
+)
+@example(b'{"requests": [{"t": 1, "in": 1e12, "out": 1}]}')
+def test_any_file_becomes_a_trace_or_is_refused(tmp_path, content):
+    source, output = tmp_path / "log", tmp_path / "trace.jsonl"
+    output.unlink(missing_ok=True)
+    source.write_bytes(content)
+    try:
+        made = make_trace(source, output, TraceOptions(), output)
+    except TraceError as error:
+        assert str(source) in str(error)
+        assert not output.exists()
+    else:
+        assert len(trace_file.read(output, made.hash_tokens).rows) == made.requests
 
 
 def test_another_content_is_not_overwritten_nor_the_log(tmp_path):

@@ -162,15 +162,21 @@ def test_conversions() -> None:
     kilobytes, milliseconds = units(1, 0, 0, (1, 0, 0)), units(0, 1, 0, (0, 2, 0))
     assert unpacked(kilobytes) == Units(space=1, space_scale=1)
     assert scaling(kilobytes, counter=False, raw=False) == Scaling()
-    assert scaling(kilobytes, counter=False, raw=False, wanted="MB").ratio == 1 / 1024
+    assert (
+        scaling(kilobytes, counter=False, raw=False, target_units="MB").ratio
+        == 1 / 1024
+    )
     assert scaling(kilobytes, counter=True, raw=False) == Scaling(rate=True)
     assert scaling(kilobytes, counter=True, raw=True) == Scaling()
-    assert scaling(kilobytes, counter=True, raw=False, wanted="bytes").ratio == 1024.0
-    per_minute = scaling(kilobytes, counter=True, raw=False, wanted="KB / min")
+    assert (
+        scaling(kilobytes, counter=True, raw=False, target_units="bytes").ratio
+        == 1024.0
+    )
+    per_minute = scaling(kilobytes, counter=True, raw=False, target_units="KB / min")
     assert (per_minute.rate, per_minute.ratio * per_minute.multiplier) == (True, 60.0)
     # Time that a counter counts, per second: a utilization.
-    busy = scaling(milliseconds, counter=True, raw=False, wanted="s / s")
+    busy = scaling(milliseconds, counter=True, raw=False, target_units="s / s")
     assert busy.ratio * busy.multiplier == pytest.approx(0.001)
     assert scaling(units(1, -1, 0), counter=True, raw=False) == Scaling()
     with pytest.raises(ValueError, match="another dimension"):
-        scaling(kilobytes, counter=False, raw=False, wanted="ms")
+        scaling(kilobytes, counter=False, raw=False, target_units="ms")

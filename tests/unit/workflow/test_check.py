@@ -110,16 +110,14 @@ def test_every_arm_is_there_twice_and_the_candidate_is_compared_with_the_base(
     tree: Path,
 ) -> None:
     plan, config = planned(tree)
-    assert list(plan.arms) == list(ARMS)
+    assert list(plan.cells) == [Cell.from_arm("Qwen3-0.6B", arm) for arm in ARMS]
     assert len(config.cells) == 2 * len(ARMS)
-    for base, candidate in plan.arms.values():
-        blocks = next(
-            cell.cpu_blocks for cell in config.cells if cell.scenario == candidate
-        )
-        cell = Cell("Qwen3-0.6B", candidate, blocks)
-        assert config.baseline(cell) == Cell("Qwen3-0.6B", base, blocks)
-        assert config.build(cell) is not None
-        assert config.build(Cell("Qwen3-0.6B", base, blocks)) is None
+    for cell, (base, candidate) in plan.cells.items():
+        assert {base, candidate} <= set(config.cells)
+        assert {base.cpu_blocks, candidate.cpu_blocks} == {cell.cpu_blocks}
+        assert config.baseline(candidate) == base
+        assert config.build(candidate) is not None
+        assert config.build(base) is None
 
 
 def test_another_candidate_has_a_base_of_its_own_and_the_same_one_goes_on(
@@ -139,14 +137,16 @@ def test_another_candidate_has_a_base_of_its_own_and_the_same_one_goes_on(
 def test_arms_that_a_build_does_not_concern_or_the_server_has_not_are_left_out(
     tree: Path,
 ) -> None:
-    assert list(check_plan(VALUES, "installed", "lmcache==0.5.5").arms) == [ARMS[1]]
+    of_lmcache = check_plan(VALUES, "installed", "lmcache==0.5.5")
+    assert [cell.arm for cell in of_lmcache.cells] == [ARMS[1]]
     without = {
         **VALUES,
         "server": {
             key: one for key, one in VALUES["server"].items() if key != "lmcache"
         },
     }
-    assert list(check_plan(without, "installed", str(tree)).arms) == [ARMS[0]]
+    of_server = check_plan(without, "installed", str(tree))
+    assert [cell.arm for cell in of_server.cells] == [ARMS[0]]
 
 
 def test_what_cannot_be_checked_is_refused(tree: Path) -> None:
@@ -207,7 +207,7 @@ def checked(tree: Path, tmp_path: Path, monkeypatch: Any) -> Checked:
 
         monkeypatch.setattr(check, "measure_block", measure)
         monkeypatch.setattr(check, "values_of", values)
-        claims = claims_of(config, plan.arms)
+        claims = claims_of(config, plan.cells)
         places = Places(tree, CONFIG, tree, tree)
         done = until_clear(
             plan,
@@ -429,7 +429,7 @@ def test_the_command_that_repeats_a_check_names_the_campaign_it_is_of() -> None:
 
 def test_errors_are_divided_among_what_decides(tree: Path) -> None:
     plan, config = planned(tree)
-    claims = claims_of(config, plan.arms)
+    claims = claims_of(config, plan.cells)
     assert sum(claim.decides for claim in claims) == 4
     assert design_of(config, claims).comparisons == 4
     assert {claim.arm for claim in claims if claim.quantity == COLD} == {

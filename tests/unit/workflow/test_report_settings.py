@@ -33,10 +33,9 @@ def test_families_of_figures_without_an_answer_are_not_asked_for(
 def test_the_settings_are_plain_values_and_of_every_cell() -> None:
     runs = runs_of()
     settings = report_settings(runs)
-    assert json.loads(json.dumps(settings))["cells"] == [
-        list(cell) for cell in settings["cells"]
-    ]
-    assert len(settings["cells"]) == len(settings["cell_runs"]) == len(runs.cells)
+    assert json.loads(json.dumps(settings)) == settings
+    assert settings["cells"] == [cell.path for cell in runs.cells]
+    assert len(settings["cell_runs"]) == len(runs.cells)
     assert [*settings["models"]] and set(settings["models"]) == set(
         campaign_models(runs)
     )
@@ -46,8 +45,9 @@ def test_the_settings_are_plain_values_and_of_every_cell() -> None:
 def test_the_comparison_is_told_how_many_runs_each_cell_is_to_have() -> None:
     runs = runs_of()
     settings = json.loads(json.dumps(comparison_settings(runs)))
-    told = {tuple(cell): count for *cell, count in settings["runs"]}
-    assert told == {cell.key: len(runs.config.runs_of(cell)) for cell in runs.cells}
+    assert settings["runs"] == {
+        cell.path: len(runs.config.runs_of(cell)) for cell in runs.cells
+    }
 
 
 def test_what_is_not_measured_is_counted() -> None:

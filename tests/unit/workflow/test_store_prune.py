@@ -421,6 +421,6 @@ def test_a_campaign_that_searches_its_levels_keeps_every_run_of_its_cells(
     using = workflows(
         workflow, workflow / "config", workflow / "config" / "config.yaml"
     )
-    assert using[0].wanted.unreadable == {}
+    assert using[0].references.unreadable == {}
     (one,) = plan_pruning(store, using).candidates
     assert one.label == "Qwen3-8B/no-offload/0 run 1"

@@ -41,7 +41,7 @@ from kveval.engines.protocol import Event, LoadResult, Log, Watch
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, Check, require_free
 from kveval.host.errors import Failure
 from kveval.host.gpu_conditions import INTERVAL_S, GpuWatch
-from kveval.host.hardware import GPU_QUERY, gpus_told
+from kveval.host.hardware import GPU_QUERY, parse_gpus
 from kveval.host.http import free_port
 from kveval.host.processes import Terminated
 from kveval.load import guidellm as load
@@ -55,7 +55,7 @@ _NAMESPACE_S = 10.0
 class ClusterEngine:
     """One run on a cluster, before anything has started."""
 
-    _lease: leases.Held
+    _lease: leases.HeldLease
 
     def __init__(self, job: Job) -> None:
         if job.site is None:
@@ -94,7 +94,7 @@ class ClusterEngine:
         over = False
         try:
             mark = {leases.MARK_ANNOTATION: recordings.mark_of(self._context)}
-            with leases.held(self._context, say, mark) as self._lease:
+            with leases.hold_for_run(self._context, say, mark) as self._lease:
                 try:
                     recordings.await_removal(self._context, say)
                     yield
@@ -113,9 +113,11 @@ class ClusterEngine:
         """Remove what killed jobs left: this run's objects, found by label, and recordings."""
         for name in remove_run(self._context, say):
             say(f"removed an object that a killed run left: {name}")
-        found = leases.living(self._api, self._site.namespace, self._job.campaign)
+        living_leases = leases.living_leases(
+            self._api, self._site.namespace, self._job.campaign
+        )
         recordings.remove_stale(
-            self._context, [leases.mark_of(lease) for lease in found], say
+            self._context, [leases.mark_of(lease) for lease in living_leases], say
         )
 
     def require_possible(self, store: Store) -> None:
@@ -155,7 +157,12 @@ class ClusterSession:
     _recording: recordings.ClusterRecording
 
     def __init__(
-        self, job: Job, context: RunContext, lease: leases.Held, scratch: Path, say: Log
+        self,
+        job: Job,
+        context: RunContext,
+        lease: leases.HeldLease,
+        scratch: Path,
+        say: Log,
     ) -> None:
         self._job, self._context, self._lease, self._scratch, self._say = (
             job,
@@ -167,10 +174,10 @@ class ClusterSession:
         self.handle = ClusterServerHandle(context, lease, scratch / "raw", say)
         self.pcp_version = ""
         self._nodes: dict[str, Document] = {}
-        self._told_gpus: list[dict[str, Any]] = []
+        self._queried_gpus: list[dict[str, Any]] = []
         self._neighbours = neighbours.Neighbours(context, ())
         self._gpus = GpuWatch(
-            lambda asked: self.handle.server.in_every(["nvidia-smi", *asked])
+            lambda arguments: self.handle.server.in_every(["nvidia-smi", *arguments])
         )
         # Kubernetes removes what is applied from now on when this job no longer prolongs its lifetime.
         api, name, labels = (
@@ -207,7 +214,7 @@ class ClusterSession:
         """Record the servers' nodes and the metrics of all servers."""
         server, context = self.handle.server, self._context
         self._note_nodes(server)
-        with neighbours.announced(
+        with neighbours.announce(
             context, nodes_of(server.watched), self._say
         ) as self._neighbours:
             # Only these nodes must have a ready recorder; others do not matter.
@@ -291,32 +298,32 @@ class ClusterSession:
         context = self._context
         try:
             # Once: a cluster that does not answer was waited for already.
-            found = context.api.once(
+            namespace = context.api.once(
                 "GET", NAMESPACE.path("", context.namespace), timeout_s=_NAMESPACE_S
             ).json()
-            if not found["metadata"].get("deletionTimestamp"):
+            if not namespace["metadata"].get("deletionTimestamp"):
                 return ""
         except ClusterError as error:
             if error.status != 404:
                 return ""
-        said = f"namespace {context.namespace} was deleted, and with it the servers and the load of this run"
+        message = f"namespace {context.namespace} was deleted, and with it the servers and the load of this run"
         with contextlib.suppress(ClusterError):
             kept = context.api.list(
                 DAEMON_SET, context.site.pcp_namespace, selector(context.campaign)
             )
             if kept:
-                said += f"; {', '.join(map(described, kept))} remains until the campaign's last run, or kveval teardown"
-        return said
+                message += f"; {', '.join(map(described, kept))} remains until the campaign's last run, or kveval teardown"
+        return message
 
     def _note_nodes(self, server: ClusterServer) -> None:
         """Store the nodes that the servers run on, in the order of the servers, and their GPUs."""
-        found = {
+        nodes = {
             str(node["metadata"]["name"]): node for node in self._context.api.list(NODE)
         }
         names = (str(replica.pod["spec"]["nodeName"]) for replica in server.replicas)
-        self._nodes = {name: found[name] for name in names}
+        self._nodes = {name: nodes[name] for name in names}
         if self._job.specification.on_cluster.gpus:
-            self._told_gpus = gpus_told(
+            self._queried_gpus = parse_gpus(
                 server.in_every(["nvidia-smi", *GPU_QUERY]) or ""
             )
 
@@ -327,11 +334,13 @@ class ClusterSession:
             self._context.site.gpu_resource,
             list(self._nodes.values()),
         )
-        each = self._job.specification.on_cluster.gpus
+        gpus_per_server = self._job.specification.on_cluster.gpus
         labelled = (
-            [machines.labelled_gpu(nodes[0], resource)] * each * len(server.replicas)
+            [machines.labelled_gpu(nodes[0], resource)]
+            * gpus_per_server
+            * len(server.replicas)
         )
-        return machines.describe(nodes, resource, self._told_gpus or labelled)
+        return machines.describe(nodes, resource, self._queried_gpus or labelled)
 
 
 def own_ports() -> dict[str, int]:

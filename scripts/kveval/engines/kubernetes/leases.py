@@ -39,7 +39,7 @@ class LeaseLost(ClusterError):
     """Another job holds the run now, or may at any moment."""
 
 
-class Held:
+class HeldLease:
     """A Lease that this process holds and renews; `check` raises LeaseLost when it is lost."""
 
     def __init__(self, api: Api, lease: Document) -> None:
@@ -80,12 +80,12 @@ class Held:
 
     def read(self) -> Document:
         """Return the Lease as it is now. Raises LeaseLost if this process no longer holds it."""
-        found = self._api.read(LEASE, self._name, self._namespace)
-        if found is not None and holder_of(found) == self._holder:
-            return found
-        by = "was deleted" if found is None else f"was taken over by {holder_of(found)}"
-        said = f"this run's Lease {self._namespace}/{self._name} {by}: stopped, so as not to measure it twice"
-        raise LeaseLost(said, holder=None if found is None else holder_of(found))
+        lease = self._api.read(LEASE, self._name, self._namespace)
+        if lease is not None and holder_of(lease) == self._holder:
+            return lease
+        by = "was deleted" if lease is None else f"was taken over by {holder_of(lease)}"
+        message = f"this run's Lease {self._namespace}/{self._name} {by}: stopped, so as not to measure it twice"
+        raise LeaseLost(message, holder=None if lease is None else holder_of(lease))
 
     def other(self) -> str:
         """Return who else holds the Lease by now, "" if nobody does. Raises ClusterError."""
@@ -134,23 +134,23 @@ class Held:
 
 
 @contextlib.contextmanager
-def held(
+def hold_for_run(
     context: RunContext,
     say: Callable[[str], None],
-    told: Mapping[str, str],
+    annotations: Mapping[str, str],
     component: str = COMPONENT,
     namespace: str | None = None,
     duration_s: float = DURATION_S,
-) -> Iterator[Held]:
+) -> Iterator[HeldLease]:
     """Hold a Lease of the run while the body runs; while another process holds it, wait and report that with `say`.
 
-    `told`: annotations, such as the mark of the run's recording, which other processes must not remove meanwhile.
+    `annotations`: of the Lease, such as the mark of the run's recording, which other processes must not remove meanwhile.
     """
     metadata: Document = {
         "name": context.name(component),
         "namespace": namespace or context.namespace,
     }
-    metadata |= {"labels": context.labels(component), "annotations": dict(told)}
+    metadata |= {"labels": context.labels(component), "annotations": dict(annotations)}
     with hold(
         context.api, metadata, "this run: {holder} is measuring it", say, duration_s
     ) as lease:
@@ -164,35 +164,36 @@ def hold(
     awaited: str,
     say: Callable[[str], None],
     duration_s: float = DURATION_S,
-) -> Iterator[Held]:
+) -> Iterator[HeldLease]:
     """Hold the Lease with this metadata while the body runs; while another process holds it, wait.
 
     `awaited`: what is waited for, and what {holder} does with it, for the message to `say`.
     """
     spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s)}
-    wanted = {
+    document = {
         "apiVersion": LEASE.api_version,
         "kind": LEASE.kind,
         "metadata": metadata,
         "spec": spec,
     }
-    lease = Held(api, _acquire(api, wanted, awaited, say, duration_s))
+    lease = HeldLease(api, _acquire(api, document, awaited, say, duration_s))
     try:
         yield lease
     finally:
         lease.end(say)
 
 
-def living(
+def living_leases(
     api: Api, namespace: str, campaign: str | None, component: str = COMPONENT
 ) -> list[Document]:
     """Return a campaign's Leases whose holders live: renewed lately, and not held by an ended process of this host."""
     since = (api.now() - timedelta(seconds=LIVING_S)).strftime(_TIME)
-    found = api.list(LEASE, namespace, selector(campaign, component=component))
+    leases = api.list(LEASE, namespace, selector(campaign, component=component))
     return [
-        one
-        for one in found
-        if not gone(holder_of(one)) and str(one["spec"].get("renewTime") or "") > since
+        lease
+        for lease in leases
+        if not gone(holder_of(lease))
+        and str(lease["spec"].get("renewTime") or "") > since
     ]
 
 
@@ -234,12 +235,12 @@ def _acquire(
             if error.status != 409:
                 raise
         # None if its holder has just deleted it.
-        if (found := api.read(LEASE, name, namespace)) is not None:
-            other = holder_of(found)
+        if (lease := api.read(LEASE, name, namespace)) is not None:
+            other = holder_of(lease)
             if other == holder:
-                return found
-            if found["metadata"]["resourceVersion"] != seen:
-                seen, unchanged_s = found["metadata"]["resourceVersion"], 0.0
+                return lease
+            if lease["metadata"]["resourceVersion"] != seen:
+                seen, unchanged_s = lease["metadata"]["resourceVersion"], 0.0
             if gone(other) or unchanged_s > duration_s:
                 metadata = {
                     "resourceVersion": seen,

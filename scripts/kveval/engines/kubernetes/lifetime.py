@@ -38,28 +38,28 @@ def ensure_owner_job(
     """
     deadline = time.monotonic() + _LIMIT_S
     while True:
-        found = api.read(JOB, name, namespace)
-        if found is None:
+        job = api.read(JOB, name, namespace)
+        if job is None:
             metadata: Document = {
                 "name": name,
                 "namespace": namespace,
                 "labels": dict(labels),
             }
             metadata |= {"ownerReferences": [reference_to(owner)]} if owner else {}
-            [found] = api.apply(
+            [job] = api.apply(
                 documents("lifetime.yaml.j2", metadata=metadata, expiry_s=expiry_s)
             )
-        if not _over(found):
+        if not _over(job):
             try:
-                prolong(api, found, expiry_s)
+                prolong(api, job, expiry_s)
             except Refused as error:
                 if error.status != 404:
                     raise
             else:
-                api.belongs_to(found)
-                return found
+                api.belongs_to(job)
+                return job
         # It has ended: delete it, then create another one.
-        api.delete(JOB, name, namespace, uid=found["metadata"]["uid"])
+        api.delete(JOB, name, namespace, uid=job["metadata"]["uid"])
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"Job {namespace}/{name} has ended but cannot be deleted",

@@ -116,7 +116,7 @@ class LoadJobs:
         self._prepared: dict[int, Prepared] = {}
         self.pods: list[Document] = []
         """The generators' pods, as they ended."""
-        self._told: list[tuple[float, float]] = []
+        self._offsets: list[tuple[float, float]] = []
         specification = context.specification
         self._workload = specification.workload
         self._primes = self._workload.prime
@@ -170,14 +170,14 @@ class LoadJobs:
             if self._primes:
                 primed = load.primed_facts(self._in_pod(pod, _SAID))
             sending()
-            there, told = self._tell(pod, _TELL), time.monotonic()
+            there, signal_time = self._tell(pod, _TELL), time.monotonic()
             if not self._primes:
-                began, begin = there, told
+                began, begin = there, signal_time
             for later in [entry for entry in self._levels if entry.index > level.index][
                 :1
             ]:
                 self._prepare(later)
-            ended = self._until_ended(pod, level, told, watch, follower)
+            ended = self._until_ended(pod, level, signal_time, watch, follower)
             end = time.monotonic()
             self.pods.append(ended)
         finally:
@@ -230,9 +230,9 @@ class LoadJobs:
             }
         size = sum(map(len, packed.values()))
         if size > _FILES_BYTES:
-            said = f"the trace of level {level.streams} takes {size} bytes compressed, a ConfigMap holds {_FILES_BYTES}"
+            message = f"the trace of level {level.streams} takes {size} bytes compressed, a ConfigMap holds {_FILES_BYTES}"
             raise LoadError(
-                f"{said}: declare fewer seconds or requests",
+                f"{message}: declare fewer seconds or requests",
                 code="trace_too_large",
                 bytes=size,
             )
@@ -243,8 +243,8 @@ class LoadJobs:
     def _deadline_s(self, level: Level) -> float:
         """Return the seconds after which the cluster ends a level's Job, including its wait for the previous level."""
         limits = (
-            load.time_limit_s(load.lasting(self._workload, one), one.streams)
-            for one in (*self._levels, level)
+            load.time_limit_s(load.lasting(self._workload, entry), entry.streams)
+            for entry in (*self._levels, level)
         )
         return 2 * (max(limits) + _FETCH_S + self._context.start_seconds)
 
@@ -282,9 +282,9 @@ class LoadJobs:
                 pod for pod in pods if pod["status"].get("phase") == "Running"
             ]:
                 return WaitState(True, "its pod runs", running)
-            found = target.read()
-            if not pods and found is not None:
-                target.require_creatable(found["metadata"].get("creationTimestamp"))
+            job = target.read()
+            if not pods and job is not None:
+                target.require_creatable(job["metadata"].get("creationTimestamp"))
             target.check(pods)
             return WaitState(False, "its pod does not run yet", pods)
 
@@ -323,15 +323,15 @@ class LoadJobs:
                     raise
         if done.returncode:
             raise LoadError(
-                f"the load generator in pod {name} cannot be started: {done.said}"
+                f"the load generator in pod {name} cannot be started: {done.error_text}"
             )
         return done.text
 
     def _tell(self, pod: Document, script: str) -> float:
         """Signal a pod to continue; return the time there, epoch seconds."""
-        asked = time.time()
-        there, spent_s = epoch_seconds(self._in_pod(pod, script)), time.time() - asked
-        self._told.append((there - asked - spent_s / 2, spent_s / 2))
+        begin = time.time()
+        there, spent_s = epoch_seconds(self._in_pod(pod, script)), time.time() - begin
+        self._offsets.append((there - begin - spent_s / 2, spent_s / 2))
         return there
 
     def clock_offset_s(self, recorder: NodeRecording) -> float:
@@ -339,10 +339,10 @@ class LoadJobs:
         nodes = {pod["spec"].get("nodeName") for pod in self.pods}
         if nodes == {recorder.node}:
             return 0.0
-        asked = time.time()
-        there, spent_s = recorder.clock(), time.time() - asked
-        ahead_s, doubt_s = min(self._told, key=lambda told: told[1])
-        offset_s = there - asked - spent_s / 2 - ahead_s
+        begin = time.time()
+        there, spent_s = recorder.clock(), time.time() - begin
+        ahead_s, doubt_s = min(self._offsets, key=lambda offset: offset[1])
+        offset_s = there - begin - spent_s / 2 - ahead_s
         return round(offset_s, 3) if abs(offset_s) > doubt_s + spent_s / 2 else 0.0
 
     def _until_ended(
@@ -361,17 +361,17 @@ class LoadJobs:
         )
         name, uid, log = pod["metadata"]["name"], pod["metadata"]["uid"], follower.log
         while True:
-            found = self._context.api.read(POD, name, self._context.namespace)
+            current = self._context.api.read(POD, name, self._context.namespace)
             if (
-                found is None
-                or found["metadata"]["uid"] != uid
-                or found["metadata"].get("deletionTimestamp")
+                current is None
+                or current["metadata"]["uid"] != uid
+                or current["metadata"].get("deletionTimestamp")
             ):
                 raise LoadError(
                     f"the load generator's pod {name} was deleted while it ran; see {log}"
                 )
-            if exit_code(found) is not None:
-                return found
+            if exit_code(current) is not None:
+                return current
             elapsed_s = time.monotonic() - begin
             if elapsed_s > limit_s:
                 words = last_words(log, follower.offset)
@@ -400,18 +400,20 @@ class LoadJobs:
             ) from error
 
     def _environment(self, level: Level) -> dict[str, str]:
-        found = load.environment(self._cpus, self._workload)
+        variables = load.environment(self._cpus, self._workload)
         if not self._context.specification.miniature:
             # The tokenizer comes from the Hugging Face hub, or from the model cache.
-            found.pop("HF_HUB_OFFLINE", None)
+            variables.pop("HF_HUB_OFFLINE", None)
         if self._changed:
-            found["PYTHONPATH"] = LOAD_FOLDER
-            found |= load.users_environment(self._workload, level)
-            found |= load.priming_environment(
+            variables["PYTHONPATH"] = LOAD_FOLDER
+            variables |= load.users_environment(self._workload, level)
+            variables |= load.priming_environment(
                 self._workload, level, load_target(self._context, self._target)
             )
         return {
-            name: value for name, value in found.items() if name not in _OF_THE_IMAGE
+            name: value
+            for name, value in variables.items()
+            if name not in _OF_THE_IMAGE
         }
 
     def _until_gone(self, job: str) -> None:
@@ -425,9 +427,9 @@ class LoadJobs:
 def exit_code(pod: Mapping[str, Any]) -> int | None:
     """Return the exit code of a pod's load generator, None while it runs; the report's container may still run then."""
     states = [
-        one.get("state") or {}
-        for one in pod["status"].get("containerStatuses") or []
-        if one["name"] == CONTAINER
+        status.get("state") or {}
+        for status in pod["status"].get("containerStatuses") or []
+        if status["name"] == CONTAINER
     ]
     ended = states[0].get("terminated") if states else None
     return (

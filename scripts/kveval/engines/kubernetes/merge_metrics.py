@@ -23,16 +23,16 @@ def merged(pages: Sequence[str]) -> str:
             if len(words) >= 3 and words[:2] in (["#", "HELP"], ["#", "TYPE"]):
                 own_heads.setdefault(_family(words[2]), []).append(line)
                 continue
-            found = _SAMPLE.match(line)
-            if found is not None:
-                name, labels, value = found.groups()
+            match = _SAMPLE.match(line)
+            if match is not None:
+                name, labels, value = match.groups()
                 own = f'replica="{number}"' + (f",{labels}" if labels else "")
                 samples.setdefault(_family(name), []).append(f"{name}{{{own}}} {value}")
         heads = own_heads | heads
     lines = [
         line
-        for family, found in samples.items()
-        for line in (*heads.get(family, []), *found)
+        for family, family_samples in samples.items()
+        for line in (*heads.get(family, []), *family_samples)
     ]
     return "\n".join([*lines, ""])
 

@@ -65,16 +65,18 @@ class Neighbours:
 
 
 @contextlib.contextmanager
-def announced(
+def announce(
     context: RunContext, nodes: Sequence[str], say: Log
 ) -> Iterator[Neighbours]:
     """Announce a measurement on `nodes`, wait for earlier campaigns there, and note foreign pods before and after."""
-    found = Neighbours(context, nodes)
+    neighbours = Neighbours(context, nodes)
     with contextlib.ExitStack() as stack:
         try:
             about = {NODES_ANNOTATION: ",".join(nodes)}
             lease = stack.enter_context(
-                leases.held(context, say, about, COMPONENT, context.site.pcp_namespace)
+                leases.hold_for_run(
+                    context, say, about, COMPONENT, context.site.pcp_namespace
+                )
             )
         except Refused as error:
             say(
@@ -82,12 +84,12 @@ def announced(
             )
         else:
             _wait_for_turn(context, lease.document, nodes, say)
-        found.look()
+        neighbours.look()
         try:
-            yield found
+            yield neighbours
         finally:
             with contextlib.suppress(Refused):
-                found.look()
+                neighbours.look()
 
 
 def _wait_for_turn(
@@ -97,7 +99,7 @@ def _wait_for_turn(
     time.sleep(_SETTLE_S)
     reminded = float("-inf")
     while before := earlier(
-        leases.living(context.api, context.site.pcp_namespace, None, COMPONENT),
+        leases.living_leases(context.api, context.site.pcp_namespace, None, COMPONENT),
         own,
         nodes,
     ):
@@ -123,12 +125,12 @@ def earlier(
             (metadata.get("annotations") or {}).get(NODES_ANNOTATION, "").split(",")
         )
 
-    found = [
+    candidates = [
         lease
         for lease in others
         if _campaign(lease) != _campaign(own) and _age(lease) < _age(own)
     ]
-    return [lease for lease in found if announces(lease["metadata"]) & set(nodes)]
+    return [lease for lease in candidates if announces(lease["metadata"]) & set(nodes)]
 
 
 def is_busy(pod: Mapping[str, Any], gpu_resource: str) -> bool:

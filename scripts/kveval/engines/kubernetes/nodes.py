@@ -28,11 +28,11 @@ _CPU_MODEL = (
 
 def fitting(nodes: Iterable[Document], site: Cluster, *, gpus: bool) -> list[Document]:
     """Return the nodes that match the site's node_selector and, if `gpus`, have GPUs."""
-    wanted = site.node_selector.items()
+    required_labels = site.node_selector.items()
     return [
         node
         for node in nodes
-        if wanted <= (node["metadata"].get("labels") or {}).items()
+        if required_labels <= (node["metadata"].get("labels") or {}).items()
         and (
             not gpus
             or quantity(node["status"].get("capacity", {}).get(site.gpu_resource)) >= 1

@@ -81,7 +81,7 @@ def store_in(
         except ClusterError as error:
             raise ValueError(str(error)) from error
         if done.returncode:
-            raise ValueError(done.said)
+            raise ValueError(done.error_text)
         return done.text.removeprefix("(integer) ")
 
     return KeyValueStore(name, command_line(pod, name), log, send)
@@ -99,7 +99,7 @@ class PodPicker(Sidecar):
     def counters(self) -> dict[str, float]:
         """Return its counters of scheduling and of the index. Raises SidecarError."""
         try:
-            found = parse_counters(
+            counters = parse_counters(
                 self._fetch("/metrics", timeout_s=10.0).decode(), prefix=""
             )
         except (CounterError, HttpError) as error:
@@ -108,7 +108,7 @@ class PodPicker(Sidecar):
             ) from error
         return {
             name: value
-            for name, value in found.items()
+            for name, value in counters.items()
             if name.startswith(_PICKER_COUNTERS)
         }
 
@@ -122,8 +122,8 @@ def container_of(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def command_line(pod: Mapping[str, Any], container: str) -> list[str]:
     """Return a container's command with its arguments, from the pod's specification."""
-    found = container_of(pod, container)
-    return [*(found.get("command") or []), *(found.get("args") or [])]
+    spec = container_of(pod, container)
+    return [*(spec.get("command") or []), *(spec.get("args") or [])]
 
 
 def environment(pod: Mapping[str, Any], container: str) -> dict[str, str]:

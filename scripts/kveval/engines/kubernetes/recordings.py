@@ -131,11 +131,11 @@ class NodeRecording:
 
     def check_alive(self) -> None:
         """Raise RecordingError unless pmlogger, pmcd and every agent run."""
-        found = self.run(scripts.ALIVE)
+        result = self.run(scripts.ALIVE)
         self._require(
-            found, "does not answer: pmcd, or an agent that it waits for, is silent"
+            result, "does not answer: pmcd, or an agent that it waits for, is silent"
         )
-        for name in dead_agents(found.text):
+        for name in dead_agents(result.text):
             raise RecordingError(f"PCP's {name} agent died in pod {self.name}")
 
     def stop(self) -> None:
@@ -179,10 +179,12 @@ class NodeRecording:
                 self.context.site.pcp_namespace, self.name, CONTAINER, argv
             )
         except ClusterError as error:
-            said = f"the recorder's pod {self.name} cannot be asked: {error}"
+            message = f"the recorder's pod {self.name} cannot be asked: {error}"
             # Those errors name the cause already.
             named = error.code == NO_ANSWER or isinstance(error, NodeNotReady)
-            raise RecordingError(said if named else self._end() or said) from error
+            raise RecordingError(
+                message if named else self._end() or message
+            ) from error
 
     def _end(self) -> str:
         """Return how the pod has ended or why it cannot continue, "" if it runs."""
@@ -205,8 +207,8 @@ class NodeRecording:
                 f"pmlogger ended in pod {self.name}: {' '.join(done.text.split())}"
             )
         if done.returncode:
-            said = done.said or f"exit code {done.returncode}"
-            raise RecordingError(f"the recorder's pod {self.name} {what}: {said}")
+            reason = done.error_text or f"exit code {done.returncode}"
+            raise RecordingError(f"the recorder's pod {self.name} {what}: {reason}")
 
 
 @dataclass
@@ -277,14 +279,14 @@ def start_recording(
 
     `beside`: pods whose processes are recorded as well.
     """
-    found = ClusterRecording(
+    recording = ClusterRecording(
         [NodeRecording(context, pod, mark_of(context), directory) for pod in pods]
     )
-    found.release()
-    first = found.nodes[0]
+    recording.release()
+    first = recording.nodes[0]
     first.sources = sources
     try:
-        for node in found.nodes:
+        for node in recording.nodes:
             # An endpoint with one address for all nodes is recorded on one of them.
             urls = context.site.recorder.sources.items()
             node.shared = [
@@ -299,9 +301,9 @@ def start_recording(
                 [int(word) for word in node.run(scripts.PROCESSES, *uids).text.split()]
             )
     except BaseException:
-        found.release()
+        recording.release()
         raise
-    return found
+    return recording
 
 
 def version(context: RunContext, pod: Document) -> str:
@@ -337,7 +339,7 @@ def release_recorder(
     try:
         api = api or Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
         with _removal_alone(api, site, campaign, say), signals_deferred():
-            if not leases.living(api, site.namespace, campaign):
+            if not leases.living_leases(api, site.namespace, campaign):
                 _remove_recorder(api, site, campaign, say)
     except ClusterError as error:
         say(
@@ -354,7 +356,7 @@ def await_removal(context: RunContext, say: Log) -> None:
         chosen = selector(context.campaign, component=COMPONENT)
         there = context.api.list(DAEMON_SET, context.site.pcp_namespace, chosen)
         # A job that was killed meanwhile has begun it: what is applied to such an object would go with it.
-        if any(found["metadata"].get("deletionTimestamp") for found in there):
+        if any(daemon_set["metadata"].get("deletionTimestamp") for daemon_set in there):
             _remove_recorder(context.api, context.site, context.campaign, say)
 
 

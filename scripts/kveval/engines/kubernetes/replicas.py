@@ -81,7 +81,7 @@ class ClusterServer(Server):
         self._looked_at = float("-inf")
         self._lock = threading.Lock()
 
-    def each(self, do: Callable[[Endpoint], T]) -> list[T]:
+    def map_endpoints(self, do: Callable[[Endpoint], T]) -> list[T]:
         """Call `do` with every server concurrently and return the results in order."""
         return map_concurrently(self.endpoints, do)
 
@@ -108,12 +108,15 @@ class ClusterServer(Server):
     def require_declared(self, specification: Specification) -> None:
         """Also require that the LMCache package in the server's image has the declared version, if the arm uses it."""
         if specification.on_cluster.lmcache_form == "process":
-            wanted = specification.versions.get("lmcache", "")
-            found = self._run(self.replicas[0], ["python3", "-c", _LMCACHE]).strip()
-            if not same_release(found, wanted):
-                said = f"the server's image has LMCache {found}, the campaign declares {wanted}: correct server.lmcache"
+            declared = specification.versions.get("lmcache", "")
+            version = self._run(self.replicas[0], ["python3", "-c", _LMCACHE]).strip()
+            if not same_release(version, declared):
+                message = f"the server's image has LMCache {version}, the campaign declares {declared}"
                 raise DeploymentError(
-                    said, code="other_version", found=found, declared=wanted
+                    f"{message}: correct server.lmcache",
+                    code="other_version",
+                    found=version,
+                    declared=declared,
                 )
         for sidecar in self.sidecars:
             sidecar.identify(specification.versions)
@@ -125,14 +128,14 @@ class ClusterServer(Server):
             return {}
         # On a shared volume, any replica sees the files of all.
         shared = self.context.site.file_volume.access == "ReadWriteMany"
-        asked = self.replicas[:1] if shared else self.replicas
-        found = [
+        replicas = self.replicas[:1] if shared else self.replicas
+        counts = [
             self._run(replica, ["sh", "-c", _FILES, self.file_tier]).split()
-            for replica in asked
+            for replica in replicas
         ]
         return {
-            "file_tier_files": float(sum(int(files) for files, _ in found)),
-            "file_tier_bytes": float(sum(int(size) for _, size in found)),
+            "file_tier_files": float(sum(int(files) for files, _ in counts)),
+            "file_tier_bytes": float(sum(int(size) for _, size in counts)),
         }
 
     def empty_files(self) -> None:
@@ -157,7 +160,10 @@ class ClusterServer(Server):
     def _died(self, error: RolloutError) -> ServerDied | SidecarError:
         """Return an error that says which server or sidecar died, with the decisive line of its own log."""
         folder = self.replicas[0].follower.log.parent
-        replica = next((one for one in self.replicas if one.name == error.pod), None)
+        replica = next(
+            (candidate for candidate in self.replicas if candidate.name == error.pod),
+            None,
+        )
         container = str(error.facts.get("container", ""))
         if replica is not None and container in ("", SERVER):
             log, offset = _log(error, replica.follower)
@@ -173,9 +179,9 @@ class ClusterServer(Server):
         name = container or components[error.pod]
         follower = next(
             (
-                one
-                for one in self.followers
-                if (one.pod, one.container) == (error.pod, name)
+                follower
+                for follower in self.followers
+                if (follower.pod, follower.container) == (error.pod, name)
             ),
             None,
         )
@@ -186,14 +192,16 @@ class ClusterServer(Server):
                 f"{last_words(log, offset)}; see {log}",
                 {**facts, "log": str(log)},
             )
-        said = f"{_TITLES.get(name, name)} died: {keep_evidence(error, folder, words)}"
-        return SidecarError(said, code="died", **facts)
+        message = (
+            f"{_TITLES.get(name, name)} died: {keep_evidence(error, folder, words)}"
+        )
+        return SidecarError(message, code="died", **facts)
 
     def _run(self, replica: Replica, argv: Sequence[str]) -> str:
         done = self.context.api.exec(self.context.namespace, replica.name, SERVER, argv)
         if done.returncode:
             raise DeploymentError(
-                f"{argv[0]} failed in pod {replica.name}: {done.said}; see {replica.follower.log}"
+                f"{argv[0]} failed in pod {replica.name}: {done.error_text}; see {replica.follower.log}"
             )
         return done.text
 

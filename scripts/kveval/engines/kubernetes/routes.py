@@ -58,23 +58,25 @@ def with_controller(api: Api, site: Cluster) -> Cluster:
     if gateway is None or gateway.controller is not None:
         return site
     try:
-        found = (
+        document = (
             None
             if gateway.create
             else api.read(GATEWAY, gateway.name, gateway.namespace or site.namespace)
         )
         name = (
             gateway.class_name
-            if found is None
-            else str(found["spec"].get("gatewayClassName"))
+            if document is None
+            else str(document["spec"].get("gatewayClassName"))
         )
         named = None if name is None else api.read(GATEWAY_CLASS, name, "")
     except ClusterError:
         named, name = None, gateway.class_name
     controller = None if named is None else str(named["spec"]["controllerName"])
     # By alias, as a campaign would declare the class and its controller.
-    told = gateway.model_copy(update={"class_name": name, "controller": controller})
-    return site.model_copy(update={"gateway": told})
+    gateway_with_controller = gateway.model_copy(
+        update={"class_name": name, "controller": controller}
+    )
+    return site.model_copy(update={"gateway": gateway_with_controller})
 
 
 def gateway_url(context: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
@@ -82,20 +84,20 @@ def gateway_url(context: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
     name, namespace = context.gateway_name, context.gateway_namespace
 
     def url() -> tuple[str, str]:
-        found = context.api.read(GATEWAY, name, namespace)
-        if found is None:
+        document = context.api.read(GATEWAY, name, namespace)
+        if document is None:
             raise ClusterError(
                 f"there is no Gateway {namespace}/{name}: correct cluster.gateway, or have one created"
             )
-        addresses = (found.get("status") or {}).get("addresses") or []
+        addresses = (document.get("status") or {}).get("addresses") or []
         listeners = [
             entry
-            for entry in found["spec"].get("listeners") or []
+            for entry in document["spec"].get("listeners") or []
             if entry.get("protocol") == "HTTP"
         ]
         if not listeners:
-            said = f"Gateway {namespace}/{name} has no HTTP listener: declare another, or set cluster.gateway.url"
-            raise ClusterError(said)
+            message = f"Gateway {namespace}/{name} has no HTTP listener: declare another, or set cluster.gateway.url"
+            raise ClusterError(message)
         if not addresses:
             return (
                 "",
@@ -134,31 +136,32 @@ def require_routed(
     ]
     asker = server.replicas[0].name
 
-    def asked() -> tuple[str, str]:
+    def ask() -> tuple[str, str]:
         done = context.api.exec(
             context.namespace, asker, SERVER, argv, timeout_s=_ANSWER_S + 15.0
         )
         return (
-            ("", f"no request reached a server through {url}: {done.said}")
+            ("", f"no request reached a server through {url}: {done.error_text}")
             if done.returncode
             else (url, "")
         )
 
-    _awaited(asked, deadline - time.monotonic())
+    _awaited(ask, deadline - time.monotonic())
 
 
 def _accepted(context: RunContext, kind: Kind) -> tuple[str, str]:
     """Return the object's name if a Gateway has accepted this run's object of `kind`, and otherwise why not."""
     name = context.name("routing")
-    found = context.api.read(kind, name, context.namespace) or {}
-    parents: list[dict[str, Any]] = (found.get("status") or {}).get("parents") or []
+    document = context.api.read(kind, name, context.namespace) or {}
+    parents: list[dict[str, Any]] = (document.get("status") or {}).get("parents") or []
     conditions = [
         condition for parent in parents for condition in parent.get("conditions") or []
     ]
     refusing = [
-        one
-        for one in conditions
-        if one["type"] in ("Accepted", "ResolvedRefs") and one["status"] != "True"
+        condition
+        for condition in conditions
+        if condition["type"] in ("Accepted", "ResolvedRefs")
+        and condition["status"] != "True"
     ]
     if refusing:
         why = f"{refusing[0].get('reason', '')}: {refusing[0].get('message', '')}"
@@ -166,7 +169,7 @@ def _accepted(context: RunContext, kind: Kind) -> tuple[str, str]:
             "",
             f"{kind.kind} {name} is not {refusing[0]['type']} by Gateway {context.gateway_name}: {why}",
         )
-    if not any(one["type"] == "Accepted" for one in conditions):
+    if not any(condition["type"] == "Accepted" for condition in conditions):
         return (
             "",
             f"no Gateway has accepted {kind.kind} {name}: does {context.gateway_name} serve this kind?",
@@ -178,9 +181,9 @@ def _awaited(look: Callable[[], tuple[str, str]], limit_s: float) -> str:
     """Return what `look` finds, once it does; raise ClusterError with what is missing after `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while True:
-        found, missing = look()
-        if found:
-            return found
+        result, missing = look()
+        if result:
+            return result
         if time.monotonic() > deadline:
             raise ClusterError(f"{missing} (after {limit_s:.0f} s)")
         time.sleep(_POLL_S)
@@ -194,15 +197,17 @@ def sources_of(context: RunContext, server: ClusterServer) -> dict[str, str]:
         f"{_base(context, replica.pod, ports['port'])}{program.metrics_path}"
         for replica in server.replicas
     ]
-    found = {program.software.name: " ".join(urls)}
+    sources = {program.software.name: " ".join(urls)}
     for sidecar, port in (
         ("lmcache", "lmcache_http_port"),
         ("epp", "epp_metrics_port"),
     ):
         for pod in server.watched:
             if container_of(pod, sidecar):
-                found.setdefault(sidecar, f"{_base(context, pod, ports[port])}/metrics")
-    return found
+                sources.setdefault(
+                    sidecar, f"{_base(context, pod, ports[port])}/metrics"
+                )
+    return sources
 
 
 def _base(context: RunContext, pod: Document, port: int) -> str:
@@ -219,14 +224,14 @@ def exporters_of(
     context: RunContext, nodes: Collection[str], recorder: str
 ) -> dict[str, str]:
     """Return the cluster's own metrics URLs, by name, that the site does not declare and pod `recorder` can read."""
-    found = {"dcgm": dcgm_urls(context.api, nodes)}
+    exporters = {"dcgm": dcgm_urls(context.api, nodes)}
     if context.deployment.route == "gateway":
-        found["gateway"] = gateway_urls(
+        exporters["gateway"] = gateway_urls(
             context.api, context.gateway_namespace, context.gateway_name
         )
     return {
         source: " ".join(urls)
-        for source, urls in found.items()
+        for source, urls in exporters.items()
         if urls
         and source not in context.site.recorder.sources
         and reached(context, recorder, urls)
@@ -274,10 +279,10 @@ def _pods(api: Api, namespace: str, selector: str) -> list[Document]:
 
 def _urls(pods: Iterable[Document]) -> Iterator[str]:
     for pod in pods:
-        said = pod["metadata"].get("annotations") or {}
+        annotations = pod["metadata"].get("annotations") or {}
         if host := _host(pod):
             port, path = (
-                said.get("prometheus.io/port", _DCGM_PORT),
-                said.get("prometheus.io/path", "/metrics"),
+                annotations.get("prometheus.io/port", _DCGM_PORT),
+                annotations.get("prometheus.io/path", "/metrics"),
             )
             yield f"http://{host}:{port}{path}"

@@ -82,18 +82,18 @@ def remove(
     places = everywhere = [
         (kind, namespace) for kind in kinds for namespace in namespaces
     ]
-    asked: set[str] = set()
+    requested: set[str] = set()
     seen: dict[str, str] = {}
     begin = said_at = time.monotonic()
     while True:
         present = {place: _present(api, selector, *place, result) for place in places}
-        left = [document for found in present.values() for document in found]
+        left = [document for documents in present.values() for document in documents]
         there = {document["metadata"]["uid"]: described(document) for document in left}
         result.removed += [name for uid, name in seen.items() if uid not in there]
         if not left and places is everywhere:
             return result
         for document in left:
-            _delete(api, document, seen=there, asked=asked)
+            _delete(api, document, seen=there, requested=requested)
         seen, now = there, time.monotonic()
         if (
             places is everywhere
@@ -112,8 +112,8 @@ def remove(
                 f"cluster {api.server}: {len(left)} object(s) were not removed in {timeout_s:.0f} s: "
                 + "; ".join(_why(document) for document in left[:5]),
                 finalizers={
-                    described(one): one["metadata"].get("finalizers") or []
-                    for one in left
+                    described(document): document["metadata"].get("finalizers") or []
+                    for document in left
                 },
             )
         if say is not None and now - said_at >= _REPEAT_S:
@@ -122,7 +122,7 @@ def remove(
             )
             said_at = now
         # Meanwhile an object may have been created elsewhere: the last look is at every place again.
-        occupied = [place for place, found in present.items() if found]
+        occupied = [place for place, documents in present.items() if documents]
         places = occupied if occupied and now - begin < _NODE_S else everywhere
         time.sleep(_POLL_S)
 
@@ -157,9 +157,9 @@ def _awaited(api: Api, left: Sequence[Document]) -> str:
     """Return the nodes that are not ready if all objects left are being deleted and only wait for their pods, or ""."""
     nodes = sorted(
         {
-            str(found["spec"].get("nodeName") or "")
-            for found in left
-            if found["kind"] == POD.kind
+            str(document["spec"].get("nodeName") or "")
+            for document in left
+            if document["kind"] == POD.kind
         }
     )
     if not all(nodes) or not all(
@@ -167,16 +167,18 @@ def _awaited(api: Api, left: Sequence[Document]) -> str:
     ):
         return ""
     with contextlib.suppress(ClusterError):
-        if all((found := api.read(NODE, node)) and unready(found) for node in nodes):
+        if all(
+            (document := api.read(NODE, node)) and unready(document) for node in nodes
+        ):
             return ", ".join(nodes)
     return ""
 
 
 def _delete(
-    api: Api, document: Document, *, seen: Collection[str], asked: set[str]
+    api: Api, document: Document, *, seen: Collection[str], requested: set[str]
 ) -> None:
     metadata = document["metadata"]
-    if metadata["uid"] in asked or metadata.get("deletionTimestamp"):
+    if metadata["uid"] in requested or metadata.get("deletionTimestamp"):
         return
     # An object that a controller made is removed with it; if it were deleted first, it would be created again.
     if any(
@@ -188,7 +190,7 @@ def _delete(
     propagation = "Foreground" if kind_of(document) in _OWNERS else "Background"
     where = (metadata["name"], metadata.get("namespace", ""))
     api.delete(kind_of(document), *where, propagation, uid=metadata["uid"])
-    asked.add(metadata["uid"])
+    requested.add(metadata["uid"])
 
 
 def _why(document: Mapping[str, Any]) -> str:

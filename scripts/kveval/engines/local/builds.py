@@ -71,8 +71,8 @@ def environment_of(
 
 def place_of(build: ArmBuild, installed: Path) -> Path:
     """Return the folder for the environment of a build; it differs between installed environments."""
-    found = _site(installed)
-    names = sorted(path.name for place in found for path in place.glob("*.dist-info"))
+    folders = _site(installed)
+    names = sorted(path.name for place in folders for path in place.glob("*.dist-info"))
     mark = content_hash(
         [str(installed.resolve()), asked_of(installed, _PLACES)["python"], names], 8
     )
@@ -91,8 +91,8 @@ def is_made(build: ArmBuild, installed: Path, distribution: str) -> bool:
 def build_facts(build: ArmBuild, environment: Path) -> dict[str, Any]:
     """Return the build's entry in run.json: what it is, and the packages that were installed for it."""
     with contextlib.suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads((environment / READY).read_text())
-        return found
+        facts: dict[str, Any] = json.loads((environment / READY).read_text())
+        return facts
     return build.facts
 
 
@@ -104,15 +104,17 @@ def _site(environment: Path) -> list[Path]:
 
 def _is_installed(build: ArmBuild, installed: Path, distribution: str) -> bool:
     (program, version), *_ = build.versions.items()
-    wanted = {
+    names = {
         canonicalize_name(name)
         for name in ((BESIDE,) if program == BESIDE else (distribution, program))
     }
-    found = distributions(path=[str(path) for path in _site(installed)])
+    installed_distributions = distributions(
+        path=[str(path) for path in _site(installed)]
+    )
     return any(
-        canonicalize_name(one.metadata["Name"]) in wanted
-        and same_release(one.version, version)
-        for one in found
+        canonicalize_name(package.metadata["Name"]) in names
+        and same_release(package.version, version)
+        for package in installed_distributions
     )
 
 
@@ -141,15 +143,15 @@ def _make(
     )
     (own / "kveval_installed.pth").write_text(seen)
     if build.kind == "checkout":
-        _lay_over(build, own, {name: Path(*found) for name, found in packages.items()})
+        _lay_over(build, own, {name: Path(*parts) for name, parts in packages.items()})
     else:
         _install(build, folder, installed, distribution, log, lock)
     for script in sorted((installed / "bin").iterdir()):
         if not (folder / "bin" / script.name).exists() and script.is_file():
             (folder / "bin" / script.name).symlink_to(script.resolve())
     added = sorted(
-        f"{one.metadata['Name']}=={one.version}"
-        for one in distributions(path=[str(own)])
+        f"{package.metadata['Name']}=={package.version}"
+        for package in distributions(path=[str(own)])
     )
     write_json(folder / READY, {**build.facts, "installed": added})
 
@@ -158,13 +160,13 @@ def _lay_over(build: ArmBuild, own: Path, packages: dict[str, Path]) -> None:
     """Link the installed packages file by file, and replace files by those of the checkout."""
     for name in build.packages:
         if name not in packages:
-            said = f"{build.title}: {name} is not installed, whose files the checkout would replace"
-            raise BuildFailed(said, code="nothing_to_lay_over")
+            message = f"{build.title}: {name} is not installed, whose files the checkout would replace"
+            raise BuildFailed(message, code="nothing_to_lay_over")
         for folder, _, names in os.walk(packages[name]):
             beside = own / name / Path(folder).relative_to(packages[name])
             beside.mkdir(parents=True, exist_ok=True)
-            for one in names:
-                (beside / one).symlink_to(Path(folder, one))
+            for file_name in names:
+                (beside / file_name).symlink_to(Path(folder, file_name))
     with tempfile.TemporaryDirectory(dir=own) as scratch:
         source = _sources(build, Path(scratch))
         for name in build.files:
@@ -176,8 +178,8 @@ def _lay_over(build: ArmBuild, own: Path, packages: dict[str, Path]) -> None:
                 compiled.unlink()
     changed = sorted(build.files.items() - files_in(own, build.files).items())
     if changed:
-        said = f"{build.title}: {changed[0][0]} was changed while it was copied: start again"
-        raise BuildFailed(said, code="changed_meanwhile")
+        message = f"{build.title}: {changed[0][0]} was changed while it was copied: start again"
+        raise BuildFailed(message, code="changed_meanwhile")
 
 
 def _sources(build: ArmBuild, scratch: Path) -> Path:
@@ -212,7 +214,7 @@ def _install(
     """Install a release or a wheel, and those of its requirements that the installed versions do not meet."""
     (program, version), *_ = build.versions.items()
     name = BESIDE if program == BESIDE else distribution
-    wanted = [f"{name}=={version}"] if build.place is None else [str(build.place)]
+    requirements = [f"{name}=={version}"] if build.place is None else [str(build.place)]
     pip: list[str | Path] = [
         installed / "bin" / "python",
         "-m",
@@ -224,23 +226,25 @@ def _install(
     # Otherwise pip would count packages of the installed environment as installed here.
     pip += ["--no-deps", "--ignore-installed"]
     for _ in range(_ROUNDS):
-        _run([*pip, *wanted], log, lock)
+        _run([*pip, *requirements], log, lock)
         # LMCache's wheel requires CUDA and older packages than vLLM's, but works without them.
         if program == BESIDE:
             return
-        wanted = [str(one) for one in _unmet(folder)]
-        if not wanted:
+        requirements = [str(requirement) for requirement in _unmet(folder)]
+        if not requirements:
             return
         torch = [
-            one for one in wanted if canonicalize_name(Requirement(one).name) == "torch"
+            requirement
+            for requirement in requirements
+            if canonicalize_name(Requirement(requirement).name) == "torch"
         ]
         if torch:
-            said = f"{build.title} needs {torch[0]}, and another one is installed: make an environment that has both"
+            message = f"{build.title} needs {torch[0]}, and another one is installed: make an environment that has both"
             raise BuildFailed(
-                f"{said}, and name it by `environment`", code="other_torch"
+                f"{message}, and name it by `environment`", code="other_torch"
             )
-    said = f"{build.title}: its requirements contradict each other: {', '.join(wanted)}; see {log}"
-    raise BuildFailed(said, code="unmet")
+    message = f"{build.title}: its requirements contradict each other: {', '.join(requirements)}; see {log}"
+    raise BuildFailed(message, code="unmet")
 
 
 def _unmet(folder: Path) -> list[Requirement]:
@@ -253,9 +257,9 @@ def _unmet(folder: Path) -> list[Requirement]:
         "python_full_version": python,
     }
     there: dict[str, Distribution] = {}
-    for one in distributions(path=places["path"]):
-        there.setdefault(canonicalize_name(one.metadata["Name"]), one)
-    found: dict[str, Requirement] = {}
+    for other in distributions(path=places["path"]):
+        there.setdefault(canonicalize_name(other.metadata["Name"]), other)
+    unmet: dict[str, Requirement] = {}
     for own in distributions(path=places["site"][:1]):
         for text in own.requires or ():
             requirement = Requirement(text)
@@ -269,8 +273,8 @@ def _unmet(folder: Path) -> list[Requirement]:
             )
             if not met:
                 requirement.extras, requirement.marker = set(), None
-                found[name] = requirement
-    return list(found.values())
+                unmet[name] = requirement
+    return list(unmet.values())
 
 
 def _run(command: Sequence[str | Path], log: Path, lock: int) -> None:

@@ -140,9 +140,9 @@ class HostSession:
         self._cpus = cpus
         self._gpus = local_watch()
         self._say = say
-        found = installed_pcp()
-        self.pcp_version = found or EXPORTERS_ALONE
-        if found is None:
+        version = installed_pcp()
+        self.pcp_version = version or EXPORTERS_ALONE
+        if version is None:
             say("Performance Co-Pilot is not installed: the exporters alone record")
         self.handle = local.LocalServerHandle(self._deployment, say)
 
@@ -266,7 +266,7 @@ class HostSession:
             "server": sorted(self._cores.server),
             "beside": sorted(self._cores.beside),
         }
-        found = [] if self._gpus is None else self._gpus.conditions()
+        conditions = [] if self._gpus is None else self._gpus.conditions()
         # The server has ended by now, so nothing is disturbed and the GPU's memory is free.
         with on_cores(self._cores.server):
             copying = copy_bandwidth.probe(
@@ -280,7 +280,7 @@ class HostSession:
                 if build is None
                 else {"build": build_facts(build, self._environment)}
             ),
-            **({"gpu_conditions": found} if found else {}),
+            **({"gpu_conditions": conditions} if conditions else {}),
             **({"copy_bandwidth": copying} if copying else {}),
         }
 

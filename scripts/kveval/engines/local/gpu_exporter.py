@@ -37,17 +37,17 @@ def gpu_exporter(
         str(port),
         *([chosen] if chosen else []),
     ]
-    log, found = logs / "gpu-exporter.log", dict[str, str]()
+    log, urls = logs / "gpu-exporter.log", dict[str, str]()
     with supervisor.supervised("gpu-exporter", argv, env=env, log=log) as process:
         deadline = time.monotonic() + _READY_S
-        while not found and process.poll() is None and time.monotonic() < deadline:
+        while not urls and process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(HttpError):
                 fetch(url, timeout_s=5.0)
-                found = {SOURCE: url}
+                urls = {SOURCE: url}
             time.sleep(_POLL_S)
-        if not found:
+        if not urls:
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
             say(
                 f"no metrics of the GPUs: {lines[-1] if lines else 'their exporter does not answer'}"
             )
-        yield found
+        yield urls

@@ -38,7 +38,7 @@ _ADVICE = {
 @contextlib.contextmanager
 def sidecars(
     supervisor: Supervisor,
-    wanted: Sequence[SidecarSpec],
+    specifications: Sequence[SidecarSpec],
     *,
     environments: Sequence[Path],
     base_env: Mapping[str, str],
@@ -47,9 +47,9 @@ def sidecars(
     ports: dict[str, int],
     timeout_s: float = 60.0,
 ) -> Iterator[list[tuple[Program, Sidecar]]]:
-    """Start the `wanted` sidecars in order, each when the previous one is ready, and end them on leaving.
+    """Start the sidecars of `specifications` in order, each when the previous one is ready, and end them on leaving.
 
-    `wanted`: from the specification, with placeholders for ports; `environments`: virtual environments, searched for
+    `specifications`: with placeholders for ports; `environments`: virtual environments, searched for
     programs in this order, then PATH; `base_env`: environment variables of all; `ports`: by placeholder,
     those to be used again; new ones are added.
 
@@ -57,7 +57,7 @@ def sidecars(
     """
     running: list[tuple[Program, Sidecar]] = []
     with contextlib.ExitStack() as stack:
-        for entry in wanted:
+        for entry in specifications:
             name = entry.name
             own = {
                 place: ports.setdefault(place, free_port())
@@ -120,9 +120,9 @@ def find_program(name: str, *environments: Path) -> list[str]:
             # Run by the environment's Python, because the first line of a script fails if the path is long or has
             # spaces.
             return [str(environment / "bin" / "python"), str(own)]
-    found = shutil.which(name)
-    if found:
-        return [found]
+    path = shutil.which(name)
+    if path:
+        return [path]
     for environment in environments:
         bundled = sorted(
             environment.glob(f"lib/python3*/site-packages/*/_binaries/*/{name}")

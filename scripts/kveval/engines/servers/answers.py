@@ -77,18 +77,18 @@ def _answers(
     server: Endpoint, texts: Sequence[str], likeliest: int = 0
 ) -> list[Completion]:
     """Return the answers, requested one at a time: other requests in a batch change the order of additions."""
-    asked = (
+    completions = (
         server.program.completed(
             server.ask, server.served_model, text, TOKENS, likeliest
         )
         for text in texts
     )
-    told = [completion for completion in asked if completion is not None]
-    if len(told) < len(texts):
+    answers = [completion for completion in completions if completion is not None]
+    if len(answers) < len(texts):
         raise DeploymentError(
             "the server does not return the tokens of its answers", code="no_tokens"
         )
-    return told
+    return answers
 
 
 def _reader(server: Endpoint, *, tier: bool) -> Callable[[], float]:
@@ -98,16 +98,16 @@ def _reader(server: Endpoint, *, tier: bool) -> Callable[[], float]:
         "external_prefix_cache_hits" if tier else "prefix_cache_hits", server.version
     )
     if name is None:
-        said = f"{software.title} {server.version} does not count the tokens that its caches serve"
-        raise DeploymentError(said, code="no_counter")
+        message = f"{software.title} {server.version} does not count the tokens that its caches serve"
+        raise DeploymentError(message, code="no_counter")
     return lambda: server.counters().get(name, 0.0)
 
 
-def _served(read: Callable[[], float], before: float, wanted: float) -> int:
+def _served(read: Callable[[], float], before: float, expected: float) -> int:
     """Return the prompt tokens served since the counter was at `before`, at most a second after the answers."""
     deadline = time.monotonic() + _COUNTED_S
     # The metrics may be updated a moment after the answers.
-    while (served := read() - before) < wanted and time.monotonic() < deadline:
+    while (served := read() - before) < expected and time.monotonic() < deadline:
         time.sleep(0.1)
     return int(served)
 
@@ -124,23 +124,23 @@ def _from_device(
     pairs = [_answers(server, [text, text]) for text in texts]
     cold = [first for first, _ in pairs]
     again = [second for _, second in pairs]
-    return cold, Repeated(again, _served(read, before, _wanted(cold)))
+    return cold, Repeated(again, _served(read, before, _expected_tokens(cold)))
 
 
-def _from_tier(server: Endpoint, texts: Sequence[str], wanted: float) -> Repeated:
+def _from_tier(server: Endpoint, texts: Sequence[str], expected: float) -> Repeated:
     """Return the answers from the tier behind the device, asked for until it has stored what it is to serve."""
     read = _reader(server, tier=True)
     for wait_s in _STORING_S:
         time.sleep(wait_s)
         server.reset_caches(tiers=False)
         before = read()
-        found = Repeated(_answers(server, texts), _served(read, before, wanted))
-        if found.served >= wanted:
+        repeated = Repeated(_answers(server, texts), _served(read, before, expected))
+        if repeated.served >= expected:
             break
-    return found
+    return repeated
 
 
-def _wanted(cold: Sequence[Completion]) -> float:
+def _expected_tokens(cold: Sequence[Completion]) -> float:
     """Return how many of the prompts' tokens a cache must serve."""
     return _SERVED_SHARE * sum(completion.prompt_tokens for completion in cold)
 
@@ -157,11 +157,14 @@ def check(server: Endpoint, *, tier: bool, longest: int) -> Answers:
     try:
         cold, device = _from_device(server, texts)
         if _all_alike(cold):
-            return compared(cold, cold, {}, 0, tier=tier)
+            return compare(cold, cold, {}, 0, tier=tier)
         repeated = {"device": device}
         if tier:
-            repeated["tier"] = _from_tier(server, texts, _wanted(cold))
-        pairs = [zip(cold, each.answers, strict=True) for each in repeated.values()]
+            repeated["tier"] = _from_tier(server, texts, _expected_tokens(cold))
+        pairs = [
+            zip(cold, repetition.answers, strict=True)
+            for repetition in repeated.values()
+        ]
         parted = sorted(
             {
                 number
@@ -183,17 +186,17 @@ def check(server: Endpoint, *, tier: bool, longest: int) -> Answers:
     except (HttpError, CounterError, DeploymentError) as error:
         # A server that has ended is detected by other checks.
         return Answers(unchecked=str(error))
-    of_device = compared(cold, device.answers, judged, device.served, tier=False)
+    of_device = compare(cold, device.answers, judged, device.served, tier=False)
     if not tier:
         return of_device
     behind = repeated["tier"]
     return replace(
-        compared(cold, behind.answers, judged, behind.served, tier=True),
+        compare(cold, behind.answers, judged, behind.served, tier=True),
         device=of_device,
     )
 
 
-def compared(
+def compare(
     cold: Sequence[Completion],
     again: Sequence[Completion],
     judged: Mapping[int, Completion],
@@ -213,8 +216,8 @@ def compared(
         _difference(number, cold[number], again[number], judged[number])
         for number in parted
     ]
-    changed = [found for found in differences if not found.near_tie]
-    asked = sum(completion.prompt_tokens for completion in cold)
+    changed = [difference for difference in differences if not difference.near_tie]
+    prompt_tokens = sum(completion.prompt_tokens for completion in cold)
     source = "tier" if tier else "device"
     return Answers(
         prompts=len(cold),
@@ -222,8 +225,8 @@ def compared(
         same=len(cold) - len(differences),
         near_ties=len(differences) - len(changed),
         changed=len(changed),
-        served_from=source if served >= _SERVED_SHARE * asked else "none",
-        prompt_tokens=asked,
+        served_from=source if served >= _SERVED_SHARE * prompt_tokens else "none",
+        prompt_tokens=prompt_tokens,
         served_tokens=served,
         tolerance_nats=TOLERANCE_NATS,
         first_difference=next(iter([*changed, *differences]), None),
@@ -231,25 +234,41 @@ def compared(
     )
 
 
-def together(found: Sequence[Answers]) -> Answers:
+def combine(comparisons: Sequence[Answers]) -> Answers:
     """Return the comparisons of several servers as one; `unchecked` if one of them is."""
     sums: Counter[str] = Counter()
-    for each in found:
-        sums.update({name: getattr(each, name) for name in _SUMMED})
-    told = sorted(found, key=lambda each: each.changed, reverse=True)
-    devices = [each.device for each in found if each.device is not None]
+    for comparison in comparisons:
+        sums.update({name: getattr(comparison, name) for name in _SUMMED})
+    by_changes = sorted(
+        comparisons, key=lambda comparison: comparison.changed, reverse=True
+    )
+    devices = [
+        comparison.device for comparison in comparisons if comparison.device is not None
+    ]
     return Answers(
         **sums,
-        tokens=found[0].tokens,
-        served_from=found[0].served_from
-        if len({each.served_from for each in found}) == 1
+        tokens=comparisons[0].tokens,
+        served_from=comparisons[0].served_from
+        if len({comparison.served_from for comparison in comparisons}) == 1
         else "none",
         tolerance_nats=TOLERANCE_NATS,
         first_difference=next(
-            (each.first_difference for each in told if each.first_difference), None
+            (
+                comparison.first_difference
+                for comparison in by_changes
+                if comparison.first_difference
+            ),
+            None,
         ),
-        unchecked=next((each.unchecked for each in found if each.unchecked), ""),
-        device=together(devices) if devices else None,
+        unchecked=next(
+            (
+                comparison.unchecked
+                for comparison in comparisons
+                if comparison.unchecked
+            ),
+            "",
+        ),
+        device=combine(devices) if devices else None,
     )
 
 
@@ -270,7 +289,9 @@ def _difference(
     at a near tie they are close. The log-probability of a token that is not among the likeliest is unknown.
     """
     place = _place(cold, again) or 0
-    first, second = ("".join(each.tokens[place : place + 1]) for each in (cold, again))
+    first, second = (
+        "".join(completion.tokens[place : place + 1]) for completion in (cold, again)
+    )
     same = cold.tokens[:place] == judged.tokens[:place] and place < len(
         judged.likeliest
     )
@@ -299,13 +320,17 @@ def _unchecked(
     source: str,
 ) -> str:
     """Return why the comparison proves nothing; "" if it proves something."""
-    asked = sum(completion.prompt_tokens for completion in cold)
+    prompt_tokens = sum(completion.prompt_tokens for completion in cold)
     if _all_alike(cold):
         return (
             "the answers do not depend on what is cached: every prompt got the same one"
         )
-    if served < _SERVED_SHARE * asked:
-        return f"the {source} served {served:,} of the prompts' {asked:,} tokens"
-    if len(differences) == len(cold) and all(found.near_tie for found in differences):
+    if served < _SERVED_SHARE * prompt_tokens:
+        return (
+            f"the {source} served {served:,} of the prompts' {prompt_tokens:,} tokens"
+        )
+    if len(differences) == len(cold) and all(
+        difference.near_tie for difference in differences
+    ):
         return "every answer differs at a near tie"
     return ""

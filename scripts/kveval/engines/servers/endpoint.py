@@ -85,8 +85,8 @@ class Endpoint:
         software = self.program.software
         self.version, declared = self.program.version(self.ask), versions[software.name]
         if not same_release(self.version, declared):
-            found = f"{software.title} {self.version or 'of unknown version'}"
-            message = f"the server is {found}, the campaign declares {declared}"
+            reported = f"{software.title} {self.version or 'of unknown version'}"
+            message = f"the server is {reported}, the campaign declares {declared}"
             raise DeploymentError(
                 message, code="other_version", found=self.version, declared=declared
             )

@@ -27,12 +27,12 @@ class KeyValueStore(Sidecar):
         try:
             return self._send(command)
         except (OSError, ValueError) as error:
-            word, said = command.split(maxsplit=1)[0], str(error)
-            message = f"{self.name} does not answer {word}: {said}; see {self.log}"
+            word, reason = command.split(maxsplit=1)[0], str(error)
+            message = f"{self.name} does not answer {word}: {reason}; see {self.log}"
             facts = {
                 "program": self.name,
                 "command": word,
-                "said": said,
+                "said": reason,
                 "log": self.log,
             }
             raise SidecarError(message, code="no_answer", **facts) from error
@@ -47,15 +47,15 @@ class KeyValueStore(Sidecar):
     def identify(self, versions: Mapping[str, str]) -> None:
         """Read the version. Raises SidecarError if it is Redis instead of Valkey or the reverse."""
         info = self._info("server")
-        found = "valkey" if "valkey_version" in info else "redis"
-        if found != self.name:
+        program = "valkey" if "valkey_version" in info else "redis"
+        if program != self.name:
             message = (
-                f"the server on the port of {self.name} is {found}; see {self.log}"
+                f"the server on the port of {self.name} is {program}; see {self.log}"
             )
             raise SidecarError(
-                message, code="other_program", found=found, declared=self.name
+                message, code="other_program", found=program, declared=self.name
             )
-        self.version = info[f"{found}_version"]
+        self.version = info[f"{program}_version"]
 
     def counters(self) -> dict[str, float]:
         """Return keys, bytes in use, bytes sent and received, and the keyspace's hits and misses."""

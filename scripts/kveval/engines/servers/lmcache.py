@@ -64,7 +64,7 @@ class LMCacheServer(Sidecar):
     def counters(self) -> dict[str, float]:
         """Return its counters, and the bytes that its tier holds now. Raises SidecarError."""
         try:
-            found = parse_counters(
+            counters = parse_counters(
                 self._fetch("/metrics", timeout_s=_ANSWER_S).decode(), prefix="lmcache"
             )
         except (CounterError, HttpError) as error:
@@ -73,7 +73,7 @@ class LMCacheServer(Sidecar):
             tier["memory_used_bytes"]
             for tier in self._storage()["l1_managers"].values()
         )
-        return {**found, "lmcache_l1_memory_bytes": float(held)}
+        return {**counters, "lmcache_l1_memory_bytes": float(held)}
 
     def reset(self, timeout_s: float) -> None:
         """Empty the tier, once no transfer to the store is in progress. Raises SidecarError.

@@ -16,6 +16,6 @@ def program_of(versions: Mapping[str, Any]) -> ServerProgram:
     """Return the server program for the declared versions by program. Raises UnknownServer."""
     software = software_of(versions)
     if software.name not in PROGRAMS:
-        said = f"{software.title} cannot be started: it has no entry in kveval.engines.servers.registry"
-        raise UnknownServer(said, code="no_program")
+        message = f"{software.title} cannot be started: it has no entry in kveval.engines.servers.registry"
+        raise UnknownServer(message, code="no_program")
     return PROGRAMS[software.name]

@@ -52,8 +52,8 @@ class Server(ABC):
     def sidecar_facts(self) -> list[SidecarRecord]:
         """The sidecars, as run.json describes them."""
         return [
-            SidecarRecord(found.name, found.version, found.argv)
-            for found in self.sidecars
+            SidecarRecord(sidecar.name, sidecar.version, sidecar.argv)
+            for sidecar in self.sidecars
         ]
 
     @abstractmethod
@@ -72,19 +72,19 @@ class Server(ABC):
     def startup_log(self, endpoint: Endpoint) -> str:
         """Return a server's log from its start on."""
 
-    def each(self, do: Callable[[Endpoint], T]) -> list[T]:
+    def map_endpoints(self, do: Callable[[Endpoint], T]) -> list[T]:
         """Call `do` with every server and return the results in order."""
         return [do(endpoint) for endpoint in self.endpoints]
 
     def counters(self) -> dict[str, float]:
         """Return the counters of all servers, summed, of the sidecars, and of the file tier. Raises a Failure."""
-        found: dict[str, float] = defaultdict(float)
-        for counters in self.each(Endpoint.counters):
+        totals: dict[str, float] = defaultdict(float)
+        for counters in self.map_endpoints(Endpoint.counters):
             for name, value in counters.items():
-                found[name] += value
+                totals[name] += value
         for sidecar in self.sidecars:
-            found |= sidecar.counters()
-        return {**found, **self.file_counters()}
+            totals |= sidecar.counters()
+        return {**totals, **self.file_counters()}
 
     def reset_caches(self, timeout_s: float = 20.0) -> None:
         """Empty every server's own caches and every tier behind them.
@@ -92,7 +92,7 @@ class Server(ABC):
         The servers first, so that they do not write to a sidecar that has been emptied; for the same reason, LMCache
         before its store.
         """
-        self.each(lambda endpoint: endpoint.reset_caches(timeout_s))
+        self.map_endpoints(lambda endpoint: endpoint.reset_caches(timeout_s))
         for sidecar in reversed(self.sidecars):
             sidecar.reset(timeout_s)
         self.empty_files()
@@ -108,10 +108,10 @@ class Server(ABC):
         On a cluster the requests go to the pods directly: a router might send a prompt and its repetition to two
         replicas. Each has its own prompts, because a shared tier must not have them from another replica.
         """
-        found = self.each(
+        comparisons = self.map_endpoints(
             lambda endpoint: answers.check(endpoint, tier=tier, longest=longest)
         )
-        return found[0] if len(found) == 1 else answers.together(found)
+        return comparisons[0] if len(comparisons) == 1 else answers.combine(comparisons)
 
     def require_declared(self, specification: Specification) -> None:
         """Raise a Failure unless version, model and sizes of all servers and sidecars are those of the campaign."""
@@ -142,13 +142,18 @@ class Server(ABC):
         alone = len(self.endpoints) == 1
         own = (idle_s, loaded_s) if alone else (math.inf, 0.0)
         watches = [
-            StallWatch(one.work, limit_s, own[0], one.log, own[1])
-            for one in self.endpoints
+            StallWatch(endpoint.work, limit_s, own[0], endpoint.log, own[1])
+            for endpoint in self.endpoints
         ]
 
         def all_work(timeout_s: float) -> Work:
             return Work(
-                sum(work.tokens for work in self.each(lambda one: one.work(timeout_s))),
+                sum(
+                    work.tokens
+                    for work in self.map_endpoints(
+                        lambda endpoint: endpoint.work(timeout_s)
+                    )
+                ),
                 requests=0,
             )
 

@@ -41,13 +41,13 @@ def gpu_details(pci: Path = _PCI) -> list[dict[str, Any]]:
     of clocks in MHz and of power in W, generation and width of the PCIe link: current (an idle GPU slows its link down)
     and maximal.
     """
-    found = parse(nvidia_smi(QUERY) or "")
-    cuda = cuda_of(nvidia_smi(["-q", "-d", "COMPUTE"]) or "") if found else None
+    gpus = parse(nvidia_smi(QUERY) or "")
+    cuda = cuda_of(nvidia_smi(["-q", "-d", "COMPUTE"]) or "") if gpus else None
     shared = {} if cuda is None else {"cuda": cuda}
-    nodes = [numa_node(str(gpu.get("pci_bus", "")), pci) for gpu in found]
+    nodes = [numa_node(str(gpu.get("pci_bus", "")), pci) for gpu in gpus]
     return [
         gpu | shared | ({} if node is None else {"numa_node": node})
-        for gpu, node in zip(found, nodes, strict=True)
+        for gpu, node in zip(gpus, nodes, strict=True)
     ]
 
 
@@ -62,9 +62,9 @@ def parse(text: str) -> list[dict[str, Any]]:
 
 
 def _facts(
-    told: Iterable[tuple[tuple[str, Callable[[str], Any]], str]],
+    answers: Iterable[tuple[tuple[str, Callable[[str], Any]], str]],
 ) -> Iterator[tuple[str, Any]]:
-    for (name, read), text in told:
+    for (name, read), text in answers:
         if not _UNTOLD.match(text):
             with contextlib.suppress(ValueError):
                 yield name, read(text)
@@ -72,8 +72,8 @@ def _facts(
 
 def cuda_of(text: str) -> str | None:
     """Return the newest CUDA version that the driver supports, from the head of `nvidia-smi -q`; None if missing."""
-    found = _CUDA.search(text)
-    return None if found is None else found[1]
+    match = _CUDA.search(text)
+    return None if match is None else match[1]
 
 
 def numa_node(bus: str, pci: Path = _PCI) -> int | None:

@@ -65,40 +65,40 @@ _METRICS: Sequence[tuple[str, str, Callable[[Any, Any], float]]] = (
 def exposition(nvml: Any, handles: Sequence[tuple[int, Any]]) -> str:
     """Return the GPUs' current metrics as Prometheus text; the label `gpu` is the index."""
     lines: list[str] = []
-    for name, told, ask in _METRICS:
+    for name, description, ask in _METRICS:
         values = []
         for index, handle in handles:
             with contextlib.suppress(nvml.NVMLError, AttributeError):
                 values.append(f'{name}{{gpu="{index}"}} {float(ask(nvml, handle))}')
         if values:
             kind = "counter" if name.endswith("_total") else "gauge"
-            lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}", *values]
+            lines += [f"# HELP {name} {description}", f"# TYPE {name} {kind}", *values]
     return "\n".join([*lines, ""])
 
 
-def chosen(nvml: Any, wanted: str) -> list[tuple[int, Any]]:
-    """Return (index, NVML handle) of the GPUs that `wanted` names by index or UUID, comma-separated; "" means all."""
+def chosen(nvml: Any, selection: str) -> list[tuple[int, Any]]:
+    """Return (index, NVML handle) of the GPUs that `selection` names by index or UUID, comma-separated; "" means all."""
     every = [
         (index, nvml.nvmlDeviceGetHandleByIndex(index))
         for index in range(nvml.nvmlDeviceGetCount())
     ]
-    names = {name for name in wanted.split(",") if name}
+    names = {name for name in selection.split(",") if name}
     return [
-        (index, one)
-        for index, one in every
-        if not names or names & {str(index), _uuid(nvml, one)}
+        (index, handle)
+        for index, handle in every
+        if not names or names & {str(index), _uuid(nvml, handle)}
     ]
 
 
 def _uuid(nvml: Any, handle: Any) -> str:
-    found = nvml.nvmlDeviceGetUUID(handle)
-    return str(found.decode() if isinstance(found, bytes) else found)
+    uuid = nvml.nvmlDeviceGetUUID(handle)
+    return str(uuid.decode() if isinstance(uuid, bytes) else uuid)
 
 
-def serve(nvml: Any, port: int, wanted: str) -> None:
+def serve(nvml: Any, port: int, selection: str) -> None:
     """Serve the metrics on the loopback interface until the process ends."""
     nvml.nvmlInit()
-    handles = chosen(nvml, wanted)
+    handles = chosen(nvml, selection)
 
     class GpuHandler(http.server.BaseHTTPRequestHandler):
         """Serves the metrics at every path."""

@@ -41,13 +41,15 @@ def read_stacks(path: Path) -> list[Stack]:
 
 def fitting(stacks: Sequence[Stack], program: str, torch: str) -> list[Stack]:
     """Return the combinations of a program with a host's torch: those with locks first, then the newest first."""
-    found = [
-        one
-        for one in stacks
-        if one.program == program and same_release(one.torch, torch)
+    stacks_that_fit = [
+        stack
+        for stack in stacks
+        if stack.program == program and same_release(stack.torch, torch)
     ]
     return sorted(
-        found, key=lambda one: (bool(one.locks), Version(one.version)), reverse=True
+        stacks_that_fit,
+        key=lambda stack: (bool(stack.locks), Version(stack.version)),
+        reverse=True,
     )
 
 
@@ -63,19 +65,23 @@ def judge_stack(
         return None
     fits = fitting(stacks, program, torch)
     if version is None:
-        names = ", ".join(one.version for one in fits)
-        said = f"torch {torch} is installed and no {program}; of {program}, {names or 'no release that is known'} fits it"
+        names = ", ".join(stack.version for stack in fits)
+        message = f"torch {torch} is installed and no {program}; of {program}, {names or 'no release that is known'} fits it"
         return warning(
-            "torch", said, _FIX, "none_there", fitting=[one.version for one in fits]
+            "torch",
+            message,
+            _FIX,
+            "none_there",
+            fitting=[stack.version for stack in fits],
         )
     known = [
-        one
-        for one in stacks
-        if one.program == program and same_release(one.version, version)
+        stack
+        for stack in stacks
+        if stack.program == program and same_release(stack.version, version)
     ]
     if not known:
-        said = f"{program} {version} with torch {torch}: not in config/gpu_stacks.yaml, used as it is"
-        return ok("torch", said, "unknown")
+        message = f"{program} {version} with torch {torch}: not in config/gpu_stacks.yaml, used as it is"
+        return ok("torch", message, "unknown")
     entry = known[0]
     if not same_release(entry.torch, torch):
         fix = f"install torch {entry.torch}" + (
@@ -88,10 +94,10 @@ def judge_stack(
             "other_torch",
         )
     if entry.cuda and driver_cuda and Version(driver_cuda) < Version(entry.cuda):
-        said = f"torch {torch} is built for CUDA {entry.cuda}, the driver runs {driver_cuda} at most"
+        message = f"torch {torch} is built for CUDA {entry.cuda}, the driver runs {driver_cuda} at most"
         return error(
             "torch",
-            said,
+            message,
             "a newer driver, or a torch for an older CUDA and a server that fits it",
             "old_driver",
         )
@@ -101,9 +107,9 @@ def judge_stack(
     )
 
 
-def same_release(one: str, other: str) -> bool:
+def same_release(version: str, other: str) -> bool:
     """Whether two versions have the same number, whatever follows it, such as +cu130 or a0."""
     try:
-        return Version(one).base_version == Version(other).base_version
+        return Version(version).base_version == Version(other).base_version
     except InvalidVersion:
-        return one == other
+        return version == other

@@ -39,12 +39,12 @@ def environment_of(python: str) -> dict[str, str]:
     return own | known
 
 
-def wanted(text: str, environment: Mapping[str, str]) -> dict[str, str]:
+def applicable_entries(text: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the entries of a lock file that apply in an environment, with their hashes, by package name.
 
     Raises ValueError for an entry that is not pinned to one version.
     """
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     joined = text.replace("\\\n", " ")
     for line in (
         re.sub(r"(^|\s)#.*", "", line).strip() for line in joined.splitlines()
@@ -53,8 +53,8 @@ def wanted(text: str, environment: Mapping[str, str]) -> dict[str, str]:
             continue
         requirement = pinned(line)
         if requirement.marker is None or requirement.marker.evaluate(dict(environment)):
-            found[canonicalize_name(requirement.name)] = line
-    return found
+            entries[canonicalize_name(requirement.name)] = line
+    return entries
 
 
 def pinned(entry: str) -> Requirement:
@@ -109,9 +109,9 @@ def _offered(file: str, supported: Set[Tag]) -> Iterator[tuple[str, Version]]:
 
 def _installed() -> dict[str, str]:
     return {
-        canonicalize_name(one.name): one.version
-        for one in importlib.metadata.distributions()
-        if one.name
+        canonicalize_name(distribution.name): distribution.version
+        for distribution in importlib.metadata.distributions()
+        if distribution.name
     }
 
 
@@ -130,23 +130,25 @@ def main(arguments: Sequence[str]) -> int:
     )
     for command in (listing, looking):
         command.add_argument("locks", nargs="+", type=Path)
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     own = "{}.{}".format(*sys.version_info)
-    environment = environment_of(asked.python if asked.command == "list" else own)
+    environment = environment_of(options.python if options.command == "list" else own)
     entries: dict[str, str] = {}
-    for lock in asked.locks:
-        entries |= wanted(lock.read_text(encoding="utf-8"), environment)
-    if asked.command == "list":
+    for lock in options.locks:
+        entries |= applicable_entries(lock.read_text(encoding="utf-8"), environment)
+    if options.command == "list":
         print("\n".join(entries.values()))
         return 0
-    names = [path.name for path in asked.wheels.iterdir()]
+    names = [path.name for path in options.wheels.iterdir()]
     missing = lacking(entries, names, {}, sys_tags())
-    if asked.host_torch is not None:
-        of_torch = wanted(asked.host_torch.read_text(encoding="utf-8"), environment)
-        asked_of_host = {name: of_torch[name] for name in _OF_HOST if name in of_torch}
+    if options.host_torch is not None:
+        of_torch = applicable_entries(
+            options.host_torch.read_text(encoding="utf-8"), environment
+        )
+        host_entries = {name: of_torch[name] for name in _OF_HOST if name in of_torch}
         missing += [
-            f"{one} (of this host)"
-            for one in lacking(asked_of_host, [], _installed(), [])
+            f"{name} (of this host)"
+            for name in lacking(host_entries, [], _installed(), [])
         ]
     print("\n".join(missing))
     return 1 if missing else 0

@@ -121,11 +121,11 @@ def opened(source: Path, problems: ProblemLog) -> Iterator[list[ArchiveFiles]]:
 
 
 def _by_base(
-    found: Iterable[tuple[str, Path, Part | str | None]],
+    members: Iterable[tuple[str, Path, Part | str | None]],
 ) -> dict[str, ArchiveFiles]:
     """The archives by their base names; given members' names, their paths, and parts of these or what else is there."""
     archives: dict[str, ArchiveFiles] = {}
-    for name, path, what in found:
+    for name, path, what in members:
         parts = split_name(PurePosixPath(name).name)
         assert parts is not None
         archive = archives.setdefault(
@@ -154,12 +154,14 @@ def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _sound(archives: dict[str, ArchiveFiles], source: Path) -> list[ArchiveFiles]:
-    found = [archive for _, archive in sorted(archives.items()) if archive.is_archive()]
-    if not found:
+    result = [
+        archive for _, archive in sorted(archives.items()) if archive.is_archive()
+    ]
+    if not result:
         raise ArchiveError(
             f"{source}: no PCP archive here (expected files like NAME.meta, NAME.index, NAME.0)"
         )
-    return found
+    return result
 
 
 def _named(

@@ -103,8 +103,10 @@ def read_index(
             what = "points to an earlier offset"
         else:
             continue
-        said = f"an entry {what} than the one before it; the volumes are read through"
-        problems.add("index order", member.name, said, begin + number * layout.size)
+        message = (
+            f"an entry {what} than the one before it; the volumes are read through"
+        )
+        problems.add("index order", member.name, message, begin + number * layout.size)
         return []
     return entries
 
@@ -229,8 +231,8 @@ class IndexedRecords:
         for number, entry in enumerate(self._entries.get(volume, [])):
             kind, complaint = self._contradiction(entry, size, first=number == 0)
             if complaint:
-                said = f"by the index a record of {iso(entry.time_ns)} begins here; {complaint}"
-                self._problems.add(kind, where, said, entry.offset)
+                message = f"by the index a record of {iso(entry.time_ns)} begins here; {complaint}"
+                self._problems.add(kind, where, message, entry.offset)
 
     def _contradiction(
         self, entry: IndexEntry, size: int, *, first: bool

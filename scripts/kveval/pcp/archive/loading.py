@@ -31,7 +31,7 @@ def load(files: ArchiveFiles, problems: ProblemLog) -> Archive | None:
         problems.add("unreadable", name, f"{what}: not opened")
     heads = {member: member.head(LABEL_SIZE[3]) for member in files.members()}
     label = _own_label(
-        [found for head in heads.values() if (found := parse_label(head))]
+        [parsed for head in heads.values() if (parsed := parse_label(head))]
     )
     if label is None:
         problems.add("unreadable", files.base, "neither .meta nor a volume has a label")
@@ -63,12 +63,12 @@ def load(files: ArchiveFiles, problems: ProblemLog) -> Archive | None:
 
 
 def load_all(
-    found: Sequence[ArchiveFiles], source: str | Path, problems: ProblemLog
+    file_sets: Sequence[ArchiveFiles], source: str | Path, problems: ProblemLog
 ) -> list[Archive]:
     """The archives that can be read, in order of their starts; ArchiveError if there is none."""
     archives = [
         archive
-        for files in without_links(found)
+        for files in without_links(file_sets)
         if (archive := load(files, problems)) is not None
     ]
     if not archives:
@@ -125,11 +125,11 @@ def _check_labels(
                 0,
             )
         size = LABEL_SIZE[label.version]
-        if (found := int.from_bytes(head[size - 4 : size], "big")) != size:
+        if (length := int.from_bytes(head[size - 4 : size], "big")) != size:
             problems.add(
                 "bad label",
                 member.name,
-                f"it ends with the length {found}, not {size}",
+                f"it ends with the length {length}, not {size}",
                 size - 4,
             )
 

@@ -139,11 +139,11 @@ def read_metadata(member: Member, problems: ProblemLog) -> Metadata:
     for number, (offset, payload) in enumerate(_records(member, metadata, problems)):
         if number >= room or metadata.held > room:
             excess = "records" if number >= room else "names and labels"
-            told = f"more than {room:,.0f} {excess} in {member.stored_size:,} bytes"
+            limit = f"more than {room:,.0f} {excess} in {member.stored_size:,} bytes"
             problems.add(
                 "too large",
                 member.name,
-                f"{told}; the rest is left out: {allowance_hint()}",
+                f"{limit}; the rest is left out: {allowance_hint()}",
                 offset,
             )
             break
@@ -206,7 +206,7 @@ def _records(
         if not ended and len(data) - pos < 4 * PIECE:
             rest, ended = _fill(stream, b"", PIECE)
             base, data, pos = base + pos, data[pos:] + rest, 0
-        if (found := _next_record(data, pos + 1)) is None:
+        if (next_pos := _next_record(data, pos + 1)) is None:
             kind = "truncated" if ended else "bad metadata"
             problems.add(
                 kind,
@@ -221,10 +221,10 @@ def _records(
             problems.add(
                 "bad metadata",
                 member.name,
-                f"{found - pos:,} bytes skipped",
+                f"{next_pos - pos:,} bytes skipped",
                 base + pos,
             )
-            pos = found
+            pos = next_pos
     metadata.size = stream.position
     stream.close()
 

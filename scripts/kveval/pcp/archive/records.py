@@ -137,14 +137,14 @@ class Volume:
         starts: list[int] = []
         pos, bad = _frame(data, have, 0, self.version, starts)
         while bad or (ended and pos < have):
-            found = _resync(data, have, pos + 1, self.version, self._earliest)
-            if found is None:
+            next_pos = _resync(data, have, pos + 1, self.version, self._earliest)
+            if next_pos is None:
                 return starts, self._give_up(have, pos, base, ended=ended, bad=bad)
-            said = f"{found - pos:,} bytes skipped to the next record"
-            self._problems.add("bad record", self.member.name, said, base + pos)
-            if found & 3:
-                return starts, found
-            pos, bad = _frame(data, have, found, self.version, starts)
+            message = f"{next_pos - pos:,} bytes skipped to the next record"
+            self._problems.add("bad record", self.member.name, message, base + pos)
+            if next_pos & 3:
+                return starts, next_pos
+            pos, bad = _frame(data, have, next_pos, self.version, starts)
         return starts, pos
 
     def _give_up(
@@ -195,9 +195,9 @@ def _resync(
         stop = min(have, start + room)
         # Most damage keeps the distance to the next record a multiple of four bytes.
         for shift in (3, 0, 1, 2):
-            found = _candidate(data, have, (start + shift, stop), version, earliest)
-            if found is not None:
-                return found
+            candidate = _candidate(data, have, (start + shift, stop), version, earliest)
+            if candidate is not None:
+                return candidate
         start, room = stop, min(4 * room, BLOCK)
     return None
 

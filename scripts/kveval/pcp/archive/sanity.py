@@ -41,8 +41,10 @@ def check_metadata(
     for indom, history in metadata.domains.items():
         damaged = [name for _, _, name in history.events if not _is_text(name)]
         if damaged:
-            said = f"domain {indom_string(indom)} has {len(damaged):,} names that are not text"
-            problems.add("odd metadata", where, f"{said}, such as {damaged[0]!r:.60}")
+            message = f"domain {indom_string(indom)} has {len(damaged):,} names that are not text"
+            problems.add(
+                "odd metadata", where, f"{message}, such as {damaged[0]!r:.60}"
+            )
     last = 0
     for offset, time in metadata.stamps:
         if time < label.start_ns:

@@ -57,13 +57,13 @@ def _compression(source: Path) -> str:
 
 @contextmanager
 def unpacked(
-    source: Path, wanted: Callable[[str], bool], problems: ProblemLog
+    source: Path, accepts: Callable[[str], bool], problems: ProblemLog
 ) -> Iterator[dict[str, Part | str]]:
-    """The files whose names `wanted` accepts, or what else has such a name, in words; valid until the exit."""
+    """The files whose names `accepts` takes, or what else has such a name, in words; valid until the exit."""
     with TemporaryFile(prefix="kveval-pcp-") as file:
-        unpacking = _Unpacking(source, wanted, problems, file)
+        unpacking = _Unpacking(source, accepts, problems, file)
         unpacking.read()
-        yield unpacking.found
+        yield unpacking.members
 
 
 class _Unpacking:
@@ -72,17 +72,17 @@ class _Unpacking:
     def __init__(
         self,
         source: Path,
-        wanted: Callable[[str], bool],
+        accepts: Callable[[str], bool],
         problems: ProblemLog,
         file: IO[bytes],
     ) -> None:
-        self._source, self._wanted, self._problems, self._file = (
+        self._source, self._accepts, self._problems, self._file = (
             source,
-            wanted,
+            accepts,
             problems,
             file,
         )
-        self.found: dict[str, Part | str] = {}
+        self.members: dict[str, Part | str] = {}
         self._links: dict[str, str] = {}
         self._stored = source.stat().st_size
         self._left = credible(self._stored)
@@ -110,8 +110,8 @@ class _Unpacking:
             while stream.read(1 << 20):
                 pass
             if headers.damaged:
-                said = f"{headers.damaged:,} blocks of 512 bytes are not valid tar headers; what they held is lost"
-                self._problems.add("truncated", self._source.name, said)
+                message = f"{headers.damaged:,} blocks of 512 bytes are not valid tar headers; what they held is lost"
+                self._problems.add("truncated", self._source.name, message)
             elif not headers.ended:
                 self._problems.add(
                     "truncated", self._source.name, "the tar ends without its end mark"
@@ -122,10 +122,10 @@ class _Unpacking:
 
     def _take(self, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
         name = _inside(entry.name)
-        if name is None or not self._wanted(posixpath.basename(name)):
+        if name is None or not self._accepts(posixpath.basename(name)):
             return
         # A later entry replaces an earlier one of the same name, as when a tar is unpacked.
-        self.found.pop(name, None)
+        self.members.pop(name, None)
         self._links.pop(name, None)
         if entry.isreg():
             content = tar.extractfile(entry)
@@ -141,7 +141,7 @@ class _Unpacking:
                 else _inside(target, climbing=False) or ""
             )
         else:
-            self.found[name] = (
+            self.members[name] = (
                 "a folder"
                 if entry.isdir()
                 else "not a regular file (a FIFO or a device)"
@@ -157,7 +157,7 @@ class _Unpacking:
                 self._file.write(piece)
         finally:
             self._file.flush()
-            self.found[name] = Part(
+            self.members[name] = Part(
                 self._file.fileno(), begin, self._file.tell() - begin
             )
 
@@ -167,10 +167,10 @@ class _Unpacking:
             for _ in range(_LINKS):
                 target = self._links.get(target, target)
             reached, place = (
-                self.found.get(target),
+                self.members.get(target),
                 self._links[name] or "a place outside",
             )
-            self.found[name] = (
+            self.members[name] = (
                 reached
                 if isinstance(reached, Part)
                 else f"a link to {place}, which is not in the tar"

@@ -81,7 +81,7 @@ class Catalog:
         self._by_number = domains = list(self._domains.values())
         self.change_times = np.sort(
             np.concatenate(
-                [np.empty(0, np.int64), *(one.change_times for one in domains)]
+                [np.empty(0, np.int64), *(domain.change_times for domain in domains)]
             )
         )
         # For each metric the number of its domain, -1 for a singular one, and where the names of that domain begin.

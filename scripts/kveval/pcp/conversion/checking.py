@@ -43,7 +43,7 @@ class Rhythm:
 
     def findings(self) -> list[ArchiveProblem]:
         """Gaps: silence much longer than the archive's usual interval."""
-        found = ProblemLog()
+        problems = ProblemLog()
         for archive, parts in self._parts.items():
             times, marks = (np.concatenate(part) for part in zip(*parts, strict=True))
             seconds = np.diff(times) / 1e9
@@ -58,19 +58,19 @@ class Rhythm:
                 (seconds > limit) & ~marks[1:] & ~marks[:-1]
             ).tolist():
                 after = iso(int(times[at]))
-                found.add(
+                problems.add(
                     "gap",
                     archive,
                     f"nothing recorded for {seconds[at]:.3f} s after {after}",
                 )
-        return found.all()
+        return problems.all()
 
 
 @dataclass
 class Falls:
     """Counts the falls of integer counters: wraps or resets (pmlogcheck(1) reports all of them as wraps)."""
 
-    found: Counter[tuple[str, str]] = field(default_factory=Counter)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     _last: dict[int, float] = field(default_factory=dict)
     _catalog: Catalog | None = None
 
@@ -91,7 +91,7 @@ class Falls:
         for number in series.tolist():
             desc = catalog.metrics[catalog.name(number)[0]]
             if desc.semantics == COUNTER and desc.type in (I32, U32, I64, U64):
-                self.found[host, desc.names[0]] += 1
+                self.counts[host, desc.names[0]] += 1
         self._last.update(
             zip(chunk.series.tolist(), chunk.values[ends - 1].tolist(), strict=True)
         )
@@ -104,7 +104,7 @@ class Falls:
                 host,
                 f"{name} is lower than before {count:,} times: wrapped or reset",
             )
-            for (host, name), count in sorted(self.found.items())
+            for (host, name), count in sorted(self.counts.items())
         ]
 
 

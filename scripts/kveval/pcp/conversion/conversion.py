@@ -128,10 +128,16 @@ class Scan:
     def _blocks(self, archive: Archive) -> Iterator[tuple[Member, Block]]:
         """The blocks that the window needs according to the index; a wrong index is detected and costs only time."""
         begin = next(
-            (one for one in reversed(archive.index) if one.time_ns < self.start_ns),
+            (
+                entry
+                for entry in reversed(archive.index)
+                if entry.time_ns < self.start_ns
+            ),
             None,
         )
-        end = next((one for one in archive.index if one.time_ns > self.finish_ns), None)
+        end = next(
+            (entry for entry in archive.index if entry.time_ns > self.finish_ns), None
+        )
         if begin is not None and not self._confirmed(archive, begin):
             name = (
                 archive.files.index.name if archive.files.index else archive.files.base
@@ -383,12 +389,12 @@ def convert(
     problems = ProblemLog()
     sources = [source] if isinstance(source, str | Path) else source
     with ExitStack() as stack:
-        found = [
+        file_sets = [
             files
-            for one in sources
-            for files in _entered(stack, Path(one), problems, alone=len(sources) == 1)
+            for path in sources
+            for files in _entered(stack, Path(path), problems, alone=len(sources) == 1)
         ]
-        archives = load_all(found, ", ".join(map(str, sources)), problems)
+        archives = load_all(file_sets, ", ".join(map(str, sources)), problems)
         hosts = {archive.label.host for archive in archives}
         scan = Scan(problems, matcher(metrics), *_window(start_ns, finish_ns))
         with LongWriter(Path(output), with_host=len(hosts) > 1) as writer:
@@ -439,8 +445,8 @@ def survey(
     Values are decoded only for a `sink`; without one, those that lie outside their records are not detected.
     """
     problems = ProblemLog()
-    with opened(Path(source), problems) as found:
-        archives = load_all(found, source, problems)
+    with opened(Path(source), problems) as file_sets:
+        archives = load_all(file_sets, source, problems)
         scan = Scan(
             problems,
             matcher(metrics),

@@ -177,8 +177,8 @@ class Decoder:
                 )
                 filled = filled + sizes.sum(axis=0)
                 if present.all() and (shared := lay.repeats(words)).any():
-                    said = f"two of its values are in one place (in {int(shared.sum()):,} records)"
-                    self._complain(said, block, records[int(np.argmax(shared))])
+                    message = f"two of its values are in one place (in {int(shared.sum()):,} records)"
+                    self._complain(message, block, records[int(np.argmax(shared))])
             if kind == lay.B_OTHER:
                 continue
             piece = Piece(series[columns], times, None, present=present)
@@ -195,16 +195,16 @@ class Decoder:
                         int(present.size - present.sum()),
                         int(np.argmin(present.all(axis=0))),
                     )
-                    said = f"{lost:,} values are not where their record says"
-                    self._complain(said, block, records[worst])
+                    message = f"{lost:,} values are not where their record says"
+                    self._complain(message, block, records[worst])
             yield piece
         if whole and not (filled == ends).all():
             worst = int(np.argmin(filled == ends))
-            said = lay.unfilled(
+            message = lay.unfilled(
                 int(filled[worst] - starts[worst]), int(ends[worst] - starts[worst])
             )[0]
             self._complain(
-                f"{said} (in {int((filled != ends).sum()):,} records)",
+                f"{message} (in {int((filled != ends).sum()):,} records)",
                 block,
                 records[worst],
             )
@@ -250,8 +250,8 @@ class Decoder:
         size = header & 0xFFFFFF
         good = inside & (size >= 4) & (at + (size + 3) // 4 <= bounds[1])
         if kind != lay.B_OTHER:
-            wanted = size if kind == lay.B_TEXT else lay.BLOCK_BYTES[kind]
-            good &= lay.sound_block(header, lay.BLOCK_TYPE[kind], wanted)
+            expected_size = size if kind == lay.B_TEXT else lay.BLOCK_BYTES[kind]
+            good &= lay.sound_block(header, lay.BLOCK_TYPE[kind], expected_size)
         return np.where(good, at + 1, 1), good, np.where(good, (size + 3) // 4, 0)
 
     def _numbers(
@@ -356,9 +356,9 @@ def _followers(
 
 def _overlapping(words: NDArray[np.uint32], dtype: str) -> NDArray[np.generic]:
     """The words as numbers of `dtype`, one starting at every word: 64-bit numbers stand at any 32-bit boundary."""
-    wanted = np.dtype(dtype)
-    count = len(words) + 1 - wanted.itemsize // _WORD
-    return np.ndarray((max(0, count),), wanted, words.data, 0, (_WORD,))
+    number_type = np.dtype(dtype)
+    count = len(words) + 1 - number_type.itemsize // _WORD
+    return np.ndarray((max(0, count),), number_type, words.data, 0, (_WORD,))
 
 
 def _gather(

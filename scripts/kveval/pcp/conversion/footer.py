@@ -163,17 +163,17 @@ def _metric(fields: dict[str, Any]) -> MetricInfo:
 @lru_cache(maxsize=8)
 def decode_labels(text: bytes) -> InstanceLabels:
     """The labels of the instances of every host."""
-    found: InstanceLabels = _unpacked(text)
-    return found
+    labels: InstanceLabels = _unpacked(text)
+    return labels
 
 
 def decode_archive(text: bytes) -> ArchiveInfo:
     """Facts about the recording. ValueError if the file's format version is not FORMAT."""
     fields = json.loads(text)
-    found, _ = fields.pop("format", None), fields.pop("time_unit", None)
-    if found != FORMAT:
+    version, _ = fields.pop("format", None), fields.pop("time_unit", None)
+    if version != FORMAT:
         raise ValueError(
-            f"written in format {found} by another kveval; this one reads {FORMAT}: convert again"
+            f"written in format {version} by another kveval; this one reads {FORMAT}: convert again"
         )
     return ArchiveInfo(
         **{
@@ -253,7 +253,7 @@ def _by_name(metadata: Metadata, indom: int) -> dict[str, LabelHistory]:
         renamed.setdefault(time, {})[instance] = name
     labels: dict[int, Labels] = {}
     before: dict[str, Labels] = {}
-    found: dict[str, LabelHistory] = {}
+    histories: dict[str, LabelHistory] = {}
     for time in sorted({*records, *renamed}):
         changes = renamed.get(time, {})
         names.update(changes)
@@ -266,6 +266,6 @@ def _by_name(metadata: Metadata, indom: int) -> dict[str, LabelHistory]:
         }
         for name in now | before:
             if (new := now.get(name, {})) != before.get(name, {}):
-                found.setdefault(name, []).append((time, new))
+                histories.setdefault(name, []).append((time, new))
         before = now
-    return found
+    return histories

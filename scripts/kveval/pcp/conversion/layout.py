@@ -189,20 +189,22 @@ def build(record: NDArray[np.uint32], version: int, catalog: Catalog) -> Layout:
     mask[: HEADER_SIZE[version] // 4 - 1] = 0
     mask[at[in_place] + 1] = 0
     position = at + 1
-    wanted = ~in_place & (classes != SKIP)
+    in_blocks = ~in_place & (classes != SKIP)
     mask[at[~in_place] + 1] = 0
     types = np.array([desc.type for desc in catalog.metrics], dtype=np.int64)[
-        metrics[wanted]
+        metrics[in_blocks]
     ]
-    fixed, blocks = _fixed_blocks(words, at[wanted], classes[wanted], types, sets.end)
+    fixed, blocks = _fixed_blocks(
+        words, at[in_blocks], classes[in_blocks], types, sets.end
+    )
     if fixed and len(blocks):
         mask = np.concatenate(
             [mask, np.zeros(max(0, int(blocks.max()) + 1 - sets.end), dtype=np.uint32)]
         )
-        mask[blocks] = mask[at[wanted] + 1] = 0xFFFFFFFF
-        position[wanted] = blocks + 1
+        mask[blocks] = mask[at[in_blocks] + 1] = 0xFFFFFFFF
+        position[in_blocks] = blocks + 1
         reach = int(
-            (blocks + np.array(BLOCK_WORDS, dtype=np.int64)[classes[wanted]]).max()
+            (blocks + np.array(BLOCK_WORDS, dtype=np.int64)[classes[in_blocks]]).max()
         )
     else:
         reach = sets.end
@@ -210,7 +212,7 @@ def build(record: NDArray[np.uint32], version: int, catalog: Catalog) -> Layout:
     remarks = _remarks(sets, catalog, metric_of_set, counts, words[at])
     if exact and fixed:
         filled = sets.end + int(
-            np.array(BLOCK_WORDS, dtype=np.int64)[classes[wanted]].sum()
+            np.array(BLOCK_WORDS, dtype=np.int64)[classes[in_blocks]].sum()
         )
         if repeats(blocks[:, None])[0]:
             remarks.append("two of its values are in one place")
@@ -265,24 +267,24 @@ def _remarks(
     instances: NDArray[np.int64],
 ) -> list[str]:
     """Properties that no sound record has: a metric or instance twice, values without instances or of a wrong size."""
-    found = []
+    remarks = []
     if len(set(sets.pmids)) < len(sets.pmids):
-        found.append("a metric occurs in it more than once")
+        remarks.append("a metric occurs in it more than once")
     pairs = np.repeat(np.arange(len(counts), dtype=np.int64), counts) << 32 | instances
     if repeats(pairs[:, None])[0]:
-        found.append("a metric has more than one value of an instance in it")
+        remarks.append("a metric has more than one value of an instance in it")
     for metric, count, form in zip(
         metrics.tolist(), sets.counts, sets.formats, strict=True
     ):
         if metric >= 0 and count > 0:
             desc = catalog.metrics[metric]
             if count > 1 and desc.indom == INDOM_NULL:
-                found.append(f"{desc.names[0]} has {count:,} values and no instances")
+                remarks.append(f"{desc.names[0]} has {count:,} values and no instances")
             if form == 0 and desc.type not in _IN_PLACE_CLASS:
-                found.append(
+                remarks.append(
                     f"{desc.names[0]} has values in place, too small for {units.type_name(desc.type)}"
                 )
-    return found
+    return remarks
 
 
 def repeats(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:

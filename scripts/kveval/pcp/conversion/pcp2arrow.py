@@ -69,10 +69,10 @@ def from_pcp2arrow(source: str | Path, output: str | Path) -> ConversionSummary:
         )
     problems, written = ProblemLog(), Counter[str]()
     with (
-        opened(Path(source), problems) as found,
+        opened(Path(source), problems) as file_sets,
         tempfile.TemporaryDirectory(prefix="kveval-pcp-") as folder,
     ):
-        archives = load_all(found, source, problems)
+        archives = load_all(file_sets, source, problems)
         scan = Scan(problems)
         scan.run(archives)
         with LongWriter(
@@ -137,8 +137,8 @@ def _chunks(result: Path) -> Iterator[tuple[Chunk, ColumnNames]]:
                 _piece(column, number, times)
                 for number, column in enumerate(columns, begin)
             ]
-            if found := [piece for piece in pieces if len(piece.times)]:
-                yield assemble(found), names
+            if filled := [piece for piece in pieces if len(piece.times)]:
+                yield assemble(filled), names
 
 
 def _piece(column: pa.ChunkedArray, series: int, times: Ints) -> Piece:

@@ -40,11 +40,11 @@ def host_samples(processes: Sequence[int]) -> Iterator[DirectSample]:
 
 
 def _cpus() -> Iterator[DirectSample]:
-    each = [
+    per_cpu = [
         (f"cpu{number}", times)
         for number, times in enumerate(psutil.cpu_times(percpu=True))
     ]
-    for instance, times in [(None, psutil.cpu_times()), *each]:
+    for instance, times in [(None, psutil.cpu_times()), *per_cpu]:
         place = "kernel.all.cpu" if instance is None else "kernel.percpu.cpu"
         for name, parts in _CPU.items():
             spent_s = sum(getattr(times, part, 0.0) for part in parts)
@@ -59,14 +59,14 @@ def _cpus() -> Iterator[DirectSample]:
 def _memory() -> Iterator[DirectSample]:
     rows = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     kib = {row[0].rstrip(":"): float(row[1]) for row in rows if len(row) > 1}
-    found = {
+    values = {
         "used": kib["MemTotal"] - kib["MemFree"],
         "free": kib["MemFree"],
         "available": kib.get("MemAvailable"),
         "cached": kib.get("Cached"),
         "shmem": kib.get("Shmem"),
     }
-    for name, value in found.items():
+    for name, value in values.items():
         if value is not None:
             yield DirectSample(f"mem.util.{name}", None, value, _KBYTES)
 
@@ -97,8 +97,8 @@ def _traffic() -> Iterator[DirectSample]:
             "network.interface.out.bytes", name, moved.bytes_sent, _BYTES_MOVED
         )
     disks = {
-        name: one
-        for name, one in (psutil.disk_io_counters(perdisk=True) or {}).items()
+        name: counters
+        for name, counters in (psutil.disk_io_counters(perdisk=True) or {}).items()
         if _is_disk(name)
     }
     if disks:
@@ -106,9 +106,9 @@ def _traffic() -> Iterator[DirectSample]:
         written = sum(disk.write_bytes for disk in disks.values())
         yield DirectSample("disk.all.read_bytes", None, read / 1024, _KBYTES_MOVED)
         yield DirectSample("disk.all.write_bytes", None, written / 1024, _KBYTES_MOVED)
-    for name, one in disks.items():
+    for name, counters in disks.items():
         yield DirectSample(
-            "disk.dev.avactive", name, float(getattr(one, "busy_time", 0)), _MS
+            "disk.dev.avactive", name, float(getattr(counters, "busy_time", 0)), _MS
         )
 
 

@@ -92,11 +92,11 @@ def direct_recording(
         check_endpoint(name, url)
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
-    asked = directory / "recorder.json"
-    asked.write_text(
+    settings_file = directory / "recorder.json"
+    settings_file.write_text(
         json.dumps({**asdict(settings), "processes": list(settings.processes)})
     )
-    argv = [sys.executable, "-m", "kveval.pcp.direct.recorder", str(asked)]
+    argv = [sys.executable, "-m", "kveval.pcp.direct.recorder", str(settings_file)]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     with contextlib.ExitStack() as ends:
         log = directory / f"{NAME}.log"
@@ -130,23 +130,23 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise _Stop
 
 
-def record(asked: Path) -> None:
-    """Sample until SIGTERM as the file `asked` says, then leave recording.parquet beside it."""
-    settings = RecordingSettings(**json.loads(asked.read_text()))
+def record(settings_file: Path) -> None:
+    """Sample until SIGTERM as `settings_file` says, then leave recording.parquet beside it."""
+    settings = RecordingSettings(**json.loads(settings_file.read_text()))
     exporters = {name: Exporter(name) for name in settings.openmetrics}
-    file = DirectFile(asked.with_name("recording.parquet"), platform.node())
+    file = DirectFile(settings_file.with_name("recording.parquet"), platform.node())
     signal.signal(signal.SIGTERM, _stop)
     seen: set[str] = set()
     with contextlib.suppress(_Stop):
         for moment_ns in moments(settings.interval_s):
             samples = list(host_samples(settings.processes))
             for name, url in settings.openmetrics.items():
-                found = _scraped(exporters[name], url)
-                seen |= {name} if found else set()
-                samples += found
+                scraped = _scraped(exporters[name], url)
+                seen |= {name} if scraped else set()
+                samples += scraped
             file.add(moment_ns, samples)
             if len(seen) == len(exporters):
-                asked.with_name("ready").touch()
+                settings_file.with_name("ready").touch()
     file.close()
 
 

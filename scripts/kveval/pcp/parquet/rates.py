@@ -127,7 +127,7 @@ def _steps(frame: pd.DataFrame) -> pd.DataFrame:
         marks, times[at - 1], side="right"
     )
     nothing = np.full(len(frame), np.nan)
-    found = pd.DataFrame(
+    result = pd.DataFrame(
         {
             "delta": nothing,
             "seconds": nothing,
@@ -145,8 +145,8 @@ def _steps(frame: pd.DataFrame) -> pd.DataFrame:
         gained,
     )
     for number, column in enumerate(steps):
-        found.iloc[at, number] = column
-    return found
+        result.iloc[at, number] = column
+    return result
 
 
 def _goes_on(frame: pd.DataFrame) -> NDArray[np.bool_]:

@@ -97,8 +97,10 @@ def _frame(table: pa.Table) -> pd.DataFrame:
     numbered = {name: codes(table[name]) for name in names}
     order = np.lexsort([times, *(numbers for numbers, _ in numbered.values())])
     words = {
-        name: pd.Categorical.from_codes(numbers[order], pd.Index(found, dtype="str"))
-        for name, (numbers, found) in numbered.items()
+        name: pd.Categorical.from_codes(
+            numbers[order], pd.Index(names_of_codes, dtype="str")
+        )
+        for name, (numbers, names_of_codes) in numbered.items()
     }
     data: dict[str, Any] = {
         "timestamp": pd.DatetimeIndex(times[order].view("datetime64[ns]"), tz="UTC"),
@@ -125,7 +127,7 @@ def _frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _labelled(
-    file: LongFile, info: MetricInfo, frame: pd.DataFrame, wanted: Mapping[str, Any]
+    file: LongFile, info: MetricInfo, frame: pd.DataFrame, required: Mapping[str, Any]
 ) -> NDArray[np.bool_]:
     """Whether each sample has these labels, of the metric or of the instance, at its time."""
     chosen = np.zeros(len(frame), dtype=np.bool_)
@@ -149,7 +151,7 @@ def _labelled(
             histories[0][first][1] | histories[1][second][1]
             for first, second in pairs.T.tolist()
         ]
-        chosen[part.index] = np.array([_match(labels, wanted) for labels in merged])[
+        chosen[part.index] = np.array([_match(labels, required) for labels in merged])[
             place
         ]
     return chosen
@@ -161,10 +163,10 @@ def _places_in(history: LabelHistory, times: NDArray[Any]) -> Any:
     return np.searchsorted(changes, times, side="right")
 
 
-def _match(labels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def _match(labels: Mapping[str, Any], required: Mapping[str, Any]) -> bool:
     return all(
         name in labels and str(labels[name]) == str(value)
-        for name, value in wanted.items()
+        for name, value in required.items()
     )
 
 
@@ -205,12 +207,12 @@ class LongFile:
 
     def find(self, names: Collection[str]) -> dict[str, MetricInfo]:
         """Those of the metrics that the file has, by the name asked for; any of a metric's names will do."""
-        found = self.metrics()
-        aliases = {alias: info for info in found.values() for alias in info.names}
+        by_name = self.metrics()
+        aliases = {alias: info for info in by_name.values() for alias in info.names}
         return {
             name: info
             for name in names
-            if (info := found.get(name) or aliases.get(name)) is not None
+            if (info := by_name.get(name) or aliases.get(name)) is not None
         }
 
     def instance_labels(self, info: MetricInfo, host: str) -> dict[str, LabelHistory]:
@@ -243,7 +245,7 @@ class LongFile:
             for n in range(self._file.num_row_groups)
             if metrics and self._may_hold(n, low, high, start, finish)
         ]
-        wanted = [
+        names = [
             "timestamp",
             "metric",
             "instance",
@@ -251,9 +253,9 @@ class LongFile:
             *columns,
         ]
         if not any(self._has_exact(number) for number in groups):
-            wanted = [name for name in wanted if name != "value_int"]
+            names = [name for name in names if name != "value_int"]
         # Threads would cost more than they save: it is a few row groups.
-        table = self._file.read_row_groups(groups, columns=wanted, use_threads=False)
+        table = self._file.read_row_groups(groups, columns=names, use_threads=False)
         table = table.set_column(0, "timestamp", table["timestamp"].cast(_NANOSECONDS))
         times, (numbers, words) = times_ns(table), codes(table["metric"])
         keep = np.isin(
@@ -355,11 +357,11 @@ def samples_of(
         word: order[begin:end]
         for word, begin, end in zip(words, edges, edges[1:], strict=False)
     }
-    found = {}
+    samples = {}
     for name, info in infos.items():
         at = rows.get(info.name, order[:0])
         used, inside = np.unique(series[at], return_inverse=True)
-        found[name] = Samples(
+        samples[name] = Samples(
             info, times[at], inside, [names[number] for number in used], values[at]
         )
-    return found, file.archive()
+    return samples, file.archive()

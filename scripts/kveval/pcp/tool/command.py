@@ -76,12 +76,12 @@ def _run(options: argparse.Namespace) -> list[ArchiveProblem]:
             (options.start, options.finish, options.origin, options.align)
         )
         if options.wide or options.words or needs_window:
-            found = [
+            file_sets = [
                 files
                 for source in sources
                 for files in stack.enter_context(opened(source, problems))
             ]
-            archives = load_all(found, ", ".join(options.archive), problems)
+            archives = load_all(file_sets, ", ".join(options.archive), problems)
             stack.enter_context(_zone(options, archives))
             window = time_window(
                 _span(archives),
@@ -116,9 +116,9 @@ def _run(options: argparse.Namespace) -> list[ArchiveProblem]:
                 )
             return [problem for summary in summaries for problem in summary.problems]
         begin = time.monotonic()
-        given = sources[0] if len(sources) == 1 else sources
+        source = sources[0] if len(sources) == 1 else sources
         summary = convert(
-            given, output, metrics=metrics, start_ns=start, finish_ns=finish
+            source, output, metrics=metrics, start_ns=start, finish_ns=finish
         )
         _done(
             output,
@@ -139,7 +139,7 @@ def _wide(
     from kveval.pcp.tool.domains import Inventory  # noqa: PLC0415
     from kveval.pcp.tool.interpolation import Moments  # noqa: PLC0415
     from kveval.pcp.tool.samples import SampleStore  # noqa: PLC0415
-    from kveval.pcp.tool.selection import wanted_metrics  # noqa: PLC0415
+    from kveval.pcp.tool.selection import requested_metrics  # noqa: PLC0415
     from kveval.pcp.tool.sheet import Sheet, write_wide  # noqa: PLC0415
 
     begin = time.monotonic()
@@ -149,7 +149,7 @@ def _wide(
             f"archives of several hosts ({', '.join(hosts)}): --wide takes those of one host"
         )
     inventory = Inventory([archive.metadata for archive in archives])
-    chosen = {metric.desc.pmid for metric in wanted_metrics(inventory, options, {})}
+    chosen = {metric.desc.pmid for metric in requested_metrics(inventory, options, {})}
     with tempfile.TemporaryDirectory(prefix="pcp-parquet-") as folder:
         store = SampleStore(Path(folder))
         scan = Scan(problems, lambda desc: desc.pmid in chosen, sink=store.take)
@@ -166,7 +166,7 @@ def _wide(
         moments = Moments(
             at_ns, archives[0].label.start_ns, np.array(info.marks_ns, dtype=np.int64)
         )
-        metrics = wanted_metrics(
+        metrics = requested_metrics(
             inventory, options, {pmid: store.names(pmid) for pmid in chosen}
         )
         values = sum(metric.samples for metric in scan.metrics.values())
@@ -238,10 +238,10 @@ def _require_few_cells(rows: int, columns: int, values: int) -> None:
     """ValueError if a table of so many rows and columns is too large for an archive of so many values."""
     cells, most = rows * columns, max(CELLS, CELLS_PER_VALUE * values) * allowance()
     if cells > most:
-        told = f"{cells:,} cells, {rows:,} rows of {columns:,} columns, for {values:,} values: more than {most:,.0f}"
+        size = f"{cells:,} cells, {rows:,} rows of {columns:,} columns, for {values:,} values: more than {most:,.0f}"
         remedy = "metrics by METRIC, instances by -i, a window by -S and -T or, without -r, a longer interval by -t"
         raise ValueError(
-            f"--wide would write {told}. Choose {remedy}; {allowance_hint()}"
+            f"--wide would write {size}. Choose {remedy}; {allowance_hint()}"
         )
 
 
@@ -324,7 +324,7 @@ def _done(output: Path, what: str, begin: float) -> None:
 def _check(sources: Sequence[Path]) -> list[ArchiveProblem]:
     from kveval.pcp.conversion.checking import check  # noqa: PLC0415  (only needed here)
 
-    found: list[ArchiveProblem] = []
+    all_problems: list[ArchiveProblem] = []
     for source in sources:
         summary, problems = check(source)
         info = summary.info
@@ -340,5 +340,5 @@ def _check(sources: Sequence[Path]) -> list[ArchiveProblem]:
         print(
             f"{state}: {summary.rows:,} values of {len(summary.metrics)} metrics, {spans}, {len(info.marks_ns)} marks"
         )
-        found += problems
-    return found
+        all_problems += problems
+    return all_problems

@@ -52,16 +52,16 @@ class Inventory:
             return None
         if desc.indom not in self._domains:
             lists = [
-                one
+                instance_list
                 for metadata in self._archives
-                for one in metadata.instance_lists.get(desc.indom, [])
+                for instance_list in metadata.instance_lists.get(desc.indom, [])
             ]
             names: dict[int, str] = {}
             for metadata in self._archives:
                 if (history := metadata.domains.get(desc.indom)) is not None:
                     names.update(history.current)
             self._domains[desc.indom] = _instances(
-                sorted(lists, key=lambda one: one.time), names
+                sorted(lists, key=lambda instance_list: instance_list.time), names
             )
         return self._domains[desc.indom]
 
@@ -80,29 +80,31 @@ def traversed(names: Sequence[str]) -> list[str]:
         node = tree
         for part in name.split("."):
             node = node.setdefault(part, {})
-    found: list[str] = []
+    ordered: list[str] = []
     waiting = list(tree.items())
     while waiting:
         name, node = waiting.pop()
         if not node:
-            found.append(name)
+            ordered.append(name)
         waiting += [(f"{name}.{part}", child) for part, child in node.items()]
-    return found
+    return ordered
 
 
 def _instances(lists: Sequence[InstanceList], names: dict[int, str]) -> DomainInstances:
     """Instances in order of the last list that has them, the latest first, then of their number (signed)."""
     if not lists:
         return DomainInstances([], {}, {})
-    universe = np.unique(np.concatenate([one.instances for one in lists]))
+    universe = np.unique(
+        np.concatenate([instance_list.instances for instance_list in lists])
+    )
     first, last = (np.full(len(universe), -1, dtype=np.int64) for _ in range(2))
     current: NDArray[np.int64] = np.empty(0, dtype=np.int64)
     largest = 0
-    for number, one in enumerate(lists):
+    for number, instance_list in enumerate(lists):
         current = (
-            one.instances
-            if one.gone is None
-            else _changed(current, one.instances, one.gone)
+            instance_list.instances
+            if instance_list.gone is None
+            else _changed(current, instance_list.instances, instance_list.gone)
         )
         largest = max(largest, len(current))
         at = np.searchsorted(universe, current)
@@ -111,16 +113,16 @@ def _instances(lists: Sequence[InstanceList], names: dict[int, str]) -> DomainIn
     order = np.lexsort((universe.astype(np.uint32).view(np.int32), -last))
     numbers = universe[order[last[order] >= 0]].tolist()
     named = [(number, names[number]) for number in numbers if number in names]
-    found = DomainInstances(list(dict.fromkeys(name for _, name in named)), {}, {})
+    result = DomainInstances(list(dict.fromkeys(name for _, name in named)), {}, {})
     if largest >= LARGE_DOMAIN:
-        times = [one.time for one in lists] + [-1]
+        times = [instance_list.time for instance_list in lists] + [-1]
         for number, name in named:
             slot = int(np.searchsorted(universe, number))
             born, died = times[first[slot]], times[last[slot] + 1]
-            known = found.died_ns.get(name, 0)
-            found.born_ns[name] = min(born, found.born_ns.get(name, born))
-            found.died_ns[name] = -1 if -1 in (died, known) else max(died, known)
-    return found
+            known = result.died_ns.get(name, 0)
+            result.born_ns[name] = min(born, result.born_ns.get(name, born))
+            result.died_ns[name] = -1 if -1 in (died, known) else max(died, known)
+    return result
 
 
 def _changed(

@@ -69,18 +69,21 @@ def sampled(
     if values.dtype == np.object_:
         return low, valid
     times = series.times_ns
-    asked, first, second = (
-        moments.seconds(each) for each in (moments.at_ns, times[before], times[after])
+    moments_s, first, second = (
+        moments.seconds(times_ns)
+        for times_ns in (moments.at_ns, times[before], times[after])
     )
     exact = times[before] == moments.at_ns
     if semantics == COUNTER:
         return np.where(
-            exact, low, _on_line(low, high, asked - first, second - first)
+            exact, low, _on_line(low, high, moments_s - first, second - first)
         ), valid
     held = (
         after < before
     )  # of a discrete metric, past its last sample before an interruption or the end
-    return np.where(exact | held | (asked <= (first + second) / 2), low, high), valid
+    return np.where(
+        exact | held | (moments_s <= (first + second) / 2), low, high
+    ), valid
 
 
 def _around(

@@ -101,22 +101,25 @@ def _moment_of_date(text: str, start_ns: int) -> int:
         relativedelta(years=1),
     )
     # In capitals, of which alone it takes zones.
-    found: list[datetime] = [
+    moments: list[datetime] = [
         parse(text.upper(), default=midnight + step, tzinfos=zone) for step in steps
     ]
     # What stands in the text is the same whatever the default is.
-    one, other = (
+    first, other = (
         parse(text.upper(), default=datetime(*day), tzinfos=zone)
         for day in ((2000, 1, 1), (2004, 3, 2))
     )
-    if one.year == other.year and not re.search(r"\d{4}|/", text):
+    if first.year == other.year and not re.search(r"\d{4}|/", text):
         raise ValueError(
             f"{text!r}: write a year with four digits, and an hour with a colon, as in 10:00"
         )
-    if one.day != other.day and (one.year == other.year or one.month == other.month):
+    if first.day != other.day and (
+        first.year == other.year or first.month == other.month
+    ):
         raise ValueError(f"{text!r} has no day: write it as in 2024-03-11")
     moment = next(
-        (one for one in found if one.timestamp() >= hour.timestamp()), found[0]
+        (moment for moment in moments if moment.timestamp() >= hour.timestamp()),
+        moments[0],
     )
     return (
         int(moment.replace(microsecond=0).timestamp()) * SECOND

@@ -54,16 +54,16 @@ class SampleStore:
     def take(self, chunk: Chunk, catalog: Catalog, _host: str) -> None:
         """Take a chunk of an archive (a sink of `Scan`)."""
         ends = np.cumsum(chunk.counts).tolist()
-        taken = set()
+        seen = set()
         for series, count, end in zip(
             chunk.series.tolist(), chunk.counts.tolist(), ends, strict=True
         ):
             number, name = catalog.name(series)
             pmid = catalog.metrics[number].pmid
             copy = 2
-            while (pmid, name) in taken:
+            while (pmid, name) in seen:
                 name, copy = f"{catalog.name(series)[1]} #{copy}", copy + 1
-            taken.add((pmid, name))
+            seen.add((pmid, name))
             self._places.setdefault((pmid, name), []).append(
                 (len(self._chunks), end - count, end)
             )
@@ -124,18 +124,18 @@ class SampleStore:
     ) -> tuple[Ints, NDArray[Any]]:
         chunk = self._chunks[number]
         times, values = chunk.times[begin:end], chunk.values[begin:end]
-        rows, found = chunk.texts if kind == STRING else chunk.exact
+        rows, exact_values = chunk.texts if kind == STRING else chunk.exact
         some = slice(*np.searchsorted(rows, (begin, end)))
         if kind == STRING:
             texts = np.full(end - begin, None, dtype=np.object_)
-            texts[rows[some] - begin] = found[some]
+            texts[rows[some] - begin] = exact_values[some]
             return times, texts
         if kind not in (I64, U64):
             return times, values.astype(NATIVE[kind])
         # A double that is out of the type's range is replaced by one of `exact`.
         with np.errstate(invalid="ignore"):
             whole = values.astype(NATIVE[kind])
-        whole[rows[some] - begin] = found[some][:, 0].view(NATIVE[kind])
+        whole[rows[some] - begin] = exact_values[some][:, 0].view(NATIVE[kind])
         return times, whole
 
     def _kept(self, chunk: Chunk) -> Chunk:

@@ -73,27 +73,29 @@ def unpacked(packed: int) -> Units:
 
 
 def scaling(
-    packed: int, *, counter: bool, raw: bool, wanted: str | None = None
+    packed: int, *, counter: bool, raw: bool, target_units: str | None = None
 ) -> Scaling:
     """The conversion of a metric with `packed` units; counters become rates per second unless `raw`.
 
-    `wanted` units are of the metric's dimension ("MB"), or for a counter of its rate ("KB / min"). ValueError if they
+    `target_units` are of the metric's dimension ("MB"), or for a counter of its rate ("KB / min"). ValueError if they
     are of another dimension or cannot be read.
     """
     own = unpacked(packed)
-    if wanted is None:
+    if target_units is None:
         divided = min(own.space, own.time, own.count) < 0
         if raw or not counter or divided:
             return Scaling()
         target, multiplier = _quotient(own, 1.0, Units(time=1, time_scale=3), 1.0)
     else:
-        per_second = counter and not raw and "/" not in wanted
-        target, multiplier = parse_units(f"{wanted} / s" if per_second else wanted)
+        per_second = counter and not raw and "/" not in target_units
+        target, multiplier = parse_units(
+            f"{target_units} / s" if per_second else target_units
+        )
     dimensions = (own.space, own.time, own.count)
     if dimensions == (target.space, target.time, target.count):
         return Scaling(False, _ratio(own, target), multiplier)
     if dimensions != (target.space, target.time + 1, target.count):
-        raise ValueError(f"{wanted!r} is of another dimension than the metric")
+        raise ValueError(f"{target_units!r} is of another dimension than the metric")
     multiplier = (
         multiplier
         / _TIME_RATIO[target.time_scale][1]

@@ -37,7 +37,7 @@ class MetricSpec:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedMetric:
     """A metric to be written: its name, and what is to be done with its values.
 
     `hidden` instances are only ranked. `limit` N keeps values of at least N, -N those of at most N; `rank` N keeps the
@@ -75,17 +75,17 @@ def parse_spec(text: str) -> MetricSpec:
     )
 
 
-def wanted_metrics(
+def requested_metrics(
     inventory: Inventory,
     options: argparse.Namespace,
     valued: dict[int, list[str | None]],
-) -> list[Wanted]:
+) -> list[RequestedMetric]:
     """The metrics that the command line asks for, in the order of its words, then in libpcp's.
 
     `valued` are the instances that have values, by PMID. Metrics whose values have no column (events, aggregates) are
     left out. ValueError for a specification that no metric matches, and for units of another dimension.
     """
-    found: dict[int, Wanted] = {}
+    requested: dict[int, RequestedMetric] = {}
     columns = 0
     for spec in map(parse_spec, options.words or ["*"]):
         hits = [name for name in inventory.pmids if spec.matches(name)]
@@ -95,47 +95,49 @@ def wanted_metrics(
             )
         for name in hits:
             desc = inventory.descs[inventory.pmids[name]]
-            if desc.pmid not in found and desc.type in NATIVE:
+            if desc.pmid not in requested and desc.type in NATIVE:
                 instances: list[str | None] = [None]
                 if (domain := inventory.instances(desc)) is not None:
                     instances = list(
                         dict.fromkeys([*domain.names, *valued.get(desc.pmid, [])])
                     )
                 if (
-                    metric := _wanted(name, desc, spec, options, instances)
+                    metric := _requested_metric(name, desc, spec, options, instances)
                 ) is not None:
-                    found[desc.pmid] = metric
+                    requested[desc.pmid] = metric
                     columns += len(metric.instances)
                     _require_few(columns)
-    return list(found.values())
+    return list(requested.values())
 
 
 def _require_few(columns: int) -> None:
     """ValueError if a table has more columns than can be written."""
     if columns > COLUMNS * allowance():
-        told = f"more than {COLUMNS * allowance():,.0f} columns"
+        size = f"more than {COLUMNS * allowance():,.0f} columns"
         remedy = "metrics by METRIC or instances by -i"
         raise ValueError(
-            f"--wide would write {told}. Choose {remedy}; {allowance_hint()}"
+            f"--wide would write {size}. Choose {remedy}; {allowance_hint()}"
         )
 
 
-def _wanted(
+def _requested_metric(
     name: str,
     desc: Desc,
     spec: MetricSpec,
     options: argparse.Namespace,
     instances: Sequence[str | None],
-) -> Wanted | None:
+) -> RequestedMetric | None:
     if desc.indom == INDOM_NULL and options.omit_flat:
         return None
     patterns = spec.instances or tuple(
-        one for text in options.instances or [] for one in parse_instances(text)
+        instance
+        for text in options.instances or []
+        for instance in parse_instances(text)
     )
     hidden: frozenset[str | None] = frozenset()
     if patterns and desc.indom != INDOM_NULL:
         chosen = chosen_instances(
-            [one for one in instances if one is not None], patterns
+            [instance for instance in instances if instance is not None], patterns
         )
         if not chosen:
             return None
@@ -144,7 +146,7 @@ def _wanted(
         else:
             instances = chosen
     if desc.type == STRING:
-        return Wanted(name, desc, Scaling(), False, tuple(instances), hidden)
+        return RequestedMetric(name, desc, Scaling(), False, tuple(instances), hidden)
     counter, own = desc.semantics == COUNTER, unpacked(desc.units)
     # Units that were given for all metrics are for those of one dimension alone.
     of_dimension = {
@@ -158,7 +160,7 @@ def _wanted(
         scaled = (
             Scaling()
             if options.raw and units is None
-            else scaling(desc.units, counter=counter, raw=raw, wanted=units)
+            else scaling(desc.units, counter=counter, raw=raw, target_units=units)
         )
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
@@ -166,7 +168,7 @@ def _wanted(
         raise ValueError(f"{name} is not a counter, so it has no rate ({units})")
     limit = options.limit_filter_force or spec.limit or options.limit_filter
     rated = counter and not options.raw
-    return Wanted(
+    return RequestedMetric(
         name, desc, scaled, rated, tuple(instances), hidden, limit, options.rank
     )
 
@@ -185,7 +187,7 @@ def chosen_instances(names: Sequence[str], patterns: Sequence[str]) -> tuple[str
 
     ValueError for an expression that cannot be read.
     """
-    found: dict[str, None] = {}
+    chosen: dict[str, None] = {}
     for pattern in patterns:
         hits = [name for name in names if _by_number(pattern, name)]
         hits = hits[:1] or [name for name in names if _program(name) == pattern]
@@ -197,8 +199,8 @@ def chosen_instances(names: Sequence[str], patterns: Sequence[str]) -> tuple[str
                     f"-i {pattern}: not a regular expression ({error})"
                 ) from error
             hits = [name for name in names if expression.match(name)]
-        found.update(dict.fromkeys(hits))
-    return tuple(found)
+        chosen.update(dict.fromkeys(hits))
+    return tuple(chosen)
 
 
 def _by_number(pattern: str, name: str) -> bool:

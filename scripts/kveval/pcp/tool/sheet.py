@@ -28,7 +28,7 @@ from kveval.pcp.archive.units import (
 from kveval.pcp.tool.domains import Inventory
 from kveval.pcp.tool.interpolation import Flags, Moments, present, rates, sampled
 from kveval.pcp.tool.samples import NATIVE, SampleStore
-from kveval.pcp.tool.selection import Wanted
+from kveval.pcp.tool.selection import RequestedMetric
 
 # Cells of one batch of columns, and of one row group: nine bytes each.
 CELLS = 2_000_000
@@ -53,7 +53,7 @@ class Sheet:
     records: bool
     cells: int = CELLS
 
-    def columns(self, metric: Wanted) -> Iterator[pa.Table]:
+    def columns(self, metric: RequestedMetric) -> Iterator[pa.Table]:
         """The columns of one metric, in batches of at most `cells` cells."""
         # The ranks of a metric need all its instances.
         width = (
@@ -92,25 +92,28 @@ class Sheet:
                     arrays, schema=pa.schema([(name, kind) for name in names])
                 )
 
-    def _any_value(self, metric: Wanted) -> Flags | None:
+    def _any_value(self, metric: RequestedMetric) -> Flags | None:
         """Whether any instance has a value in each row, where the values of a row depend on that."""
         desc = metric.desc
         interrupted = desc.semantics == COUNTER and self.moments.interrupted.any()
         if self.records or not (interrupted or desc.semantics == DISCRETE):
             return None
-        found = np.zeros(len(self.stamps), dtype=np.bool_)
+        flags = np.zeros(len(self.stamps), dtype=np.bool_)
         for name in metric.instances:
             series = self.store.series(desc.pmid, name, desc.type)
-            found |= present(
+            flags |= present(
                 series,
                 self.moments,
                 desc.semantics,
                 *self.inventory.lifetime(desc, name),
             )
-        return found
+        return flags
 
     def _cells(
-        self, metric: Wanted, batch: Sequence[str | None], any_value: Flags | None
+        self,
+        metric: RequestedMetric,
+        batch: Sequence[str | None],
+        any_value: Flags | None,
     ) -> Cells:
         desc, shape = metric.desc, (len(batch), len(self.stamps))
         values, valid = (
@@ -145,7 +148,7 @@ class Sheet:
         return values, valid
 
 
-def _filtered(metric: Wanted, values: NDArray[Any], valid: Flags) -> Flags:
+def _filtered(metric: RequestedMetric, values: NDArray[Any], valid: Flags) -> Flags:
     """Return a flag for each value: whether it is within the metric's limit and among its ranks."""
     if metric.limit:
         valid = valid & (
@@ -184,7 +187,10 @@ def _held(values: NDArray[Any], valid: Flags, any_value: Flags) -> Cells:
 
 
 def write_wide(
-    sheet: Sheet, metrics: Sequence[Wanted], output: Path, facts: dict[str, str]
+    sheet: Sheet,
+    metrics: Sequence[RequestedMetric],
+    output: Path,
+    facts: dict[str, str],
 ) -> int:
     """Write the table to the folder `output`, which must not exist, and return the number of columns.
 

@@ -19,8 +19,8 @@ from kveval.store.run_file import collected_runs
 def read_report_plan(
     values: Mapping[str, Any], metrics: Mapping[str, Any]
 ) -> ReportPlan:
-    """Build the plan from the workflow's plain values; cells come as lists."""
-    cells = [Cell(*named) for named in values["cells"]]
+    """Build the plan from the workflow's plain values; cells come as their paths."""
+    cells = [Cell.from_path(path) for path in values["cells"]]
     return ReportPlan(**{**values, "cells": cells, "metrics": metrics})
 
 

@@ -36,7 +36,7 @@ from kveval.workflow.check.commits import (
 from kveval.workflow.check.judging import (
     FIRST_LOOK,
     BuildClaim,
-    Judged,
+    Evaluation,
     Verdict,
     claims_of,
     design_of,
@@ -98,16 +98,16 @@ def step_design(effect: float, builds: int, blocks: int, alpha: float) -> Design
     return Design(min(FIRST_LOOK, blocks), blocks, margin, alpha / steps)
 
 
-def deciding(every: Sequence[BuildClaim], claim: BuildClaim) -> list[BuildClaim]:
+def deciding(claims: Sequence[BuildClaim], claim: BuildClaim) -> list[BuildClaim]:
     """Return the claims on a build in between: that quantity at that level decides, and no other one."""
     return [
         replace(
-            one,
-            decides=one.quantity == claim.quantity
-            and one.pairs[0][2] == claim.pairs[0][2],
+            other,
+            decides=other.quantity == claim.quantity
+            and other.pairs[0][2] == claim.pairs[0][2],
         )
-        for one in every
-        if one.quantity == claim.quantity or not one.decides
+        for other in claims
+        if other.quantity == claim.quantity or not other.decides
     ]
 
 
@@ -133,11 +133,11 @@ def bisect_words(campaign: Sequence[str], request: BisectRequest) -> list[str]:
     """Return the command that repeats a search; `campaign`: the words that name its campaign."""
     words = ["kveval", "bisect", *campaign]
     builds = request.builds
-    given = [("--good", builds.good), ("--bad", builds.bad)]
-    given += [("--build", build) for build in builds.listed]
-    given += [("--build-command", builds.command)]
-    given += [("--arm", arm) for arm in request.arms]
-    for option, value in given:
+    options = [("--good", builds.good), ("--bad", builds.bad)]
+    options += [("--build", build) for build in builds.listed]
+    options += [("--build-command", builds.command)]
+    options += [("--arm", arm) for arm in request.arms]
+    for option, value in options:
         words += [option, value] if value else []
     if request.blocks != BLOCKS:
         words += ["--blocks", str(request.blocks)]
@@ -158,7 +158,9 @@ def run_bisect(
     """
     program = ServerConfig.model_validate(values["server"]).program
     builds = candidates(request.builds, program)
-    folder = Path("results", "bisect", content_hash([one.build for one in builds], 8))
+    folder = Path(
+        "results", "bisect", content_hash([build.build for build in builds], 8)
+    )
     comparisons = BuildComparisons(
         values, request, places, campaign, say, builds, folder
     )
@@ -167,12 +169,12 @@ def run_bisect(
     steps = [Step(last, whole.verdict, whole)]
     command = bisect_words(campaign, request)
     losses = [
-        judged
-        for judged in whole.found
-        if judged.claim.decides and judged.look.answer == "worse"
+        evaluation
+        for evaluation in whole.evaluations
+        if evaluation.claim.decides and evaluation.look.answer == "worse"
     ]
     if losses:
-        largest = min(losses, key=lambda judged: judged.look.effect)
+        largest = min(losses, key=lambda evaluation: evaluation.look.effect)
         arm = _arm_of(plan, largest)
         design = step_design(
             largest.look.effect, len(builds), request.blocks, whole.design.alpha
@@ -225,7 +227,7 @@ class BuildComparisons:
             self.values, good, self._built(number), arms, self.request.blocks
         )
         config = planned_config(plan, self.places)
-        claims = claims_of(config, plan.arms)
+        claims = claims_of(config, plan.cells)
         claims = claims if claim is None else deciding(claims, claim)
         self.say(f"{build.title} against {self.builds[0].title}")
         repeated = CheckRequest(build.build, good, arms, self.request.blocks)
@@ -249,7 +251,11 @@ class BuildComparisons:
             _, result = self.compare(number, [arm], claim, design)
         except BuildError as error:
             return Step(number, str(error), None), "open"
-        (look,) = (judged.look for judged in result.found if judged.claim.decides)
+        (look,) = (
+            evaluation.look
+            for evaluation in result.evaluations
+            if evaluation.claim.decides
+        )
         answer = _SIDES.get(look.answer, "good")
         failed = result.verdict == "candidate fails"
         return Step(number, result.verdict if failed else answer, result), answer
@@ -263,19 +269,19 @@ class BuildComparisons:
         )
 
 
-def _arm_of(plan: CheckPlan, judged: Judged) -> str:
+def _arm_of(plan: CheckPlan, evaluation: Evaluation) -> str:
     """Return the arm, SCENARIO/CPU_BLOCKS, in which a claim was judged; of a scenario in several sizes, the first."""
-    base, candidate, _ = judged.claim.pairs[0]
-    names = (base.scenario, candidate.scenario)
-    arms = [arm for arm, scenarios in plan.arms.items() if scenarios == names]
-    return next(arm for arm in arms if arm.endswith(f"/{base.cpu_blocks}"))
+    base, candidate, _ = evaluation.claim.pairs[0]
+    return next(
+        cell.arm for cell, sides in plan.cells.items() if sides == (base, candidate)
+    )
 
 
 def _trail(
     builds: Sequence[BisectBuild],
     steps: Sequence[Step],
     command: Sequence[str],
-    effect: Judged | None = None,
+    effect: Evaluation | None = None,
     ends: tuple[int, int] = (0, 0),
 ) -> str:
     """Return a bisection as Markdown.
@@ -337,17 +343,22 @@ def _head(builds: Sequence[BisectBuild], ends: tuple[int, int]) -> str:
     return f"The first slower build is one of {bad - good}: after {builds[good].title}, up to {builds[bad].title}"
 
 
-def _row(builds: Sequence[BisectBuild], step: Step, effect: Judged | None) -> str:
+def _row(builds: Sequence[BisectBuild], step: Step, effect: Evaluation | None) -> str:
     seen, blocks = MISSING, MISSING
     if step.checked is not None:
         blocks = f"[{step.checked.blocks}]({step.number}/COMMENT.md)"
         same = [
-            one
-            for one in step.checked.found
-            if effect and one.claim.quantity == effect.claim.quantity
+            evaluation
+            for evaluation in step.checked.evaluations
+            if effect and evaluation.claim.quantity == effect.claim.quantity
         ]
         seen = (
-            effect_text(next((one for one in same if one.claim.decides), same[0]))
+            effect_text(
+                next(
+                    (evaluation for evaluation in same if evaluation.claim.decides),
+                    same[0],
+                )
+            )
             if same
             else MISSING
         )

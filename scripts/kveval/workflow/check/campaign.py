@@ -1,14 +1,14 @@
 """The campaign of a check: the same arms on two builds, under the load of the campaign that was asked for."""
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kveval.campaign.builds import BESIDE, ArmBuild, BuildError, find_build
 from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import BuildSource
+from kveval.campaign.cell import Cell, CellError
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
 
@@ -18,7 +18,6 @@ BLOCKS = 6
 """The most blocks by default: half an hour on two cores."""
 INSTALLED = "installed"
 BASE, CANDIDATE = "base", "candidate"
-_ARM = re.compile(r"(?P<scenario>[A-Za-z0-9][\w.+-]*)/(?P<blocks>0|[1-9][0-9]*)")
 _LEFT_OUT = (
     "bridges",
     "matrix",
@@ -36,13 +35,14 @@ class CheckError(Failure):
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """A check: its campaign's values, and arm (SCENARIO/BLOCKS) -> scenarios of the base and of the candidate.
+    """A check: its campaign's values, and requested cell -> the cells of the base and of the candidate.
 
-    `described`: the titles of the two builds; `identical`: whether they have the same content.
+    The two differ from the requested one in their scenarios, which extend its own by a build. `described`: the titles
+    of the two builds; `identical`: whether they have the same content.
     """
 
     values: Mapping[str, Any]
-    arms: Mapping[str, tuple[str, str]]
+    cells: Mapping[Cell, tuple[Cell, Cell]]
     described: tuple[str, str]
     identical: bool
 
@@ -90,47 +90,44 @@ def check_plan(
             "check needs a campaign with engine: local and a matrix", code="not_here"
         )
     server = ServerConfig.model_validate(values["server"])
-    models = [name for entry in values["matrix"] for name in entry.get("models", ())][
-        :1
-    ]
+    model = next(name for entry in values["matrix"] for name in entry.get("models", ()))
     sources = [source_of(base), source_of(candidate)]
     builds = [
         _build(source, server, side)
         for side, source in zip((BASE, CANDIDATE), sources, strict=True)
     ]
     beside_alone = any(
-        one is not None and {*one.versions, *one.packages} == {BESIDE} for one in builds
+        build is not None and {*build.versions, *build.packages} == {BESIDE}
+        for build in builds
     )
-    asked = list(arms) or [
+    requested = list(arms) or [
         arm for arm in ARMS if (server.lmcache if BESIDE in arm else not beside_alone)
     ]
     installed = f"{server.program}-{server.declared_version}"
-    told_apart = [installed if one is None else one.source or one.key for one in builds]
+    told_apart = [
+        installed if build is None else build.source or build.key for build in builds
+    ]
     # Each pair of builds has its own base runs, measured in the same blocks, not adopted from another check.
     mark = content_hash(told_apart, 8)
     scenarios: dict[str, Any] = {}
     matrix: list[dict[str, Any]] = []
-    pairs = {}
-    for arm in asked:
-        found = _ARM.fullmatch(arm)
-        if found is None:
-            raise CheckError(
-                f"{arm!r} is not an arm: write SCENARIO/CPU_BLOCKS, as {ARMS[0]}",
-                code="no_arm",
-            )
-        names = [f"{found['scenario']}.{side}.{mark}" for side in (BASE, CANDIDATE)]
+    cells = {}
+    for arm in requested:
+        cell = _cell_of(model, arm)
+        names = [f"{cell.scenario}.{side}.{mark}" for side in (BASE, CANDIDATE)]
         for side, name, source in zip((BASE, CANDIDATE), names, sources, strict=True):
             scenarios[name] = {
-                "extends": found["scenario"],
-                "title": f"{found['scenario']}, {side}",
+                "extends": cell.scenario,
+                "title": f"{cell.scenario}, {side}",
                 "replicate": False,
             }
             scenarios[name] |= {} if source is None else {"server": source}
         scenarios[names[1]]["baseline"] = names[0]
         matrix.append(
-            {"models": models, "scenarios": names, "cpu_blocks": [int(found["blocks"])]}
+            {"models": [model], "scenarios": names, "cpu_blocks": [cell.cpu_blocks]}
         )
-        pairs[arm] = (names[0], names[1])
+        base_cell, candidate_cell = (replace(cell, scenario=name) for name in names)
+        cells[cell] = (base_cell, candidate_cell)
     kept = {key: value for key, value in values.items() if key not in _LEFT_OUT}
     kept |= {
         "name": "check",
@@ -146,10 +143,23 @@ def check_plan(
         "matrix": matrix,
         "scenarios": {**values.get("scenarios", {}), **scenarios},
     }
-    said = [
-        f"the installed {installed}" if one is None else one.title for one in builds
+    titles = [
+        f"the installed {installed}" if build is None else build.title
+        for build in builds
     ]
-    return CheckPlan(kept, pairs, (said[0], said[1]), told_apart[0] == told_apart[1])
+    return CheckPlan(
+        kept, cells, (titles[0], titles[1]), told_apart[0] == told_apart[1]
+    )
+
+
+def _cell_of(model: str, arm: str) -> Cell:
+    try:
+        return Cell.from_arm(model, arm)
+    except CellError:
+        raise CheckError(
+            f"{arm!r} is not an arm: write SCENARIO/CPU_BLOCKS, as {ARMS[0]}",
+            code="no_arm",
+        ) from None
 
 
 def _build(

@@ -24,11 +24,11 @@ from kveval.workflow.check.campaign import (
 from kveval.workflow.check.comment import FIGURE, CheckResult, comment, draw_check
 from kveval.workflow.check.judging import (
     BuildClaim,
-    Judged,
+    Evaluation,
     Verdict,
     claims_of,
     design_of,
-    judged,
+    evaluate_claims,
     verdict_of,
 )
 from kveval.workflow.check.measuring import Places, Values, measure_block, values_of
@@ -66,7 +66,7 @@ def run_check(
         values, request.base, request.candidate, request.arms, request.blocks
     )
     config = planned_config(plan, places)
-    claims = claims_of(config, plan.arms)
+    claims = claims_of(config, plan.cells)
     design = design_of(config, claims)
     result = until_clear(plan, config, claims, design, places, command, say)
     folder = Path(config.campaign.results)
@@ -110,7 +110,7 @@ def until_clear(
     """Measure block after block, judging after each, until there is a verdict or the budget of blocks is used up."""
     blocks: list[Values] = []
     reasons: list[str] = []
-    found: list[Judged] = []
+    evaluations: list[Evaluation] = []
     verdict: Verdict = "not enough"
     for block in range(1, design.budget + 1):
         failed = measure_block(config, plan.values, block, places)
@@ -121,8 +121,8 @@ def until_clear(
             values |= own
             reasons += why_not
         blocks.append(values)
-        found = judged(claims, blocks, design)
-        verdict = verdict_of(found, block, design)
+        evaluations = evaluate_claims(claims, blocks, design)
+        verdict = verdict_of(evaluations, block, design)
         say(f"block {block} of at most {design.budget}: {verdict}")
         if verdict != "not enough":
             break
@@ -130,7 +130,7 @@ def until_clear(
     machine = probe()
     return CheckResult(
         verdict,
-        found,
+        evaluations,
         design,
         builds=plan.described,
         identical=plan.identical,
@@ -155,7 +155,7 @@ def write_check(checked: CheckResult, folder: Path) -> None:
     write_text(folder / COMMENT, comment(checked))
     title = "Is the candidate slower than the base?"
     write_single_figure(
-        title, lambda: draw_check(checked.found, checked.design), folder / FIGURE
+        title, lambda: draw_check(checked.evaluations, checked.design), folder / FIGURE
     )
     write_json(folder / "verdict.json", check_document(checked))
 
@@ -169,15 +169,15 @@ def _measured(config: Config, blocks: int) -> tuple[float, dict[str, str]]:
     ]
     runs = [pointed_run(pointer) for pointer in pointers if pointer.exists()]
     seconds = 0.0
-    found: dict[str, dict[str, None]] = {}
+    versions_of: dict[str, dict[str, None]] = {}
     for run in runs:
         seconds += (
             datetime.fromisoformat(run.finished) - datetime.fromisoformat(run.started)
         ).total_seconds()
         for name, version in run.software.items():
-            found.setdefault(name, {})[version] = None
+            versions_of.setdefault(name, {})[version] = None
     return seconds / 60, {
-        name: " and ".join(versions) for name, versions in found.items()
+        name: " and ".join(versions) for name, versions in versions_of.items()
     }
 
 
@@ -185,17 +185,17 @@ def check_document(checked: CheckResult) -> dict[str, Any]:
     """Return a check as plain values, for JSON; NaN becomes null."""
     rows = [
         {
-            "arm": each.claim.arm,
-            "quantity": each.claim.quantity,
-            "decides": each.claim.decides,
-            "idle": each.idle,
-            "base": each.base,
-            "candidate": each.candidate,
-            "usable_blocks": each.usable,
-            **asdict(each.look),
-            "answer": each.answer,
+            "arm": evaluation.claim.arm,
+            "quantity": evaluation.claim.quantity,
+            "decides": evaluation.claim.decides,
+            "idle": evaluation.idle,
+            "base": evaluation.base,
+            "candidate": evaluation.candidate,
+            "usable_blocks": evaluation.usable,
+            **asdict(evaluation.look),
+            "answer": evaluation.answer,
         }
-        for each in checked.found
+        for evaluation in checked.evaluations
     ]
     known = [_without_nan(row) for row in rows]
     return {

@@ -11,7 +11,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from kveval.analysis.estimators.sequential import Design, blocks_for_equality
 from kveval.report.data.numbers import MISSING, significant
 from kveval.report.figures.axes import GREY, WIDTH
-from kveval.workflow.check.judging import Judged, Verdict
+from kveval.workflow.check.judging import Evaluation, Verdict
 from kveval.workflow.check.measuring import COLD
 
 FIGURE = "effects.png"
@@ -49,7 +49,7 @@ class CheckResult:
     """
 
     verdict: Verdict
-    found: Sequence[Judged]
+    evaluations: Sequence[Evaluation]
     design: Design
     builds: tuple[str, str]
     identical: bool
@@ -72,7 +72,7 @@ def comment(checked: CheckResult) -> str:
         "| arm | quantity | base | candidate | effect | |",
         "|---|---|---|---|---|---|",
     ]
-    lines += [_row(each) for each in checked.found]
+    lines += [_row(evaluation) for evaluation in checked.evaluations]
     lines += ["", f"![effects with their intervals]({FIGURE})", "", "### Basis", ""]
     lines += [f"- {line}" for line in _basis(checked)]
     lines += [
@@ -89,22 +89,26 @@ def comment(checked: CheckResult) -> str:
 
 def _summary(checked: CheckResult) -> str:
     verdict, design, blocks = checked.verdict, checked.design, checked.blocks
-    deciding = [each for each in checked.found if each.claim.decides]
+    deciding = [
+        evaluation for evaluation in checked.evaluations if evaluation.claim.decides
+    ]
     if verdict == "candidate fails":
         arms = dict.fromkeys(
-            each.claim.arm for each in deciding if each.candidate_fails(design.first)
+            evaluation.claim.arm
+            for evaluation in deciding
+            if evaluation.candidate_fails(design.first)
         )
-        said = f"In {blocks} blocks no run of the candidate gave a result"
+        text = f"In {blocks} blocks no run of the candidate gave a result"
         return (
-            f"{said} ({', '.join(arms)}); the base's runs did. The reasons are below."
+            f"{text} ({', '.join(arms)}); the base's runs did. The reasons are below."
         )
     if verdict == "nothing measured":
         return f"In {blocks} blocks no run of either build gave a result. The reasons are below."
     telling = {"regression": "worse", "improvement": "better"}.get(verdict, "open")
     shown = [
-        each
-        for each in deciding
-        if each.answer == telling and not each.ahead_although_idle
+        evaluation
+        for evaluation in deciding
+        if evaluation.answer == telling and not evaluation.ahead_although_idle
     ]
     named = "; ".join(map(_named, shown))
     margin = f"{100 * design.margin:.3g} %"
@@ -112,51 +116,60 @@ def _summary(checked: CheckResult) -> str:
         return f"Every deciding quantity is within ±{margin} of the base, after {blocks} blocks."
     if verdict != "not enough":
         return f"{named[:1].upper()}{named[1:]}, after {blocks} of at most {design.budget} blocks."
-    ahead = [each for each in deciding if each.ahead_although_idle]
+    ahead = [evaluation for evaluation in deciding if evaluation.ahead_although_idle]
     if ahead and not named:
         return f"Measured faster: {'; '.join(map(_named, ahead))}. Its tier served nothing and cannot be why."
-    said = f"After {blocks} blocks neither a difference beyond {margin} nor its absence is shown"
-    return f"{said}: {named}. {_what_it_takes(shown, design)}" if named else f"{said}."
+    text = f"After {blocks} blocks neither a difference beyond {margin} nor its absence is shown"
+    return f"{text}: {named}. {_what_it_takes(shown, design)}" if named else f"{text}."
 
 
-def _named(each: Judged) -> str:
-    name = f"{each.claim.title.lower()} of {each.claim.arm} {effect_text(each)}"
-    return f"{name}, although idle" if each.idle else name
+def _named(evaluation: Evaluation) -> str:
+    name = f"{evaluation.claim.title.lower()} of {evaluation.claim.arm} {effect_text(evaluation)}"
+    return f"{name}, although idle" if evaluation.idle else name
 
 
-def _what_it_takes(shown: Sequence[Judged], design: Design) -> str:
-    spreads = [each.look.sd for each in shown if not np.isnan(each.look.sd)]
+def _what_it_takes(shown: Sequence[Evaluation], design: Design) -> str:
+    spreads = [
+        evaluation.look.sd for evaluation in shown if not np.isnan(evaluation.look.sd)
+    ]
     if not spreads:
         return "Too few blocks have a result of both builds; the reasons are below."
-    told = f"from block to block the difference varies by {100 * max(spreads):.0f} % (standard deviation)"
+    variation = f"from block to block the difference varies by {100 * max(spreads):.0f} % (standard deviation)"
     needed = blocks_for_equality(max(spreads), design)
     if needed is None:
-        return f"{told.capitalize()}: a quieter machine, longer levels or fewer arms would settle it."
-    return f"{told.capitalize()}: if the builds are equal, about {needed} blocks show it (check_blocks={needed})."
+        return f"{variation.capitalize()}: a quieter machine, longer levels or fewer arms would settle it."
+    return f"{variation.capitalize()}: if the builds are equal, about {needed} blocks show it (check_blocks={needed})."
 
 
-def _row(each: Judged) -> str:
-    means = [significant(each.base, 3), significant(each.candidate, 3)]
-    cells = [each.claim.arm, each.claim.title, *means, effect_text(each)]
+def _row(evaluation: Evaluation) -> str:
+    means = [significant(evaluation.base, 3), significant(evaluation.candidate, 3)]
+    cells = [
+        evaluation.claim.arm,
+        evaluation.claim.title,
+        *means,
+        effect_text(evaluation),
+    ]
+    return f"| {' | '.join([*cells, _answer(evaluation) if evaluation.claim.decides else 'shown'])} |"
+
+
+def _answer(evaluation: Evaluation) -> str:
+    """The answer on a deciding quantity in words; that on an idle arm is about what it costs."""
+    if not evaluation.idle:
+        return _ANSWERS[evaluation.answer]
+    if evaluation.ahead_although_idle:
+        return "idle: the tier cannot be why"
+    if evaluation.answer == "equal":
+        return f"idle, costs at most {evaluation.most_cost:.1f} %"
     return (
-        f"| {' | '.join([*cells, _answer(each) if each.claim.decides else 'shown'])} |"
+        "**worse although idle**"
+        if evaluation.answer == "worse"
+        else "idle: not enough"
     )
 
 
-def _answer(each: Judged) -> str:
-    """The answer on a deciding quantity in words; that on an idle arm is about what it costs."""
-    if not each.idle:
-        return _ANSWERS[each.answer]
-    if each.ahead_although_idle:
-        return "idle: the tier cannot be why"
-    if each.answer == "equal":
-        return f"idle, costs at most {each.most_cost:.1f} %"
-    return "**worse although idle**" if each.answer == "worse" else "idle: not enough"
-
-
-def effect_text(each: Judged) -> str:
+def effect_text(evaluation: Evaluation) -> str:
     """Return an effect with its interval as text, in percent of the base."""
-    look = each.look
+    look = evaluation.look
     high = f"{look.high:+.1f}" if look.high <= _WIDEST else f"more than {_WIDEST:+,.0f}"
     return (
         MISSING
@@ -167,7 +180,7 @@ def effect_text(each: Judged) -> str:
 
 def _basis(facts: CheckResult) -> list[str]:
     design = facts.design
-    told = ", ".join(
+    versions = ", ".join(
         f"{name} {version}" for name, version in sorted(facts.software.items())
     )
     lines = [
@@ -178,12 +191,12 @@ def _basis(facts: CheckResult) -> list[str]:
         " deciding quantities. Intervals hold simultaneously over all evaluations.",
         f"Slower or faster: significant, and the estimate is beyond ±{100 * design.margin:.3g} %."
         " Latencies are shown but do not decide.",
-        f"{facts.host}; {told}.",
+        f"{facts.host}; {versions}.",
     ]
     idle = dict.fromkeys(
-        each.claim.arm
-        for each in facts.found
-        if each.idle and each.claim.quantity != COLD
+        evaluation.claim.arm
+        for evaluation in facts.evaluations
+        if evaluation.idle and evaluation.claim.quantity != COLD
     )
     if idle:
         lines.append(
@@ -197,9 +210,11 @@ def _basis(facts: CheckResult) -> list[str]:
     return [*lines, *facts.failed]
 
 
-def draw_check(found: Sequence[Judged], design: Design) -> Figure:
+def draw_check(evaluations: Sequence[Evaluation], design: Design) -> Figure:
     """Return a figure of the effects with their intervals, and the margin."""
-    shown = [each for each in found if not np.isnan(each.look.effect)]
+    shown = [
+        evaluation for evaluation in evaluations if not np.isnan(evaluation.look.effect)
+    ]
     height = 1.5 + 0.4 * max(len(shown), 1)
     figure = Figure(
         figsize=(WIDTH, height),
@@ -211,33 +226,45 @@ def draw_check(found: Sequence[Judged], design: Design) -> Figure:
     axes.axvline(0, color=GREY, linewidth=0.9)
     ends_shown = [
         abs(end)
-        for each in shown
-        if each.claim.decides
-        for end in (each.look.low, each.look.high)
+        for evaluation in shown
+        if evaluation.claim.decides
+        for end in (evaluation.look.low, evaluation.look.high)
     ]
     widest = 1.05 * max(
         3 * margin,
         min(100, max(ends_shown, default=0)),
-        *(abs(each.look.effect) for each in shown),
+        *(abs(evaluation.look.effect) for evaluation in shown),
     )
-    for place, each in enumerate(shown):
-        colour = _COLOURS[each.answer] if each.claim.decides else _COLOURS["open"]
-        axes.plot(
-            [each.look.low, each.look.high], [place, place], color=colour, linewidth=1.8
+    for place, evaluation in enumerate(shown):
+        colour = (
+            _COLOURS[evaluation.answer]
+            if evaluation.claim.decides
+            else _COLOURS["open"]
         )
-        face = colour if each.claim.decides else "white"
-        axes.plot(each.look.effect, place, "o", color=colour, markerfacecolor=face)
+        axes.plot(
+            [evaluation.look.low, evaluation.look.high],
+            [place, place],
+            color=colour,
+            linewidth=1.8,
+        )
+        face = colour if evaluation.claim.decides else "white"
+        axes.plot(
+            evaluation.look.effect, place, "o", color=colour, markerfacecolor=face
+        )
     names = [
-        f"{each.claim.title} ({'more' if each.claim.more_is_better else 'less'} is better)"
-        for each in shown
+        f"{evaluation.claim.title} ({'more' if evaluation.claim.more_is_better else 'less'} is better)"
+        for evaluation in shown
     ]
     names = [
-        f"{name}, idle" if each.idle else name
-        for each, name in zip(shown, names, strict=True)
+        f"{name}, idle" if evaluation.idle else name
+        for evaluation, name in zip(shown, names, strict=True)
     ]
     axes.set_yticks(
         range(len(shown)),
-        [f"{each.claim.arm}\n{name}" for each, name in zip(shown, names, strict=True)],
+        [
+            f"{evaluation.claim.arm}\n{name}"
+            for evaluation, name in zip(shown, names, strict=True)
+        ],
     )
     axes.tick_params(axis="y", labelsize=7)
     axes.set_ylim(max(len(shown), 1) - 0.5, -0.5)

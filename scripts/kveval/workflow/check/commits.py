@@ -54,9 +54,9 @@ def candidates(build_range: BuildRange, program: str) -> list[BisectBuild]:
     else:
         other, last = _commit_of(bad, "bad")
         if other != folder:
-            said = f"--good is of {folder} and --bad of {other}: name commits of one checkout, or all builds (--build)"
-            raise CheckError(said, code="two_checkouts")
-    found = _between(
+            message = f"--good is of {folder} and --bad of {other}: name commits of one checkout, or all builds (--build)"
+            raise CheckError(message, code="two_checkouts")
+    commits = _between(
         Path(folder).expanduser(),
         first,
         last,
@@ -64,7 +64,7 @@ def candidates(build_range: BuildRange, program: str) -> list[BisectBuild]:
     )
     builds = [
         BisectBuild(f"{folder}@{commit}", f"{commit[:10]} {subject}")
-        for commit, subject in found
+        for commit, subject in commits
     ]
     if (
         bad == folder
@@ -84,8 +84,8 @@ def candidates(build_range: BuildRange, program: str) -> list[BisectBuild]:
 def _commit_of(text: str, name: str) -> tuple[str, str]:
     folder, at, commit = text.rpartition("@")
     if not (at and commit and (Path(folder).expanduser() / ".git").exists()):
-        said = f"--{name} is {text!r}, not FOLDER@COMMIT of a checkout under git; or list all builds (--build)"
-        raise CheckError(said, code="no_commit_given")
+        message = f"--{name} is {text!r}, not FOLDER@COMMIT of a checkout under git; or list all builds (--build)"
+        raise CheckError(message, code="no_commit_given")
     return folder, commit
 
 
@@ -96,8 +96,8 @@ def _between(
     try:
         git(folder, "merge-base", "--is-ancestor", first, last)
     except BuildError:
-        said = f"{first} is not an ancestor of {last} in {folder}: name a good commit that the bad one is based on"
-        raise CheckError(said, code="no_ancestor") from None
+        message = f"{first} is not an ancestor of {last} in {folder}: name a good commit that the bad one is based on"
+        raise CheckError(message, code="no_ancestor") from None
     form = ["--format=%H%x09%s", "--end-of-options"]
     begin = git(folder, "log", "-1", *form, first)
     after = git(
@@ -123,8 +123,8 @@ def built(candidate: BisectBuild, command: str, keep: Path) -> str:
     """
     folder, at, commit = candidate.build.rpartition("@")
     if not at:
-        said = f"{candidate.title}: --build-command builds commits; commit the changes first"
-        raise BuildError(said, code="not_a_commit")
+        message = f"{candidate.title}: --build-command builds commits; commit the changes first"
+        raise BuildError(message, code="not_a_commit")
     place = keep / f"{commit[:16]}-{content_hash(command, 8)}"
     if not place.exists():
         keep.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ class BuildClaim:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluation:
     """A claim with its evaluation.
 
     `base`, `candidate`: geometric means over the blocks with both; `usable`: number of blocks with a value of each;
@@ -84,29 +84,31 @@ class Judged:
         return self.usable[0] >= first and self.usable[1] == 0
 
 
-def claims_of(config: Config, arms: Mapping[str, tuple[str, str]]) -> list[BuildClaim]:
-    """Return what a check compares: throughput, latencies of each arm at each level; cold prompts of each scenario."""
-    found: list[BuildClaim] = []
+def claims_of(
+    config: Config, cells: Mapping[Cell, tuple[Cell, Cell]]
+) -> list[BuildClaim]:
+    """Return what a check compares: throughput, latencies of each arm at each level; cold prompts of each scenario.
+
+    `cells`: requested cell -> the cells of the base and of the candidate.
+    """
+    claims: list[BuildClaim] = []
     cold: dict[str, list[tuple[Cell, Cell, int]]] = {}
-    model = config.cells[0].model
-    for arm, names in arms.items():
-        scenario, _, blocks = arm.partition("/")
-        base, candidate = (Cell(model, name, int(blocks)) for name in names)
+    for cell, (base, candidate) in cells.items():
         for level in config.workload.given_levels:
             pair = (base, candidate, level)
             where = (
-                arm
+                cell.arm
                 if len(config.workload.given_levels) == 1
-                else f"{arm}, level {level}"
+                else f"{cell.arm}, level {level}"
             )
-            found += [
+            claims += [
                 BuildClaim(where, name, (pair,), name == SHOWN[0])
                 for name in SHOWN
                 if name != COLD
             ]
             if config.workload.prime:
-                cold.setdefault(scenario, []).append(pair)
-    return found + [
+                cold.setdefault(cell.scenario, []).append(pair)
+    return claims + [
         BuildClaim(scenario, COLD, tuple(pairs), True)
         for scenario, pairs in cold.items()
     ]
@@ -124,14 +126,14 @@ def design_of(config: Config, claims: Sequence[BuildClaim]) -> Design:
     )
 
 
-def judged(
+def evaluate_claims(
     claims: Sequence[BuildClaim], blocks: Sequence[Values], design: Design
-) -> list[Judged]:
+) -> list[Evaluation]:
     """Evaluate every claim; `blocks`: the values of each block, which counts for a claim if both builds have values.
 
     Blocks in which the arm was idle on both builds count if it was active on both in none: they show what it costs.
     """
-    found = []
+    evaluations = []
     for claim in claims:
         active = _pairs(claim, blocks, idle=False)
         at_rest = _pairs(claim, blocks, idle=True)
@@ -145,10 +147,10 @@ def judged(
         ]
         usable = [_blocks_with(claim, blocks, side) for side in (0, 1)]
         idle = bool(at_rest) and not active
-        found.append(
-            Judged(claim, seen, means[0], means[1], (usable[0], usable[1]), idle)
+        evaluations.append(
+            Evaluation(claim, seen, means[0], means[1], (usable[0], usable[1]), idle)
         )
-    return found
+    return evaluations
 
 
 def _pairs(
@@ -214,19 +216,23 @@ def _blocks_with(claim: BuildClaim, blocks: Sequence[Values], side: int) -> int:
     return sum(_has(claim, block, side) for block in blocks)
 
 
-def verdict_of(found: Sequence[Judged], blocks: int, design: Design) -> Verdict:
+def verdict_of(
+    evaluations: Sequence[Evaluation], blocks: int, design: Design
+) -> Verdict:
     """Return the verdict after some blocks: one worse claim is a regression; other verdicts need all claims decided.
 
     A candidate fails if it gave no value of a deciding claim, and the base as many as the first look needs.
     """
-    deciding = [each for each in found if each.claim.decides]
-    ahead = [each for each in deciding if each.ahead_although_idle]
-    answers = {each.answer for each in deciding if each not in ahead}
+    deciding = [evaluation for evaluation in evaluations if evaluation.claim.decides]
+    ahead = [evaluation for evaluation in deciding if evaluation.ahead_although_idle]
+    answers = {evaluation.answer for evaluation in deciding if evaluation not in ahead}
     if "worse" in answers:
         return "regression"
-    if any(each.candidate_fails(design.first) for each in deciding):
+    if any(evaluation.candidate_fails(design.first) for evaluation in deciding):
         return "candidate fails"
-    if blocks >= design.first and not any(sum(each.usable) for each in deciding):
+    if blocks >= design.first and not any(
+        sum(evaluation.usable) for evaluation in deciding
+    ):
         return "nothing measured"
     if "open" in answers or not answers:
         return "not enough"

@@ -146,7 +146,7 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
         return {}, []
     place = stored_run(pointer)
     table, _ = run_tables(place, config.required_counters(cell))
-    found: Values = {}
+    values: Values = {}
     reasons = []
     primed = {level.level: level.primed for level in read_run(place).levels}
     for row in table.to_dict("records"):
@@ -156,7 +156,7 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
             reasons.append(
                 f"{cell.path} run {run}: by its own counters the arm was not active"
             )
-            found[cell, level, IDLE] = 1.0
+            values[cell, level, IDLE] = 1.0
         named = {str(key): value for key, value in row.items()}
         facts = primed.get(level) or {}
         cold = (
@@ -172,7 +172,7 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
                 else missing_value_reason(named, name) or unfit_reason(named, name)
             )
             if value > 0 and not reason:
-                found[cell, level, name] = value
+                values[cell, level, name] = value
             elif reason and name == SHOWN[0]:
                 reasons.append(f"{cell.path} run {run}: {reason}")
-    return found, reasons
+    return values, reasons

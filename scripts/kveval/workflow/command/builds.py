@@ -19,7 +19,7 @@ from kveval.workflow.check.check import (
 )
 from kveval.workflow.check.judging import Verdict
 from kveval.workflow.check.measuring import Places
-from kveval.workflow.command.campaign import STORE, GivenCampaign
+from kveval.workflow.command.campaign import STORE, CampaignContext
 from kveval.workflow.command.exits import CANNOT_ANSWER, NO, UNDECIDED, YES, Ended
 from kveval.workflow.command.output import Output
 
@@ -42,21 +42,23 @@ _NOT_BUILT = ("no_wheel_there", "no_environment_there", "no_answer", "no_server"
 """Codes of a BuildError: a wheel that is not there, an environment that is not complete."""
 
 
-def check_build(given: GivenCampaign, request: CheckRequest, *, as_json: bool) -> None:
+def check_build(
+    context: CampaignContext, request: CheckRequest, *, as_json: bool
+) -> None:
     """Measure until it is clear whether the candidate is slower; ends with the status of the verdict."""
-    log = given.logs / "check.log"
+    log = context.logs / "check.log"
     request = replace(
         request,
-        candidate=_located(request.candidate, given.start),
-        base=_located(request.base, given.start),
+        candidate=_located(request.candidate, context.start),
+        base=_located(request.base, context.start),
     )
     with Output.to(log, as_json=as_json) as output, output.ended_by_signals():
         try:
             result, folder = run_check(
-                given.values,
+                context.values,
                 request,
-                _places(given),
-                check_words(given.words, request),
+                _places(context),
+                check_words(context.words, request),
                 output.progress,
             )
         except BuildError as error:
@@ -70,24 +72,28 @@ def check_build(given: GivenCampaign, request: CheckRequest, *, as_json: bool) -
 
 
 def bisect_builds(
-    given: GivenCampaign, request: BisectRequest, *, as_json: bool
+    context: CampaignContext, request: BisectRequest, *, as_json: bool
 ) -> None:
     """Measure builds until the first slower one is found; ends with NO if the bad one is not slower."""
-    log = given.logs / "bisect_builds.log"
+    log = context.logs / "bisect_builds.log"
     builds = replace(
         request.builds,
-        good=_located(request.builds.good, given.start),
-        bad=_located(request.builds.bad, given.start),
-        listed=[_located(build, given.start) for build in request.builds.listed],
+        good=_located(request.builds.good, context.start),
+        bad=_located(request.builds.bad, context.start),
+        listed=[_located(build, context.start) for build in request.builds.listed],
     )
     request = replace(request, builds=builds)
     with Output.to(log, as_json=as_json) as output, output.ended_by_signals():
-        found = run_bisect(
-            given.values, request, _places(given), given.words, output.progress
+        bisection = run_bisect(
+            context.values,
+            request,
+            _places(context),
+            context.words,
+            output.progress,
         )
-        output.line(f"{found.text}\nWritten to {found.file}")
-        output.document({"verdict": found.verdict, "file": str(found.file)})
-    raise Ended(_BISECTED[found.verdict])
+        output.line(f"{bisection.text}\nWritten to {bisection.file}")
+        output.document({"verdict": bisection.verdict, "file": str(bisection.file)})
+    raise Ended(_BISECTED[bisection.verdict])
 
 
 def _located(build: str, start: Path) -> str:
@@ -100,10 +106,10 @@ def _located(build: str, start: Path) -> str:
     return f"{os.path.relpath(start / Path(path).expanduser())}{at}{commit}"
 
 
-def _places(given: GivenCampaign) -> Places:
+def _places(context: CampaignContext) -> Places:
     return Places(
-        script=given.checkout.benchmark_script,
-        catalogues=given.checkout.catalogues,
+        script=context.checkout.benchmark_script,
+        catalogues=context.checkout.catalogues,
         store=STORE,
-        server=given.checkout.server_environment,
+        server=context.checkout.server_environment,
     )

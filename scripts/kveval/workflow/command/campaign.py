@@ -42,7 +42,7 @@ class CampaignOptions:
 
 
 @dataclass(frozen=True)
-class GivenCampaign:
+class CampaignContext:
     """A campaign with the checkout it is read with; paths are relative to the working directory.
 
     `start`: the folder in which the command was called; `file`, `site` and `changes` as given; `source`: its file, or
@@ -87,7 +87,7 @@ class GivenCampaign:
 
 
 @contextlib.contextmanager
-def working_on(options: CampaignOptions) -> Iterator[GivenCampaign]:
+def working_on(options: CampaignOptions) -> Iterator[CampaignContext]:
     """Yield the campaign of these options; meanwhile its working directory is that of the process.
 
     Raises ConfigError, OptionError.
@@ -98,14 +98,14 @@ def working_on(options: CampaignOptions) -> Iterator[GivenCampaign]:
         folders.insert(0, options.directory.absolute())
     checkout = Checkout.from_folders(*folders)
     directory = folders[0] if options.directory else checkout.root or here
-    given = {
+    paths = {
         name: None if path is None else path.absolute()
         for name, path in (("file", options.file), ("site", options.site))
     }
     with contextlib.chdir(directory):
         file, site = (
             None if path is None else Path(os.path.relpath(path))
-            for path in given.values()
+            for path in paths.values()
         )
         near = checkout.relative()
         source = requested_campaign(
@@ -114,7 +114,7 @@ def working_on(options: CampaignOptions) -> Iterator[GivenCampaign]:
             site=site,
             overrides=changed_values(options.changes),
         )
-        yield GivenCampaign(near, here, file, site, options.changes, source)
+        yield CampaignContext(near, here, file, site, options.changes, source)
 
 
 def changed_values(changes: Sequence[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from kveval.host.findings import table, worst
-from kveval.workflow.command.campaign import STORE, GivenCampaign
+from kveval.workflow.command.campaign import STORE, CampaignContext
 from kveval.workflow.command.exits import NO, Ended
 from kveval.workflow.command.output import Output
 from kveval.workflow.deploy_one import deploy_one
@@ -16,18 +16,20 @@ SLOTS = 1
 """Measurements at the same time on one host."""
 
 
-def show_findings(given: GivenCampaign, *, slots: int | None, as_json: bool) -> None:
+def show_findings(
+    context: CampaignContext, *, slots: int | None, as_json: bool
+) -> None:
     """Print whether the campaign can run; ends with NO if it cannot.
 
     `slots`: the measurements that snakemake will run at once; None for what the campaign says.
     """
-    cluster = given.config.campaign.cluster
-    with Output.to(given.logs / "doctor.log", as_json=as_json) as output:
+    cluster = context.config.campaign.cluster
+    with Output.to(context.logs / "doctor.log", as_json=as_json) as output:
         findings = diagnose(
-            given.config,
-            _named(given),
+            context.config,
+            _named(context),
             store=STORE,
-            server_environment=given.checkout.server_environment,
+            server_environment=context.checkout.server_environment,
             at_once=slots or (cluster.slots if cluster else SLOTS),
             say=output.progress,
         )
@@ -38,25 +40,25 @@ def show_findings(given: GivenCampaign, *, slots: int | None, as_json: bool) -> 
         raise Ended(NO)
 
 
-def _named(given: GivenCampaign) -> str:
+def _named(context: CampaignContext) -> str:
     """Return the words that name the campaign to scripts/print_permissions.py."""
-    file = given.file or given.checkout.default_campaign
-    words = ["CAMPAIGN.yaml" if given.changes else file.as_posix()]
-    words += [] if given.site is None else [f"site={given.site}"]
+    file = context.file or context.checkout.default_campaign
+    words = ["CAMPAIGN.yaml" if context.changes else file.as_posix()]
+    words += [] if context.site is None else [f"site={context.site}"]
     return " ".join(words)
 
 
-def deploy_cell(given: GivenCampaign, *, cell: str, as_json: bool) -> None:
+def deploy_cell(context: CampaignContext, *, cell: str, as_json: bool) -> None:
     """Deploy a cell and remove it again; ends with NO if that fails. `cell`: empty for the one that requests most."""
     with (
-        Output.to(given.logs / "deploy_one.log", as_json=as_json) as output,
+        Output.to(context.logs / "deploy_one.log", as_json=as_json) as output,
         output.ended_by_signals(),
     ):
         good, text = deploy_one(
-            given.config,
+            context.config,
             cell,
-            (given.logs / "deploy_one").absolute(),
-            given.checkout.server_environment,
+            (context.logs / "deploy_one").absolute(),
+            context.checkout.server_environment,
         )
         output.line(text)
         output.document({"deployed": good, "text": text})
@@ -64,14 +66,14 @@ def deploy_cell(given: GivenCampaign, *, cell: str, as_json: bool) -> None:
         raise Ended(NO)
 
 
-def remove_remains(given: GivenCampaign, *, as_json: bool) -> None:
+def remove_remains(context: CampaignContext, *, as_json: bool) -> None:
     """Remove what the campaign, or on this host any campaign, has left running, and name it."""
-    with Output.to(given.logs / "teardown.log", as_json=as_json) as output:
+    with Output.to(context.logs / "teardown.log", as_json=as_json) as output:
         lines: list[str] = []
 
         def say(text: str) -> None:
             lines.append(text)
             output.line(text)
 
-        tear_down(given.config, say)
+        tear_down(context.config, say)
         output.document({"lines": lines})

@@ -24,7 +24,7 @@ from kveval.workflow.command.exits import (
 )
 
 if TYPE_CHECKING:
-    from kveval.workflow.command.campaign import GivenCampaign
+    from kveval.workflow.command.campaign import CampaignContext
 
 CampaignFile = Annotated[
     Path | None,
@@ -193,11 +193,11 @@ def _campaign(
     site: Path | None,
     changes: list[str] | None,
     directory: Path | None,
-) -> Iterator[GivenCampaign]:
+) -> Iterator[CampaignContext]:
     from kveval.workflow.command.campaign import CampaignOptions, working_on
 
-    with working_on(CampaignOptions(file, site, changes or (), directory)) as given:
-        yield given
+    with working_on(CampaignOptions(file, site, changes or (), directory)) as context:
+        yield context
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
@@ -211,8 +211,8 @@ def plan(
     """Say what would be measured and why, its GPU hours and disk, and what it can show."""
     from kveval.workflow.command.planning import show_plan
 
-    with _campaign(campaign, site, changes, directory) as given:
-        show_plan(given, as_json=as_json)
+    with _campaign(campaign, site, changes, directory) as context:
+        show_plan(context, as_json=as_json)
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
@@ -226,8 +226,8 @@ def curve(
     """Compute what every tier size would serve of the load, and what it buys."""
     from kveval.workflow.command.planning import show_curve
 
-    with _campaign(campaign, site, changes, directory) as given:
-        show_curve(given, as_json=as_json)
+    with _campaign(campaign, site, changes, directory) as context:
+        show_curve(context, as_json=as_json)
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
@@ -316,8 +316,8 @@ def models(
     """List the models of the catalogue: parameters, layers, bytes of KV cache."""
     from kveval.workflow.command.models import show_models
 
-    with _campaign(campaign, site, changes, directory) as given:
-        show_models(given, as_json=as_json)
+    with _campaign(campaign, site, changes, directory) as context:
+        show_models(context, as_json=as_json)
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
@@ -339,8 +339,8 @@ def doctor(
     """Check whether the campaign can run here; name what is missing, and the fix. 1 if it cannot."""
     from kveval.workflow.command.engine import show_findings
 
-    with _campaign(campaign, site, changes, directory) as given:
-        show_findings(given, slots=slots, as_json=as_json)
+    with _campaign(campaign, site, changes, directory) as context:
+        show_findings(context, slots=slots, as_json=as_json)
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
@@ -361,8 +361,8 @@ def deploy_one(
     """Deploy one cell on the cluster, send it requests, and remove it again. 1 if that fails."""
     from kveval.workflow.command.engine import deploy_cell
 
-    with _campaign(campaign, site, changes, directory) as given:
-        deploy_cell(given, cell=cell, as_json=as_json)
+    with _campaign(campaign, site, changes, directory) as context:
+        deploy_cell(context, cell=cell, as_json=as_json)
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
@@ -376,8 +376,8 @@ def teardown(
     """Remove what killed measurements have left on the campaign's cluster, or on this host."""
     from kveval.workflow.command.engine import remove_remains
 
-    with _campaign(campaign, site, changes, directory) as given:
-        remove_remains(given, as_json=as_json)
+    with _campaign(campaign, site, changes, directory) as context:
+        remove_remains(context, as_json=as_json)
 
 
 @app.command(rich_help_panel=STORED)
@@ -415,8 +415,8 @@ def verify(
     """Check that every measurement is still what was measured. 1 if anything was wrong."""
     from kveval.workflow.command.store import check_store
 
-    with _campaign(campaign, site, changes, directory) as given:
-        check_store(given, cores=cores, as_json=as_json)
+    with _campaign(campaign, site, changes, directory) as context:
+        check_store(context, cores=cores, as_json=as_json)
 
 
 @app.command(rich_help_panel=STORED)
@@ -448,9 +448,9 @@ def prune(
     from kveval.workflow.command.store import prune_store
 
     others = [path.absolute() for path in also or ()]
-    with _campaign(campaign, site, changes, directory) as given:
+    with _campaign(campaign, site, changes, directory) as context:
         prune_store(
-            given,
+            context,
             delete=delete,
             kinds=[kind.value for kind in kinds or ()],
             older_than_days=older_than,
@@ -488,8 +488,8 @@ def check(
     from kveval.workflow.command.builds import check_build
 
     request = CheckRequest(candidate, base, arms or (), blocks)
-    with _campaign(campaign, site, changes, directory) as given:
-        check_build(given, request, as_json=as_json)
+    with _campaign(campaign, site, changes, directory) as context:
+        check_build(context, request, as_json=as_json)
 
 
 @app.command(rich_help_panel=BUILDS)
@@ -535,9 +535,9 @@ def bisect(
     from kveval.workflow.command.builds import bisect_builds
 
     build_range = BuildRange(good, bad, builds or (), build_command)
-    with _campaign(campaign, site, changes, directory) as given:
+    with _campaign(campaign, site, changes, directory) as context:
         bisect_builds(
-            given, BisectRequest(build_range, arms or (), blocks), as_json=as_json
+            context, BisectRequest(build_range, arms or (), blocks), as_json=as_json
         )
 
 
@@ -564,9 +564,9 @@ def history(
     from kveval.workflow.command.store import add_to_history
 
     places = [folder.absolute() for folder in folders or ()]
-    with _campaign(campaign, site, changes, directory) as given:
+    with _campaign(campaign, site, changes, directory) as context:
         add_to_history(
-            given,
+            context,
             folders=places or [Path("results/history")],
             program=program,
             as_json=as_json,

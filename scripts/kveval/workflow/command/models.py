@@ -12,7 +12,8 @@ from rich.table import Table
 from kveval.campaign.catalogue import Model
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
 from kveval.campaign.types import BLOCK_TOKENS
-from kveval.workflow.command.campaign import GivenCampaign
+from kveval.workflow.command.campaign import CampaignContext
+from kveval.workflow.command.kv_sizes import kv_size_table, kv_sizes
 from kveval.workflow.command.model_cache import CacheRows, cache_table
 from kveval.workflow.command.output import print_document
 
@@ -57,39 +58,44 @@ class ModelSize:
         )
 
 
-def show_models(given: GivenCampaign, *, as_json: bool) -> None:
-    """Print a row per model of the catalogue, the campaign's own models included, the smallest first."""
-    declared = getattr(given.config.campaign, "server", None)
+def show_models(context: CampaignContext, *, as_json: bool) -> None:
+    """Print the models of the catalogue, the campaign's own included, the smallest first, and their caches by dtype."""
+    declared = getattr(context.config.campaign, "server", None)
     ranks = declared.tensor_parallel_size if declared else None
     sizes = sorted(
         (
             ModelSize.from_model(name, model, ranks or model.tensor_parallel_size)
-            for name, model in given.config.catalogue.models.items()
+            for name, model in context.config.catalogue.models.items()
         ),
         key=lambda size: size.parameters,
     )
-    caches = _cache_rows(given, [size.model for size in sizes])
+    caches = _cache_rows(context, [size.model for size in sizes])
+    by_dtype = list(kv_sizes(context.config.catalogue.models))
     if as_json:
         rows = [asdict(size) for size in sizes]
         for row in rows:
             if row["model"] in caches:
                 row["tier"] = asdict(caches[row["model"]])
-        print_document({"models": rows})
+        print_document({"models": rows, "kv_sizes": [size.values for size in by_dtype]})
         return
     width = max(shutil.get_terminal_size((120, 24)).columns, _LEAST_WIDTH)
     console = Console(width=width, highlight=False)
     console.print(_table(sizes))
+    console.print()
+    console.print(kv_size_table(by_dtype))
     if caches:
         console.print()
         console.print(cache_table(caches))
 
 
-def _cache_rows(given: GivenCampaign, models: Sequence[str]) -> dict[str, CacheRows]:
+def _cache_rows(
+    context: CampaignContext, models: Sequence[str]
+) -> dict[str, CacheRows]:
     """Return how a tier of this campaign's server holds the models whose layers are of several kinds."""
-    server = getattr(given.config.campaign, "server", None)
-    found = {}
+    server = getattr(context.config.campaign, "server", None)
+    caches = {}
     for name in models:
-        model = given.config.catalogue.models[name]
+        model = context.config.catalogue.models[name]
         ranks = server.tensor_parallel_size if server else None
         cache = CacheRows.from_model(
             model,
@@ -98,8 +104,8 @@ def _cache_rows(given: GivenCampaign, models: Sequence[str]) -> dict[str, CacheR
             on_cpu=server.on_cpu if server else False,
         )
         if cache is not None:
-            found[name] = cache
-    return found
+            caches[name] = cache
+    return caches
 
 
 def _table(sizes: Sequence[ModelSize]) -> Table:

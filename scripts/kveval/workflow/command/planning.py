@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Mapping
+from typing import Any
 
+from kveval.campaign.problems import ConfigError
 from kveval.host import hardware
 from kveval.host.errors import Failure
-from kveval.workflow.command.campaign import IMPORT_INDEX, STORE, GivenCampaign
+from kveval.workflow.command.campaign import IMPORT_INDEX, STORE, CampaignContext
 from kveval.workflow.command.output import Output
 from kveval.workflow.planning.curve_files import write_curve_files
+from kveval.workflow.planning.host_room import known_room, room_problems
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import Plan, make_plan
 from kveval.workflow.planning.stored import StoreIndex, frozen, read_pointers
@@ -20,17 +24,18 @@ class NothingToRead(Failure):
     """The results that a campaign imports or compares are not there."""
 
 
-def show_plan(given: GivenCampaign, *, as_json: bool) -> None:
+def show_plan(context: CampaignContext, *, as_json: bool) -> None:
     """Print the plan, and write plan.csv with a row per run."""
-    campaign, table = given.config.campaign, given.logs / "plan.csv"
-    with Output.to(given.logs / "plan.log", as_json=as_json) as output:
-        if given.config.imports or given.config.compared:
-            output.line(f"Campaign {campaign.name}: {_read_elsewhere(given)}")
+    campaign, table = context.config.campaign, context.logs / "plan.csv"
+    with Output.to(context.logs / "plan.log", as_json=as_json) as output:
+        if context.config.imports or context.config.compared:
+            output.line(f"Campaign {campaign.name}: {_read_elsewhere(context)}")
             output.document({"campaign": campaign.name, "runs": []})
             return
         index = StoreIndex.read(STORE)
         host = hardware.probe() if campaign.engine == "local" else {}
-        plan = _plan(given, index, host.get("fingerprint"))
+        plan = _plan(context, index, host.get("fingerprint"))
+        _require_room(context, plan, host)
         text = PlanText(plan, index, os.cpu_count() or 1, host.get("memory_bytes"))
         for line in text.lines():
             output.line(line)
@@ -39,13 +44,26 @@ def show_plan(given: GivenCampaign, *, as_json: bool) -> None:
         output.document({"campaign": campaign.name, "runs": text.rows()})
 
 
-def _plan(given: GivenCampaign, index: StoreIndex, machine: str | None) -> Plan:
-    pointers = read_pointers(given.results, planned_runs(given.config))
-    levels = frozen(given.config, given.results)
-    return make_plan(given.config, pointers, index, machine, levels)
+def _require_room(
+    context: CampaignContext, plan: Plan, host: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError for cells to be measured whose KV caches their host does not hold."""
+    room = known_room(context.config, host)
+    if room is None:
+        return
+    file = context.file or context.checkout.default_campaign
+    problems = list(room_problems(context.config, plan.to_measure, room, str(file)))
+    if problems:
+        raise ConfigError(problems)
 
 
-def _read_elsewhere(given: GivenCampaign) -> str:
+def _plan(context: CampaignContext, index: StoreIndex, machine: str | None) -> Plan:
+    pointers = read_pointers(context.results, planned_runs(context.config))
+    levels = frozen(context.config, context.results)
+    return make_plan(context.config, pointers, index, machine, levels)
+
+
+def _read_elsewhere(context: CampaignContext) -> str:
     # Both take a second to import, and most campaigns measure.
     from snakemake.exceptions import WorkflowError  # noqa: PLC0415
 
@@ -55,22 +73,22 @@ def _read_elsewhere(given: GivenCampaign) -> str:
     from kveval.workflow.runs import Runs  # noqa: PLC0415
 
     try:
-        runs = Runs.of(given.config, IMPORT_INDEX, jobs_share_folder=True)
+        runs = Runs.of(context.config, IMPORT_INDEX, jobs_share_folder=True)
     except WorkflowError as error:
         raise NothingToRead(str(error)) from None
     return external_runs_summary(runs)
 
 
-def show_curve(given: GivenCampaign, *, as_json: bool) -> None:
+def show_curve(context: CampaignContext, *, as_json: bool) -> None:
     """Print the curves and what a tier buys, and write curve.csv and curve.png."""
-    table, figure = given.logs / "curve.csv", given.logs / "curve.png"
-    with Output.to(given.logs / "curve.log", as_json=as_json) as output:
-        text = write_curve_files(given.config, STORE, table, figure)
+    table, figure = context.logs / "curve.csv", context.logs / "curve.png"
+    with Output.to(context.logs / "curve.log", as_json=as_json) as output:
+        text = write_curve_files(context.config, STORE, table, figure)
         output.line(text.rstrip("\n"))
         if as_json:
             with table.open(newline="") as file:
                 rows = [_numbers(row) for row in csv.DictReader(file)]
-            output.document({"campaign": given.config.campaign.name, "rows": rows})
+            output.document({"campaign": context.config.campaign.name, "rows": rows})
 
 
 def _numbers(row: dict[str, str]) -> dict[str, object]:

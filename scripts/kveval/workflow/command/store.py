@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kveval.store.store import Store
-from kveval.workflow.command.campaign import STORE, GivenCampaign
+from kveval.workflow.command.campaign import STORE, CampaignContext
 from kveval.workflow.command.exits import NO, Ended
 from kveval.workflow.command.output import Output
 from kveval.workflow.history import show_history, update_history
@@ -21,11 +21,11 @@ from kveval.workflow.upkeep.references import campaign_files, references
 from kveval.workflow.upkeep.verify import verify_store
 
 
-def check_store(given: GivenCampaign, *, cores: int, as_json: bool) -> None:
+def check_store(context: CampaignContext, *, cores: int, as_json: bool) -> None:
     """Check every entry, pointer and table; ends with NO if anything was wrong. `cores`: how many hash files."""
-    with Output.to(given.logs / "verify.log", as_json=as_json) as output:
-        catalogues = given.checkout.catalogues
-        campaigns = [*campaign_files(catalogues), given.source]
+    with Output.to(context.logs / "verify.log", as_json=as_json) as output:
+        catalogues = context.checkout.catalogues
+        campaigns = [*campaign_files(catalogues), context.source]
         output.progress(f"Checking every measurement in {STORE}")
         checked = verify_store(
             Store(STORE), Path(), references(campaigns, catalogues), cores
@@ -38,7 +38,7 @@ def check_store(given: GivenCampaign, *, cores: int, as_json: bool) -> None:
 
 
 def prune_store(
-    given: GivenCampaign,
+    context: CampaignContext,
     *,
     delete: bool,
     kinds: Sequence[str],
@@ -47,8 +47,8 @@ def prune_store(
     as_json: bool,
 ) -> None:
     """Show the entries that nothing refers to, or delete them; all kinds of them unless some are named."""
-    with Output.to(given.logs / "prune.log", as_json=as_json) as output:
-        users = workflows(Path(), given.checkout.catalogues, given.source, also)
+    with Output.to(context.logs / "prune.log", as_json=as_json) as output:
+        users = workflows(Path(), context.checkout.catalogues, context.source, also)
         store, chosen = Store(STORE), tuple(kinds) or tuple(KINDS)
         act = prune if delete else plan_pruning
         pruning = act(store, users, chosen, older_than_days)
@@ -57,14 +57,18 @@ def prune_store(
 
 
 def add_to_history(
-    given: GivenCampaign, *, folders: Sequence[Path], program: str | None, as_json: bool
+    context: CampaignContext,
+    *,
+    folders: Sequence[Path],
+    program: str | None,
+    as_json: bool,
 ) -> None:
     """Add the campaign's results to the first of the folders, and print the changes from build to build."""
-    with Output.to(given.logs / "history.log", as_json=as_json) as output:
-        name = given.config.campaign.name
-        lines = [update_history(given.results / "analysis", name, folders)]
+    with Output.to(context.logs / "history.log", as_json=as_json) as output:
+        name = context.config.campaign.name
+        lines = [update_history(context.results / "analysis", name, folders)]
         output.line(lines[0])
-        for line in show_history(folders, program, given.logs / "history"):
+        for line in show_history(folders, program, context.logs / "history"):
             lines.append(line)
             output.line(line)
         output.document({"lines": lines})

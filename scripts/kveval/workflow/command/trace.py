@@ -116,12 +116,21 @@ def workload_yaml(name: str, workload: dict[str, Any]) -> str:
 
 
 def _document(made: MadeTrace, workload: dict[str, Any]) -> dict[str, Any]:
+    document = asdict(made)
+    if made.log is not None:
+        document["log"]["findings"] = {
+            "entries": made.log.findings.entries,
+            "fields": made.log.findings.fields,
+            "clock": made.log.findings.clock,
+            "units": sorted(made.log.findings.units),
+        }
     return {
-        **asdict(made),
+        **document,
         "source": str(made.source),
         "file": str(made.file),
         "rate_req_s": made.requests / made.span_s if made.span_s else None,
         "hit_share": made.hit_share,
+        "dropped": [asdict(dropped) for dropped in made.dropped],
         "notes": list(_notes(made)),
         "workload": workload,
     }
@@ -175,10 +184,10 @@ def _lines(made: MadeTrace) -> Iterator[tuple[str, str]]:
 
 def _fields(log: LogSummary) -> str:
     texts = []
-    for kind, names in log.fields.items():
+    for kind, names in log.findings.fields.items():
         text = f"{kind} from {' or '.join(names[:3])}"
         if kind == "time":
-            text += f" ({', '.join(log.units)}, {log.clock})"
+            text += f" ({', '.join(sorted(log.findings.units))}, {log.findings.clock})"
         texts.append(text)
     return "; ".join(texts)
 
@@ -253,8 +262,8 @@ def _assumptions(log: LogSummary, hash_tokens: int) -> Iterator[str]:
 
 
 def _notes_on_times(log: LogSummary) -> Iterator[str]:
-    if log.clock == "without a zone":
+    if log.findings.clock == "without a zone":
         yield "The times name no zone; they are taken as UTC, which only matters where clocks were set meanwhile."
-    if log.clock == "relative":
-        (unit,) = log.units
+    if log.findings.clock == "relative":
+        unit = " or ".join(sorted(log.findings.units))
         yield f"The times are numbers from a start of the log's own, taken as {unit}; --time-unit says otherwise."

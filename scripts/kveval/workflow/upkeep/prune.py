@@ -67,7 +67,7 @@ class Workflow:
     """A copy of the workflow that uses the store: its folder, and what its campaigns refer to."""
 
     folder: Path
-    wanted: References
+    references: References
 
 
 @dataclass(frozen=True)
@@ -102,40 +102,43 @@ class Pruning:
         """Return it as plain values, for JSON."""
         entries = [
             {
-                "kind": one.kind,
-                "bytes": one.bytes,
-                "days": one.days,
-                "run": one.label,
-                "place": str(one.entry.place),
+                "kind": candidate.kind,
+                "bytes": candidate.bytes,
+                "days": candidate.days,
+                "run": candidate.label,
+                "place": str(candidate.entry.place),
             }
-            for one in self.candidates
+            for candidate in self.candidates
         ]
         spared = [
-            {"place": str(one.entry.place), "code": one.code} for one in self.spared
+            {"place": str(spared_entry.entry.place), "code": spared_entry.code}
+            for spared_entry in self.spared
         ]
         return {"entries": entries, "spared": spared, "unreadable": self.unreadable}
 
     def text(self) -> str:
         """Return the table of what may be deleted, by kind, the largest first."""
         rows = [("what", "size", "days", "run", "why", "where")]
-        for one in sorted(self.candidates, key=lambda one: (one.kind, -one.bytes)):
-            why = KINDS[one.kind]
+        for candidate in sorted(
+            self.candidates, key=lambda candidate: (candidate.kind, -candidate.bytes)
+        ):
+            why = KINDS[candidate.kind]
             rows.append(
                 (
-                    one.kind,
-                    size_text(one.bytes),
-                    f"{one.days:.0f}",
-                    one.label,
+                    candidate.kind,
+                    size_text(candidate.bytes),
+                    f"{candidate.days:.0f}",
+                    candidate.label,
                     why,
-                    str(one.entry.place),
+                    str(candidate.entry.place),
                 )
             )
-        total = size_text(sum(one.bytes for one in self.candidates))
-        found = [*aligned(rows), "", f"{len(self.candidates)} entries, {total}"]
-        lines = found if self.candidates else ["Nothing to prune."]
+        total = size_text(sum(candidate.bytes for candidate in self.candidates))
+        table = [*aligned(rows), "", f"{len(self.candidates)} entries, {total}"]
+        lines = table if self.candidates else ["Nothing to prune."]
         lines += [
-            f"kept: {one.entry.place}: {_STAYS[one.code].format(place=one.place)}"
-            for one in self.spared
+            f"kept: {spared_entry.entry.place}: {_STAYS[spared_entry.code].format(place=spared_entry.place)}"
+            for spared_entry in self.spared
         ]
         unknown = "cannot be read, so its references are not known"
         lines += [f"{unknown}: {name}: {why}" for name, why in self.unreadable.items()]
@@ -153,7 +156,7 @@ def plan_pruning(
         unreadable={
             name: why
             for flow in workflows
-            for name, why in flow.wanted.unreadable.items()
+            for name, why in flow.references.unreadable.items()
         }
     )
     now = clock_s(store.root)
@@ -191,33 +194,35 @@ def prune(
             names = "; ".join(
                 f"{name}: {why}" for name, why in pruning.unreadable.items()
             )
-            said = f"these campaigns cannot be read, so their references are not known and nothing is deleted: {names}"
+            message = f"these campaigns cannot be read, so their references are not known and nothing is deleted: {names}"
             raise PruneError(
-                said, code="references_unknown", campaigns=[*pruning.unreadable]
+                message, code="references_unknown", campaigns=[*pruning.unreadable]
             )
-        moved = [_moved(store, one) for one in pruning.candidates]
+        moved = [_moved(store, candidate) for candidate in pruning.candidates]
         time.sleep(grace_s if any(moved) else 0.0)
         pointed = _pointed(store, workflows)
         gone = []
-        for one, place in zip(pruning.candidates, moved, strict=True):
+        for candidate, place in zip(pruning.candidates, moved, strict=True):
             if place is None:
-                pruning.spared.append(Spared(one.entry, "not_deletable"))
+                pruning.spared.append(Spared(candidate.entry, "not_deletable"))
                 continue
-            entry = replace(one.entry, place=_origin(store, place))
+            entry = replace(candidate.entry, place=_origin(store, place))
             if entry.place != place and _referred(entry, place, workflows, pointed):
-                taken = entry.place.exists()
-                if not taken:
+                occupied = entry.place.exists()
+                if not occupied:
                     make_folder(entry.place.parent, store.root)
                     place.rename(entry.place)
                 pruning.spared.append(
-                    Spared(one.entry, "place_taken" if taken else "referred_to")
+                    Spared(
+                        candidate.entry, "place_taken" if occupied else "referred_to"
+                    )
                 )
                 continue
             shutil.rmtree(place, ignore_errors=True)
             if place.exists():
-                pruning.spared.append(Spared(one.entry, "left_over", place))
+                pruning.spared.append(Spared(candidate.entry, "left_over", place))
             else:
-                gone.append(one)
+                gone.append(candidate)
         _remove_empty_folders(store)
     return Pruning(gone, pruning.spared)
 
@@ -237,8 +242,8 @@ def workflows(
         path for path in also if not (path.is_file() or (path / "config").is_dir())
     ]
     if unknown:
-        said = f"--also names {unknown[0]}: neither a campaign's file nor a copy of the workflow"
-        raise PruneError(said, code="unknown_path", path=unknown[0])
+        message = f"--also names {unknown[0]}: neither a campaign's file nor a copy of the workflow"
+        raise PruneError(message, code="unknown_path", path=unknown[0])
     own = [
         *campaign_files(catalogues),
         campaign,
@@ -263,7 +268,9 @@ def outcome_text(pruning: Pruning, *, deleted: bool) -> str:
         return text
     if deleted:
         return f"Deleted:\n{text}"
-    kinds = dict.fromkeys(f"--kind {one.kind}" for one in pruning.candidates)
+    kinds = dict.fromkeys(
+        f"--kind {candidate.kind}" for candidate in pruning.candidates
+    )
     return (
         f"{text}\n\nNothing was deleted. All of this: kveval prune --delete"
         f"\nSome of it: kveval prune --delete {' '.join(kinds)} --older-than 30"
@@ -271,16 +278,16 @@ def outcome_text(pruning: Pruning, *, deleted: bool) -> str:
 
 
 def _unreferred(
-    found: Contents, workflows: Sequence[Workflow], pointed: Collection[str]
+    listing: Contents, workflows: Sequence[Workflow], pointed: Collection[str]
 ) -> Iterable[tuple[str, StoreEntry]]:
-    for entry in found.measurements:
+    for entry in listing.measurements:
         if not _referred(entry, entry.place, workflows, pointed):
             yield (
                 ("import" if entry.facts.get("engine") == IMPORTED else "measurement"),
                 entry,
             )
     for kind in ("failed", "damaged", "partial", "incoming", "pruned"):
-        for entry in getattr(found, kind):
+        for entry in getattr(listing, kind):
             yield kind, entry
 
 
@@ -292,17 +299,20 @@ def _referred(
 ) -> bool:
     """Return whether anything refers to an entry whose files are in `place` at the moment."""
     facts = StoreEntry(place, None, None).facts
-    wanted = any(
-        flow.wanted.wanting(entry.measurement, entry.run, facts) for flow in workflows
+    needed = any(
+        flow.references.referrers(entry.measurement, entry.run, facts)
+        for flow in workflows
     )
-    return wanted or os.path.realpath(entry.place) in pointed
+    return needed or os.path.realpath(entry.place) in pointed
 
 
 def _pointed(store: Store, workflows: Iterable[Workflow]) -> set[str]:
     links = (
         link
         for flow in workflows
-        for link in pointers(flow.wanted.roots(flow.folder), store.root, flow.folder)
+        for link in pointers(
+            flow.references.roots(flow.folder), store.root, flow.folder
+        )
     )
     return {os.path.realpath(link.place) for link in links if link.place is not None}
 
@@ -326,10 +336,10 @@ def _spared(kind: str, entry: StoreEntry, now: float) -> str:
     return ""
 
 
-def _moved(store: Store, one: Candidate) -> Path | None:
+def _moved(store: Store, candidate: Candidate) -> Path | None:
     """Move an entry to where no job looks for it; return the new place, None if this user may not move it."""
-    place = one.entry.place
-    if one.kind not in ("measurement", "import"):
+    place = candidate.entry.place
+    if candidate.kind not in ("measurement", "import"):
         return place
     target = store.root / PRUNED / place.relative_to(store.root)
     with contextlib.suppress(OSError):

@@ -36,7 +36,7 @@ class References:
         }
         return [workflow / name for name in sorted(self.results - inner)]
 
-    def wanting(
+    def referrers(
         self, measurement: str | None, run: int | None, facts: Mapping[str, Any]
     ) -> list[str]:
         """Return the cells and campaigns that want a run, by its id, or by the tree that it was imported from."""
@@ -67,34 +67,36 @@ def references(
 
     `catalogues` is the folder of models.yaml and the others.
     """
-    found = References()
+    result = References()
     seen: list[Path | Mapping[str, Any]] = []
     for campaign in campaigns:
         if campaign not in seen:
             seen.append(campaign)
-            _add_campaign(found, campaign, catalogues)
-    return found
+            _add_campaign(result, campaign, catalogues)
+    return result
 
 
 def _add_campaign(
-    found: References, campaign: Path | Mapping[str, Any], catalogues: Path
+    result: References, campaign: Path | Mapping[str, Any], catalogues: Path
 ) -> None:
     try:
         config = load_config(campaign, catalogues)
     except ConfigError as error:
         name = campaign.as_posix() if isinstance(campaign, Path) else "campaign"
-        found.unreadable[name] = "; ".join(map(str, error.problems))
+        result.unreadable[name] = "; ".join(map(str, error.problems))
         return
     name = config.campaign.name
-    found.results.add(config.campaign.results)
+    result.results.add(config.campaign.results)
     for tree in config.imports:
-        found.trees.setdefault(tree.path, []).append(f"imported by {name}")
+        result.trees.setdefault(tree.path, []).append(f"imported by {name}")
     for cell in config.cells:
         pilot = config.pilot(cell)
         for searched in {cell, pilot} if pilot else ():
-            found.searched.setdefault(searched, []).append(f"{searched.path} of {name}")
+            result.searched.setdefault(searched, []).append(
+                f"{searched.path} of {name}"
+            )
         measurement = config.measurement_id(cell)
         for run in config.runs_of(cell):
-            wanted = found.runs.setdefault((measurement, run), [])
-            if (text := f"{cell.path} run {run} of {name}") not in wanted:
-                wanted.append(text)
+            texts = result.runs.setdefault((measurement, run), [])
+            if (text := f"{cell.path} run {run} of {name}") not in texts:
+                texts.append(text)

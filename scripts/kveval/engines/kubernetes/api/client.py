@@ -145,11 +145,11 @@ class Api:
                     raise
                 lasted_s = now - begin
                 if lasted_s >= self._outage_s:
-                    said = f"cluster {self.server}: {NO_ANSWER_WORDS} for {lasted_s:.0f} s; last: {error}; "
-                    said += "is the API server up, and is this the right kubeconfig and context?"
+                    message = f"cluster {self.server}: {NO_ANSWER_WORDS} for {lasted_s:.0f} s; last: {error}; "
+                    message += "is the API server up, and is this the right kubeconfig and context?"
                     facts = {"server": self.server, "lasted_s": lasted_s}
                     raise ClusterError(
-                        said, error.status, error.reason, code=NO_ANSWER, **facts
+                        message, error.status, error.reason, code=NO_ANSWER, **facts
                     ) from error
                 # One outage is the same for all threads.
                 if (
@@ -246,8 +246,10 @@ class Api:
                         if "." in kind.group
                         else "is the cluster too old?"
                     )
-                    said = f"cluster {self.server} has no {kind.kind} of {kind.api_version}: {fix}"
-                    raise ClusterError(said, code="unknown_kind", kind=kind) from error
+                    message = f"cluster {self.server} has no {kind.kind} of {kind.api_version}: {fix}"
+                    raise ClusterError(
+                        message, code="unknown_kind", kind=kind
+                    ) from error
                 # Forced, so a 409 is not a conflict of field managers but a concurrent write.
                 if error.status != 409 or attempt == _CONFLICTS - 1:
                     raise ClusterError(
@@ -290,10 +292,10 @@ class Api:
         self, kind: Kind, namespace: str = "", selector: str = "", fields: str = ""
     ) -> Documents:
         """Return the objects with these labels and fields, of one namespace or (empty) of all."""
-        wanted = {"labelSelector": selector, "fieldSelector": fields}
+        query = {"labelSelector": selector, "fieldSelector": fields}
         listed = self.get(
             kind.path(namespace),
-            {name: value for name, value in wanted.items() if value},
+            {name: value for name, value in query.items() if value},
         )
         # The items of a list have neither apiVersion nor kind.
         return [
@@ -329,11 +331,13 @@ class Api:
     def events(self, document: Mapping[str, Any]) -> Documents:
         """Return the Events of an object, the oldest first."""
         metadata = document["metadata"]
-        wanted = {
+        reference = {
             "involvedObject.name": metadata["name"],
             "involvedObject.uid": metadata.get("uid"),
         }
-        fields = ",".join(f"{name}={value}" for name, value in wanted.items() if value)
+        fields = ",".join(
+            f"{name}={value}" for name, value in reference.items() if value
+        )
         return sorted(
             self.list(EVENT, metadata.get("namespace") or "default", fields=fields),
             key=event_time,
@@ -369,10 +373,10 @@ class Api:
     def _require_node(self, namespace: str, pod: str) -> None:
         """Raise NodeNotReady if the cluster reports a pod's node as not ready; return if it does not answer."""
         try:
-            found = self.once(
+            pod_object = self.once(
                 "GET", POD.path(namespace, pod), timeout_s=_VERDICT_S
             ).json()
-            name = str(found["spec"].get("nodeName") or "")
+            name = str(pod_object["spec"].get("nodeName") or "")
             node = (
                 self.once("GET", NODE.path("", name), timeout_s=_VERDICT_S).json()
                 if name
@@ -380,9 +384,9 @@ class Api:
             )
         except ClusterError:
             return
-        if said := unready(node):
+        if reason := unready(node):
             raise NodeNotReady(
-                f"pod {namespace}/{pod} cannot be asked: {said}", node=name
+                f"pod {namespace}/{pod} cannot be asked: {reason}", node=name
             )
 
     def logs(

@@ -54,22 +54,22 @@ def collect(
     say: Log | None = None,
 ) -> "Transfer":
     """Copy a file of a running container, or all files of a folder without links, to `local`. Raises TransferError."""
-    found = Transfer(api, namespace, pod, container, PurePosixPath(remote), say)
+    transfer = Transfer(api, namespace, pod, container, PurePosixPath(remote), say)
     try:
-        for file in found.listed():
-            found.bring(file, local / file.path)
+        for file in transfer.listed():
+            transfer.bring(file, local / file.path)
     except OSError as error:
         raise TransferError(
-            f"{found.what()}: cannot be written here: {error}"
+            f"{transfer.what()}: cannot be written here: {error}"
         ) from error
     except ClusterError as error:
         if isinstance(error, TransferError):
             raise
-        said = f"{found.what()}: {error}"
+        message = f"{transfer.what()}: {error}"
         raise TransferError(
-            said, error.status, error.reason, code=error.code, **error.facts
+            message, error.status, error.reason, code=error.code, **error.facts
         ) from error
-    return found
+    return transfer
 
 
 @dataclass
@@ -118,8 +118,8 @@ class Transfer:
                 return
             # It may have changed since it was listed.
             [file] = self.listed(file.path)
-        said = f"{self.what(file.path)}: its SHA-256 was wrong {_DIFFERENT} times: does something still write it?"
-        raise TransferError(said, code="altered")
+        message = f"{self.what(file.path)}: its SHA-256 was wrong {_DIFFERENT} times: does something still write it?"
+        raise TransferError(message, code="altered")
 
     def _fill(self, file: RemoteFile, part: Path) -> None:
         """Append to `part` until it is as long as `file`, with as many commands as that takes."""
@@ -163,12 +163,12 @@ class Transfer:
         ) as execution:
             yield from execution.output(stall_s)
         if execution.returncode:
-            said = (
+            reason = (
                 " ".join(execution.stderr.decode(errors="replace").split())
                 or f"exit code {execution.returncode}"
             )
             raise TransferError(
-                f"{self.what()}: {said}", code="command_failed", said=said
+                f"{self.what()}: {reason}", code="command_failed", said=reason
             )
 
     def what(self, path: str = "") -> str:
@@ -186,7 +186,7 @@ def parse_list(output: bytes, within: str) -> list[RemoteFile]:
     )
     if end != "end":
         raise EOFError
-    found = []
+    files = []
     for entry in entries:
         size, sha256, path = entry.split(" ", 2)
         place = PurePosixPath(path)
@@ -194,5 +194,5 @@ def parse_list(output: bytes, within: str) -> list[RemoteFile]:
             raise TransferError(
                 f"unexpected entry {entry!r} in the list of a pod's files"
             )
-        found.append(RemoteFile(str(place.relative_to(within)), int(size), sha256))
-    return found
+        files.append(RemoteFile(str(place.relative_to(within)), int(size), sha256))
+    return files

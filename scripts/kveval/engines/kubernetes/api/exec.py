@@ -27,7 +27,7 @@ class Executed(NamedTuple):
         return self.stdout.decode(errors="replace").rstrip("\n")
 
     @property
-    def said(self) -> str:
+    def error_text(self) -> str:
         """Its stderr, or its stdout if stderr is empty, in one line."""
         return " ".join((self.stderr.decode(errors="replace") or self.text).split())
 

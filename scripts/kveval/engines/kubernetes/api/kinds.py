@@ -74,7 +74,7 @@ def described(document: Mapping[str, Any]) -> str:
 def condition(document: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """Return the condition of type `kind` in an object's status, {} if it has none."""
     conditions = (document.get("status") or {}).get("conditions") or []
-    return next((found for found in conditions if found.get("type") == kind), {})
+    return next((entry for entry in conditions if entry.get("type") == kind), {})
 
 
 def unready(node: Mapping[str, Any]) -> str:
@@ -82,5 +82,5 @@ def unready(node: Mapping[str, Any]) -> str:
     ready = condition(node, "Ready")
     if ready.get("status", "True") == "True":
         return ""
-    said = f"{ready.get('reason')}: {ready.get('message')}"
-    return f"its node {node['metadata']['name']} has not been ready since {ready.get('lastTransitionTime')} ({said})"
+    cause = f"{ready.get('reason')}: {ready.get('message')}"
+    return f"its node {node['metadata']['name']} has not been ready since {ready.get('lastTransitionTime')} ({cause})"

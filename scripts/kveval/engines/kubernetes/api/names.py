@@ -49,16 +49,16 @@ def selector(
     component: str | None = None,
 ) -> str:
     """Return the label selector of all objects of this program, or of those with the given labels (`cell`: a path)."""
-    wanted = {
+    filters = {
         f"{PREFIX}/campaign": None if campaign is None else label_value(campaign),
         f"{PREFIX}/cell": None if cell is None else label_value(cell),
         f"{PREFIX}/run": None if run is None else str(run),
         f"{PREFIX}/component": component,
     }
-    given = {MANAGED_BY: MANAGER} | {
-        name: value for name, value in wanted.items() if value is not None
+    required = {MANAGED_BY: MANAGER} | {
+        name: value for name, value in filters.items() if value is not None
     }
-    return ",".join(f"{name}={value}" for name, value in given.items())
+    return ",".join(f"{name}={value}" for name, value in required.items())
 
 
 def object_name(

@@ -107,10 +107,10 @@ class Follower:
 
     def _ended(self) -> bool:
         try:
-            found = self._api.read(POD, self.pod, self._namespace)
+            document = self._api.read(POD, self.pod, self._namespace)
         except ClusterError:
             return False
-        return found is None or (found.get("status") or {}).get("phase") in (
+        return document is None or (document.get("status") or {}).get("phase") in (
             "Succeeded",
             "Failed",
         )

@@ -119,11 +119,11 @@ class Asking:
 
 def map_concurrently(things: Iterable[T], do: Callable[[T], R]) -> list[R]:
     """Call `do` with each of `things` concurrently and return the results in order. Raises the first failure."""
-    found = list(things)
-    if len(found) == 1:
-        return [do(found[0])]
+    items = list(things)
+    if len(items) == 1:
+        return [do(items[0])]
     with ThreadPoolExecutor(_AT_ONCE) as together:
-        return list(together.map(do, found))
+        return list(together.map(do, items))
 
 
 def _warnings(header: str) -> tuple[str, ...]:

@@ -70,28 +70,30 @@ class Reply:
             return {}
         return value if isinstance(value, dict) else {}
 
-    def refusal(self, server: str, asked: str) -> Refused:
-        """Return the error for an answer that refuses; `asked`: the request's method and path."""
-        told, code, facts = self.json(), "", {}
-        said = " ".join(
-            str(told.get("message") or self.body[:400].decode(errors="replace")).split()
+    def refusal(self, server: str, request: str) -> Refused:
+        """Return the error for an answer that refuses; `request`: its method and path."""
+        content, code, facts = self.json(), "", {}
+        text = " ".join(
+            str(
+                content.get("message") or self.body[:400].decode(errors="replace")
+            ).split()
         )
-        reason = str(told.get("reason") or "")
-        answer = ": ".join(part for part in (reason, said) if part)
-        message = f"cluster {server} refused {asked}: {self.status} {answer}"
+        reason = str(content.get("reason") or "")
+        answer = ": ".join(part for part in (reason, text) if part)
+        message = f"cluster {server} refused {request}: {self.status} {answer}"
         if self.status == 401:
             code = "credential_refused"
             message = (
-                f"cluster {server} rejects the credential ({asked}: 401 {answer}): has the token "
+                f"cluster {server} rejects the credential ({request}: 401 {answer}): has the token "
                 "expired? Log in again, or create a new token (docs/cluster.md)"
             )
         elif self.status == 403 and reason:
             # Without a reason the answer is not the API server's, but that of a proxy, or of the pod that was asked.
             code = "right_missing"
-            found = _FORBIDDEN.search(said)
+            match = _FORBIDDEN.search(text)
             facts = {
                 name: value
-                for name, value in (found.groupdict() if found else {}).items()
+                for name, value in (match.groupdict() if match else {}).items()
                 if value
             }
             message += "; `kveval doctor` lists the rights that are missing, and the command that gives them"
@@ -101,8 +103,8 @@ class Reply:
             reason,
             code=code,
             server=server,
-            request=asked,
-            said=said,
+            request=request,
+            said=text,
             **facts,
         )
 
@@ -170,9 +172,9 @@ class KubernetesTransport:
                 with contextlib.suppress(config.ConfigException):
                     config.load_incluster_config(client_configuration=configuration)
                     return cls(configuration)
-            wanted = f"context {context!r} of " if context else ""
+            prefix = f"context {context!r} of " if context else ""
             raise ClusterError(
-                f"{wanted}{named or 'the kubeconfig (KUBECONFIG or ~/.kube/config)'} cannot be used: "
+                f"{prefix}{named or 'the kubeconfig (KUBECONFIG or ~/.kube/config)'} cannot be used: "
                 f"{' '.join(str(error).split())}; `kubectl config get-contexts` shows what there is",
                 code="kubeconfig_unusable",
                 kubeconfig=named,
@@ -310,16 +312,18 @@ class KubernetesTransport:
         return Frames(connection)
 
     def _tls(self) -> dict[str, Any]:
-        wanted = self._configuration
-        found = {
-            "certfile": wanted.cert_file,
-            "keyfile": wanted.key_file,
-            "ca_certs": wanted.ssl_ca_cert,
-            "cert_reqs": None if wanted.verify_ssl else ssl.CERT_NONE,
-            "check_hostname": wanted.assert_hostname if wanted.verify_ssl else False,
-            "server_hostname": wanted.tls_server_name or None,
+        configuration = self._configuration
+        options = {
+            "certfile": configuration.cert_file,
+            "keyfile": configuration.key_file,
+            "ca_certs": configuration.ssl_ca_cert,
+            "cert_reqs": None if configuration.verify_ssl else ssl.CERT_NONE,
+            "check_hostname": configuration.assert_hostname
+            if configuration.verify_ssl
+            else False,
+            "server_hostname": configuration.tls_server_name or None,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 @contextlib.contextmanager

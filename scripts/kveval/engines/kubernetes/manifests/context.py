@@ -87,22 +87,22 @@ class RenderContext:
 
     def pod_labels(self, component: str) -> dict[str, str]:
         """Return the labels that select the cell's pods of a component."""
-        wanted = [
+        keys = [
             f"{names.PREFIX}/{part}"
             for part in ("campaign", "cell", "run", "component")
         ]
         return {
-            key: value for key, value in self.labels(component).items() if key in wanted
+            key: value for key, value in self.labels(component).items() if key in keys
         }
 
     def metadata(self, component: str, name: str | None = None) -> dict[str, Any]:
         """Return an object's metadata, with the cell's path in full."""
         named = {"name": name or self.name(component), "namespace": self.site.namespace}
-        found = {**named, "labels": self.labels(component)}
+        metadata = {**named, "labels": self.labels(component)}
         return (
-            found
+            metadata
             if component == "storage"
-            else {**found, "annotations": {names.CELL_ANNOTATION: self.cell}}
+            else {**metadata, "annotations": {names.CELL_ANNOTATION: self.cell}}
         )
 
     def pod_metadata(

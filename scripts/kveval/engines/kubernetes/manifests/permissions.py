@@ -151,13 +151,13 @@ _IN_PCP_NAMESPACE = (
 
 def permissions(site: Cluster) -> tuple[Permission, ...]:
     """Return all permissions that the workflow needs on this site."""
-    found = [Permission("namespace", *row) for row in _IN_NAMESPACE]
+    table = [Permission("namespace", *row) for row in _IN_NAMESPACE]
     routed = site.address in ("router", "gateway")
     if routed:
-        found += [Permission("namespace", *row) for row in _WITH_PICKER]
+        table += [Permission("namespace", *row) for row in _WITH_PICKER]
     if site.token_secret is not None:
         why = "the doctor checks whether the token's key exists"
-        found.append(
+        table.append(
             Permission(
                 "namespace",
                 "",
@@ -170,9 +170,9 @@ def permissions(site: Cluster) -> tuple[Permission, ...]:
         )
     if routed and (gateway := site.gateway) is not None:
         rows = (*_WITH_GATEWAY, *_BY_PROVIDER.get(gateway.provider, ()))
-        found += [Permission("namespace", *row) for row in rows]
+        table += [Permission("namespace", *row) for row in rows]
         if gateway.create:
-            found.append(
+            table.append(
                 Permission(
                     "namespace",
                     GATEWAY_GROUP,
@@ -183,25 +183,25 @@ def permissions(site: Cluster) -> tuple[Permission, ...]:
             )
         else:
             why = "the doctor checks the Gateway; its address"
-            found.append(
+            table.append(
                 Permission(
                     "gateway", GATEWAY_GROUP, "gateways", ("get",), why, (gateway.name,)
                 )
             )
         why = "the Gateway's provider: some need additional documents"
-        found.append(Permission("cluster", GATEWAY_GROUP, "gatewayclasses", _READ, why))
-    found += [Permission("pcp_namespace", *row) for row in _IN_PCP_NAMESPACE]
+        table.append(Permission("cluster", GATEWAY_GROUP, "gatewayclasses", _READ, why))
+    table += [Permission("pcp_namespace", *row) for row in _IN_PCP_NAMESPACE]
     why = "the hardware that was measured; GPUs and memory for the campaign"
-    found.append(Permission("cluster", "", "nodes", _READ, why))
+    table.append(Permission("cluster", "", "nodes", _READ, why))
     why = "the doctor checks the classes"
-    found.append(
+    table.append(
         Permission(
             "cluster", "storage.k8s.io", "storageclasses", _READ, why, advisory=True
         )
     )
     both = (site.namespace, site.pcp_namespace)
     return (
-        *found,
+        *table,
         Permission(
             "cluster", "", "namespaces", ("get",), "checking whether they exist", both
         ),

@@ -58,17 +58,17 @@ def storage(context: RenderContext) -> tuple[Document, ...]:
 def serving(context: RenderContext) -> tuple[Document, ...]:
     """Return the documents of the servers of one run and of their routing. Raises ManifestError for a bad template."""
     stores = [name for name in ("redis", "valkey") if name in context.sidecars]
-    found = [
+    documents = [
         document
         for store in stores
         for document in context.documents("store", store=store)
     ]
     if context.deployment.route != "service":
-        found += router(context)
-    found += context.documents("model-server")
+        documents += router(context)
+    documents += context.documents("model-server")
     if context.deployment.route == "gateway":
-        found += context.documents("gateway")
-    return tuple(found)
+        documents += context.documents("gateway")
+    return tuple(documents)
 
 
 def render(context: RenderContext) -> tuple[Document, ...]:
@@ -179,5 +179,7 @@ def preview_text(specification: Specification, site: Cluster, campaign: str) -> 
     }
     head = f"# {context.cell}: measurement {context.measurement}, as run 1 of campaign {campaign} would be deployed.\n"
     return head + "".join(
-        f"---\n# {title}.\n{to_text(found)}" for title, found in parts.items() if found
+        f"---\n# {title}.\n{to_text(documents)}"
+        for title, documents in parts.items()
+        if documents
     )

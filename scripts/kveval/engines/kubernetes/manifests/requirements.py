@@ -71,8 +71,8 @@ def _pods_of(document: Mapping[str, Any]) -> PodNeed | None:
         copies=copies,
         requests=_requests(pod),
         memory_limit=sum(
-            quantity(_resources(one, "limits").get("memory"))
-            for one in pod["containers"]
+            quantity(_resources(container, "limits").get("memory"))
+            for container in pod["containers"]
         ),
         shared_memory=_shared_memory(pod),
         images=tuple(dict.fromkeys(container["image"] for container in containers)),
@@ -94,8 +94,8 @@ def _requests(pod: Mapping[str, Any]) -> dict[str, float]:
 
 def _requested(container: Mapping[str, Any]) -> dict[str, float]:
     # A resource with a limit and without a request is requested up to its limit.
-    asked = {**_resources(container, "limits"), **_resources(container, "requests")}
-    return {name: quantity(value) for name, value in asked.items()}
+    amounts = {**_resources(container, "limits"), **_resources(container, "requests")}
+    return {name: quantity(value) for name, value in amounts.items()}
 
 
 def _resources(container: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
@@ -159,8 +159,8 @@ def node_of(thing: Mapping[str, Any]) -> Node:
     """Return the Node for an object of the API server."""
     status, spec = thing.get("status", {}), thing.get("spec", {})
     ready = any(
-        one["type"] == "Ready" and one["status"] == "True"
-        for one in status.get("conditions", [])
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in status.get("conditions", [])
     )
     return Node(
         name=thing["metadata"]["name"],

@@ -63,17 +63,17 @@ def _named(value: Any, context: RenderContext) -> Any:
 
 
 def _completed(document: Document, added: Document, context: RenderContext) -> Document:
-    found: Document = _merged(document, added)
-    own = context.metadata("epp", found["metadata"]["name"])
-    found["metadata"] = _merged(found["metadata"], own)
-    if found["kind"] == "Deployment":
-        pod = found["spec"]["template"]["spec"]
-        wanted = {
+    result: Document = _merged(document, added)
+    own = context.metadata("epp", result["metadata"]["name"])
+    result["metadata"] = _merged(result["metadata"], own)
+    if result["kind"] == "Deployment":
+        pod = result["spec"]["template"]["spec"]
+        names = {
             container["name"]
             for container in added["spec"]["template"]["spec"]["containers"]
         }
         pod["containers"] = [
-            container for container in pod["containers"] if container["name"] in wanted
+            container for container in pod["containers"] if container["name"] in names
         ]
         for container in pod["containers"]:
             container["resources"] = _merged(
@@ -87,7 +87,7 @@ def _completed(document: Document, added: Document, context: RenderContext) -> D
         pod["volumes"] = [
             volume for volume in pod["volumes"] if volume["name"] in mounted
         ]
-    return found
+    return result
 
 
 def _merged(value: Any, added: Any) -> Any:

@@ -23,16 +23,18 @@ class ManifestError(Failure):
 def documents(template: str, **values: Any) -> tuple[Document, ...]:
     """Fill a template and return its documents. Raises ManifestError with the template's name and what is missing."""
     try:
-        found = list(yaml.load_all(filled(template, **values), Loader=yaml.CSafeLoader))
+        parsed = list(
+            yaml.load_all(filled(template, **values), Loader=yaml.CSafeLoader)
+        )
     except (jinja2.TemplateError, yaml.YAMLError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise ManifestError(
-            f"manifests/{template}: {said}",
+            f"manifests/{template}: {reason}",
             code="not_filled",
             template=template,
-            said=said,
+            said=reason,
         ) from error
-    return tuple(document for document in found if document is not None)
+    return tuple(document for document in parsed if document is not None)
 
 
 def filled(template: str, **values: Any) -> str:
@@ -40,10 +42,10 @@ def filled(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
-def to_text(found: tuple[Document, ...]) -> str:
+def to_text(documents: tuple[Document, ...]) -> str:
     """Return documents as one YAML text for human readers."""
     return yaml.dump_all(
-        found, Dumper=_Readable, sort_keys=False, width=120, allow_unicode=True
+        documents, Dumper=_Readable, sort_keys=False, width=120, allow_unicode=True
     )
 
 

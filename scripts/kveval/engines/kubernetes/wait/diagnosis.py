@@ -132,8 +132,10 @@ class Trouble:
             if self.container
             else f"pod {self.pod}"
         )
-        said = " ".join(self.text.split())
-        return f"{self.cause}: {_joined(where if self.pod else '', said)}; {self.fix}"
+        message = " ".join(self.text.split())
+        return (
+            f"{self.cause}: {_joined(where if self.pod else '', message)}; {self.fix}"
+        )
 
 
 def not_terminating(pods: Iterable[AnyPod]) -> list[AnyPod]:
@@ -168,9 +170,9 @@ def trouble_of(
     name = pod["metadata"]["name"]
     status = pod.get("status") or {}
     containers = (_of_container(container, patience) for container in _containers(pod))
-    found = next((found for found in containers if found is not None), None)
-    if found is not None:
-        return replace(found, pod=name)
+    trouble = next((trouble for trouble in containers if trouble is not None), None)
+    if trouble is not None:
+        return replace(trouble, pod=name)
     if status.get("phase") == "Failed":
         reason = status.get("reason") or "Failed"
         fix = _FIXES_OF_PHASE.get(reason, "see its events and log")
@@ -191,16 +193,16 @@ def node_trouble(
         return Trouble(
             "NodeGone", text, "was it scaled down, or reclaimed (spot)?", where
         )
-    said, ready = unready(node), condition(node, "Ready")
+    reason, ready = unready(node), condition(node, "Ready")
     starts = (
         ready.get("status") == "False"
         and seconds_since(ready.get("lastTransitionTime"), now) < _NODE_STARTS_S
     )
-    if not said or starts:
+    if not reason or starts:
         return None
     return Trouble(
         "NodeNotReady",
-        said,
+        reason,
         "check the node, or exclude it (node_selector, cordon)",
         where,
     )
@@ -226,12 +228,13 @@ def waits_for(pod: Pod, events: Sequence[Mapping[str, Any]]) -> str:
 def _of_autoscaler(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the last event of the autoscaler, {} without one; `events` are in the order of their times."""
     known = (*_NODE_COMES, _NO_NODE_COMES)
-    found = (
-        one
-        for one in events[::-1]
-        if one.get("reason") in known or one.get("reportingComponent") == "karpenter"
+    own = (
+        event
+        for event in events[::-1]
+        if event.get("reason") in known
+        or event.get("reportingComponent") == "karpenter"
     )
-    return next(found, {})
+    return next(own, {})
 
 
 def _containers(pod: Pod) -> Iterator[Mapping[str, Any]]:
@@ -302,11 +305,11 @@ def _unscheduled(
         "creationTimestamp"
     )
     lasted_s, event = seconds_since(since, now), _of_autoscaler(events)
-    said = str(event.get("message") or "")
+    message = str(event.get("message") or "")
     comes = (
         not event
         or event["reason"] in _NODE_COMES
-        or any(words in said for words in _MAY_PASS)
+        or any(words in message for words in _MAY_PASS)
     )
     if lasted_s < (patience.unschedulable_s if comes else patience.refused_s):
         return None
@@ -329,11 +332,15 @@ def _not_set_up(
         "creationTimestamp"
     )
     lasted = seconds_since(status.get("startTime") or bound, now)
-    told = [
+    setup_events = [
         event for event in events if event.get("reason") in (*_SETUP_EVENTS, *_WENT_ON)
     ]
-    if told and told[-1]["reason"] in _SETUP_EVENTS and lasted >= patience.setup_s:
-        last = told[-1]
+    if (
+        setup_events
+        and setup_events[-1]["reason"] in _SETUP_EVENTS
+        and lasted >= patience.setup_s
+    ):
+        last = setup_events[-1]
         fix = _FIXES_OF_SETUP.get(
             last["reason"], "see the node's kubelet and network plugin"
         )

@@ -94,10 +94,10 @@ class WaitTarget:
 
     def read(self) -> Document | None:
         """Return the object; None while it may be about to be created again. Raises RolloutError if it is missing."""
-        found = self.api.read(self.kind, self.name, self.namespace)
-        if found is not None and not found["metadata"].get("deletionTimestamp"):
-            self.seen, self._missing_since = found, None
-            return found
+        document = self.api.read(self.kind, self.name, self.namespace)
+        if document is not None and not document["metadata"].get("deletionTimestamp"):
+            self.seen, self._missing_since = document, None
+            return document
         now = time.monotonic()
         self._missing_since = (
             now if self._missing_since is None else self._missing_since
@@ -114,50 +114,52 @@ class WaitTarget:
             pending = (pod.get("status") or {}).get("phase") in (None, "Pending")
             events = self.api.events(pod) if pending else []
             now = self.api.now()
-            found = trouble_of(pod, events, now, self.patience)
+            trouble = trouble_of(pod, events, now, self.patience)
             name = (pod.get("spec") or {}).get("nodeName")
             if (
-                found is None
+                trouble is None
                 and name
                 and not is_ready(pod)
                 and (pod.get("status") or {}).get("phase") != "Succeeded"
             ):
-                found = node_trouble(pod, self.api.read(NODE, name), now)
-            if found is not None and not (retried and found.ended):
-                raise self.failed(found, pod)
+                trouble = node_trouble(pod, self.api.read(NODE, name), now)
+            if trouble is not None and not (retried and trouble.ended):
+                raise self.failed(trouble, pod)
             notes.append(waits_for(pod, events))
         self.notes = "".join(dict.fromkeys(f"; {note}" for note in notes if note))
 
     def failed(
-        self, found: Trouble, pod: Document | None = None, **facts: Any
+        self, trouble: Trouble, pod: Document | None = None, **facts: Any
     ) -> RolloutError:
         """Return the error for a trouble, with the last events and the last lines of the container's log."""
-        quoted = _evidence(self.api, self.seen, pod, found.container, found.previous)
+        quoted = _evidence(
+            self.api, self.seen, pod, trouble.container, trouble.previous
+        )
         facts |= (
-            {"container": found.container, "exit_code": found.exit_code}
-            if found.container
+            {"container": trouble.container, "exit_code": trouble.exit_code}
+            if trouble.container
             else {}
         )
-        facts |= {"previous": True} if found.previous else {}
-        name = found.pod or (pod["metadata"]["name"] if pod else "")
-        said = (
-            f"{self.label}: {found.line()}"
-            if found.fix
-            else f"{self.label} {found.text}"
+        facts |= {"previous": True} if trouble.previous else {}
+        name = trouble.pod or (pod["metadata"]["name"] if pod else "")
+        message = (
+            f"{self.label}: {trouble.line()}"
+            if trouble.fix
+            else f"{self.label} {trouble.text}"
         )
         return RolloutError(
-            f"{said}{quoted}", found.cause, name, object=self.label, **facts
+            f"{message}{quoted}", trouble.cause, name, object=self.label, **facts
         )
 
-    def require_creatable(self, since: str | None, said: str = "") -> None:
+    def require_creatable(self, since: str | None, message: str = "") -> None:
         """Raise RolloutError if, some time after `since`, the controller reports that it cannot create pods.
 
-        `said`: its words; those of its last event if empty.
+        `message`: its words; those of its last event if empty.
         """
         lasted_s = seconds_since(since, self.api.now())
         if self.seen is None or lasted_s < _CREATION_S:
             return
-        if not said:
+        if not message:
             failed = [
                 event
                 for event in self.api.events(self.seen)
@@ -165,12 +167,14 @@ class WaitTarget:
             ]
             if not failed:
                 return
-            said = str(failed[-1].get("message") or "")
+            message = str(failed[-1].get("message") or "")
         fix = "a quota, the namespace's pod security, or a missing service account prevents it"
-        found = Trouble(
-            "FailedCreate", f"no pod could be created for {lasted_s:.0f} s, {said}", fix
+        trouble = Trouble(
+            "FailedCreate",
+            f"no pod could be created for {lasted_s:.0f} s, {message}",
+            fix,
         )
-        raise self.failed(found, lasted_s=lasted_s, said=said)
+        raise self.failed(trouble, lasted_s=lasted_s, said=message)
 
 
 def wait(
@@ -182,19 +186,19 @@ def wait(
     unchanged one from time to time.
     """
     begin = time.monotonic()
-    said, said_at = "", begin
-    while not (found := look()).done:
-        now, text = time.monotonic(), f"{found.text}{target.notes}"
-        if say is not None and (text != said or now - said_at >= _REPEAT_S):
+    last_text, last_time = "", begin
+    while not (state := look()).done:
+        now, text = time.monotonic(), f"{state.text}{target.notes}"
+        if say is not None and (text != last_text or now - last_time >= _REPEAT_S):
             say(f"{target.label}: {text} ({now - begin:.0f} s)")
-            said, said_at = text, now
+            last_text, last_time = text, now
         if now - begin >= timeout_s:
-            late = next((pod for pod in found.pods if not is_ready(pod)), None)
+            late = next((pod for pod in state.pods if not is_ready(pod)), None)
             raise target.failed(
                 Trouble("Timeout", f"is not done after {timeout_s:.0f} s: {text}"), late
             )
         time.sleep(min(_POLL_S, begin + timeout_s - now))
-    return found.pods
+    return state.pods
 
 
 def _evidence(
@@ -210,9 +214,9 @@ def _evidence(
     container's last restart. Never raises ClusterError.
     """
     parts = [
-        _events(api, found)
-        for found in (document, pod, *_unbound(api, pod))
-        if found is not None
+        _events(api, entry)
+        for entry in (document, pod, *_unbound(api, pod))
+        if entry is not None
     ]
     if pod is not None:
         parts.append(_log(api, pod, container, previous))
@@ -227,26 +231,26 @@ def _unbound(api: Api, pod: Mapping[str, Any] | None) -> list[Document]:
         for volume in volumes
         if "persistentVolumeClaim" in volume
     ]
-    found = []
+    claims = []
     for name in names:
         with contextlib.suppress(ClusterError):
-            found.append(
+            claims.append(
                 api.read(VOLUME_CLAIM, name, (pod or {})["metadata"]["namespace"])
             )
     return [
         claim
-        for claim in found
+        for claim in claims
         if claim and (claim.get("status") or {}).get("phase") != "Bound"
     ]
 
 
 def _events(api: Api, document: Mapping[str, Any]) -> str:
     try:
-        found = api.events(document)[-_EVENTS:]
+        events = api.events(document)[-_EVENTS:]
     except ClusterError as error:
         return f"events of {described(document)} could not be read: {error}"
     lines = []
-    for event in found:
+    for event in events:
         often = f" (x{event['count']})" if (event.get("count") or 1) > 1 else ""
         message = " ".join(str(event.get("message") or "").split())
         lines.append(
@@ -302,28 +306,28 @@ def _waited(
     """Wait until `judge` finds an object done, whose controller has seen its last change; return its pods."""
 
     def look() -> WaitState:
-        found = target.read()
-        if found is None:
+        document = target.read()
+        if document is None:
             return WaitState(False, "does not exist yet")
         return (
-            judge(target, found)
-            if _observed(found)
+            judge(target, document)
+            if _observed(document)
             else WaitState(False, "its controller has not seen it yet")
         )
 
     return wait(target, look, timeout_s, say)
 
 
-def _deployment(target: WaitTarget, found: Document) -> WaitState:
+def _deployment(target: WaitTarget, deployment: Document) -> WaitState:
     spec, status, pods = (
-        found["spec"],
-        found.get("status") or {},
-        _pods_of_revision(target, found),
+        deployment["spec"],
+        deployment.get("status") or {},
+        _pods_of_revision(target, deployment),
     )
-    wanted = int(spec.get("replicas", 1))
+    replicas = int(spec.get("replicas", 1))
     target.check(pods)
-    failure = condition(found, "ReplicaFailure")
-    if failure.get("status") == "True" and len(pods) < wanted:
+    failure = condition(deployment, "ReplicaFailure")
+    if failure.get("status") == "True" and len(pods) < replicas:
         target.require_creatable(
             failure.get("lastTransitionTime"), failure.get("message") or ""
         )
@@ -332,8 +336,8 @@ def _deployment(target: WaitTarget, found: Document) -> WaitState:
     )
     old = int(status.get("replicas") or 0) - updated
     ready = [pod for pod in pods if is_ready(pod)]
-    done = old == 0 and wanted == updated == available == len(ready)
-    text = f"{min(len(ready), available)} of {wanted} replicas are available" + (
+    done = old == 0 and replicas == updated == available == len(ready)
+    text = f"{min(len(ready), available)} of {replicas} replicas are available" + (
         f", {old} old ones left" if old else ""
     )
     return WaitState(done, text, ready if done else pods)
@@ -344,10 +348,11 @@ def _pods_of_revision(target: WaitTarget, deployment: Document) -> list[Document
     api, labels = target.api, _selector(deployment)
     revision = (deployment["metadata"].get("annotations") or {}).get(_REVISION)
     newest = {
-        found["metadata"]["uid"]
-        for found in api.list(REPLICA_SET, target.namespace, labels)
-        if _owned(found, {deployment["metadata"]["uid"]})
-        and (found["metadata"].get("annotations") or {}).get(_REVISION) == revision
+        replica_set["metadata"]["uid"]
+        for replica_set in api.list(REPLICA_SET, target.namespace, labels)
+        if _owned(replica_set, {deployment["metadata"]["uid"]})
+        and (replica_set["metadata"].get("annotations") or {}).get(_REVISION)
+        == revision
     }
     return [
         pod
@@ -371,21 +376,28 @@ def wait_for_daemonset(
     """
     target = WaitTarget(api, DAEMON_SET, namespace, name, patience or Patience())
     return _waited(
-        target, lambda target, found: _daemon_set(target, found, nodes), timeout_s, say
+        target,
+        lambda target, daemon_set: _daemon_set(target, daemon_set, nodes),
+        timeout_s,
+        say,
     )
 
 
 def _daemon_set(
-    target: WaitTarget, found: Document, nodes: Collection[str]
+    target: WaitTarget, daemon_set: Document, nodes: Collection[str]
 ) -> WaitState:
-    listed = not_terminating(target.api.list(POD, target.namespace, _selector(found)))
+    listed = not_terminating(
+        target.api.list(POD, target.namespace, _selector(daemon_set))
+    )
     pods = [
         pod
         for pod in listed
-        if _owned(pod, {found["metadata"]["uid"]})
+        if _owned(pod, {daemon_set["metadata"]["uid"]})
         and pod["spec"].get("nodeName") in nodes
     ]
-    generation = (found["metadata"].get("annotations") or {}).get(_DAEMON_GENERATION)
+    generation = (daemon_set["metadata"].get("annotations") or {}).get(
+        _DAEMON_GENERATION
+    )
     new = [
         pod
         for pod in pods
@@ -393,7 +405,7 @@ def _daemon_set(
         in (generation, None)
     ]
     without = sorted(set(nodes) - {pod["spec"]["nodeName"] for pod in pods})
-    made = found["metadata"].get("creationTimestamp")
+    made = daemon_set["metadata"].get("creationTimestamp")
     if without:
         target.require_creatable(made)
     target.check(new)
@@ -435,19 +447,19 @@ def wait_for_job(
     )
 
 
-def _job(target: WaitTarget, found: Document) -> WaitState:
+def _job(target: WaitTarget, job: Document) -> WaitState:
     listed = target.api.list(POD, target.namespace, f"job-name={target.name}")
-    pods = [pod for pod in listed if _owned(pod, {found["metadata"]["uid"]})]
-    if condition(found, "Complete").get("status") == "True":
+    pods = [pod for pod in listed if _owned(pod, {job["metadata"]["uid"]})]
+    if condition(job, "Complete").get("status") == "True":
         return WaitState(
             True, "completed", [pod for pod in pods if _phase(pod) == "Succeeded"]
         )
     for kind in ("Failed", "FailureTarget"):
-        if condition(found, kind).get("status") == "True":
-            raise _failed(target, condition(found, kind), pods)
+        if condition(job, kind).get("status") == "True":
+            raise _failed(target, condition(job, kind), pods)
     live = not_terminating(pods)
     if not live:
-        target.require_creatable(found["metadata"].get("creationTimestamp"))
+        target.require_creatable(job["metadata"].get("creationTimestamp"))
     # An ended pod is not judged here: the Job's own status says whether there is another attempt.
     target.check(live, retried=True)
     return WaitState(
@@ -502,8 +514,8 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
         if (again := restarts(now) - restarts(before)) > 0:
             states = (now.get("status") or {}).get("containerStatuses") or []
             ends = [
-                (one["name"], (one.get("lastState") or {}).get("terminated") or {})
-                for one in states
+                (state["name"], (state.get("lastState") or {}).get("terminated") or {})
+                for state in states
             ]
             container, last = next((end for end in ends if end[1]), ("", {}))
             code = last.get("exitCode")
