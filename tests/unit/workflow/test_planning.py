@@ -143,6 +143,24 @@ def test_what_is_pointed_to_is_there_and_what_is_stored_is_adopted(default, tmp_
     assert {plan[LARGE, run] for run in (1, 2, 3)} == {("measure", "new")}
 
 
+def test_a_run_stored_by_its_blocks_is_adopted_for_the_same_size_in_gib(
+    default, folder, tmp_path
+):
+    store(tmp_path, default.specification(LARGE))
+    block_bytes = default.specification(LARGE).budget.tier_bytes // LARGE.cpu_blocks
+    matrix = [
+        RAW["config"]["matrix"][0],
+        {
+            "models": [LARGE.model],
+            "scenarios": [LARGE.scenario],
+            "cpu_gib": [f"{LARGE.cpu_blocks * block_bytes / 2**20} MiB"],
+        },
+    ]
+    in_gib = changed(folder, matrix=matrix)
+    plan = states(make_plan(in_gib, {}, StoreIndex.read(tmp_path), HOST))
+    assert {plan[LARGE, run] for run in (1, 2, 3)} == {("adopt", "stored")}
+
+
 def test_measurements_of_other_hardware_are_not_adopted(default, tmp_path):
     store(tmp_path, default.specification(SMALL), hardware=OTHER)
     plan = make_plan(default, {}, StoreIndex.read(tmp_path), HOST)
