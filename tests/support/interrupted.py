@@ -87,10 +87,10 @@ def interrupted(
 
 if __name__ == "__main__":
     action, event, pattern, number, _python, script, *rest = sys.argv[1:]
-    wanted = re.compile(pattern)
+    path_pattern = re.compile(pattern)
     at(
         {"kill": kill, "fill": fill}[action],
-        lambda name, path: name == event and bool(wanted.search(path)),
+        lambda name, path: name == event and bool(path_pattern.search(path)),
         int(number),
     )
     sys.path[0] = str(Path(script).parent)

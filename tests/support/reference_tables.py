@@ -2,6 +2,7 @@
 
 <!-- keys of NAME -->: the keys of a campaign (NAME: Campaign) or of an entry of config/schema.json's $defs
 <!-- checks -->: what every rule demands, with the checks that hold it
+<!-- KV sizes -->: the bytes of the keys and values of every model of config/models.yaml, by dtype and ranks
 """
 
 from __future__ import annotations
@@ -15,17 +16,30 @@ from tests.support.document_checks import DOCUMENT_RULES
 from tests.support.paths import CONFIG
 
 from kveval.analysis.verdict_tables import CHECKS, RULES
+from kveval.campaign.loading import load_config
+from kveval.workflow.command.kv_sizes import HEADINGS, kv_sizes
 
 # Keys of which one stands in place of those that are required.
 INSTEAD = {"extends", "import", "compare"}
-MARKED = re.compile(r"^<!-- (keys of (\w+)|checks) -->\n\n?((?:\|.*\n)*)", re.MULTILINE)
+MARKED = re.compile(
+    r"^<!-- (keys of (\w+)|checks|KV sizes) -->\n\n?((?:\|.*\n)*)", re.MULTILINE
+)
 
 
 def with_tables(page: str) -> str:
     """A page with its marked tables as they have to be. KeyError for a name that the schema does not have."""
-    return MARKED.sub(
-        lambda at: f"<!-- {at[1]} -->\n\n{_keys(at[2]) if at[2] else _checks()}", page
-    )
+    return MARKED.sub(lambda at: f"<!-- {at[1]} -->\n\n{_made(at[1], at[2])}", page)
+
+
+def _made(mark: str, entry: str | None) -> str:
+    if entry:
+        return _keys(entry)
+    return _checks() if mark == "checks" else _kv_sizes()
+
+
+def _kv_sizes() -> str:
+    config = load_config(CONFIG / "config.yaml", CONFIG)
+    return _table(HEADINGS, [size.texts for size in kv_sizes(config.catalogue.models)])
 
 
 def _keys(name: str) -> str:

@@ -340,6 +340,8 @@ class Campaign(Strict):
     """the GPU, an entry of gpus.yaml, for the estimate of what a server's device holds; else as hardware names it"""
     device_gib: PositiveNumber | None = None
     """memory of one GPU as its driver reports it, GiB, for that estimate, in place of that of gpus.yaml"""
+    host_gib: MemoryBytes | None = None
+    """memory of the host of one server, GiB or with a unit; sizes beyond it are refused. Else that of this host, locally"""
     server: ServerConfig = Field(description="the software under test")
     cluster: Cluster | None = None
     """with engine kubernetes: the site; most of it is not part of a measurement's id"""

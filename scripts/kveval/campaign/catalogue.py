@@ -441,7 +441,7 @@ class Gpu(Strict):
     memory_gib: PositiveNumber
     """memory that the driver leaves to programs, GiB: less than the name says"""
     hardware: tuple[Text, ...] = Field(
-        (),
+        default=(),
         description="words that a campaign's hardware must all have to name this GPU",
     )
     small_batches: StrictBool = False

@@ -244,7 +244,9 @@ class Config:
         known = gpus.get(name or "")
         memory_gib = campaign.device_gib
         if name is None or known is None:
-            unnamed = memory_gib and Gpu(memory_gib=memory_gib, source="device_gib")
+            unnamed = memory_gib and Gpu(
+                memory_gib=memory_gib, hardware=(), source="device_gib"
+            )
             return ("a GPU", unnamed) if unnamed else None
         if memory_gib is not None:
             known = known.model_copy(update={"memory_gib": memory_gib})
@@ -298,8 +300,20 @@ class Config:
             return ()
         specifications = {cell: self.specification(cell) for cell in self.cells}
         baselines = {cell: self.baseline(cell) for cell in self.cells}
+        estimates = {cell: self.device_estimate(cell) for cell in self.cells}
+        least_tokens = {
+            cell: estimate.low_tokens
+            for cell, estimate in estimates.items()
+            if estimate is not None
+        }
         return tuple(
-            warnings_of(self.campaign, self.catalogue, specifications, baselines)
+            warnings_of(
+                self.campaign,
+                self.catalogue,
+                specifications,
+                baselines,
+                least_tokens,
+            )
         )
 
     def replicate_problems(self, cell: Cell) -> list[ConfigProblem]:

@@ -33,14 +33,17 @@ def warnings_of(
     catalogue: Catalogue,
     specifications: Mapping[Cell, Specification],
     baselines: Mapping[Cell, Cell | None],
+    least_tokens: Mapping[Cell, int],
 ) -> Iterator[Finding]:
     """Yield a warning for what can be measured but will not show what it seems to.
 
-    `specifications` of the matrix's cells; `baselines`: what each is compared with.
+    `specifications` of the matrix's cells; `baselines`: what each is compared with; `least_tokens`: what the device of
+    each is estimated to hold at least, where it is.
     """
     workload = catalogue.workloads[campaign.workload]
     yield from _huge_tiers(specifications)
-    yield from _idle_tiers(specifications, baselines, campaign.comparison.margin)
+    margin = campaign.comparison.margin
+    yield from _idle_tiers(specifications, baselines, margin, least_tokens)
     yield from _unserved_rows(specifications)
     if working_set_varies(workload):
         message = "the working set grows with the level, so levels differ in two ways"
@@ -151,14 +154,16 @@ def _idle_tiers(
     specifications: Mapping[Cell, Specification],
     baselines: Mapping[Cell, Cell | None],
     margin: float,
+    least_tokens: Mapping[Cell, int],
 ) -> Iterator[Finding]:
     """Yield a warning for arms whose tier can save next to nothing at any level and of any size.
 
-    `margin`: the relative difference that matters. Arms and models with the same reason have one warning.
+    `margin`: the relative difference that matters; `least_tokens`: what devices are estimated to hold at least. Arms
+    and models with the same reason have one warning.
     """
     arms: dict[tuple[str, str], list[LevelReuse]] = {}
     for cell, specification in specifications.items():
-        found = reuse_of(specification)
+        found = reuse_of(specification, least_tokens=least_tokens.get(cell, 0))
         base = baselines[cell]
         # A baseline with a tier is the same arm: both tiers are idle, and the warning is that of the baseline.
         if base is not None and not base.cpu_blocks and found[0].caches.tier:

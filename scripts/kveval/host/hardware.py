@@ -36,10 +36,10 @@ def gpus() -> list[dict[str, Any]]:
     if details := gpu_details():
         return details
     # If a driver does not know one field, the whole query of `gpu_details` fails.
-    return gpus_told(nvidia_smi(GPU_QUERY) or "")
+    return parse_gpus(nvidia_smi(GPU_QUERY) or "")
 
 
-def gpus_told(text: str) -> list[dict[str, Any]]:
+def parse_gpus(text: str) -> list[dict[str, Any]]:
     """Parse nvidia-smi's output for GPU_QUERY, one line per GPU; memory in bytes."""
     rows = map(_comma_separated, text.splitlines())
     return [

@@ -14,7 +14,7 @@ from kveval.pcp.parquet.rates import PreparedCounter
 from kveval.pcp.parquet.reading import describe, series
 
 _TOKENS = "generation_tokens"
-_WANTED = (
+_METRICS = (
     _TOKENS,
     *(
         "prefix_cache_hits",
@@ -40,7 +40,7 @@ def counters_of(
     if not sources:
         return {}, ["no recording was found with the results"]
     imported_names = [
-        name for metric in _WANTED for name in IMPORTED.metrics[metric].values()
+        name for metric in _METRICS for name in IMPORTED.metrics[metric].values()
     ]
     names = list(
         dict.fromkeys(

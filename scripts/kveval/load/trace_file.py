@@ -9,7 +9,8 @@ A workload names a `TraceFile`; what defines a measurement is its `TraceContent`
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
@@ -20,6 +21,9 @@ from pydantic import Field, ValidationInfo, field_validator
 from kveval.host.values import Number, PositiveInt, Strict, Text
 from kveval.load.log_file import DAMAGED, TraceError, opened, unreadable
 
+BLOCK_SIZES = (16, 32, 64, 128, 256, 512, 1024)
+"""Sizes of blocks that traces have, tokens."""
+
 
 class TraceRow(msgspec.Struct):
     """A request: time, ms in a file or seconds from a level's start; lengths, tokens; ids of its prompt's blocks."""
@@ -28,6 +32,13 @@ class TraceRow(msgspec.Struct):
     input_length: int
     output_length: int
     hash_ids: list[int]
+
+
+class Problem(NamedTuple):
+    """A mistake in a request: its place among the others, from 0 on, and a message."""
+
+    place: int
+    message: str
 
 
 class Trace(NamedTuple):
@@ -109,11 +120,13 @@ def _read(path: Path, hash_tokens: int, _modified: int, _size: int) -> Trace:
         raise unreadable(path, error) from error
     decoder = msgspec.json.Decoder(TraceRow)
     rows: list[TraceRow] = []
+    lines = array("q")
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
             rows.append(decoder.decode(line))
+            lines.append(number)
         except msgspec.DecodeError as error:
             message = f"{path} line {number}: {error}; each has timestamp, input_length, output_length and hash_ids;"
             message += f" `kveval trace {path}` makes a trace of a log"
@@ -122,36 +135,56 @@ def _read(path: Path, hash_tokens: int, _modified: int, _size: int) -> Trace:
             ) from error
     if not rows:
         raise TraceError(f"trace {path} has no requests", code="empty", path=path)
-    for wrong in problems(rows, hash_tokens):
-        raise TraceError(f"{path} {wrong}", code="inconsistent", path=path)
+    for problem in problems(rows, hash_tokens):
+        at = lines[problem.place]
+        message = f"{path} line {at}: {problem.message}"
+        raise TraceError(message, code="inconsistent", path=path, line=at)
     rows.sort(key=lambda row: row.timestamp)
     return Trace(rows, hashlib.sha256(text).hexdigest())
 
 
-def problems(rows: Iterable[TraceRow], hash_tokens: int) -> Iterator[str]:
+def problems(rows: Sequence[TraceRow], hash_tokens: int) -> Iterator[Problem]:
     """Yield what is wrong with requests: lengths that do not fit their ids, negative ids, ids after different ids."""
     before: dict[int, int] = {}
-    for number, row in enumerate(rows, 1):
+    for place, row in enumerate(rows):
         if (
             row.input_length < 1
             or row.output_length < 0
             or not 0 <= row.timestamp < float("inf")
         ):
-            yield f"request {number}: needs a time from 0 on, a prompt of a token or more, an answer of 0 or more"
-        elif -(-row.input_length // hash_tokens) != len(row.hash_ids):
-            yield (
-                f"request {number}: {row.input_length} tokens are {-(-row.input_length // hash_tokens)} blocks of"
-                f" {hash_tokens}, it has {len(row.hash_ids)} hash_ids: is this block size right?"
+            right = (
+                "a time from 0 on, a prompt of a token or more, an answer of 0 or more"
             )
+            yield Problem(place, f"needs {right}")
+        elif -(-row.input_length // hash_tokens) != len(row.hash_ids):
+            yield Problem(place, _wrong_count(row, hash_tokens))
         last = -1
-        for one in row.hash_ids:
-            if one < 0:
-                yield f"request {number}: id {one} is negative; ids count from 0"
+        for number in row.hash_ids:
+            if number < 0:
+                yield Problem(place, f"id {number} is negative; ids count from 0")
                 break
-            if before.setdefault(one, last) != last:
-                yield f"request {number}: id {one} stands after {last}, elsewhere after {before[one]}"
+            if before.setdefault(number, last) != last:
+                message = (
+                    f"id {number} stands after {last}, elsewhere after {before[number]}"
+                )
+                yield Problem(place, message)
                 break
-            last = one
+            last = number
+
+
+def _wrong_count(row: TraceRow, hash_tokens: int) -> str:
+    """Return that a request has too many ids or too few, and which block sizes would fit."""
+    blocks = -(-row.input_length // hash_tokens)
+    fitting = fitting_block_sizes(row.input_length, len(row.hash_ids))
+    right = "no usual hash_tokens fits"
+    if fitting:
+        right = f"hash_tokens {' or '.join(map(str, fitting))} would fit"
+    return f"{row.input_length} tokens are {blocks} blocks of {hash_tokens}, it has {len(row.hash_ids)} hash_ids; {right}"
+
+
+def fitting_block_sizes(tokens: int, count: int) -> list[int]:
+    """Return the usual sizes of blocks, tokens, of which so many tokens fill this number."""
+    return [size for size in BLOCK_SIZES if -(-tokens // size) == count]
 
 
 def scaled(row: TraceRow, hash_tokens: int, tokens: int) -> TraceRow:

@@ -20,7 +20,7 @@ from kveval.load import conversations, trace_file, trace_forms
 from kveval.load.conversations import Conversations, RequestArrays, Sharing
 from kveval.load.log_file import DAMAGED, Entry, TraceError, entries, opened
 from kveval.load.request_log import Dropped, Findings, RequestLog
-from kveval.load.trace_file import TraceRow, problems
+from kveval.load.trace_file import BLOCK_SIZES, TraceRow, fitting_block_sizes, problems
 
 LOG, MOONCAKE = "log", "mooncake"
 _CONVERTERS: Mapping[
@@ -40,7 +40,6 @@ BLOCK_TOKENS: Mapping[str, int] = {
 """Form of a file -> the tokens of a block in its trace, where nothing else is given."""
 MOST_BLOCKS = 20_000_000
 """Blocks of a trace, above which larger blocks are chosen."""
-_BLOCK_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 _LOOKED_AT = 1_000
 _WRITTEN_AT_ONCE = 2**18
 
@@ -193,7 +192,7 @@ def _make_of_log(source: Path, output: Path, options: TraceOptions) -> MadeTrace
 def _block_tokens(prompt_tokens: int) -> int:
     """Return the tokens of a block: larger ones where a trace would have too many of them to be read in memory."""
     size = BLOCK_TOKENS[LOG]
-    while prompt_tokens > size * MOST_BLOCKS and size < _BLOCK_SIZES[-1]:
+    while prompt_tokens > size * MOST_BLOCKS and size < BLOCK_SIZES[-1]:
         size *= 2
     return size
 
@@ -221,12 +220,12 @@ def _form_of(values: Mapping[str, Any]) -> str:
 
 def _declared_block_tokens(source: Path) -> int:
     """Return the tokens of a block that the numbers of ids in a trace's first requests fit, 512 if several do."""
-    sizes = set(_BLOCK_SIZES)
+    sizes = set(BLOCK_SIZES)
     for entry in islice(entries(source), _LOOKED_AT):
         values = entry.values or {}
         length, ids = values.get("input_length"), values.get("hash_ids")
         if isinstance(length, int) and isinstance(ids, list):
-            sizes = {size for size in sizes if -(-length // size) == len(ids)}
+            sizes &= set(fitting_block_sizes(length, len(ids)))
     usual = BLOCK_TOKENS[MOONCAKE]
     return usual if usual in sizes or not sizes else max(sizes)
 
@@ -279,8 +278,8 @@ def _converted(
         message = f"{source} has no requests of form {form}; --form chooses another"
         raise TraceError(message, code="empty", path=source)
     rows.sort(key=lambda row: row.timestamp)
-    for wrong in problems(rows, size):
-        message = f"{source} {wrong}; --hash-tokens chooses another"
+    for problem in problems(rows, size):
+        message = f"{source} request {problem.place + 1:,} in order of time: {problem.message}"
         raise TraceError(message, code="inconsistent", path=source)
     return size, _from_zero(rows)
 

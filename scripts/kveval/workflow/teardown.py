@@ -4,7 +4,7 @@ from kveval.campaign.config import Config
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.names import selector
-from kveval.engines.kubernetes.leases import LIVING_S, holder_of, living
+from kveval.engines.kubernetes.leases import LIVING_S, holder_of, living_leases
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.protocol import Log
 from kveval.host.errors import Failure
@@ -31,7 +31,7 @@ def tear_down(config: Config, say: Log) -> None:
 def _on_cluster(campaign: str, site: Cluster, say: Log) -> None:
     api = Api.connect(site.kubeconfig, site.context, say=say)
     ours, namespaces = selector(campaign=campaign), [site.namespace, site.pcp_namespace]
-    jobs = [holder_of(lease) for lease in living(api, site.namespace, campaign)]
+    jobs = [holder_of(lease) for lease in living_leases(api, site.namespace, campaign)]
     if jobs:
         raise StillMeasuring(
             f"campaign {campaign} is being measured by {', '.join(jobs)}: stop snakemake there (Ctrl-C), or, if it was"

@@ -13,8 +13,8 @@ from kveval.engines.servers import answers
 from kveval.engines.servers.answers import (
     TOLERANCE_NATS,
     check,
-    combined,
-    compared,
+    combine,
+    compare,
     prompts,
 )
 from kveval.engines.servers.endpoint import Endpoint
@@ -249,7 +249,7 @@ def test_a_near_tie_is_told_from_a_change_by_the_margin_where_answers_part(
         completion(0, 0, 0, tokens=["a0", "b1", "b2"]),
         completion(4.0, margin, 4.0),
     )
-    found = compared(
+    found = compare(
         [completion(0, 0, 0), SAME], [parted, SAME], {0: judged}, 200, tier=True
     )
     assert (found.same, found.near_ties, found.changed) == (1, near, changed)
@@ -259,7 +259,7 @@ def test_a_third_answer_that_parts_before_says_nothing_of_the_place() -> None:
     judged = completion(4.0, 0.0, tokens=["b0", "a1"])
     parted = completion(0, 0, tokens=["a0", "b1"])
     assert (
-        compared(
+        compare(
             [completion(0, 0), SAME], [parted, SAME], {0: judged}, 200, tier=True
         ).changed
         == 1
@@ -285,7 +285,7 @@ class Shorter(Server):
 
 def test_of_a_near_tie_and_a_change_the_change_is_told() -> None:
     cold, again = [completion(0)] * 2, [completion(0, tokens=["b0"])] * 2
-    found = compared(
+    found = compare(
         cold, again, {0: completion(0.1), 1: completion(4.0)}, 200, tier=True
     )
     assert (found.near_ties, found.changed) == (1, 1)
@@ -379,7 +379,7 @@ def test_replicas_are_one_and_what_one_did_not_show_was_not_shown() -> None:
         check(Server(wrong=wrong).questioned(), tier=True, longest=8192)
         for wrong in ({}, {3: 99})
     )
-    found = combined([good, bad])
+    found = combine([good, bad])
     assert (found.prompts, found.same, found.changed, found.served_from) == (
         8,
         4,
@@ -387,9 +387,9 @@ def test_replicas_are_one_and_what_one_did_not_show_was_not_shown() -> None:
         "tier",
     )
     assert found.first_difference == bad.first_difference
-    lacking = combined([good, Answers(unchecked="why")])
+    lacking = combine([good, Answers(unchecked="why")])
     assert (lacking.unchecked, lacking.served_from) == ("why", "none")
-    assert combined([good]) == good
+    assert combine([good]) == good
     assert found.device is not None
     assert (found.device.prompts, found.device.changed, found.device.served_from) == (
         8,
@@ -397,4 +397,4 @@ def test_replicas_are_one_and_what_one_did_not_show_was_not_shown() -> None:
         "device",
     )
     for one, other in itertools.permutations([good, bad]):
-        assert combined([one, other]).changed == 4
+        assert combine([one, other]).changed == 4

@@ -50,7 +50,9 @@ def test_what_is_wrong_with_a_trace_is_named(tmp_path):
     assert code(tmp_path / "text") == "not_a_request"
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"x" * 1000)[:20])
     assert code(tmp_path / "cut.gz") == "unreadable"
-    assert code(written(tmp_path / "a"), 256) == "inconsistent"
+    with pytest.raises(TraceError, match=r"line 1: .*; hash_tokens 512 would fit") as e:
+        read(written(tmp_path / "a"), 256)
+    assert e.value.code == "inconsistent"
     swapped = [
         *ROWS,
         {"timestamp": 1, "input_length": 1024, "output_length": 1, "hash_ids": [1, 0]},
@@ -218,7 +220,7 @@ def test_harvards_sessions_have_whole_blocks_and_subagents_in_their_tool_calls(
     wrong = written(
         tmp_path / "wrong.jsonl", [{"requests": [request(1, 16, 1, [1, 2])]}]
     )
-    with pytest.raises(TraceError, match="is this block size right"):
+    with pytest.raises(TraceError, match="no usual hash_tokens fits"):
         make_trace(wrong, None, TraceOptions("harvard"), tmp_path / "wrong.out")
     assert not (tmp_path / "wrong.out").exists()
 

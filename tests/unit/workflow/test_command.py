@@ -259,6 +259,22 @@ def test_models_have_the_sizes_of_their_caches(folder: Path) -> None:
     assert "224 KiB" in kveval("models").stdout
 
 
+def test_models_have_their_caches_by_dtype_and_ranks(folder: Path) -> None:
+    sizes = json.loads(kveval("models", "--json").stdout)["kv_sizes"]
+    rows = {(row["model"], row["kv_dtype"], *row["ranks"]): row for row in sizes}
+    full = rows["Qwen3-0.6B", "bfloat16", 1, 2, 4, 8]
+    assert full["kv_bytes_per_block"] == 16 * full["kv_bytes_per_token"] == 1_835_008
+    assert full["tokens_per_gib"] == 9362
+    half = rows["Qwen3-0.6B", "fp8", 1, 2, 4, 8]
+    assert 2 * half["kv_bytes_per_token"] == full["kv_bytes_per_token"]
+    # Two KV heads: four ranks hold two copies of each.
+    of_two, of_four = (
+        rows["Qwen3-Next-80B-A3B", "bfloat16", *ranks] for ranks in ((1, 2), (4,))
+    )
+    assert 2 * of_two["kv_bytes_per_token"] == of_four["kv_bytes_per_token"]
+    assert "9,362" in kveval("models").stdout
+
+
 def test_deploying_needs_a_cluster(folder: Path) -> None:
     done = kveval("deploy-one", SMOKE)
     assert done.exit_code == 1

@@ -7,6 +7,7 @@ import random
 import re
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.config_files import CONFIG, RAW, load_raw, on_gpus
@@ -140,6 +141,24 @@ def test_what_is_pointed_to_is_there_and_what_is_stored_is_adopted(default, tmp_
     assert {plan[BASE, run] for run in (1, 2, 3)} == {("there", "")}
     assert {plan[SMALL, run] for run in (1, 2, 3)} == {("adopt", "stored")}
     assert {plan[LARGE, run] for run in (1, 2, 3)} == {("measure", "new")}
+
+
+def test_a_run_stored_by_its_blocks_is_adopted_for_the_same_size_in_gib(
+    default, folder, tmp_path
+):
+    store(tmp_path, default.specification(LARGE))
+    block_bytes = default.specification(LARGE).budget.tier_bytes // LARGE.cpu_blocks
+    matrix = [
+        RAW["config"]["matrix"][0],
+        {
+            "models": [LARGE.model],
+            "scenarios": [LARGE.scenario],
+            "cpu_gib": [f"{LARGE.cpu_blocks * block_bytes / 2**20} MiB"],
+        },
+    ]
+    in_gib = changed(folder, matrix=matrix)
+    plan = states(make_plan(in_gib, {}, StoreIndex.read(tmp_path), HOST))
+    assert {plan[LARGE, run] for run in (1, 2, 3)} == {("adopt", "stored")}
 
 
 def test_measurements_of_other_hardware_are_not_adopted(default, tmp_path):
@@ -582,8 +601,14 @@ def test_the_plan_says_what_each_arm_can_find_of_the_prompts(folder):
     ]
 
 
+def on_unknown_hardware(name):
+    """A shipped campaign whose hardware names no GPU."""
+    raw = yaml.safe_load((CONFIG / "campaigns" / f"{name}.yaml").read_text())
+    return load_config(raw | {"hardware": "two GPUs"}, CONFIG)
+
+
 def test_cells_and_levels_that_are_alike_have_one_row():
-    config = load_config(CONFIG / "campaigns" / "feb-2026.yaml", CONFIG)
+    config = on_unknown_hardware("feb-2026")
     plan = make_plan(config, {}, StoreIndex())
     rows = reuse(plan, StoreIndex())
     assert [(row["arm"], row["levels"]) for row in rows[:3]] == [
@@ -610,8 +635,23 @@ def test_a_plan_says_how_much_more_host_memory_a_tier_takes():
     assert list(pinned_notes(make_plan(newer, {}, StoreIndex()))) == []
 
 
-def test_a_device_that_a_server_reported_is_known_for_its_model_alone(tmp_path):
+def test_a_device_that_no_server_reported_is_estimated_for_a_gpu_that_is_named():
     config = load_config(CONFIG / "campaigns" / "feb-2026.yaml", CONFIG)
+    plan = make_plan(config, {}, StoreIndex())
+    held = {row["device holds"] for row in reuse(plan, StoreIndex())}
+    assert all(text.startswith("~") for text in held)
+    notes = [*device_notes(plan, StoreIndex())]
+    assert len(notes) == 4
+    # Servers reported 390,704.
+    assert (
+        "Device cache of Qwen3-8B: about 394,608 tokens (352,752 to 421,248)"
+        in notes[1]
+    )
+    assert "2 x 44.39 GiB of L40S x 0.9, less 15.3 GiB of weights" in notes[1]
+
+
+def test_a_device_that_a_server_reported_is_known_for_its_model_alone(tmp_path):
+    config = on_unknown_hardware("feb-2026")
     base = Cell("Qwen3-8B", "no-offload", 0)
     store(
         tmp_path,
@@ -741,13 +781,13 @@ def test_a_plan_says_what_each_size_of_a_tier_adds(folder):
 
 
 def test_what_a_tier_adds_to_a_device_of_unknown_size_is_not_said(folder, monkeypatch):
-    monkeypatch.setattr(tier_sizes, "_MOST_BLOCKS", 0)
+    monkeypatch.setattr(tier_sizes, "MOST_BLOCKS", 0)
     raw = on_gpus("Qwen3-8B", "native-offload", 10_000)
     assert list(tier_size_lines(load_raw(raw, folder), StoreIndex({}))) == []
 
 
 def test_levels_with_too_many_requests_are_left_to_the_curve(folder, monkeypatch):
-    monkeypatch.setattr(tier_sizes, "_MOST_BLOCKS", 1_000)
+    monkeypatch.setattr(tier_sizes, "MOST_BLOCKS", 1_000)
     (_, _, left) = tier_size_lines(changed(folder), StoreIndex({}))
     assert "1 of 1" in left
 
@@ -766,7 +806,7 @@ def test_models_that_share_a_computation_are_counted_once_and_those_without_a_ti
     one = config.specification(next(cell for cell in config.cells if cell.cpu_blocks))
     (level,) = one.workload.given_levels
     monkeypatch.setattr(
-        tier_sizes, "_MOST_BLOCKS", block_count(one.workload, level, one.block_size)
+        tier_sizes, "MOST_BLOCKS", block_count(one.workload, level, one.block_size)
     )
     text = "\n".join(tier_size_lines(config, StoreIndex({})))
     assert [

@@ -115,7 +115,7 @@ def estimate_for(
     if given or specification.on_cpu or version is None:
         return None
     shape = model.geometry
-    if shape.sliding is not None or shape.recurrent is not None:
+    if shape.grouped:
         return None
     if model.gpu_memory_utilization is None or flags.keys() & {*_UNFORESEEN}:
         return None

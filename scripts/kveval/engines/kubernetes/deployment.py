@@ -22,7 +22,7 @@ from kveval.engines.kubernetes.api.kinds import (
 )
 from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
-from kveval.engines.kubernetes.leases import Held
+from kveval.engines.kubernetes.leases import HeldLease
 from kveval.engines.kubernetes.lifetime import EXPIRY_S
 from kveval.engines.kubernetes.manifests.context import (
     FILES_FOLDER,
@@ -65,7 +65,9 @@ class ClusterServerHandle:
     `lease`: the run's; `logs`: folder to copy the pods' logs to.
     """
 
-    def __init__(self, context: RunContext, lease: Held, logs: Path, say: Log) -> None:
+    def __init__(
+        self, context: RunContext, lease: HeldLease, logs: Path, say: Log
+    ) -> None:
         self._context = context
         self._lease = lease
         self._serving = serving(context)

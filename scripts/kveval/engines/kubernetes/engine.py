@@ -41,7 +41,7 @@ from kveval.engines.protocol import Event, LoadResult, Log, Watch
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, Check, require_free
 from kveval.host.errors import Failure
 from kveval.host.gpu_conditions import INTERVAL_S, GpuWatch
-from kveval.host.hardware import GPU_QUERY, gpus_told
+from kveval.host.hardware import GPU_QUERY, parse_gpus
 from kveval.host.http import free_port
 from kveval.host.processes import Terminated
 from kveval.load import guidellm as load
@@ -55,7 +55,7 @@ _NAMESPACE_S = 10.0
 class ClusterEngine:
     """One run on a cluster, before anything has started."""
 
-    _lease: leases.Held
+    _lease: leases.HeldLease
 
     def __init__(self, job: Job) -> None:
         if job.site is None:
@@ -94,7 +94,7 @@ class ClusterEngine:
         over = False
         try:
             mark = {leases.MARK_ANNOTATION: recordings.mark_of(self._context)}
-            with leases.held(self._context, say, mark) as self._lease:
+            with leases.hold_for_run(self._context, say, mark) as self._lease:
                 try:
                     recordings.await_removal(self._context, say)
                     yield
@@ -113,7 +113,7 @@ class ClusterEngine:
         """Remove what killed jobs left: this run's objects, found by label, and recordings."""
         for name in remove_run(self._context, say):
             say(f"removed an object that a killed run left: {name}")
-        living_leases = leases.living(
+        living_leases = leases.living_leases(
             self._api, self._site.namespace, self._job.campaign
         )
         recordings.remove_stale(
@@ -157,7 +157,12 @@ class ClusterSession:
     _recording: recordings.ClusterRecording
 
     def __init__(
-        self, job: Job, context: RunContext, lease: leases.Held, scratch: Path, say: Log
+        self,
+        job: Job,
+        context: RunContext,
+        lease: leases.HeldLease,
+        scratch: Path,
+        say: Log,
     ) -> None:
         self._job, self._context, self._lease, self._scratch, self._say = (
             job,
@@ -169,7 +174,7 @@ class ClusterSession:
         self.handle = ClusterServerHandle(context, lease, scratch / "raw", say)
         self.pcp_version = ""
         self._nodes: dict[str, Document] = {}
-        self._told_gpus: list[dict[str, Any]] = []
+        self._queried_gpus: list[dict[str, Any]] = []
         self._neighbours = neighbours.Neighbours(context, ())
         self._gpus = GpuWatch(
             lambda arguments: self.handle.server.in_every(["nvidia-smi", *arguments])
@@ -209,7 +214,7 @@ class ClusterSession:
         """Record the servers' nodes and the metrics of all servers."""
         server, context = self.handle.server, self._context
         self._note_nodes(server)
-        with neighbours.announced(
+        with neighbours.announce(
             context, nodes_of(server.watched), self._say
         ) as self._neighbours:
             # Only these nodes must have a ready recorder; others do not matter.
@@ -318,7 +323,7 @@ class ClusterSession:
         names = (str(replica.pod["spec"]["nodeName"]) for replica in server.replicas)
         self._nodes = {name: nodes[name] for name in names}
         if self._job.specification.on_cluster.gpus:
-            self._told_gpus = gpus_told(
+            self._queried_gpus = parse_gpus(
                 server.in_every(["nvidia-smi", *GPU_QUERY]) or ""
             )
 
@@ -335,7 +340,7 @@ class ClusterSession:
             * gpus_per_server
             * len(server.replicas)
         )
-        return machines.describe(nodes, resource, self._told_gpus or labelled)
+        return machines.describe(nodes, resource, self._queried_gpus or labelled)
 
 
 def own_ports() -> dict[str, int]:

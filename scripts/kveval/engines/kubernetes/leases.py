@@ -39,7 +39,7 @@ class LeaseLost(ClusterError):
     """Another job holds the run now, or may at any moment."""
 
 
-class Held:
+class HeldLease:
     """A Lease that this process holds and renews; `check` raises LeaseLost when it is lost."""
 
     def __init__(self, api: Api, lease: Document) -> None:
@@ -134,14 +134,14 @@ class Held:
 
 
 @contextlib.contextmanager
-def held(
+def hold_for_run(
     context: RunContext,
     say: Callable[[str], None],
     annotations: Mapping[str, str],
     component: str = COMPONENT,
     namespace: str | None = None,
     duration_s: float = DURATION_S,
-) -> Iterator[Held]:
+) -> Iterator[HeldLease]:
     """Hold a Lease of the run while the body runs; while another process holds it, wait and report that with `say`.
 
     `annotations`: of the Lease, such as the mark of the run's recording, which other processes must not remove meanwhile.
@@ -164,7 +164,7 @@ def hold(
     awaited: str,
     say: Callable[[str], None],
     duration_s: float = DURATION_S,
-) -> Iterator[Held]:
+) -> Iterator[HeldLease]:
     """Hold the Lease with this metadata while the body runs; while another process holds it, wait.
 
     `awaited`: what is waited for, and what {holder} does with it, for the message to `say`.
@@ -176,14 +176,14 @@ def hold(
         "metadata": metadata,
         "spec": spec,
     }
-    lease = Held(api, _acquire(api, document, awaited, say, duration_s))
+    lease = HeldLease(api, _acquire(api, document, awaited, say, duration_s))
     try:
         yield lease
     finally:
         lease.end(say)
 
 
-def living(
+def living_leases(
     api: Api, namespace: str, campaign: str | None, component: str = COMPONENT
 ) -> list[Document]:
     """Return a campaign's Leases whose holders live: renewed lately, and not held by an ended process of this host."""

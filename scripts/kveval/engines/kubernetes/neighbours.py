@@ -65,7 +65,7 @@ class Neighbours:
 
 
 @contextlib.contextmanager
-def announced(
+def announce(
     context: RunContext, nodes: Sequence[str], say: Log
 ) -> Iterator[Neighbours]:
     """Announce a measurement on `nodes`, wait for earlier campaigns there, and note foreign pods before and after."""
@@ -74,7 +74,9 @@ def announced(
         try:
             about = {NODES_ANNOTATION: ",".join(nodes)}
             lease = stack.enter_context(
-                leases.held(context, say, about, COMPONENT, context.site.pcp_namespace)
+                leases.hold_for_run(
+                    context, say, about, COMPONENT, context.site.pcp_namespace
+                )
             )
         except Refused as error:
             say(
@@ -97,7 +99,7 @@ def _wait_for_turn(
     time.sleep(_SETTLE_S)
     reminded = float("-inf")
     while before := earlier(
-        leases.living(context.api, context.site.pcp_namespace, None, COMPONENT),
+        leases.living_leases(context.api, context.site.pcp_namespace, None, COMPONENT),
         own,
         nodes,
     ):

@@ -339,7 +339,7 @@ def release_recorder(
     try:
         api = api or Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
         with _removal_alone(api, site, campaign, say), signals_deferred():
-            if not leases.living(api, site.namespace, campaign):
+            if not leases.living_leases(api, site.namespace, campaign):
                 _remove_recorder(api, site, campaign, say)
     except ClusterError as error:
         say(

@@ -124,7 +124,7 @@ def _from_device(
     pairs = [_answers(server, [text, text]) for text in texts]
     cold = [first for first, _ in pairs]
     again = [second for _, second in pairs]
-    return cold, Repeated(again, _served(read, before, _wanted(cold)))
+    return cold, Repeated(again, _served(read, before, _expected_tokens(cold)))
 
 
 def _from_tier(server: Endpoint, texts: Sequence[str], expected: float) -> Repeated:
@@ -140,7 +140,7 @@ def _from_tier(server: Endpoint, texts: Sequence[str], expected: float) -> Repea
     return repeated
 
 
-def _wanted(cold: Sequence[Completion]) -> float:
+def _expected_tokens(cold: Sequence[Completion]) -> float:
     """Return how many of the prompts' tokens a cache must serve."""
     return _SERVED_SHARE * sum(completion.prompt_tokens for completion in cold)
 
@@ -157,10 +157,10 @@ def check(server: Endpoint, *, tier: bool, longest: int) -> Answers:
     try:
         cold, device = _from_device(server, texts)
         if _all_alike(cold):
-            return compared(cold, cold, {}, 0, tier=tier)
+            return compare(cold, cold, {}, 0, tier=tier)
         repeated = {"device": device}
         if tier:
-            repeated["tier"] = _from_tier(server, texts, _wanted(cold))
+            repeated["tier"] = _from_tier(server, texts, _expected_tokens(cold))
         pairs = [
             zip(cold, repetition.answers, strict=True)
             for repetition in repeated.values()
@@ -186,17 +186,17 @@ def check(server: Endpoint, *, tier: bool, longest: int) -> Answers:
     except (HttpError, CounterError, DeploymentError) as error:
         # A server that has ended is detected by other checks.
         return Answers(unchecked=str(error))
-    of_device = compared(cold, device.answers, judged, device.served, tier=False)
+    of_device = compare(cold, device.answers, judged, device.served, tier=False)
     if not tier:
         return of_device
     behind = repeated["tier"]
     return replace(
-        compared(cold, behind.answers, judged, behind.served, tier=True),
+        compare(cold, behind.answers, judged, behind.served, tier=True),
         device=of_device,
     )
 
 
-def compared(
+def compare(
     cold: Sequence[Completion],
     again: Sequence[Completion],
     judged: Mapping[int, Completion],
@@ -234,7 +234,7 @@ def compared(
     )
 
 
-def combined(comparisons: Sequence[Answers]) -> Answers:
+def combine(comparisons: Sequence[Answers]) -> Answers:
     """Return the comparisons of several servers as one; `unchecked` if one of them is."""
     sums: Counter[str] = Counter()
     for comparison in comparisons:
@@ -268,7 +268,7 @@ def combined(comparisons: Sequence[Answers]) -> Answers:
             ),
             "",
         ),
-        device=combined(devices) if devices else None,
+        device=combine(devices) if devices else None,
     )
 
 

@@ -111,9 +111,7 @@ class Server(ABC):
         comparisons = self.map_endpoints(
             lambda endpoint: answers.check(endpoint, tier=tier, longest=longest)
         )
-        return (
-            comparisons[0] if len(comparisons) == 1 else answers.combined(comparisons)
-        )
+        return comparisons[0] if len(comparisons) == 1 else answers.combine(comparisons)
 
     def require_declared(self, specification: Specification) -> None:
         """Raise a Failure unless version, model and sizes of all servers and sidecars are those of the campaign."""

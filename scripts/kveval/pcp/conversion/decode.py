@@ -356,9 +356,9 @@ def _followers(
 
 def _overlapping(words: NDArray[np.uint32], dtype: str) -> NDArray[np.generic]:
     """The words as numbers of `dtype`, one starting at every word: 64-bit numbers stand at any 32-bit boundary."""
-    wanted = np.dtype(dtype)
-    count = len(words) + 1 - wanted.itemsize // _WORD
-    return np.ndarray((max(0, count),), wanted, words.data, 0, (_WORD,))
+    number_type = np.dtype(dtype)
+    count = len(words) + 1 - number_type.itemsize // _WORD
+    return np.ndarray((max(0, count),), number_type, words.data, 0, (_WORD,))
 
 
 def _gather(

@@ -13,6 +13,7 @@ from kveval.campaign.catalogue import Model
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.workflow.command.campaign import CampaignContext
+from kveval.workflow.command.kv_sizes import kv_size_table, kv_sizes
 from kveval.workflow.command.model_cache import CacheRows, cache_table
 from kveval.workflow.command.output import print_document
 
@@ -58,7 +59,7 @@ class ModelSize:
 
 
 def show_models(context: CampaignContext, *, as_json: bool) -> None:
-    """Print a row per model of the catalogue, the campaign's own models included, the smallest first."""
+    """Print the models of the catalogue, the campaign's own included, the smallest first, and their caches by dtype."""
     declared = getattr(context.config.campaign, "server", None)
     ranks = declared.tensor_parallel_size if declared else None
     sizes = sorted(
@@ -69,16 +70,19 @@ def show_models(context: CampaignContext, *, as_json: bool) -> None:
         key=lambda size: size.parameters,
     )
     caches = _cache_rows(context, [size.model for size in sizes])
+    by_dtype = list(kv_sizes(context.config.catalogue.models))
     if as_json:
         rows = [asdict(size) for size in sizes]
         for row in rows:
             if row["model"] in caches:
                 row["tier"] = asdict(caches[row["model"]])
-        print_document({"models": rows})
+        print_document({"models": rows, "kv_sizes": [size.values for size in by_dtype]})
         return
     width = max(shutil.get_terminal_size((120, 24)).columns, _LEAST_WIDTH)
     console = Console(width=width, highlight=False)
     console.print(_table(sizes))
+    console.print()
+    console.print(kv_size_table(by_dtype))
     if caches:
         console.print()
         console.print(cache_table(caches))
@@ -89,7 +93,7 @@ def _cache_rows(
 ) -> dict[str, CacheRows]:
     """Return how a tier of this campaign's server holds the models whose layers are of several kinds."""
     server = getattr(context.config.campaign, "server", None)
-    found = {}
+    caches = {}
     for name in models:
         model = context.config.catalogue.models[name]
         ranks = server.tensor_parallel_size if server else None
@@ -100,8 +104,8 @@ def _cache_rows(
             on_cpu=server.on_cpu if server else False,
         )
         if cache is not None:
-            found[name] = cache
-    return found
+            caches[name] = cache
+    return caches
 
 
 def _table(sizes: Sequence[ModelSize]) -> Table:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Mapping
+from typing import Any
 
+from kveval.campaign.problems import ConfigError
 from kveval.host import hardware
 from kveval.host.errors import Failure
 from kveval.workflow.command.campaign import IMPORT_INDEX, STORE, CampaignContext
 from kveval.workflow.command.output import Output
 from kveval.workflow.planning.curve_files import write_curve_files
+from kveval.workflow.planning.host_room import known_room, room_problems
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import Plan, make_plan
 from kveval.workflow.planning.stored import StoreIndex, frozen, read_pointers
@@ -31,12 +35,26 @@ def show_plan(context: CampaignContext, *, as_json: bool) -> None:
         index = StoreIndex.read(STORE)
         host = hardware.probe() if campaign.engine == "local" else {}
         plan = _plan(context, index, host.get("fingerprint"))
+        _require_room(context, plan, host)
         text = PlanText(plan, index, os.cpu_count() or 1, host.get("memory_bytes"))
         for line in text.lines():
             output.line(line)
         text.write_table(table)
         output.line(f"\nTable: {table}")
         output.document({"campaign": campaign.name, "runs": text.rows()})
+
+
+def _require_room(
+    context: CampaignContext, plan: Plan, host: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError for cells to be measured whose KV caches their host does not hold."""
+    room = known_room(context.config, host)
+    if room is None:
+        return
+    file = context.file or context.checkout.default_campaign
+    problems = list(room_problems(context.config, plan.to_measure, room, str(file)))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _plan(context: CampaignContext, index: StoreIndex, machine: str | None) -> Plan:

@@ -23,7 +23,7 @@ from kveval.workflow.doctor.documents import CampaignDocuments, CellPlan
 
 SERVER = "model-server"
 _KEYS = {
-    SERVER: "matrix: fewer cpu_blocks; cluster.node_selector, tolerations",
+    SERVER: "matrix: fewer cpu_blocks, or a smaller cpu_gib; cluster.node_selector, tolerations",
     "load": "cluster.load",
     "epp": "cluster.router_requests",
 }
@@ -299,12 +299,14 @@ def _host_memory(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Fin
         memory_bytes(cell.specification) / GIB,
         node.allocatable["memory"] / GIB,
     )
+    size = cell.specification.budget.size
+    named = f"{cell.path}, a tier of {size}," if size.cpu_blocks else cell.path
     said = (
-        f"{cell.path} keeps {tier:.1f} GiB of KV cache in host memory; {node.name} may have {servers:.0f} such servers:"
+        f"{named} keeps {tier:.1f} GiB of KV cache in host memory; {node.name} may have {servers:.0f} such servers:"
         f" {share:.0%} of its {total:.0f} GiB"
     )
     if share > MEMORY_SHARE:
-        fix = "matrix: fewer cpu_blocks; or fewer replicas, fewer cluster.slots, nodes with more memory"
+        fix = "matrix: fewer cpu_blocks, or a smaller cpu_gib; or fewer replicas, fewer cluster.slots, nodes with more memory"
         yield (error if share > 1 else warning)("host memory", said, fix, share=share)
     else:
         yield ok("host memory", said, share=share)
@@ -329,7 +331,7 @@ def _shared_memory(cells: Sequence[CellPlan]) -> Iterator[Finding]:
             )
             if volume and volume < shared:
                 said = f"{cell.path} allocates {shared / GIB:.1f} GiB there, {need.owner} has {volume / GIB:.1f} GiB"
-                fix = "matrix: fewer cpu_blocks; or an emptyDir of medium Memory that large"
+                fix = "matrix: fewer cpu_blocks, or a smaller cpu_gib; or an emptyDir of medium Memory that large"
                 yield error(
                     "/dev/shm",
                     said,
@@ -344,7 +346,9 @@ def _shared_memory(cells: Sequence[CellPlan]) -> Iterator[Finding]:
                     f"{cell.path} needs {needed / GIB:.1f} GiB for its tier and queues alone, {need.owner} is killed"
                     f" above {need.memory_limit / GIB:.1f} GiB"
                 )
-                fix = "matrix: fewer cpu_blocks; or a larger limit"
+                fix = (
+                    "matrix: fewer cpu_blocks, or a smaller cpu_gib; or a larger limit"
+                )
                 yield error(
                     "memory limit",
                     said,

@@ -1,6 +1,6 @@
 """Whether a campaign can run on its engine, checked before hours are spent on it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from kveval.workflow.doctor.cluster_facts import collect
 from kveval.workflow.doctor.documents import planned
 from kveval.workflow.doctor.local import build_findings, examine_local, local_facts
 from kveval.workflow.planning.costs import cost
+from kveval.workflow.planning.host_room import declared_room, room_problems
 from kveval.workflow.planning.plan import make_plan
 from kveval.workflow.planning.stored import StoreIndex
 
@@ -55,6 +56,7 @@ def diagnose(
     found = [
         ok("campaign", said),
         *(one for one in config.warnings if one.check == WORKLOAD),
+        *_declared_host(config),
     ]
     if config.campaign.engine == "kubernetes":
         return [
@@ -70,6 +72,15 @@ def diagnose(
         else ()
     )
     return [*found, *examine_local(config, specifications, facts), *builds]
+
+
+def _declared_host(config: Config) -> Iterator[Finding]:
+    """Yield an error for each cell whose KV caches the host that the campaign declares does not hold."""
+    room = declared_room(config)
+    for problem in room_problems(config, config.cells, room) if room else ():
+        yield error(
+            "host_gib", problem.message, f"matrix: {problem.valid}", problem.code
+        )
 
 
 def _slots(config: Config, at_once: int | None) -> list[Finding]:

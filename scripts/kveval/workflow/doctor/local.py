@@ -40,6 +40,7 @@ from kveval.workflow.planning.gpus import gpus_of_server, told_gpus
 
 STACKS = shipped_folder("config") / "gpu_stacks.yaml"
 _BUSY_SHARE = 0.25
+_SMALLER = "fewer cpu_blocks, or a smaller cpu_gib"
 _COMPILED = ("csrc", "cmake", "CMakeLists.txt", "rust")
 _VERSIONS = """
 import importlib.metadata as m, json, sys
@@ -206,22 +207,21 @@ def _device(
 
 
 def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
-    cell, needed = max(
-        ((one.cell.path, memory_bytes(one)) for one in specifications),
-        key=itemgetter(1),
-    )
+    largest = max(specifications, key=memory_bytes)
+    cell, needed = largest.cell.path, memory_bytes(largest)
+    tier = f", a tier of {largest.budget.size}," if largest.cell.cpu_blocks else ""
     share = needed / facts.memory
     said = (
-        f"{cell} keeps {needed / GIB:.1f} GiB of KV cache in host memory,"
+        f"{cell}{tier} keeps {needed / GIB:.1f} GiB of KV cache in host memory,"
         f" {share:.0%} of this host's {facts.memory / GIB:.1f} GiB"
     )
     if share > 1:
-        fix = "matrix: fewer cpu_blocks; or a smaller server.device_blocks"
+        fix = f"matrix: {_SMALLER}; or a smaller server.device_blocks"
         return error(
             "host memory", said, fix, cell=cell, needed_bytes=needed, share=share
         )
     if share > MEMORY_SHARE:
-        fix = f"matrix: fewer cpu_blocks; above {MEMORY_SHARE:.0%} the host may swap, and the measurement shows that"
+        fix = f"matrix: {_SMALLER}; above {MEMORY_SHARE:.0%} the host may swap, and the measurement shows that"
         return warning(
             "host memory", said, fix, cell=cell, needed_bytes=needed, share=share
         )

@@ -24,6 +24,7 @@ from kveval.curve.cells import (
 )
 from kveval.load import levels as workloads
 from kveval.workflow.planning.curves import LevelCurves, level_curves
+from kveval.workflow.planning.fit import fit_lines
 from kveval.workflow.planning.stored import StoreIndex
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def write_curve_files(config: Config, store: Path, table: Path, figure: Path) ->
     notes = [benefit_lines(config, *both) for both in zip(curves, bought, strict=True)]
     return "\n".join(
         [
+            *fit_lines(config, curves, stored),
             *curve_lines(config, curves, notes),
             "",
             f"Table: {table}",
@@ -106,12 +108,13 @@ def _draw(config: Config, curves: Sequence[LevelCurves], figure: Path) -> str:
 
 def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
     """Yield a row for each cell."""
-    for cell, found in curves.cells.items():
-        served = found.hit_share_range
+    for cell in curves.cells:
+        served = curves.hit_share_range(cell)
         low, high = (
             (None, None) if served is None else (100 * served[0], 100 * served[1])
         )
         size = gib(config.specification(cell).budget.tier_bytes)
+        adds = curves.adds_range(cell)
         yield CurveRow(
             curves.model,
             curves.level,
@@ -120,7 +123,7 @@ def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
             size,
             low,
             high,
-            found.adds_points,
+            None if adds is None else adds[1],
         )
 
 
@@ -163,8 +166,7 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
     if found.device_tokens is None:
         yield "  device alone        not known: no server of this model has reported how much its device holds"
     else:
-        tokens = f"{found.device_tokens:,.0f} tokens"
-        yield f"  {'device alone':<28} {tokens:<{_SIZE_WIDTH}}  {_percent(found.device_hit_share)}"
+        yield from _device_lines(curves)
     for row in curve_rows(config, curves):
         if not row.cpu_blocks:
             continue
@@ -180,10 +182,9 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
             yield f"  {name}  at least {_percent(tier.device.share(tier.tier_tokens * tier.usable[0]))}"
             continue
         low, high, adds = row.served_percent, row.served_percent_most, row.adds_points
-        served = (
-            f"{high:.1f} %" if high - low < _ALIKE else f"{low:.1f} to {high:.1f} %"
-        )
-        yield f"  {name}  {served}, {'adds nothing' if adds < NOTHING_POINTS else f'adds {adds:.1f} points'}"
+        least = (curves.adds_range(cell) or (adds, adds))[0]
+        points = f"adds {_spread(least, adds)} points"
+        yield f"  {name}  {_spread(low, high)} %, {'adds nothing' if adds < NOTHING_POINTS else points}"
     yield f"  {'of any size':<{28 + 1 + _SIZE_WIDTH}}  {_percent(found.device.ceiling)}: no cache serves a first visit"
     curve = found.tier or found.device
     sizes = needed_sizes(curve)
@@ -202,6 +203,22 @@ def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
     )
     what = "cache serves" if found.tier is None else "tier adds"
     yield f"  Of what any {what}, {100 * (curve.ceiling - curve.base):.1f} points: {steps}"
+
+
+def _device_lines(curves: LevelCurves) -> Iterator[str]:
+    """Yield what the device alone serves, and where an estimate of its size is from."""
+    device, shares = curves.device, curves.device_hit_range
+    if device is None or shares is None:
+        return
+    tokens = f"{'about ' if device.estimated else ''}{device.tokens:,.0f} tokens"
+    served = _spread(100 * shares[0], 100 * shares[1])
+    yield f"  {'device alone':<28} {tokens:<{_SIZE_WIDTH}}  {served} %"
+    if device.estimated:
+        yield f"    {device.low_tokens:,} to {device.high_tokens:,} tokens, {device.source}"
+
+
+def _spread(low: float, high: float) -> str:
+    return f"{high:.1f}" if high - low < _ALIKE else f"{low:.1f} to {high:.1f}"
 
 
 def _percent(share: float | None) -> str:

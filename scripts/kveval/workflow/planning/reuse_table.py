@@ -11,11 +11,8 @@ from kveval.campaign.specification import Specification
 from kveval.load import levels as workloads
 from kveval.load.sample_sizes import window_s
 from kveval.load.workload import Workload
-from kveval.workflow.planning.costs import (
-    completed_req_s,
-    device_tokens,
-    reported_device,
-)
+from kveval.workflow.planning.costs import completed_req_s
+from kveval.workflow.planning.devices import device_size
 from kveval.workflow.planning.plan import Plan
 from kveval.workflow.planning.stored import StoreIndex
 
@@ -42,10 +39,10 @@ def reuse_rows(plan: Plan, store: StoreIndex) -> list[tuple[str, ...]]:
     alike: dict[tuple[str, ...], dict[Cell, dict[int, str]]] = {}
     for cell in plan.config.cells:
         specification = plan.specification(cell)
-        for reuse in reuse_of(
-            specification, device_tokens(reported_device(specification, store))
-        ):
-            visits = alike.setdefault(_row(reuse), {}).setdefault(cell, {})
+        device = device_size(plan.config, cell, store)
+        about = "~" if device is not None and device.estimated else ""
+        for reuse in reuse_of(specification, device and device.tokens):
+            visits = alike.setdefault(_row(reuse, about), {}).setdefault(cell, {})
             visits[reuse.level] = _first_visits(specification, reuse, store)
     rows = []
     for row, found in alike.items():
@@ -65,25 +62,21 @@ def reuse_rows(plan: Plan, store: StoreIndex) -> list[tuple[str, ...]]:
 
 
 def device_notes(plan: Plan, store: StoreIndex) -> Iterator[str]:
-    """Yield the source of each device cache size that the campaign does not give, or that the size is unknown."""
+    """Yield each device cache size that the campaign does not give with its source, or that it is unknown."""
     unsized = [
-        one
-        for one in map(plan.specification, plan.config.cells)
-        if one.budget.device_tokens is None
+        cell
+        for cell in plan.config.cells
+        if plan.specification(cell).budget.device_tokens is None
     ]
-    reported = {one.cell.model: reported_device(one, store) for one in unsized}
-    for model, facts in reported.items():
-        if facts is not None:
-            on, tokens = (
-                facts.hardware.get("fingerprint", "unknown hardware"),
-                device_tokens(facts),
-            )
-            yield f"Device cache of {model}: {tokens:,} tokens, as a server reported it on {on}"
-    unknown = [model for model, facts in reported.items() if facts is None]
+    sizes = {cell.model: device_size(plan.config, cell, store) for cell in unsized}
+    for model, size in sizes.items():
+        if size is not None:
+            yield f"Device cache of {model}: {size}, {size.source}"
+    unknown = [model for model, size in sizes.items() if size is None]
     if unknown:
         yield (
-            f"Device cache of {', '.join(unknown)}: unknown until a server reports it; geometry and"
-            " gpu_memory_utilization do not determine it"
+            f"Device cache of {', '.join(unknown)}: unknown until a server reports it, or gpu or device_gib say of"
+            " which GPU to estimate it"
         )
 
 
@@ -123,16 +116,17 @@ def pinned_notes(plan: Plan) -> Iterator[str]:
         )
 
 
-def _row(reuse: LevelReuse) -> tuple[str, ...]:
+def _row(reuse: LevelReuse, about: str) -> tuple[str, ...]:
+    """Return a row's cells; `about` marks those that rest on an estimate."""
     demand, caches = reuse.demand, reuse.caches
     return (
         f"{demand.working_set_tokens:,}" if demand.working_set_tokens else _NONE,
         _percent(demand.reused),
         UNKNOWN
         if caches.device is None
-        else _held(caches.device, demand.working_set_tokens),
+        else about + _held(caches.device, demand.working_set_tokens),
         _held(caches.tier, demand.working_set_tokens) if caches.tier else _NONE,
-        _found(reuse),
+        about + _found(reuse),
     )
 
 

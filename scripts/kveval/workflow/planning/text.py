@@ -15,6 +15,8 @@ from kveval.host.findings import aligned, pluralize
 from kveval.report.data.run_facts import WEIGHTS
 from kveval.store.entries import size_text
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
+from kveval.workflow.planning.curves import level_curves
+from kveval.workflow.planning.fit import fit_lines
 from kveval.workflow.planning.gpus import server_gpus, stored_with_other_gpus
 from kveval.workflow.planning.plan import Plan, PlannedRun
 from kveval.workflow.planning.reuse_table import (
@@ -25,7 +27,7 @@ from kveval.workflow.planning.reuse_table import (
     reuse_rows,
 )
 from kveval.workflow.planning.stored import StoreIndex
-from kveval.workflow.planning.tier_sizes import tier_size_lines
+from kveval.workflow.planning.tier_sizes import MOST_BLOCKS, tier_size_lines
 
 _ROWS = 60
 _NEXT = 12
@@ -60,6 +62,9 @@ class PlanText:
         """Yield the plan, line by line."""
         campaign = self.plan.config.campaign
         runs = self.plan.runs
+        config = self.plan.config
+        curves = [*level_curves(config, self.store, MOST_BLOCKS)]
+        yield from fit_lines(config, curves, self.store)
         yield f"Campaign {campaign.name}: {campaign.title}"
         if campaign.server.weights == "random":
             yield f"{WEIGHTS['random'].capitalize()}: nothing is downloaded"

@@ -17,7 +17,7 @@ from kveval.workflow.planning.curves import LevelCurves, level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
 # Takes about a second; levels with more blocks are left to `kveval curve`.
-_MOST_BLOCKS = 1_000_000
+MOST_BLOCKS = 1_000_000
 _NAMED = 5
 _KNEE = (0.5, 0.9)
 
@@ -29,7 +29,7 @@ def tier_size_lines(config: Config, store: StoreIndex) -> Iterator[str]:
     """
     lines: list[str] = []
     for model, found in itertools.groupby(
-        level_curves(config, store, _MOST_BLOCKS), attrgetter("model")
+        level_curves(config, store, MOST_BLOCKS), attrgetter("model")
     ):
         levels = list(found)
         known = [curves for curves in levels if curves.cells]
@@ -46,10 +46,11 @@ def tier_size_lines(config: Config, store: StoreIndex) -> Iterator[str]:
 
 def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
     each = [
-        (cell, one.adds_points)
+        (cell, points)
         for curves in found
-        for cell, one in curves.cells.items()
+        for cell in curves.cells
         if cell.cpu_blocks
+        for points in curves.adds_range(cell) or (None,)
     ]
     ladder = sorted(
         {cell for cell, points in each if points is not None},
@@ -65,19 +66,18 @@ def _model_lines(config: Config, found: Sequence[LevelCurves]) -> Iterator[str]:
     unit = workloads.level_unit(config.workload.definition)
     where = f"{best.level} {unit}" if len(found) == 1 else f"{len(found)} levels"
     alone = _span(
-        [
-            100 * share
-            for curves in found
-            if (share := curves.widest.device_hit_share) is not None
-        ]
+        [100 * share for curves in found for share in curves.device_hit_range or ()]
     )
     listed = _listed([f"{cell.arm} +{_span(adds[cell])}" for cell in ladder])
     yield f"  {best.model}, {where}: the device serves {alone} %; tiers add, in points: {listed}"
     knee = _knee(config, best)
     useless = [cell for cell in ladder if max(adds[cell]) < NOTHING_POINTS]
     if useless:
+        device = best.device and best.device.tokens
         reuses = (
-            reuse for cell in useless for reuse in reuse_of(config.specification(cell))
+            reuse
+            for cell in useless
+            for reuse in reuse_of(config.specification(cell), device)
         )
         outgrown = any(
             reuse.demand.in_use_tokens is not None and reuse.overflows

@@ -104,7 +104,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("fast")
 def test_a_lease_is_held_renewed_and_given_back() -> None:
     server = LeaseServer()
-    with leases.held(run_context(FakeTransport(server)), pytest.fail, MARK):
+    with leases.hold_for_run(run_context(FakeTransport(server)), pytest.fail, MARK):
         assert server.lease is not None
         assert server.lease["spec"]["holderIdentity"] == owner()
         before = server.lease["spec"]["renewTime"]
@@ -119,7 +119,7 @@ def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices() -> N
     server = LeaseServer(holder="elsewhere-1-1")
     said: list[str] = []
     begin = time.monotonic()
-    with leases.held(
+    with leases.hold_for_run(
         run_context(FakeTransport(server)), said.append, MARK, duration_s=0.3
     ) as lease:
         assert time.monotonic() - begin >= 0.3
@@ -142,7 +142,7 @@ def test_a_lease_that_may_no_longer_be_renewed_is_lost_once_it_has_expired() -> 
     def answer(call: Call) -> Reply:
         return status(403, "Forbidden") if call.method == "PATCH" else server(call)
 
-    with leases.held(
+    with leases.hold_for_run(
         run_context(FakeTransport(answer)), pytest.fail, MARK, duration_s=1
     ) as lease:
         begin = time.monotonic()
@@ -161,7 +161,7 @@ def test_a_lease_that_nobody_took_during_an_outage_is_still_held() -> None:
     def answer(call: Call) -> Reply:
         return status(503, "ServiceUnavailable") if away else server(call)
 
-    with leases.held(
+    with leases.hold_for_run(
         run_context(FakeTransport(answer)), pytest.fail, MARK, duration_s=0.1
     ) as lease:
         away = True
@@ -176,7 +176,7 @@ def test_a_lease_that_nobody_took_during_an_outage_is_still_held() -> None:
 @pytest.mark.usefixtures("fast")
 def test_a_holder_of_this_host_that_is_gone_is_not_waited_for() -> None:
     begin = time.monotonic()
-    with leases.held(
+    with leases.hold_for_run(
         run_context(FakeTransport(left_by_a_dead_process())),
         pytest.fail,
         MARK,
@@ -200,7 +200,7 @@ def test_a_takeover_that_is_refused_is_not_repeated(code: int) -> None:
 
     with (
         pytest.raises(Refused) as error,
-        leases.held(run_context(FakeTransport(answer)), pytest.fail, MARK),
+        leases.hold_for_run(run_context(FakeTransport(answer)), pytest.fail, MARK),
     ):
         pytest.fail("the Lease is not held")
     assert error.value.status == code
@@ -220,7 +220,7 @@ def test_a_lease_that_changes_meanwhile_is_looked_at_again_after_a_pause(
         return left.pop() if asked and left else server(call)
 
     begin = time.monotonic()
-    with leases.held(run_context(FakeTransport(answer)), pytest.fail, MARK):
+    with leases.hold_for_run(run_context(FakeTransport(answer)), pytest.fail, MARK):
         assert time.monotonic() - begin >= 3 * leases._POLL_S
         assert server.lease is not None
         assert server.lease["spec"]["holderIdentity"] == owner()
@@ -241,7 +241,9 @@ def test_an_outage_of_the_api_server_makes_no_holder_count_as_dead() -> None:
         return server(call)
 
     transport = FakeTransport(answer)
-    with leases.held(run_context(transport), lambda text: None, MARK, duration_s=0.3):
+    with leases.hold_for_run(
+        run_context(transport), lambda text: None, MARK, duration_s=0.3
+    ):
         assert looks == 6
         # Whoever waited for long counts as living at once.
         assert server.lease is not None
@@ -267,7 +269,7 @@ def test_a_job_whose_run_was_taken_over_leaves_the_objects_to_the_other(
         FakeTransport(answer),
         Cluster.model_validate({"namespace": "bench", **FULL_SITE}),
     )
-    with leases.held(context, pytest.fail, MARK) as lease:
+    with leases.hold_for_run(context, pytest.fail, MARK) as lease:
         if taken:
             assert server.lease is not None
             server.lease["spec"]["holderIdentity"] = "another-2-2"
@@ -283,15 +285,15 @@ def test_only_leases_that_were_renewed_lately_live() -> None:
     assert server.lease is not None
     api = run_context(FakeTransport(server)).api
     server.lease["spec"] |= leases.renewed()
-    assert len(leases.living(api, "bench", "spring")) == 1
+    assert len(leases.living_leases(api, "bench", "spring")) == 1
     # An API server that was away for two minutes could not be told that it lives.
     stamp = (datetime.now(UTC) - timedelta(seconds=120)).strftime(
         "%Y-%m-%dT%H:%M:%S.%fZ"
     )
     server.lease["spec"]["renewTime"] = stamp
-    assert len(leases.living(api, "bench", "spring")) == 1
+    assert len(leases.living_leases(api, "bench", "spring")) == 1
     server.lease["spec"]["renewTime"] = "2026-01-01T00:00:00.000000Z"
-    assert leases.living(api, "bench", "spring") == []
+    assert leases.living_leases(api, "bench", "spring") == []
 
 
 # Hardware

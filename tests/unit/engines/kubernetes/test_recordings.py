@@ -211,7 +211,7 @@ def test_a_recording_of_a_run_that_another_job_took_over_is_left_to_it(
     )
     monkeypatch.setattr(session, "_note_nodes", lambda found: None)
     monkeypatch.setattr(
-        engine.neighbours, "announced", lambda *given: contextlib.nullcontext()
+        engine.neighbours, "announce", lambda *given: contextlib.nullcontext()
     )
     monkeypatch.setattr(
         engine.recordings, "deploy", lambda *given: [on("gpu-0", "recorder-a")]

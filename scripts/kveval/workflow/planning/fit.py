@@ -1,0 +1,168 @@
+"""Whether a campaign's load fits the device, so that no tier pays; else from which size or level on one may."""
+
+from collections.abc import Iterator, Sequence
+
+from kveval.campaign.cell import Cell
+from kveval.campaign.config import Config
+from kveval.campaign.sizing import size_for_tokens
+from kveval.curve.cells import NOTHING_POINTS, curves_of
+from kveval.curve.curve import ReuseCurve
+from kveval.load import levels as workloads
+from kveval.workflow.planning.curves import LevelCurves
+from kveval.workflow.planning.devices import DeviceSize, first_device
+from kveval.workflow.planning.stored import StoreIndex
+
+# What holds so much of everything that is repeated is the working set: the rest is what the oldest prompts left.
+_WORKING_PART = 0.99
+_NAME_IT = "until gpu or device_gib says which GPU it is, or a server has reported what its device holds"
+
+
+def fit_lines(
+    config: Config, all_curves: Sequence[LevelCurves], store: StoreIndex
+) -> Iterator[str]:
+    """Yield a line for each model with tiers: whether one can pay, and what that rests on.
+
+    A second line names the tiers that are smaller than the device's cache, and so are copies of a part of it.
+    """
+    tiers = [cell for cell in config.cells if cell.cpu_blocks]
+    for model in dict.fromkeys(cell.model for cell in tiers):
+        levels = [one for one in all_curves if one.model == model and one.cells]
+        cells = [cell for cell in config.cells if cell.model == model]
+        if levels:
+            device = levels[0].device
+            yield f"{model}: {_verdict(config, levels, device)}"
+            yield from _mirrors(levels, device)
+        elif first_device(config, cells, store) is None:
+            yield f"{model}: whether a tier pays cannot be known {_NAME_IT}"
+        elif any(one.model == model for one in all_curves):
+            yield f"{model}: whether a tier pays is computed by kveval curve: this load has too many requests for a plan"
+
+
+def _verdict(
+    config: Config, levels: Sequence[LevelCurves], device: DeviceSize | None
+) -> str:
+    unit = workloads.level_unit(config.workload.definition)
+    needs = {one.level: _working_set(one) for one in levels}
+    largest = max(needs, key=lambda level: needs[level])
+    if not needs[largest]:
+        return "no tier pays: nothing is repeated"
+    rests = f"the load needs {needs[largest]:,} tokens at {largest} {unit}"
+    if device is None:
+        return f"whether a tier pays cannot be known {_NAME_IT}; {rests}"
+    rests += f", the device holds {device}{', estimated' if device.estimated else ''}"
+    if needs[largest] <= device.low_tokens:
+        return f"it fits: no tier pays; {rests}{_until(config, levels, device)}"
+    outgrown = [one for one in levels if needs[one.level] > device.high_tokens]
+    if not outgrown:
+        return f"whether it fits cannot be known until a server has reported what its device holds; {rests}"
+    fitting = [one for one in levels if needs[one.level] <= device.low_tokens]
+    return f"{_pays(config, fitting, outgrown, device)}; {rests}"
+
+
+def _pays(
+    config: Config,
+    fitting: Sequence[LevelCurves],
+    outgrown: Sequence[LevelCurves],
+    device: DeviceSize,
+) -> str:
+    """Say from which level and which size of a tier on one pays."""
+    first = min(outgrown, key=lambda one: one.level)
+    sizes = _sizes_that_pay(config, first)
+    unit = workloads.level_unit(config.workload.definition)
+    if sizes is None:
+        return f"no tier pays, of any size: it adds less than {NOTHING_POINTS:g} points"
+    below = [one for one in fitting if one.level < first.level]
+    if not below:
+        return f"a tier pays, at {first.level} {unit} from {sizes}"
+    last = max(below, key=lambda one: one.level)
+    ends = (last.level, _working_set(last)), (first.level, _working_set(first))
+    levels = _outgrown_at(*ends, device)
+    return f"a tier pays from about {levels} {unit} on, at {first.level} from {sizes}"
+
+
+def _working_set(curves: LevelCurves) -> int:
+    """Return the tokens of a cache that holds what is repeated; 0 if nothing is."""
+    return curves.widest.device.size_for(_WORKING_PART) or 0
+
+
+def _sizes_that_pay(config: Config, curves: LevelCurves) -> str | None:
+    """Say from which size of a tier on one adds anything, and which adds all that any can; None if none adds anything.
+
+    Where the device's size is an estimate, these sizes suffice for all of its range.
+    """
+    cells = next(iter(curves.cells))
+    per_token = config.specification(cells).model.kv_bytes_per_token
+    every = [curves.cells, *curves.bounds]
+    tiers = [
+        one.tier
+        for cells in every
+        for one in cells.values()
+        if one.tier is not None and one.tier_tokens
+    ]
+    least = [size for tier in tiers if (size := _size_adding(tier)) is not None]
+    if not least:
+        return None
+    full = [size for tier in tiers if (size := tier.size_for(_WORKING_PART))]
+    points = max(100 * (tier.ceiling - tier.base) for tier in tiers)
+    first, last = (size_for_tokens(max(sizes), per_token) for sizes in (least, full))
+    return f"{first}, and adds up to {points:.1f} points with {last}"
+
+
+def _size_adding(tier: ReuseCurve) -> int | None:
+    gain = 100 * (tier.ceiling - tier.base)
+    return tier.size_for(NOTHING_POINTS / gain) if gain >= NOTHING_POINTS else None
+
+
+def _until(config: Config, levels: Sequence[LevelCurves], device: DeviceSize) -> str:
+    """Say from which level on a load that fits will not, if that is streams or users; "" if not known."""
+    workload, last = config.workload.definition, levels[-1]
+    if workload.profile not in ("concurrent", "users"):
+        return ""
+    if len(levels) > 1:
+        other, needed = levels[-2].level, _working_set(levels[-2])
+    else:
+        other = 2 * last.level
+        doubled = config.specification(next(iter(last.cells))).with_workload(
+            levels=(other,)
+        )
+        needed = curves_of(doubled, other).device.size_for(_WORKING_PART) or 0
+    found = _outgrown_at((last.level, _working_set(last)), (other, needed), device)
+    unit = workloads.level_unit(workload)
+    return f"; from about {found} {unit} on it does not" if found else ""
+
+
+def _outgrown_at(
+    one: tuple[int, int], other: tuple[int, int], device: DeviceSize
+) -> str:
+    """Return the first levels that do not fit the most and the least that the device may hold, as text; "" if none.
+
+    `one`, `other`: levels with their working sets, which are taken to grow evenly.
+    """
+    (level, need), (second, needed) = one, other
+    growth = (needed - need) / (second - level)
+    if growth <= 0:
+        return ""
+    first, certain = (
+        int(level + (tokens - need) / growth) + 1
+        for tokens in (device.low_tokens, device.high_tokens)
+    )
+    return f"{first}" if first == certain else f"{first} to {certain}"
+
+
+def _mirrors(levels: Sequence[LevelCurves], device: DeviceSize | None) -> Iterator[str]:
+    """Yield a line on the tiers that are smaller than the device's cache and add nothing to it."""
+    if device is None:
+        return
+    idle = [
+        cell.arm
+        for cell, one in levels[0].cells.items()
+        if 0 < one.tier_tokens <= device.low_tokens and _is_idle(levels, cell)
+    ]
+    if idle:
+        yield f"  only mirror a part of the device's cache, which is larger: {', '.join(idle)}"
+
+
+def _is_idle(levels: Sequence[LevelCurves], cell: Cell) -> bool:
+    """Return whether a cell's tier adds nothing at any level."""
+    ranges = [one.adds_range(cell) for one in levels]
+    return all(adds is not None and adds[1] < NOTHING_POINTS for adds in ranges)

@@ -1,0 +1,124 @@
+"""The first line of a plan and of the curves: whether the load fits the device, so that no tier pays."""
+
+import copy
+
+import pytest
+from tests.support.config_files import GPU_SERVER, RAW, load
+
+from kveval.workflow.planning.curves import level_curves
+from kveval.workflow.planning.fit import fit_lines
+from kveval.workflow.planning.stored import StoreIndex
+
+# Qwen3-0.6B on 8 GiB: about 42,000 tokens, 33,000 to 48,000. A conversation has 2,208.
+CONVERSATION = {
+    "profile": "concurrent",
+    "seconds": 60,
+    "prompt_tokens": 1000,
+    "output_tokens": 104,
+    "turns": 2,
+    "seed": 1,
+}
+
+
+def verdict(folder, levels, *, keys=None, sizes=(3000,), **workload):
+    """Return the lines for a campaign with tiers of these blocks, at these numbers of streams."""
+    raw = copy.deepcopy(RAW)
+    raw["workloads"]["fit"] = {**CONVERSATION, "levels": list(levels), **workload}
+    raw["config"] |= {"server": GPU_SERVER, "workload": "fit", "device_gib": 8}
+    raw["config"] |= keys or {}
+    models = ["Qwen3-0.6B"]
+    raw["config"]["matrix"] = [
+        {"models": models, "scenarios": ["no-offload"], "cpu_blocks": [0]},
+        {"models": models, "scenarios": ["native-offload"], "cpu_blocks": list(sizes)},
+    ]
+    config, store = load(folder, raw), StoreIndex({})
+    return list(fit_lines(config, list(level_curves(config, store)), store))
+
+
+def test_a_load_that_fits_needs_no_tier(tmp_path):
+    (line,) = verdict(tmp_path, [10])
+    assert line.startswith("Qwen3-0.6B: it fits: no tier pays; the load needs 20,880")
+    assert "at 10 streams, the device holds about 4" in line
+    assert line.endswith("; from about 16 to 22 streams on it does not")
+
+
+def test_a_load_that_does_not_fit_needs_a_tier_larger_than_the_device(tmp_path):
+    line, mirrors = verdict(tmp_path, [40], sizes=(1000, 8000))
+    assert line.startswith("Qwen3-0.6B: a tier pays, at 40 streams from 4.66 GiB")
+    assert " points with 8." in line
+    assert "the load needs 86,784 tokens at 40 streams" in line
+    assert mirrors == (
+        "  only mirror a part of the device's cache, which is larger: native-offload/1000"
+    )
+
+
+def test_a_load_within_the_range_of_the_estimate_is_not_told(tmp_path):
+    (line,) = verdict(tmp_path, [18])
+    assert "whether it fits cannot be known until a server has reported" in line
+
+
+def test_the_first_level_that_outgrows_the_device_is_named(tmp_path):
+    line, *_ = verdict(tmp_path, [10, 40])
+    assert line.startswith(
+        "Qwen3-0.6B: a tier pays from about 16 to 22 streams on, at 40 from 4."
+    )
+
+
+def test_without_a_gpu_it_cannot_be_known(tmp_path):
+    (line,) = verdict(tmp_path, [10], keys={"device_gib": None})
+    assert "cannot be known until gpu or device_gib says which GPU it is" in line
+    assert "the load needs 20,880" in line
+
+
+def test_a_load_that_repeats_nothing_needs_no_tier(tmp_path):
+    (line,) = verdict(tmp_path, [10], turns=1)
+    assert line == "Qwen3-0.6B: no tier pays: nothing is repeated"
+
+
+@pytest.mark.parametrize("sizes", [(1000,), (3000,), (8000,)])
+def test_the_shares_of_an_estimate_are_ranges_around_it(tmp_path, sizes):
+    raw = copy.deepcopy(RAW)
+    raw["workloads"]["fit"] = {
+        **CONVERSATION,
+        "levels": [4],
+        "turns": 1,
+        "prefix_tokens": 2000,
+        "prefix_count": 40,
+    }
+    raw["config"] |= {"server": GPU_SERVER, "workload": "fit", "device_gib": 8}
+    raw["config"]["matrix"] = [
+        {
+            "models": ["Qwen3-0.6B"],
+            "scenarios": ["native-offload"],
+            "cpu_blocks": list(sizes),
+        }
+    ]
+    config = load(tmp_path, raw)
+    (curves,) = level_curves(config, StoreIndex({}))
+    low, high = curves.device_hit_range
+    assert low < curves.widest.device_hit_share < high
+    (cell,) = config.cells
+    served = curves.hit_share_range(cell)
+    assert served[0] <= curves.cells[cell].hit_share_range[0] <= served[1]
+    assert low <= served[0]
+    adds = curves.adds_range(cell)
+    assert 0 <= adds[0] <= curves.cells[cell].adds_points <= adds[1]
+
+
+def test_a_campaign_on_a_gpu_that_holds_all_is_warned_before_it_is_planned(tmp_path):
+    raw = copy.deepcopy(RAW)
+    raw["workloads"]["fit"] = {**CONVERSATION, "levels": [6]}
+    raw["config"] |= {"server": GPU_SERVER, "workload": "fit"}
+    raw["config"]["matrix"] = [
+        {"models": ["Qwen3-8B"], "scenarios": [name], "cpu_blocks": [blocks]}
+        for name, blocks in (("no-offload", 0), ("native-offload", 20_000))
+    ]
+    raw["models"]["Qwen3-8B"]["max_model_len"] = 8192
+    (tmp_path / "unknown").mkdir()
+    assert "turns_fit" not in {
+        one.code for one in load(tmp_path / "unknown", raw).warnings
+    }
+    raw["config"]["gpu"] = "L4"
+    warnings = {one.code: one for one in load(tmp_path, raw).warnings}
+    assert "cannot show a difference" in warnings["turns_fit"].what
+    assert "that the device holds at least" in warnings["turns_fit"].what
