@@ -26,8 +26,8 @@ from kveval.workflow.check.bisect import BLOCKS, Side, search, step_design
 from kveval.workflow.check.judging import (
     FIRST_LOOK,
     BuildClaim,
-    Judged,
-    judged,
+    Evaluation,
+    evaluate_claims,
     verdict_of,
 )
 from kveval.workflow.check.measuring import COLD, Values, values_of
@@ -118,10 +118,10 @@ def checked(
     pairs: Pairs,
     design: Design,
     generator: np.random.Generator,
-) -> tuple[list[list[Judged]], str]:
+) -> tuple[list[list[Evaluation]], str]:
     """Draw blocks until the verdict is clear; return the evaluations after each block, and the verdict."""
     blocks: list[Values] = []
-    looks: list[list[Judged]] = []
+    looks: list[list[Evaluation]] = []
     verdict = "not enough"
     while len(blocks) < design.budget and verdict == "not enough":
         drawn = pairs[generator.integers(len(pairs))]
@@ -133,7 +133,7 @@ def checked(
                 if not np.isnan(value):
                     block[side, claims[0].pairs[0][2], name] = float(value)
         blocks.append(block)
-        looks.append(judged(claims, blocks, design))
+        looks.append(evaluate_claims(claims, blocks, design))
         verdict = verdict_of(looks[-1], len(blocks), design)
     return looks, verdict
 

@@ -206,7 +206,7 @@ def test_a_namespace_that_somebody_deletes_is_named(
             PATIENCE_S,
         )
         assert (
-            "DaemonSet kveval-pcp-of-a-run/cluster-faults-recorder-" in job.error_text()
+            "DaemonSet kveval-pcp-of-a-run/cluster-faults-recorder-" in job.log_text()
         )
         assert job.end(2 * PATIENCE_S) == 1, job.words()
         assert cluster.gone(PATIENCE_S) == []
@@ -257,7 +257,7 @@ def test_sigterm_ends_the_run_and_removes_it(chain: Chain, cluster: Cluster) -> 
     in_level(job, cluster)
     job.process.send_signal(signal.SIGTERM)
     assert job.end(2 * PATIENCE_S) == 2
-    assert "stopped by SIGTERM" in job.error_text()
+    assert "stopped by SIGTERM" in job.log_text()
     assert cluster.ours() == []
 
 
@@ -274,7 +274,7 @@ def test_the_next_run_removes_what_a_killed_job_left(
     healed(chain)
     again = chain.start()
     assert again.end(3 * PATIENCE_S) == 0, again.words()
-    assert re.search(r"killed run left: Deployment", again.error_text())
+    assert re.search(r"killed run left: Deployment", again.log_text())
     assert cluster.ours() == []
 
 
@@ -290,7 +290,7 @@ def test_two_jobs_never_measure_the_same_run_at_once(
     assert first.end(3 * PATIENCE_S) == 0, log.read_text()
     assert second.end(PATIENCE_S) == 0
     # It found what the first had measured.
-    assert "starting the server" not in second.error_text()
+    assert "starting the server" not in second.log_text()
     assert cluster.ours() == []
 
 
