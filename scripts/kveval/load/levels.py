@@ -13,12 +13,18 @@ A level is a whole number, and what it counts depends on the workload's profile:
 
 """
 
+import math
+from collections import Counter
+from functools import cache
+
 from kveval.load.workload import PerLevel, Workload
 
 OPEN_LOOP = ("constant", "poisson", "bursts", "trace")
 """Profiles that send at given times, whether or not earlier requests were answered."""
 REPLAYS = ("bursts", "trace", "trace-streams")
 """Profiles whose requests GuideLLM reads from a file."""
+# Weights of the most and the least popular prefix.
+_FINEST, _COARSEST = 100_000, 4
 # Working sets that differ by a smaller ratio differ only by rounding to whole prefixes.
 _ALIKE = 1.1
 _UNITS = {
@@ -98,6 +104,20 @@ def prefix_count_at(workload: Workload, level: int) -> int:
         return count.per_level * level
     tokens = prefix_tokens_at(workload, level)
     return max(1, count.tokens // tokens) if tokens else 0
+
+
+@cache
+def popularity(count: int, zipf: float) -> tuple[tuple[int, int], ...]:
+    """Return how often prefixes are drawn, most popular first, as pairs: a whole number for one of them, how many.
+
+    The k-th in proportion to 1 / k^zipf, rounded: the least popular of them has at least 4 of a resolution that
+    100,000 bounds.
+    """
+    if not zipf or count < 2:
+        return ((1, count),) if count else ()
+    most = min(_FINEST, math.ceil(_COARSEST * count**zipf))
+    weights = Counter(max(1, round(most / k**zipf)) for k in range(1, count + 1))
+    return tuple(sorted(weights.items(), reverse=True))
 
 
 def working_set_tokens_at(workload: Workload, level: int) -> int:

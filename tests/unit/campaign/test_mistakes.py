@@ -98,6 +98,7 @@ def test_all_mistakes_of_all_files_are_reported_at_once(tmp_path):
         ("questions", "turns"),
         ("answer_tokens", "output_tokens"),
         ("duration_s", "seconds"),
+        ("zipf", "prefix_zipf"),
     ],
 )
 def test_words_that_people_try_in_a_workload_are_refused_with_its_key(

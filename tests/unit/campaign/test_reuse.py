@@ -26,7 +26,7 @@ from kveval.campaign.reuse import (
     LevelReuse,
     caches_of,
     demand_of,
-    prefixes_held,
+    prefixes_found,
     reuse_of,
     visited,
 )
@@ -76,11 +76,12 @@ def demand_from(workload):
     return changed(("workloads", "laptop"), LAPTOP | workload)
 
 
-def cached(prefixes, prefix_tokens, own_tokens, capacity, visits, seed):
+def cached(prefixes, prefix_tokens, own_tokens, capacity, visits, seed, zipf=0):
     """The share of prefixes found by an exact cache that drops what was used least recently, a token a token."""
     generator, cache, size, found = random.Random(seed), OrderedDict(), 0, 0
-    for visit in range(visits):
-        prefix = generator.randrange(prefixes)
+    weights = [1 / rank**zipf for rank in range(1, prefixes + 1)]
+    drawn = generator.choices(range(prefixes), weights, k=visits)
+    for visit, prefix in enumerate(drawn):
         found += ("prefix", prefix) in cache
         for key, tokens in (
             (("own", visit), own_tokens),
@@ -109,9 +110,19 @@ def test_the_share_of_prefixes_held_is_that_of_an_exact_cache(
     exact = cached(prefixes, prefix_tokens, own_tokens, capacity, 20_000, 1)
     # A cache of few prefixes drops whole ones here; servers drop blocks, the ends of prefixes first.
     whole = prefix_tokens / 2 / (prefixes * prefix_tokens)
-    assert prefixes_held(
+    assert prefixes_found(
         prefixes, prefix_tokens, own_tokens, float(capacity)
     ) == pytest.approx(exact, abs=0.01 + whole)
+
+
+@pytest.mark.parametrize("zipf", [0.6, 1.0])
+def test_popular_prefixes_are_found_more_often(zipf):
+    settings = 800, 100, 60
+    exact = cached(*settings, 30_000, 20_000, 1, zipf)
+    found = prefixes_found(*settings, 30_000.0, zipf)
+    assert found == pytest.approx(exact, abs=0.02)
+    assert found > 1.2 * prefixes_found(*settings, 30_000.0)
+    assert visited(800, 500, zipf) < visited(800, 500)
 
 
 COUNTS = st.integers(1, 10_000)
@@ -122,11 +133,11 @@ def test_a_larger_cache_holds_more_and_never_more_than_fits(
     prefixes, prefix, own, sizes
 ):
     small, large = (
-        prefixes_held(prefixes, prefix, own, 100.0 * size) for size in sorted(sizes)
+        prefixes_found(prefixes, prefix, own, 100.0 * size) for size in sorted(sizes)
     )
     assert 0 <= small <= large <= 1
     assert small <= max(1 / prefixes, 100 * min(sizes) / (prefixes * prefix) + 1e-9)
-    assert prefixes_held(prefixes, prefix, own, math.inf) == 1
+    assert prefixes_found(prefixes, prefix, own, math.inf) == 1
 
 
 @given(prefixes=COUNTS, before=st.integers(0, 1000), within=st.integers(0, 1000))

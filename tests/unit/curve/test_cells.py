@@ -1,5 +1,7 @@
 """The curves of cells: the requests of a load on the caches of an arm."""
 
+import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +23,30 @@ from kveval.curve.cells import (
     worst_order_is_assumed,
 )
 from kveval.load import traces
+from kveval.load.guidellm import data_argument, levels_of
 from kveval.workflow.planning.curve_figure import curve_panel
 from kveval.workflow.planning.curve_files import curve_lines, curve_rows
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
 CONFIG = REPOSITORY / "config"
+PYTHON = REPOSITORY / ".server-venv" / "bin" / "python"
+# Has GuideLLM draw prefixes, as numbers, for a data argument and the seed of a level.
+DRAWN = """
+import itertools, json, sys
+from random import Random
+from guidellm.data.deserializers.synthetic import _SyntheticTextExamplesIterable
+from guidellm.schemas.data.deserializers import SyntheticTextDataArgs
+text, seed, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+pairs = (part.split("=") for part in text.split(","))
+made, names = _SyntheticTextExamplesIterable, itertools.count()
+source = made.__new__(made)
+source.config = SyntheticTextDataArgs(**(json.loads(text) if text[0] == "{" else dict(pairs)))
+source._create_prompt = lambda *_: str(next(names))
+drawing = Random(Random(seed).getrandbits(32) + 3)
+drawn = itertools.islice(source._create_prefix_iter(None, drawing), count)
+print(json.dumps([*map(int, drawn)]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -243,3 +263,17 @@ def test_demands_have_the_pauses_after_each_answer(readers):
     last = np.isin(one.input_tokens, 3032 + 48 * 4)
     assert not one.pauses_s[last].any()
     assert one.pauses_s.mean() == pytest.approx(8 * 4 / 5, rel=0.4)
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not PYTHON.exists(), reason="no server environment")
+@pytest.mark.parametrize(("count", "zipf"), [(50, 1.0), (5000, 1.2), (30, 0.0)])
+def test_prefixes_are_drawn_as_guidellm_draws_them(laptop, count, zipf):
+    workload = laptop.workload.definition.replace(
+        prefix_tokens=320, prefix_count=count, prefix_zipf=zipf, prime=False
+    )
+    prompts = prompts_of(workload, 2, 1, 32, requests=300)
+    seed = levels_of(workload, 1)[0].seed
+    argv = [str(PYTHON), "-c", DRAWN, data_argument(workload, 2), str(seed), "300"]
+    drawn = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert prompts.first_ids.tolist() == [10 * prefix for prefix in json.loads(drawn)]

@@ -111,6 +111,19 @@ def test_varying_lengths_and_the_length_of_a_prefix_are_passed_on():
     )
 
 
+def test_prefixes_of_unequal_popularity_are_groups_with_weights():
+    unequal = WORKLOAD.replace(prefix_count=4, prefix_zipf=1.0)
+    found = json.loads(data_argument(unequal, 8))
+    assert found["kind"] == "synthetic_text"
+    assert "prefix_count" not in found
+    assert found["prefix_buckets"] == [
+        {"bucket_weight": weight, "prefix_count": 1, "prefix_tokens": 2000}
+        for weight in (16, 8, 5, 4)
+    ]
+    many = json.loads(data_argument(unequal.replace(prefix_count=5000), 8))
+    assert len(json.dumps(many)) < 100_000
+
+
 USERS = WORKLOAD.replace(
     profile="users",
     prefix_tokens=0,

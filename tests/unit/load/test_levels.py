@@ -13,6 +13,7 @@ SPREAD = {"stdev": 10, "min": 5, "max": 200}
 BURSTS = {"factor": 5.0, "share": 0.1, "mean_s": 20.0}
 USERS = {"profile": "users", "turns": 5, "document_tokens": 100, "pause_s": 10}
 PAUSE = {"mean": 8.0, "stdev": 6.0}
+SHARED = {"prefix_tokens": 10, "prefix_count": 30, "prefix_zipf": 1}
 
 
 def workload(**values):
@@ -141,6 +142,9 @@ def test_a_stored_workload_of_another_kind_is_named():
         ({"prefix_tokens": 10}, "go together"),
         ({"pause_s": 5, "turns": 2}, "pause_s: only profile users"),
         ({"document_tokens": 5}, "document_tokens: only profile users"),
+        ({"prefix_zipf": 1}, "prefix_zipf needs prefix_count"),
+        (SHARED | {"profile": "bursts", "bursts": BURSTS}, "not bursts"),
+        (SHARED | {"prime": True}, "leave out prime or prefix_zipf"),
         (USERS | {"turns": 1}, "turns must be 2 or more"),
         (USERS | {"pause_s": 60}, "arrive over 60 s, the level has only 60 s"),
         (USERS | {"arrive_s": 99}, "arrive over 99 s"),
@@ -214,3 +218,24 @@ def test_the_first_users_arrive_within_a_pause():
     assert workload(**USERS | {"pause_s": PAUSE}).arrival_s == PAUSE["mean"]
     assert workload(**USERS | {"arrive_s": 3}).arrival_s == 3
     assert not workloads.has_pauses(workload(**USERS | {"pause_s": 0}))
+
+
+@given(count=st.integers(0, 3000), zipf=st.floats(0, 3))
+def test_every_prefix_has_its_part_of_the_popularity(count, zipf):
+    groups = workloads.popularity(count, zipf)
+    assert sum(number for _, number in groups) == count
+    weights = [weight for weight, _ in groups]
+    assert weights == sorted(weights, reverse=True)
+    assert all(weight > 0 for weight in weights)
+
+
+def test_popularity_follows_zipfs_law():
+    weights = [
+        weight
+        for weight, number in workloads.popularity(500, 0.8)
+        for _ in range(number)
+    ]
+    assert weights[0] / weights[99] == pytest.approx(100**0.8, rel=0.05)
+    assert weights[0] / weights[-1] == pytest.approx(500**0.8, rel=0.15)
+    assert workloads.popularity(7, 0.0) == ((1, 7),)
+    assert "prefix_zipf" not in workload(prefix_tokens=9, prefix_count=3).to_json()

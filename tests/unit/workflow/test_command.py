@@ -125,12 +125,13 @@ def test_it_runs_as_a_module_and_under_its_own_name() -> None:
 def test_a_campaign_its_changes_and_the_default_one_are_planned(folder: Path) -> None:
     done = kveval("plan")
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("Campaign laptop: ")
+    assert done.stdout.startswith("Qwen3-0.6B: a tier pays, ")
+    assert "\nCampaign laptop: " in done.stdout
     assert done.stdout == (folder / "logs/laptop/plan.log").read_text()
     assert "Table: logs/laptop/plan.csv" in done.stdout
-    assert kveval("plan", SMOKE).stdout.startswith("Campaign smoke: ")
+    assert "\nCampaign smoke: " in kveval("plan", SMOKE).stdout
     changed = kveval("plan", SMOKE, "--set", "runs=3", "--set", "title=Anew")
-    assert changed.stdout.startswith("Campaign smoke: Anew\n2 cells, 6 runs: ")
+    assert "\nCampaign smoke: Anew\n2 cells, 6 runs: " in changed.stdout
 
 
 def test_a_plan_as_json_has_a_row_per_run_and_the_log_the_text(folder: Path) -> None:
@@ -138,7 +139,9 @@ def test_a_plan_as_json_has_a_row_per_run_and_the_log_the_text(folder: Path) -> 
     told = json.loads(done.stdout)
     assert (told["schema"], told["campaign"], len(told["runs"])) == (1, "smoke", 2)
     assert {run["state"] for run in told["runs"]} == {"measure"}
-    assert (folder / "logs/smoke/plan.log").read_text().startswith("Campaign smoke: ")
+    text = (folder / "logs/smoke/plan.log").read_text()
+    assert text.startswith("Qwen3-0.6B: a tier pays, ")
+    assert "\nCampaign smoke: " in text
 
 
 def test_paths_are_of_where_the_user_stands_and_results_of_the_checkout(

@@ -24,6 +24,7 @@ from kveval.workflow.planning.costs import cost, disk, shortages
 from kveval.workflow.planning.order import block_of, in_order, planned_runs, priority
 from kveval.workflow.planning.plan import make_plan
 from kveval.workflow.planning.reuse_table import (
+    BY_PAUSES,
     HEADER,
     UNKNOWN,
     device_notes,
@@ -555,6 +556,17 @@ def test_the_plan_in_words_adds_up(default, tmp_path):
 
 def reuse(plan, index):
     return [dict(zip(HEADER, row, strict=True)) for row in reuse_rows(plan, index)]
+
+
+def test_what_users_find_depends_on_their_pauses(tmp_path):
+    index = StoreIndex.read(tmp_path)
+    found = {}
+    for name in ("laptop-users", "laptop-users-no-pauses"):
+        config = load_config(CONFIG / "campaigns" / f"{name}.yaml", CONFIG)
+        plan = make_plan(config, {}, index)
+        found[name] = {row["found"] for row in reuse(plan, index)}
+    assert found["laptop-users"] == {BY_PAUSES}
+    assert BY_PAUSES not in found["laptop-users-no-pauses"]
 
 
 def two_turns(folder, **workload):

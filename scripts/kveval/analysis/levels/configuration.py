@@ -125,7 +125,7 @@ def declared_work(run: Run, report: LevelReport, level: int) -> str:
         "turns": workload.turns,
         "primed": int(workload.prime),
         "burst_factor": workload.bursts.factor if workload.bursts else None,
-        **_of_users(workload),
+        **_seldom_given(workload),
     }
     if run.engine == IMPORTED:
         work |= _imported_work(report, work)
@@ -134,13 +134,14 @@ def declared_work(run: Run, report: LevelReport, level: int) -> str:
     )
 
 
-def _of_users(workload: Workload) -> dict[str, float]:
-    """The numbers that only a load of users has, without those that are 0."""
+def _seldom_given(workload: Workload) -> dict[str, float]:
+    """The numbers that most loads do not have, without those that are 0."""
     documents, pause = workload.document_spread, workload.pause_s
     work = {
         "document_tokens": workload.document_tokens,
         "document_stdev": documents.stdev if documents else 0,
         "pause_s": workload.mean_pause_s,
+        "prefix_zipf": workload.prefix_zipf,
         "pause_stdev_s": pause.stdev if isinstance(pause, Pause) else 0,
     }
     return {name: value for name, value in work.items() if value}

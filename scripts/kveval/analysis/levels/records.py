@@ -230,7 +230,10 @@ def prompt_shares(
     )
     count, tokens = prefix_count_at(spec, level), prefix_tokens_at(spec, level)
     visits = (
-        0.0 if spec.prime else visited(count, before + within) - visited(count, before)
+        0.0
+        if spec.prime
+        else visited(count, before + within, spec.prefix_zipf)
+        - visited(count, before, spec.prefix_zipf)
     )
     unshared = float(inside.sum()) * spec.prompt_tokens
     unshared += float((opening & inside).sum()) * spec.document_tokens

@@ -94,9 +94,13 @@ _WORDS = {
     "document_stdev": "standard deviation of a document's tokens",
     "pause_s": "seconds of a user's pause",
     "pause_stdev_s": "standard deviation of pauses",
+    "prefix_zipf": "Zipf's exponent of the prefixes' popularity",
 }
 # Absent where they are 0.
-_OF_USERS = ("document_tokens", "document_stdev", "pause_s", "pause_stdev_s")
+_SELDOM_GIVEN = (
+    *("document_tokens", "document_stdev", "pause_s", "pause_stdev_s"),
+    "prefix_zipf",
+)
 # May depend on the level, and so differ between peaks at different levels.
 _OF_LEVEL = ("prefix_tokens", "prefix_count")
 # Token counts, and rates of open loops, that differ by less are the same work.
@@ -399,7 +403,7 @@ def declared_work(row: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(text, str) or not text:
         return {}
     given = dict(part.split("=", 1) for part in text.split(";"))
-    return dict.fromkeys(_OF_USERS, "0") | given
+    return dict.fromkeys(_SELDOM_GIVEN, "0") | given
 
 
 def _observed_differences(sides: Sides) -> Iterator[str]:

@@ -30,7 +30,7 @@ from kveval.campaign.cache_layout import CacheLayout, Retention
 from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.servers.software import ServerSoftware
-from kveval.campaign.servers.vllm_memory import estimate_for
+from kveval.campaign.servers.vllm_memory import estimate_for, given_flags
 from kveval.campaign.servers.vllm_wire import METRICS, release_in_log, startup_facts
 from kveval.campaign.sizing import GIB, Budget, CacheSizes
 from kveval.campaign.specification import ServedModel, SidecarSpec
@@ -406,27 +406,14 @@ def wrong_answers(argv: Sequence[str], *, on_cpu: bool) -> str:
     return "vLLM's own tier was registered before LMCache, which moves the device's cache on a CPU: wrong answers"
 
 
-def _value(argv: Sequence[str], flag: str) -> str | None:
-    """Return the value of a flag, the last one where it is given again; None without it."""
-    found = None
-    for number, argument in enumerate(argv):
-        name, equals, value = argument.partition("=")
-        if name.replace("_", "-") != flag:
-            continue
-        if equals:
-            found = value
-        elif number + 1 < len(argv):
-            found = argv[number + 1]
-    return found
-
-
 def _retention(argv: Sequence[str], version: str) -> Retention:
     """Return what is kept of windows and states, and in which steps prompts are compared."""
-    interval, match = _value(argv, _INTERVAL), _value(argv, _MATCH_UNIT)
+    flags = given_flags(argv)
+    interval, match = flags.get(_INTERVAL, ""), flags.get(_MATCH_UNIT, "")
     kept = 0 if Version(version) >= _KEPT_AT_THE_END_SINCE else None
     return Retention(
-        interval_tokens=int(interval) if interval and interval.isdigit() else kept,
-        match_tokens=int(match) if match and match.isdigit() else None,
+        interval_tokens=int(interval) if interval.isdecimal() else kept,
+        match_tokens=int(match) if match.isdecimal() else None,
         grouped="--disable-hybrid-kv-cache-manager" not in argv,
     )
 
@@ -466,12 +453,13 @@ def _refusals(
     if shape.recurrent is not None and on_cpu and "LMCacheMPConnector" in str(argv):
         what = f"{model.name} has layers with a recurrent state, with which LMCache 0.5 starts in no mode on a CPU"
         yield what, "native-offload", "lmcache_recurrent"
-    interval = _value(argv, _INTERVAL)
-    if interval is None or not interval.isdigit() or not int(interval):
+    interval = given_flags(argv).get(_INTERVAL, "")
+    if not interval.isdecimal() or not int(interval):
         return
     if not shape.grouped:
         what = f"{model.name} has no windows or states that {_INTERVAL} could keep, and the server does not start with it"
-        yield what, "leave it out", "retention_without_windows"
+        right = "extra_args of the models that have them"
+        yield what, right, "retention_without_windows"
         return
     layout = CacheLayout.from_model(
         model, block_size, on_cpu=on_cpu, retention=_retention(argv, version)

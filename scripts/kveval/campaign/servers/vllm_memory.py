@@ -109,7 +109,7 @@ def estimate_for(
     None where the size is given, where the device is no GPU or the server not vLLM, for models with several kinds of
     layers, and where arguments change what is left to the cache in a way that is not computed here.
     """
-    model, flags = specification.model, _flags(specification.argv)
+    model, flags = specification.model, given_flags(specification.argv)
     version = specification.versions.get("vllm")
     given = specification.budget.device_tokens is not None
     if given or specification.on_cpu or version is None:
@@ -134,13 +134,14 @@ def estimate_for(
     return estimate_device(server, gpu, name)
 
 
-def _flags(argv: Sequence[str]) -> dict[str, str]:
+def given_flags(argv: Sequence[str]) -> dict[str, str]:
     """Return the arguments by flag, `--flag value` and `--flag=value`; the last of equal flags, as the server reads."""
     flags: dict[str, str] = {}
     flag = ""
     for argument in argv:
         if argument.startswith("--"):
-            flag, _, value = argument.partition("=")
+            name, _, value = argument.partition("=")
+            flag = name.replace("_", "-")
             flags[flag] = value
         elif flag:
             flags[flag] = argument

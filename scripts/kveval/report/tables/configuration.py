@@ -28,8 +28,13 @@ _WORKLOAD = {
     "turns": "turns of a conversation",
     "prompt_tokens": "prompt tokens a turn",
     "output_tokens": "output tokens a turn",
+    "document_tokens": "tokens of a user's own document",
+    "document_spread": "how they vary",
+    "pause_s": "pause between an answer and the next question, s",
+    "arrive_s": "the first users arrive within, s",
     "prefix_tokens": "tokens of a shared prefix",
     "prefix_count": "distinct prefixes",
+    "prefix_zipf": "Zipf's exponent of their popularity",
     "request_timeout_s": "time limit of a request, s",
     "seed": "seed",
 }

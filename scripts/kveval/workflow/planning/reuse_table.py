@@ -28,6 +28,8 @@ HEADER = (
 )
 _NONE = "-"
 UNKNOWN = "unknown"
+BY_PAUSES = "depends on pauses: see below"
+"""A hit share that whole conversations do not decide, because others come in the pauses between their questions."""
 
 
 def reuse_rows(plan: Plan, store: StoreIndex) -> list[tuple[str, ...]]:
@@ -42,7 +44,10 @@ def reuse_rows(plan: Plan, store: StoreIndex) -> list[tuple[str, ...]]:
         device = device_size(plan.config, cell, store)
         about = "~" if device is not None and device.estimated else ""
         for reuse in reuse_of(specification, device and device.tokens):
-            visits = alike.setdefault(_row(reuse, about), {}).setdefault(cell, {})
+            row = _row(reuse, about)
+            if workloads.has_pauses(specification.workload) and reuse.overflows:
+                row = (*row[:-1], BY_PAUSES)
+            visits = alike.setdefault(row, {}).setdefault(cell, {})
             visits[reuse.level] = _first_visits(specification, reuse, store)
     rows = []
     for row, found in alike.items():

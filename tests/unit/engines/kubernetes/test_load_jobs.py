@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import json
 import os
 import subprocess
 import time
@@ -117,6 +118,33 @@ def test_a_trace_is_given_to_the_pod_before_it_starts(tmp_path: Path) -> None:
     assert trace is not None
     assert found[f"{trace.name}.gz"] == trace.read_bytes()
     assert b"KVEVAL_GO" in found["sitecustomize.py.gz"]
+
+
+def test_a_pod_whose_streams_are_users_gets_the_code_for_that() -> None:
+    users = jobs(FakeTransport(), profile="users", turns=3, pause_s=5.0, prime=False)
+    found = unpacked(users._files(LEVEL))
+    assert b"KVEVAL_USERS" in found["sitecustomize.py.gz"]
+    env = users._environment(LEVEL)
+    assert env["PYTHONPATH"] == load_jobs.LOAD_FOLDER
+    assert json.loads(env["KVEVAL_USERS"])["users"] == LEVEL.streams
+    others = jobs(FakeTransport(), prime=False)
+    assert "KVEVAL_USERS" not in others._environment(LEVEL)
+
+
+@pytest.mark.parametrize("imports", [True, False])
+def test_a_pod_that_does_not_import_it_sends_nothing(
+    tmp_path: Path, imports: bool
+) -> None:
+    program = tmp_path / "guidellm"
+    probe = "[ -z $KVEVAL_PROBE ] || touch $KVEVAL_PROBE" if imports else "true"
+    program.write_text(f"#!/bin/sh\n{probe}\ntouch {tmp_path}/began\n")
+    program.chmod(0o755)
+    script = f'{load_jobs._USERS}\ntouch "{tmp_path}/sends"'
+    argv = ["sh", "-c", script, str(tmp_path / "go"), str(program)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if imports else 1)
+    assert (tmp_path / "sends").exists() == imports
+    assert imports or "streams users" in done.stderr
 
 
 def test_a_trace_that_no_config_map_holds_is_refused(
