@@ -136,17 +136,17 @@ def _cluster_warnings(
 
 def _huge_tiers(specifications: Mapping[Cell, Specification]) -> Iterator[Finding]:
     """Yield a warning for each size of a tier in host memory that hardly any server has."""
-    sizes: dict[tuple[str, int], int] = {}
-    for cell, specification in specifications.items():
-        if specification.budget.tier_bytes > _HUGE_BYTES:
-            sizes[cell.model, cell.cpu_blocks] = specification.budget.tier_bytes
-    for (model, blocks), size in sizes.items():
-        message = f"cpu_blocks {blocks} of {model} are {memory_text(size)} ({size:,} bytes) of host memory for one server"
+    budgets = {
+        (cell.model, cell.cpu_blocks): specification.budget
+        for cell, specification in specifications.items()
+        if specification.budget.tier_bytes > _HUGE_BYTES
+    }
+    for (model, blocks), budget in budgets.items():
         yield config_note(
-            f"{message}: more than servers have",
+            f"{model}: one server has a tier of {budget.size} in host memory: more than servers have",
             "tier_too_large",
             cpu_blocks=blocks,
-            tier_bytes=size,
+            tier_bytes=budget.tier_bytes,
         )
 
 

@@ -226,7 +226,7 @@ def test_a_tier_larger_than_any_servers_memory_is_named_with_its_size(
     if blocks == 63_578_000:
         (sentence,) = said
         assert sentence.startswith(
-            "cpu_blocks 63578000 of Qwen3-8B are 136.4 TiB (149,999,321,088,000 bytes)"
+            "Qwen3-8B: one server has a tier of 139,698 GiB (63,578,000 blocks) in host memory"
         )
 
 

@@ -122,3 +122,20 @@ def test_a_campaign_on_a_gpu_that_holds_all_is_warned_before_it_is_planned(tmp_p
     warnings = {one.code: one for one in load(tmp_path, raw).warnings}
     assert "cannot show a difference" in warnings["turns_fit"].what
     assert "that the device holds at least" in warnings["turns_fit"].what
+
+
+def test_a_load_with_too_many_requests_for_a_plan_is_left_to_the_curve(tmp_path):
+    raw = copy.deepcopy(RAW)
+    raw["workloads"]["fit"] = {**CONVERSATION, "levels": [10]}
+    raw["config"] |= {"server": GPU_SERVER, "workload": "fit", "device_gib": 8}
+    raw["config"]["matrix"] = [
+        {
+            "models": ["Qwen3-0.6B"],
+            "scenarios": ["native-offload"],
+            "cpu_blocks": [3000],
+        }
+    ]
+    config, store = load(tmp_path, raw), StoreIndex({})
+    (line,) = fit_lines(config, list(level_curves(config, store, 1000)), store)
+    assert "kveval curve computes whether a tier pays" in line
+    assert "conversations in progress have 22,080 tokens at 10 streams" in line

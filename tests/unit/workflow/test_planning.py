@@ -639,10 +639,8 @@ def test_a_plan_says_how_much_more_host_memory_a_tier_takes():
     february = load_config(CONFIG / "campaigns" / "feb-2026.yaml", CONFIG)
     (note,) = pinned_notes(make_plan(february, {}, StoreIndex()))
     # 28 layers on two ranks, 312.5 MiB each: 512.
-    assert (
-        "Qwen3-0.6B/native-offload/10000 takes up to 28 GiB of host memory for a tier of 17.1; so do 3 more"
-        in note
-    )
+    assert "Qwen3-0.6B/native-offload/10000 takes up to 28 GiB of host memory" in note
+    assert "for a tier of 17.1 GiB (10,000 blocks); so do 3 more" in note
     newer = load_config(CONFIG / "config.yaml", CONFIG)
     assert list(pinned_notes(make_plan(newer, {}, StoreIndex()))) == []
 

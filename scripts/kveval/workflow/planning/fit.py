@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
+from kveval.campaign.reuse import reuse_of
 from kveval.campaign.sizing import size_for_tokens
 from kveval.curve.cells import NOTHING_POINTS, curves_of
 from kveval.curve.curve import ReuseCurve
@@ -32,10 +33,23 @@ def fit_lines(
             device = levels[0].device
             yield f"{model}: {_verdict(config, levels, device)}"
             yield from _mirrors(levels, device)
-        elif first_device(config, cells, store) is None:
+            continue
+        device = first_device(config, cells, store)
+        if device is None:
             yield f"{model}: whether a tier pays cannot be known {_NAME_IT}"
         elif any(one.model == model for one in all_curves):
-            yield f"{model}: whether a tier pays is computed by kveval curve: this load has too many requests for a plan"
+            yield f"{model}: {_left_to_curve(config, cells[0], device)}"
+
+
+def _left_to_curve(config: Config, cell: Cell, device: DeviceSize) -> str:
+    """Say what is known of a load that has too many requests for a plan: the tokens of what is in progress."""
+    text = "kveval curve computes whether a tier pays: this load has too many requests for a plan"
+    unit = workloads.level_unit(config.workload.definition)
+    last = reuse_of(config.specification(cell))[-1]
+    if last.demand.in_use_tokens is None:
+        return f"{text}; the device holds {device}"
+    used = f"conversations in progress have {last.demand.in_use_tokens:,.0f} tokens at {last.level} {unit}"
+    return f"{text}; {used}, the device holds {device}"
 
 
 def _verdict(

@@ -113,10 +113,12 @@ def pinned_notes(plan: Plan) -> Iterator[str]:
     more = [one for one in each if held_bytes(one) > one.budget.host_bytes]
     if more:
         worst = max(more, key=lambda one: held_bytes(one) / one.budget.host_bytes)
-        held, size = gib(held_bytes(worst)), gib(worst.budget.host_bytes)
+        size = f"a buffer of {gib(worst.budget.host_bytes):.3g} GiB"
+        if worst.cell.cpu_blocks:
+            size = f"a tier of {worst.budget.size}"
         yield (
-            f"Pinned tensors are rounded up to powers of two: {worst.cell.path} takes up to {held:.3g} GiB of host"
-            f" memory for a tier of {size:.3g}"
+            f"Pinned tensors are rounded up to powers of two: {worst.cell.path} takes up to"
+            f" {gib(held_bytes(worst)):.3g} GiB of host memory for {size}"
             + (f"; so do {len(more) - 1} more cells" if len(more) > 1 else "")
         )
 
