@@ -41,7 +41,7 @@ rule collect_metrics:
     input:
         levels=tables_of_cells("levels.csv"),
         peaks=tables_of_cells("peak.csv"),
-        measurements=files_of_runs(RUN),
+        measurements=files_of_runs(RUN_POINTER),
         stored=files_of_runs(*RUN_FILES[:1]),
     output:
         runs=ALL_RUNS,

@@ -108,7 +108,7 @@ CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in RUNS.cells]
 MODELS, FIGURE_FAMILIES = campaign_models(RUNS), figure_families(RUNS)
 SETTINGS = report_settings(RUNS)
 # The file that stands for a run in the analysis, and the run's files that are inputs where jobs share no folder.
-RUN, RUN_FILES = (
+RUN_POINTER, RUN_FILES = (
     ("measurement.json", [])
     if INVOCATION.shared_folder
     else ("shared.json", ["stored/run.json", "stored/raw"])

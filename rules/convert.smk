@@ -4,7 +4,7 @@
 
 rule convert_pcp:
     input:
-        measurement=f"{CELL}/run-{{run}}/{RUN}",
+        measurement=f"{CELL}/run-{{run}}/{RUN_POINTER}",
         stored=[f"{CELL}/run-{{run}}/{name}" for name in RUN_FILES],
     output:
         f"{CELL}/run-{{run}}/pcp.parquet",

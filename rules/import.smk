@@ -27,7 +27,7 @@ rule import_run:
 rule list_imports:
     input:
         measurements=[
-            f"{RESULTS}/{cell.path}/{run}/{RUN}" for cell, run in RUNS.planned
+            f"{RESULTS}/{cell.path}/{run}/{RUN_POINTER}" for cell, run in RUNS.planned
         ],
     output:
         f"{RESULTS}/analysis/imported.csv",

@@ -42,7 +42,7 @@ def runs_of_cell(wildcards):
     Here and not in the rules that make runs, because there are thousands of these.
     """
     plan_anyway(workflow, RUNS.due(wildcards))
-    return files_of_cell(RUN)(wildcards)
+    return files_of_cell(RUN_POINTER)(wildcards)
 
 
 def tables_of_cells(name):

@@ -17,7 +17,7 @@ from kveval.host.errors import Failure
 from kveval.host.lock import hold
 from kveval.host.processes import Terminated
 from kveval.host.redaction import Redactor
-from kveval.measure.failures import FAILED, REPORT_COMMAND, STOPPED
+from kveval.measure.failures import FAILED, OTHERS_GO_ON, REPORT_COMMAND, STOPPED
 from kveval.measure.progress import Progress, campaign_progress, requested_with
 from kveval.measure.transaction import Job, measure
 from kveval.workflow.planning.order import (
@@ -125,9 +125,7 @@ def main() -> int:
         progress.say(
             f"{FAILED}{type(error).__name__}: {error}; this is a mistake in the program"
         )
-    progress.say(
-        f"the other measurements go on; a report on what exists: {REPORT_COMMAND}"
-    )
+    progress.say(f"{OTHERS_GO_ON}; a report on what exists: {REPORT_COMMAND}")
     return 1
 
 

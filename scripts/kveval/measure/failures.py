@@ -1,12 +1,21 @@
-"""Why measurements failed, read from their jobs' logs: for the end of a workflow and for the report so far."""
+"""Why measurements failed, read from their jobs' logs: for the end of a workflow and for the report so far.
+
+A job's last line begins with one of the words below, which also those who write the lines take from here.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from kveval.host.lock import is_held
 
+MEASURED = "measured: "
+ADOPTED = "adopted "
 FAILED = "FAILED: "
 STOPPED = "stopped"
+KEPT = "this attempt's files"
+"""Where a failed attempt's files are; a line that may follow the cause."""
+OTHERS_GO_ON = "the other measurements go on"
+"""The last line of a job that failed, after the cause."""
 REPORT_COMMAND = "snakemake --cores 4 report_so_far"
 """How to get a report when not everything was measured; a campaign of one's own adds its --configfile."""
 
@@ -30,11 +39,9 @@ def cause(log: Path) -> str | None:
             return text.removeprefix(FAILED)
         if text.startswith(STOPPED):
             return text
-        if text.startswith(("measured: ", "adopted ")):
+        if text.startswith((MEASURED, ADOPTED)):
             return None
-        if not text.startswith(
-            ("this attempt's files", "the other measurements go on")
-        ):
+        if not text.startswith((KEPT, OTHERS_GO_ON)):
             break
     return f"its job was killed; its last line was: {texts[-1]}" if texts else None
 

@@ -22,6 +22,7 @@ from kveval.host.files import write_json
 from kveval.host.processes import Terminated, stop_signals_raise, stop_when_orphaned
 from kveval.host.redaction import Redactor
 from kveval.measure.attempt import Attempt, utc_now
+from kveval.measure.failures import ADOPTED, KEPT, MEASURED
 from kveval.measure.known_defects import recognised
 from kveval.measure.progress import Progress
 from kveval.store.run_file import Repeat
@@ -83,7 +84,7 @@ def _adopt_if_stored(
         for key in keys:
             if (place := store.find(key)) is not None:
                 write_json(output, pointer(place, key))
-                progress.say(f"adopted the stored measurement {place}")
+                progress.say(f"{ADOPTED}the stored measurement {place}")
                 return True
     return False
 
@@ -122,7 +123,7 @@ def _attempt(
         # Before the log that shows the defect is moved.
         defect = recognised(error, job.specification, job.known_defects)
         kept = store.keep_failed(scratch, key)
-        progress.say(f"this attempt's files are kept in {kept}")
+        progress.say(f"{KEPT} are kept in {kept}")
         if isinstance(error, Failure):
             message = str(error).replace(str(scratch), str(kept))
             if defect is None:
@@ -150,5 +151,5 @@ def _attempt(
         if isinstance(error, OSError):
             raise MeasurementError(f"{error}; see {kept}/error.log") from error
         raise
-    progress.say(f"measured: {place}")
+    progress.say(f"{MEASURED}{place}")
     return place

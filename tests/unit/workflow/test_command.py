@@ -125,7 +125,7 @@ def test_it_runs_as_a_module_and_under_its_own_name() -> None:
 def test_a_campaign_its_changes_and_the_default_one_are_planned(folder: Path) -> None:
     done = kveval("plan")
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("Qwen3-0.6B: a tier pays, ")
+    assert done.stdout.startswith("Qwen3-0.6B: a tier can pay, ")
     assert "\nCampaign laptop: " in done.stdout
     assert done.stdout == (folder / "logs/laptop/plan.log").read_text()
     assert "Table: logs/laptop/plan.csv" in done.stdout
@@ -140,7 +140,7 @@ def test_a_plan_as_json_has_a_row_per_run_and_the_log_the_text(folder: Path) -> 
     assert (told["schema"], told["campaign"], len(told["runs"])) == (1, "smoke", 2)
     assert {run["state"] for run in told["runs"]} == {"measure"}
     text = (folder / "logs/smoke/plan.log").read_text()
-    assert text.startswith("Qwen3-0.6B: a tier pays, ")
+    assert text.startswith("Qwen3-0.6B: a tier can pay, ")
     assert "\nCampaign smoke: " in text
 
 

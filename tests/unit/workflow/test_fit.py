@@ -44,11 +44,11 @@ def test_a_load_that_fits_needs_no_tier(tmp_path):
 
 def test_a_load_that_does_not_fit_needs_a_tier_larger_than_the_device(tmp_path):
     line, mirrors = verdict(tmp_path, [40], sizes=(1000, 8000))
-    assert line.startswith("Qwen3-0.6B: a tier pays, at 40 streams from 4.66 GiB")
+    assert line.startswith("Qwen3-0.6B: a tier can pay, at 40 streams from 4.66 GiB")
     assert " points with 8." in line
     assert "the load needs 86,784 tokens at 40 streams" in line
     assert mirrors == (
-        "  only mirror a part of the device's cache, which is larger: native-offload/1000"
+        "  only mirror a part of the device's cache, which is larger: native-offload with 1.71 GiB (1,000 blocks)"
     )
 
 
@@ -60,7 +60,7 @@ def test_a_load_within_the_range_of_the_estimate_is_not_told(tmp_path):
 def test_the_first_level_that_outgrows_the_device_is_named(tmp_path):
     line, *_ = verdict(tmp_path, [10, 40])
     assert line.startswith(
-        "Qwen3-0.6B: a tier pays from about 16 to 22 streams on, at 40 from 4."
+        "Qwen3-0.6B: a tier can pay from about 16 to 22 streams on, at 40 from 4."
     )
 
 
@@ -137,5 +137,5 @@ def test_a_load_with_too_many_requests_for_a_plan_is_left_to_the_curve(tmp_path)
     ]
     config, store = load(tmp_path, raw), StoreIndex({})
     (line,) = fit_lines(config, list(level_curves(config, store, 1000)), store)
-    assert "kveval curve computes whether a tier pays" in line
+    assert "kveval curve computes whether a tier can pay" in line
     assert "conversations in progress have 22,080 tokens at 10 streams" in line

@@ -27,23 +27,25 @@ def fit_lines(
     """
     tiers = [cell for cell in config.cells if cell.cpu_blocks]
     for model in dict.fromkeys(cell.model for cell in tiers):
-        levels = [one for one in all_curves if one.model == model and one.cells]
+        levels = [
+            curves for curves in all_curves if curves.model == model and curves.cells
+        ]
         cells = [cell for cell in config.cells if cell.model == model]
         if levels:
             device = levels[0].device
             yield f"{model}: {_verdict(config, levels, device)}"
-            yield from _mirrors(levels, device)
+            yield from _mirrors(config, levels, device)
             continue
         device = first_device(config, cells, store)
         if device is None:
-            yield f"{model}: whether a tier pays cannot be known {_NAME_IT}"
-        elif any(one.model == model for one in all_curves):
+            yield f"{model}: whether a tier can pay cannot be known {_NAME_IT}"
+        elif any(curves.model == model for curves in all_curves):
             yield f"{model}: {_left_to_curve(config, cells[0], device)}"
 
 
 def _left_to_curve(config: Config, cell: Cell, device: DeviceSize) -> str:
     """Say what is known of a load that has too many requests for a plan: the tokens of what is in progress."""
-    text = "kveval curve computes whether a tier pays: this load has too many requests for a plan"
+    text = "kveval curve computes whether a tier can pay: this load has too many requests for a plan"
     unit = workloads.level_unit(config.workload.definition)
     last = reuse_of(config.specification(cell))[-1]
     if last.demand.in_use_tokens is None:
@@ -56,20 +58,20 @@ def _verdict(
     config: Config, levels: Sequence[LevelCurves], device: DeviceSize | None
 ) -> str:
     unit = workloads.level_unit(config.workload.definition)
-    needs = {one.level: _working_set(one) for one in levels}
+    needs = {curves.level: _working_set(curves) for curves in levels}
     largest = max(needs, key=lambda level: needs[level])
     if not needs[largest]:
         return "no tier pays: nothing is repeated"
     rests = f"the load needs {needs[largest]:,} tokens at {largest} {unit}"
     if device is None:
-        return f"whether a tier pays cannot be known {_NAME_IT}; {rests}"
+        return f"whether a tier can pay cannot be known {_NAME_IT}; {rests}"
     rests += f", the device holds {device}{', estimated' if device.estimated else ''}"
     if needs[largest] <= device.low_tokens:
         return f"it fits: no tier pays; {rests}{_until(config, levels, device)}"
-    outgrown = [one for one in levels if needs[one.level] > device.high_tokens]
+    outgrown = [curves for curves in levels if needs[curves.level] > device.high_tokens]
     if not outgrown:
         return f"whether it fits cannot be known until a server has reported what its device holds; {rests}"
-    fitting = [one for one in levels if needs[one.level] <= device.low_tokens]
+    fitting = [curves for curves in levels if needs[curves.level] <= device.low_tokens]
     return f"{_pays(config, fitting, outgrown, device)}; {rests}"
 
 
@@ -80,18 +82,20 @@ def _pays(
     device: DeviceSize,
 ) -> str:
     """Say from which level and which size of a tier on one pays."""
-    first = min(outgrown, key=lambda one: one.level)
+    first = min(outgrown, key=lambda curves: curves.level)
     sizes = _sizes_that_pay(config, first)
     unit = workloads.level_unit(config.workload.definition)
     if sizes is None:
         return f"no tier pays, of any size: it adds less than {NOTHING_POINTS:g} points"
-    below = [one for one in fitting if one.level < first.level]
+    below = [curves for curves in fitting if curves.level < first.level]
     if not below:
-        return f"a tier pays, at {first.level} {unit} from {sizes}"
-    last = max(below, key=lambda one: one.level)
+        return f"a tier can pay, at {first.level} {unit} from {sizes}"
+    last = max(below, key=lambda curves: curves.level)
     ends = (last.level, _working_set(last)), (first.level, _working_set(first))
     levels = _outgrown_at(*ends, device)
-    return f"a tier pays from about {levels} {unit} on, at {first.level} from {sizes}"
+    return (
+        f"a tier can pay from about {levels} {unit} on, at {first.level} from {sizes}"
+    )
 
 
 def _working_set(curves: LevelCurves) -> int:
@@ -104,14 +108,14 @@ def _sizes_that_pay(config: Config, curves: LevelCurves) -> str | None:
 
     Where the device's size is an estimate, these sizes suffice for all of its range.
     """
-    cells = next(iter(curves.cells))
-    per_token = config.specification(cells).model.kv_bytes_per_token
+    cell = next(iter(curves.cells))
+    per_token = config.specification(cell).model.kv_bytes_per_token
     every = [curves.cells, *curves.bounds]
     tiers = [
-        one.tier
+        served.tier
         for cells in every
-        for one in cells.values()
-        if one.tier is not None and one.tier_tokens
+        for served in cells.values()
+        if served.tier is not None and served.tier_tokens
     ]
     least = [size for tier in tiers if (size := _size_adding(tier)) is not None]
     if not least:
@@ -140,19 +144,19 @@ def _until(config: Config, levels: Sequence[LevelCurves], device: DeviceSize) ->
             levels=(other,)
         )
         needed = curves_of(doubled, other).device.size_for(_WORKING_PART) or 0
-    found = _outgrown_at((last.level, _working_set(last)), (other, needed), device)
+    outgrown = _outgrown_at((last.level, _working_set(last)), (other, needed), device)
     unit = workloads.level_unit(workload)
-    return f"; from about {found} {unit} on it does not" if found else ""
+    return f"; from about {outgrown} {unit} on it does not" if outgrown else ""
 
 
 def _outgrown_at(
-    one: tuple[int, int], other: tuple[int, int], device: DeviceSize
+    lower: tuple[int, int], upper: tuple[int, int], device: DeviceSize
 ) -> str:
     """Return the first levels that do not fit the most and the least that the device may hold, as text; "" if none.
 
-    `one`, `other`: levels with their working sets, which are taken to grow evenly.
+    `lower`, `upper`: levels with their working sets, which are taken to grow evenly.
     """
-    (level, need), (second, needed) = one, other
+    (level, need), (second, needed) = lower, upper
     growth = (needed - need) / (second - level)
     if growth <= 0:
         return ""
@@ -163,14 +167,16 @@ def _outgrown_at(
     return f"{first}" if first == certain else f"{first} to {certain}"
 
 
-def _mirrors(levels: Sequence[LevelCurves], device: DeviceSize | None) -> Iterator[str]:
+def _mirrors(
+    config: Config, levels: Sequence[LevelCurves], device: DeviceSize | None
+) -> Iterator[str]:
     """Yield a line on the tiers that are smaller than the device's cache and add nothing to it."""
     if device is None:
         return
     idle = [
-        cell.arm
-        for cell, one in levels[0].cells.items()
-        if 0 < one.tier_tokens <= device.low_tokens and _is_idle(levels, cell)
+        f"{cell.scenario} with {config.specification(cell).budget.size}"
+        for cell, curves in levels[0].cells.items()
+        if 0 < curves.tier_tokens <= device.low_tokens and _is_idle(levels, cell)
     ]
     if idle:
         yield f"  only mirror a part of the device's cache, which is larger: {', '.join(idle)}"
