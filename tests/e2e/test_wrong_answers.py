@@ -30,13 +30,16 @@ pytestmark = [
 BREAKS = {
     "the last layer is not copied": """
 def submit_load(self, job_id, src_spec, dst_spec):
-    return self._copy(job_id, self._tier[:-1], src_spec, self._device[:-1], dst_spec)
+    (pages,) = self._group_pages
+    pages.pop(len(self._tier) - 1, None)
+    return self._copy(job_id, self._tier, src_spec, self._device, dst_spec, dst_spec.group_sizes)
 """,
     "one block in four is not copied": """
 def submit_load(self, job_id, src_spec, dst_spec):
     for spec in (src_spec, dst_spec):
         spec.block_ids = spec.block_ids[[number % 4 > 0 for number in range(len(spec.block_ids))]]
-    return self._copy(job_id, self._tier, src_spec, self._device, dst_spec)
+    sizes = [len(src_spec.block_ids)]
+    return self._copy(job_id, self._tier, src_spec, self._device, dst_spec, sizes)
 """,
 }
 
