@@ -30,9 +30,13 @@ pytestmark = [
 BREAKS = {
     "the last layer is not copied": """
 def submit_load(self, job_id, src_spec, dst_spec):
-    (pages,) = self._group_pages
-    pages.pop(len(self._tier) - 1, None)
-    return self._copy(job_id, self._tier, src_spec, self._device, dst_spec, dst_spec.group_sizes)
+    whole = self._group_pages
+    self._group_pages = [dict(pages) for pages in whole]
+    self._group_pages[0].pop(len(self._tier) - 1)
+    try:
+        return self._copy(job_id, self._tier, src_spec, self._device, dst_spec, dst_spec.group_sizes)
+    finally:
+        self._group_pages = whole
 """,
     "one block in four is not copied": """
 def submit_load(self, job_id, src_spec, dst_spec):

@@ -34,15 +34,14 @@ def weka(entries: _Entries, hash_tokens: int) -> Iterator[TraceRow]:
         scope = session_number if session.get("hash_id_scope") == "local" else None
         for request, time_s in _requests(_listed(session, "requests"), 0.0):
             tokens = int(_number(request, ("in",)))
-            ids = [(scope, one) for one in _listed(request, "hash_ids")]
-            wanted = -(-tokens // hash_tokens)
-            keys = [*ids[:wanted], *_own(wanted - len(ids), fresh)]
-            if tokens % hash_tokens and len(ids) >= wanted:
+            outputs = int(_number(request, ("out",)))
+            ids = [(scope, number) for number in _listed(request, "hash_ids")]
+            blocks = -(-tokens // hash_tokens)
+            keys = [*ids[:blocks], *_own(blocks - len(ids), fresh)]
+            if tokens % hash_tokens and len(ids) >= blocks:
                 # A block in which the prompt ends is not whole.
                 keys[-1] = (keys[-1], tokens)
-            yield _row(
-                time_s, tokens, int(_number(request, ("out",))), _chained(keys, numbers)
-            )
+            yield _row(time_s, tokens, outputs, _chained(keys, numbers))
 
 
 def _requests(
@@ -68,10 +67,10 @@ def harvard(entries: _Entries, hash_tokens: int) -> Iterator[TraceRow]:
     numbers, fresh = _numbering(), itertools.count()
     for request in itertools.chain.from_iterable(map(_with_subagents, entries)):
         ids = _listed(request, "block_ids")
-        tokens = (
-            sum((request.get("role_tokens") or {}).values()) or len(ids) * hash_tokens
-        )
-        keys = [*ids, *_own(-(-tokens // hash_tokens) - len(ids), fresh)]
+        by_role = request.get("role_tokens") or {}
+        tokens = sum(by_role.values()) or len(ids) * hash_tokens
+        blocks = -(-tokens // hash_tokens)
+        keys = [*ids, *_own(blocks - len(ids), fresh)]
         # The answer of a request that failed was not counted.
         outputs = request["provider_tokens"]["completion"] or 0
         yield _row(request["start_ms"] / 1000, tokens, outputs, _chained(keys, numbers))
@@ -94,10 +93,8 @@ def bailian(entries: _Entries, hash_tokens: int) -> Iterator[TraceRow]:
     """Yield requests that already have hashes, as any numbers or names."""
     numbers = _numbering()
     for entry in entries:
-        tokens, outputs = (
-            int(_number(entry, _PROMPT_TOKENS)),
-            int(_number(entry, _OUTPUT_TOKENS)),
-        )
+        tokens = int(_number(entry, _PROMPT_TOKENS))
+        outputs = int(_number(entry, _OUTPUT_TOKENS))
         keys = list(_listed(entry, "hash_ids"))[: -(-tokens // hash_tokens)]
         if tokens % hash_tokens and keys:
             keys[-1] = (keys[-1], tokens)
@@ -122,7 +119,7 @@ def with_text(log: RequestLog, hash_tokens: int) -> list[TraceRow]:
         text_digest = hashlib.sha256(repr(keys).encode()).digest()
         order = (request.seconds, request.prompt, request.answer, text_digest)
         collected.append((order, row, request))
-    collected.sort(key=lambda one: one[0])
+    collected.sort(key=lambda entry: entry[0])
     kept, ids = [], set()
     for _, row, request in collected:
         if request.request is not None and request.request in ids:

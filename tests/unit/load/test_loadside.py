@@ -213,7 +213,7 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     with log.open("wb") as output:
         process = subprocess.Popen(argv, stdout=output, stderr=output)
     url = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while True:
         try:
             request(f"{url}/health", timeout_s=2)

@@ -70,6 +70,19 @@ def test_without_a_gpu_it_cannot_be_known(tmp_path):
     assert "the load needs 20,880" in line
 
 
+def test_a_device_that_its_weights_fill_is_told(tmp_path):
+    (line,) = verdict(tmp_path, [10], keys={"device_gib": 1})
+    assert "the device has no room for a cache; estimated: 1 GiB of a GPU x 0.9" in line
+    assert "which GPU it is" not in line
+
+
+def test_a_named_gpu_whose_cache_is_not_estimated_is_not_asked_for(tmp_path):
+    server = GPU_SERVER | {"args": ["--kv-cache-memory-bytes", "1000000000"]}
+    (line,) = verdict(tmp_path, [10], keys={"server": server})
+    assert "until a server has reported what its device holds" in line
+    assert "it is not estimated; the load needs 20,880" in line
+
+
 def test_a_load_that_repeats_nothing_needs_no_tier(tmp_path):
     (line,) = verdict(tmp_path, [10], turns=1)
     assert line == "Qwen3-0.6B: no tier pays: nothing is repeated"

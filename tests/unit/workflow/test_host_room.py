@@ -62,12 +62,11 @@ def test_a_size_beyond_the_memory_names_arm_size_memory_and_the_largest_that_fit
 
 def test_a_tier_in_shared_memory_needs_room_there(tmp_path: Path) -> None:
     config = load_config(CONFIG / "campaigns" / "ttft.yaml", CONFIG)
-    native, lmcache = (
-        next(cell for cell in config.cells if cell.scenario == scenario)
-        for scenario in ("native-offload", "lmcache-local")
-    )
+    cells = {cell.scenario: cell for cell in config.cells}
+    native = cells["native-offload"]
     shared = shared_memory_bytes(config.specification(native))
-    assert shared > 39 * GIB > shared_memory_bytes(config.specification(lmcache))
+    lmcache = shared_memory_bytes(config.specification(cells["lmcache-local"]))
+    assert shared > 39 * GIB > lmcache
     room = HostRoom("this host has", 512 * GIB, shared - 1)
     (problem,) = problems(config, room)
     assert native.path in problem.message and "/dev/shm" in problem.message

@@ -46,8 +46,7 @@ class LevelCurves:
 
     def hit_share_range(self, cell: Cell) -> Range | None:
         """Least and largest share that a cell's device and tier serve; None if the device's size is not known."""
-        found = self._each(cell)
-        ranges = [one.hit_share_range for one in found]
+        ranges = [curves.hit_share_range for curves in self._each(cell)]
         known = [share for share in ranges if share is not None]
         if not known:
             return None
@@ -55,7 +54,7 @@ class LevelCurves:
 
     def adds_range(self, cell: Cell) -> Range | None:
         """Percentage points that a cell's tier adds, at least and at most; None if the device's size is not known."""
-        points = [one.adds_points for one in self._each(cell)]
+        points = [curves.adds_points for curves in self._each(cell)]
         known = [value for value in points if value is not None]
         return (min(known), max(known)) if known else None
 

@@ -15,7 +15,7 @@ from kveval.workflow.planning.stored import StoreIndex
 
 # What holds so much of everything that is repeated is the working set: the rest is what the oldest prompts left.
 _WORKING_PART = 0.99
-_NAME_IT = "until gpu or device_gib says which GPU it is, or a server has reported what its device holds"
+_REPORTED = "a server has reported what its device holds"
 
 
 def fit_lines(
@@ -38,7 +38,7 @@ def fit_lines(
             continue
         device = first_device(config, cells, store)
         if device is None:
-            yield f"{model}: whether a tier can pay cannot be known {_NAME_IT}"
+            yield f"{model}: {_unknown(config, cells[0])}"
         elif any(curves.model == model for curves in all_curves):
             yield f"{model}: {_left_to_curve(config, cells[0], device)}"
 
@@ -54,6 +54,17 @@ def _left_to_curve(config: Config, cell: Cell, device: DeviceSize) -> str:
     return f"{text}; {used}, the device holds {device}"
 
 
+def _unknown(config: Config, cell: Cell) -> str:
+    """Say why it is not known what the device holds, and what would tell."""
+    text = "whether a tier can pay cannot be known"
+    if config.gpu is None:
+        return f"{text} until gpu or device_gib says which GPU it is, or {_REPORTED}"
+    estimate = config.device_estimate(cell)
+    if estimate is None:
+        return f"{text} until {_REPORTED}: with this model and these arguments it is not estimated"
+    return f"{text}: the device has no room for a cache; {estimate.source}"
+
+
 def _verdict(
     config: Config, levels: Sequence[LevelCurves], device: DeviceSize | None
 ) -> str:
@@ -64,13 +75,13 @@ def _verdict(
         return "no tier pays: nothing is repeated"
     rests = f"the load needs {needs[largest]:,} tokens at {largest} {unit}"
     if device is None:
-        return f"whether a tier can pay cannot be known {_NAME_IT}; {rests}"
+        return f"{_unknown(config, next(iter(levels[0].cells)))}; {rests}"
     rests += f", the device holds {device}{', estimated' if device.estimated else ''}"
     if needs[largest] <= device.low_tokens:
         return f"it fits: no tier pays; {rests}{_until(config, levels, device)}"
     outgrown = [curves for curves in levels if needs[curves.level] > device.high_tokens]
     if not outgrown:
-        return f"whether it fits cannot be known until a server has reported what its device holds; {rests}"
+        return f"whether it fits cannot be known until {_REPORTED}; {rests}"
     fitting = [curves for curves in levels if needs[curves.level] <= device.low_tokens]
     return f"{_pays(config, fitting, outgrown, device)}; {rests}"
 
@@ -184,5 +195,5 @@ def _mirrors(
 
 def _is_idle(levels: Sequence[LevelCurves], cell: Cell) -> bool:
     """Return whether a cell's tier adds nothing at any level."""
-    ranges = [one.adds_range(cell) for one in levels]
+    ranges = [curves.adds_range(cell) for curves in levels]
     return all(adds is not None and adds[1] < NOTHING_POINTS for adds in ranges)
