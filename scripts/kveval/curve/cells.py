@@ -211,7 +211,7 @@ def worst_order_is_assumed(workload: Workload) -> bool:
 def assumed_answer_s(workload: Workload) -> float:
     """Return the seconds that an answer is taken to last where users pause after it, until requests were sent.
 
-    It decides little: users' questions alternate in an order that the pauses and answers together give.
+    Where answers last longer, more of other users' questions come between two of one user.
     """
     return _ANSWER_TOKEN_S * workload.output_tokens
 
