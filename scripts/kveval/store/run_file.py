@@ -150,7 +150,7 @@ class RequestTimes(msgspec.Struct, frozen=True):
 
 
 class OneRequest(msgspec.Struct, frozen=True):
-    """What a request takes whose prompt is computed, served by the device's cache, and served by the tier behind it.
+    """Times of one request: its prompt computed, served by the device's cache, and served by the tier behind it.
 
     `tier`: None for an arm without one; `through`: what requests pass on their way, whose time counts, "" for nothing.
     """
