@@ -41,8 +41,12 @@ class SlowSession:
     checks: tuple[()] = ()
 
     @property
-    def handle(self) -> Any:
+    def deployer(self) -> Any:
         return SimpleNamespace(server=self, refresh=self.refresh)
+
+    @property
+    def load(self) -> Any:
+        return self
 
     def refresh(self, *, restart: bool) -> None:
         assert not restart
