@@ -282,6 +282,7 @@ class Attempt:
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         begin = time.monotonic()
+        self.progress.note(phase=name.removesuffix("_s"))
         try:
             yield
         finally:

@@ -74,6 +74,7 @@ class Levels:
                 )
             else:
                 self._refresh()
+            self.progress.note(level=level.streams)
             title = f"{self._named(level)} (level {number} of {count})"
             self.progress.say(f"{title} · {self.progress.left()}")
             entry = self._level(level, title)
