@@ -75,10 +75,10 @@ REUSE = (
     " runs, each of which has its own requests. A difference without a listed cause is a finding about the server."
 )
 ONE_REQUEST = (
-    "What a hit buys a single request: the time to the first token of a prompt that nobody had sent (cold), at once sent"
-    " again (from the device), and sent again after the device's cache was emptied (from the tier). Medians with the"
-    " least and the most, sent one at a time before the levels, HTTP included; each counts only if the server's counters"
-    " show where its tokens came from."
+    "What a hit buys a single request: the time to the first token of a prompt that nobody had sent (cold), sent again"
+    " at once (from the device), and once more after the device's cache was emptied (from the tier). Medians with the"
+    " least and the most, HTTP included, of requests sent one at a time before the levels; each counts only if the"
+    " server's counters show where its tokens came from."
 )
 PREDICTED_GAIN = (
     "Predicted by simulating the server with the same requests: its speed is fitted to the runs without a tier, and the"
