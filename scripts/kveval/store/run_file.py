@@ -40,7 +40,8 @@ class LevelRun(msgspec.Struct, frozen=True):
     `benchmark` is the number of the level's benchmark in a report that holds several; `throughput_tok_s` the
     throughput as computed just after the level, by which a search chose the next one; `primed`: how many prefixes were
     sent once before the level, and in how many seconds; `seconds`: the time of a level that had to last longer than
-    the workload says for a request to be answered.
+    the workload says for a request to be answered; `others_cpu_percent`: of the time of all processors of the server's
+    host, what processes took that are not the run's; known of runs on this host.
     """
 
     level: int
@@ -55,6 +56,7 @@ class LevelRun(msgspec.Struct, frozen=True):
     throughput_tok_s: float | None = None
     primed: dict[str, float] = {}
     seconds: float | None = None
+    others_cpu_percent: float | None = None
 
 
 class SidecarRecord(msgspec.Struct, frozen=True):

@@ -249,7 +249,8 @@ def benefit_lines(
     if bought is None:
         base = config.last_baseline(tiers[0]) or tiers[0]
         wanted = f"{config.campaign.results}/{base.path}/peak.csv"
-        yield f"  To predict the gain, measure a run without a tier: snakemake --cores 4 {wanted}"
+        text = "measure a run without a tier, undisturbed by other programs"
+        yield f"  To predict the gain, {text}: snakemake --cores 4 {wanted}"
         return
     alone = bought.basis.levels[curves.level]
     throughput, mean, median = _figures(alone)
