@@ -49,6 +49,7 @@ class ServerSoftware:
         release_in_log: given a log's text, the release that it names, None if it names none.
         tokenizer: given model and served name, the command that tokenizes for an index on a cluster.
         offloads: given arguments, whether the server's own tier in host memory or files is behind its device.
+        serves_from_device: given arguments, whether what the device holds of finished requests serves later ones.
         retention: given arguments and release, which windows and states of a prompt it keeps.
         unserved_prefix: given layout of the cache and tokens of a shared prefix, why its tier serves none of them: a code,
             the reason, what helps.
@@ -80,6 +81,7 @@ class ServerSoftware:
     release_in_log: Callable[[str], str | None] = lambda log_text: None
     tokenizer: Callable[[str, str], tuple[str, ...]] = _no_tokenizer
     offloads: Callable[[Sequence[str]], bool] = lambda argv: False
+    serves_from_device: Callable[[Sequence[str]], bool] = lambda argv: True
     retention: Callable[[Sequence[str], str], Retention] = lambda argv, version: (
         Retention()
     )

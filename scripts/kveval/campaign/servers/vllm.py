@@ -561,6 +561,7 @@ VLLM = ServerSoftware(
     release_in_log=release_in_log,
     tokenizer=_tokenizer,
     offloads=_offloads,
+    serves_from_device=lambda argv: "--no-enable-prefix-caching" not in argv,
     retention=_retention,
     unserved_prefix=_unserved_prefix,
     refusals=_refusals,
