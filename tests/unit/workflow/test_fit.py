@@ -3,8 +3,10 @@
 import copy
 
 import pytest
-from tests.support.config_files import GPU_SERVER, RAW, load
+from tests.support.config_files import CONFIG, GPU_SERVER, RAW, load
 
+from kveval.campaign.loading import load_config
+from kveval.campaign.tier_layout import needed_size
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.fit import fit_lines
 from kveval.workflow.planning.stored import StoreIndex
@@ -58,6 +60,20 @@ def test_a_device_without_a_prefix_cache_holds_nothing_for_later_requests(tmp_pa
     assert "a tier can pay, at 10 streams from " in line
     assert line.endswith("streams, the device holds nothing for later requests")
     assert not mirrors
+
+
+def test_sizes_for_layers_of_several_kinds_are_counted_in_rows():
+    config = load_config(CONFIG / "campaigns/laptop-hybrid.yaml", CONFIG)
+    store = StoreIndex({})
+    every = list(level_curves(config, store))
+    lines = list(fit_lines(config, every, store))
+    assert len(lines) == len(every)
+    for line, curves in zip(lines, every, strict=True):
+        tokens = curves.widest.tier.size_for(0.99)
+        specifications = [config.specification(cell) for cell in curves.cells]
+        size = needed_size(specifications, tokens, curves.level)
+        assert line.startswith(f"{curves.model}: a tier can pay, at 2 streams from ")
+        assert f" points with {size}; the load needs " in line
 
 
 def test_a_load_within_the_range_of_the_estimate_is_not_told(tmp_path):
