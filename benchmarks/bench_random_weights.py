@@ -21,9 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from kveval.campaign.loading import load_config  # noqa: E402
 from kveval.campaign.random_model import write_served  # noqa: E402
 from kveval.campaign.specification import Specification  # noqa: E402
+from kveval.configuration.loading import load_config  # noqa: E402
 from kveval.engines.local.server import Deployment, deployed  # noqa: E402
 from kveval.engines.servers.vllm import VllmProgram  # noqa: E402
 from kveval.host.processes import supervisor  # noqa: E402

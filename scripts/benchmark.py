@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from kveval.analysis.levels.pilot import frozen_levels
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure
 from kveval.host.lock import hold
 from kveval.host.processes import Terminated

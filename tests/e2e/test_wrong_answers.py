@@ -11,8 +11,8 @@ from tests.support.config_files import BASE, CONFIG, LMCACHE, NATIVE, RAW
 from tests.support.paths import REPOSITORY
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
 from kveval.campaign.random_model import write_served
+from kveval.configuration.loading import load_config
 from kveval.engines.local.server import deployed
 from kveval.engines.servers.vllm import VllmProgram
 from kveval.host.processes import supervisor

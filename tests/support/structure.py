@@ -16,12 +16,13 @@ from tests.support import nesting, trend
 from tests.support.paths import SCRIPTS
 
 LIBRARY = SCRIPTS / "kveval"
-_BELOW_ENGINES = ("host", "load", "pcp", "campaign", "store")
+_BELOW_ENGINES = ("host", "load", "pcp", "campaign", "configuration", "store")
 ALLOWED: Mapping[str, Sequence[str]] = {
     "host": (),
     "load": ("host",),
     "pcp": ("host",),
     "campaign": ("host", "load"),
+    "configuration": ("host", "load", "campaign"),
     # A stored run names its cell.
     "store": ("host", "campaign"),
     "curve": _BELOW_ENGINES,
@@ -57,7 +58,7 @@ VLLM_NAMED: Mapping[str, str] = {
     "engines/local/plugin/kveval_weights.py": "runs inside vLLM",
     "engines/servers/lmcache.py": "LMCache's adapter: the server that it stands beside",
     "campaign/routing.py": "a key of llm-d's endpoint picker",
-    "campaign/deployment.py": _CONFIGURED,
+    "configuration/deployment.py": _CONFIGURED,
     "engines/kubernetes/replicas.py": "the name of a container of llm-d's router",
     "campaign/campaign_file.py": _CONFIGURED,
     "campaign/catalogue.py": _CONFIGURED,

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from kveval.campaign.arms import LMCACHE_CHUNK_TOKENS
-from kveval.campaign.reuse import caches_of
 from kveval.campaign.specification import Specification
 from kveval.campaign.tier_layout import match_steps
+from kveval.configuration.reuse import caches_of
 from kveval.curve.curve import (
     ReuseCurve,
     assign_to_servers,

@@ -12,10 +12,10 @@ import msgspec
 from kveval.campaign.arms import Platform
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
 from kveval.campaign.imports import ImportCampaign
-from kveval.campaign.resolve import exercised_counters
 from kveval.campaign.servers.registry import IMPORTED
+from kveval.configuration.config import Config
+from kveval.configuration.resolve import exercised_counters
 from kveval.host.hashing import content_hash
 from kveval.importing.describe import describe_run
 from kveval.importing.index import read_tree

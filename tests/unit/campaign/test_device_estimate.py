@@ -7,7 +7,6 @@ from tests.support.config_files import CONFIG, GPU_SERVER, changed, load
 from tests.support.device_truths import read_truths
 
 from kveval.campaign.device_estimate import gpu_named_in
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.servers.vllm_memory import (
     ServerMemory,
@@ -15,6 +14,7 @@ from kveval.campaign.servers.vllm_memory import (
     estimate_for,
 )
 from kveval.campaign.sizing import gib, weight_bytes
+from kveval.configuration.loading import load_config
 
 DEFAULT = load_config(CONFIG / "config.yaml", CONFIG)
 GPUS = DEFAULT.catalogue.gpus

@@ -12,7 +12,7 @@ import yaml
 from tests.support.config_files import CONFIG, RAW
 from tests.support.paths import REPOSITORY
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.workflow.console import (
     after_failures,
     after_stop,

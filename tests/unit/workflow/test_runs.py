@@ -9,7 +9,7 @@ import pytest
 from snakemake.exceptions import WorkflowError
 from tests.support.paths import REPOSITORY
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.workflow.invocation import Invocation, limit_of
 from kveval.workflow.runs import (
     PILOT,

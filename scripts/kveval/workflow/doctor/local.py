@@ -13,9 +13,9 @@ from typing import TypeVar
 import psutil
 
 from kveval.campaign.builds import ArmBuild, BuildError, asked_of, git
-from kveval.campaign.config import Config
 from kveval.campaign.sizing import GIB
 from kveval.campaign.specification import Specification
+from kveval.configuration.config import Config
 from kveval.engines.local.builds import is_made
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import (

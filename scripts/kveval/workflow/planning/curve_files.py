@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
 from kveval.campaign.tier_layout import needed_size
+from kveval.configuration.config import Config
 from kveval.curve.cells import (
     NOTHING_POINTS,
     assumed_answer_s,

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
-from kveval.campaign.reuse import reuse_of
 from kveval.campaign.sizing import size_for_tokens
+from kveval.configuration.config import Config
+from kveval.configuration.reuse import reuse_of
 from kveval.curve.cells import NOTHING_POINTS, curves_of
 from kveval.curve.curve import ReuseCurve
 from kveval.load import levels as workloads

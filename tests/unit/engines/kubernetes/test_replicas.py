@@ -15,8 +15,8 @@ from tests.support.config_files import CONFIG, LMCACHE, RAW
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 from tests.support.known_crash import KNOWN, LOG, NAME
 
-from kveval.campaign.loading import load_config
 from kveval.campaign.site import Cluster
+from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.deployment import ClusterServerHandle

@@ -14,7 +14,6 @@ from kveval.campaign.cell import BLOCKS, Cell, CellError
 from kveval.campaign.device_estimate import DeviceEstimate, gpu_named_in
 from kveval.campaign.imports import Compared, Import, ImportCampaign
 from kveval.campaign.problems import ConfigError, ConfigProblem
-from kveval.campaign.resolve import resolve_cell, served_model
 from kveval.campaign.servers.registry import software_of
 from kveval.campaign.sizing import blocks_within
 from kveval.campaign.specification import (
@@ -23,7 +22,8 @@ from kveval.campaign.specification import (
     described,
     differences,
 )
-from kveval.campaign.warnings import warnings_of
+from kveval.configuration.resolve import resolve_cell, served_model
+from kveval.configuration.warnings import warnings_of
 from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
 from kveval.load.workload import Workload

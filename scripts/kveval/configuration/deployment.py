@@ -8,7 +8,6 @@ from packaging.version import Version
 from kveval.campaign import arms
 from kveval.campaign.campaign_file import Campaign, ServerConfig
 from kveval.campaign.catalogue import Scenario
-from kveval.campaign.cell_checks import wrong
 from kveval.campaign.problems import ConfigProblem
 from kveval.campaign.release import ImageName, Release
 from kveval.campaign.routing import Index, picker_config
@@ -19,6 +18,7 @@ from kveval.campaign.specification import (
     ServedModel,
     SidecarSpec,
 )
+from kveval.configuration.cell_checks import wrong
 
 _GPU_SERVER_BYTES = 8 * GIB
 _GPU_RANK_BYTES = 8 * GIB

@@ -7,13 +7,13 @@ from typing import Any
 from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.catalogue import Catalogue
 from kveval.campaign.cell import Cell
-from kveval.campaign.deployment import replicas
-from kveval.campaign.reuse import LevelReuse, reuse_of
 from kveval.campaign.servers.registry import software_of
 from kveval.campaign.sizing import memory_text
 from kveval.campaign.specification import Specification
 from kveval.campaign.tier_layout import in_rows, layout_of, prompts_of_conversation
 from kveval.campaign.types import BLOCK_TOKENS
+from kveval.configuration.deployment import replicas
+from kveval.configuration.reuse import LevelReuse, reuse_of
 from kveval.host.findings import Finding, warning
 from kveval.host.hashing import content_hash
 from kveval.load import levels as workloads

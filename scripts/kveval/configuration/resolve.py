@@ -16,7 +16,14 @@ from kveval.campaign.catalogue import (
     name_for,
 )
 from kveval.campaign.cell import Cell
-from kveval.campaign.cell_checks import (
+from kveval.campaign.problems import ConfigError, ConfigProblem
+from kveval.campaign.random_model import miniature_geometry
+from kveval.campaign.release import Release
+from kveval.campaign.servers.registry import SERVERS
+from kveval.campaign.servers.software import ServerSoftware
+from kveval.campaign.sizing import CacheSizes
+from kveval.campaign.specification import ServedModel, Specification
+from kveval.configuration.cell_checks import (
     flags,
     overrides,
     server_problems,
@@ -26,14 +33,7 @@ from kveval.campaign.cell_checks import (
     workload_problems,
     wrong,
 )
-from kveval.campaign.deployment import deployed, deployment_problems
-from kveval.campaign.problems import ConfigError, ConfigProblem
-from kveval.campaign.random_model import miniature_geometry
-from kveval.campaign.release import Release
-from kveval.campaign.servers.registry import SERVERS
-from kveval.campaign.servers.software import ServerSoftware
-from kveval.campaign.sizing import CacheSizes
-from kveval.campaign.specification import ServedModel, Specification
+from kveval.configuration.deployment import deployed, deployment_problems
 
 
 def served_model(
