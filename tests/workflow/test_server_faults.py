@@ -26,8 +26,8 @@ from tests.support.fault_chain import (
 )
 
 from kveval.engines.local.sidecars import find_program
-from kveval.engines.servers.program import SidecarError
 from kveval.measure.failures import REPORT_COMMAND
+from kveval.stacks.sidecar import SidecarError
 from kveval.store.run_file import pointed_run
 
 pytestmark = pytest.mark.workflow

@@ -15,7 +15,7 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.engines.counters import changes
 from kveval.engines.job import Job
 from kveval.engines.protocol import Recorder, RunSession
-from kveval.engines.servers.protocol import ServerDied
+from kveval.engines.servers.errors import ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
 from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor

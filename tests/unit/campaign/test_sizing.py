@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.paths import CONFIG
 
-from kveval.campaign.servers.vllm import VLLM
 from kveval.campaign.sizing import (
     Budget,
     CacheSizes,
@@ -22,6 +21,7 @@ from kveval.campaign.sizing import (
 )
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.configuration.loading import load_config
+from kveval.stacks.vllm import VLLM
 
 
 @dataclass(frozen=True)

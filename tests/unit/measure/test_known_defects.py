@@ -10,7 +10,7 @@ from tests.support.known_crash import KNOWN, LOG, NAME
 
 from kveval.campaign.catalogue import KnownDefect
 from kveval.configuration.loading import load_config
-from kveval.engines.servers.protocol import DeploymentError, ServerDied
+from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.load.guidellm import LoadError
 from kveval.measure.known_defects import recognised
 

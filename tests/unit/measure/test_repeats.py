@@ -15,7 +15,7 @@ from tests.support.stored_runs import described
 from kveval.configuration.loading import load_config
 from kveval.engines.job import Job
 from kveval.engines.protocol import Log
-from kveval.engines.servers.protocol import DeploymentError, ServerDied
+from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.host.errors import Failure
 from kveval.measure import attempt, transaction
 from kveval.measure.progress import Progress

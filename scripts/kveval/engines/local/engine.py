@@ -320,7 +320,7 @@ class HostSession:
 
     def _recording_settings(self, endpoints: Mapping[str, str]) -> RecordingSettings:
         server = self.handle.server
-        leaders = {server.program.software.name: server.process.pid}
+        leaders = {server.program.name: server.process.pid}
         leaders |= {program.name: program.process.pid for program in server.programs}
         members = [
             member

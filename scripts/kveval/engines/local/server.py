@@ -12,17 +12,17 @@ from pathlib import Path
 import psutil
 
 from kveval.campaign.specification import Specification
-from kveval.engines.local.sidecars import fill, sidecars
+from kveval.engines.local.sidecars import SidecarProcess, fill, sidecars
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.program import Program, Sidecar, SidecarPortTaken
-from kveval.engines.servers.protocol import DeploymentError, ServerDied
-from kveval.engines.servers.registry import program_of
+from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.engines.servers.server import Server
 from kveval.host.http import DIRECT_LOOPBACK, HttpError, fetch_from, free_port, request
 from kveval.host.logs import exit_words, last_words
 from kveval.host.ports import require_own_port
 from kveval.host.processes import Supervisor
 from kveval.host.sessions import Session, lives, title_of
+from kveval.stacks.registry import server_of
+from kveval.stacks.sidecar import Sidecar, SidecarPortTaken
 
 _PORT_ATTEMPTS = 3
 _HEALTH_ANSWER_S = 2.0
@@ -49,7 +49,7 @@ class Deployment(Server):
         argv: list[str],
         env: dict[str, str],
         process: "subprocess.Popen[bytes]",
-        beside: Sequence[tuple[Program, Sidecar]],
+        beside: Sequence[tuple[SidecarProcess, Sidecar]],
         files: Path | None,
         offset: int,
     ) -> None:
@@ -93,9 +93,7 @@ class Deployment(Server):
             for program in self.programs
             if program.metrics_url is not None
         }
-        return {
-            self.program.software.name: f"{self.url}{self.program.metrics_path}"
-        } | others
+        return {self.program.name: f"{self.url}{self.program.metrics_path}"} | others
 
     def startup_log(self, endpoint: Endpoint) -> str:
         """Return this deployment's part of the log."""
@@ -169,7 +167,7 @@ def deployed(
     or a tier that differs by more than 2 % from the declared size; SidecarError for a sidecar; PortTaken if another
     process uses the server's port.
     """
-    program = program_of(specification.versions)
+    program = server_of(specification.versions)
     ports = {} if ports is None else ports
     port = ports.setdefault("port", free_port())
     begin = time.monotonic()
@@ -203,7 +201,7 @@ def deployed(
         }
         process = stack.enter_context(
             supervisor.supervised(
-                program.software.name,
+                program.name,
                 argv,
                 env=server_environment(
                     env,
@@ -223,7 +221,7 @@ def deployed(
             endpoint, url, argv, env, process, beside, files, offset
         )
         _wait_until_healthy(deployment, begin + start_timeout_s)
-        members = Session.led_by(process.pid, program.software.name).members()
+        members = Session.led_by(process.pid, program.name).members()
         require_own_port(
             port, [member.pid for member in members], PortTaken, "the server", log
         )
