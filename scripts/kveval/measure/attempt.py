@@ -15,6 +15,7 @@ from kveval import __version__
 from kveval.engines.counters import counter_proof
 from kveval.engines.job import Job
 from kveval.engines.protocol import Engine, Recorder, RunSession
+from kveval.engines.servers.one_request import request_tokens
 from kveval.engines.servers.server import Server
 from kveval.engines.watchdog import ClockWatch
 from kveval.host.errors import Failure
@@ -25,7 +26,7 @@ from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.verification import verify_recording
 from kveval.stacks.registry import held_bytes, server_of
-from kveval.store.run_file import Answers, Repeat, time_text
+from kveval.store.run_file import Answers, OneRequest, Repeat, time_text
 
 SCHEMA = 1
 _RECORD_ON_S = 2.0
@@ -64,6 +65,8 @@ class Attempt:
                     server = session.handle.start()
                 with self._phase("answers_s"):
                     answers = self._answers(session)
+                with self._phase("one_request_s"):
+                    one_request = self._one_request(session)
                 self.progress.say(
                     f"server up after {server.startup_s:.0f} s; starting the recording"
                 )
@@ -108,22 +111,19 @@ class Attempt:
                 },
                 "recording": archive,
                 "answers": msgspec.to_builtins(answers),
+                "one_request": msgspec.to_builtins(one_request),
             },
         )
         for leftover in ("model", "pcp"):
             shutil.rmtree(self.scratch / leftover, ignore_errors=True)
 
     def _answers(self, session: RunSession) -> Answers:
-        """Compare the server's answers cold and from its caches, and empty the caches again."""
-        specification = self.job.specification
-        tier = specification.file_tier or specification.budget.host_bytes > 0
+        """Compare the server's answers cold and from its caches; leaves caches filled."""
         server = session.handle.server
         answers = server.check_answers(
-            tier=tier, longest=specification.model.max_model_len
+            tier=self._has_tier, longest=self.job.specification.model.max_model_len
         )
         server.require_alive()
-        # Never by a new server: in a tier that cannot be emptied these few prompts stay, as those of the warm-up do.
-        session.handle.refresh(restart=False)
         answers = _anonymous(answers, session)
         for source, comparison in answers.by_source.items():
             if comparison.wrong:
@@ -134,6 +134,34 @@ class Attempt:
                     f"answers from the {source} are not checked: {comparison.unchecked}"
                 )
         return answers
+
+    def _one_request(self, session: RunSession) -> OneRequest:
+        """Time one request, computed and from each cache, and empty the caches again."""
+        server = session.handle.server
+        times = server.time_one_request(
+            tier=self._has_tier, prompt_tokens=request_tokens(self.job.specification)
+        )
+        server.require_alive()
+        # Never by a new server: in a tier that cannot be emptied these few prompts stay, as those of the warm-up do.
+        session.handle.refresh(restart=False)
+        anonymous = {
+            source: msgspec.structs.replace(
+                of_source, reason=session.anonymous(of_source.reason)
+            )
+            for source, of_source in times.by_source.items()
+        }
+        for source, of_source in anonymous.items():
+            if of_source.reason:
+                self.progress.say(
+                    f"one request was not timed, {source}: {of_source.reason}"
+                )
+        return msgspec.structs.replace(times, **anonymous)
+
+    @property
+    def _has_tier(self) -> bool:
+        """Whether the arm has a tier behind the device's cache."""
+        specification = self.job.specification
+        return specification.file_tier or specification.budget.host_bytes > 0
 
     def _description(
         self, session: RunSession, server: Server, levels: list[dict[str, Any]]
@@ -255,6 +283,7 @@ class Attempt:
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         begin = time.monotonic()
+        self.progress.note(phase=name.removesuffix("_s"))
         try:
             yield
         finally:

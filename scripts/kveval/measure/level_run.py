@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from kveval.engines.job import Job
 from kveval.engines.protocol import Recorder, RunSession
 from kveval.engines.servers.errors import ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
+from kveval.host.cpu_time import CpuTime
 from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
 from kveval.load import guidellm as load
@@ -73,6 +74,7 @@ class Levels:
                 )
             else:
                 self._refresh()
+            self.progress.note(level=level.streams)
             title = f"{self._named(level)} (level {number} of {count})"
             self.progress.say(f"{title} · {self.progress.left()}")
             entry = self._level(level, title)
@@ -142,6 +144,12 @@ class Levels:
             *self.session.checks,
         ]
         before: dict[str, float] = {}
+        times: list[CpuTime] = []
+
+        def sending() -> None:
+            before.update(server.counters())
+            times.append(CpuTime.now())
+
         with monitored(checks) as require_fine:
 
             def watch(elapsed_s: float) -> None:
@@ -154,9 +162,8 @@ class Levels:
                     raise
                 self.progress.level(title, elapsed_s, workload.seconds)
 
-            ran = self.session.generate(
-                level, report, watch, lambda: before.update(server.counters())
-            )
+            ran = self.session.generate(level, report, watch, sending)
+            times.append(CpuTime.now())
             ready_s, self._free_since = ran.started - self._free_since, ran.ended
             require_fine()
         self.clock.check()
@@ -175,12 +182,18 @@ class Levels:
             "load_start_s": round(facts.start - ran.began, 2),
             "ready_s": round(ready_s, 2),
             "counters": changes(before, after),
+            **self._others(times),
             **({} if ran.primed is None else {"primed": asdict(ran.primed)}),
             **({} if level.longer == 1 else {"seconds": workload.seconds}),
             "cache_reset": True,
             "status": "ok",
             "error": None,
         }
+
+    def _others(self, times: Sequence[CpuTime]) -> dict[str, float]:
+        """Say what share of the processors others took, %, from the first time to the last, if the server is here."""
+        share = times[-1].others_percent(times[0]) if self.session.own_clock else None
+        return {} if share is None else {"others_cpu_percent": round(share, 2)}
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:

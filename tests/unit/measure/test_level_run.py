@@ -39,6 +39,7 @@ class SlowSession:
     lasted_s: list[float] = field(default_factory=list)
     emptied: int = 0
     checks: tuple[()] = ()
+    own_clock: bool = True
 
     @property
     def handle(self) -> Any:

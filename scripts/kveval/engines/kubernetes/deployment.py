@@ -34,6 +34,7 @@ from kveval.engines.kubernetes.pods import (
     PodPicker,
     command_line,
     container_of,
+    direct_url,
     fetch_from_pod,
     store_in,
 )
@@ -219,15 +220,17 @@ class ClusterServerHandle:
         follower = self._follow(
             pod, SERVER, "server" if number == 0 else f"server-{number}"
         )
-        fetch = fetch_from_pod(self._context, pod, self._context.ports["port"])
-        served_model = self._context.specification.model.served_name
-        return Replica(
-            pod,
-            Endpoint(
-                self._context.program, served_model, fetch, follower.log, number=number
-            ),
-            follower,
+        context, port = self._context, self._context.ports["port"]
+        direct = direct_url(context, port) is not None
+        endpoint = Endpoint(
+            context.program,
+            context.specification.model.served_name,
+            fetch_from_pod(context, pod, port),
+            follower.log,
+            number=number,
+            through="" if direct else "the API server",
         )
+        return Replica(pod, endpoint, follower)
 
     def _sidecar(self, pod: Document) -> Sidecar | None:
         context, name = self._context, component_of(pod)

@@ -355,7 +355,7 @@ class Answering(Replicas):
 def test_every_replica_is_asked_in_its_own_pod_whether_its_tier_changes_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, changed: int
 ) -> None:
-    monkeypatch.setattr("kveval.engines.servers.answers._STORING_S", (0.0,))
+    monkeypatch.setattr("kveval.engines.servers.answers.STORING_S", (0.0,))
     answers = Answering(wrong)
     server = two_servers(tmp_path, answers)
     found = server.check_answers(tier=True, longest=8192)
