@@ -1,4 +1,4 @@
-"""What each kind of arm adds to vLLM: its connectors and their sizes by release, and the programs beside it."""
+"""The arguments that each kind of arm adds to vLLM: its connectors, their sizes by release, the programs beside it."""
 
 import json
 import re
