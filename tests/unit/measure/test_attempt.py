@@ -25,7 +25,7 @@ class Session:
     def __init__(self, found: Answers, *, dead: bool = False) -> None:
         self.asked: list[Any] = []
         self.found, self.dead = found, dead
-        self.handle = SimpleNamespace(
+        self.deployer = SimpleNamespace(
             server=self, refresh=lambda restart: self.asked.append(("refresh", restart))
         )
 

@@ -42,8 +42,12 @@ class SlowSession:
     own_clock: bool = True
 
     @property
-    def handle(self) -> Any:
+    def deployer(self) -> Any:
         return SimpleNamespace(server=self, refresh=self.refresh)
+
+    @property
+    def load(self) -> Any:
+        return self
 
     def refresh(self, *, restart: bool) -> None:
         assert not restart

@@ -19,7 +19,7 @@ from kveval.campaign.site import Cluster
 from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
 from kveval.engines.kubernetes.api.transport import Reply
-from kveval.engines.kubernetes.deployment import ClusterServerHandle
+from kveval.engines.kubernetes.deployment import ClusterDeployer
 from kveval.engines.kubernetes.pods import fetch_from_pod
 from kveval.engines.kubernetes.replicas import ClusterServer, Replica
 from kveval.engines.kubernetes.wait.rollout import RolloutError
@@ -234,14 +234,14 @@ def test_a_container_that_does_not_start_is_quoted_from_its_own_log(
 
     site = Cluster.model_validate({"namespace": "bench", **FULL_SITE})
     lease = SimpleNamespace(document={"metadata": {}})
-    handle = ClusterServerHandle(
+    deployer = ClusterDeployer(
         run_context(FakeTransport(answer), site), lease, tmp_path, print
     )  # type: ignore[arg-type]
     error = RolloutError(
         "Deployment bench/x: Failed: see its last log lines", "Failed", "pod-0", **facts
     )
     assert (
-        str(handle._explained(error))
+        str(deployer._explained(error))
         == f"Deployment bench/x: Failed: see its last log lines{words}"
     )
 
