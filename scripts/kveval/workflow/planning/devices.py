@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
-from kveval.campaign.reuse import serves_from_device
+from kveval.configuration.config import Config
+from kveval.configuration.reuse import serves_from_device
 from kveval.workflow.planning.costs import device_tokens, reported_device
 from kveval.workflow.planning.stored import StoreIndex
 

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from kveval.campaign.servers.registry import software_of
 from kveval.campaign.specification import Specification
-from kveval.campaign.tier_layout import (
+from kveval.load import levels as workloads
+from kveval.stacks.keyvalue import STORES
+from kveval.stacks.registry import server_of
+from kveval.stacks.tier_layout import (
     device_tokens_in_rows,
     in_rows,
     match_steps,
     tokens_in_rows,
 )
-from kveval.load import levels as workloads
 
-_STORES = ("redis", "valkey")
 _HALVINGS = 60
 
 
@@ -262,8 +262,8 @@ def caches_of(
 
 def serves_from_device(specification: Specification) -> bool:
     """Whether a server's device keeps what later requests ask for again, as arguments may forbid it."""
-    software = software_of(specification.versions)
-    return software.serves_from_device(specification.argv)
+    server = server_of(specification.versions)
+    return server.serves_from_device(specification.argv)
 
 
 def _tier_tokens(specification: Specification) -> float:
@@ -277,7 +277,7 @@ def _tier_tokens(specification: Specification) -> float:
     for argv in (
         sidecar.argv
         for sidecar in specification.sidecars
-        if sidecar.name in _STORES and budget.tier_bytes
+        if sidecar.name in STORES and budget.tier_bytes
     ):
         sizes.append(float(argv[argv.index(limit) + 1]) if limit in argv else math.inf)
     if specification.file_tier or math.isinf(max(sizes)):
