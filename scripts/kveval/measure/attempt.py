@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 
 from kveval import __version__
-from kveval.campaign.servers.registry import held_bytes, software_of
 from kveval.engines.counters import counter_proof
 from kveval.engines.job import Job
-from kveval.engines.protocol import Engine, Recorder, RunSession
+from kveval.engines.protocol import Engine, RunningRecording, RunSession
 from kveval.engines.servers.one_request import request_tokens
 from kveval.engines.servers.server import Server
 from kveval.engines.watchdog import ClockWatch
@@ -26,6 +25,7 @@ from kveval.measure.level_run import Levels, pack
 from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.verification import verify_recording
+from kveval.stacks.registry import held_bytes, server_of
 from kveval.store.run_file import Answers, OneRequest, Repeat, time_text
 
 SCHEMA = 1
@@ -59,10 +59,10 @@ class Attempt:
         """Run the whole transaction."""
         started, begin = utc_now(), time.monotonic()
         with self.engine.session(self.scratch, self.progress.say) as session:
-            with contextlib.closing(session.handle), self._report_once():
+            with contextlib.closing(session.deployer), self._report_once():
                 self.progress.say("starting the server")
                 with self._phase("server_start_s"):
-                    server = session.handle.start()
+                    server = session.deployer.start()
                 with self._phase("answers_s"):
                     answers = self._answers(session)
                 with self._phase("one_request_s"):
@@ -74,7 +74,7 @@ class Attempt:
                     self._phase("recording_start_s"),
                     contextlib.ExitStack() as starting,
                 ):
-                    recorder = starting.enter_context(session.recording())
+                    recorder = starting.enter_context(session.recorder.recording())
                     recording_stack = starting.pop_all()
                 with recording_stack, self._report_once():
                     with self._phase("levels_s"):
@@ -92,7 +92,7 @@ class Attempt:
                         recorder.stop()
                         archive = self._collect_recording(recorder, levels)
                 with self._phase("server_stop_s"):
-                    session.handle.close()
+                    session.deployer.close()
             for path in sorted(self.raw.glob("*.log")):
                 pack(path, self.redactor)
             described = self._description(session, server, levels)
@@ -119,7 +119,7 @@ class Attempt:
 
     def _answers(self, session: RunSession) -> Answers:
         """Compare the server's answers cold and from its caches; leaves caches filled."""
-        server = session.handle.server
+        server = session.deployer.server
         answers = server.check_answers(
             tier=self._has_tier, longest=self.job.specification.model.max_model_len
         )
@@ -137,13 +137,13 @@ class Attempt:
 
     def _one_request(self, session: RunSession) -> OneRequest:
         """Time one request, computed and from each cache, and empty the caches again."""
-        server = session.handle.server
+        server = session.deployer.server
         times = server.time_one_request(
             tier=self._has_tier, prompt_tokens=request_tokens(self.job.specification)
         )
         server.require_alive()
         # Never by a new server: in a tier that cannot be emptied these few prompts stay, as those of the warm-up do.
-        session.handle.refresh(restart=False)
+        session.deployer.refresh(restart=False)
         anonymous = {
             source: msgspec.structs.replace(
                 of_source, reason=session.anonymous(of_source.reason)
@@ -180,9 +180,9 @@ class Attempt:
             "protocol": specification.protocol,
             "hardware": dict(self.host),
             "versions": {
-                software_of(specification.versions).name: server.version,
+                server_of(specification.versions).name: server.version,
                 "guidellm": specification.versions["guidellm"],
-                "pcp": session.pcp_version,
+                "pcp": session.recorder.pcp_version,
                 "kveval": __version__,
             },
             "server": {
@@ -208,7 +208,6 @@ class Attempt:
                 | {"argv": list(map(session.anonymous, sidecar.argv))}
                 for sidecar in server.sidecar_facts
             ],
-            "clock_offset_s": 0.0,
             "levels": levels,
             "exercised": counter_proof(self.job.required, levels),
             **session.facts(),
@@ -220,7 +219,7 @@ class Attempt:
         return {"repeats": msgspec.to_builtins(self.repeats)} if self.repeats else {}
 
     def _levels(
-        self, session: RunSession, recorder: Recorder, clock: ClockWatch
+        self, session: RunSession, recorder: RunningRecording, clock: ClockWatch
     ) -> Levels:
         common = (self.job, self.scratch, self.progress, self.redactor)
         return Levels(
@@ -243,7 +242,7 @@ class Attempt:
         self.reported_failure = failure
 
     def _collect_recording(
-        self, recorder: Recorder, levels: list[dict[str, Any]]
+        self, recorder: RunningRecording, levels: list[dict[str, Any]]
     ) -> dict[str, Any]:
         direct = recorder.archives[0].suffix == ".parquet"
         windows = [(level["start"], level["end"]) for level in levels]
@@ -273,9 +272,9 @@ class Attempt:
 
     def _required_of_server(self) -> list[str]:
         versions = self.job.specification.versions
-        software = software_of(versions)
+        server = server_of(versions)
         names = (
-            software.recorded(metric, versions[software.name])
+            server.recorded(metric, versions[server.name])
             for metric in _REQUIRED_OF_SERVER
         )
         return [name for name in names if name is not None]

@@ -14,8 +14,8 @@ import zstandard
 from kveval.analysis.cells import THROUGHPUT
 from kveval.engines.counters import changes
 from kveval.engines.job import Job
-from kveval.engines.protocol import Recorder, RunSession
-from kveval.engines.servers.protocol import ServerDied
+from kveval.engines.protocol import AddressedServer, RunningRecording, RunSession
+from kveval.engines.servers.errors import ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
 from kveval.host.cpu_time import CpuTime
 from kveval.host.errors import Failure
@@ -48,7 +48,7 @@ class Levels:
     progress: Progress
     redactor: Redactor
     session: RunSession
-    recorder: Recorder
+    recorder: RunningRecording
     tell: Callable[[Failure], None]
     clock: ClockWatch = field(default_factory=ClockWatch)
     _free_since: float = field(default_factory=time.monotonic)
@@ -69,7 +69,7 @@ class Levels:
             number = len(measured) + 1
             if number == 1:
                 # In a search only the first level is known in advance.
-                self.session.expect(
+                self.session.load.expect(
                     load.levels_of(self.workload, self.job.run) or [level]
                 )
             else:
@@ -92,7 +92,7 @@ class Levels:
         restart = self.job.specification.reset_caches == "restart"
         # The start of a server finds the causes of its failures itself, and no server runs meanwhile.
         with contextlib.nullcontext() if restart else self._blamed():
-            self.session.handle.refresh(restart=restart)
+            self.session.deployer.refresh(restart=restart)
 
     def _named(self, level: load.Level) -> str:
         return f"{level.streams} {level_unit(self.workload)}"
@@ -128,7 +128,7 @@ class Levels:
 
     def _attempt(self, level: load.Level, title: str) -> dict[str, Any]:
         server, workload = (
-            self.session.handle.server,
+            self.session.deployer.server,
             load.lasting(self.workload, level),
         )
         report = self.scratch / "raw" / level.report_name
@@ -148,7 +148,7 @@ class Levels:
 
         def sending() -> None:
             before.update(server.counters())
-            times.append(CpuTime.now())
+            times.append(CpuTime.now(self._server_processes()))
 
         with monitored(checks) as require_fine:
 
@@ -162,8 +162,8 @@ class Levels:
                     raise
                 self.progress.level(title, elapsed_s, workload.seconds)
 
-            ran = self.session.generate(level, report, watch, sending)
-            times.append(CpuTime.now())
+            ran = self.session.load.generate(level, report, watch, sending)
+            times.append(CpuTime.now(self._server_processes()))
             ready_s, self._free_since = ran.started - self._free_since, ran.ended
             require_fine()
         self.clock.check()
@@ -192,8 +192,13 @@ class Levels:
 
     def _others(self, times: Sequence[CpuTime]) -> dict[str, float]:
         """Say what share of the processors others took, %, from the first time to the last, if the server is here."""
-        share = times[-1].others_percent(times[0]) if self.session.own_clock else None
+        here = self._server_processes()
+        share = times[-1].others_percent(times[0]) if here else None
         return {} if share is None else {"others_cpu_percent": round(share, 2)}
+
+    def _server_processes(self) -> Sequence[int]:
+        server = self.session.deployer.server
+        return server.process_ids if isinstance(server, AddressedServer) else ()
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:
@@ -210,7 +215,7 @@ class Levels:
                 try:
                     self.clock.check()
                     self.session.require_room()
-                    self.session.handle.server.require_alive()
+                    self.session.deployer.server.require_alive()
                     self.recorder.require_running()
                 except Failure as cause:
                     raise cause from error

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from kveval.engines.kubernetes import nodes as machines
 from kveval.engines.kubernetes.api.errors import (
     NO_ANSWER,
     NO_ANSWER_WORDS,
@@ -15,6 +16,7 @@ from kveval.engines.kubernetes.api.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     JOB,
+    NODE,
     POD,
     SERVICE,
     Document,
@@ -34,9 +36,11 @@ from kveval.engines.kubernetes.pods import (
     PodPicker,
     command_line,
     container_of,
-    direct_url,
     fetch_from_pod,
+    images_of,
+    nodes_of,
     store_in,
+    waypoint,
 )
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
 from kveval.engines.kubernetes.teardown import remove
@@ -45,22 +49,25 @@ from kveval.engines.kubernetes.wait.rollout import (
     wait_for_deployment,
     wait_for_job,
 )
-from kveval.engines.protocol import Log
+from kveval.engines.protocol import Deployer, Log
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.lmcache import LMCacheServer
-from kveval.engines.servers.program import Sidecar
-from kveval.engines.servers.protocol import DeploymentError
+from kveval.engines.servers.errors import DeploymentError
+from kveval.engines.watchdog import Check
+from kveval.host.hardware import GPU_QUERY, parse_gpus
 from kveval.host.logs import PLAIN, last_words
 from kveval.host.processes import signals_deferred
+from kveval.stacks.keyvalue import STORES
+from kveval.stacks.lmcache import LMCacheServer
+from kveval.stacks.sidecar import Sidecar
 
 RESTARTED = f"{PREFIX}/restarted"
 """Annotation of pods: how often the servers of the run were restarted."""
-_STORES = ("redis", "valkey")
+_LEASE_CHECK_S = 5.0
 # Kinds that a run of any arm has; the rendered documents may add more.
 RUN_KINDS = (DEPLOYMENT, JOB, POD, SERVICE, CONFIG_MAP)
 
 
-class ClusterServerHandle:
+class ClusterDeployer(Deployer[ClusterServer]):
     """The run's servers on a cluster: one deployment at a time, with the same names after a restart.
 
     `lease`: the run's; `logs`: folder to copy the pods' logs to.
@@ -88,6 +95,9 @@ class ClusterServerHandle:
         self.left = ""
         """Why not all objects of this run were removed; empty if they were."""
         self._restarts = 0
+        self.nodes: dict[str, Document] = {}
+        """The nodes that the servers run on, by name, in the order of the servers."""
+        self._queried_gpus: list[dict[str, Any]] = []
 
     @property
     def server(self) -> ClusterServer:
@@ -102,7 +112,9 @@ class ClusterServerHandle:
         self._context.api.apply(storage(self._context))
         self._download()
         self._context.api.apply(self._serving)
-        return self._ready(begin)
+        server = self._ready(begin)
+        self._note_nodes(server)
+        return server
 
     def refresh(self, *, restart: bool) -> None:
         """Give the next level empty caches, by the servers' own endpoints or by new pods."""
@@ -157,6 +169,43 @@ class ClusterServerHandle:
             )
         if self.left:
             self._say(self.left)
+
+    @property
+    def checks(self) -> Sequence[Check]:
+        """Check that this process still holds the run's Lease."""
+        return [(self._lease.check, _LEASE_CHECK_S)]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the hardware that the servers ran on, the cluster's version, images as pulled, and nodes."""
+        api, server = self._context.api, self.server
+        return {
+            "hardware": self._hardware(),
+            "cluster": {
+                "kubernetes": str(api.get("/version").get("gitVersion", "")),
+                "images": images_of(server.watched),
+                "nodes": nodes_of(server.watched),
+                "replicas": len(server.replicas),
+            },
+        }
+
+    def _note_nodes(self, server: ClusterServer) -> None:
+        """Note the nodes that the servers run on, and their GPUs."""
+        nodes = {
+            str(node["metadata"]["name"]): node for node in self._context.api.list(NODE)
+        }
+        names = (str(replica.pod["spec"]["nodeName"]) for replica in server.replicas)
+        self.nodes = {name: nodes[name] for name in names}
+        if self._context.specification.on_cluster.gpus:
+            self._queried_gpus = parse_gpus(
+                server.in_every(["nvidia-smi", *GPU_QUERY]) or ""
+            )
+
+    def _hardware(self) -> dict[str, Any]:
+        """Describe the nodes that the servers ran on, and the servers' GPUs."""
+        resource, nodes = self._context.site.gpu_resource, list(self.nodes.values())
+        gpus = self._context.specification.on_cluster.gpus * len(self.server.replicas)
+        labelled = [machines.labelled_gpu(nodes[0], resource)] * gpus
+        return machines.describe(nodes, resource, self._queried_gpus or labelled)
 
     def _download(self) -> None:
         """Download the weights into the model cache, if the site has one; weights that it has are not loaded again."""
@@ -221,20 +270,19 @@ class ClusterServerHandle:
             pod, SERVER, "server" if number == 0 else f"server-{number}"
         )
         context, port = self._context, self._context.ports["port"]
-        direct = direct_url(context, port) is not None
         endpoint = Endpoint(
             context.program,
             context.specification.model.served_name,
             fetch_from_pod(context, pod, port),
             follower.log,
             number=number,
-            through="" if direct else "the API server",
+            through=waypoint(context, port),
         )
         return Replica(pod, endpoint, follower)
 
     def _sidecar(self, pod: Document) -> Sidecar | None:
         context, name = self._context, component_of(pod)
-        if name in _STORES:
+        if name in STORES:
             return store_in(context, pod, name, self._follow(pod, name, name).log)
         if name == "epp":
             fetch = fetch_from_pod(context, pod, context.ports["epp_metrics_port"])
@@ -254,7 +302,7 @@ class ClusterServerHandle:
             ):
                 component = component_of(pod)
                 keep_logs(self._context.api, pod, self._logs)
-        usual = component if component in (*_STORES, "epp") else SERVER
+        usual = component if component in (*STORES, "epp") else SERVER
         container = str(error.facts.get("container") or usual)
         form = self._context.program.log_form if container == SERVER else PLAIN
         ended = error.facts.get("exit_code") is not None

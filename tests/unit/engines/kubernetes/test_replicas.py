@@ -15,22 +15,22 @@ from tests.support.config_files import CONFIG, LMCACHE, RAW
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 from tests.support.known_crash import KNOWN, LOG, NAME
 
-from kveval.campaign.loading import load_config
 from kveval.campaign.site import Cluster
+from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
 from kveval.engines.kubernetes.api.transport import Reply
-from kveval.engines.kubernetes.deployment import ClusterServerHandle
+from kveval.engines.kubernetes.deployment import ClusterDeployer
 from kveval.engines.kubernetes.pods import fetch_from_pod
 from kveval.engines.kubernetes.replicas import ClusterServer, Replica
 from kveval.engines.kubernetes.wait.rollout import RolloutError
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.lmcache import LMCacheServer
-from kveval.engines.servers.program import SidecarError
-from kveval.engines.servers.protocol import ServerDied
-from kveval.engines.servers.vllm import VllmProgram
+from kveval.engines.servers.errors import ServerDied
 from kveval.engines.watchdog import StallError
 from kveval.host.gpu_conditions import GpuWatch
 from kveval.measure.known_defects import recognised
+from kveval.stacks.lmcache import LMCacheServer
+from kveval.stacks.sidecar import SidecarError
+from kveval.stacks.vllm import VLLM
 
 POD_OF_SERVER = made("Pod", "server-0")
 
@@ -72,7 +72,7 @@ def two_servers(
         Replica(
             pod,
             Endpoint(
-                VllmProgram(),
+                VLLM,
                 "m",
                 fetch_from_pod(here, pod, 8000),
                 tmp_path / f"server-{number}.log",
@@ -234,14 +234,14 @@ def test_a_container_that_does_not_start_is_quoted_from_its_own_log(
 
     site = Cluster.model_validate({"namespace": "bench", **FULL_SITE})
     lease = SimpleNamespace(document={"metadata": {}})
-    handle = ClusterServerHandle(
+    deployer = ClusterDeployer(
         run_context(FakeTransport(answer), site), lease, tmp_path, print
     )  # type: ignore[arg-type]
     error = RolloutError(
         "Deployment bench/x: Failed: see its last log lines", "Failed", "pod-0", **facts
     )
     assert (
-        str(handle._explained(error))
+        str(deployer._explained(error))
         == f"Deployment bench/x: Failed: see its last log lines{words}"
     )
 
