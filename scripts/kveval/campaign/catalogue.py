@@ -436,7 +436,7 @@ class KnownDefect(Strict):
 
 
 class Gpu(Strict):
-    """A GPU, for estimates of what a server's device holds (kveval.campaign.servers.vllm_memory) and how fast it is."""
+    """A GPU, for estimates of what a server's device holds and how fast it is."""
 
     memory_gib: PositiveNumber
     """memory that the driver leaves to programs, GiB: less than the name says"""

@@ -15,8 +15,8 @@ from kveval.analysis.benefit import (
 )
 from kveval.analysis.tier_copies import TierCopies, tier_copies
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
+from kveval.configuration.loading import load_config
 from kveval.curve.break_even import context_share
 from kveval.curve.service import ServerSpeed
 from kveval.curve.speed import FittedSpeed

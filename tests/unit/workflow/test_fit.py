@@ -5,8 +5,8 @@ import copy
 import pytest
 from tests.support.config_files import CONFIG, GPU_SERVER, RAW, load
 
-from kveval.campaign.loading import load_config
-from kveval.campaign.tier_layout import needed_size
+from kveval.configuration.loading import load_config
+from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.fit import fit_lines
 from kveval.workflow.planning.stored import StoreIndex
@@ -52,6 +52,14 @@ def test_a_load_that_does_not_fit_needs_a_tier_larger_than_the_device(tmp_path):
     assert mirrors == (
         "  only mirror a part of the device's cache, which is larger: native-offload with 1.71 GiB (1,000 blocks)"
     )
+
+
+def test_a_device_without_a_prefix_cache_holds_nothing_for_later_requests(tmp_path):
+    server = {**GPU_SERVER, "args": ["--no-enable-prefix-caching"]}
+    line, *mirrors = verdict(tmp_path, [10], keys={"server": server})
+    assert "a tier can pay, at 10 streams from " in line
+    assert line.endswith("streams, the device holds nothing for later requests")
+    assert not mirrors
 
 
 def test_sizes_for_layers_of_several_kinds_are_counted_in_rows():
