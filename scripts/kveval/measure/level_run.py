@@ -185,14 +185,16 @@ class Levels:
             **self._others(times),
             **({} if ran.primed is None else {"primed": asdict(ran.primed)}),
             **({} if level.longer == 1 else {"seconds": workload.seconds}),
-            "cache_reset": True,
+            "cache_reset": self.session.deployer.empties_caches,
             "status": "ok",
             "error": None,
         }
 
     def _others(self, times: Sequence[CpuTime]) -> dict[str, float]:
-        """Say what share of the processors others took, %, from the first time to the last, if the server is here."""
-        share = times[-1].others_percent(times[0]) if self.session.own_clock else None
+        """Say what share of the processors others took, %, from the first time to the last, if the server is ours."""
+        if not self.session.deployer.own_processes:
+            return {}
+        share = times[-1].others_percent(times[0])
         return {} if share is None else {"others_cpu_percent": round(share, 2)}
 
     @contextlib.contextmanager
