@@ -1,5 +1,6 @@
-"""Where servers run: on this host (`local`) or on a cluster (`kubernetes`), and what a server is (`servers`).
+"""Where servers run: on this host (`local`), on a cluster (`kubernetes`) or already (`attached`); what one is (`servers`).
 
-Both engines implement `protocol` and use `counters`, `watchdog` and `preflight`. Imports `campaign` and the packages below
-it. A new engine is a package beside `local`; a new server or sidecar is a module in `servers`.
+An engine is a composition of the three parts in `protocol`: a deployer, a load runner and a recorder. All use `counters`,
+`watchdog` and `preflight`. Imports `campaign` and the packages below it. A new engine is a package beside `local`, or other
+parts in one that exists; a new server or sidecar is a module in `servers`.
 """
