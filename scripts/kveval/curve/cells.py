@@ -17,8 +17,8 @@ from kveval.campaign.specification import Specification
 from kveval.campaign.tier_layout import match_steps
 from kveval.curve.curve import (
     ReuseCurve,
+    ReuseCurves,
     assign_to_servers,
-    reuse_curve,
     served_by_request,
     split_by_server,
 )
@@ -118,7 +118,7 @@ def curves_of_prompts(
     """Return the curves of requests as they were sent; `reported_tokens` as in `curves_of`."""
     serving = serving_of(specification, reported_tokens)
     each = split_by_server(prompts, serving.servers, serving.by_prefix)
-    return _of_cell(specification, serving, partial(reuse_curve, each, serving.block))
+    return _of_cell(specification, serving, ReuseCurves(each, serving.block).curve)
 
 
 @dataclass(frozen=True)
@@ -171,13 +171,14 @@ class _Load(NamedTuple):
 
 @cache
 def _curve(load: _Load, behind: tuple[int, int] | None = None) -> ReuseCurve:
-    return reuse_curve(_each(load), load.block, behind)
+    return _curves(load).curve(behind)
 
 
 @lru_cache(maxsize=1)
-def _each(load: _Load) -> list[Prompts]:
+def _curves(load: _Load) -> ReuseCurves:
     prompts = prompts_of(load.workload, load.level, load.run, load.block, load.requests)
-    return split_by_server(prompts, load.servers, load.by_prefix)
+    each = split_by_server(prompts, load.servers, load.by_prefix)
+    return ReuseCurves(each, load.block)
 
 
 def order_is_assumed(workload: Workload) -> bool:

@@ -64,7 +64,7 @@ def test_a_tier_is_asked_of_an_arm_that_has_one_and_caches_are_emptied_after(
     assert session.asked == [("answers", tier, 8192)]
     assert not (tmp_path / "log").exists()
     times = attempt(tmp_path, cell)._one_request(session)  # type: ignore[arg-type]
-    assert session.asked[1:] == [("one request", tier, 6032), ("refresh", False)]
+    assert session.asked[1:] == [("one request", tier, 2000), ("refresh", False)]
     assert times.cold == times.device == COLD
     assert (times.tier is None) == (not tier)
 

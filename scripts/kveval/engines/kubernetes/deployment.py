@@ -36,11 +36,11 @@ from kveval.engines.kubernetes.pods import (
     PodPicker,
     command_line,
     container_of,
-    direct_url,
     fetch_from_pod,
     images_of,
     nodes_of,
     store_in,
+    waypoint,
 )
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
 from kveval.engines.kubernetes.teardown import remove
@@ -270,14 +270,13 @@ class ClusterDeployer(Deployer[ClusterServer]):
             pod, SERVER, "server" if number == 0 else f"server-{number}"
         )
         context, port = self._context, self._context.ports["port"]
-        direct = direct_url(context, port) is not None
         endpoint = Endpoint(
             context.program,
             context.specification.model.served_name,
             fetch_from_pod(context, pod, port),
             follower.log,
             number=number,
-            through="" if direct else "the API server",
+            through=waypoint(context, port),
         )
         return Replica(pod, endpoint, follower)
 

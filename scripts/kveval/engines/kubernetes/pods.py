@@ -62,6 +62,11 @@ def direct_url(context: RunContext, port: int) -> str | None:
     return fill_url(site.address, context, port)
 
 
+def waypoint(context: RunContext, port: int) -> str:
+    """Return what requests to a port of a pod pass on their way, "" for nothing; its time adds to theirs."""
+    return "" if direct_url(context, port) else "the API server"
+
+
 def store_in(
     context: RunContext, pod: Mapping[str, Any], name: str, log: object
 ) -> KeyValueStore:

@@ -27,6 +27,7 @@ from kveval.engines.kubernetes.pods import (
     fetch_from_pod,
     images_of,
     store_in,
+    waypoint,
 )
 from kveval.engines.kubernetes.recordings import process_block
 from kveval.engines.servers.keyvalue import KeyValueStore
@@ -114,10 +115,12 @@ def test_a_pod_is_asked_through_the_api_server_or_where_the_address_leads() -> N
         == "/api/v1/namespaces/bench/pods/server-0:8000/proxy/version"
     )
     assert transport.calls[-1].query == {"a": "b"}
+    assert waypoint(run_context(transport), 8000) == "the API server"
     shared = SITE.model_copy(
         update={"shared_network": True, "address": "http://127.0.0.1:{port}"}
     )
     assert direct_url(run_context(transport, shared), 8123) == "http://127.0.0.1:8123"
+    assert waypoint(run_context(transport, shared), 8123) == ""
 
 
 @pytest.mark.parametrize("code", [404, 500, 502, 503])
