@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 from tests.support.paths import REPOSITORY
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.report.figures.names import FAMILIES
 from kveval.report.files import APPENDICES
 from kveval.store.run_file import pointer_of

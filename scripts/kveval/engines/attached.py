@@ -16,13 +16,13 @@ from kveval.engines.local.load_runner import require_load_possible
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.protocol import AddressedServer, Deployer, Log
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.protocol import DeploymentError, ServerDied
-from kveval.engines.servers.registry import program_of
+from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.engines.watchdog import require_free
 from kveval.host.cores import Cores
 from kveval.host.hashing import content_hash
 from kveval.host.http import HttpError, fetch_from
 from kveval.host.processes import Supervisor
+from kveval.stacks.registry import server_of
 from kveval.store.store import Store
 
 _LOOK_S = 2.0
@@ -43,7 +43,7 @@ class AttachedServer(AddressedServer):
     @property
     def metrics_urls(self) -> dict[str, str]:
         """The server's own metrics page."""
-        return {self.program.software.name: f"{self.url}{self.program.metrics_path}"}
+        return {self.program.name: f"{self.url}{self.program.metrics_path}"}
 
     def require_alive(self) -> None:
         """Raise ServerDied if nothing listens at the address any more; asked at most every two seconds."""
@@ -80,7 +80,7 @@ class AttachedDeployer(Deployer[AttachedServer]):
 
     def __init__(self, job: Job, url: str, say: Log) -> None:
         specification = job.specification
-        program = program_of(specification.versions)
+        program = server_of(specification.versions)
         name = specification.model.served_name
         endpoint = Endpoint(program, name, fetch_from(url), _NO_LOG)
         self._specification = specification

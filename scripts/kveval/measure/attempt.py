@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from kveval import __version__
-from kveval.campaign.servers.registry import held_bytes, software_of
 from kveval.engines.counters import counter_proof
 from kveval.engines.job import Job
 from kveval.engines.protocol import Engine, RunningRecording, RunSession
@@ -26,6 +25,7 @@ from kveval.measure.level_run import Levels, pack
 from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.verification import verify_recording
+from kveval.stacks.registry import held_bytes, server_of
 from kveval.store.run_file import Answers, OneRequest, Repeat, time_text
 
 SCHEMA = 1
@@ -180,7 +180,7 @@ class Attempt:
             "protocol": specification.protocol,
             "hardware": dict(self.host),
             "versions": {
-                software_of(specification.versions).name: server.version,
+                server_of(specification.versions).name: server.version,
                 "guidellm": specification.versions["guidellm"],
                 "pcp": session.recorder.pcp_version,
                 "kveval": __version__,
@@ -272,9 +272,9 @@ class Attempt:
 
     def _required_of_server(self) -> list[str]:
         versions = self.job.specification.versions
-        software = software_of(versions)
+        server = server_of(versions)
         names = (
-            software.recorded(metric, versions[software.name])
+            server.recorded(metric, versions[server.name])
             for metric in _REQUIRED_OF_SERVER
         )
         return [name for name in names if name is not None]

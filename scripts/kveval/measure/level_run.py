@@ -15,7 +15,7 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.engines.counters import changes
 from kveval.engines.job import Job
 from kveval.engines.protocol import RunningRecording, RunSession
-from kveval.engines.servers.protocol import ServerDied
+from kveval.engines.servers.errors import ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
 from kveval.host.cpu_time import CpuTime
 from kveval.host.errors import Failure

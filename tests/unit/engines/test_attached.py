@@ -19,11 +19,11 @@ import yaml
 from tests.support.fault_chain import CAMPAIGN, CELL, stand_in_environment
 from tests.support.paths import REPOSITORY, STAND_INS
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.engines.attached import AttachedDeployer, AttachedEngine
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local import recorder
-from kveval.engines.servers.protocol import DeploymentError, ServerDied
+from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.host.http import HttpError, free_port, request
 from kveval.host.lock import host_lock
 from kveval.measure import transaction

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.config_files import BASE, CONFIG, RAW
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.engines.servers import answers, one_request
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.one_request import PROMPTS, measure, request_tokens
-from kveval.engines.servers.vllm import VllmProgram
 from kveval.host.http import HttpError
+from kveval.stacks.vllm import VLLM
 from kveval.store.run_file import RequestTime
 
 LINE_TOKENS = 14
@@ -112,7 +112,7 @@ class Server:
 
     def endpoint(self, version: str = "0.32.0", through: str = "") -> Endpoint:
         log = Path("a.log")
-        return Endpoint(VllmProgram(), "m", self.fetch, log, version, through=through)
+        return Endpoint(VLLM, "m", self.fetch, log, version, through=through)
 
 
 def test_each_source_has_the_time_of_its_requests(clock: Clock) -> None:

@@ -8,9 +8,9 @@ import pytest
 from tests.support.config_files import BASE, CONFIG, LMCACHE, RAW
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.engines.job import Job
-from kveval.engines.servers.protocol import ServerDied
+from kveval.engines.servers.errors import ServerDied
 from kveval.host.redaction import Redactor
 from kveval.measure.attempt import Attempt
 from kveval.measure.progress import Progress

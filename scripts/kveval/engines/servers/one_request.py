@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from kveval.campaign.specification import Specification
-from kveval.engines.counters import CounterError
 from kveval.engines.servers import answers
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.protocol import DeploymentError
+from kveval.engines.servers.errors import DeploymentError
 from kveval.host.http import HttpError
+from kveval.stacks.counters import CounterError
 from kveval.store.run_file import OneRequest, RequestTime, RequestTimes
 
 PROMPTS = 3

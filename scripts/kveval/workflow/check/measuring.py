@@ -13,7 +13,7 @@ import pandas as pd
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.statistics.comparison import missing_value_reason, unfit_reason
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
+from kveval.configuration.config import Config
 from kveval.host.errors import Failure
 from kveval.host.processes import signals_deferred
 from kveval.measure.progress import write_requested

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.support.cluster_run import SITE, SPECIFICATION, run_context
 from tests.support.fake_cluster import FakeTransport, made, ok, status
 
-from kveval.engines.counters import parse_counters
 from kveval.engines.kubernetes import merge_metrics, recorder_scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.engine import own_ports
@@ -30,9 +29,10 @@ from kveval.engines.kubernetes.pods import (
     waypoint,
 )
 from kveval.engines.kubernetes.recordings import process_block
-from kveval.engines.servers.keyvalue import KeyValueStore
-from kveval.engines.servers.program import SidecarError
 from kveval.host.http import HttpError
+from kveval.stacks.counters import parse_counters
+from kveval.stacks.keyvalue import KeyValueStore
+from kveval.stacks.sidecar import SidecarError
 
 POD_OF_SERVER = made("Pod", "server-0")
 
