@@ -5,7 +5,7 @@ counts as one server, whose metrics page is read at the same address.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,19 +21,19 @@ from kveval.engines.watchdog import require_free
 from kveval.host.cores import Cores
 from kveval.host.hashing import content_hash
 from kveval.host.http import HttpError, fetch_from
+from kveval.host.ports import listening_processes
 from kveval.host.processes import Supervisor
 from kveval.stacks.registry import server_of
 from kveval.store.store import Store
 
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LOOK_S = 2.0
 _NO_LOG = Path("the log of whoever started it")
 _NOT_FOUND = (404, 405)
 
 
 class AttachedServer(AddressedServer):
-    """The server at an address; its command line, log and processes are unknown."""
-
-    process_ids: Sequence[int] = ()
+    """The server at an address; its command line and log are unknown, and its processes unless they are on this host."""
 
     def __init__(self, endpoint: Endpoint, url: str) -> None:
         super().__init__([endpoint], sidecars=[], argv=[], env={})
@@ -44,6 +44,13 @@ class AttachedServer(AddressedServer):
     def metrics_urls(self) -> dict[str, str]:
         """The server's own metrics page."""
         return {self.program.name: f"{self.url}{self.program.metrics_path}"}
+
+    @property
+    def process_ids(self) -> list[int]:
+        """What listens at the address if that is this host's loopback, with its descendants; else none."""
+        address = urlsplit(self.url)
+        here = address.hostname in _LOOPBACK and address.port is not None
+        return listening_processes(address.port) if here else []
 
     def require_alive(self) -> None:
         """Raise ServerDied if nothing listens at the address any more; asked at most every two seconds."""

@@ -88,13 +88,11 @@ class EnginePart:
 class Deployer(EnginePart, ABC, Generic[ServerT_co]):
     """Starts what answers the run's requests, or attaches to it: one deployment at a time.
 
-    `beginning`: its start, in words of the job's log; `empties_caches`: whether levels begin with empty caches;
-    `own_processes`: whether the server's processes are descendants of this one, so that all others are foreign load.
+    `beginning`: its start, in words of the job's log; `empties_caches`: whether levels begin with empty caches.
     """
 
     beginning = "starting the server"
     empties_caches = True
-    own_processes = False
 
     @property
     @abstractmethod

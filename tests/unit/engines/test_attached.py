@@ -85,6 +85,7 @@ def test_a_server_started_by_hand_is_measured_and_left_running(
         monkeypatch.setattr(transaction, "engine_of", lambda job: engine)
         transaction.measure(job, pointer, Progress("cell", 60.0, log))
         assert server.poll() is None
+        assert server.pid in AttachedDeployer(job, url, print).server.process_ids
         request(f"{url}/health")
     run = pointed_run(pointer)
     [level] = run.levels

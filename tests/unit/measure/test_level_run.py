@@ -46,7 +46,6 @@ class SlowSession:
             server=self,
             refresh=self.refresh,
             empties_caches=True,
-            own_processes=True,
         )
 
     @property

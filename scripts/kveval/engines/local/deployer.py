@@ -30,8 +30,6 @@ class HostDeployer(Deployer[Deployment]):
     process has taken a chosen port.
     """
 
-    own_processes = True
-
     def __init__(
         self,
         job: Job,
