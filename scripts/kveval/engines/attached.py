@@ -49,8 +49,9 @@ class AttachedServer(AddressedServer):
     def process_ids(self) -> list[int]:
         """What listens at the address if that is this host's loopback, with its descendants; else none."""
         address = urlsplit(self.url)
-        here = address.hostname in _LOOPBACK and address.port is not None
-        return listening_processes(address.port) if here else []
+        if address.hostname not in _LOOPBACK or address.port is None:
+            return []
+        return listening_processes(address.port)
 
     def require_alive(self) -> None:
         """Raise ServerDied if nothing listens at the address any more; asked at most every two seconds."""
