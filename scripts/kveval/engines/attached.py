@@ -47,7 +47,7 @@ class AttachedServer(AddressedServer):
 
     @property
     def process_ids(self) -> list[int]:
-        """What listens at the address if that is this host's loopback, with its descendants; else none."""
+        """The processes that listen at the address and their descendants, if it is this host's loopback."""
         address = urlsplit(self.url)
         if address.hostname not in _LOOPBACK or address.port is None:
             return []
