@@ -1,4 +1,4 @@
-"""From how many tokens of a prefix on loading them from a tier takes no longer than computing them.
+"""Finds from how many tokens of a prefix on loading them from a tier takes no longer than computing them.
 
     computing n tokens   token_s x (n + context_share x n^2 / 2), as in kveval.curve.service
     loading n tokens     fixed_s + token_s x n

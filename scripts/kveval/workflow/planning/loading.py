@@ -1,4 +1,4 @@
-"""From how many tokens on loading a prefix from each tier beats computing it, and what the rates rest on.
+"""Says from how many tokens on loading a prefix from each tier beats computing it, and what the rates rest on.
 
 Rates are measured, from stored runs of the model; else probed on the host of such a run; else typical of the campaign's
 GPU, as ranges. docs/tier-size.md has the sources of the typical ones.
