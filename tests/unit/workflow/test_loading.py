@@ -67,7 +67,8 @@ def test_from_typical_rates_it_is_a_range(tmp_path):
     low, high = one.tokens
     assert 1 <= low < high
     [line] = loading_lines(config, StoreIndex({}))
-    assert line.startswith("  loading from host memory beats computing from 1 ")
+    start = "from the first token on, or never up to 2,208"
+    assert line.startswith(f"  loading from host memory beats computing {start}")
     assert "35 to 53 GB/s (typical: PCIe 5.0)" in line
     assert "(typical: 40 to 60 % of the 989 TFLOPS of H100)" in line
 
@@ -83,6 +84,16 @@ def test_each_tier_of_an_arm_has_a_line(tmp_path, scenario, tiers):
     lines = loading_lines(campaign(tmp_path, (scenario,), gpu="L40S"), StoreIndex({}))
     for tier, line in zip(tiers, lines, strict=True):
         assert line.startswith(f"  loading from {tier} ")
+
+
+def test_tiers_with_the_same_rates_share_a_line(tmp_path):
+    config = campaign(tmp_path, ("lmcache-redis", "lmcache-valkey"), gpu="L40S")
+    lines = list(loading_lines(config, StoreIndex({})))
+    assert [line.partition(" from ")[2].split(" ")[0] for line in lines] == [
+        "host",
+        "Redis",
+    ]
+    assert "  loading from Redis or Valkey " in lines[1]
 
 
 def test_without_any_rate_it_says_what_to_measure(tmp_path):

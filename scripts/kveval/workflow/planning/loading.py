@@ -113,14 +113,15 @@ def loading_lines(config: Config, store: StoreIndex) -> Iterator[str]:
     unknown: list[str] = []
     for model in models:
         by_arm = loadings(config, model, store)
-        tiers: dict[str, Loading] = {}
+        # Tiers by what is said of them: Redis and Valkey, for one, often share a line.
+        tiers: dict[Loading, dict[str, None]] = {}
         for known in by_arm.values():
             for one in known:
-                tiers.setdefault(one.tier, one)
+                tiers.setdefault(one._replace(tier=""), {})[one.tier] = None
         of = f" of {model}" if len(models) > 1 else ""
-        for one in tiers.values():
+        for one, names in tiers.items():
             rests = f"{one.load_source}, {one.compute_source}"
-            yield f"  loading{of} from {one.tier} {_from(one)}; {rests}"
+            yield f"  loading{of} from {' or '.join(names)} {_from(one)}; {rests}"
         if by_arm and not tiers:
             unknown.append(model)
     if unknown:
@@ -157,7 +158,8 @@ def _from(one: Loading) -> str:
     if one.never_pays:
         return f"never beats computing in this load: {_comparison(one)}"
     if high is None or high > one.longest:
-        return f"beats computing from {low:,} tokens on, or never up to {one.longest:,}, this load's longest conversation"
+        start = "the first token" if low == 1 else f"{low:,} tokens"
+        return f"beats computing from {start} on, or never up to {one.longest:,}, this load's longest conversation"
     if high == 1:
         return "always beats computing"
     start = f"{low:,}" if low == high else f"{low:,} to {high:,}"
