@@ -73,10 +73,10 @@ def served_model(
     )
 
 
-def exercised_counters(
+def required_counters(
     scenario: Scenario, software: ServerSoftware, platform: arms.Platform
 ) -> tuple[dict[str, Any], ...]:
-    """Return the counters that must increase, by their names in this release of the server.
+    """Return the counters that an arm requires, by their names in this release of the server.
 
     Those of later releases are left out, and those of an LMCache server if there is none.
     """
@@ -104,7 +104,7 @@ def resolve_cell(
     protocol: int,
     build: ArmBuild | None = None,
 ) -> tuple[Specification, tuple[dict[str, Any], ...]]:
-    """Return what defines a cell's measurement, and the counters that prove its arm active, which do not define it.
+    """Return what defines a cell's measurement, and the counters that its arm requires, which do not define it.
 
     `build`: what its scenario runs in place of what is installed. Raises ConfigError with all that is wrong with the
     cell; a problem's key is the part of the matrix it is about.
@@ -130,7 +130,7 @@ def resolve_cell(
                 cell.scenario, scenario, campaign, release, software, platform
             )
         )
-    counters = exercised_counters(scenario, software, platform)
+    counters = required_counters(scenario, software, platform)
     try:
         if scenario.exercised and not counters:
             message = f"{software.title} {server.declared_version}"

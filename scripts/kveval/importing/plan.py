@@ -14,7 +14,7 @@ from kveval.campaign.catalogue import Scenario
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.imports import ImportCampaign
-from kveval.campaign.resolve import exercised_counters
+from kveval.campaign.resolve import required_counters
 from kveval.campaign.servers.registry import IMPORTED
 from kveval.host.hashing import content_hash
 from kveval.importing.describe import describe_run
@@ -53,7 +53,7 @@ class LevelPlan(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunElsewhere(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that was measured elsewhere; `required`: the counters that prove its arm active."""
+    """A run that was measured elsewhere; `required`: the counters that its arm requires."""
 
     cell: Cell
     run: int
@@ -212,12 +212,12 @@ def plan_imports(config: Config, cache: Path) -> ImportPlan:
 
 
 def _required(scenario: Scenario, vllm: str) -> list[dict[str, Any]]:
-    """Return the counters that prove an arm active."""
+    """Return the counters that an imported arm requires."""
     # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
     platform = Platform(
         vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name=""
     )
-    return [dict(entry) for entry in exercised_counters(scenario, IMPORTED, platform)]
+    return [dict(entry) for entry in required_counters(scenario, IMPORTED, platform)]
 
 
 def _refused(result: Result, status: str, reason: str, code: str = "") -> Result:
