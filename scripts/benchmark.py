@@ -12,13 +12,18 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from kveval.analysis.levels.pilot import frozen_levels
+from kveval.campaign.config import Config
 from kveval.campaign.loading import load_config
-from kveval.host.errors import Failure
-from kveval.host.lock import hold
-from kveval.host.processes import Terminated
+from kveval.host.errors import Failure, code_of
+from kveval.host.processes import Terminated, stop_signals_raise
 from kveval.host.redaction import Redactor
-from kveval.measure.failures import FAILED, OTHERS_GO_ON, REPORT_COMMAND, STOPPED
-from kveval.measure.progress import Progress, campaign_progress, requested_with
+from kveval.measure.progress import (
+    REPORT_COMMAND,
+    Progress,
+    campaign_progress,
+    requested_with,
+)
+from kveval.measure.status import keep_status
 from kveval.measure.transaction import Job, measure
 from kveval.workflow.planning.order import (
     campaign_pointer,
@@ -67,66 +72,73 @@ def main() -> int:
     parser.add_argument("--log", type=Path, required=True)
     args = parser.parse_args()
     label = f"{args.cell} pilot" if args.pilot else f"{args.cell} run {args.run}"
-    # By which a report on the runs so far knows that this job is running.
-    hold(args.log)
-    # Rendered again, not passed in: the job refuses to measure anything but what was planned.
+    with stop_signals_raise(), keep_status(args.log) as status:
+        return _measure(args, Progress(label, 0.0, args.log, status=status))
+
+
+def _measure(args: argparse.Namespace, progress: Progress) -> int:
+    """Measure or adopt the run, and return the exit status.
+
+    `progress`: that of a run by itself, until it is known what is measured together.
+    """
     try:
         config = load_config(args.campaign, args.catalogues)
-        cell = config.cell(args.cell)
-        specification = planned = (
-            config.pilot_specification(cell)
-            if args.pilot
-            else config.specification(cell)
+        job = _job(args, config)
+        progress = campaign_progress(
+            progress.label,
+            job.specification.workload,
+            job.pointers,
+            args.log,
+            Redactor.of(job.secrets).text,
+            requested_with(args.output, requested_file(config)),
+            progress.status,
         )
-        if args.levels is not None:
-            specification = config.specification(cell, frozen_levels(args.levels))
-    except (Failure, FileNotFoundError) as failure:
-        Progress(label, 0.0, args.log).say(f"{FAILED}{failure}")
-        return 1
-    environment = args.server_environment.absolute()
-    campaign = config.campaign
-    redact = Redactor.of(campaign.secrets).text
+        measure(job, args.output, progress)
+        return 0
+    except Terminated as stopped:
+        # A codec that the signal interrupts raises a new Terminated, with the original as its cause.
+        cause = stopped.__cause__
+        progress.stop(str(cause if isinstance(cause, Terminated) else stopped))
+        return 2
+    except (Failure, OSError) as failure:
+        progress.fail(str(failure), code_of(failure))
+    except Exception as error:  # noqa: BLE001  (a traceback could show a secret, and nobody reads it at night)
+        print(progress.redact(traceback.format_exc()), file=sys.stderr)
+        progress.fail(
+            f"{type(error).__name__}: {error}; this is a mistake in the program",
+            code_of(error),
+        )
+    progress.say(
+        f"the other measurements go on; a report on what exists: {REPORT_COMMAND}"
+    )
+    return 1
+
+
+def _job(args: argparse.Namespace, config: Config) -> Job:
+    """Return what to measure: rendered again, not passed in, so that nothing is measured but what was planned."""
+    cell, campaign = config.cell(args.cell), config.campaign
+    specification = planned = (
+        config.pilot_specification(cell) if args.pilot else config.specification(cell)
+    )
+    if args.levels is not None:
+        specification = config.specification(cell, frozen_levels(args.levels))
     # The id with the levels follows from the planned one; another id than the planned one is refused.
     as_planned = planned.measurement_id == args.measurement
-    pointers = [campaign_pointer(config, *planned) for planned in planned_runs(config)]
-    requested = requested_with(args.output, requested_file(config))
-    progress = campaign_progress(
-        label, specification.workload, pointers, args.log, redact, requested
-    )
-    job = Job(
+    return Job(
         specification=specification,
         measurement=specification.measurement_id if as_planned else args.measurement,
         run=args.run,
         store=args.store,
-        server_environment=environment,
+        server_environment=args.server_environment.absolute(),
         build=config.build(cell),
         required=config.required_counters(cell),
         stall_limit_s=campaign.stall_limit_s,
         secrets=campaign.secrets,
         campaign=campaign.name,
         site=campaign.cluster,
-        pointers=pointers,
+        pointers=[campaign_pointer(config, *run) for run in planned_runs(config)],
         known_defects=config.catalogue.known_defects,
     )
-    try:
-        measure(job, args.output, progress)
-        return 0
-    except Terminated as stopped:
-        # A codec that the signal interrupts raises a new Terminated, with the original as its cause.
-        cause = (
-            stopped.__cause__ if isinstance(stopped.__cause__, Terminated) else stopped
-        )
-        progress.say(f"{STOPPED} by {cause}; everything it had started is gone")
-        return 2
-    except (Failure, OSError) as failure:
-        progress.say(f"{FAILED}{failure}")
-    except Exception as error:  # noqa: BLE001  (a traceback could show a secret, and nobody reads it at night)
-        print(redact(traceback.format_exc()), file=sys.stderr)
-        progress.say(
-            f"{FAILED}{type(error).__name__}: {error}; this is a mistake in the program"
-        )
-    progress.say(f"{OTHERS_GO_ON}; a report on what exists: {REPORT_COMMAND}")
-    return 1
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ import psutil
 import pytest
 import yaml
 from PIL import Image
+from tests.support.job_status import leave_status
 from tests.support.paths import REPOSITORY
 from tests.support.report_text import whole_report
 from tests.support.tree import Tree, served
 
+from kveval.measure.status import status_path
 from kveval.pcp.installation import RecordingError, require_pcp
 from kveval.pcp.parquet.reading import describe, series
 
@@ -201,9 +203,10 @@ def test_a_report_over_what_there_is_names_what_is_missing(tree, finished):
         / "0"
         / "run-1.log"
     )
-    said = log.read_text()
+    path = status_path(log)
+    before = path.read_bytes()
     cause = "the server died (exit code 3)"
-    log.write_text(f"{said}12:00:00 FAILED: {cause}\n")
+    leave_status(log, state="failed", message=cause)
     baseline.rename(finished / "aside")
     try:
         code, output = tree.run("report_so_far")
@@ -214,7 +217,7 @@ def test_a_report_over_what_there_is_names_what_is_missing(tree, finished):
         assert list((finished / RESULTS / "so-far" / "figures").rglob("*.png"))
     finally:
         (finished / "aside").rename(baseline)
-        log.write_text(said)
+        path.write_bytes(before)
 
 
 @needs_chain

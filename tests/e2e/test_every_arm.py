@@ -8,7 +8,7 @@ from tests.support.tree import Tree, served
 
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.servers.program import SidecarError
-from kveval.measure.failures import causes
+from kveval.measure.status import absences
 from kveval.pcp.installation import RecordingError, require_pcp
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
@@ -91,16 +91,16 @@ def measured(tree) -> dict[str, dict]:
         ]
         if pointers:
             code, output = tree.run(*pointers, limit_s=1500)
-            failed = causes(
+            failed = absences(
                 [tree.folder / path for path in pointers],
                 tree.results,
                 tree.folder / "logs" / "arms",
             )
             # Tried again, longer: what a known defect of vLLM ended each time.
             assert (code == 0) == (not failed), output[-6000:]
-            assert all(KNOWN[NAME].link in cause for cause in failed.values()), output[
-                -6000:
-            ]
+            assert all(
+                KNOWN[NAME].link in absence.reason for absence in failed.values()
+            ), output[-6000:]
         measured = [name for name in wanting if name in tree.measured()]
         runs |= {
             name: tree.run_json(f"{MODEL}/{name}/{CELLS[name]}") for name in measured

@@ -22,6 +22,9 @@ from tests.support.fault_chain import (
     in_level,
     needs_pcp,
 )
+from tests.support.paths import SCRIPTS
+
+from kveval.measure.status import absence_of
 
 pytestmark = pytest.mark.workflow
 _UNSHARE = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else [])]
@@ -71,7 +74,13 @@ def test_a_killed_job_leaves_nothing_running_and_a_rerun_completes(
     long_level(chain)
     job = chain.start()
     in_level(job)
+    assert absence_of(chain.log).state == "running"
     job.process.kill()
+    job.end()
+    killed = (
+        r"failed: its job was killed; its last line was: 2 streams \(level 1 of 1\)"
+    )
+    assert re.match(killed, str(absence_of(chain.log)))
     # The guardian, not the next run, ends what the job had started.
     assert chain.left(20, noted=False) == []
     (unfinished,) = chain.store.glob("partial/*")
@@ -180,6 +189,40 @@ def test_a_disk_that_fills_up_in_a_level_ends_it(
     cause = r"no room on the disk of \S+: \d+ MiB free, stopping in order takes 32 MiB"
     record_fault("disk filled in a level", job.wait_for(NOTICED + cause, 5), 5)
     assert job.end(PATIENCE_S) == 1
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+from kveval.measure.status import absence_of, keep_status
+
+log = Path(sys.argv[1])
+with keep_status(log) as file:
+    file.update(line="starting the server")
+    try:
+        with (log.parent / "filler").open("wb", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                pass
+    except OSError as error:
+        assert file.update(state="failed", message=str(error))
+print(absence_of(log), sorted(path.name for path in log.parent.iterdir()))
+"""
+
+
+@needs_mounts
+def test_on_a_full_disk_a_job_still_tells_how_it_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "run-1.log")]
+    done = subprocess.run(
+        [*mounted(tmp_path, "64k"), *command],
+        cwd=SCRIPTS,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "failed: [Errno 28] No space left on device ['filler', 'run-1.status.json']\n"
+    )
+    assert done.stderr == ""
 
 
 @needs_pcp

@@ -1,6 +1,5 @@
 """`snakemake report_so_far`: the rules of the report over the runs that exist; what is not there with its reason."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -12,8 +11,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.support.fault_chain import workflow_copy
+from tests.support.job_status import leave_status
 from tests.support.report_text import whole_report
 from tests.support.stored_campaign import CAMPAIGN, MODEL, fill_store, write_campaign
+
+from kveval.measure.status import status_path
 
 pytestmark = pytest.mark.workflow
 LEVELS = (1, 50, 100)
@@ -47,14 +49,18 @@ def workflow(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(workflow: Path) -> Path:
-    """The report with one run gone and its log saying why, and another run damaged."""
+    """The report with one run gone and its job's status saying why, and another run damaged."""
     results = workflow / "results" / "campaigns" / "stored"
     gone = results / LACKING / "run-1"
     shutil.rmtree(gone)
-    log = workflow / "logs" / "stored" / "benchmark" / LACKING / "run-1.log"
-    log.write_text(f"12:00:00 FAILED: {CAUSE}\n")
+    leave_status(log_of(workflow), state="failed", message=CAUSE)
     assert "Measuring" not in snakemake(workflow, "report_so_far")
     return results
+
+
+def log_of(workflow: Path) -> Path:
+    """Return the log of the run that is gone."""
+    return workflow / "logs" / "stored" / "benchmark" / LACKING / "run-1.log"
 
 
 def missing(results: Path) -> str:
@@ -94,8 +100,7 @@ def test_it_is_made_anew_only_where_something_changed(
     workflow: Path, results: Path
 ) -> None:
     assert "Nothing to be done" in snakemake(workflow, "-n", "report_so_far")
-    log = workflow / "logs" / "stored" / "benchmark" / LACKING / "run-1.log"
-    log.write_text("12:00:00 FAILED: another reason\n")
+    leave_status(log_of(workflow), state="failed", message="another reason")
     snakemake(workflow, "report_so_far")
     assert "failed: another reason" in missing(results)
 
@@ -123,13 +128,11 @@ def test_it_can_be_asked_for_while_the_campaign_is_measured(
 def test_a_measurement_that_runs_is_named_as_running(
     workflow: Path, results: Path
 ) -> None:
-    log = workflow / "logs" / "stored" / "benchmark" / LACKING / "run-1.log"
-    before = log.read_text()
-    log.write_text("12:00:00 [1/4] run 1 · 50 streams (level 2 of 3)\n")
-    with log.open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        snakemake(workflow, "report_so_far")
-    log.write_text(before)
+    path = status_path(log_of(workflow))
+    before = path.read_bytes()
+    leave_status(log_of(workflow), line="50 streams (level 2 of 3)")
+    snakemake(workflow, "report_so_far")
+    path.write_bytes(before)
     assert re.search(
         r"\b1 of 2 runs; running: 50 streams \(level 2 of 3\)", missing(results)
     )

@@ -27,7 +27,8 @@ from tests.support.fault_chain import (
 
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.servers.program import SidecarError
-from kveval.measure.failures import REPORT_COMMAND
+from kveval.measure.progress import REPORT_COMMAND
+from kveval.measure.status import read_status, status_path
 from kveval.store.run_file import pointed_run
 
 pytestmark = pytest.mark.workflow
@@ -199,6 +200,13 @@ def test_a_fault_is_found_named_and_survived(
     # The log that the cause names is there, under the name it has now.
     for path in re.findall(r"see (/\S+\.log)", failed[0]):
         assert Path(path).exists()
+    status, _ = read_status(status_path(chain.log))
+    assert (status.state, status.message) == (
+        "failed",
+        failed[0].partition("FAILED: ")[2],
+    )
+    assert status.code not in ("", "measurement_error")
+    assert Path(status.files).parent == chain.store / "failed"
     assert REPORT_COMMAND in job.log_text()
     assert not chain.pointer.exists()
     assert list(chain.store.glob("partial/*")) == []

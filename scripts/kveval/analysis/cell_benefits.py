@@ -14,6 +14,8 @@ import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
 from kveval.analysis.cells import common_level, rows_of
+from kveval.analysis.levels.checks_run import disturbed
+from kveval.analysis.levels.outcomes import warned
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.tier_layout import needed_size
@@ -39,12 +41,14 @@ _MOST_REQUESTS = 1_000
 def measured_levels(
     levels: pd.DataFrame, requests: pd.DataFrame
 ) -> dict[int, list[MeasuredLevel]]:
-    """Return level -> what each run served at it, for the levels of a cell in which requests were completed."""
+    """Return level -> what each run served at it, for the levels of a cell in which requests were completed.
+
+    Levels that other programs disturbed are left out: they do not show how fast the server is.
+    """
     by_level: dict[int, list[MeasuredLevel]] = {}
     of_run = dict(list(requests.groupby(["run", "level"])))
-    for row in levels[
-        levels["throughput_tok_s"].gt(0) & levels["requests_completed"].gt(0)
-    ].to_dict("records"):
+    served = levels["throughput_tok_s"].gt(0) & levels["requests_completed"].gt(0)
+    for row in levels[served & ~warned(levels, disturbed)].to_dict("records"):
         sent = of_run.get((row["run"], row["level"]))
         if sent is not None:
             by_level.setdefault(int(row["level"]), []).append(

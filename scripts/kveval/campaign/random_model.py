@@ -28,7 +28,7 @@ _MODEL_TYPES = {
 }
 # A miniature's conversations are shorter than those of its model, and so is its window, in tokens.
 _WINDOW_TOKENS = 256
-# Keys of config.json that follow from no size: of checkpoints of these architectures, with few experts or none.
+# Keys of config.json that follow from no size: of checkpoints of these architectures, with few experts.
 _ARCHITECTURE: dict[str, dict[str, Any]] = {
     "Gemma3ForCausalLM": {
         "hidden_activation": "gelu_pytorch_tanh",
@@ -50,8 +50,11 @@ _ARCHITECTURE: dict[str, dict[str, Any]] = {
         },
     },
     "Qwen3NextForCausalLM": {
-        "num_experts": 0,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
         "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
         "partial_rotary_factor": 0.25,
     },
 }
@@ -208,7 +211,8 @@ def _kinds_of_layers(geometry: Geometry) -> dict[str, Any]:
             "linear_key_head_dim": state.key_head_dim,
             "linear_value_head_dim": state.value_head_dim,
             "linear_conv_kernel_dim": state.conv_kernel,
-            "mlp_only_layers": list(range(geometry.layers)),
+            "moe_intermediate_size": geometry.intermediate_size // 4,
+            "shared_expert_intermediate_size": geometry.intermediate_size // 4,
         }
     keys["layer_types"] = [
         other if (layer + 1) % period else "full_attention"

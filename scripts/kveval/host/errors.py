@@ -13,7 +13,16 @@ class Failure(RuntimeError):
 
     def __init__(self, message: str = "", *, code: str = "", **facts: Any) -> None:
         super().__init__(message)
-        self.code = (
-            code or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
-        )
+        self.code = code or _named(type(self))
         self.facts = facts
+
+
+def code_of(error: BaseException) -> str:
+    """Return the stable name for the kind of an error: its code, or its class's name (`OSError`: os_error)."""
+    return error.code if isinstance(error, Failure) else _named(type(error))
+
+
+def _named(kind: type) -> str:
+    return re.sub(
+        r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind.__name__
+    ).lower()

@@ -110,7 +110,12 @@ def clock_s(folder: Path) -> float:
     A file server's clock may differ from this host's, and this host's may have been set.
     """
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            return os.fstat(file.fileno()).st_mtime
+        return fresh_file_time_s(folder)
     except OSError:
         return time.time()
+
+
+def fresh_file_time_s(folder: Path) -> float:
+    """Return the time that the folder's file system gives a new file, epoch seconds. Raises OSError if it takes none."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_mtime

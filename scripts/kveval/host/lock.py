@@ -1,4 +1,4 @@
-"""The lock that prevents two measurements on one host at the same time, and the marks of jobs that are running."""
+"""The lock that prevents two measurements on one host at the same time."""
 
 import contextlib
 import fcntl
@@ -63,24 +63,3 @@ def holder(path: Path = LOCK) -> str | None:
         except BlockingIOError:
             return file.read(400).strip() or "unknown"
     return None
-
-
-def hold(path: Path) -> None:
-    """Lock a file, made if it is absent, until this process ends, however it does; see `is_held`.
-
-    Goes on without a lock where the file system has none, or the file cannot be written.
-    """
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def is_held(path: Path) -> bool:
-    """Tell whether a process that called `hold` for the file still runs; False where that cannot be known."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import platform
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -134,6 +135,55 @@ def process_start(pid: int) -> int | None:
         if stat is None or stat.state in "ZX"
         else round(stat.started * _TICKS_PER_S)
     )
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """The identity of a process among those of all hosts and times.
+
+    A process id is unique within one namespace of one boot until it is used again; `start`: clock ticks since boot.
+    """
+
+    host: str
+    boot: str
+    pid_namespace: str
+    pid: int
+    start: int
+
+    @classmethod
+    def of_this_process(cls) -> "ProcessIdentity":
+        """Return the identity of the calling process."""
+        pid = os.getpid()
+        return cls(
+            platform.node(), boot_id(), _pid_namespace(), pid, process_start(pid) or 0
+        )
+
+    def lives(self) -> bool | None:
+        """Tell whether the process lives; None if it cannot be seen: on another host, in another container."""
+        here = (boot_id(), _pid_namespace())
+        if not all(here) or (self.boot, self.pid_namespace) != here:
+            return None
+        start = process_start(self.pid)
+        return None if start is None and _is_hidden(self.pid) else start == self.start
+
+
+def _pid_namespace() -> str:
+    """Return the namespace in which this process's id is unique, "" if unknown."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _is_hidden(pid: int) -> bool:
+    """Tell whether a process exists of which /proc says nothing: another user's, where it is mounted with hidepid."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 def lives(process: psutil.Process) -> bool:

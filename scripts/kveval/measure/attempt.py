@@ -19,7 +19,8 @@ from kveval.analysis.activity import (
 )
 from kveval.campaign.servers.registry import held_bytes, software_of
 from kveval.engines.job import Job
-from kveval.engines.protocol import Engine, Recorder, RunSession
+from kveval.engines.protocol import Engine, RunningRecording, RunSession
+from kveval.engines.servers.one_request import request_tokens
 from kveval.engines.servers.server import Server
 from kveval.engines.watchdog import ClockWatch
 from kveval.host.errors import Failure
@@ -29,7 +30,7 @@ from kveval.measure.level_run import Levels, pack
 from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.verification import verify_recording
-from kveval.store.run_file import Answers, Change, Repeat, time_text
+from kveval.store.run_file import Answers, Change, OneRequest, Repeat, time_text
 
 SCHEMA = 1
 _RECORD_ON_S = 2.0
@@ -62,12 +63,14 @@ class Attempt:
         """Run the whole transaction."""
         started, begin = utc_now(), time.monotonic()
         with self.engine.session(self.scratch, self.progress.say) as session:
-            with contextlib.closing(session.handle), self._report_once():
+            with contextlib.closing(session.deployer), self._report_once():
                 self.progress.say("starting the server")
                 with self._phase("server_start_s"):
-                    server = session.handle.start()
+                    server = session.deployer.start()
                 with self._phase("answers_s"):
                     answers = self._answers(session)
+                with self._phase("one_request_s"):
+                    one_request = self._one_request(session)
                 self.progress.say(
                     f"server up after {server.startup_s:.0f} s; starting the recording"
                 )
@@ -75,7 +78,7 @@ class Attempt:
                     self._phase("recording_start_s"),
                     contextlib.ExitStack() as starting,
                 ):
-                    recorder = starting.enter_context(session.recording())
+                    recorder = starting.enter_context(session.recorder.recording())
                     recording_stack = starting.pop_all()
                 with recording_stack, self._report_once():
                     with self._phase("levels_s"):
@@ -93,7 +96,7 @@ class Attempt:
                         recorder.stop()
                         archive = self._collect_recording(recorder, levels)
                 with self._phase("server_stop_s"):
-                    session.handle.close()
+                    session.deployer.close()
             for path in sorted(self.raw.glob("*.log")):
                 pack(path, self.redactor)
             described = self._description(session, server, levels)
@@ -112,22 +115,19 @@ class Attempt:
                 },
                 "recording": archive,
                 "answers": msgspec.to_builtins(answers),
+                "one_request": msgspec.to_builtins(one_request),
             },
         )
         for leftover in ("model", "pcp"):
             shutil.rmtree(self.scratch / leftover, ignore_errors=True)
 
     def _answers(self, session: RunSession) -> Answers:
-        """Compare the server's answers cold and from its caches, and empty the caches again."""
-        specification = self.job.specification
-        tier = specification.file_tier or specification.budget.host_bytes > 0
-        server = session.handle.server
+        """Compare the server's answers cold and from its caches; leaves caches filled."""
+        server = session.deployer.server
         answers = server.check_answers(
-            tier=tier, longest=specification.model.max_model_len
+            tier=self._has_tier, longest=self.job.specification.model.max_model_len
         )
         server.require_alive()
-        # Never by a new server: in a tier that cannot be emptied these few prompts stay, as those of the warm-up do.
-        session.handle.refresh(restart=False)
         answers = _anonymous(answers, session)
         for source, comparison in answers.by_source.items():
             if comparison.wrong:
@@ -138,6 +138,34 @@ class Attempt:
                     f"answers from the {source} are not checked: {comparison.unchecked}"
                 )
         return answers
+
+    def _one_request(self, session: RunSession) -> OneRequest:
+        """Time one request, computed and from each cache, and empty the caches again."""
+        server = session.deployer.server
+        times = server.time_one_request(
+            tier=self._has_tier, prompt_tokens=request_tokens(self.job.specification)
+        )
+        server.require_alive()
+        # Never by a new server: in a tier that cannot be emptied these few prompts stay, as those of the warm-up do.
+        session.deployer.refresh(restart=False)
+        anonymous = {
+            source: msgspec.structs.replace(
+                of_source, reason=session.anonymous(of_source.reason)
+            )
+            for source, of_source in times.by_source.items()
+        }
+        for source, of_source in anonymous.items():
+            if of_source.reason:
+                self.progress.say(
+                    f"one request was not timed, {source}: {of_source.reason}"
+                )
+        return msgspec.structs.replace(times, **anonymous)
+
+    @property
+    def _has_tier(self) -> bool:
+        """Whether the arm has a tier behind the device's cache."""
+        specification = self.job.specification
+        return specification.file_tier or specification.budget.host_bytes > 0
 
     def _description(
         self, session: RunSession, server: Server, levels: list[dict[str, Any]]
@@ -158,7 +186,7 @@ class Attempt:
             "versions": {
                 software_of(specification.versions).name: server.version,
                 "guidellm": specification.versions["guidellm"],
-                "pcp": session.pcp_version,
+                "pcp": session.recorder.pcp_version,
                 "kveval": __version__,
             },
             "server": {
@@ -184,7 +212,6 @@ class Attempt:
                 | {"argv": list(map(session.anonymous, sidecar.argv))}
                 for sidecar in server.sidecar_facts
             ],
-            "clock_offset_s": 0.0,
             "levels": levels,
             "exercised": self._activity(levels),
             **session.facts(),
@@ -209,7 +236,7 @@ class Attempt:
         return {"repeats": msgspec.to_builtins(self.repeats)} if self.repeats else {}
 
     def _levels(
-        self, session: RunSession, recorder: Recorder, clock: ClockWatch
+        self, session: RunSession, recorder: RunningRecording, clock: ClockWatch
     ) -> Levels:
         common = (self.job, self.scratch, self.progress, self.redactor)
         return Levels(
@@ -232,7 +259,7 @@ class Attempt:
         self.reported_failure = failure
 
     def _collect_recording(
-        self, recorder: Recorder, levels: list[dict[str, Any]]
+        self, recorder: RunningRecording, levels: list[dict[str, Any]]
     ) -> dict[str, Any]:
         direct = recorder.archives[0].suffix == ".parquet"
         windows = [(level["start"], level["end"]) for level in levels]
@@ -272,6 +299,7 @@ class Attempt:
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         begin = time.monotonic()
+        self.progress.note(phase=name.removesuffix("_s"))
         try:
             yield
         finally:

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ import zstandard
 from kveval.analysis.cells import THROUGHPUT
 from kveval.engines.counters import changes
 from kveval.engines.job import Job
-from kveval.engines.protocol import Recorder, RunSession
+from kveval.engines.protocol import RunningRecording, RunSession
 from kveval.engines.servers.protocol import ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
+from kveval.host.cpu_time import CpuTime
 from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
 from kveval.load import guidellm as load
@@ -47,7 +48,7 @@ class Levels:
     progress: Progress
     redactor: Redactor
     session: RunSession
-    recorder: Recorder
+    recorder: RunningRecording
     tell: Callable[[Failure], None]
     clock: ClockWatch = field(default_factory=ClockWatch)
     _free_since: float = field(default_factory=time.monotonic)
@@ -68,11 +69,12 @@ class Levels:
             number = len(measured) + 1
             if number == 1:
                 # In a search only the first level is known in advance.
-                self.session.expect(
+                self.session.load.expect(
                     load.levels_of(self.workload, self.job.run) or [level]
                 )
             else:
                 self._refresh()
+            self.progress.note(level=level.streams)
             title = f"{self._named(level)} (level {number} of {count})"
             self.progress.say(f"{title} · {self.progress.left()}")
             entry = self._level(level, title)
@@ -90,7 +92,7 @@ class Levels:
         restart = self.job.specification.reset_caches == "restart"
         # The start of a server finds the causes of its failures itself, and no server runs meanwhile.
         with contextlib.nullcontext() if restart else self._blamed():
-            self.session.handle.refresh(restart=restart)
+            self.session.deployer.refresh(restart=restart)
 
     def _named(self, level: load.Level) -> str:
         return f"{level.streams} {level_unit(self.workload)}"
@@ -126,7 +128,7 @@ class Levels:
 
     def _attempt(self, level: load.Level, title: str) -> dict[str, Any]:
         server, workload = (
-            self.session.handle.server,
+            self.session.deployer.server,
             load.lasting(self.workload, level),
         )
         report = self.scratch / "raw" / level.report_name
@@ -142,6 +144,12 @@ class Levels:
             *self.session.checks,
         ]
         before: dict[str, float] = {}
+        times: list[CpuTime] = []
+
+        def sending() -> None:
+            before.update(server.counters())
+            times.append(CpuTime.now())
+
         with monitored(checks) as require_fine:
 
             def watch(elapsed_s: float) -> None:
@@ -154,9 +162,8 @@ class Levels:
                     raise
                 self.progress.level(title, elapsed_s, workload.seconds)
 
-            ran = self.session.generate(
-                level, report, watch, lambda: before.update(server.counters())
-            )
+            ran = self.session.load.generate(level, report, watch, sending)
+            times.append(CpuTime.now())
             ready_s, self._free_since = ran.started - self._free_since, ran.ended
             require_fine()
         self.clock.check()
@@ -175,12 +182,18 @@ class Levels:
             "load_start_s": round(facts.start - ran.began, 2),
             "ready_s": round(ready_s, 2),
             "counters": changes(before, after),
+            **self._others(times),
             **({} if ran.primed is None else {"primed": asdict(ran.primed)}),
             **({} if level.longer == 1 else {"seconds": workload.seconds}),
             "cache_reset": True,
             "status": "ok",
             "error": None,
         }
+
+    def _others(self, times: Sequence[CpuTime]) -> dict[str, float]:
+        """Say what share of the processors others took, %, from the first time to the last, if the server is here."""
+        share = times[-1].others_percent(times[0]) if self.session.own_clock else None
+        return {} if share is None else {"others_cpu_percent": round(share, 2)}
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:
@@ -197,7 +210,7 @@ class Levels:
                 try:
                     self.clock.check()
                     self.session.require_room()
-                    self.session.handle.server.require_alive()
+                    self.session.deployer.server.require_alive()
                     self.recorder.require_running()
                 except Failure as cause:
                     raise cause from error

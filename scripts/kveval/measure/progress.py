@@ -1,4 +1,4 @@
-"""The progress of a measurement while it runs: cell, level, time left; on the terminal and in the job's log."""
+"""The progress of a measurement while it runs: cell, level, time left; on the terminal, in the job's log and status."""
 
 import contextlib
 import json
@@ -8,14 +8,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kveval.load.workload import Workload
+from kveval.measure.status import StatusFile
 
 # Estimated seconds of a run besides its levels (server, recording, collecting), and of the generator's start
 # per level. Replaced by the times of finished runs as soon as there is one.
 _UNSEEN_RUN_S = 45.0
 _UNSEEN_LEVEL_S = 12.0
 _REPEAT_S = 10.0
+REPORT_COMMAND = "snakemake --cores 4 report_so_far"
+"""How to get a report when not everything was measured; a campaign of one's own adds its --configfile."""
 
 
 def minutes(seconds: float) -> str:
@@ -29,7 +33,7 @@ class Progress:
     """The progress lines of one run, which typically takes `typical_s`.
 
     `requested`: the pointer files of all runs that are measured together, in any order; those written `since`, epoch
-    seconds, are done.
+    seconds, are done. `status`: that of the run's job, if it is one of a campaign.
     """
 
     label: str
@@ -39,6 +43,7 @@ class Progress:
     since: float = 0.0
     begin: float = field(default_factory=time.monotonic)
     redact: Callable[[str], str] = str
+    status: StatusFile | None = None
     _repeated: float = 0.0
     _place: str = field(init=False)
 
@@ -49,11 +54,33 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print one line, without secrets, and append it to the log; a full disk must not prevent either."""
-        line = f"{time.strftime('%H:%M:%S')} {self._place}{self.label} · {self.redact(' '.join(text.split()))}"
+        message = self._shown(text)
+        line = f"{time.strftime('%H:%M:%S')} {self._place}{self.label} · {message}"
         with contextlib.suppress(OSError):
             print(line, file=sys.stderr, flush=True)
         with contextlib.suppress(OSError), self.log.open("a") as file:
             file.write(line + "\n")
+        self.note(line=message)
+
+    def note(self, **changes: Any) -> None:
+        """Change fields of the job's status, if the run is a job's."""
+        if self.status is not None:
+            self.status.update(**changes)
+
+    def fail(self, message: str, code: str) -> None:
+        """Say why the run failed, and end the job's status with it; `code`: that of a Failure."""
+        self.note(state="failed", code=code, message=self._shown(message))
+        self.say(f"FAILED: {message}")
+
+    def stop(self, signal_name: str) -> None:
+        """Say that the run was stopped by a signal, which is no failure, and end the job's status with it."""
+        message = f"stopped by {signal_name}; everything it had started is gone"
+        self.note(state="stopped", code=signal_name, message=message)
+        self.say(message)
+
+    def _shown(self, text: str) -> str:
+        """Return a text in one line and without secrets."""
+        return self.redact(" ".join(text.split()))
 
     def level(self, title: str, elapsed_s: float, seconds: float) -> None:
         """Report a level in progress, at most every ten seconds."""
@@ -111,6 +138,7 @@ def campaign_progress(
     log: Path,
     redact: Callable[[str], str] = str,
     requested: tuple[Sequence[Path], float] | None = None,
+    status: StatusFile | None = None,
 ) -> Progress:
     """Set up the progress of one run, `pointers` being the pointer files of all runs of its campaign.
 
@@ -138,4 +166,5 @@ def campaign_progress(
         together,
         since,
         redact=redact,
+        status=status,
     )

@@ -17,12 +17,11 @@ from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local.engine import HostEngine
 from kveval.engines.preflight import require_no_secret
 from kveval.engines.protocol import Engine
-from kveval.host.errors import Failure
+from kveval.host.errors import Failure, code_of
 from kveval.host.files import write_json
 from kveval.host.processes import Terminated, stop_signals_raise, stop_when_orphaned
 from kveval.host.redaction import Redactor
 from kveval.measure.attempt import Attempt, utc_now
-from kveval.measure.failures import ADOPTED, KEPT, MEASURED
 from kveval.measure.known_defects import recognised
 from kveval.measure.progress import Progress
 from kveval.store.run_file import Repeat
@@ -74,6 +73,7 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
             while place is None:
                 place = _attempt(job, engine, key, store, host, progress, repeats)
             write_json(output, pointer(place, key))
+            progress.note(state="measured", files=str(place))
 
 
 def _adopt_if_stored(
@@ -84,7 +84,8 @@ def _adopt_if_stored(
         for key in keys:
             if (place := store.find(key)) is not None:
                 write_json(output, pointer(place, key))
-                progress.say(f"{ADOPTED}the stored measurement {place}")
+                progress.note(state="adopted", files=str(place))
+                progress.say(f"adopted the stored measurement {place}")
                 return True
     return False
 
@@ -111,6 +112,7 @@ def _attempt(
     require_no_secret(job.specification, redactor)
     engine.require_possible(store)
     scratch = store.scratch(key).absolute()
+    progress.note(state="measuring", files=str(scratch))
     try:
         Attempt(job, scratch, engine, host, progress, redactor, repeats).perform()
         # The key is that of the hardware that served, which may be known only now.
@@ -123,11 +125,12 @@ def _attempt(
         # Before the log that shows the defect is moved.
         defect = recognised(error, job.specification, job.known_defects)
         kept = store.keep_failed(scratch, key)
-        progress.say(f"{KEPT} are kept in {kept}")
+        progress.note(files=str(kept))
+        progress.say(f"this attempt's files are kept in {kept}")
         if isinstance(error, Failure):
             message = str(error).replace(str(scratch), str(kept))
             if defect is None:
-                raise MeasurementError(message) from error
+                raise MeasurementError(message, code=error.code) from error
             entry = job.known_defects[defect]
             attempt, known = (
                 f"{kept.parent.name}/{kept.name}",
@@ -149,7 +152,9 @@ def _attempt(
             )
             return None
         if isinstance(error, OSError):
-            raise MeasurementError(f"{error}; see {kept}/error.log") from error
+            raise MeasurementError(
+                f"{error}; see {kept}/error.log", code=code_of(error)
+            ) from error
         raise
-    progress.say(f"{MEASURED}{place}")
+    progress.say(f"measured: {place}")
     return place

@@ -40,7 +40,8 @@ class LevelRun(msgspec.Struct, frozen=True):
     `benchmark` is the number of the level's benchmark in a report that holds several; `throughput_tok_s` the
     throughput as computed just after the level, by which a search chose the next one; `primed`: how many prefixes were
     sent once before the level, and in how many seconds; `seconds`: the time of a level that had to last longer than
-    the workload says for a request to be answered.
+    the workload says for a request to be answered; `others_cpu_percent`: of the time of all processors of the server's
+    host, what processes took that are not the run's; known of runs on this host.
     """
 
     level: int
@@ -55,6 +56,7 @@ class LevelRun(msgspec.Struct, frozen=True):
     throughput_tok_s: float | None = None
     primed: dict[str, float] = {}
     seconds: float | None = None
+    others_cpu_percent: float | None = None
 
 
 class RequiredCounter(msgspec.Struct, frozen=True):
@@ -142,6 +144,42 @@ class Answers(msgspec.Struct, frozen=True):
         )
 
 
+class RequestTime(msgspec.Struct, frozen=True):
+    """The time to the first token of a request, ms, and how many of its prompt's tokens caches served.
+
+    By the monotonic clock of the process that sent it; HTTP, and what it passes on its way, included.
+    """
+
+    ttft_ms: float
+    prompt_tokens: int
+    served_tokens: int
+
+
+class RequestTimes(msgspec.Struct, frozen=True):
+    """Requests, sent one at a time, whose prompts came from one source; `reason`: why there is none."""
+
+    requests: list[RequestTime] = []
+    reason: str = ""
+
+
+class OneRequest(msgspec.Struct, frozen=True):
+    """Times of one request: its prompt computed, served by the device's cache, and served by the tier behind it.
+
+    `tier`: None for an arm without one; `through`: what requests pass on their way, whose time counts, "" for nothing.
+    """
+
+    cold: RequestTimes
+    device: RequestTimes
+    tier: RequestTimes | None = None
+    through: str = ""
+
+    @property
+    def by_source(self) -> dict[str, RequestTimes]:
+        """The times by where the prompts came from: "cold", "device", and "tier" for an arm that has one."""
+        sources = {"cold": self.cold, "device": self.device}
+        return sources if self.tier is None else {**sources, "tier": self.tier}
+
+
 class GpuConditions(msgspec.Struct, frozen=True):
     """Clocks, power and heat of a GPU during the levels, over the samples in which it worked.
 
@@ -204,6 +242,8 @@ class Run(msgspec.Struct, frozen=True):
     declared: dict[str, Any] = {}
     # None for imports, and for runs that were measured before answers were checked.
     answers: Answers | None = None
+    # None for imports, and for runs that were measured before a request was timed.
+    one_request: OneRequest | None = None
     gpu_conditions: list[GpuConditions] = []
     # None for runs on a cluster, for imports, and for runs that were measured before this was probed.
     copy_bandwidth: CopyBandwidth | None = None

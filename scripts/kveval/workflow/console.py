@@ -13,8 +13,8 @@ from kveval.campaign.warnings import sentence
 from kveval.host.findings import pluralize
 from kveval.importing.plan import ImportPlan
 from kveval.importing.table import summary
-from kveval.measure.failures import REPORT_COMMAND, causes, is_stop
-from kveval.measure.progress import write_requested
+from kveval.measure.progress import REPORT_COMMAND, write_requested
+from kveval.measure.status import absences
 from kveval.report.files import summary_lines
 from kveval.workflow.invocation import RequestedJobs
 from kveval.workflow.planning.order import requested_file
@@ -125,16 +125,15 @@ def after_failures(
     `since`: when snakemake began, epoch seconds; `configfiles`: those of --configfile. On a cluster this also releases
     the recorder that the campaign's jobs share; `warn` gets a message if that fails.
     """
-    unmeasured = _causes(runs, runs.pointers, since)
-    failed = {run: reason for run, reason in unmeasured.items() if not is_stop(reason)}
-    stopped = {run: reason for run, reason in unmeasured.items() if is_stop(reason)}
+    # Snakemake calls its handler when all jobs have ended.
+    failed, stopped = _unmeasured(runs, runs.pointers, since, jobs_ended=True)
     if failed:
         yield "Some measurements failed. The others are kept, and the same command measures the rest:"
-        yield from (f"  {run}: {reason}" for run, reason in failed.items())
+        yield from (f"  {line}" for line in failed)
     if stopped:
         yield "Some measurements were stopped. The same command measures them:"
-        yield from (f"  {run}: {reason}" for run, reason in stopped.items())
-    if unmeasured:
+        yield from (f"  {line}" for line in stopped)
+    if failed or stopped:
         _release_recorder(runs, warn)
     yield _report_command(configfiles)
 
@@ -160,18 +159,32 @@ def after_stop(
         for pointer in requested.measured
     )
     yield f"Kept: {done} of {pluralize(len(requested.measured), 'measurement')}. The same command goes on with the rest."
-    failed = _causes(runs, requested.measured, since)
-    for run, reason in failed.items():
-        if not is_stop(reason):
-            yield f"Failed: {run}: {reason}"
+    failed, _ = _unmeasured(runs, requested.measured, since)
+    yield from (f"Failed: {line}" for line in failed)
     _release_recorder(runs, warn)
     yield _report_command(configfiles)
 
 
-def _causes(runs: Runs, pointers: Iterable[Path], since: float) -> dict[str, str]:
+def _unmeasured(
+    runs: Runs, pointers: Iterable[Path], since: float, *, jobs_ended: bool = False
+) -> tuple[list[str], list[str]]:
+    """Return a line for each run that has failed, and for each that was stopped; those that still run have none."""
     campaign = runs.config.campaign
-    logs = Path("logs", campaign.name)
-    return causes(pointers, Path(campaign.results), logs, since=since)
+    absent = absences(
+        pointers,
+        Path(campaign.results),
+        Path("logs", campaign.name),
+        since=since,
+        jobs_ended=jobs_ended,
+    )
+    failed, stopped = [], []
+    for run, absence in absent.items():
+        line = f"{run}: {absence.reason} [{absence.log}]"
+        if absence.state == "stopped":
+            stopped.append(line)
+        elif absence.state != "running":
+            failed.append(line)
+    return failed, stopped
 
 
 def _release_recorder(runs: Runs, warn: Callable[[str], None]) -> None:

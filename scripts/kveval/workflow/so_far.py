@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
-from kveval.measure.failures import why_absent
+from kveval.measure.status import absence_of, job_log
 from kveval.store.run_file import POINTER, read_run, stored_run
 from kveval.store.store import listed, verify_file
 
@@ -26,7 +26,7 @@ def measured_so_far(
 ) -> SoFar:
     """Return which of a campaign's runs, (cell, folder's name such as run-1), exist, with every checksum verified.
 
-    `results`: folder of the cells; `logs`: the campaign's; the last lines of its jobs' logs give the reasons.
+    `results`: folder of the cells; `logs`: the campaign's; the statuses of its jobs give the reasons.
     """
     there: list[tuple[Cell, str]] = []
     damaged: list[tuple[Cell, str]] = []
@@ -34,8 +34,9 @@ def measured_so_far(
     for cell, name in runs:
         pointer = results / cell.path / name / POINTER
         if not pointer.exists():
-            if reason := why_absent(logs / "benchmark" / cell.path / f"{name}.log"):
-                absent.append((cell, reason))
+            absence = absence_of(job_log(logs, Path(cell.path, name)))
+            if absence is not None:
+                absent.append((cell, str(absence)))
             continue
         try:
             place = stored_run(pointer)

@@ -39,6 +39,7 @@ def levels(**changed: Any) -> pd.DataFrame:
             "warmup_s": WARMUP_S,
             "duration_s": WINDOW_S,
             "requests_completed": 84,
+            "checks_warned": "",
         },
         **{
             "window_start": BEGAN + pd.Timedelta(seconds=WARMUP_S),
@@ -172,3 +173,12 @@ def test_a_replayed_trace_is_left_out_as_runs_do_not_say_where_its_file_is() -> 
         specification["workload"]["levels"] = [LEVEL]
         runs.append(replace(a_run(cell), specification=specification))
     assert predicted(runs) == []
+
+
+def test_what_other_programs_disturbed_does_not_show_how_fast_the_server_is() -> None:
+    assert measured_levels(levels(), requests())
+    disturbed = levels(checks_warned="few_tokens;disturbed")
+    assert measured_levels(disturbed, requests()) == {}
+    both = pd.concat([disturbed, levels(run=2)])
+    sent = pd.concat([requests(), requests().assign(run=2)])
+    assert [seen.run for seen in measured_levels(both, sent)[LEVEL]] == [2]

@@ -99,6 +99,12 @@ def of_run(
     return replace(level(), run=run(specification, **changes))
 
 
+def disturbed_by(others_percent: float) -> checks_level.JudgedLevel:
+    good = level()
+    entry = msgspec.structs.replace(good.entry, others_cpu_percent=others_percent)
+    return replace(good, entry=entry)
+
+
 def with_report(**changes: Any) -> checks_level.JudgedLevel:
     good = level()
     return replace(good, report=replace(good.report, **changes))
@@ -300,6 +306,10 @@ FIXTURES: dict[
     checks_run.alone_on_nodes: (
         lambda: of_run(cluster={"neighbours": ["gpu-1: team-b/trainer"]}),
         lambda: of_run(cluster={"neighbours": []}),
+    ),
+    checks_run.disturbed: (
+        lambda: disturbed_by(37.0),
+        lambda: disturbed_by(2.0),
     ),
     checks_run.kv_bytes: (
         lambda: of_run({"model": {**SERVED, "kv_bytes_per_token": 163_840}}),

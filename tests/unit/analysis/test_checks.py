@@ -116,6 +116,19 @@ def test_each_check_finds_its_fault(
     assert found(level(**changes))[name] == severity
 
 
+def test_a_level_beside_other_work_is_named() -> None:
+    quiet, busy, unknown = (
+        replace(
+            level(),
+            entry=msgspec.structs.replace(level().entry, others_cpu_percent=share),
+        )
+        for share in (4.0, 35.0, None)
+    )
+    assert "disturbed" not in found(quiet)
+    assert "disturbed" not in found(unknown)
+    assert found(busy)["disturbed"] == "warn"
+
+
 def test_unsteady_delivery_is_said_and_two_states_in_one_window_fail() -> None:
     assert "steadiness" not in found(level())
     assert (

@@ -58,13 +58,17 @@ def test_the_device_holds_what_is_declared_in_conversations_of_full_length(shipp
 def test_the_shipped_campaign_serves_prefixes_from_every_tier(shipped):
     assert shipped.warnings == ()
     tiers = [cell for cell in shipped.cells if cell.cpu_blocks]
-    assert len(tiers) == 3
+    assert len(tiers) == 9
     for cell in tiers:
         (level,) = reuse_of(shipped.specification(cell))
         # Of twelve prefixes it keeps those whose windows or states, and no batch, fit its pool.
         pool = level.caches.device
         assert 16_000 <= pool < 30_000
         assert level.device < 0.5
+        assert level.caches.tier > pool
+    largest = {cell.model: cell for cell in tiers}
+    for cell in largest.values():
+        (level,) = reuse_of(shipped.specification(cell))
         assert level.served > 0.9
 
 

@@ -25,7 +25,11 @@ from kveval.curve.cells import (
 from kveval.load import traces
 from kveval.load.guidellm import data_argument, levels_of
 from kveval.workflow.planning.curve_figure import curve_panel
-from kveval.workflow.planning.curve_files import curve_lines, curve_rows
+from kveval.workflow.planning.curve_files import (
+    curve_rows,
+    level_lines,
+    load_lines,
+)
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
@@ -135,7 +139,7 @@ def test_what_the_target_says_and_draws(name, request, tmp_path: Path):
     assert len(rows) == len(config.cells) * len(config.workload.given_levels)
     adds = [row.adds_points for row in rows]
     assert max(adds) > 10 and min(adds) >= 0
-    text = list(curve_lines(config, curves))
+    text = [line for one in curves for line in level_lines(config, one)]
     assert (
         sum(
             f"{row.arm}/{row.cpu_blocks}" in line
@@ -182,7 +186,7 @@ def test_the_target_says_that_the_order_of_turns_is_assumed():
     config = load_config(CONFIG / "campaigns" / "cpu-blocks-ladder.yaml", CONFIG)
     assert any(
         "Approximate: assumes that the conversations of a closed loop" in line
-        for line in curve_lines(config, [])
+        for line in load_lines(config)
     )
 
 
@@ -192,7 +196,7 @@ def test_the_target_says_that_the_order_of_turns_is_assumed():
 )
 def test_a_printed_share_holds_for_another_draw_of_the_load(laptop, tmp_path):
     curves = list(level_curves(laptop, StoreIndex.read(tmp_path)))
-    printed = " ".join(curve_lines(laptop, curves))
+    printed = " ".join(line for one in curves for line in level_lines(laptop, one))
     level = laptop.workload.given_levels[0]
     specification = of(laptop, "no-offload", 0)
     shares = [
@@ -249,9 +253,8 @@ def test_the_order_in_which_users_asked_replaces_the_one_that_is_drawn(readers):
     assert drawn.device_hit_share < 0.3
 
 
-def test_what_is_assumed_of_answers_is_said(readers, tmp_path: Path):
-    curves = list(level_curves(readers, StoreIndex.read(tmp_path)))
-    text = "\n".join(curve_lines(readers, curves))
+def test_what_is_assumed_of_answers_is_said(readers):
+    text = "\n".join(load_lines(readers))
     assert "assumes that an answer takes 0.32 s" in text
     assert not worst_order_is_assumed(readers.workload.definition)
 

@@ -31,7 +31,7 @@ HITS = {
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "_STORING_S", (0.0, 0.0))
+    monkeypatch.setattr(answers, "STORING_S", (0.0, 0.0))
     monkeypatch.setattr(answers, "_COUNTED_S", 0.0)
 
 

@@ -14,7 +14,9 @@ from kveval.engines.servers.protocol import ServerDied
 from kveval.host.redaction import Redactor
 from kveval.measure.attempt import Attempt
 from kveval.measure.progress import Progress
-from kveval.store.run_file import Answers
+from kveval.store.run_file import Answers, OneRequest, RequestTime, RequestTimes
+
+COLD = RequestTimes([RequestTime(900.0, 4064, 0)])
 
 
 class Session:
@@ -23,13 +25,18 @@ class Session:
     def __init__(self, found: Answers, *, dead: bool = False) -> None:
         self.asked: list[Any] = []
         self.found, self.dead = found, dead
-        self.handle = SimpleNamespace(
+        self.deployer = SimpleNamespace(
             server=self, refresh=lambda restart: self.asked.append(("refresh", restart))
         )
 
     def check_answers(self, *, tier: bool, longest: int) -> Answers:
         self.asked.append(("answers", tier, longest))
         return self.found
+
+    def time_one_request(self, *, tier: bool, prompt_tokens: int) -> OneRequest:
+        self.asked.append(("one request", tier, prompt_tokens))
+        lacking = RequestTimes(reason="refused; see /secret/log")
+        return OneRequest(COLD, COLD, lacking if tier else None)
 
     def require_alive(self) -> None:
         if self.dead:
@@ -54,8 +61,23 @@ def test_a_tier_is_asked_of_an_arm_that_has_one_and_caches_are_emptied_after(
     session = Session(Answers(prompts=4, same=4, served_from="tier"))
     found = attempt(tmp_path, cell)._answers(session)  # type: ignore[arg-type]
     assert found == session.found
-    assert session.asked == [("answers", tier, 8192), ("refresh", False)]
+    assert session.asked == [("answers", tier, 8192)]
     assert not (tmp_path / "log").exists()
+    times = attempt(tmp_path, cell)._one_request(session)  # type: ignore[arg-type]
+    assert session.asked[1:] == [("one request", tier, 6032), ("refresh", False)]
+    assert times.cold == times.device == COLD
+    assert (times.tier is None) == (not tier)
+
+
+def test_why_a_request_was_not_timed_is_said_without_this_hosts_paths(
+    tmp_path: Path,
+) -> None:
+    session = Session(Answers())
+    times = attempt(tmp_path, LMCACHE)._one_request(session)  # type: ignore[arg-type]
+    assert times.tier is not None
+    assert times.tier.reason == "refused; see {scratch}/log"
+    said = "one request was not timed, tier: refused; see {scratch}/log"
+    assert said in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +114,8 @@ def test_what_the_answers_do_not_show_or_show_is_said_without_this_hosts_paths(
 
 
 def test_a_server_that_died_meanwhile_is_the_failure(tmp_path: Path) -> None:
+    session = Session(Answers(unchecked="no answer"), dead=True)
     with pytest.raises(ServerDied):
-        attempt(tmp_path, LMCACHE)._answers(
-            Session(Answers(unchecked="no answer"), dead=True)
-        )  # type: ignore[arg-type]
+        attempt(tmp_path, LMCACHE)._answers(session)  # type: ignore[arg-type]
+    with pytest.raises(ServerDied):
+        attempt(tmp_path, LMCACHE)._one_request(session)  # type: ignore[arg-type]

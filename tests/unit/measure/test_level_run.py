@@ -39,10 +39,15 @@ class SlowSession:
     lasted_s: list[float] = field(default_factory=list)
     emptied: int = 0
     checks: tuple[()] = ()
+    own_clock: bool = True
 
     @property
-    def handle(self) -> Any:
+    def deployer(self) -> Any:
         return SimpleNamespace(server=self, refresh=self.refresh)
+
+    @property
+    def load(self) -> Any:
+        return self
 
     def refresh(self, *, restart: bool) -> None:
         assert not restart

@@ -10,7 +10,7 @@ from kveval.analysis import benefit as analysis
 from kveval.campaign.cell import Cell
 from kveval.campaign.loading import load_config
 from kveval.store.store import Store
-from kveval.workflow.planning.benefits import level_benefits
+from kveval.workflow.planning.benefits import StoredBenefits
 from kveval.workflow.planning.curve_files import benefit_lines
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.stored import StoreIndex
@@ -27,7 +27,7 @@ def config():
 def test_before_any_measurement_it_says_what_it_would_take(config, tmp_path):
     store = StoreIndex.read(tmp_path)
     curves = [*level_curves(config, store)]
-    [bought] = level_benefits(config, curves, store)
+    bought = StoredBenefits(config, store).at(curves[0])
     assert bought is None
     [line] = benefit_lines(config, curves[0], bought)
     assert line.endswith("snakemake --cores 4 results/Qwen3-0.6B/no-offload/0/peak.csv")
@@ -52,7 +52,7 @@ def test_from_a_measurement_without_a_tier_it_predicts_each_size(
     measured(Store(tmp_path), specifications[TIER], payload=faster)
     store = StoreIndex.read(tmp_path)
     curves = [*level_curves(config, store)]
-    [bought] = level_benefits(config, curves, store)
+    bought = StoredBenefits(config, store).at(curves[0])
     assert bought.basis.runs == [1, 2]
     assert set(bought.cells) == {cell for cell in config.cells if cell.cpu_blocks}
     assert set(bought.measured) == {TIER}

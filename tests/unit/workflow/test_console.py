@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.config_files import CONFIG, RAW
+from tests.support.job_status import ELSEWHERE, leave_status
 from tests.support.paths import REPOSITORY
 
 from kveval.campaign.loading import load_config
@@ -177,16 +178,13 @@ def test_a_target_that_nothing_makes_is_named_with_what_is_nearest(
 def test_a_job_that_was_stopped_is_listed_apart_from_those_that_failed(
     runs: Runs,
 ) -> None:
-    for pointer, words in zip(
-        runs.pointers,
-        ("FAILED: no memory", "stopped by SIGTERM; all is gone"),
-        strict=False,
-    ):
-        log = Path(
-            "logs/laptop/benchmark", pointer.parent.relative_to("results")
-        ).with_suffix(".log")
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(f"12:00:00 {words}\n")
+    endings = (
+        {"state": "failed", "message": "no memory"},
+        {"state": "stopped", "message": "stopped by SIGTERM; all is gone"},
+        {"process": ELSEWHERE, "line": "8 streams"},
+    )
+    for pointer, ending in zip(runs.pointers, endings, strict=False):
+        leave_status(log_of(pointer), **ending)
     said = list(after_failures(runs, NOTHING, [], 0.0, pytest.fail))
     heads = [line for line in said if not line.startswith("  ")]
     assert heads[0].startswith("Some measurements failed. ")
@@ -197,7 +195,25 @@ def test_a_job_that_was_stopped_is_listed_apart_from_those_that_failed(
         if line.startswith("  ")
     ] == [
         "no memory",
+        "its job was killed; its last line was: 8 streams",
         "stopped by SIGTERM; all is gone",
+    ]
+
+
+def log_of(pointer: Path) -> Path:
+    """Return the log of the job of a run."""
+    run = pointer.parent.relative_to("results")
+    return Path("logs/laptop/benchmark", f"{run}.log")
+
+
+def test_after_a_stop_a_job_that_runs_on_elsewhere_has_not_failed(runs: Runs) -> None:
+    failed, running = runs.pointers[:2]
+    leave_status(log_of(failed), state="failed", message="no memory")
+    leave_status(log_of(running), process=ELSEWHERE, line="8 streams")
+    requested = RequestedJobs((failed, running), (), ())
+    lines = list(after_stop(runs, requested, [], 0.0, "Stopped.", pytest.fail))
+    assert [line for line in lines if "run-" in line] == [
+        f"Failed: {failed.parent.relative_to('results')}: no memory [{log_of(failed)}]"
     ]
 
 

@@ -3,8 +3,10 @@
 import copy
 
 import pytest
-from tests.support.config_files import GPU_SERVER, RAW, load
+from tests.support.config_files import CONFIG, GPU_SERVER, RAW, load
 
+from kveval.campaign.loading import load_config
+from kveval.campaign.tier_layout import needed_size
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.fit import fit_lines
 from kveval.workflow.planning.stored import StoreIndex
@@ -50,6 +52,20 @@ def test_a_load_that_does_not_fit_needs_a_tier_larger_than_the_device(tmp_path):
     assert mirrors == (
         "  only mirror a part of the device's cache, which is larger: native-offload with 1.71 GiB (1,000 blocks)"
     )
+
+
+def test_sizes_for_layers_of_several_kinds_are_counted_in_rows():
+    config = load_config(CONFIG / "campaigns/laptop-hybrid.yaml", CONFIG)
+    store = StoreIndex({})
+    every = list(level_curves(config, store))
+    lines = list(fit_lines(config, every, store))
+    assert len(lines) == len(every)
+    for line, curves in zip(lines, every, strict=True):
+        tokens = curves.widest.tier.size_for(0.99)
+        specifications = [config.specification(cell) for cell in curves.cells]
+        size = needed_size(specifications, tokens, curves.level)
+        assert line.startswith(f"{curves.model}: a tier can pay, at 2 streams from ")
+        assert f" points with {size}; the load needs " in line
 
 
 def test_a_load_within_the_range_of_the_estimate_is_not_told(tmp_path):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from snakemake.exceptions import WorkflowError
+from tests.support.job_status import leave_status
 from tests.support.paths import REPOSITORY
 
 from kveval.campaign.loading import load_config
@@ -184,8 +185,7 @@ def test_without_a_run_there_is_nothing_to_report_so_far(
     monkeypatch.chdir(tmp_path)
     runs = runs_of()
     log = Path("logs/feb-2026/benchmark", runs.cells[0].path, "run-1.log")
-    log.parent.mkdir(parents=True)
-    log.write_text("12:00:00 FAILED: no memory\n")
+    leave_status(log, state="failed", message="no memory")
     with pytest.raises(WorkflowError, match=rf"{runs.cells[0].path}: .*no memory"):
         _ = runs.so_far
     with pytest.raises(SystemExit, match="no memory"):

@@ -1,17 +1,16 @@
 """What there is of a campaign that is not complete, and what stands for what could not be made of it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.support.paths import SCRIPTS
+from tests.support.job_status import killed_process, leave_status
 from tests.support.stored_runs import CELL, measured
 
 from kveval.analysis.peaks import PeaksError
 from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
+from kveval.measure.status import status_path
 from kveval.store.store import Store
 from kveval.workflow.failed_tables import (
     reason_in,
@@ -35,10 +34,13 @@ def campaign(tmp_path: Path) -> Path:
         link = tmp_path / "results" / HERE.path / f"run-{run}" / "measurement.json"
         link.parent.mkdir(parents=True)
         link.write_text(f'{{"path": "{place}"}}')
-    log = tmp_path / "logs" / "benchmark" / LOST.path / "run-1.log"
-    log.parent.mkdir(parents=True)
-    log.write_text("12:00:00 FAILED: no memory\n")
+    leave_status(log_of(tmp_path), state="failed", message="no memory")
     return tmp_path
+
+
+def log_of(folder: Path, run: int = 1) -> Path:
+    """Return the log of a job of the cell whose job failed."""
+    return folder / "logs" / "benchmark" / LOST.path / f"run-{run}.log"
 
 
 RUNS = [(HERE, "run-1"), (LOST, "run-1"), (NEVER, "run-1"), (HERE, "run-2")]
@@ -53,12 +55,10 @@ def test_runs_that_exist_in_their_order_and_the_reason_for_one_that_failed(
 
 
 def test_a_run_that_was_stopped_has_not_failed(campaign: Path) -> None:
-    log = campaign / "logs" / "benchmark" / LOST.path / "run-1.log"
-    log.write_text("12:00:00 stopped by SIGTERM; everything it had started is gone\n")
+    message = "stopped by SIGTERM; everything it had started is gone"
+    leave_status(log_of(campaign), state="stopped", message=message)
     found = measured_so_far(RUNS, campaign / "results", campaign / "logs")
-    assert found.failures == {
-        LOST: "stopped by SIGTERM; everything it had started is gone"
-    }
+    assert found.failures == {LOST: message}
 
 
 def test_a_damaged_run_is_left_out_with_its_reason(campaign: Path) -> None:
@@ -70,34 +70,26 @@ def test_a_damaged_run_is_left_out_with_its_reason(campaign: Path) -> None:
     assert found.failures[HERE].startswith("failed: run-2 cannot be read: ")
 
 
-def test_a_job_that_runs_is_named_as_running_until_it_is_killed(campaign: Path) -> None:
-    """Also where its log tells of an earlier attempt, and beside a run of the same cell that failed."""
-    log = campaign / "logs" / "benchmark" / LOST.path / "run-2.log"
-    log.write_text(
-        "12:00:00 FAILED: no disk\n12:01:00 [1/9] broken run 2 · starting the server\n"
-    )
+def test_a_job_that_runs_is_named_beside_a_run_of_the_same_cell_that_failed(
+    campaign: Path,
+) -> None:
     runs = [*RUNS, (LOST, "run-2")]
-    program = f"from kveval.host.lock import hold\nhold(__import__('pathlib').Path({str(log)!r}))\nprint(flush=True)\ninput()"
-    job = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=SCRIPTS,
-    )
-    try:
-        assert job.stdout is not None
-        job.stdout.readline()
-        found = measured_so_far(runs, campaign / "results", campaign / "logs")
-        assert found.failures == {
-            LOST: "failed: no memory; running: starting the server"
-        }
-    finally:
-        job.kill()
-        job.wait()
+    log = log_of(campaign, run=2)
+    leave_status(log, line="starting the server")
+    found = measured_so_far(runs, campaign / "results", campaign / "logs")
+    assert found.failures == {LOST: "failed: no memory; running: starting the server"}
+    leave_status(log, line="starting the server", process=killed_process())
     found = measured_so_far(runs, campaign / "results", campaign / "logs")
     assert found.failures[LOST].endswith(
         "failed: its job was killed; its last line was: starting the server"
     )
+
+
+def test_a_log_of_an_earlier_version_is_named(campaign: Path) -> None:
+    status_path(log_of(campaign)).unlink()
+    log_of(campaign).write_text("12:00:00 FAILED: no memory\n")
+    found = measured_so_far(RUNS, campaign / "results", campaign / "logs")
+    assert found.failures == {LOST: f"no status was left: see {log_of(campaign)}"}
 
 
 def test_a_reason_stands_where_the_table_would_be(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.store.run_file import Answers, Run
 
 _TOLERANCE = 0.02
+DISTURBED_PERCENT = 10.0
+"""Share of the processors' time, %: if others take more, the level is not what this server does alone."""
 
 
 @check("R13")
@@ -148,6 +150,17 @@ def alone_on_nodes(level: JudgedLevel) -> Iterator[Outcome]:
     if neighbours := level.run.cluster.get("neighbours"):
         more = f" and {len(neighbours) - 3} more" if len(neighbours) > 3 else ""
         yield warn(f"shared node: {', '.join(neighbours[:3])}{more} ran there, too")
+
+
+@check("R16")
+def disturbed(level: JudgedLevel) -> Iterator[Outcome]:
+    """On this host, other programs took at most 10 % of the processors' time during the level."""
+    share = level.entry.others_cpu_percent
+    if share is not None and share > DISTURBED_PERCENT:
+        yield warn(
+            f"other programs on this host took {share:.0f} % of its processors' time: what was measured is slower than "
+            "the server is; measure again when they have ended"
+        )
 
 
 @check("R15")

@@ -76,6 +76,12 @@ def check(
     return lambda function: Check(function, rules)
 
 
+def warned(levels: pd.DataFrame, named: Check) -> pd.Series[bool]:
+    """Return for each level of a table whether a check warns of it."""
+    names = levels[COLUMNS["warn"]].fillna("").str.split(";")
+    return names.map(lambda given: named.name in given).astype(bool)
+
+
 def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
     """Return the checks that modules define, in their order."""
     return tuple(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from kveval.engines.kubernetes import nodes as machines
 from kveval.engines.kubernetes.api.errors import (
     NO_ANSWER,
     NO_ANSWER_WORDS,
@@ -15,6 +16,7 @@ from kveval.engines.kubernetes.api.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     JOB,
+    NODE,
     POD,
     SERVICE,
     Document,
@@ -34,7 +36,10 @@ from kveval.engines.kubernetes.pods import (
     PodPicker,
     command_line,
     container_of,
+    direct_url,
     fetch_from_pod,
+    images_of,
+    nodes_of,
     store_in,
 )
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
@@ -44,22 +49,25 @@ from kveval.engines.kubernetes.wait.rollout import (
     wait_for_deployment,
     wait_for_job,
 )
-from kveval.engines.protocol import Log
+from kveval.engines.protocol import Deployer, Log
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.lmcache import LMCacheServer
 from kveval.engines.servers.program import Sidecar
 from kveval.engines.servers.protocol import DeploymentError
+from kveval.engines.watchdog import Check
+from kveval.host.hardware import GPU_QUERY, parse_gpus
 from kveval.host.logs import PLAIN, last_words
 from kveval.host.processes import signals_deferred
 
 RESTARTED = f"{PREFIX}/restarted"
 """Annotation of pods: how often the servers of the run were restarted."""
 _STORES = ("redis", "valkey")
+_LEASE_CHECK_S = 5.0
 # Kinds that a run of any arm has; the rendered documents may add more.
 RUN_KINDS = (DEPLOYMENT, JOB, POD, SERVICE, CONFIG_MAP)
 
 
-class ClusterServerHandle:
+class ClusterDeployer(Deployer[ClusterServer]):
     """The run's servers on a cluster: one deployment at a time, with the same names after a restart.
 
     `lease`: the run's; `logs`: folder to copy the pods' logs to.
@@ -87,6 +95,9 @@ class ClusterServerHandle:
         self.left = ""
         """Why not all objects of this run were removed; empty if they were."""
         self._restarts = 0
+        self.nodes: dict[str, Document] = {}
+        """The nodes that the servers run on, by name, in the order of the servers."""
+        self._queried_gpus: list[dict[str, Any]] = []
 
     @property
     def server(self) -> ClusterServer:
@@ -101,7 +112,9 @@ class ClusterServerHandle:
         self._context.api.apply(storage(self._context))
         self._download()
         self._context.api.apply(self._serving)
-        return self._ready(begin)
+        server = self._ready(begin)
+        self._note_nodes(server)
+        return server
 
     def refresh(self, *, restart: bool) -> None:
         """Give the next level empty caches, by the servers' own endpoints or by new pods."""
@@ -156,6 +169,43 @@ class ClusterServerHandle:
             )
         if self.left:
             self._say(self.left)
+
+    @property
+    def checks(self) -> Sequence[Check]:
+        """Check that this process still holds the run's Lease."""
+        return [(self._lease.check, _LEASE_CHECK_S)]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the hardware that the servers ran on, the cluster's version, images as pulled, and nodes."""
+        api, server = self._context.api, self.server
+        return {
+            "hardware": self._hardware(),
+            "cluster": {
+                "kubernetes": str(api.get("/version").get("gitVersion", "")),
+                "images": images_of(server.watched),
+                "nodes": nodes_of(server.watched),
+                "replicas": len(server.replicas),
+            },
+        }
+
+    def _note_nodes(self, server: ClusterServer) -> None:
+        """Note the nodes that the servers run on, and their GPUs."""
+        nodes = {
+            str(node["metadata"]["name"]): node for node in self._context.api.list(NODE)
+        }
+        names = (str(replica.pod["spec"]["nodeName"]) for replica in server.replicas)
+        self.nodes = {name: nodes[name] for name in names}
+        if self._context.specification.on_cluster.gpus:
+            self._queried_gpus = parse_gpus(
+                server.in_every(["nvidia-smi", *GPU_QUERY]) or ""
+            )
+
+    def _hardware(self) -> dict[str, Any]:
+        """Describe the nodes that the servers ran on, and the servers' GPUs."""
+        resource, nodes = self._context.site.gpu_resource, list(self.nodes.values())
+        gpus = self._context.specification.on_cluster.gpus * len(self.server.replicas)
+        labelled = [machines.labelled_gpu(nodes[0], resource)] * gpus
+        return machines.describe(nodes, resource, self._queried_gpus or labelled)
 
     def _download(self) -> None:
         """Download the weights into the model cache, if the site has one; weights that it has are not loaded again."""
@@ -219,15 +269,17 @@ class ClusterServerHandle:
         follower = self._follow(
             pod, SERVER, "server" if number == 0 else f"server-{number}"
         )
-        fetch = fetch_from_pod(self._context, pod, self._context.ports["port"])
-        served_model = self._context.specification.model.served_name
-        return Replica(
-            pod,
-            Endpoint(
-                self._context.program, served_model, fetch, follower.log, number=number
-            ),
-            follower,
+        context, port = self._context, self._context.ports["port"]
+        direct = direct_url(context, port) is not None
+        endpoint = Endpoint(
+            context.program,
+            context.specification.model.served_name,
+            fetch_from_pod(context, pod, port),
+            follower.log,
+            number=number,
+            through="" if direct else "the API server",
         )
+        return Replica(pod, endpoint, follower)
 
     def _sidecar(self, pod: Document) -> Sidecar | None:
         context, name = self._context, component_of(pod)

@@ -6,10 +6,11 @@ container keeps the pod running until the report is copied completely; the pod s
 
 import base64
 import contextlib
+import functools
 import gzip
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,18 @@ from kveval.engines.kubernetes.manifests.rendering import (
     load_job,
     load_target,
 )
-from kveval.engines.kubernetes.recordings import NodeRecording, epoch_seconds
+from kveval.engines.kubernetes.pods import images_of
+from kveval.engines.kubernetes.recordings import epoch_seconds
 from kveval.engines.kubernetes.wait.diagnosis import exit_of, not_terminating
 from kveval.engines.kubernetes.wait.rollout import WaitState, WaitTarget, wait
-from kveval.engines.protocol import Event, LoadResult, Log, Watch
+from kveval.engines.protocol import (
+    Event,
+    LoadResult,
+    LoadRunner,
+    Log,
+    MachineClock,
+    Watch,
+)
 from kveval.host.http import DIRECT_LOOPBACK
 from kveval.host.logs import last_words
 from kveval.load import guidellm as load
@@ -101,22 +110,31 @@ class Prepared:
     made: float
 
 
-class LoadJobs:
+class LoadJobs(LoadRunner):
     """The levels' Jobs of one run.
 
-    `target`: URL that the load is sent to, as pods see it; `cpus`: CPUs that a generator has.
+    `await_route`: returns the URL that the load is sent to, as pods see it, once requests there reach a server;
+    `cpus`: CPUs that a generator has.
     """
 
-    def __init__(self, context: RunContext, target: str, cpus: int, say: Log) -> None:
+    own_clock = False
+
+    def __init__(
+        self,
+        context: RunContext,
+        await_route: Callable[[], str],
+        cpus: int,
+        say: Log,
+    ) -> None:
         self._context = context
-        self._target = target
+        self._await_route = await_route
         self._cpus = cpus
         self._say = say
         self._levels: Sequence[Level] = ()
         self._prepared: dict[int, Prepared] = {}
-        self.pods: list[Document] = []
+        self._pods: list[Document] = []
         """The generators' pods, as they ended."""
-        self._offsets: list[tuple[float, float]] = []
+        self._clocks: list[MachineClock] = []
         specification = context.specification
         self._workload = specification.workload
         self._primes = self._workload.prime
@@ -132,8 +150,12 @@ class LoadJobs:
         # Whether code of ours runs inside GuideLLM.
         self._changed = self._held or self._users
 
+    @functools.cached_property
+    def _target(self) -> str:
+        return self._await_route()
+
     def expect(self, levels: Sequence[Level]) -> None:
-        """Prepare the first level."""
+        """Prepare the first level, once requests reach a server."""
         self._levels = levels
         needs = {
             "primes the caches": self._primes,
@@ -179,7 +201,7 @@ class LoadJobs:
                 self._prepare(later)
             ended = self._until_ended(pod, level, signal_time, watch, follower)
             end = time.monotonic()
-            self.pods.append(ended)
+            self._pods.append(ended)
         finally:
             follower.complete()
         if code := exit_code(ended):
@@ -330,20 +352,26 @@ class LoadJobs:
     def _tell(self, pod: Document, script: str) -> float:
         """Signal a pod to continue; return the time there, epoch seconds."""
         begin = time.time()
-        there, spent_s = epoch_seconds(self._in_pod(pod, script)), time.time() - begin
-        self._offsets.append((there - begin - spent_s / 2, spent_s / 2))
+        there = epoch_seconds(self._in_pod(pod, script))
+        half_s = (time.time() - begin) / 2
+        node = str(pod["spec"].get("nodeName"))
+        self._clocks.append(MachineClock(node, there - begin - half_s, half_s))
         return there
 
-    def clock_offset_s(self, recorder: NodeRecording) -> float:
-        """Return the recorder's clock minus the generators', seconds; 0 if that is within the measurement's error."""
-        nodes = {pod["spec"].get("nodeName") for pod in self.pods}
-        if nodes == {recorder.node}:
-            return 0.0
-        begin = time.time()
-        there, spent_s = recorder.clock(), time.time() - begin
-        ahead_s, doubt_s = min(self._offsets, key=lambda offset: offset[1])
-        offset_s = there - begin - spent_s / 2 - ahead_s
-        return round(offset_s, 3) if abs(offset_s) > doubt_s + spent_s / 2 else 0.0
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        """The folder of the reports in the generators' pods."""
+        return {LOAD_FOLDER: "{results}"}
+
+    def clock(self) -> MachineClock:
+        """Return the generators' clock, as told best; that of several nodes has all their names."""
+        nodes = {clock.machine for clock in self._clocks}
+        best = min(self._clocks, key=lambda clock: clock.doubt_s)
+        return replace(best, machine=", ".join(sorted(nodes)))
+
+    def facts(self) -> dict[str, Any]:
+        """Return the generators' images."""
+        return {"cluster": {"images": images_of(self._pods)}}
 
     def _until_ended(
         self,

@@ -3,7 +3,7 @@
 HTTP goes directly if a URL leads to the pod, otherwise by the API server's proxy, which needs no route to pods.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -144,3 +144,17 @@ def _value(entry: Mapping[str, Any]) -> str:
         if "name" in fields:
             return f"{{{kind.removesuffix('KeyRef')} {fields['name']}/{fields['key']}}}"
     return "{elsewhere}"
+
+
+def images_of(pods: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the image of every container as it was pulled, including its digest, by the container's name."""
+    return {
+        str(status["name"]): str(status.get("imageID") or status.get("image") or "")
+        for pod in pods
+        for status in (pod.get("status") or {}).get("containerStatuses") or []
+    }
+
+
+def nodes_of(pods: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the nodes that pods run on."""
+    return sorted({str(pod["spec"].get("nodeName", "")) for pod in pods})

@@ -47,7 +47,7 @@ from kveval.engines.kubernetes.wait.rollout import (
     require_unchanged,
     wait_for_daemonset,
 )
-from kveval.engines.protocol import Log
+from kveval.engines.protocol import Log, MachineClock
 from kveval.host.processes import signals_deferred
 from kveval.pcp.archive_tools import archive_files, rewrite_archive
 from kveval.pcp.installation import ONCE_METRICS, RecordingError, process_block
@@ -167,9 +167,12 @@ class NodeRecording:
         with signals_deferred(), contextlib.suppress(RecordingError):
             self.run(scripts.REMOVE)
 
-    def clock(self) -> float:
-        """Return the pod's time, epoch seconds."""
-        return epoch_seconds(self.run(scripts.CLOCK).text)
+    def clock(self) -> MachineClock:
+        """Return the node's clock. Raises RecordingError."""
+        begin = time.time()
+        there = epoch_seconds(self.run(scripts.CLOCK).text)
+        half_s = (time.time() - begin) / 2
+        return MachineClock(self.node, there - begin - half_s, half_s)
 
     def run(self, script: str, *arguments: str) -> Executed:
         """Run a script in the pod and return its result, whatever its exit code. Raises RecordingError."""

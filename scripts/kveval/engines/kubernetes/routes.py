@@ -23,6 +23,7 @@ from kveval.engines.kubernetes.api.kinds import (
 )
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import CONTAINER
+from kveval.engines.kubernetes.manifests.rendering import target_url
 from kveval.engines.kubernetes.pods import container_of, direct_url
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer
 
@@ -106,6 +107,13 @@ def gateway_url(context: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
         return f"http://{addresses[0]['value']}:{listeners[0]['port']}", ""
 
     return _awaited(url, limit_s)
+
+
+def await_route(context: RunContext, server: ClusterServer) -> str:
+    """Return the URL that a load is sent to, as pods see it, once requests there reach a server. Raises ClusterError."""
+    url = target_url(context) or gateway_url(context)
+    require_routed(context, server, url)
+    return url
 
 
 def require_routed(

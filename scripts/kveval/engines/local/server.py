@@ -5,26 +5,24 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
 from kveval.campaign.specification import Specification
 from kveval.engines.local.sidecars import fill, sidecars
+from kveval.engines.protocol import AddressedServer
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.program import Program, Sidecar, SidecarPortTaken
+from kveval.engines.servers.program import Program, Sidecar
 from kveval.engines.servers.protocol import DeploymentError, ServerDied
 from kveval.engines.servers.registry import program_of
-from kveval.engines.servers.server import Server
 from kveval.host.http import DIRECT_LOOPBACK, HttpError, fetch_from, free_port, request
 from kveval.host.logs import exit_words, last_words
 from kveval.host.ports import require_own_port
 from kveval.host.processes import Supervisor
 from kveval.host.sessions import Session, lives, title_of
 
-_PORT_ATTEMPTS = 3
 _HEALTH_ANSWER_S = 2.0
 
 
@@ -32,7 +30,7 @@ class PortTaken(DeploymentError):
     """Another process uses the server's port."""
 
 
-class Deployment(Server):
+class Deployment(AddressedServer):
     """A server on this host that answers and was checked to have the declared version and model.
 
     `beside`: its sidecars and their processes; `files`: folder of the arm's file tier; `offset`: the byte at which this
@@ -96,6 +94,17 @@ class Deployment(Server):
         return {
             self.program.software.name: f"{self.url}{self.program.metrics_path}"
         } | others
+
+    @property
+    def process_ids(self) -> list[int]:
+        """All processes of the server and of its sidecars."""
+        leaders = {self.program.software.name: self.process.pid}
+        leaders |= {program.name: program.process.pid for program in self.programs}
+        return [
+            member.pid
+            for name, pid in leaders.items()
+            for member in Session.led_by(pid, name).members()
+        ]
 
     def startup_log(self, endpoint: Endpoint) -> str:
         """Return this deployment's part of the log."""
@@ -235,58 +244,6 @@ def deployed(
         deployment.startup_s = time.monotonic() - begin
         deployment.require_declared(specification)
         yield deployment
-
-
-class LocalServerHandle:
-    """The run's server.
-
-    One deployment at a time, always on the same ports, so that the recording keeps its endpoints over a restart. `say`
-    gets a message if another process has taken a chosen port.
-    """
-
-    def __init__(
-        self,
-        deploy: Callable[[dict[str, int]], AbstractContextManager[Deployment]],
-        say: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self._deploy = deploy
-        self._say = say
-        self._ports: dict[str, int] = {}
-        self._stack = contextlib.ExitStack()
-        self._server: Deployment | None = None
-
-    @property
-    def server(self) -> Deployment:
-        """The deployment in service. Raises DeploymentError if there is none."""
-        if self._server is None:
-            raise DeploymentError("the server was not started")
-        return self._server
-
-    def start(self) -> Deployment:
-        """Deploy; the first deployment tries other ports if a chosen one was taken. Raises DeploymentError."""
-        attempts = _PORT_ATTEMPTS if self._server is None else 1
-        for left in reversed(range(attempts)):
-            try:
-                self._server = self._stack.enter_context(self._deploy(self._ports))
-                break
-            except (PortTaken, SidecarPortTaken) as error:
-                if not left:
-                    raise
-                self._say(f"{error}; trying other ports")
-                self._ports.clear()
-        return self.server
-
-    def refresh(self, *, restart: bool) -> None:
-        """Give the next level empty caches, by the server's own endpoint or by a new server."""
-        if restart:
-            self.close()
-            self.start()
-        else:
-            self.server.reset_caches()
-
-    def close(self) -> None:
-        """Tear down; may be called again."""
-        self._stack.close()
 
 
 def _needed(secrets: Sequence[str], env: Mapping[str, str]) -> list[str]:

@@ -34,8 +34,8 @@ _ASKED = " Once more, the number of the blue door is"
 # More tokens than any tokenizer makes of a line, and of the question with its answer.
 _LINE_TOKENS = 20
 _REST_TOKENS = 64
-# Seconds to wait until a tier has stored blocks in the background; files and separate servers take longer than memory.
-_STORING_S = (0.5, 2.0)
+STORING_S = (0.5, 2.0)
+"""Seconds to wait until a tier has stored blocks in the background; files and separate servers take longer."""
 _COUNTED_S = 1.0
 _LIKELIEST = 5
 _SUMMED = (
@@ -91,7 +91,7 @@ def _answers(
     return answers
 
 
-def _reader(server: Endpoint, *, tier: bool) -> Callable[[], float]:
+def hit_reader(server: Endpoint, *, tier: bool) -> Callable[[], float]:
     """Return what reads how many prompt tokens the tier, or the device's cache, has served. Raises DeploymentError."""
     software = server.program.software
     name = software.on_wire(
@@ -103,7 +103,7 @@ def _reader(server: Endpoint, *, tier: bool) -> Callable[[], float]:
     return lambda: server.counters().get(name, 0.0)
 
 
-def _served(read: Callable[[], float], before: float, expected: float) -> int:
+def served_tokens(read: Callable[[], float], before: float, expected: float) -> int:
     """Return the prompt tokens served since the counter was at `before`, at most a second after the answers."""
     deadline = time.monotonic() + _COUNTED_S
     # The metrics may be updated a moment after the answers.
@@ -119,22 +119,24 @@ def _from_device(
 
     Each prompt is repeated at once, because a small device holds one prompt and no more.
     """
-    read = _reader(server, tier=False)
+    read = hit_reader(server, tier=False)
     before = read()
     pairs = [_answers(server, [text, text]) for text in texts]
     cold = [first for first, _ in pairs]
     again = [second for _, second in pairs]
-    return cold, Repeated(again, _served(read, before, _expected_tokens(cold)))
+    return cold, Repeated(again, served_tokens(read, before, _expected_tokens(cold)))
 
 
 def _from_tier(server: Endpoint, texts: Sequence[str], expected: float) -> Repeated:
     """Return the answers from the tier behind the device, asked for until it has stored what it is to serve."""
-    read = _reader(server, tier=True)
-    for wait_s in _STORING_S:
+    read = hit_reader(server, tier=True)
+    for wait_s in STORING_S:
         time.sleep(wait_s)
         server.reset_caches(tiers=False)
         before = read()
-        repeated = Repeated(_answers(server, texts), _served(read, before, expected))
+        repeated = Repeated(
+            _answers(server, texts), served_tokens(read, before, expected)
+        )
         if repeated.served >= expected:
             break
     return repeated

@@ -17,7 +17,10 @@ _GENERATED_S = 120.0
 
 @dataclass
 class Endpoint:
-    """One server; `fetch` sends requests to it, `log` is its log on this host, `number` its number among replicas."""
+    """One server; `fetch` sends requests to it, `log` is its log on this host, `number` its number among replicas.
+
+    `through`: what requests pass on their way to it, "" for nothing.
+    """
 
     program: ServerProgram
     served_model: str
@@ -25,6 +28,7 @@ class Endpoint:
     log: Path
     version: str = ""
     number: int = 0
+    through: str = ""
 
     def ask(
         self,

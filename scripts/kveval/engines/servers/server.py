@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from kveval.campaign.specification import Specification
-from kveval.engines.servers import answers
+from kveval.engines.servers import answers, one_request
 from kveval.engines.servers.declared import check_tiers, require_device_cache
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.program import Sidecar
 from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.watchdog import Check, StallWatch, Work
-from kveval.store.run_file import Answers, SidecarRecord
+from kveval.store.run_file import Answers, OneRequest, SidecarRecord
 
 T = TypeVar("T")
 
@@ -112,6 +112,12 @@ class Server(ABC):
             lambda endpoint: answers.check(endpoint, tier=tier, longest=longest)
         )
         return comparisons[0] if len(comparisons) == 1 else answers.combine(comparisons)
+
+    def time_one_request(self, *, tier: bool, prompt_tokens: int) -> OneRequest:
+        """Time a request of some `prompt_tokens` tokens to the first server, see `one_request`; leaves caches filled."""
+        return one_request.measure(
+            self.endpoints[0], tier=tier, prompt_tokens=prompt_tokens
+        )
 
     def require_declared(self, specification: Specification) -> None:
         """Raise a Failure unless version, model and sizes of all servers and sidecars are those of the campaign."""

@@ -18,8 +18,8 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.host.errors import Failure
 from kveval.host.processes import signals_deferred
-from kveval.measure.failures import cause
 from kveval.measure.progress import write_requested
+from kveval.measure.status import absence_of, job_log
 from kveval.store.run_file import read_run, stored_run
 from kveval.workflow.campaign_source import write_resolved_campaign
 from kveval.workflow.planning.order import (
@@ -72,9 +72,7 @@ def measure_block(
     for cell, run in in_order(config):
         if run != block:
             continue
-        log = Path(
-            "logs", config.campaign.name, "benchmark", cell.path, f"run-{run}.log"
-        )
+        log = job_log(Path("logs", config.campaign.name), Path(cell.path, f"run-{run}"))
         log.parent.mkdir(parents=True, exist_ok=True)
         output = campaign_pointer(config, cell, run)
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +103,10 @@ def measure_block(
                 f"{cell.path} run {run} was stopped; the same command continues"
             )
         if status:
-            failed[cell.path] = f"run {run}: {cause(log) or f'see {log}'}"
+            absence = absence_of(log)
+            failed[cell.path] = (
+                f"run {run}: {absence.reason if absence else f'see {log}'}"
+            )
     return failed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +11,7 @@ from kveval.host import hardware
 from kveval.host.errors import Failure
 from kveval.workflow.command.campaign import IMPORT_INDEX, STORE, CampaignContext
 from kveval.workflow.command.output import Output
-from kveval.workflow.planning.curve_files import write_curve_files
+from kveval.workflow.planning.curve_files import CurveText
 from kveval.workflow.planning.host_room import known_room, room_problems
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import Plan, make_plan
@@ -83,24 +82,11 @@ def show_curve(context: CampaignContext, *, as_json: bool) -> None:
     """Print the curves and what a tier buys, and write curve.csv and curve.png."""
     table, figure = context.logs / "curve.csv", context.logs / "curve.png"
     with Output.to(context.logs / "curve.log", as_json=as_json) as output:
-        text = write_curve_files(context.config, STORE, table, figure)
-        output.line(text.rstrip("\n"))
-        if as_json:
-            with table.open(newline="") as file:
-                rows = [_numbers(row) for row in csv.DictReader(file)]
-            output.document({"campaign": context.config.campaign.name, "rows": rows})
-
-
-def _numbers(row: dict[str, str]) -> dict[str, object]:
-    """Return a row of curve.csv with numbers, and None where it is empty."""
-    texts = ("model", "arm")
-    whole = ("level", "cpu_blocks")
-    values: dict[str, object] = {}
-    for name, text in row.items():
-        if name in texts:
-            values[name] = text
-        elif name in whole:
-            values[name] = int(text)
-        else:
-            values[name] = float(text) if text else None
-    return values
+        text = CurveText(context.config, StoreIndex.read(STORE))
+        for line in text.lines():
+            output.line(line)
+        text.write_table(table)
+        output.line(f"\nTable: {table}")
+        output.line(text.draw(figure))
+        rows = [*text.rows()]
+        output.document({"campaign": context.config.campaign.name, "rows": rows})

@@ -35,40 +35,53 @@ class LevelBenefits:
     knee: tuple[int, Benefit] | None
 
 
-def level_benefits(
-    config: Config, all_curves: Sequence[LevelCurves], store: StoreIndex
-) -> list[LevelBenefits | None]:
-    """Return the predicted gains, for each of the curves; None where no cell without a tier was measured."""
-    bases: dict[Cell, Basis | None] = {}
-    measured: dict[Cell, dict[int, list[MeasuredLevel]]] = {}
-    found: list[LevelBenefits | None] = []
-    for curves in all_curves:
+class StoredBenefits:
+    """The gains that the stored runs of a campaign without a tier predict, each level's when it is asked for."""
+
+    def __init__(self, config: Config, store: StoreIndex) -> None:
+        self.config = config
+        self.store = store
+        self._predicted: dict[tuple[str, int], LevelBenefits | None] = {}
+        self._bases: dict[Cell, Basis | None] = {}
+        self._levels: dict[Cell, dict[int, list[MeasuredLevel]]] = {}
+
+    def at(self, curves: LevelCurves) -> LevelBenefits | None:
+        """Return the gains at the level of these curves; None where no cell without a tier was measured at it."""
+        key = curves.model, curves.level
+        if key not in self._predicted:
+            self._predicted[key] = self._predict(curves)
+        return self._predicted[key]
+
+    def _predict(self, curves: LevelCurves) -> LevelBenefits | None:
         tiers = [cell for cell, one in curves.cells.items() if one.tier_tokens]
-        base = next((config.last_baseline(cell) for cell in tiers), None)
-        if base is not None and base not in bases:
-            bases[base] = _stored_basis(config, base, store)
-        basis = None if base is None else bases[base]
+        base = next((self.config.last_baseline(cell) for cell in tiers), None)
+        basis = None if base is None else self._basis(base)
         if basis is None or curves.level not in basis.levels:
-            found.append(None)
-            continue
-        alike = [cell for cell in tiers if config.last_baseline(cell) == base]
-        for cell in alike:
-            if cell not in measured:
-                measured[cell] = _measured(_stored_runs(config, cell, store))
-        specifications = {cell: config.specification(cell) for cell in alike}
+            return None
+        alike = [cell for cell in tiers if self.config.last_baseline(cell) == base]
         cells, knee = tier_benefits(
             basis,
             curves.level,
             {cell: curves.cells[cell] for cell in alike},
-            specifications,
+            {cell: self.config.specification(cell) for cell in alike},
         )
         seen = {
             cell: levels[curves.level]
             for cell in cells
-            if curves.level in (levels := measured[cell])
+            if curves.level in (levels := self._measured(cell))
         }
-        found.append(LevelBenefits(basis, cells, seen, knee))
-    return found
+        return LevelBenefits(basis, cells, seen, knee)
+
+    def _basis(self, cell: Cell) -> Basis | None:
+        if cell not in self._bases:
+            self._bases[cell] = _stored_basis(self.config, cell, self.store)
+        return self._bases[cell]
+
+    def _measured(self, cell: Cell) -> dict[int, list[MeasuredLevel]]:
+        if cell not in self._levels:
+            runs = _stored_runs(self.config, cell, self.store)
+            self._levels[cell] = _measured(runs)
+        return self._levels[cell]
 
 
 def _stored_basis(config: Config, cell: Cell, store: StoreIndex) -> Basis | None:

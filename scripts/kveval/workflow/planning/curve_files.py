@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,7 +30,7 @@ from kveval.workflow.planning.stored import StoreIndex
 
 if TYPE_CHECKING:
     from kveval.analysis.benefit import Basis, Benefit, Interval, MeasuredLevel
-    from kveval.workflow.planning.benefits import LevelBenefits
+    from kveval.workflow.planning.benefits import LevelBenefits, StoredBenefits
 
 _ALIKE = 0.05
 # Of "1,024 GiB (1,000,000 blocks)".
@@ -54,56 +55,75 @@ class CurveRow(NamedTuple):
     adds_points: float | None
 
 
-def write_curve_files(config: Config, store: Path, table: Path, figure: Path) -> str:
-    """Write a row for each cell and level into `table` (CSV) and the curves into `figure`; return what to print."""
-    stored = StoreIndex.read(store)
-    curves = list(level_curves(config, stored))
-    bought = _benefits(config, curves, stored)
-    with table.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(CurveRow._fields + _PREDICTED)
-        for one, benefits in zip(curves, bought, strict=True):
-            for cell, row in zip(one.cells, curve_rows(config, one), strict=True):
-                found = None if benefits is None else benefits.cells.get(cell)
-                predicted = (
-                    ("",) * len(_PREDICTED)
-                    if found is None
-                    else (*found.throughput_percent, *found.ttft_ms_p50)
-                )
-                writer.writerow((*row, *predicted))
-    notes = [benefit_lines(config, *both) for both in zip(curves, bought, strict=True)]
-    return "\n".join(
-        [
-            *fit_lines(config, curves, stored),
-            *curve_lines(config, curves, notes),
-            "",
-            f"Table: {table}",
-            _draw(config, curves, figure),
-            "",
-        ]
-    )
+class CurveText:
+    """The answer of `kveval curve`: its lines, in the order in which they become known, its table and its figure."""
+
+    def __init__(self, config: Config, store: StoreIndex) -> None:
+        self.config = config
+        self.store = store
+
+    @cached_property
+    def curves(self) -> Sequence[LevelCurves]:
+        """The curves of every model and level."""
+        return [*level_curves(self.config, self.store)]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the answer line by line; the gains, which take seconds, each after the curves of its level."""
+        yield from fit_lines(self.config, self.curves, self.store)
+        yield from load_lines(self.config)
+        for curves in self.curves:
+            yield from level_lines(self.config, curves)
+            yield from benefit_lines(self.config, curves, self._benefits_at(curves))
+
+    def rows(self) -> Iterator[dict[str, str | float | None]]:
+        """Yield a row for each cell and level, with the predicted gain where there is a measurement to predict it from."""
+        for curves in self.curves:
+            bought = self._benefits_at(curves)
+            for cell, row in zip(
+                curves.cells, curve_rows(self.config, curves), strict=True
+            ):
+                benefit = None if bought is None else bought.cells.get(cell)
+                yield row._asdict() | dict.fromkeys(_PREDICTED) | _predictions(benefit)
+
+    def write_table(self, table: Path) -> None:
+        """Write the rows into a CSV file."""
+        with table.open("w", newline="") as file:
+            writer = csv.DictWriter(file, CurveRow._fields + _PREDICTED)
+            writer.writeheader()
+            writer.writerows(self.rows())
+
+    def draw(self, figure: Path) -> str:
+        """Draw the curves into a file, if matplotlib is installed; return the line that says so."""
+        if importlib.util.find_spec("matplotlib") is None:
+            return "Figure: none, because matplotlib is not installed"
+        # With matplotlib and seaborn, which take two seconds, and are no part of a bare installation.
+        from kveval.workflow.planning.curve_figure import (  # noqa: PLC0415
+            write_curve_figure,
+        )
+
+        write_curve_figure(self.config, self.curves, figure)
+        return f"Figure: {figure}"
+
+    def _benefits_at(self, curves: LevelCurves) -> LevelBenefits | None:
+        """Return the predicted gains at a level, None where nothing is stored to predict them from."""
+        return None if self._benefits is None else self._benefits.at(curves)
+
+    @cached_property
+    def _benefits(self) -> StoredBenefits | None:
+        if not self.store.index:
+            return None
+        # With pandas and scipy, likewise.
+        from kveval.workflow.planning.benefits import StoredBenefits  # noqa: PLC0415
+
+        return StoredBenefits(self.config, self.store)
 
 
-# What follows imports only when it is called: pandas, scipy and matplotlib are no part of a bare installation.
-def _benefits(
-    config: Config, curves: Sequence[LevelCurves], stored: StoreIndex
-) -> Sequence[LevelBenefits | None]:
-    """Return the predicted gains, None for all of them where nothing is stored to predict them from."""
-    if not stored.index:
-        return [None] * len(curves)
-    from kveval.workflow.planning.benefits import level_benefits  # noqa: PLC0415
-
-    return level_benefits(config, curves, stored)
-
-
-def _draw(config: Config, curves: Sequence[LevelCurves], figure: Path) -> str:
-    """Draw the figure, if matplotlib is installed; return the line that says so."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return "Figure: none, because matplotlib is not installed"
-    from kveval.workflow.planning.curve_figure import write_curve_figure  # noqa: PLC0415
-
-    write_curve_figure(config, curves, figure)
-    return f"Figure: {figure}"
+def _predictions(benefit: Benefit | None) -> dict[str, float]:
+    """Return the columns of a predicted gain; none without one."""
+    if benefit is None:
+        return {}
+    values = (*benefit.throughput_percent, *benefit.ttft_ms_p50)
+    return dict(zip(_PREDICTED, values, strict=True))
 
 
 def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
@@ -127,12 +147,8 @@ def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
         )
 
 
-def curve_lines(
-    config: Config,
-    all_curves: Sequence[LevelCurves],
-    notes: Sequence[Iterable[str]] = (),
-) -> Iterator[str]:
-    """Yield the curves as text, line by line; `notes`: lines to add after each level."""
+def load_lines(config: Config) -> Iterator[str]:
+    """Yield what the load is, and what the curves assume of it."""
     workload = config.workload.definition
     yield f"Campaign {config.campaign.name}: shares of the prompt tokens that its caches can serve, from the requests"
     yield f"themselves: {workloads.describe_requests(workload)}."
@@ -146,15 +162,13 @@ def curve_lines(
         answer_s = assumed_answer_s(workload)
         yield f"Approximate: assumes that an answer takes {answer_s:.3g} s; with the pauses, that decides whose questions"
         yield "come between two of one user."
-    for curves, lines in zip(all_curves, notes or [()] * len(all_curves), strict=True):
-        yield ""
-        yield from _level_lines(config, curves)
-        yield from lines
 
 
-def _level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
+def level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
+    """Yield what each cell's caches serve at a level, and the sizes that add most of what any adds."""
     workload, found = config.workload.definition, curves.widest
     unit = workloads.level_unit(workload)
+    yield ""
     yield f"{curves.model}, {curves.level} {unit}"
     worst = max(
         (found.device, *(one.tier for one in curves.cells.values() if one.tier)),
@@ -235,7 +249,8 @@ def benefit_lines(
     if bought is None:
         base = config.last_baseline(tiers[0]) or tiers[0]
         wanted = f"{config.campaign.results}/{base.path}/peak.csv"
-        yield f"  To predict the gain, measure a run without a tier: snakemake --cores 4 {wanted}"
+        text = "measure a run without a tier, undisturbed by other programs"
+        yield f"  To predict the gain, {text}: snakemake --cores 4 {wanted}"
         return
     alone = bought.basis.levels[curves.level]
     throughput, mean, median = _figures(alone)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from kveval.campaign.cell import Cell
 from kveval.campaign.config import Config
 from kveval.campaign.reuse import reuse_of
-from kveval.campaign.sizing import size_for_tokens
+from kveval.campaign.tier_layout import needed_size
 from kveval.curve.cells import NOTHING_POINTS, curves_of
 from kveval.curve.curve import ReuseCurve
 from kveval.load import levels as workloads
@@ -119,8 +119,7 @@ def _sizes_that_pay(config: Config, curves: LevelCurves) -> str | None:
 
     Where the device's size is an estimate, these sizes suffice for all of its range.
     """
-    cell = next(iter(curves.cells))
-    per_token = config.specification(cell).model.kv_bytes_per_token
+    specifications = [config.specification(cell) for cell in curves.cells]
     every = [curves.cells, *curves.bounds]
     tiers = [
         served.tier
@@ -133,7 +132,9 @@ def _sizes_that_pay(config: Config, curves: LevelCurves) -> str | None:
         return None
     full = [size for tier in tiers if (size := tier.size_for(_WORKING_PART))]
     points = max(100 * (tier.ceiling - tier.base) for tier in tiers)
-    first, last = (size_for_tokens(max(sizes), per_token) for sizes in (least, full))
+    first, last = (
+        needed_size(specifications, max(sizes), curves.level) for sizes in (least, full)
+    )
     return f"{first}, and adds up to {points:.1f} points with {last}"
 
 

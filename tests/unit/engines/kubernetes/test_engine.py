@@ -17,7 +17,7 @@ from tests.support.fake_cluster import FakeTransport, made, ok, status
 from kveval.engines.counters import parse_counters
 from kveval.engines.kubernetes import merge_metrics, recorder_scripts
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.engine import images_of, own_ports
+from kveval.engines.kubernetes.engine import own_ports
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.nodes import adoptable, describe, labelled_gpu, stable
@@ -25,6 +25,7 @@ from kveval.engines.kubernetes.pods import (
     direct_url,
     environment,
     fetch_from_pod,
+    images_of,
     store_in,
 )
 from kveval.engines.kubernetes.recordings import process_block

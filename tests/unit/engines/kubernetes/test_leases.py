@@ -17,7 +17,7 @@ from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import leases
 from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.transport import Reply
-from kveval.engines.kubernetes.deployment import ClusterServerHandle
+from kveval.engines.kubernetes.deployment import ClusterDeployer
 from kveval.store.lock import owner
 
 MARK = {leases.MARK_ANNOTATION: "r1"}
@@ -273,11 +273,11 @@ def test_a_job_whose_run_was_taken_over_leaves_the_objects_to_the_other(
         if taken:
             assert server.lease is not None
             server.lease["spec"]["holderIdentity"] = "another-2-2"
-        handle = ClusterServerHandle(context, lease, tmp_path, said.append)
-        handle.close()
+        deployer = ClusterDeployer(context, lease, tmp_path, said.append)
+        deployer.close()
     assert objects.deleted == ([] if taken else ["Pod server"])
     assert ["another-2-2" in text for text in said] == [True] * taken
-    assert [handle.left] * taken == said
+    assert [deployer.left] * taken == said
 
 
 def test_only_leases_that_were_renewed_lately_live() -> None:

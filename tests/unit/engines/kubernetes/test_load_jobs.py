@@ -48,7 +48,7 @@ def jobs(transport: FakeTransport, **workload: Any) -> LoadJobs:
         "0123456789abcdef",
         Api(transport, outage_s=0),
     )
-    return LoadJobs(context, "http://server:8000", 8, lambda text: None)
+    return LoadJobs(context, lambda: "http://server:8000", 8, lambda text: None)
 
 
 def status(*containers: dict[str, Any], phase: str = "Running") -> dict[str, Any]:

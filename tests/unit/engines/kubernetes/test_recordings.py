@@ -19,12 +19,11 @@ from tests.support.fake_cluster import (
 )
 
 from kveval.campaign.site import Cluster
-from kveval.engines.kubernetes import engine, recordings
+from kveval.engines.kubernetes import engine, recorder, recordings
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.transport import Query, Reply
-from kveval.engines.kubernetes.deployment import ClusterServerHandle
 from kveval.pcp.installation import ONCE_METRICS, RecordingError
 
 OWN = {
@@ -197,28 +196,20 @@ def test_a_recording_of_a_run_that_another_job_took_over_is_left_to_it(
             raise asked
         return asked
 
-    server = on("gpu-0", "server-0")
-    session = object.__new__(engine.ClusterSession)
-    vars(session).update(
-        handle=SimpleNamespace(
-            server=SimpleNamespace(watched=[server]), on_restart=None
-        ),
-        _context=run_context(FakeTransport()),
-        _lease=SimpleNamespace(other=other),
-        _scratch=tmp_path,
-        _say=print,
-        _nodes={"gpu-0": {}},
-    )
-    monkeypatch.setattr(session, "_note_nodes", lambda found: None)
+    server = SimpleNamespace(watched=[on("gpu-0", "server-0")])
+    deployer = SimpleNamespace(server=server, nodes={"gpu-0": {}}, on_restart=None)
+    lease = SimpleNamespace(other=other)
+    context = run_context(FakeTransport())
+    made = recorder.ClusterRecorder(context, deployer, lease, tmp_path, print)  # type: ignore[arg-type]
     monkeypatch.setattr(
-        engine.neighbours, "announce", lambda *given: contextlib.nullcontext()
+        recorder.neighbours, "announce", lambda *given: contextlib.nullcontext()
     )
     monkeypatch.setattr(
-        engine.recordings, "deploy", lambda *given: [on("gpu-0", "recorder-a")]
+        recorder.recordings, "deploy", lambda *given: [on("gpu-0", "recorder-a")]
     )
     for name in ("exporters_of", "sources_of"):
-        monkeypatch.setattr(engine, name, lambda *given: {})
-    with session.recording():
+        monkeypatch.setattr(recorder, name, lambda *given: {})
+    with made.recording():
         pods.ran.clear()
     assert bool(pods.of(scripts.REMOVE)) is ended
 
@@ -286,13 +277,13 @@ def failing_session(answer: Callable[[Call], Reply], folder: Path) -> Iterator[N
         FakeTransport(answer),
         Cluster.model_validate({"namespace": "bench", **FULL_SITE}),
     )
-    session = object.__new__(engine.ClusterSession)
-    lease = SimpleNamespace(other=lambda: "")
-    handle = ClusterServerHandle(context, lease, folder, lambda text: None)  # type: ignore[arg-type]
-    vars(session).update(_context=context, handle=handle)
-    one = object.__new__(engine.ClusterEngine)
-    vars(one).update(_job=None, _context=context, _lease=lease)
+    lease = SimpleNamespace(
+        other=lambda: "", document=None, keep_alive=lambda job: None
+    )
+    run = object.__new__(engine.ClusterEngine)
+    vars(run).update(_job=None, _context=context, _site=context.site, _lease=lease)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "ClusterSession", lambda *given: session)
-        with one.session(folder, lambda text: None):
+        patch.setattr(engine.lifetime, "ensure_owner_job", lambda *given: None)
+        patch.setattr(engine.ClusterRecorder, "prepare", lambda recorder: None)
+        with run.session(folder, lambda text: None):
             yield

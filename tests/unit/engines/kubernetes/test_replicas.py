@@ -19,7 +19,7 @@ from kveval.campaign.loading import load_config
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
 from kveval.engines.kubernetes.api.transport import Reply
-from kveval.engines.kubernetes.deployment import ClusterServerHandle
+from kveval.engines.kubernetes.deployment import ClusterDeployer
 from kveval.engines.kubernetes.pods import fetch_from_pod
 from kveval.engines.kubernetes.replicas import ClusterServer, Replica
 from kveval.engines.kubernetes.wait.rollout import RolloutError
@@ -234,14 +234,14 @@ def test_a_container_that_does_not_start_is_quoted_from_its_own_log(
 
     site = Cluster.model_validate({"namespace": "bench", **FULL_SITE})
     lease = SimpleNamespace(document={"metadata": {}})
-    handle = ClusterServerHandle(
+    deployer = ClusterDeployer(
         run_context(FakeTransport(answer), site), lease, tmp_path, print
     )  # type: ignore[arg-type]
     error = RolloutError(
         "Deployment bench/x: Failed: see its last log lines", "Failed", "pod-0", **facts
     )
     assert (
-        str(handle._explained(error))
+        str(deployer._explained(error))
         == f"Deployment bench/x: Failed: see its last log lines{words}"
     )
 
@@ -355,7 +355,7 @@ class Answering(Replicas):
 def test_every_replica_is_asked_in_its_own_pod_whether_its_tier_changes_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, changed: int
 ) -> None:
-    monkeypatch.setattr("kveval.engines.servers.answers._STORING_S", (0.0,))
+    monkeypatch.setattr("kveval.engines.servers.answers.STORING_S", (0.0,))
     answers = Answering(wrong)
     server = two_servers(tmp_path, answers)
     found = server.check_answers(tier=True, longest=8192)

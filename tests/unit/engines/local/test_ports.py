@@ -15,12 +15,9 @@ import pytest
 from tests.support.fault_chain import stand_in_environment
 
 from kveval.engines.local import server as local
-from kveval.engines.local.server import (
-    Deployment,
-    LocalServerHandle,
-    PortTaken,
-    deployed,
-)
+from kveval.engines.local.deployer import HostDeployer
+from kveval.engines.local.server import PortTaken
+from kveval.host.cores import divided, usable
 from kveval.host.ports import foreign_listeners, require_own_port
 from kveval.host.processes import supervisor
 
@@ -68,9 +65,9 @@ def silent_listener() -> Iterator[int]:
 
 
 @pytest.fixture
-def handle(
+def deployer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[Callable[[str], None]], LocalServerHandle]]:
+) -> Iterator[Callable[[Callable[[str], None]], HostDeployer]]:
     # Whoever holds the port may accept and never answer.
     monkeypatch.setattr(local, "_HEALTH_ANSWER_S", 0.3)
     specification = SimpleNamespace(
@@ -79,41 +76,34 @@ def handle(
         versions={"vllm": "0.32.0"},
         sidecars=(),
         file_tier=False,
-        model=SimpleNamespace(served_name="tiny"),
+        fs_dir=None,
+        random_weights=False,
+        model=SimpleNamespace(served_name="tiny", folder=None),
         budget=SimpleNamespace(device_tokens=17920, host_bytes=0, split={}),
+        workload=SimpleNamespace(first_prompt_tokens=16),
     )
     environment = stand_in_environment(tmp_path / "server")
+    job = SimpleNamespace(
+        specification=specification, server_environment=environment, secrets=()
+    )
+    (tmp_path / "raw").mkdir()
     with (
         supervisor(tmp_path / "registry.json") as processes,
         contextlib.ExitStack() as stack,
     ):
 
-        def deploy(
-            ports: dict[str, int],
-        ) -> contextlib.AbstractContextManager[Deployment]:
-            log = tmp_path / "server.log"
-            return deployed(
-                processes,
-                specification,
-                environments=[environment],
-                model_dir=tmp_path,
-                files_in=tmp_path,
-                log=log,
-                ports=ports,
-                start_timeout_s=20.0,
-            )
-
-        def make(say: Callable[[str], None]) -> LocalServerHandle:
-            return stack.enter_context(
-                contextlib.closing(LocalServerHandle(deploy, say))
-            )
+        def make(say: Callable[[str], None]) -> HostDeployer:
+            made = HostDeployer(
+                job, environment, divided(usable()), tmp_path, processes, say
+            )  # type: ignore[arg-type]
+            return stack.enter_context(contextlib.closing(made))
 
         yield make
 
 
 @pytest.mark.parametrize("taker", [another_server, silent_listener])
 def test_a_port_taken_before_the_start_is_told_and_another_chosen(
-    handle: Callable[..., LocalServerHandle],
+    deployer: Callable[..., HostDeployer],
     taker: Callable[[], contextlib.AbstractContextManager[int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,7 +111,7 @@ def test_a_port_taken_before_the_start_is_told_and_another_chosen(
     with taker() as taken:
         chosen = iter([taken, local.free_port()])
         monkeypatch.setattr(local, "free_port", lambda: next(chosen))
-        server = handle(said.append).start()
+        server = deployer(said.append).start()
         assert not server.url.endswith(f":{taken}")
         server.require_alive()
     assert len(said) == 1
@@ -135,9 +125,9 @@ def test_a_port_taken_before_the_start_is_told_and_another_chosen(
 
 
 def test_a_port_taken_at_a_restart_is_an_error_because_the_recording_reads_it(
-    handle: Callable[..., LocalServerHandle], monkeypatch: pytest.MonkeyPatch
+    deployer: Callable[..., HostDeployer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = handle(lambda text: None)
+    made = deployer(lambda text: None)
     port = int(made.start().url.rpartition(":")[2])
     made.close()
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTaken) as error:

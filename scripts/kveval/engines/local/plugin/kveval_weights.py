@@ -13,8 +13,10 @@ import math
 import re
 import zlib
 from pathlib import Path
+from typing import Any
 
 import torch
+import transformers
 from tokenizers import Tokenizer
 from vllm.config import ModelConfig
 from vllm.distributed import (
@@ -24,6 +26,7 @@ from vllm.distributed import (
 from vllm.logger import init_logger
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
+from vllm.model_executor.models import ModelRegistry
 
 VERSION = 1
 """Raised when the values of the weights change; in the log, and from there in run.json."""
@@ -41,11 +44,13 @@ _ADDED_BESIDES = 1.0
 # Logits of tokens that are no words, in terms of the others.
 _NO_WORDS = 0.7
 _SPACE = "\u0120"
+_HARMONY_TOKENS = 200_000
+_PLAIN_GPT_OSS = "GptOssWithoutHarmonyForCausalLM"
 _KNOWN = {
     "LlamaForCausalLM",
     "Qwen3ForCausalLM",
     "Gemma3ForCausalLM",
-    "GptOssForCausalLM",
+    _PLAIN_GPT_OSS,
     "Qwen3NextForCausalLM",
 }
 # Their norms multiply by one more than the weight, apart from those within a gated delta net.
@@ -152,6 +157,29 @@ def _prefer_words(weight: torch.Tensor, model_config: ModelConfig) -> None:
     weight.mul_(factors[first : first + weight.shape[0], None].to(weight))
 
 
+def _chat_without_harmony() -> None:
+    """Have vLLM take chats with a gpt-oss of a small vocabulary as text, as it does with every other model.
+
+    By the names of type and architecture it takes them in OpenAI's format Harmony, whose vocabulary of 200,000 tokens it
+    downloads.
+    """
+    kind = getattr(transformers, "GptOssConfig", None)
+    if kind is None:
+        return
+    make = kind.__init__
+
+    def make_plain(config: Any, *args: Any, **kwargs: Any) -> None:
+        make(config, *args, **kwargs)
+        if config.vocab_size < _HARMONY_TOKENS:
+            config.model_type = "gpt_oss_without_harmony"
+            config.architectures = [_PLAIN_GPT_OSS]
+
+    kind.__init__ = make_plain
+    place = "vllm.model_executor.models.gpt_oss:GptOssForCausalLM"
+    ModelRegistry.register_model(_PLAIN_GPT_OSS, place)
+
+
 def register() -> None:
     """Have vLLM load models with `--load-format dummy` by the loader here."""
     register_model_loader("dummy")(PromptDependentLoader)
+    _chat_without_harmony()
